@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphpatch.analysis.places import Place as Place
     from graphpatch.analysis.revert import Reverted as Reverted
     from graphpatch.analysis.revert import revert as revert
-    from graphpatch.analysis.split import Split as Split
+    from graphpatch.analysis.split_parts import Split as Split
     from graphpatch.application import Result as Result
     from graphpatch.application import apply as apply
     from graphpatch.errors import CutError as CutError
@@ -73,7 +73,7 @@ _NAMES = {
     "analysis.matches": "Matches matches",
     "analysis.places": "Place",
     "analysis.revert": "Reverted revert",
-    "analysis.split": "Split",
+    "analysis.split_parts": "Split",
     "application": "Result apply",
     "errors": "CutError FleetError FormulaError GraphpatchError MatchError ModelError OutputError"
     " PatchError PatternError RulesError UnsafeError",
@@ -105,11 +105,11 @@ __all__ = sorted(_HOMES)
 above.MODULES.update(
     {
         "import_into": "graphpatch.runtime.import_model",
-        "model_of": "graphpatch.runtime.taken",
-        "tensorflow_class": "graphpatch.runtime.taken",
+        "model_of": "graphpatch.runtime.model_of_graph",
+        "tensorflow_class": "graphpatch.runtime.model_of_graph",
         "trace": "graphpatch.runtime.trace",
-        "part_of_model": "graphpatch.page.part",
-        "part_of_selection": "graphpatch.page.part",
+        "part_of_model": "graphpatch.page.notebook",
+        "part_of_selection": "graphpatch.page.notebook",
     }
 )
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from graphpatch.above import FromAbove
-from graphpatch.arguments import wrong
+from graphpatch.arguments import wrong_argument
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import write_down
-from graphpatch.formats.given import HasModel, ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import HasModel, ModelLike
 from graphpatch.formats.target import NO_CONTEXTS
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check_graph, foreign, refuse_unreadable
@@ -25,7 +25,7 @@ from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
 from graphpatch.rule_spec import Expect
 from graphpatch.rules import Rule, load_rules, rules_from
-from graphpatch.step import Applied, expected, naming_rule, take
+from graphpatch.step import RuleResult, apply_rule, check_expected, naming_rule
 from graphpatch.table import beside, html_table, plural, short
 
 # What a notebook shows of a model, a patched one beside it, gradients by and of these tensors.
@@ -141,7 +141,7 @@ def apply(
         >>> graphpatch.apply([rule], "model.pb").save("guided.pb")
     """
     if export is not None and not isinstance(export, Export):
-        raise wrong("export", "a graphpatch.Export, of inputs and outputs", export)
+        raise wrong_argument("export", "a graphpatch.Export, of inputs and outputs", export)
     return apply_rules(rules_of(rules), model_from("model", model, progress), progress, export)
 
 
@@ -160,8 +160,8 @@ def apply_rules(
     return Result(patched, _report(loaded, patched, [*notes, *patched.notes()], steps))
 
 
-def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
-    """The rules that an argument of this name holds, as Python programs have them.
+def rules_of(rules: RulesLike) -> list[Rule]:
+    """The rules that the argument `rules` of a function holds.
 
     A path, a dict with `rules`, one rule, or a list of them, each a dict or a `Rule`. Raises
     RulesError where one is not valid, TypeError where it is none of these.
@@ -175,11 +175,11 @@ def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
         more = (
             "; are the rules and the model swapped?" if isinstance(rules, Model | HasModel) else ""
         )
-        raise TypeError(f"{argument}: expected {RULES_TAKEN}; found {type(rules).__name__}{more}")
+        raise TypeError(f"rules: expected {RULES_TAKEN}; found {type(rules).__name__}{more}")
     for place, rule in enumerate(listed):
         if not isinstance(rule, Rule | Mapping):
             what = type(rule).__name__
-            raise TypeError(f"{argument}[{place}]: expected a dict or a Rule; found {what}")
+            raise TypeError(f"rules[{place}]: expected a dict or a Rule; found {what}")
     written = [rule for rule in listed if not isinstance(rule, Rule)]
     read = iter(rules_from(written) if written or not listed else ())
     return [rule if isinstance(rule, Rule) else next(read) for rule in listed]
@@ -212,12 +212,12 @@ def _check_taken(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
 
 def _take_all(
     rules: Sequence[Rule], graphs: Sequence[ModelGraph], progress: Progress | None
-) -> list[Applied]:
+) -> list[RuleResult]:
     steps = []
     for place, rule in enumerate(rules):
         if progress is not None:
             progress("matching", place, len(rules))
-        steps.append(take(rule, graphs))
+        steps.append(apply_rule(rule, graphs))
     _refuse_idle(rules, steps, graphs)
     for graph in graphs:
         refuse_unreadable(graph)
@@ -225,7 +225,7 @@ def _take_all(
 
 
 def _refuse_idle(
-    rules: Sequence[Rule], steps: Sequence[Applied], graphs: Sequence[ModelGraph]
+    rules: Sequence[Rule], steps: Sequence[RuleResult], graphs: Sequence[ModelGraph]
 ) -> None:
     """Of the rules of a recipe one must match, whatever each of them allows."""
     of_recipe = {rule.author.rule.partition(":")[0]: rule for rule in rules}
@@ -233,7 +233,7 @@ def _refuse_idle(
     for name, last in of_recipe.items():
         if is_recipe(name) and name not in busy:
             with naming_rule(last):
-                expected(replace(last, expect=Expect()), graphs, 0)
+                check_expected(replace(last, expect=Expect()), graphs, 0)
 
 
 def _refuse_again(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
@@ -250,7 +250,9 @@ def _refuse_again(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
                         )
 
 
-def _report(before: Model, after: Model, notes: list[str], steps: list[Applied]) -> dict[str, Any]:
+def _report(
+    before: Model, after: Model, notes: list[str], steps: list[RuleResult]
+) -> dict[str, Any]:
     told = [*notes, *(note for step in steps for note in step.notes)]
     matched = {(one["body"], one["op"]) for step in steps for one in step.matches}
     told += unmatched_activations((step.rule for step in steps), before.graphs, matched)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphpatch.shown import LONG, one_line, shown
+from graphpatch.shown import LONGEST_LINE, one_line, shown
 
 CHANGED = "the file of the model was changed while it was read; nothing was written"
 COMPARED = 1_000  # characters of a word; to compare longer ones takes too long
@@ -20,7 +20,7 @@ class GraphpatchError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        return shown(super().__str__(), LONG)
+        return shown(super().__str__(), LONGEST_LINE)
 
 
 class ModelError(GraphpatchError):
@@ -79,7 +79,7 @@ def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
     return list(dict.fromkeys(same + close))[:most]
 
 
-def did_you_mean(word: str, legal: Iterable[str], most: int = 3) -> str:
+def did_you_mean(word: str, legal: Iterable[str]) -> str:
     """A clause like `; nearest: Relu, Relu6`, or nothing where nothing is near."""
-    found = nearest(word, legal, most)
+    found = nearest(word, legal, 3)
     return f"; nearest: {', '.join(map(one_line, found))}" if found else ""

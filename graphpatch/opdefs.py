@@ -48,6 +48,11 @@ class Arg(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number_default: int | None = None
     dtypes_default: tuple[str, ...] | None = None
 
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list of tensors."""
+        return bool(self.number_attr or self.type_list_attr)
+
 
 class AttrDef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An attr that an op declares, with its type as OpDef spells it (`int`, `list(type)`).
@@ -141,7 +146,7 @@ def op_types() -> list[str]:
     return list(_lines())
 
 
-def newer(types: Iterable[str]) -> list[str]:
+def newer_than_1_15(types: Iterable[str]) -> list[str]:
     """Those of some op types that TensorFlow 2 knows and TensorFlow 1.15 does not, sorted."""
     return [op for op in sorted(set(types)) if (one := lookup(op)) and one.known_to == "2"]
 
@@ -187,7 +192,7 @@ def _dtypes_of_arg(arg: Arg, attr: AttrReader) -> Sequence[tuple[str | None, boo
     if arg.type_list_attr:
         return _dtype_list(arg, attr(arg.type_list_attr))
     one = (arg.dtype, False) if arg.dtype else _arg_dtype(arg, attr(arg.type_attr))
-    return [one] * _number(arg, attr(arg.number_attr)) if arg.number_attr else [one]
+    return [one] * _list_length(arg, attr(arg.number_attr)) if arg.number_attr else [one]
 
 
 def _arg_dtype(arg: Arg, value: AttrValue | None) -> tuple[str | None, bool]:
@@ -196,7 +201,7 @@ def _arg_dtype(arg: Arg, value: AttrValue | None) -> tuple[str | None, bool]:
     return DTYPE_NAMES.get(value.type), is_ref(value.type)
 
 
-def _number(arg: Arg, value: AttrValue | None) -> int:
+def _list_length(arg: Arg, value: AttrValue | None) -> int:
     if value is None and arg.number_default is not None:
         return arg.number_default
     if value is None or value.WhichOneof("value") != "i" or value.i < 0:
@@ -225,7 +230,7 @@ def from_proto(proto: OpDefProto) -> OpDef:
     What a message does not hold (gradient, keeps_shape, broadcasts) is left at its default.
     """
     defaults = {
-        attr.name: _as_json(attr.default_value)
+        attr.name: _default_as_json(attr.default_value)
         for attr in proto.attr
         if attr.HasField("default_value")
     }
@@ -256,18 +261,18 @@ def _arg(proto: OpDefProto.ArgDef, defaults: dict[str, AttrDefault]) -> Arg:
     )
 
 
-def _as_json(value: AttrValue) -> AttrDefault:
+def _default_as_json(value: AttrValue) -> AttrDefault:
     """An attr value as JSON can hold it; the docstring of AttrDef says how."""
     kind = value.WhichOneof("value")
     if kind is None:
         return None
     if kind != "list":
-        return cast(AttrDefault, _plain_one(kind, getattr(value, kind)))
+        return cast(AttrDefault, _plain_default(kind, getattr(value, kind)))
     fields = value.list.ListFields()
-    return tuple(_plain_one(field.name, item) for field, items in fields for item in items)
+    return tuple(_plain_default(field.name, item) for field, items in fields for item in items)
 
 
-def _plain_one(kind: str, value: Any) -> Any:
+def _plain_default(kind: str, value: Any) -> Any:
     if kind == "s":
         return str(value, "utf-8", "backslashreplace")
     if kind == "type":

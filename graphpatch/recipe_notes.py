@@ -14,7 +14,7 @@ from graphpatch.match.spec import Match
 from graphpatch.recipes import RECIPE_ACTIVATIONS, RECIPES, SIGN
 
 if TYPE_CHECKING:
-    from graphpatch.match.pattern.overlaps import Kept
+    from graphpatch.match.pattern.overlaps import KeptMatch
 
 
 def unmatched_activations(
@@ -28,14 +28,14 @@ def unmatched_activations(
     if not any(RECIPES[name].explains for name in called & RECIPES.keys()):
         return []
     found: dict[str, list[str]] = {}
-    for kind, node in activations(graphs):
+    for kind, node in activations_of(graphs):
         if (node.body.label, node.name) not in touched and not is_in_gradients(node):
             place = "" if node.body.is_main else f" in function {node.body.label}"
             found.setdefault(kind, []).append(f"{node.name}{place}")
     return [f"left alone: {len(ops)} {kind}: {', '.join(ops)}" for kind, ops in found.items()]
 
 
-def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
+def activations_of(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
     """The activations of a model by what they are called: single ops, and ends of patterns.
 
     An op inside the match of a pattern is not an activation of its own.
@@ -52,7 +52,7 @@ def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
         yield from ((kind, one.last) for kind, one in several)
 
 
-def _of_several_ops(graph: Graph) -> Iterator[tuple[str, Kept]]:
+def _of_several_ops(graph: Graph) -> Iterator[tuple[str, KeptMatch]]:
     # Here, as it reads ready patterns, for which few rules ask.
     from graphpatch.match.ready.activations import NEEDED
 
@@ -61,7 +61,7 @@ def _of_several_ops(graph: Graph) -> Iterator[tuple[str, Kept]]:
         yield from ((f"@{name}", one) for one in find(graph, Match(pattern=f"@{name}")).kept)
 
 
-def lacking(rule: str, ops: Sequence[str], graphs: Iterable[Graph]) -> str:
+def why_recipe_finds_nothing(rule: str, ops: Sequence[str], graphs: Iterable[Graph]) -> str:
     """Why a recipe's rule, which is for these op types, finds nothing, and what to do instead.
 
     Nothing where that is not clear. Of a recipe about activations: which others the model has.
@@ -76,7 +76,7 @@ def lacking(rule: str, ops: Sequence[str], graphs: Iterable[Graph]) -> str:
 
 
 def _other_activations(ops: Sequence[str], graphs: Sequence[Graph]) -> str:
-    found = activations(graphs)
+    found = activations_of(graphs)
     counts = Counter(kind for kind, node in found if not is_in_gradients(node))
     several = [kind for kind in counts if kind.startswith(SIGN)]
     lines = [f"it patches {', '.join(ops)}, and leaky and parametric ReLUs of several ops"]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from graphpatch.errors import RulesError, did_you_mean
-from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.library import LIBRARY, papers
 from graphpatch.gradients.library.relevance import BATCH_NORMS
 from graphpatch.graph.op_types import REF_VARIABLES, RESOURCE_VARIABLE
 from graphpatch.recipe_parts import NOT_INSIDE_OTHERS, several_ops
@@ -59,7 +59,7 @@ def rule(name: str, match: Any, patch: Any, at_least: int = 1) -> dict[str, Any]
     return found if at_least else {**found, "expect": {"min": 0}}
 
 
-def _override(name: str, gradient: Any, match: Any, at_least: int = 1) -> dict[str, Any]:
+def _override_rule(name: str, gradient: Any, match: Any, at_least: int = 1) -> dict[str, Any]:
     return rule(name, match, {"override_gradient": gradient}, at_least)
 
 
@@ -71,19 +71,19 @@ def _family(name: str) -> list[str]:
 
 def _of_family(name: str, gradient: str, given: Any = None) -> RulesJson:
     """The family of a gradient of the library, on all that it is for, be it several ops."""
-    return _activations(name, gradient, _family(gradient), given)
+    return _override_activations(name, gradient, _family(gradient), given)
 
 
-def _activations(name: str, gradient: str, ops: list[str], given: Any = None) -> RulesJson:
+def _override_activations(name: str, gradient: str, ops: list[str], given: Any = None) -> RulesJson:
     """Activations of several ops, then those of one; that neither matches is an error."""
     spec = {gradient: given} if given else gradient
-    single = _override(name, spec, {"op": ops, **NOT_INSIDE_OTHERS}, 0)
+    single = _override_rule(name, spec, {"op": ops, **NOT_INSIDE_OTHERS}, 0)
     return [*several_ops(name, gradient, given), single]
 
 
 def _lrp_epsilon(epsilon: float) -> RulesJson:
     ops = list(LIBRARY["lrp_epsilon"].ops)
-    return _activations("lrp_epsilon", "lrp_epsilon", ops, {"epsilon": epsilon})
+    return _override_activations("lrp_epsilon", "lrp_epsilon", ops, {"epsilon": epsilon})
 
 
 def _lrp_composite(epsilon: float, first: str) -> RulesJson:
@@ -94,14 +94,16 @@ def _lrp_composite(epsilon: float, first: str) -> RulesJson:
     activations = {"op": list(LIBRARY["lrp_epsilon"].ops), **NOT_INSIDE_OTHERS}
     # In this order: what a rule adds is never what a later one is for.
     found = [
-        _override(f"{name}: biases", "lrp_pass", {"any": _biases(convolution)}, 0),
-        _override(f"{name}: batch norm", "lrp_pass", {"op": list(BATCH_NORMS)}, 0),
+        _override_rule(f"{name}: biases", "lrp_pass", {"any": _biases(convolution)}, 0),
+        _override_rule(f"{name}: batch norm", "lrp_pass", {"op": list(BATCH_NORMS)}, 0),
         *several_ops(name, "lrp_epsilon", {"epsilon": epsilon}),
-        _override(f"{name}: activations", {"lrp_epsilon": {"epsilon": epsilon}}, activations, 0),
-        _override(f"{name}: means", "lrp_zplus", {"op": "AvgPool"}, 0),
-        _override(f"{name}: z-plus", "lrp_zplus", others),
+        _override_rule(
+            f"{name}: activations", {"lrp_epsilon": {"epsilon": epsilon}}, activations, 0
+        ),
+        _override_rule(f"{name}: means", "lrp_zplus", {"op": "AvgPool"}, 0),
+        _override_rule(f"{name}: z-plus", "lrp_zplus", others),
     ]
-    return [*found, _override(f"{name}: first", "lrp_w2", {"name": first})] if first else found
+    return [*found, _override_rule(f"{name}: first", "lrp_w2", {"name": first})] if first else found
 
 
 def _biases(convolution: Any) -> RulesJson:
@@ -113,7 +115,7 @@ def _biases(convolution: Any) -> RulesJson:
     return [{"op": "BiasAdd", "inputs": {"0": convolution}}, added]
 
 
-def _straight_through(name: str) -> RulesJson:
+def _straight_through_rules(name: str) -> RulesJson:
     match: dict[str, Any] = {"op": list(_STEPS)}
     match |= {"not": {"dtype": _INTEGERS}}  # lengths of sequences are counted by Sign, as ints
     match |= {"name": name} if name else {}
@@ -150,8 +152,6 @@ _NO_CONVOLUTIONS = (
     f"the model has no convolution ({', '.join(CONVOLUTIONS_2D)}), which the z-plus rule is for: "
     "@lrp_epsilon is the rule for dense layers"
 )
-_GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
-_ANCONA = "Ancona et al., Towards better understanding of gradient-based attribution methods, 2018"
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
@@ -160,7 +160,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 "guided_backprop",
                 "guided backpropagation, for the whole ReLU family",
-                _GUIDED,
+                papers.GUIDED_BACKPROP,
                 lambda: _of_family("guided_backprop", "guided_relu"),
                 explains=True,
             ),
@@ -190,7 +190,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 "lrp_epsilon",
                 "layer-wise relevance propagation by the epsilon rule: input * gradient",
-                _ANCONA,
+                papers.ANCONA,
                 _lrp_epsilon,
                 {"epsilon": 1e-4},
                 explains=True,
@@ -209,7 +209,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "straight_through",
                 "straight-through estimators: Round, Floor, Ceil, Sign count as the identity",
                 LIBRARY["straight_through"].source,
-                _straight_through,
+                _straight_through_rules,
                 {"name": ""},
                 needs=(frozenset(_STEPS), _NO_STEPS),
             ),

@@ -29,9 +29,9 @@ from graphpatch.rules_json import (
     NO_RULE,
     WRITTEN,
     decoded,
-    in_words,
     json_depth,
-    objects,
+    msgspec_in_words,
+    objects_by_key,
     raw_rules,
     value_at,
 )
@@ -84,20 +84,10 @@ def load_rules(
         >>> rules = graphpatch.load_rules("@guided_backprop")
     """
     check_path("path", path, "the path of a rules file, or the name of a recipe")
-    return read_rules(path, emit, allow_python)
-
-
-def read_rules(
-    path: str | os.PathLike[str],
-    emit: str | None = None,
-    allow_python: bool = False,
-    allow_none: bool = False,
-) -> list[Rule]:
-    """What `load_rules` gives; with `allow_none` the file may hold no rule."""
     if is_recipe(path):
         return rules_from(recipe_rules(str(path)), emit, allow_python)
     folder = Path() if str(path) == "-" else Path(path).parent
-    return rules_in(raw_rules(path), str(path), emit, allow_python, folder, allow_none)
+    return rules_in(raw_rules(path), str(path), emit, allow_python, folder)
 
 
 def rules_in(
@@ -134,12 +124,13 @@ def rules_from(
         whole = with_tensors(document, in_folder(folder or Path()))
         file = msgspec.convert(whole, RulesFile)
     except msgspec.ValidationError as error:
-        raise RulesError(_legal(str(error), document)) from None
+        raise RulesError(_readable_error(str(error), document)) from None
     if not file.rules and not allow_none:
         raise RulesError(NO_RULE)
     _refuse_one_name(file.rules)
     return [
-        _rule(place, spec, emit or "auto", allow_python) for place, spec in enumerate(file.rules)
+        _read_rule(place, spec, emit or "auto", allow_python)
+        for place, spec in enumerate(file.rules)
     ]
 
 
@@ -162,44 +153,45 @@ def _refuse_one_name(specs: Sequence[RuleSpec]) -> None:
             )
 
 
-def _rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
+def _read_rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
     name = _name(place, spec)
     expect = Expect(spec.expect, spec.expect) if isinstance(spec.expect, int) else spec.expect
     try:
         if expect.max is not None and expect.max < expect.min:
             raise RulesError(f"expect: max, {expect.max}, is less than min, {expect.min}")
-        patch = _patch(spec.patch, spec.emit or emit, allow_python)
+        patch = _read_patch(spec.patch, spec.emit or emit, allow_python)
         conditions(spec.match)
-        on = _on(spec, patch)
+        on = _patched_captures(spec, patch)
     except GraphpatchError as error:
         raise RulesError(f"rules[{place}] ({name!r}): {error}") from error
     return Rule(spec, Author(name, _fingerprint(spec)), spec.match, patch, expect, on)
 
 
-def _on(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
+def _patched_captures(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     """The ops of the pattern that the patch goes to, by name; none where the rule is silent."""
     given: Any = getattr(spec.patch, "on")  # noqa: B009
     if given is msgspec.UNSET:
         return ()
-    from graphpatch.match.forms import check_on
+    from graphpatch.match.pattern_forms import check_on
 
     on = texts(given)
     check_on(spec.match, on)
     if WHOLE in on and not isinstance(patch, WholePatch):
         raise RulesError(
-            f'patch.on: "{WHOLE}", a match as one op, does not go with {next(_kinds(spec.patch))}'
+            f'patch.on: "{WHOLE}", a match as one op, does not go with '
+            f"{next(_patch_kinds(spec.patch))}"
         )
     return on
 
 
-def _kinds(spec: Any) -> Iterator[str]:
+def _patch_kinds(spec: Any) -> Iterator[str]:
     return (key for key in KINDS if getattr(spec, key) is not msgspec.UNSET)
 
 
-def _patch(spec: Any, emit: str, allow_python: bool) -> Patch:
+def _read_patch(spec: Any, emit: str, allow_python: bool) -> Patch:
     given = {key: getattr(spec, key) for key in (*KINDS, *OPTIONS)}
     given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
-    kinds = list(_kinds(spec))
+    kinds = list(_patch_kinds(spec))
     if len(kinds) != 1:
         found = (
             f"found {len(kinds)}: {', '.join(kinds)}; write a rule for each"
@@ -228,7 +220,7 @@ def _fingerprint(spec: RuleSpec) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _legal(message: str, document: Any) -> str:
+def _readable_error(message: str, document: Any) -> str:
     """The message of msgspec with the path first, and the nearest legal key for an unknown one."""
     text, _, path = message.partition(" - at `$")
     path = path.rstrip("`").lstrip(".") or "at the top"
@@ -241,13 +233,13 @@ def _legal(message: str, document: Any) -> str:
             near = f"; it stands beside {last!r}, in the rule itself"
         return f"{path}: unknown key {unknown[1]!r}{near or '; legal: ' + ', '.join(legal)}"
     if text.startswith("Expected") and last in WRITTEN:
-        return f"{path}: {in_words(text)}; it is {WRITTEN[last]}"
+        return f"{path}: {msgspec_in_words(text)}; it is {WRITTEN[last]}"
     if text.startswith("Invalid enum value") or "matching regex" in text:
         found = text.removeprefix("Invalid enum value ")
         found = repr(value_at(document, path)) if found == text else found
         reason = {"False": "false"}.get(found, found)
         return f"{path}: {reason} is not a legal value; legal: {_VALUES.get(last, 'true')}"
-    return f"{path}: {in_words(text)}"
+    return f"{path}: {msgspec_in_words(text)}"
 
 
 # What is legal where a value is one of a few; `true` where this is silent.
@@ -265,5 +257,5 @@ _BESIDE = {field.encode_name for field in msgspec.structs.fields(RuleSpec)}
 
 def _keys_at(last: str) -> list[str]:
     """The keys that are legal where the last key of a path is this one."""
-    found = RulesFile if last == "at the top" else objects(RulesFile).get(last, Match)
+    found = RulesFile if last == "at the top" else objects_by_key(RulesFile).get(last, Match)
     return [field.encode_name for field in msgspec.structs.fields(found)]

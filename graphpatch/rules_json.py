@@ -107,12 +107,12 @@ def json_depth(document: Any) -> int:
     """How many lists and objects lie in each other, counted up to one too many."""
     level, depth = [document], 0
     while level and depth <= DEEPEST_JSON:
-        level = [one for some in level for one in _inside(some)]
+        level = [one for some in level for one in _values_inside(some)]
         depth += 1
     return depth
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _values_inside(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else ()
@@ -128,7 +128,7 @@ def decoded(raw: bytes) -> Any:
         text = raw.decode()
         document = msgspec.json.decode(text)
         # msgspec lets the last of two equal keys win, and a rule would do half of what it says.
-        json.loads(text, object_pairs_hook=_unique)
+        json.loads(text, object_pairs_hook=_refuse_repeated_keys)
         return document
     except RecursionError:
         raise RulesError("it is nested too deeply: rules have some levels, not hundreds") from None
@@ -140,7 +140,7 @@ def decoded(raw: bytes) -> Any:
         raise RulesError(_not_json(raw, str(error))) from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -187,7 +187,7 @@ def value_at(document: Any, path: str) -> Any:
     return document
 
 
-def in_words(text: str) -> str:
+def msgspec_in_words(text: str) -> str:
     """What msgspec says of a value, in the words of JSON's users."""
     if text.startswith("Object missing required field"):
         key = text.split("`")[1]
@@ -211,7 +211,7 @@ def _any_of(types: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def objects(top: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+def objects_by_key(top: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
     """By key, the objects that may stand in this one and in those within it, however deep.
 
     Of a key that may have several, the first one.

@@ -12,11 +12,11 @@ from graphpatch.above import FromAbove
 from graphpatch.application import Result, apply
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.body import Node
 from graphpatch.match.misses import missing_tensors
-from graphpatch.match.select import just
+from graphpatch.match.select import match_of_ops
 from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
 from graphpatch.table import IN_LIST, and_more, beside, html_table, plural
@@ -96,7 +96,7 @@ class Selection:
             raise MatchError(
                 f"{self.model.path}: nothing is selected, so there is nothing to patch"
             )
-        match = just(self.nodes)
+        match = match_of_ops(self.nodes)
         return {"name": name, "match": match, "patch": dict(patch), "expect": len(self), **keys}
 
     def apply(self, patch: Mapping[str, Any], **keys: Any) -> Result:

@@ -15,7 +15,7 @@ OBEYED = re.compile(
 
 ROOM_TO_COUNT = 60  # characters in which what is left out is told
 AROUND = 100  # characters of a long text that are shown around a column
-LONG = 4_000  # characters of a message, or of one line of a report
+LONGEST_LINE = 4_000  # characters of a message, or of one line of a report
 
 
 def shown(text: str, most: int | None = None) -> str:
@@ -31,9 +31,9 @@ def shown(text: str, most: int | None = None) -> str:
 
 def one_line(text: str) -> str:
     """The same, with line feeds escaped too: a name in a list cannot pass for a line of it."""
-    if len(text) <= LONG and text.isascii() and text.isprintable():
+    if len(text) <= LONGEST_LINE and text.isascii() and text.isprintable():
         return text  # as most names are
-    return shown(text, LONG).replace("\n", "\\n")
+    return shown(text, LONGEST_LINE).replace("\n", "\\n")
 
 
 def pointed(text: str, column: int) -> str:

@@ -27,22 +27,22 @@ from graphpatch.patches import (
     WholePatch,
 )
 from graphpatch.patches.alike import FormEditor
-from graphpatch.patches.flow import refuse_all_malformed
-from graphpatch.patches.group import grouped
-from graphpatch.patches.order import refuse_ambiguous
+from graphpatch.patches.group import group_of_match
+from graphpatch.patches.input_order import refuse_ambiguous
+from graphpatch.patches.op_args import refuse_all_malformed
 from graphpatch.patches.reach import (
-    in_place,
+    ops_that_compute,
     refuse_all_shadowed,
     refuse_all_stopped,
     refuse_hidden,
-    stopped,
+    why_stopped,
 )
-from graphpatch.recipe_notes import lacking
+from graphpatch.recipe_notes import why_recipe_finds_nothing
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
 
 
-class Applied(msgspec.Struct, frozen=True):
+class RuleResult(msgspec.Struct, frozen=True):
     """What one rule did. The fields are those of the report."""
 
     rule: str
@@ -53,16 +53,16 @@ class Applied(msgspec.Struct, frozen=True):
     tape: dict[str, None] = msgspec.field(default_factory=dict)
 
 
-def take(rule: Rule, graphs: Sequence[ModelGraph]) -> Applied:
+def apply_rule(rule: Rule, graphs: Sequence[ModelGraph]) -> RuleResult:
     """Apply a rule to graphs, which are changed.
 
     Raises MatchError where it does not match as often as it expects, PatchError where the patch
     cannot be done; the message names the rule.
     """
-    return patch_matched(rule, matched(rule, graphs))
+    return patch_matched(rule, ops_by_graph(rule, graphs))
 
 
-def matched(
+def ops_by_graph(
     rule: Rule,
     graphs: Sequence[ModelGraph],
     why: bool = True,
@@ -78,7 +78,7 @@ def matched(
         if known is None:
             known = [find(graph, rule.match, rule.on) for graph in graphs]
         found = list(zip(graphs, known, strict=True))
-        expected(rule, graphs, sum(one.count for _, one in found), why)
+        check_expected(rule, graphs, sum(one.count for _, one in found), why)
         nodes = [node for _, one in found for node in patched_ops(rule, one)]
         refuse_all_malformed(nodes)
         if not isinstance(rule.patch, JointPatch):
@@ -98,18 +98,18 @@ def patched_ops(rule: Rule, found: MatchedOps) -> list[Node]:
     """
     if not isinstance(rule.patch, OutputPatch) or not rule.patch.is_at_outputs:
         return found.nodes
-    return in_place(found.nodes, texts(rule.match.name or ()))
+    return ops_that_compute(found.nodes, texts(rule.match.name or ()))
 
 
-def patch_matched(rule: Rule, found: Sequence[tuple[ModelGraph, MatchedOps]]) -> Applied:
+def patch_matched(rule: Rule, found: Sequence[tuple[ModelGraph, MatchedOps]]) -> RuleResult:
     """Patch what a rule has `matched`. Where that raises, the graphs may be changed in part."""
-    step = Applied(rule.author.rule)
+    step = RuleResult(rule.author.rule)
     with naming_rule(rule):
         for graph, one in found:
             tag = graph.around.tags if len(found) > 1 else None
             whole = rule.on == (WHOLE,)
             step.matches.extend(listed_matches(one, tag, with_reads=whole, whole=whole))
-            _patch(rule, graph, one, step)
+            _patch_graph(rule, graph, one, step)
     return step
 
 
@@ -122,29 +122,31 @@ def naming_rule(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch(rule: Rule, graph: ModelGraph, found: MatchedOps, step: Applied) -> None:
+def _patch_graph(rule: Rule, graph: ModelGraph, found: MatchedOps, step: RuleResult) -> None:
     editor = Editor(graph, rule.author)
     if found.nodes and isinstance(rule.patch, IdlePatch) and (why := rule.patch.idle(found.nodes)):
         step.notes[f"rule {rule.author.rule!r} changes nothing: {why}"] = None
     dropped = left_out_note(
         rule.author.rule, found
     )  # as the ops are called before they are patched
-    idle = list(stopped(found.nodes).values())
+    idle = list(why_stopped(found.nodes).values())
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
     elif found.nodes:  # to ask what kind of patch it is takes long, where there are many rules
         _patch_nodes(rule, patched_ops(rule, found), editor, step)
     if rule.match.pattern is not None:
-        from graphpatch.match.forms import type_notes  # here: without one, no parser is needed
+        from graphpatch.match.pattern_forms import (
+            type_notes,
+        )  # here: without one, no parser is needed
 
         for text in type_notes(rule.match.pattern):
             step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
     step.notes.update(dict.fromkeys(idle_notes(rule, [*idle, *editor.idle])))
-    _note(step, editor)
+    _collect_notes(step, editor)
 
 
-def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: Applied) -> None:
+def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: RuleResult) -> None:
     for text in rule.patch.notes(nodes) if isinstance(rule.patch, NotedPatch) else ():
         editor.note(text)
     if isinstance(rule.patch, JointPatch):
@@ -156,7 +158,7 @@ def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: Applied) -
     else:
         for node in nodes:
             patch_node(rule, node, editor, step)
-    _note(step, editor)
+    _collect_notes(step, editor)
 
 
 def _alike_forms(rule: Rule, editor: Editor) -> FormEditor | None:
@@ -167,14 +169,14 @@ def _alike_forms(rule: Rule, editor: Editor) -> FormEditor | None:
     return FormEditor(rule.patch.rewrite, editor)
 
 
-def patch_node(rule: Rule, node: Node, editor: Editor, step: Applied) -> None:
+def patch_node(rule: Rule, node: Node, editor: Editor, step: RuleResult) -> None:
     """Patch one op, and put into the step what that needs and says."""
     editor.patched = node.name
     rule.patch.rewrite(node, editor)
-    _note(step, editor)
+    _collect_notes(step, editor)
 
 
-def _note(step: Applied, editor: Editor) -> None:
+def _collect_notes(step: RuleResult, editor: Editor) -> None:
     step.notes.update(editor.notes)
     step.session.update(editor.session)
     step.tape.update(editor.tape)
@@ -188,7 +190,7 @@ def _patch_whole(rule: Rule, found: MatchedOps, editor: Editor) -> None:
     groups = []
     for kept in found.kept:
         binding = kept.binding
-        groups.append(grouped(binding.nodes, binding.inputs, binding.tensors))
+        groups.append(group_of_match(binding.nodes, binding.inputs, binding.tensors))
         refuse_ambiguous(rule.patch.by_input(groups[-1]), groups[-1], kept.orders)
     if opened := [text for group in groups for text in group.open]:
         kept_there = "what flows back from there keeps its own gradient"
@@ -211,14 +213,14 @@ def listed_matches(
     told = {node: captures[node] for node in once}
     if not told and tags is None:
         return [_match_document(node.body, node.index) for node in found.nodes]
-    return [_entry(node, tags, told.get(node), reads.get(node, {})) for node in found.nodes]
+    return [_match_entry(node, tags, told.get(node), reads.get(node, {})) for node in found.nodes]
 
 
 def _match_document(body: Body, index: int) -> dict[str, Any]:
     return {"body": body.label, "op": body.heads.names[index], "type": body.heads.ops[index]}
 
 
-def _entry(
+def _match_entry(
     node: Node, tags: str | None, captures: dict[str, str] | None, reads: dict[str, Any]
 ) -> dict[str, Any]:
     entry = _match_document(node.body, node.index)
@@ -250,7 +252,7 @@ def _also(found: Sized) -> str:
     return f" ({left})" if (left := and_more(found, 1)) else ""
 
 
-def expected(rule: Rule, graphs: Sequence[ModelGraph], count: int, why: bool = True) -> None:
+def check_expected(rule: Rule, graphs: Sequence[ModelGraph], count: int, why: bool = True) -> None:
     """Raise MatchError where a rule matched another number of ops of these than it expects."""
     expect = rule.expect
     if count < expect.min or (expect.max is not None and count > expect.max):
@@ -259,7 +261,7 @@ def expected(rule: Rule, graphs: Sequence[ModelGraph], count: int, why: bool = T
         raise MatchError(
             f'{text}; {do} the match, or write "expect": {count}'
             if count
-            else f"{text}\n{_why(rule, graphs)}"
+            else f"{text}\n{_why_unmatched(rule, graphs)}"
             if why
             else text
         )
@@ -271,7 +273,7 @@ def expected(rule: Rule, graphs: Sequence[ModelGraph], count: int, why: bool = T
         raise MatchError(missing.strip())
 
 
-def _why(rule: Rule, graphs: Sequence[ModelGraph]) -> str:
+def _why_unmatched(rule: Rule, graphs: Sequence[ModelGraph]) -> str:
     """Why a rule matched nothing, in indented lines."""
-    lacks = lacking(rule.author.rule, texts(rule.match.op or ()), graphs)
+    lacks = why_recipe_finds_nothing(rule.author.rule, texts(rule.match.op or ()), graphs)
     return f"  {lacks}" if lacks else explain(graphs, rule.match)

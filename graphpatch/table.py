@@ -44,6 +44,19 @@ def short(texts: Sequence[str], most: int = IN_MESSAGE, by: str = ", ") -> str:
     return by.join(texts[:most]) + (f" {left}" if (left := and_more(texts, most)) else "")
 
 
+def cut_short(text: str, most: int) -> str:
+    """The start of a text of more characters than these, which ends in three dots then."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def path_in_words(tensors: Sequence[str], most: int) -> str:
+    """`a -> b -> c`; of a long path the tensors at both ends, and how many lie between."""
+    if len(tensors) > most:
+        half, left = most // 2, len(tensors) - most
+        tensors = [*tensors[:half], f"... {left:,} more ...", *tensors[-half:]]
+    return " -> ".join(tensors)
+
+
 def and_more(found: Sized, shown: int) -> str:
     """`and 2 more` where fewer are shown than were found, or nothing."""
     return f"and {len(found) - shown:,} more" if len(found) > shown else ""

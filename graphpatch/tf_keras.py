@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from graphpatch.runtime.layers.gradient_filter import GradientFilter
-    from graphpatch.runtime.layers.patched_graph import PatchedGraph
+    from graphpatch.runtime.layers.patched_model import PatchedModel
     from graphpatch.runtime.layers.surrogate import BackwardAs, Surrogate
 else:
     from graphpatch.runtime.layers.classes import for_legacy
 
     globals().update(for_legacy())
 
-__all__ = ["BackwardAs", "GradientFilter", "PatchedGraph", "Surrogate"]
+__all__ = ["BackwardAs", "GradientFilter", "PatchedModel", "Surrogate"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -24,18 +25,42 @@ class Token(msgspec.Struct, frozen=True):
         return "the end" if self.kind == "end" else f"{self.text!r}"
 
 
-# The token of a text that starts at a position, behind those that are there already.
-Next = Callable[[str, int, list[Token]], Token]
+class Language(msgspec.Struct, frozen=True):
+    """What a text may be made of: its name, its tokens, and what to write instead of others.
 
+    `token` matches one; its groups are the kinds of tokens. `error` makes the error at a column of
+    a text, from a message.
+    """
 
-def tokens_of(text: str, following: Next) -> list[Token]:
-    """The tokens of a text, an end token last; spaces separate them."""
-    tokens: list[Token] = []
-    position = 0
-    while position < len(text):
-        if text[position].isspace():
-            position += 1
-            continue
-        tokens.append(following(text, position, tokens))
-        position += len(tokens[-1].text)
-    return [*tokens, Token("end", "", len(text.rstrip()) + 1)]
+    name: str
+    token: re.Pattern[str]
+    instead: Mapping[str, str]
+    error: Callable[[str, int, str], Exception]
+    shorter: str = ""  # how a text is made shorter
+
+    def tokens(self, text: str) -> Iterator[Token]:
+        """The tokens of a text, an end token last; spaces separate them."""
+        if len(text) > LONGEST_TEXT:
+            message = f"the {self.name} has {len(text):,} characters, and {LONGEST_TEXT:,} is the"
+            raise self.error(text, LONGEST_TEXT, f"{message} most{self.shorter}")
+        position = 0
+        while position < len(text):
+            if text[position].isspace():
+                position += 1
+                continue
+            token = self._token(text, position)
+            yield token
+            position += len(token.text)
+        yield Token("end", "", len(text.rstrip()) + 1)
+
+    def _token(self, text: str, position: int) -> Token:
+        found = self.token.match(text, position)
+        if found is None:
+            hint = self.instead.get(text[position])
+            message = f"a {self.name} has no {text[position]!r}" + (f"; {hint}" if hint else "")
+            raise self.error(text, position + 1, message)
+        token = Token(found.lastgroup or "", found.group(), position + 1)
+        if token.kind == "number" and len(token.text) > LONGEST_NUMBER:
+            message = f"a number has at most {LONGEST_NUMBER} characters"
+            raise self.error(text, position + 1, message)
+        return token

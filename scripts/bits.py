@@ -111,7 +111,7 @@ def write(folder: Path) -> dict[str, list[str]]:
 def forward(path: Path, grappler: bool) -> Any:
     import tensorflow as tf
 
-    from graphpatch.runtime.running import run_op_by_op, without_grappler
+    from graphpatch.runtime.graph_run import run_op_by_op, without_grappler
 
     tf1 = tf.compat.v1
     config, graph_def = tf1.ConfigProto(), tf1.GraphDef.FromString(path.read_bytes())

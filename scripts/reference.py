@@ -28,7 +28,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "gradients": {"table": gradients.table},
     "json": {"commands": outputs.table},
-    "patterns": {"patterns": ready.markdown},
+    "patterns": {"patterns": ready.patterns_table},
     "rules": {name: partial(rules.table, name) for name in rules.TABLES},
 }
 

@@ -74,10 +74,10 @@ def test_ops(run_cli: Run, folder: Path, model: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_doctor(run_cli: Run, folder: Path, model: str) -> None:
-    done = run_cli("doctor", model, "--fix", "mend.json", cwd=folder, **WITHOUT)
+    done = run_cli("doctor", model, "--fix", "fix.json", cwd=folder, **WITHOUT)
     assert (done.code, done.stderr) == (0, "")
     assert "x:0 -> out:0" in done.stdout
-    assert (folder / "mend.json").exists()
+    assert (folder / "fix.json").exists()
 
 
 @pytest.mark.parametrize("emit", ["auto", "attr"])

@@ -81,7 +81,7 @@ def describe(path: Path) -> None:
     for graph in model.graphs:
         assert all(foreign(graph))
     for node in ops.all_ops(model):
-        assert ops.describe(node)["name"] == node.name
+        assert ops.op_document(node)["name"] == node.name
 
 
 def patch(path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import GraphpatchError
-from graphpatch.fleet.search import meant
+from graphpatch.fleet.find_models import is_meant
 from graphpatch.formats.text import parse_text
 from graphpatch.gradients import tokens as formula_tokens
 from graphpatch.match.pattern import tokens
@@ -173,4 +173,4 @@ def test_what_is_no_model_or_rule_is_soon_known(text: str) -> None:
 
 def test_a_long_glob_of_brackets_is_refused() -> None:
     with pytest.raises(GraphpatchError, match="100,000 characters"):
-        meant(["[" * 100_000], ["m.pb"])
+        is_meant(["[" * 100_000], ["m.pb"])

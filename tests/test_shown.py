@@ -18,7 +18,7 @@ from graphpatch import cli
 from graphpatch.cli.say import say_error
 from graphpatch.errors import ModelError
 from graphpatch.page.view import page
-from graphpatch.shown import LONG, json_text, one_line, shown
+from graphpatch.shown import LONGEST_LINE, json_text, one_line, shown
 from tests import graphs
 from tests.graphs import node
 
@@ -57,16 +57,16 @@ def test_what_a_terminal_obeys_is_escaped() -> None:
 
 def test_messages_have_a_length() -> None:
     text = str(ModelError("start " + "x" * 1_000_000 + " end"))
-    assert len(text) < LONG + 100
+    assert len(text) < LONGEST_LINE + 100
     assert text.startswith("start x")
     assert text.endswith("x end")
     assert "characters left out" in text
-    assert len(str(ModelError("\u202e" * 1_000_000))) < LONG + 200  # each is escaped
+    assert len(str(ModelError("\u202e" * 1_000_000))) < LONGEST_LINE + 200  # each is escaped
 
 
 def test_errors_that_are_no_exceptions_have_a_length(capsys: pytest.CaptureFixture[str]) -> None:
     say_error("start " + "x" * 1_000_000)
-    assert len(capsys.readouterr().err) < LONG + 200
+    assert len(capsys.readouterr().err) < LONGEST_LINE + 200
 
 
 @pytest.mark.parametrize(

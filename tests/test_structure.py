@@ -347,8 +347,8 @@ def edits_are_told_apart_by_their_class(path: Path) -> None:
 # Calls of TensorFlow that one module makes for all others.
 HOMES = {
     "train.import_meta_graph": "runtime/imported.py",
-    "tf.gradients": "runtime/gradients.py",
-    "tf.compat.v1.gradients": "runtime/gradients.py",
+    "tf.gradients": "runtime/tf_gradients.py",
+    "tf.compat.v1.gradients": "runtime/tf_gradients.py",
 }
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import graphpatch
 from graphpatch import tf_keras
-from graphpatch.keras import BackwardAs, GradientFilter, PatchedGraph, Surrogate
+from graphpatch.keras import BackwardAs, GradientFilter, PatchedModel, Surrogate
 
 RULE: dict[str, Any] = {
     "match": {"op": "Relu"},
@@ -114,7 +114,7 @@ def layers(x: tf.Tensor) -> list[Any]:
         reversal(x),
         Surrogate("sign(x)", "tanh(x)")(x),
         BackwardAs()([x, x]),
-        PatchedGraph("model.pb", "x", ["y"], rules=[RULE])(x),
+        PatchedModel("model.pb", "x", ["y"], rules=[RULE])(x),
         tf_keras.GradientFilter("reverse")(x),
     ]
     reversal.adjust(strength=1.0)

@@ -8,8 +8,8 @@ from typing import Any
 
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.formats import Model
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph as refuse_broken
 from graphpatch.match.select import find
@@ -79,10 +79,10 @@ def check(rules: RulesLike, model: ModelLike) -> Check:
     """
     read, loaded = rules_of(rules), model_from("model", model)
     names = tuple(rule.author.rule for rule in read)
-    return Check(loaded.path, names, missing(read, loaded))
+    return Check(loaded.path, names, missing_rules(read, loaded))
 
 
-def missing(rules: Sequence[Rule], model: Model) -> dict[str, str]:
+def missing_rules(rules: Sequence[Rule], model: Model) -> dict[str, str]:
     """Rules that have not been applied to the model, by name, each with why that is so.
 
     A rule that may match nothing leaves no trace where it did; it counts as applied where no op

@@ -16,9 +16,10 @@ from graphpatch.errors import CutError, ModelError
 from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import downstream, upstream
+from graphpatch.table import path_in_words
 
-EITHER_END = 6  # tensors of a way that are shown at either end
-FAR = 1 << 40  # what a tensor costs before its distance counts: fewer tensors come first
+PATH_SHOWN = 12  # tensors of a path that are shown
+COST_OF_TENSOR = 1 << 40  # what a tensor costs before its distance counts: fewer tensors come first
 
 Cut = tuple[str, ...]
 
@@ -28,7 +29,7 @@ def ordered_cuts(
 ) -> tuple[GradientPaths, list[Cut]]:
     """The cuts between `wrt` and `loss` with their tensors as `op:0`, in forward order.
 
-    Raises CutError where a name is not that of a tensor, a tensor is not on the way of the
+    Raises CutError where a name is not that of a tensor, a tensor is not on the path of the
     gradient, a path leads around a cut, or two cuts cross.
     """
     end = find_tensor(graph, loss)
@@ -40,11 +41,11 @@ def ordered_cuts(
         raise CutError("no tensor is named to cut at")
     for cut in resolved:
         _check_cut(found, cut)
-    return found, _in_order(found, resolved)
+    return found, _cuts_in_order(found, resolved)
 
 
 def path_round(found: GradientPaths, cut: Collection[str]) -> list[str]:
-    """The tensors of a shortest way from `wrt` to the loss that passes no tensor of the cut."""
+    """The tensors of a shortest path from `wrt` to the loss that passes no tensor of the cut."""
     rest = found.graph.copy()
     rest.remove_nodes_from(cut)
     if found.loss not in rest or not nx.has_path(rest, START, found.loss):
@@ -58,13 +59,13 @@ def smallest_cut(
     """The smallest set of tensors that is a cut, the nearest to `near` where there are several.
 
     Those in `kept` are cut already and not named, nor is what lies before or behind one of them.
-    Nothing where there is no cut: a way passes one op alone, or tensors at which none can be.
+    Nothing where there is no cut: a path passes one op alone, or tensors at which none can be.
     """
     rest = found.graph.copy()
     rest.remove_nodes_from(kept)
     if found.loss not in rest or not nx.has_path(rest, START, found.loss):
         return []
-    fixed = _fixed(found).union(
+    fixed = _tensors_without_cut(found).union(
         *(nx.ancestors(found.graph, one) | nx.descendants(found.graph, one) for one in kept)
     )
     split = _as_edges(rest, fixed, _distances(found, near))
@@ -81,13 +82,13 @@ def _as_edges(
     """Each tensor as an edge from (tensor, 0) to (tensor, 1) that costs what cutting it costs."""
     split: nx.DiGraph[tuple[str, int]] = nx.DiGraph()
     for name in graph:
-        cost = {} if name in fixed else {"capacity": FAR + far.get(name, len(graph))}
+        cost = {} if name in fixed else {"capacity": COST_OF_TENSOR + far.get(name, len(graph))}
         split.add_edge((name, 0), (name, 1), **cost)
     split.add_edges_from(((one, 1), (other, 0)) for one, other in graph.edges)
     return split
 
 
-def _fixed(found: GradientPaths) -> set[str]:
+def _tensors_without_cut(found: GradientPaths) -> set[str]:
     """The tensors at which no cut is proposed."""
     inside = in_frames(found.body)
     return {START, found.loss, *found.wrt} | {
@@ -135,12 +136,13 @@ def _check_cut(found: GradientPaths, cut: Cut) -> None:
         reason = _unfit(found.body, tensor, in_frames(found.body))
         if reason:
             raise CutError(f"{tensor} cannot be cut at: {reason}{_proposal(found, cut, [])}")
-    way = path_round(found, cut)
-    if way:
+    round_it = path_round(found, cut)
+    if round_it:
         missing = smallest_cut(found, cut, kept=cut)
         raise CutError(
             f"{', '.join(cut)} is not a cut between {_ends_told(found)}: the gradient also flows "
-            f"around it, through\n  {_path_in_words(way)}{_proposal(found, cut, missing)}"
+            f"around it, through\n  {path_in_words(round_it, PATH_SHOWN)}"
+            f"{_proposal(found, cut, missing)}"
         )
 
 
@@ -177,14 +179,7 @@ def _ends_told(found: GradientPaths) -> str:
     return f"{', '.join(found.wrt)} and {found.loss}"
 
 
-def _path_in_words(way: Sequence[str]) -> str:
-    if len(way) <= 2 * EITHER_END:
-        return " -> ".join(way)
-    left = f"({len(way) - 2 * EITHER_END} more)"
-    return " -> ".join([*way[:EITHER_END], left, *way[-EITHER_END:]])
-
-
-def _in_order(found: GradientPaths, cuts: list[Cut]) -> list[Cut]:
+def _cuts_in_order(found: GradientPaths, cuts: list[Cut]) -> list[Cut]:
     """The cuts in forward order; CutError where two are the same, or neither is before the other.
 
     One is before another where it is a cut between `wrt` and that.

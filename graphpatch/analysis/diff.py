@@ -12,13 +12,13 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.analysis import ops
 from graphpatch.analysis.node_diff import differences
-from graphpatch.analysis.pairs import paired, unlike
+from graphpatch.analysis.pairs import paired_ops, unlike_pairs
 from graphpatch.analysis.rule_words import own_name, rules_at
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.container import GRAPH_DEF
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
@@ -179,21 +179,21 @@ def _diff(one: ModelGraph, other: ModelGraph, found: Diff) -> None:
         if left != right and name in bodies[0] and name in bodies[1]:
             change = f"gradient: {left or 'its own'} -> {right or 'its own'}"
             found.functions.append({"name": name, "change": change})
-    found.gradients.extend(_gradients(one, other, told))
+    found.gradients.extend(_gradient_changes(one, other, told))
 
 
 def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], tuple[Node, Node]]:
     """Compare two bodies; returned are the pairs of which one has another key of its gradient."""
-    pairs, told = paired(one, other), {}
-    found.removed.extend([_op(Node(one, at)) for at in pairs.first])
-    found.added.extend([_op(Node(other, at)) for at in pairs.second])
-    for first, second in unlike(one, other, pairs.both):
+    pairs, told = paired_ops(one, other), {}
+    found.removed.extend([_op_document(Node(one, at)) for at in pairs.first])
+    found.added.extend([_op_document(Node(other, at)) for at in pairs.second])
+    for first, second in unlike_pairs(one, other, pairs.both):
         left, right = Node(one, first), Node(other, second)
         if left.name != right.name:
-            found.renamed.append({**_op(left), "to": right.name})
+            found.renamed.append({**_op_document(left), "to": right.name})
         changes = differences(left, right)
         if changes:
-            found.changed.append({**_op(right), "changes": changes})
+            found.changed.append({**_op_document(right), "changes": changes})
         if left.attr(OVERRIDE) != right.attr(OVERRIDE):
             told[one.label, own_name(left)] = left, right
     returned = [key for key in {**one.ret, **other.ret} if one.ret.get(key) != other.ret.get(key)]
@@ -203,13 +203,13 @@ def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], t
     return told
 
 
-def _op(node: Node) -> dict[str, Any]:
+def _op_document(node: Node) -> dict[str, Any]:
     op = {"body": node.body.label, "op": node.name, "type": node.op}
     edits = provenance.entries(node)
     return {**op, "rule": edits[-1].rule} if edits else op
 
 
-def _gradients(
+def _gradient_changes(
     one: ModelGraph, other: ModelGraph, told: dict[tuple[str, str], tuple[Node, Node]]
 ) -> Iterator[dict[str, Any]]:
     """The ops through which something else flows back: what before, what after, by which rules."""
@@ -220,8 +220,11 @@ def _gradients(
         if before == after and ((body, op) not in told or before):
             continue
         nodes = told.get((body, op), (_node_at(one, body, op), _node_at(other, body, op)))
-        states = [_state(rules, node) for rules, node in zip((before, after), nodes, strict=True)]
-        found = {"body": body, "op": op, "type": _type(one, other, body, op)}
+        states = [
+            _backward_in_words(rules, node)
+            for rules, node in zip((before, after), nodes, strict=True)
+        ]
+        found = {"body": body, "op": op, "type": _type_before_rules(one, other, body, op)}
         found |= {"before": states[0], "after": states[1]}
         changed = dict.fromkeys([*after, *before])
         rules = [name for name in changed if before.get(name) != after.get(name)]
@@ -233,7 +236,7 @@ def _node_at(graph: ModelGraph, label: str, op: str) -> Node | None:
     return body.node(op) if body is not None and op in body.by_name else None
 
 
-def _type(one: ModelGraph, other: ModelGraph, body: str, op: str) -> str:
+def _type_before_rules(one: ModelGraph, other: ModelGraph, body: str, op: str) -> str:
     """The op type of an op before any rule moved it aside."""
     for graph in (one, other):
         for name in (f"{op}/forward", op):
@@ -244,7 +247,7 @@ def _type(one: ModelGraph, other: ModelGraph, body: str, op: str) -> str:
     return node.op if node is not None else ""
 
 
-def _state(rules: dict[str, str], node: Node | None) -> str:
+def _backward_in_words(rules: dict[str, str], node: Node | None) -> str:
     """What flows back through an op, in words."""
     if rules:
         return ", then ".join(rules.values())

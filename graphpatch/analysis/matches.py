@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphpatch.analysis.matching import Matched, match_only, match_rules
+from graphpatch.analysis.matching import RuleMatches, match_only, match_rules
 from graphpatch.analysis.places import Place
-from graphpatch.analysis.saved import as_rules_file
+from graphpatch.analysis.saved_rules import as_rules_file
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern
 from graphpatch.rules import Rule, rules_from
@@ -37,7 +37,7 @@ class Matches:
 
     model: Model
     rules: tuple[Rule, ...]
-    found: tuple[Matched, ...]
+    found: tuple[RuleMatches, ...]
 
     @property
     def ok(self) -> bool:
@@ -85,14 +85,19 @@ class Matches:
 
     def _repr_html_(self) -> str:
         rows = [
-            (one.rule, f"{place.type} {place.op}", _types(place.captures), _types(place.inputs))
+            (
+                one.rule,
+                f"{place.type} {place.op}",
+                _types_in_words(place.captures),
+                _types_in_words(place.inputs),
+            )
             for one in self.found
             for place in one.places
         ]
         return html_table(repr(self)[1:-1], ("rule", "op", "captures", "inputs"), rows)
 
 
-def _types(named: Mapping[str, str]) -> str:
+def _types_in_words(named: Mapping[str, str]) -> str:
     return ", ".join(f"{name} is {op}" for name, op in named.items())
 
 

@@ -8,23 +8,23 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from graphpatch.analysis.places import Place, places
+from graphpatch.analysis.places import Place, places_of_match
 from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.match.forms import forms, type_notes
 from graphpatch.match.misses import explain
+from graphpatch.match.pattern_forms import forms, type_notes
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE, Match
 from graphpatch.rules import Rule
-from graphpatch.step import left_out_note, listed_matches, matched, patch_matched, take
+from graphpatch.step import apply_rule, left_out_note, listed_matches, ops_by_graph, patch_matched
 
 EXPLAINED = 100  # rules that match nothing, for which the nearest names are looked for
 NOT_EXPLAINED = f"\n  nearest names are listed for the first {EXPLAINED} rules that match nothing"
 
 
-class Matched(msgspec.Struct, frozen=True):
+class RuleMatches(msgspec.Struct, frozen=True):
     """What one rule matches.
 
     `matches` are as `apply --json` lists them, `left_out` says which matches don't count, and
@@ -51,16 +51,16 @@ class Matched(msgspec.Struct, frozen=True):
 
 def match_rules(
     rules: Sequence[Rule], model: Model, why: bool = False, with_places: bool = False
-) -> list[Matched]:
+) -> list[RuleMatches]:
     """What each rule matches, where those before it were applied as far as they can be.
 
     With `why`, also how near it came where it matches; with `with_places`, what goes into each
     match and comes out. Raises ModelError where the graph is
     broken, PatchError where the model carries the rules.
     """
-    applied = _Applied(model)
+    applied = _PatchedCopies(model)
     check_all(rules, applied.graphs)
-    found = list[Matched]()
+    found = list[RuleMatches]()
     missed = 0
     for rule in rules:
         found.append(_as_matched(rule, applied, why, with_places, names=missed < EXPLAINED))
@@ -68,7 +68,9 @@ def match_rules(
     return found
 
 
-def match_only(match: Match, model: Model, why: bool = False, with_places: bool = False) -> Matched:
+def match_only(
+    match: Match, model: Model, why: bool = False, with_places: bool = False
+) -> RuleMatches:
     """What a match means, without a rule around it.
 
     Where a pattern leaves open which tensor is x0, x1, ..., the notes say so.
@@ -94,7 +96,7 @@ def _left_open(match: Match, graphs: Sequence[ModelGraph]) -> Iterator[str]:
         )
 
 
-class _Applied:
+class _PatchedCopies:
     """The graphs of a model as the rules so far leave them, where each was done wholly or not.
 
     They are changed in place, as a copy for each rule would make many rules slow. A rule that
@@ -108,7 +110,9 @@ class _Applied:
     def take(self, rule: Rule, known: Sequence[MatchedOps]) -> str:
         """Apply a rule to what it matches, where it can be done; what `apply` says otherwise."""
         try:
-            found = matched(rule, self.graphs, why=False, known=known)  # `_described` tells why
+            found = ops_by_graph(
+                rule, self.graphs, why=False, known=known
+            )  # `_described` tells why
         except GraphpatchError as error:  # nothing has been changed
             return str(error)
         try:
@@ -122,7 +126,7 @@ class _Applied:
     def _restore(self) -> None:
         self.graphs = _copies(self.before)
         for rule in self.since:
-            take(rule, self.graphs)
+            apply_rule(rule, self.graphs)
         self.before, self.since = _copies(self.graphs), []
 
 
@@ -131,8 +135,8 @@ def _copies(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
 
 
 def _as_matched(
-    rule: Rule, applied: _Applied, why: bool, with_places: bool, names: bool
-) -> Matched:
+    rule: Rule, applied: _PatchedCopies, why: bool, with_places: bool, names: bool
+) -> RuleMatches:
     graphs = applied.graphs
     known = [find(graph, rule.match, rule.on) for graph in graphs]
     found = _rule_document(
@@ -141,7 +145,7 @@ def _as_matched(
     return replace(found, error=applied.take(rule, known).partition("\n")[0])
 
 
-def _why(graphs: Sequence[ModelGraph], match: Match, names: bool) -> str:
+def _why_no_match(graphs: Sequence[ModelGraph], match: Match, names: bool) -> str:
     return explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)
 
 
@@ -154,19 +158,19 @@ def _rule_document(
     why: bool,
     with_places: bool,
     names: bool = True,
-) -> Matched:
+) -> RuleMatches:
     tags = [graph.around.tags if len(graphs) > 1 else None for graph in graphs]
     tagged = list(zip(found, tags, strict=True))
     listed = [
         one for some, tag in tagged for one in listed_matches(some, tag, whole=on == (WHOLE,))
     ]
-    return Matched(
+    return RuleMatches(
         rule,
         listed,
         [text for some in found for text in left_out_note(rule, some)],
         "",
-        _why(graphs, match, names) if why or not listed else "",
-        tuple(one for some, tag in tagged for one in places(some, tag or ""))
+        _why_no_match(graphs, match, names) if why or not listed else "",
+        tuple(one for some, tag in tagged for one in places_of_match(some, tag or ""))
         if with_places
         else (),
         tuple(type_notes(match.pattern)),

@@ -11,6 +11,7 @@ from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.nodedef import attr_span, attr_spans, attr_value
 from graphpatch.graph.tensor import constant
+from graphpatch.table import cut_short
 
 NOTHING = "(none)"
 
@@ -52,9 +53,6 @@ def _changed_values(one: Node, other: Node, key: str) -> Iterator[str]:
         yield f"attr {key}: {_attr_in_words(one, key)} -> {_attr_in_words(other, key)}"
 
 
-def _attr_in_words(node: Node, key: str, most: int = 60) -> str:
+def _attr_in_words(node: Node, key: str) -> str:
     value = node.attr(key)
-    if value is None:
-        return NOTHING
-    text = json.dumps(attrs.as_json(value))
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return NOTHING if value is None else cut_short(json.dumps(attrs.as_json(value)), 60)

@@ -9,7 +9,7 @@ from typing import Any
 from graphpatch import names, opdefs
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
@@ -22,7 +22,7 @@ from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 def count_types(model: Model) -> dict[str, int]:
     """How many ops there are of each op type, function bodies included; the most frequent first."""
     counts: Counter[str] = Counter()
-    for body in _bodies(model):
+    for body in _all_bodies(model):
         counts.update(body.heads.ops)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
@@ -33,7 +33,7 @@ def count_overrides(model: Model) -> dict[str, dict[str, int]]:
     By a rule of graphpatch, `rule 'NAME'`; else by the key that the op names.
     """
     counts: dict[str, Counter[str]] = {}
-    for body in _bodies(model):
+    for body in _all_bodies(model):
         for node in body:
             key = override_key(node) if mentions(body.payload(node.index), attrs.OVERRIDE) else None
             if key is not None:
@@ -54,16 +54,16 @@ def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[st
         named = _nodes_of(model, text)
         found += named
         if not named:
-            faults.append(f"{model.path}: no op is named {text!r}{_near(model, text)}")
+            faults.append(f"{model.path}: no op is named {text!r}{_did_you_mean_op(model, text)}")
     return found, faults
 
 
 def _nodes_of(model: Model, text: str) -> list[Node]:
-    return [node for body in _bodies(model) for node in _in_body(body, names.op_of(text))]
+    return [node for body in _all_bodies(model) for node in _named_in_body(body, names.op_of(text))]
 
 
-def _near(model: Model, text: str) -> str:
-    legal = [name for body in _bodies(model) for name in body.heads.names]
+def _did_you_mean_op(model: Model, text: str) -> str:
+    legal = [name for body in _all_bodies(model) for name in body.heads.names]
     deeper = elsewhere(text, legal)
     if deeper:
         return deeper
@@ -74,7 +74,7 @@ def _near(model: Model, text: str) -> str:
     return f"; nearest: {near}" if near else ""
 
 
-def _in_body(body: Body, text: str) -> Iterator[Node]:
+def _named_in_body(body: Body, text: str) -> Iterator[Node]:
     if not glob.is_glob(text):
         if text in body.by_name:
             yield Node(body, body.by_name[text])
@@ -87,10 +87,10 @@ def _in_body(body: Body, text: str) -> Iterator[Node]:
 
 def all_ops(model: Model) -> list[Node]:
     """Every op of the model."""
-    return [node for body in _bodies(model) for node in body]
+    return [node for body in _all_bodies(model) for node in body]
 
 
-def describe(node: Node) -> dict[str, Any]:
+def op_document(node: Node) -> dict[str, Any]:
     """An op as `ops --json` prints it."""
     outputs = node.outputs
     return {
@@ -98,7 +98,9 @@ def describe(node: Node) -> dict[str, Any]:
         "name": node.name,
         "type": node.op,
         "inputs": list(node.inputs),
-        "outputs": None if outputs is None else [_output(node, k) for k in range(len(outputs))],
+        "outputs": None
+        if outputs is None
+        else [_output_document(node, k) for k in range(len(outputs))],
         "attrs": {
             key: attrs.as_json(value) for key in _attr_keys(node) if (value := node.attr(key))
         },
@@ -139,11 +141,11 @@ def _attr_keys(node: Node) -> list[str]:
     return [key for key in node.attr_names if key != provenance.PROVENANCE_ATTR]
 
 
-def _output(node: Node, index: int) -> dict[str, Any]:
+def _output_document(node: Node, index: int) -> dict[str, Any]:
     flat = (node.outputs or [])[index]
     ref = "_ref" if flat.is_ref else ""
     return {"tensor": node.tensor(index), "dtype": None if flat.dtype is None else flat.dtype + ref}
 
 
-def _bodies(model: Model) -> Iterator[Body]:
+def _all_bodies(model: Model) -> Iterator[Body]:
     return (body for graph in model.graphs for body in graph.bodies)

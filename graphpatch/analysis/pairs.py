@@ -15,11 +15,11 @@ from graphpatch.graph.heads import entry
 from graphpatch.graph.nodedef import NAME, fields_in_order, with_attr
 from graphpatch.graph.wire import Span
 
-RUN = 1 << 20  # bytes of nodes that are compared in one go
+COMPARED_BYTES = 1 << 20  # bytes of nodes that are compared in one go
 
 
 @dataclass
-class Pairs:
+class PairedOps:
     """Indices of ops: pairs, those of the first body alone, those of the second alone."""
 
     both: list[tuple[int, int]] = field(default_factory=list)
@@ -27,11 +27,11 @@ class Pairs:
     second: list[int] = field(default_factory=list)
 
 
-def paired(one: Body, other: Body) -> Pairs:
+def paired_ops(one: Body, other: Body) -> PairedOps:
     """Pair the ops of two bodies, in the order of the first."""
-    ours, theirs = _keys(one), _keys(other)
+    ours, theirs = _op_keys(one), _op_keys(other)
     index = dict(zip(theirs, range(len(theirs)), strict=True))
-    found = Pairs()
+    found = PairedOps()
     for at, key in enumerate(ours):
         if key in index:
             found.both.append((at, index.pop(key)))
@@ -43,7 +43,7 @@ def paired(one: Body, other: Body) -> Pairs:
     return found
 
 
-def _keys(body: Body) -> list[str]:
+def _op_keys(body: Body) -> list[str]:
     """What an op is known by: its name before any rule; what a rule added, apart from those."""
     keys = list(body.heads.names)
     for node in provenance.touched(body):
@@ -51,7 +51,7 @@ def _keys(body: Body) -> list[str]:
     return keys
 
 
-def _pair_renamed(one: Body, other: Body, found: Pairs) -> None:
+def _pair_renamed(one: Body, other: Body, found: PairedOps) -> None:
     """Pair what differs in its name alone; of several alike, none is paired."""
     by_look: dict[object, list[int]] = {}
     for at in found.second:
@@ -99,11 +99,11 @@ def unlike_by_name(one: Graph, other: Graph) -> Differences:
         if there is not None:
             at = there.by_name
             pairs = [(first, at[name]) for name, first in body.by_name.items() if name in at]
-            found[body] = dict(unlike(body, there, pairs))
+            found[body] = dict(unlike_pairs(body, there, pairs))
     return found
 
 
-def unlike(one: Body, other: Body, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def unlike_pairs(one: Body, other: Body, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The pairs whose NodeDefs are not the same bytes, found by comparing whole runs of them."""
     for run in _stretches_of_pairs(one, pairs):
         if not same_bytes(
@@ -121,7 +121,9 @@ def _stretches_of_pairs(one: Body, pairs: list[tuple[int, int]]) -> Iterator[lis
     run: list[tuple[int, int]] = []
     for pair in pairs:
         follows = run and (pair[0] - run[-1][0], pair[1] - run[-1][1]) == (1, 1)
-        if run and (not follows or one.heads.starts[pair[0]] - one.heads.starts[run[0][0]] > RUN):
+        if run and (
+            not follows or one.heads.starts[pair[0]] - one.heads.starts[run[0][0]] > COMPARED_BYTES
+        ):
             yield run
             run = []
         run.append(pair)

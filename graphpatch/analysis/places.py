@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.pattern.overlaps import Kept
+from graphpatch.match.pattern.overlaps import KeptMatch
 from graphpatch.match.select import MatchedOps
 
 
@@ -53,7 +53,7 @@ def _pairs_in_words(named: Mapping[str, str], most: int = 8) -> str:
     return ", ".join(pairs[:most] + ["..."] * (len(pairs) > most))
 
 
-def places(found: MatchedOps, graph: str) -> Iterator[Place]:
+def places_of_match(found: MatchedOps, graph: str) -> Iterator[Place]:
     """Each match, in the file's order; `graph` are the tags of the graph that it is in."""
     if found.kept:
         yield from (_of_pattern(kept, graph) for kept in found.kept)
@@ -61,7 +61,7 @@ def places(found: MatchedOps, graph: str) -> Iterator[Place]:
         yield from (_of_op(node, graph) for node in found.nodes)
 
 
-def _of_pattern(kept: Kept, graph: str) -> Place:
+def _of_pattern(kept: KeptMatch, graph: str) -> Place:
     binding: Binding = kept.binding
     captures = binding.captures
     last, body = captures[binding.pattern.last], binding.body
@@ -71,8 +71,8 @@ def _of_pattern(kept: Kept, graph: str) -> Place:
         last.op,
         tuple(node.name for node in kept.nodes),
         {name: node.name for name, node in captures.items()},
-        _numbered("x", body, binding.inputs),
-        _numbered("y", body, binding.outputs),
+        _numbered_tensors("x", body, binding.inputs),
+        _numbered_tensors("y", body, binding.outputs),
         graph,
     )
 
@@ -85,13 +85,13 @@ def _of_op(node: Node, graph: str) -> Place:
         node.op,
         (node.name,),
         {},
-        _numbered("x", node.body, node.data_inputs),
-        _numbered("y", node.body, made),
+        _numbered_tensors("x", node.body, node.data_inputs),
+        _numbered_tensors("y", node.body, made),
         graph,
     )
 
 
-def _numbered(letter: str, body: Body, tensors: Iterable[str]) -> dict[str, str]:
+def _numbered_tensors(letter: str, body: Body, tensors: Iterable[str]) -> dict[str, str]:
     """Tensors by number; those of the main graph as TensorFlow spells them, `op:0`."""
     named = [text if ":" in text or not body.is_main else f"{text}:0" for text in tensors]
     return {f"{letter}{number}": text for number, text in enumerate(named)}

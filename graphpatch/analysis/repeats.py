@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 
 from graphpatch.dtypes import HANDLES
 from graphpatch.errors import CutError
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import calls
+from graphpatch.graph.body import Node
+from graphpatch.graph.calls import called_by_op
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.op_types import ALL_VARIABLES
 
@@ -19,22 +19,22 @@ READING_OPS = re.compile(
     "|TensorArray.*|Stack.*|Assert|Print.*|_Arg|_Retval|.*Dataset.*|.*Queue(V2)?"
     "|(OneShot|Anonymous)?Iterator(V[23]|FromStringHandle(V2)?)?"
 )
-WRITES = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)[A-Z]?|Restore|DestroyResource")
+WRITING_OPS = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)[A-Z]?|Restore|DestroyResource")
 UNFETCHABLE = {*HANDLES, None}
 
 
-def changes(node: Node) -> bool:
+def changes_each_run(node: Node) -> bool:
     """Whether it gives something else, or changes something, each time it is run."""
     known = node.opdef
     if known is None:
         return False
     is_stateful = known.stateful or any(arg.is_ref for arg in node.arguments or ())
-    if WRITES.match(node.op) and is_stateful:
+    if WRITING_OPS.match(node.op) and is_stateful:
         return True
     return known.stateful and not READING_OPS.fullmatch(node.op)
 
 
-def handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool) -> bool:
+def must_be_handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool) -> bool:
     """Whether what an op gives must be handed from one run to the next; else it may run again.
 
     `called` are the functions that it calls. Raises CutError for what can neither be run again
@@ -46,24 +46,16 @@ def handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool)
             f"{node} calls a function with {inside}, which would not do the same in each of the "
             f"runs that the parts take; inline the function into the main graph first"
         )
-    if called or not changes(node):
+    if called or not changes_each_run(node):
         return False
     outputs = node.outputs or []
-    if WRITES.match(node.op) or any(arg.dtype in UNFETCHABLE for arg in outputs) or in_frame:
+    if WRITING_OPS.match(node.op) or any(arg.dtype in UNFETCHABLE for arg in outputs) or in_frame:
         where = " inside a v1 loop or branch" if in_frame else ""
         raise CutError(
             f"{node}{where} would be run once in each of the runs that the parts take, and what "
             f"it does is not the same each time; cut where only the last part needs it"
         )
     return bool(outputs)
-
-
-def functions_called(body: Body) -> dict[int, list[str]]:
-    """The functions that each op calls, by the op's index."""
-    found: dict[int, list[str]] = {}
-    for caller, callee in calls(body):
-        found.setdefault(caller.index, []).append(callee)
-    return found
 
 
 def _changing(graph: Graph, functions: Iterable[str]) -> Node | None:
@@ -75,8 +67,10 @@ def _changing(graph: Graph, functions: Iterable[str]) -> Node | None:
             continue
         seen.add(name)
         body = graph.functions[name]
-        called = functions_called(body)
-        found = next((one for one in body if one.index not in called and changes(one)), None)
+        called = called_by_op(body)
+        found = next(
+            (one for one in body if one.index not in called and changes_each_run(one)), None
+        )
         if found is not None:
             return found
         todo += (callee for callees in called.values() for callee in callees)

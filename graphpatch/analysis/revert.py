@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from graphpatch.analysis.unsafe import unsafe
+from graphpatch.analysis.unsafe import unsafe_op
 from graphpatch.analysis.which_rule import chosen_rules
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats import Model
@@ -19,8 +19,8 @@ from graphpatch.formats.before import (
     origins_before,
     refuse_exported,
 )
-from graphpatch.formats.given import HasModel, ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import HasModel, ModelLike
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import write_origin
@@ -116,10 +116,10 @@ def revert(
             notes += _notes(reverted, allow_changed)
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
-    return Reverted(reverted, _report(loaded, reverted, before, left, undone, notes))
+    return Reverted(reverted, _revert_report(loaded, reverted, before, left, undone, notes))
 
 
-def _report(
+def _revert_report(
     model: Model,
     reverted: Model,
     before: Mapping[Author, str],
@@ -168,7 +168,7 @@ def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
         names = [node.name for node in one.nodes.values() if node.op != node.node.op]
         body = graph.body_if_there(one.body.label) if names else None
         for node in (body.node(name) for name in names) if body is not None else ():
-            if (found := unsafe(node)) is not None:
+            if (found := unsafe_op(node)) is not None:
                 yield f"{found}, as it did in the function that took its place"
 
 
@@ -184,8 +184,8 @@ def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
         )
     elif not same:
         said = (
-            f"{_sizes(model)}, and its checksum differs: something other than graphpatch changed "
-            f"the file after the first rule"
+            f"{_sizes_in_words(model)}, and its checksum differs: something other than graphpatch "
+            f"changed the file after the first rule"
         )
         if not allow_changed:
             raise ModelError(
@@ -195,7 +195,7 @@ def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
         yield f"this is not the original: {said}"
 
 
-def _sizes(model: Model) -> str:
+def _sizes_in_words(model: Model) -> str:
     now = size(model.pieces())
     before = next((was.size for was in origins_before(model) if was.size), now)
     return f"the original had {before} bytes, this has {now}"

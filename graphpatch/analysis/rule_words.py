@@ -84,7 +84,7 @@ def _in_text(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class StructureFault:
     """One thing that is wrong; `op` is the op as it was called before any rule."""
 
     kind: str
@@ -102,15 +102,17 @@ class Fault:
         return {"kind": self.kind, "body": self.body, "op": self.op, "says": self.says}
 
 
-def at(kind: str, node: Node, says: str) -> Fault:
+def fault_at(kind: str, node: Node, says: str) -> StructureFault:
     """A fault of one op."""
-    return Fault(kind, node.body.label, own_name(node), f"{node}: {says}")
+    return StructureFault(kind, node.body.label, own_name(node), f"{node}: {says}")
 
 
-def apart(before: Iterable[Fault], after: Iterable[Fault]) -> Mapping[str, list[Fault]]:
+def split_new_faults(
+    before: Iterable[StructureFault], after: Iterable[StructureFault]
+) -> Mapping[str, list[StructureFault]]:
     """The faults of a patched graph: `new` ones, and those that its original has `too`."""
     known = {fault.key for fault in before}
-    found: dict[str, list[Fault]] = {"new": [], "too": []}
+    found: dict[str, list[StructureFault]] = {"new": [], "too": []}
     for fault in after:
         found["too" if fault.key in known else "new"].append(fault)
     return found

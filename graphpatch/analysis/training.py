@@ -23,7 +23,7 @@ MOST_NAMED = 8  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltGradient:
     """The gradient of one variable: its values, and where it is sparse its indices."""
 
     variable: str
@@ -32,7 +32,7 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class GradientSection:
     """What one call of `tf.gradients` built: the scope of its ops, the losses, the gradients.
 
     `upstream` has the tensors that were given as `grad_ys`, or nothing.
@@ -41,7 +41,7 @@ class Section:
     scope: GradientScope
     losses: tuple[str, ...]
     upstream: tuple[str, ...]
-    gradients: tuple[Built, ...]
+    gradients: tuple[BuiltGradient, ...]
 
     def __str__(self) -> str:
         of = ", ".join(self.losses)
@@ -53,7 +53,7 @@ class Section:
         return self.scope.holds(name)
 
 
-def sections(body: Body, losses: Sequence[str] = ()) -> list[Section]:
+def gradient_sections(body: Body, losses: Sequence[str] = ()) -> list[GradientSection]:
     """Each call of `tf.gradients` whose results update variables, in the order of the file.
 
     `losses` are those of the only call, where the user names them. Raises PatchError where there
@@ -84,24 +84,24 @@ def _section(
     scope: GradientScope,
     given: Mapping[GradientScope, set[str]],
     asked: Sequence[str],
-) -> Section | None:
+) -> GradientSection | None:
     """One scope; None where no update of a variable reads its gradients."""
-    updates = _Updates(body, scope, given)
+    updates = _UpdateOps(body, scope, given)
     if not any(updates.reached(node) for node, _ in updates.all):
         return None
     losses, upstreams = (tuple(asked), ()) if asked else _losses(body, scope)
     updates.marks = upstream(body, map(names.parse, losses))
     _refuse_gradients_in(body, updates.marks, given, scope)
-    gradients: dict[str, Built] = {}
+    gradients: dict[str, BuiltGradient] = {}
     for node, variable in updates.all:
         if updates.marks[variable.index] and (reached := updates.reached(node)):
-            gradients[variable.name] = _built(node, variable, reached, scope)
+            gradients[variable.name] = _gradient_of_update(node, variable, reached, scope)
     if not gradients:
         raise PatchError(
             f"{scope}: none of the variables that its gradients update is read by the loss "
             f"{', '.join(losses)}"
         )
-    return Section(scope, losses, upstreams, tuple(gradients.values()))
+    return GradientSection(scope, losses, upstreams, tuple(gradients.values()))
 
 
 def _refuse_gradients_in(
@@ -130,7 +130,7 @@ def _given_out(body: Body, scope: GradientScope) -> set[str]:
     }
 
 
-class _Updates:
+class _UpdateOps:
     """The ops that change variables, and which gradients of a scope they are computed from.
 
     `marks` are the ops that the loss is computed from, where it is known.
@@ -174,7 +174,7 @@ def _updates(body: Body) -> Iterator[tuple[Node, Node]]:
     """The ops that change a variable: input 0 is the variable itself, not a value of it."""
     for node in body:
         data = node.data_inputs
-        if len(data) > 1 and node.op not in VARIABLE_READS and _changes(node):
+        if len(data) > 1 and node.op not in VARIABLE_READS and _writes_variable(node):
             variable = _variable(body, data[0])
             if variable is not None:
                 yield node, variable
@@ -188,16 +188,18 @@ def _variable(body: Body, text: str) -> Node | None:
     return producer if producer is not None and producer.op in VARIABLES else None
 
 
-def _changes(node: Node) -> bool:
+def _writes_variable(node: Node) -> bool:
     """Whether an op writes the variable that its input 0 is."""
     return bool(re.search(r"Apply|Assign|Scatter", node.op))
 
 
-def _built(node: Node, variable: Node, reached: list[str], scope: GradientScope) -> Built:
+def _gradient_of_update(
+    node: Node, variable: Node, reached: list[str], scope: GradientScope
+) -> BuiltGradient:
     """Which of the gradients that an update reads is that of its variable."""
     floats = [text for text in reached if not _is_index(node.body, text)]
     if len(floats) > 1:
-        floats = [text for text in floats if _is_of(node.body, text, variable, scope)]
+        floats = [text for text in floats if _is_gradient_of(node.body, text, variable, scope)]
     if len(floats) != 1:
         raise PatchError(
             f"{node} reads {len(reached)} gradients, and the file does not tell which of them is "
@@ -208,7 +210,7 @@ def _built(node: Node, variable: Node, reached: list[str], scope: GradientScope)
     indices = [text for text in reached if _is_index(node.body, text)]
     if len(indices) > 1:
         indices = [t for t in indices if scope.forward_of(node.body, names.op_of(t)) == of]
-    return Built(variable.tensor(0), values, indices[0] if indices else "")
+    return BuiltGradient(variable.tensor(0), values, indices[0] if indices else "")
 
 
 def _is_index(body: Body, text: str) -> bool:
@@ -222,22 +224,22 @@ def _dtype_read(body: Body, text: str) -> str | None:
     return flat[tensor.index].dtype if flat and tensor.index < len(flat) else None
 
 
-def _is_of(body: Body, text: str, variable: Node, scope: GradientScope) -> bool:
+def _is_gradient_of(body: Body, text: str, variable: Node, scope: GradientScope) -> bool:
     """Whether a gradient belongs to ops that read this variable: their names tell them."""
     name = names.op_of(text)
     forward = scope.forward_of(body, name)
     if forward:
-        return variable.name in _variables(body, forward)
+        return variable.name in _variables_read(body, forward)
     node = body.node(name)  # the sum of several gradients, some of which may have been sparse
     terms = [
         one
         for one in node.data_inputs
         if scope.holds(names.op_of(one)) and not _is_index(body, one)
     ]
-    return bool(terms) and all(_is_of(body, one, variable, scope) for one in terms)
+    return bool(terms) and all(_is_gradient_of(body, one, variable, scope) for one in terms)
 
 
-def _variables(body: Body, name: str) -> set[str]:
+def _variables_read(body: Body, name: str) -> set[str]:
     """The variables that an op reads, directly or through what hands their values on."""
     found, waiting, seen = set[str](), [name], set[str]()
     while waiting:

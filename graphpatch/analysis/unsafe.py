@@ -124,7 +124,7 @@ def refuse_unsafe_load(graph: ModelGraph, allow: bool) -> None:
         names.op_of(text)
         for text in (meta.saver_def.save_tensor_name, meta.saver_def.restore_op_name)
     ]
-    saver = _needed(graph.main, [name for name in ends if name in graph.main.by_name])
+    saver = _fetched_ops(graph.main, [name for name in ends if name in graph.main.by_name])
     spared = {(node.body.label, node.index) for node in _with_called_ops(graph, saver)}
     restored = meta.object_graph_def.concrete_functions
     nodes = (node for body in graph.bodies for node in body)
@@ -132,7 +132,7 @@ def refuse_unsafe_load(graph: ModelGraph, allow: bool) -> None:
         n for n in nodes if (n.body.label, n.index) not in spared or n.body.label in restored
     ]
     reached = {(node.body.label, node.index): node for node in _with_called_ops(graph, counted)}
-    found = [] if allow else [one for one in map(unsafe, reached.values()) if one is not None]
+    found = [] if allow else [one for one in map(unsafe_op, reached.values()) if one is not None]
     if found:
         raise UnsafeError(_refusal(found))
 
@@ -145,14 +145,14 @@ def unsafe_ops(graph: ModelGraph, fetched: Iterable[str] | None = None) -> list[
     computes those of constants as it imports a graph, to know shapes (measured with ReadFile).
     """
     found = {}
-    for node in (*_with_called_ops(graph, _needed(graph.main, fetched)), *_at_import(graph)):
-        what = unsafe(node)
+    for node in (*_with_called_ops(graph, _fetched_ops(graph.main, fetched)), *_at_import(graph)):
+        what = unsafe_op(node)
         if what is not None:
             found[node.body.label, node.index] = what
     return list(found.values())
 
 
-def unsafe(node: Node) -> Unsafe | None:
+def unsafe_op(node: Node) -> Unsafe | None:
     """What an op does besides computing; None where it does nothing else."""
     if node.op in UNSAFE:
         return Unsafe(node, UNSAFE[node.op])
@@ -165,7 +165,7 @@ def unsafe(node: Node) -> Unsafe | None:
     return None
 
 
-def _needed(body: Body, fetched: Iterable[str] | None) -> list[Node]:
+def _fetched_ops(body: Body, fetched: Iterable[str] | None) -> list[Node]:
     if fetched is None:
         return list(body)
     marks = upstream(body, [TensorName(names.op_of(text)) for text in fetched], control=True)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from graphpatch.application import Result, counted_types
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import (
+from graphpatch.cli.json_forms import (
     MATCH,
     NODES,
     NUMBER,
@@ -23,34 +23,34 @@ from graphpatch.cli.forms import (
     TEXT_OR_NULL,
     TEXTS,
     YES,
+    json_object,
     listed,
-    record,
 )
-from graphpatch.cli.many import apply_to, goes, worker_options
+from graphpatch.cli.many import apply_to, destination_in_words, worker_options
 from graphpatch.cli.say import notes_of_warnings
 from graphpatch.cli.swapped import refuse_swapped
-from graphpatch.fleet.order import Order, Workers
+from graphpatch.fleet.order import FleetOrder, Workers
 from graphpatch.formats import Export
 from graphpatch.formats.target import FILES
 from graphpatch.gradients.spec import KEY_PREFIX
 from graphpatch.recipes import is_recipe
 from graphpatch.rule_spec import EMITS
 
-_EXPORT = "Write a TF2 SavedModel with these inputs: x,y or repeated."
+_EXPORT_HELP = "Write a TF2 SavedModel with these inputs: x,y or repeated."
 
-PATCHED = record(
+PATCHED = json_object(
     {
         "model": TEXT,
         "output": TEXT_OR_NULL,
-        "rules": listed(record({"name": TEXT, "matches": listed(MATCH), "emit": TEXT})),
+        "rules": listed(json_object({"name": TEXT, "matches": listed(MATCH), "emit": TEXT})),
         "nodes": NODES,
-        "consumer": record({"session": TEXTS, "tape": TEXTS}),
+        "consumer": json_object({"session": TEXTS, "tape": TEXTS}),
         "notes": TEXTS,
     },
     {"would_write": TEXT_OR_NULL, "replaced": YES, "seconds": NUMBER},
 )
-OUTPUT = record(
-    {"outputs": listed(PATCHED)}, {"errors": listed(record({"model": TEXT, "error": TEXT}))}
+OUTPUT = json_object(
+    {"outputs": listed(PATCHED)}, {"errors": listed(json_object({"model": TEXT, "error": TEXT}))}
 )
 
 
@@ -66,7 +66,7 @@ OUTPUT = record(
     help="File or folder to write; `-` is standard output.",
 )
 @click.option("--emit", type=click.Choice(EMITS), help="How files store gradients; default: auto.")
-@click.option("--inputs", multiple=True, metavar="TENSORS", help=_EXPORT)
+@click.option("--inputs", multiple=True, metavar="TENSORS", help=_EXPORT_HELP)
 @click.option("--outputs", multiple=True, metavar="TENSORS", help="Its outputs, in the same way.")
 @click.option("--allow-python", is_flag=True, help='Let {"python": ...} gradients run code.')
 @click.option(
@@ -103,18 +103,20 @@ def command(
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
     refuse_swapped("apply", rules, models)
-    order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained)
+    order = FleetOrder(
+        rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained
+    )
     if loss and not rebuild_gradients:
         raise click.UsageError("--loss goes with --rebuild-gradients")
     if inputs or outputs or rebuild_gradients:
         _refuse_workers(order, "--rebuild-gradients" if rebuild_gradients else "--inputs")
         export = _export(inputs, outputs, models, out)
         order = replace(order, export=export, in_process=True)
-    finish = partial(_rebuilt, losses=list(loss)) if rebuild_gradients else None
-    return apply_to(order, as_json, _summary, finish)
+    finish = partial(_with_rebuilt_gradients, losses=list(loss)) if rebuild_gradients else None
+    return apply_to(order, as_json, _report_lines, finish)
 
 
-def _refuse_workers(order: Order, option: str) -> None:
+def _refuse_workers(order: FleetOrder, option: str) -> None:
     """What is done in this process alone goes into no manifest, and to no worker."""
     if order.resume:
         raise click.UsageError(f"--resume does not go with {option}: a manifest does not record it")
@@ -141,13 +143,13 @@ def _export(
     return Export(given, asked)
 
 
-def _rebuilt(result: Result, losses: list[str]) -> Result:
+def _with_rebuilt_gradients(result: Result, losses: list[str]) -> Result:
     """The result with the gradients of its training graph built anew, which needs TensorFlow."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from graphpatch.analysis.training import sections
+    from graphpatch.analysis.training import gradient_sections
     from graphpatch.runtime.rebuild import rebuild_gradients
 
-    found = [one for graph in result.model.graphs for one in sections(graph.main, losses)]
+    found = [one for graph in result.model.graphs for one in gradient_sections(graph.main, losses)]
     with notes_of_warnings() as told:
         model = rebuild_gradients(result.model, losses)
     stale = tuple(f"{section.scope}/** (" for section in found)
@@ -158,7 +160,7 @@ def _rebuilt(result: Result, losses: list[str]) -> Result:
     return Result(model, {**result.report, "nodes": nodes, "notes": notes})
 
 
-def folded(notes: Iterable[str]) -> list[str]:
+def fold_notes(notes: Iterable[str]) -> list[str]:
     """Notes that say the same of several functions as one."""
     found: dict[str, list[str]] = {}
     for note in notes:
@@ -173,8 +175,8 @@ def folded(notes: Iterable[str]) -> list[str]:
     ]
 
 
-def _summary(report: dict[str, Any]) -> list[str]:
-    lines = [goes(report)]
+def _report_lines(report: dict[str, Any]) -> list[str]:
+    lines = [destination_in_words(report)]
     told = [rule for rule in report["rules"] if rule["matches"] or not is_recipe(rule["name"])]
     width = max((len(rule["name"]) for rule in told), default=0)
     for rule in told:  # a recipe has rules for what few models have; that one matches is checked
@@ -184,7 +186,7 @@ def _summary(report: dict[str, Any]) -> list[str]:
         )
     path = report["output"] or report["would_write"]
     lines += _to_register(report["consumer"]["session"], path)
-    lines += [f"  note: {text}" for text in folded(report["notes"])]
+    lines += [f"  note: {text}" for text in fold_notes(report["notes"])]
     if report["output"] and not Path(path).suffix and Path(path).is_file():
         lines.append(f"  note: {path} is a file; a / at its end would make it a folder")
     return lines

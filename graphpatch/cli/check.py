@@ -7,17 +7,17 @@ from typing import Any
 import click
 
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import NUMBER, TEXT, YES, listed, record
+from graphpatch.cli.json_forms import NUMBER, TEXT, YES, json_object, listed
 from graphpatch.cli.many import report_each, worker_options
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.execute import check_models
-from graphpatch.fleet.order import Order, Workers
+from graphpatch.fleet.order import FleetOrder, Workers
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "model": TEXT,
         "applied": YES,
-        "rules": listed(record({"name": TEXT, "applied": YES})),
+        "rules": listed(json_object({"name": TEXT, "applied": YES})),
         "seconds": NUMBER,
     },
     {"error": TEXT},
@@ -47,12 +47,12 @@ def command(
     if "-" in models and len(models) > 1:
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
     refuse_swapped("check", rules, models)
-    order = Order(
+    order = FleetOrder(
         rules, models, allow_python=allow_python, workers=workers, allow_chained=allow_chained
     )
     total, results = check_models(order)
-    return report_each(total, results, as_json, _applied, "with the rules applied")
+    return report_each(total, results, as_json, _applied_line, "with the rules applied")
 
 
-def _applied(report: dict[str, Any]) -> list[str]:
+def _applied_line(report: dict[str, Any]) -> list[str]:
     return [f"{report['model']}: applied"]

@@ -9,22 +9,22 @@ import click
 
 from graphpatch.analysis.diff import diff, op_entry
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import ANY, OP, TEXT, TEXTS, YES, listed, record
+from graphpatch.cli.json_forms import OBJECT, OP, TEXT, TEXTS, YES, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.table import IN_LIST, and_more
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "a": TEXT,
         "b": TEXT,
         "equal": YES,
-        "gradients": listed(record({**OP, "before": TEXT, "after": TEXT, "rules": TEXTS})),
-        "removed": listed(record(OP)),
-        "added": listed(record(OP, {"rule": TEXT})),
-        "renamed": listed(record({**OP, "to": TEXT})),
-        "changed": listed(ANY),
-        "functions": listed(ANY),
+        "gradients": listed(json_object({**OP, "before": TEXT, "after": TEXT, "rules": TEXTS})),
+        "removed": listed(json_object(OP)),
+        "added": listed(json_object(OP, {"rule": TEXT})),
+        "renamed": listed(json_object({**OP, "to": TEXT})),
+        "changed": listed(OBJECT),
+        "functions": listed(OBJECT),
         "other": listed({}),
     }
 )
@@ -50,11 +50,11 @@ def _lines_of_diff(found: dict[str, Any], every: bool) -> Iterator[str]:
     if found["equal"]:
         yield "no difference"
     shows: dict[str, Callable[[Any], str]] = {
-        "gradients": _gradient_lines,
-        "removed": _op,
-        "added": _op,
-        "renamed": lambda one: f"{_op(one)} -> {one['to']}",
-        "changed": _op,
+        "gradients": _gradient_change,
+        "removed": _entry_with_rule,
+        "added": _entry_with_rule,
+        "renamed": lambda one: f"{_entry_with_rule(one)} -> {one['to']}",
+        "changed": _entry_with_rule,
         "functions": lambda one: f"{one['name']}: {one['change']}",
         "other": str,
     }
@@ -74,12 +74,12 @@ def _how(kind: str, one: Any) -> list[str]:
     return list(one["changes"]) if kind == "changed" else []
 
 
-def _op(one: dict[str, Any]) -> str:
+def _entry_with_rule(one: dict[str, Any]) -> str:
     rule = f", by rule {one['rule']!r}" if "rule" in one else ""
     return f"{op_entry(one)}{rule}"
 
 
-def _gradient_lines(one: dict[str, Any]) -> str:
+def _gradient_change(one: dict[str, Any]) -> str:
     by = ", ".join(repr(rule) for rule in one["rules"])
     rules = f", by rule {by}" if by else ""
     return f"{op_entry(one)}: {one['before']} -> {one['after']}{rules}"

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
-from graphpatch.analysis.doctor.fix import Fixed, fix
-from graphpatch.analysis.doctor.look import Finding
+from graphpatch.analysis.doctor.finding import Finding
+from graphpatch.analysis.doctor.fix import FixResult, fix
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import ANY, TEXT, listed, record
+from graphpatch.cli.json_forms import OBJECT, TEXT, json_object, listed
 from graphpatch.cli.outputs import RULES_FILE
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
@@ -22,17 +22,17 @@ from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs, write_file
 from graphpatch.runtime.diagnose import VERDICT_WORDS, diagnose
 from graphpatch.runtime.diagnose import Diagnosis as Found
-from graphpatch.table import plural
+from graphpatch.table import path_in_words, plural
 
-PAIRS_TOLD = 10
+PAIRS_SHOWN = 10
 
 RanPair = dict[str, Any] | None
-Told = tuple[PairDiagnosis, RanPair, int]
+ShownPair = tuple[PairDiagnosis, RanPair, int]
 
 
-def pairs_shown(
+def _pairs_to_show(
     pairs: Sequence[PairDiagnosis], results: Sequence[RanPair], every: bool
-) -> tuple[list[Told], int]:
+) -> tuple[list[ShownPair], int]:
     """The pairs to print, each with how many more are like it; and how many are left out.
 
     Alike are those of one verdict, in a Session and on a tape, that one op blocks next to where
@@ -40,30 +40,32 @@ def pairs_shown(
     """
     whole = [(one, result, 0) for one, result in zip(pairs, results, strict=True)]
     whole = [told for told in whole if told[0].connected or len(pairs) == 1]
-    if every or len(whole) <= PAIRS_TOLD:
+    if every or len(whole) <= PAIRS_SHOWN:
         return whole, 0
-    kinds: dict[Hashable, list[Told]] = {}
+    kinds: dict[Hashable, list[ShownPair]] = {}
     for told in whole:
-        kinds.setdefault(_kind(*told[:2]), []).append(told)
-    some = [(*alike[0][:2], len(alike) - 1) for alike in list(kinds.values())[:PAIRS_TOLD]]
+        kinds.setdefault(_alike_by(*told[:2]), []).append(told)
+    some = [(*alike[0][:2], len(alike) - 1) for alike in list(kinds.values())[:PAIRS_SHOWN]]
     return some, len(whole) - sum(1 + more for _, _, more in some)
 
 
-def _kind(one: PairDiagnosis, result: RanPair) -> Hashable:
+def _alike_by(one: PairDiagnosis, result: RanPair) -> Hashable:
     blocker = [(last.kind, last.node.body.label, last.node.name) for last in one.findings[-1:]]
     ran = result and (result["gradient"], result["ran"], result["zero"])
     return one.verdict, one.tape, one.says, *blocker, ran
 
 
-def pairs_left_out(more: int) -> Iterator[str]:
+def _pairs_left_out_line(more: int) -> Iterator[str]:
     """The line for pairs that are not printed."""
     if more:
         yield f"... {plural(more, 'more pair')} of other kinds; --all shows them"
 
 
-WAY = 8  # tensors of a way that are printed
+PATH_SHOWN = 8  # tensors of a path that are printed
 
-OUTPUT = record({"model": TEXT, "graphs": listed(record({"pairs": listed(ANY)}, {"notes": {}}))})
+OUTPUT = json_object(
+    {"model": TEXT, "graphs": listed(json_object({"pairs": listed(OBJECT)}, {"notes": {}}))}
+)
 
 
 @click.command("doctor")
@@ -116,7 +118,7 @@ def command(
         say_lines(_lines_of_survey(found, rules, every))
 
 
-def _write_rules(path: str, model: str, fixed: Fixed) -> None:
+def _write_rules(path: str, model: str, fixed: FixResult) -> None:
     refuse_inputs(path, {"the model itself": model})
     if fixed.rules:
         document = {"version": 1, "rules": fixed.rules}
@@ -130,30 +132,30 @@ def _lines_of_survey(found: Found, rules: str | None, every: bool) -> Iterator[s
         results = found.ran[place] if found.ran else [None] * len(graph.diagnoses)
         if not graph.diagnoses:
             yield "no pair to look at: no placeholder or no output; name them with --from and --to"
-        yield from _pairs(graph.diagnoses, results, every)
+        yield from _lines_of_pairs(graph.diagnoses, results, every)
         yield from (f"note: {note.text()}" for note in graph.notes)
     if found.fixed is not None:
-        yield from _fixed(found.fixed, rules or "", bool(found.pairs) and not found.ok)
+        yield from _fix_lines(found.fixed, rules or "", bool(found.pairs) and not found.ok)
 
 
-def _pairs(
+def _lines_of_pairs(
     pairs: Sequence[PairDiagnosis], results: Sequence[dict[str, Any] | None], every: bool
 ) -> Iterator[str]:
     """The pairs, blocked ones in full; what was said of an op is not said again."""
     told: set[tuple[str, str]] = set()
-    some, others = pairs_shown(pairs, results, every)
+    some, others = _pairs_to_show(pairs, results, every)
     for one, result, more in some:
-        yield from _pair(one, result, told)
+        yield from _pair_lines(one, result, told)
         if more:
-            yield f"  ... {_counted(more, 'more pair')} like this; --all shows them"
-    yield from pairs_left_out(others)
+            yield f"  ... {plural(more, 'more pair')} like this; --all shows them"
+    yield from _pairs_left_out_line(others)
     apart = [one for one in pairs if not one.connected]
     if apart and len(pairs) > 1:
         are = "pair is" if len(apart) == 1 else "pairs are"
         yield f"{len(apart)} more {are} not connected by any tensor"
 
 
-def _pair(
+def _pair_lines(
     one: PairDiagnosis, result: dict[str, Any] | None, told: set[tuple[str, str]]
 ) -> Iterator[str]:
     words = VERDICT_WORDS[one.verdict]
@@ -166,14 +168,14 @@ def _pair(
         yield from taped
     if one.says and (one.verdict == "flows" or not one.findings):
         yield f"  {one.says}"
-    if one.findings and one.way:
-        yield f"  path     {_way(one.way)}"
+    if one.findings and one.path:
+        yield f"  path     {path_in_words(one.path, PATH_SHOWN)}"
     for finding in one.of_session:
-        yield from _finding(finding, told)
+        yield from _finding_lines(finding, told)
     if alone and one.of_session:
         yield from taped
     for finding in alone:
-        yield from _finding(finding, told)
+        yield from _finding_lines(finding, told)
     if result is not None:
         yield f"  run      {result['says']}"
 
@@ -185,13 +187,7 @@ def _on_a_tape(one: PairDiagnosis) -> str:
     return "it raises" if one.of_session else "it raises, by design"
 
 
-def _way(way: Sequence[str]) -> str:
-    if len(way) > WAY:
-        way = [*way[: WAY // 2], f"... {len(way) - WAY} more ...", *way[-WAY // 2 :]]
-    return " -> ".join(way)
-
-
-def _finding(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
+def _finding_lines(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
     node = finding.node
     place = "" if node.body.is_main else f" in function {node.body.label}"
     slot = "" if finding.slot is None else f", input {finding.slot}"
@@ -204,23 +200,16 @@ def _finding(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
     yield f"    fix    {finding.remedy}"
 
 
-def _fixed(fixed: Fixed, rules: str, blocked: bool) -> Iterator[str]:
+def _fix_lines(fixed: FixResult, rules: str, blocked: bool) -> Iterator[str]:
     if fixed.rules:
-        count, mended = len(fixed.rules), len(fixed.mended)
-        flow = "more pair flows" if mended == 1 else "more pairs flow"
-        yield f"{rules}: {_counted(count, 'rule')}; with {_them(count)} {mended} {flow}"
+        count, flowing = len(fixed.rules), len(fixed.flowing)
+        them = "it" if count == 1 else "them"
+        flow = "more pair flows" if flowing == 1 else "more pairs flow"
+        yield f"{rules}: {plural(count, 'rule')}; with {them} {flowing} {flow}"
     elif fixed.left or blocked:
         yield "no rule written: no single op can be fixed"
     else:
         yield "nothing to fix; nothing was written"
     if fixed.left:
         stay = "stays as it is" if len(fixed.left) == 1 else "stay as they are"
-        yield f"{_counted(len(fixed.left), 'pair')} {stay}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _them(count: int) -> str:
-    return "it" if count == 1 else "them"
+        yield f"{plural(len(fixed.left), 'pair')} {stay}"

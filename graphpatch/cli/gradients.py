@@ -6,15 +6,19 @@ import textwrap
 
 import click
 
-from graphpatch.analysis import gradients
+from graphpatch.analysis.gradient_library import (
+    gradient_call,
+    gradient_document,
+    gradient_formula,
+)
 from graphpatch.cli.completing import gradient_names
-from graphpatch.cli.forms import TEXT, listed, record
+from graphpatch.cli.json_forms import TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.gradients.library import LIBRARY, Entry, library_entry
 
 WIDTH = 92
 
-OUTPUT = record({"gradients": listed(record({"name": TEXT, "formula": TEXT}))})
+OUTPUT = json_object({"gradients": listed(json_object({"name": TEXT, "formula": TEXT}))})
 
 
 @click.command("gradients")
@@ -24,22 +28,22 @@ def command(name: str | None, as_json: bool) -> None:
     """List the gradient library, or describe the gradient NAME."""
     entries = [library_entry(name)] if name else list(LIBRARY.values())
     if as_json:
-        described = [gradients.describe(entry) for entry in entries]
+        described = [gradient_document(entry) for entry in entries]
         say_json({"gradients": described})
     elif name:
-        say_lines(_whole(entries[0]).split("\n"))
+        say_lines(_entry_lines(entries[0]).split("\n"))
     else:
         say_lines(line for entry in entries for line in _line(entry).split("\n"))
 
 
 def _line(entry: Entry) -> str:
-    return f"{gradients.call(entry)}\n    dx = {gradients.formula(entry)}"
+    return f"{gradient_call(entry)}\n    dx = {gradient_formula(entry)}"
 
 
-def _whole(entry: Entry) -> str:
+def _entry_lines(entry: Entry) -> str:
     ops = ", ".join(entry.ops) or "any op with one input and one output of one shape"
     parts = [
-        ("formula", gradients.formula(entry)),
+        ("formula", gradient_formula(entry)),
         *((f"{p.name}", _parameter(entry, place)) for place, p in enumerate(entry.parameters)),
         ("ops", ops),
         ("for", entry.purpose),
@@ -48,7 +52,7 @@ def _whole(entry: Entry) -> str:
         ("differs", entry.reach),
     ]
     return "\n".join(
-        [gradients.call(entry), *(_part(title, text) for title, text in parts if text)]
+        [gradient_call(entry), *(_titled_lines(title, text) for title, text in parts if text)]
     )
 
 
@@ -59,6 +63,6 @@ def _parameter(entry: Entry, place: int) -> str:
     return f"{parameter.does}{default}{legal}"
 
 
-def _part(title: str, text: str) -> str:
+def _titled_lines(title: str, text: str) -> str:
     lines = textwrap.wrap(text, WIDTH, break_on_hyphens=False) or [""]
     return "\n".join(f"  {title if not k else '':10}  {line}" for k, line in enumerate(lines))

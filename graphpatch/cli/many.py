@@ -12,8 +12,8 @@ from graphpatch.application import counted_types
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
 from graphpatch.fleet.execute import patch_models
-from graphpatch.fleet.order import Order, Workers
-from graphpatch.fleet.task import Done
+from graphpatch.fleet.order import FleetOrder, Workers
+from graphpatch.fleet.task import TaskResult
 from graphpatch.fleet.work import Finish, in_process
 
 BUG = 3
@@ -41,7 +41,7 @@ def worker_options(command: Command) -> Command:
     return with_workers
 
 
-def apply_to(order: Order, as_json: bool, tell: Tell, finish: Finish | None = None) -> int:
+def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None = None) -> int:
     """`apply`: one model is a fleet of one.
 
     Models that were named one by one are told of together, in their order: by `tell`, or in one
@@ -52,7 +52,7 @@ def apply_to(order: Order, as_json: bool, tell: Tell, finish: Finish | None = No
     if piped and as_json:
         raise click.UsageError("--json and the model would both go to standard output")
     if order.is_of_many():
-        return report_each(*patch_models(order), as_json, patched, "patched")
+        return report_each(*patch_models(order), as_json, patched_lines, "patched")
     ended = _by_workers(order) if order.is_for_workers() else _here(order, finish)
     for done in ended:
         if done.error:
@@ -64,12 +64,12 @@ def apply_to(order: Order, as_json: bool, tell: Tell, finish: Finish | None = No
     return exit_code(ended)
 
 
-def _here(order: Order, finish: Finish | None) -> list[Done]:
+def _here(order: FleetOrder, finish: Finish | None) -> list[TaskResult]:
     with bar() as progress:
         return list(patch_models(order, in_process(progress, finish))[1])
 
 
-def _by_workers(order: Order) -> list[Done]:
+def _by_workers(order: FleetOrder) -> list[TaskResult]:
     total, results = patch_models(order)
     with bar(of_many=True) as progress:
         ended = []
@@ -79,30 +79,32 @@ def _by_workers(order: Order) -> list[Done]:
     return sorted(ended, key=lambda done: done.task.place)
 
 
-def joint_document(ended: list[Done]) -> dict[str, Any]:
+def joint_document(ended: list[TaskResult]) -> dict[str, Any]:
     """The one JSON document of models that were named one by one."""
     errors = [{"model": done.task.model, "error": done.error} for done in ended if done.error]
     reports = [done.report for done in ended if not done.error]
     return {"outputs": reports, **({"errors": errors} if errors else {})}
 
 
-def report_each(total: int, results: Iterator[Done], as_json: bool, tell: Tell, verb: str) -> int:
+def report_each(
+    total: int, results: Iterator[TaskResult], as_json: bool, tell: Tell, verb: str
+) -> int:
     """Print what became of each model, and a summary on stderr; the exit code of the command."""
-    ended: list[Done] = []
+    ended: list[TaskResult] = []
     with bar(of_many=True) as progress:
         for done in results:
             ended.append(done)
             if as_json:
-                say_json(line(done))
+                say_json(report_document(done))
             elif not done.error:
                 passed = [f"{done.task.model}: {done.passed_over}"] if done.passed_over else []
                 say_lines(passed or tell(done.report))
             progress("models", len(ended), total)
-    _summary(ended, verb)
+    _say_counts(ended, verb)
     return exit_code(ended)
 
 
-def line(done: Done) -> dict[str, Any]:
+def report_document(done: TaskResult) -> dict[str, Any]:
     """The JSON document of one model."""
     found = {"model": done.task.model, **done.report}
     if done.passed_over:
@@ -112,14 +114,14 @@ def line(done: Done) -> dict[str, Any]:
     return {**found, "seconds": done.seconds}
 
 
-def exit_code(ended: list[Done]) -> int:
+def exit_code(ended: list[TaskResult]) -> int:
     """0 where all is well, 1 where a model is at fault, 3 where we are."""
     if any(done.bug for done in ended):
         return BUG
     return 1 if any(done.error for done in ended) else 0
 
 
-def _summary(ended: list[Done], verb: str) -> None:
+def _say_counts(ended: list[TaskResult], verb: str) -> None:
     failed = [done for done in ended if done.error]
     passed = sum(bool(done.passed_over) for done in ended)
     counts = [f"{len(ended) - len(failed) - passed} {verb}"]
@@ -131,15 +133,15 @@ def _summary(ended: list[Done], verb: str) -> None:
         say_error(done.error)
 
 
-def patched(report: dict[str, Any]) -> list[str]:
+def patched_lines(report: dict[str, Any]) -> list[str]:
     """One line on a model that was patched."""
     listed = (
         counted_types([match for rule in report["rules"] for match in rule["matches"]]) or "no ops"
     )
-    return [f"{goes(report)}  {listed}"]
+    return [f"{destination_in_words(report)}  {listed}"]
 
 
-def goes(report: Mapping[str, Any]) -> str:
+def destination_in_words(report: Mapping[str, Any]) -> str:
     """Where a model goes, or would go if this were not a dry run."""
     if report["output"]:
         replaced = " (replaced)" if report.get("replaced") else ""
@@ -149,7 +151,7 @@ def goes(report: Mapping[str, Any]) -> str:
     return f"{report['model']} -> {there}(dry run, nothing written{replaces})"
 
 
-def refuse_options(order: Order) -> None:
+def refuse_options(order: FleetOrder) -> None:
     """Raise UsageError for what does not go together."""
     if "-" in order.models and order.is_for_workers():
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.matching import Matched, match_only, match_rules
-from graphpatch.analysis.saved import as_rules_file
+from graphpatch.analysis.matching import RuleMatches, match_only, match_rules
+from graphpatch.analysis.saved_rules import as_rules_file
 from graphpatch.application import pattern_matches
 from graphpatch.cli.completing import PATH, pattern_option
-from graphpatch.cli.forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, listed, record
+from graphpatch.cli.json_forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, json_object, listed
 from graphpatch.cli.outputs import RULES_FILE
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json_of_texts, say_lines
@@ -21,17 +21,17 @@ from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs, write_file
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match
-from graphpatch.patches.group import reading
+from graphpatch.patches.group import reads_in_words
 from graphpatch.rules import load_rules
 from graphpatch.table import plural
 
 TYPED = ("op", "name", "pattern")
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "model": TEXT,
         "rules": listed(
-            record(
+            json_object(
                 {
                     "name": TEXT,
                     "matches": listed(MATCH),
@@ -82,7 +82,7 @@ def command(
     with bar() as progress:
         model = load(paths[-1], progress)
         if typed:
-            found = [match_only(_typed(typed), model, explain)]
+            found = [match_only(_typed_match(typed), model, explain)]
         else:
             rules = load_rules(paths[0])
             found = match_rules(rules, model, explain)
@@ -95,7 +95,7 @@ def command(
     return 1 if any(one.error for one in found) else 0
 
 
-def _typed(typed: dict[str, Any]) -> Match:
+def _typed_match(typed: dict[str, Any]) -> Match:
     """What was typed as a match; RulesError where it means nothing."""
     match = Match(**typed)
     conditions(match)
@@ -109,7 +109,7 @@ def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
     write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
 
 
-def _lines_of_matches(matched: Matched) -> list[str]:
+def _lines_of_matches(matched: RuleMatches) -> list[str]:
     count = len(matched.matches)
     of_pattern = pattern_matches(matched.matches)
     first = "" if of_pattern in (0, count) else f"{plural(of_pattern, 'match')}, "
@@ -128,4 +128,4 @@ def _match(one: dict[str, Any]) -> list[str]:
     text = f"{one['type']} {one['op']}{place}" + (f"  ({', '.join(told)})" if told else "")
     if not one.get("inputs"):
         return [text]
-    return [text, f"  {reading(list(one['inputs'].values()), one['tensors'])}"]
+    return [text, f"  {reads_in_words(list(one['inputs'].values()), one['tensors'])}"]

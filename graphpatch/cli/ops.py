@@ -10,14 +10,14 @@ import click
 
 from graphpatch.analysis import ops
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
+from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_json, say_lines
 from graphpatch.differentiation import flow
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.graph.check import check_graph, foreign
-from graphpatch.table import short
+from graphpatch.table import cut_short, short
 
 STATE_WORDS = {
     "default": "default",
@@ -27,25 +27,25 @@ STATE_WORDS = {
     "unknown": "unknown: the op type is not TensorFlow's",
 }
 
-WIDEST = 60  # characters of an op type that the column after it makes room for
+WIDEST_TYPE = 60  # characters of an op type that the column after it makes room for
 
 GIVEN = {"none": "None", "zero": "zero"}
 
-GRADIENT_OF_OP = record({"state": TEXT}, {"gives": TEXT, "key": TEXT, "function": TEXT})
-OUTPUT = record(
-    {"model": TEXT, "format": TEXT, "types": keyed(WHOLE)},
+GRADIENT_OF_OP = json_object({"state": TEXT}, {"gives": TEXT, "key": TEXT, "function": TEXT})
+OUTPUT = json_object(
+    {"model": TEXT, "format": TEXT, "types": keyed(INTEGER)},
     {
         "ops": listed(
-            record(
+            json_object(
                 {
                     "body": TEXT,
                     "name": TEXT,
                     "type": TEXT,
                     "inputs": TEXTS,
                     "outputs": {"type": ["array", "null"]},
-                    "attrs": ANY,
+                    "attrs": OBJECT,
                     "gradient": GRADIENT_OF_OP,
-                    "changed": listed(record({"rule": TEXT, "did": TEXT})),
+                    "changed": listed(json_object({"rule": TEXT, "did": TEXT})),
                 }
             )
         )
@@ -67,7 +67,7 @@ def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> N
         loaded = load(model, progress)
     _say_notes(loaded)
     nodes, faults = (ops.all_ops(loaded), []) if every else ops.find_ops(loaded, names)
-    described = [ops.describe(node) for node in nodes]
+    described = [ops.op_document(node) for node in nodes]
     if as_json:
         document = {"model": model, "format": loaded.format, "types": ops.count_types(loaded)}
         listed = {"ops": described} if names or every else {}
@@ -95,13 +95,15 @@ def _print_types(model: Model) -> None:
     functions = sum(len(graph.functions) for graph in model.graphs)
     inside = f", {functions} functions" if functions else ""
     say(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
-    width = min(WIDEST, max(map(len, counts), default=0))
+    width = min(WIDEST_TYPE, max(map(len, counts), default=0))
     for op, count in counts.items():
-        words = _own(ops.type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op))
-        say(f"{count:8}  {op:{width}}  {_overridden(words, count, overrides.get(op, {}))}")
+        words = _default_in_words(
+            ops.type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op)
+        )
+        say(f"{count:8}  {op:{width}}  {_override_counts(words, count, overrides.get(op, {}))}")
 
 
-def _overridden(own: str, count: int, by: dict[str, int]) -> str:
+def _override_counts(own: str, count: int, by: dict[str, int]) -> str:
     """The gradient of so many ops of a type, of which some have another than the type's own."""
     if not by:
         return own
@@ -115,15 +117,18 @@ def _blocks(described: list[dict[str, Any]]) -> Iterator[str]:
     """Ops one below the other, with an empty line between."""
     for place, op in enumerate(described):
         yield from [""] if place else []
-        yield from _block(op)
+        yield from _op_lines(op)
 
 
-def _block(op: dict[str, Any]) -> list[str]:
+def _op_lines(op: dict[str, Any]) -> list[str]:
     place = "" if op["body"] == "main" else f"  in function {op['body']}"
     lines = [f"{op['name']}{place}", f"  type      {op['type']}"]
     lines += _titled("inputs", op["inputs"])
     lines += _titled("outputs", [f"{o['tensor']}  {o['dtype']}" for o in op["outputs"] or ()])
-    lines += _titled("attrs", [f"{key} = {_short(value)}" for key, value in op["attrs"].items()])
+    lines += _titled(
+        "attrs",
+        [f"{key} = {cut_short(json.dumps(value), 80)}" for key, value in op["attrs"].items()],
+    )
     lines.append(f"  gradient  {_gradient_in_words(op['gradient'])}")
     changed = dict.fromkeys(f"{one['did']}, by rule {one['rule']!r}" for one in op["changed"])
     return [*lines, *_titled("changed", list(changed))]
@@ -133,19 +138,14 @@ def _titled(title: str, values: list[str]) -> list[str]:
     return [f"  {title if not place else '':8}  {value}" for place, value in enumerate(values)]
 
 
-def _short(value: Any, most: int = 80) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
 def _gradient_in_words(found: dict[str, str]) -> str:
     if "function" in found:
         return f"that of function {found['function']}, on a tape of key {found['key']}"
     if "key" in found:
         return f"overridden by {found['key']}"
-    return _own(found["state"], found.get("gives", ""))
+    return _default_in_words(found["state"], found.get("gives", ""))
 
 
-def _own(state: str, gives: str) -> str:
+def _default_in_words(state: str, gives: str) -> str:
     """An op type's own gradient in words."""
     return f"{STATE_WORDS[state]}, which is always {GIVEN[gives]}" if gives else STATE_WORDS[state]

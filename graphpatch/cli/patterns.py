@@ -6,12 +6,14 @@ import click
 import msgspec
 
 from graphpatch.cli.completing import pattern_names
-from graphpatch.cli.forms import ANY, TEXT, listed, record
+from graphpatch.cli.json_forms import OBJECT, TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.match import ready
-from graphpatch.match.ready import READY, PatternForm, Ready, ready_pattern
+from graphpatch.match.ready import READY, PatternForm, ReadyPattern, ready_pattern
 
-OUTPUT = record({"patterns": listed(record({"name": TEXT, "for": TEXT, "forms": listed(ANY)}))})
+OUTPUT = json_object(
+    {"patterns": listed(json_object({"name": TEXT, "for": TEXT, "forms": listed(OBJECT)}))}
+)
 
 
 @click.command("patterns")
@@ -21,15 +23,15 @@ def command(name: str | None, as_json: bool) -> None:
     """List the ready patterns, or show all forms of the pattern NAME."""
     entries = [ready_pattern(name.removeprefix("@"))] if name else list(READY.values())
     if as_json:
-        described = [ready.describe(entry) for entry in entries]
+        described = [ready.pattern_document(entry) for entry in entries]
         say_json({"patterns": described})
     elif name:
-        say_lines(_whole(entries[0]))
+        say_lines(_pattern_lines(entries[0]))
     else:
         say_lines(text for one in entries for text in (f"@{one.name}", f"    {one.purpose}"))
 
 
-def _whole(entry: Ready) -> list[str]:
+def _pattern_lines(entry: ReadyPattern) -> list[str]:
     title = [
         f"@{entry.name}",
         f"  for    {entry.purpose}",

@@ -13,9 +13,9 @@ from graphpatch.cli.say import say
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-PATIENCE = 1.0  # seconds
+SECONDS_BEFORE_BAR = 1.0  # seconds
 INTERVAL = 0.05  # seconds between two redraws
-LINES = 10.0  # seconds between two lines, and before the first
+SECONDS_BETWEEN_LINES = 10.0  # seconds between two lines, and before the first
 
 
 class Bar:
@@ -30,7 +30,9 @@ class Bar:
     def __call__(self, what: str, done: int, total: int) -> None:
         """Say how far a stage has come."""
         now = time.monotonic()
-        if now - self.started < PATIENCE or (now - self.drawn < INTERVAL and done < total):
+        if now - self.started < SECONDS_BEFORE_BAR or (
+            now - self.drawn < INTERVAL and done < total
+        ):
             return
         self.drawn = now
         if self.progress is None:
@@ -52,7 +54,7 @@ class LogProgress:
     def __call__(self, what: str, done: int, total: int) -> None:
         """Say how far a stage has come, now and then."""
         now = time.monotonic()
-        if now - self.said < LINES or not total:
+        if now - self.said < SECONDS_BETWEEN_LINES or not total:
             return
         self.said = now
         far = f"{done} of {total}" if self.of_many else f"{done * 100 // total}%"

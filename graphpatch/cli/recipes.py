@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from graphpatch.cli.forms import TEXT, listed, record
+from graphpatch.cli.json_forms import TEXT, json_object, listed
 from graphpatch.cli.outputs import RULES_FILE
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
@@ -15,7 +15,7 @@ from graphpatch.formats.output import reported
 from graphpatch.recipes import RECIPES, SIGN, Recipe, recipe_named, recipe_rules
 from graphpatch.rules import rules_from
 
-OUTPUT = record({"recipes": listed(record({"name": TEXT, "for": TEXT, "source": TEXT}))})
+OUTPUT = json_object({"recipes": listed(json_object({"name": TEXT, "for": TEXT, "source": TEXT}))})
 
 
 @click.command("recipes")
@@ -32,7 +32,7 @@ def command(name: str | None, save: str | None, as_json: bool) -> None:
     if name is None:
         if save is not None:
             raise click.UsageError("--save goes with the NAME of a recipe")
-        _list(as_json)
+        _list_recipes(as_json)
         return
     rules = recipe_rules(name if name.startswith(SIGN) else SIGN + name)
     rules_from(rules)
@@ -41,10 +41,10 @@ def command(name: str | None, save: str | None, as_json: bool) -> None:
     elif as_json:
         say_json(rules)
     else:
-        say_lines(_as_json(rules).splitlines())
+        say_lines(_indented_json(rules).splitlines())
 
 
-def _list(as_json: bool) -> None:
+def _list_recipes(as_json: bool) -> None:
     if as_json:
         say_json({"recipes": [_recipe_document(one) for one in RECIPES.values()]})
     else:
@@ -60,7 +60,7 @@ def _recipe_document(recipe: Recipe) -> dict[str, object]:
     }
 
 
-def _as_json(rules: object) -> str:
+def _indented_json(rules: object) -> str:
     return msgspec.json.format(msgspec.json.encode(rules), indent=2).decode()
 
 
@@ -68,5 +68,5 @@ def _write_recipe(rules: object, path: Path) -> None:
     if path.exists():
         raise OutputError(f"{path} exists; it is not written over")
     with reported(str(path)):
-        path.write_text(_as_json(rules) + "\n")
+        path.write_text(_indented_json(rules) + "\n")
     say_lines([str(path)])

@@ -9,19 +9,19 @@ import click
 
 from graphpatch.analysis.revert import revert
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import NODES, TEXT, TEXT_OR_NULL, TEXTS, WHOLE, record
+from graphpatch.cli.json_forms import INTEGER, NODES, TEXT, TEXT_OR_NULL, TEXTS, json_object
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import Model, load
 from graphpatch.formats.save import write_to_stdout
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "model": TEXT,
         "output": TEXT_OR_NULL,
         "rules": TEXTS,
         "left": TEXTS,
-        "ops": record({"restored": WHOLE, "dropped": WHOLE}),
+        "ops": json_object({"restored": INTEGER, "dropped": INTEGER}),
         "nodes": NODES,
         "notes": TEXTS,
     }

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import click
 
-from graphpatch.shown import LONG, ROOM_TO_COUNT, json_of_texts, json_text, one_line, shown
+from graphpatch.shown import LONGEST_LINE, ROOM_TO_COUNT, json_of_texts, json_text, one_line, shown
 
 # Which words are coloured, and how; at most one of them in a line.
 COLOURED: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -54,7 +54,7 @@ def say_lines(lines: Iterable[str], err: bool = False) -> None:
 
 def say_error(error: BaseException | str) -> None:
     """Print a message, which may have several lines, to standard error; of a long one, its ends."""
-    _echo("graphpatch: " + shown(str(error), LONG + ROOM_TO_COUNT), err=True)
+    _echo("graphpatch: " + shown(str(error), LONGEST_LINE + ROOM_TO_COUNT), err=True)
 
 
 def say_json(document: Any, indent: int | None = None) -> None:

@@ -7,7 +7,7 @@ import importlib
 import click
 
 from graphpatch.cli import COMMANDS
-from graphpatch.cli.forms import Form
+from graphpatch.cli.json_forms import JsonForm
 from graphpatch.cli.say import say_json
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.schema import DIALECT, schema
@@ -17,15 +17,15 @@ VERSION = (
 )
 
 
-def outputs() -> dict[str, Form]:
+def outputs() -> dict[str, JsonForm]:
     """By command, the document that it prints; `check` prints one for each model."""
-    found = {name: _output(name) for name in sorted(COMMANDS)}
+    found = {name: _output_form(name) for name in sorted(COMMANDS)}
     return {name: form for name, form in found.items() if form is not None}
 
 
-def output_schema(command: str) -> Form:
+def output_schema(command: str) -> JsonForm:
     """The JSON Schema of what `graphpatch COMMAND --json` prints. Raises RulesError for others."""
-    form = _output(command) if command in COMMANDS else None
+    form = _output_form(command) if command in COMMANDS else None
     if form is None:
         legal = outputs()
         near = did_you_mean(command, legal) or f"; these do: {', '.join(legal)}"
@@ -38,7 +38,7 @@ def output_schema(command: str) -> Form:
     }
 
 
-def _output(command: str) -> Form | None:
+def _output_form(command: str) -> JsonForm | None:
     return getattr(importlib.import_module(f"graphpatch.cli.{command}"), "OUTPUT", None)
 
 

@@ -8,26 +8,26 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.split import refuse_folder
+from graphpatch.analysis.split_parts import refuse_folder
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
+from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import notes_of_warnings, say_json, say_lines
 from graphpatch.errors import OutputError
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "output": TEXT,
-        "version": WHOLE,
+        "version": INTEGER,
         "model": TEXT,
         "loss": TEXT,
         "wrt": TEXTS,
         "cuts": listed(TEXTS),
-        "parts": listed(record({"file": TEXT, "nodes": WHOLE, "variables": TEXTS})),
-        "steps": listed(ANY),
+        "parts": listed(json_object({"file": TEXT, "nodes": INTEGER, "variables": TEXTS})),
+        "steps": listed(OBJECT),
         "inputs": TEXTS,
         "gradients": keyed(TEXT),
-        "tensors": keyed(ANY),
+        "tensors": keyed(OBJECT),
         "notes": TEXTS,
     }
 )
@@ -86,7 +86,7 @@ def command(
     if as_json:
         say_json({"output": folder, **document, "notes": notes})
     else:
-        say_lines([*_summary(folder, document), *(f"note: {note}" for note in notes)])
+        say_lines([*_steps_in_words(folder, document), *(f"note: {note}" for note in notes)])
 
 
 def _comma_separated(texts: tuple[str, ...] | list[str]) -> list[str]:
@@ -101,7 +101,7 @@ def _folder_beside(model: str) -> str:
     return str(named.with_name(f"{named.stem}.parts"))
 
 
-def _summary(folder: str, document: dict[str, Any]) -> list[str]:
+def _steps_in_words(folder: str, document: dict[str, Any]) -> list[str]:
     lines = [f"{document['model']} -> {folder}"]
     for part in document["parts"]:
         held = f", {len(part['variables'])} variables" if part["variables"] else ""

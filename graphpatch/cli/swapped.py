@@ -7,12 +7,12 @@ from pathlib import Path
 
 from graphpatch.errors import RulesError
 
-HEAD = 4096
+HEAD_BYTES = 4096
 
 
 def refuse_swapped(command: str, rules: str, models: tuple[str, ...]) -> None:
     """Raise RulesError where the first argument is a model, and the last one a rules file."""
-    if models and _is_json(models[-1]) and _is_model(rules):
+    if models and _is_json(models[-1]) and _looks_like_model(rules):
         right = " ".join((models[-1], rules, *models[:-1]))
         raise RulesError(
             f"the arguments look swapped: {rules} is a model, and {models[-1]} a rules file; "
@@ -20,7 +20,7 @@ def refuse_swapped(command: str, rules: str, models: tuple[str, ...]) -> None:
         )
 
 
-def _is_model(path: str) -> bool:
+def _looks_like_model(path: str) -> bool:
     if Path(path).is_dir():
         return any(Path(path).glob("saved_model.pb*"))
     head = _head(path)
@@ -37,6 +37,6 @@ def _head(path: str) -> bytes:
         if not Path(path).is_file():
             return b""
         with Path(path).open("rb") as file:
-            return file.read(HEAD)
+            return file.read(HEAD_BYTES)
     except OSError:  # whoever reads the whole file says why that cannot be done
         return b""

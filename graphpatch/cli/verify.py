@@ -9,7 +9,7 @@ import click
 
 from graphpatch.analysis.soundness.undone import SWAPPED
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import ANY, TEXT, TEXTS, YES, listed, record
+from graphpatch.cli.json_forms import OBJECT, TEXT, TEXTS, YES, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
@@ -17,7 +17,7 @@ from graphpatch.table import and_more, plural, short
 
 OF_EACH_KIND = 10  # lines
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "original": TEXT,
         "patched": TEXT,
@@ -25,7 +25,7 @@ OUTPUT = record(
         "ok": YES,
         "failures": TEXTS,
         "not_compared": TEXTS,
-        "graphs": listed(record({"label": TEXT, "structure": ANY})),
+        "graphs": listed(json_object({"label": TEXT, "structure": OBJECT})),
     }
 )
 
@@ -126,9 +126,9 @@ def _sections(graph: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
         yield "not run", [graph["not_run"]]
     elif "forward" in graph:
         yield "fed", [", ".join(f"{n} {shape}" for n, shape in graph["fed"].items()) or "nothing"]
-        yield "forward", list(_forward(graph["forward"]))
-        yield "branches", list(_branches(graph["branches"]))
-        yield "gradients", list(_gradients(graph))
+        yield "forward", list(_forward_lines(graph["forward"]))
+        yield "branches", list(_branch_lines(graph["branches"]))
+        yield "gradients", list(_gradient_lines(graph))
         yield "overrides", list(_overrides(graph["overrides"]))
         yield "formulas", list(_formulas(graph["formulas"]))
 
@@ -151,7 +151,7 @@ def _settings(found: dict[str, Any]) -> Iterator[str]:
     yield f"{plural(len(sets), 'set')} of values: {', '.join(sets)}"
 
 
-def _branches(found: dict[str, Any]) -> Iterator[str]:
+def _branch_lines(found: dict[str, Any]) -> Iterator[str]:
     if found["watched"]:
         rest = found["reached"] - found["reached_by_inputs"]
         more = f", and at {rest} more by feeding the op directly" if rest else ""
@@ -164,7 +164,7 @@ def _branches(found: dict[str, Any]) -> Iterator[str]:
             yield f"not watched: {count} in {place}"
 
 
-def _forward(found: dict[str, Any]) -> Iterator[str]:
+def _forward_lines(found: dict[str, Any]) -> Iterator[str]:
     compared, differing = len(found["compared"]), found["differing"]
     yield f"{compared - len(differing)} of {compared} tensors are bit-equal"
     for one in found["sets"]:
@@ -185,7 +185,7 @@ def _grouped(reasons: dict[str, str]) -> Iterator[str]:
         yield f"not compared: {short(names)}: {reason}"
 
 
-def _gradients(graph: dict[str, Any]) -> Iterator[str]:
+def _gradient_lines(graph: dict[str, Any]) -> Iterator[str]:
     pairs = graph["gradients"]
     same = [pair for pair in pairs if pair["state"] == "same"]
     none = sum(pair["after"] == "None" for pair in same)
@@ -195,13 +195,13 @@ def _gradients(graph: dict[str, Any]) -> Iterator[str]:
     yield f"{len(pairs)} taken, {len(same)} unchanged{both}"
     for pair in pairs:
         if pair["state"] in ("changed", "fails"):
-            yield f"{pair['state']}: {pair['to']} by {pair['from']}: {_apart(pair)}"
+            yield f"{pair['state']}: {pair['to']} by {pair['from']}: {_difference_in_words(pair)}"
     lost = {f"{p['to']} by {p['from']}": p["before"] for p in pairs if p["state"] == "uncompared"}
     yield from _grouped(lost)
     yield from (f"not taken: {why}" for why in graph["gradients_not_taken"])
 
 
-def _apart(pair: dict[str, Any]) -> str:
+def _difference_in_words(pair: dict[str, Any]) -> str:
     if pair["before"] != pair["after"]:
         return f"{pair['before']} -> {pair['after']}"
     largest, relative = float(pair["max_abs"]), float(pair["max_rel"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
+from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.outputs import PAGE
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
@@ -18,25 +18,24 @@ from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs
 from graphpatch.page.view import View, refuse_model, view
-from graphpatch.table import plural
+from graphpatch.table import plural, short
 
 MOST_PAIRS_SHOWN = 5  # of a model
-MOST_RULES = 3  # of a pair
 NOWHERE = "; graphpatch match MODEL --pattern PATTERN says why"
 VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an error"}
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "graphpatch": TEXT,
-        "document": WHOLE,
-        "models": listed(record({"path": TEXT, "format": TEXT, "ops": WHOLE})),
-        "rules": listed(ANY),
-        "graphs": listed(ANY),
-        "bodies": listed(ANY),
+        "document": INTEGER,
+        "models": listed(json_object({"path": TEXT, "format": TEXT, "ops": INTEGER})),
+        "rules": listed(OBJECT),
+        "graphs": listed(OBJECT),
+        "bodies": listed(OBJECT),
         "run": {"type": ["object", "null"]},
         "notes": TEXTS,
-        "defaults": keyed(WHOLE),
-        "tables": ANY,
+        "defaults": keyed(INTEGER),
+        "tables": OBJECT,
     }
 )
 
@@ -166,18 +165,16 @@ def _lines_of_view(document: dict[str, Any], path: str) -> Iterator[str]:
 
 def _flow_in_words(pair: dict[str, Any]) -> str:
     """What flows between two ends; of two models before and after, and which rules change it."""
-    words = [_verdict(side) for side in pair["sides"]]
+    words = [_side_verdict(side) for side in pair["sides"]]
     if len(set(words)) > 1:
         return " -> ".join(words)
     if len(words) == 1 or pair["sides"][-1]["verdict"] != "flows":
         return words[0] + (", before and after" if len(words) > 1 else "")
     rules = [f"{name} at {plural(ops, 'op')}" for name, ops in pair["changed"].items()]
-    more = f" and {len(rules) - MOST_RULES} more rules" if len(rules) > MOST_RULES + 1 else ""
-    named = rules[:MOST_RULES] if more else rules
-    return f"{words[0]}, {'changed by ' + ', '.join(named) + more if named else 'not changed'}"
+    return f"{words[0]}, {f'changed by {short(rules)}' if rules else 'not changed'}"
 
 
-def _verdict(side: dict[str, Any]) -> str:
+def _side_verdict(side: dict[str, Any]) -> str:
     words = VERDICTS[side["verdict"]] if side["connected"] else "not connected"
     blocked = [f"{one['type']} {one['op']}" for one in side["findings"]]
     return f"{words}, at {blocked[0]}" if blocked and side["verdict"] != "flows" else words

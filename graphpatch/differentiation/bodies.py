@@ -16,10 +16,9 @@ import msgspec
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions, calls, may_be_inlined
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.model_graph import ModelGraph, graph_of
 from graphpatch.graph.op_types import CASES, IFS, LOOPS, STATEFUL_CALL
-from graphpatch.graph.wire import Source, encoded
+from graphpatch.graph.wire import encoded
 
 LEAST_INLINED = 4  # nodes, arguments and returns; smaller functions Grappler leaves as they are
 XLA = "_XlaMustCompile"  # the attr of a call that XLA compiles as a whole
@@ -110,4 +109,4 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 def _signature_call() -> Node:
     """The op that calls the function of a TF2 SavedModel's signature in a Session."""
     call = encoded(1, encoded(1, b"serving_default") + encoded(2, STATEFUL_CALL.encode()))
-    return Node(Graph.open(Source(call), 0, len(call)).main, 0)
+    return Node(graph_of(call).main, 0)

@@ -9,8 +9,8 @@ from typing import Literal
 
 from graphpatch import opdefs
 from graphpatch.control_flow.op_types import CONTROL_FLOW, MERGES
-from graphpatch.differentiation import table
-from graphpatch.differentiation.keys import gradient_type, is_registered, override_key
+from graphpatch.differentiation import gradient_table
+from graphpatch.differentiation.override_keys import gradient_type, is_registered, override_key
 from graphpatch.dtypes import DIFFERENTIABLE, HANDLES
 from graphpatch.graph.body import Node
 from graphpatch.opdefs import FlatArg
@@ -52,10 +52,10 @@ def into(op_type: str, slot: int, count: int, dtype: str | None, output: str | N
     known = opdefs.lookup(op_type)
     if known is None or known.gradient != "registered" or dtype not in TRAINABLE:
         return "none"
-    asked = table.recorded_gradient(op_type) is not None or op_type in CONTROL_FLOW
+    asked = gradient_table.recorded_gradient(op_type) is not None or op_type in CONTROL_FLOW
     if dtype in HANDLES and not asked:
         return "none"
-    found = table.outputs_of(op_type, slot, count)
+    found = gradient_table.outputs_of(op_type, slot, count)
     if found is None:
         return "none"
     return "flows" if (found if output is None else output in found) else "zero"
@@ -66,7 +66,7 @@ def gives(op_type: str) -> Literal["", "zero", "none"]:
 
     A step function has a gradient that is registered, and None or zero.
     """
-    found = table.recorded_gradient(op_type)
+    found = gradient_table.recorded_gradient(op_type)
     rows = found.inputs if found is not None else ()
     if not rows or any(rows):
         return ""
@@ -86,7 +86,7 @@ def is_step(op_type: str) -> bool:
 @cache
 def may_be_zero(op_type: str) -> bool:
     """Whether some input of an op type gets zeros, at least where some outputs have no gradient."""
-    known, found = opdefs.lookup(op_type), table.recorded_gradient(op_type)
+    known, found = opdefs.lookup(op_type), gradient_table.recorded_gradient(op_type)
     if known is None or found is None:
         return False
     return any(row is not None and len(row) < len(known.outputs) for row in found.inputs)
@@ -94,7 +94,7 @@ def may_be_zero(op_type: str) -> bool:
 
 def reads_shape_alone(op_type: str) -> bool:
     """Whether an op type looks at the shapes of what it reads, and at no values."""
-    return op_type in table.table().shape_readers
+    return op_type in gradient_table.gradient_table().shape_readers
 
 
 def is_asked_apart(op_type: str, knows_shapes: Callable[[], bool]) -> bool:
@@ -104,14 +104,14 @@ def is_asked_apart(op_type: str, knows_shapes: Callable[[], bool]) -> bool:
     """
     if op_type in CONTROL_FLOW:
         return op_type not in MERGES
-    found = table.recorded_gradient(op_type)
+    found = gradient_table.recorded_gradient(op_type)
     shapes = found.shapes if found is not None else ""
     return shapes == "never" or (shapes == "unknown" and knows_shapes())
 
 
 def raises(op_type: str) -> str:
     """What the registered gradient of an op type raises, whatever it is asked; or nothing."""
-    found = table.recorded_gradient(op_type)
+    found = gradient_table.recorded_gradient(op_type)
     return found.raises if found is not None else ""
 
 
@@ -128,7 +128,7 @@ def is_none(node: Node, slot: int) -> bool:
         return True
     # Control inputs come last, so they need not all be looked at to know how many they are.
     count = bisect_left(node.inputs, True, key=lambda text: text.startswith("^"))
-    return table.outputs_of(gradient_type(node), slot, count) is None
+    return gradient_table.outputs_of(gradient_type(node), slot, count) is None
 
 
 def lets_through(node: Node) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from graphpatch import names
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.keys import CUSTOM, override_key
+from graphpatch.differentiation.override_keys import CUSTOM, override_key
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
@@ -28,7 +28,7 @@ InputSlot = tuple[int, int]
 
 
 def hidden_ops(body: Body) -> dict[int, int]:
-    """The ops that lie behind a tf.custom_gradient on all their ways, each with its IdentityN."""
+    """The ops that lie behind a tf.custom_gradient on all their paths, each with its IdentityN."""
     customs = {index: _result_count(body, index) for index in _customs(body)}
     open_uses: dict[int, int] = {}
     found: dict[int, int] = {}
@@ -106,18 +106,18 @@ def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:
     return outputs is None or any(flow.is_asked_for(arg) for arg in outputs)
 
 
-def shadowed(graph: Graph) -> dict[OpKey, Node]:
+def shadowed_ops(graph: Graph) -> dict[OpKey, Node]:
     """The ops that are passed by, and the IdentityN that does it."""
     found: dict[OpKey, Node] = {}
     for body in graph.bodies:
         for index in body.by_type.get("IdentityN", ()):
             node = Node(body, index)
             if node.attr(OVERRIDE) is not None and not provenance.entries(node):
-                found |= {(body.label, name): node for name in _between(body, node)}
+                found |= {(body.label, name): node for name in _ops_between_ends(body, node)}
     return found
 
 
-def _between(body: Body, node: Node) -> set[str]:
+def _ops_between_ends(body: Body, node: Node) -> set[str]:
     """The ops between what the function takes and what it gives, those that give it included."""
     ends = [names.op_of(text) for text in node.data_inputs]
     found: set[str] = set()

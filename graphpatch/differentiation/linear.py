@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphpatch import opdefs
-from graphpatch.differentiation import table
+from graphpatch.differentiation import gradient_table
 
 # Inputs that tell sizes, axes and places, by the names that TensorFlow gives them: they come of
 # shapes, which do not change with values. A decision, where the table of gradients has facts: it
@@ -23,11 +23,11 @@ def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool])
     `varies` and `is_constant` say for each input whether its value changes, and whether it never
     does; neither is so of an input that is fed. What flows to a constant does not count.
     """
-    known, row = opdefs.lookup(op_type), table.recorded_gradient(op_type)
+    known, row = opdefs.lookup(op_type), gradient_table.recorded_gradient(op_type)
     if row is None or not row.inputs or op_type == PYTHON:
         return row is not None and bool(row.raises)  # no gradient, so none that depends on values
     assert known is not None, f"{op_type} is in the table of gradients alone"
-    places = [table.declared(known, slot, len(varies)) for slot in range(len(varies))]
+    places = [gradient_table.declared(known, slot, len(varies)) for slot in range(len(varies))]
     changing = {place for place, one in zip(places, varies, strict=True) if one}
     asked = {place for place, one in zip(places, is_constant, strict=True) if not one}
     reads = [row.read_for(place) for place in asked if place is not None and row.flows_to(place)]

@@ -39,7 +39,7 @@ def _const(node: Node, shapes: Sequence[Shape]) -> Shape:
     return None if found is None else found.shape
 
 
-def _shape(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _shape_of_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     return None if shapes[0] is None else (len(shapes[0]),)
 
 
@@ -47,54 +47,50 @@ def _scalar(node: Node, shapes: Sequence[Shape]) -> Shape:
     return ()
 
 
-def _flag(node: Node, key: str) -> bool:
+def _bool_attr(node: Node, key: str) -> bool:
     value = node.attr(key)
     return value is not None and value.b
 
 
-def _matmul(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _matmul_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     """TensorFlow takes both for matrices, known or not."""
     one, two = (
         shape if shape is not None and len(shape) == 2 else (None, None) for shape in shapes
     )
-    return one[_flag(node, "transpose_a")], two[not _flag(node, "transpose_b")]
+    return one[_bool_attr(node, "transpose_a")], two[not _bool_attr(node, "transpose_b")]
 
 
-def _reduced(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _reduce_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     """Without the axes, which a constant names."""
     shape, axes = shapes[0], _ints(node, 1)
     if axes is None or shape is None:
         return None
     gone = {axis % len(shape) for axis in axes} if shape else set()
-    if _flag(node, "keep_dims"):
+    if _bool_attr(node, "keep_dims"):
         return tuple(1 if place in gone else size for place, size in enumerate(shape))
     return tuple(size for place, size in enumerate(shape) if place not in gone)
 
 
-def _reshaped(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _reshape_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     sizes = _ints(node, 1)
     return None if sizes is None else tuple(size if size >= 0 else None for size in sizes)
 
 
-def _filled(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _fill_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     sizes = _ints(node, 0)
     return None if sizes is None else tuple(sizes)
 
 
-def _sliced(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _slice_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     """One number of a list, as in `shape(x)[0]`."""
     mask = node.attr("shrink_axis_mask")
     is_number = shapes[0] is not None and len(shapes[0]) == 1 and mask is not None and mask.i == 1
     return () if is_number else None
 
 
-def _packed(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _pack_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     """A list of numbers."""
     return (len(shapes),) if all(one == () for one in shapes) else None
-
-
-def _any(node: Node, shapes: Sequence[Shape]) -> Shape:
-    return broadcast(shapes)
 
 
 def _ints(node: Node, slot: int) -> list[int] | None:
@@ -117,18 +113,18 @@ REDUCED = "Sum Mean Max Min Prod All Any".split()
 
 RULES: dict[str, ShapeRule] = {
     "Const": _const,
-    "Shape": _shape,
+    "Shape": _shape_of_shape,
     "Rank": _scalar,
     "Size": _scalar,
-    "MatMul": _matmul,
-    "Reshape": _reshaped,
-    "Fill": _filled,
-    "StridedSlice": _sliced,
-    "Pack": _packed,
-    "SelectV2": _any,
+    "MatMul": _matmul_shape,
+    "Reshape": _reshape_shape,
+    "Fill": _fill_shape,
+    "StridedSlice": _slice_shape,
+    "Pack": _pack_shape,
+    "SelectV2": lambda node, shapes: broadcast(shapes),
     LOOP_COND: _scalar,
     RESOURCE_VARIABLE: _scalar,
-    **dict.fromkeys(REDUCED, _reduced),
+    **dict.fromkeys(REDUCED, _reduce_shape),
     **WINDOW_SHAPES,
 }
 

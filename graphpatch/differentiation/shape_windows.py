@@ -12,7 +12,7 @@ from graphpatch.graph.body import Node
 Shape = tuple[int | None, ...] | None
 
 
-def kept(node: Node, shapes: Sequence[Shape]) -> Shape:
+def kept_from_input(node: Node, shapes: Sequence[Shape]) -> Shape:
     """That of input 0."""
     return shapes[0]
 
@@ -85,7 +85,7 @@ def _attr(node: Node, key: str) -> Any:
 
 KEPT = "BiasAdd BiasAddV1 FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 LRN".split()
 WINDOW_SHAPES = {
-    **dict.fromkeys(KEPT, kept),
+    **dict.fromkeys(KEPT, kept_from_input),
     **dict.fromkeys(("Conv2D", "Conv3D"), convolved),
     "DepthwiseConv2dNative": depthwise,
     **dict.fromkeys(("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"), pooled),

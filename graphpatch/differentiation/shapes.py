@@ -29,7 +29,7 @@ from graphpatch.graph.op_types import (
 HOLDERS = frozenset({PLACEHOLDER, OPTIONAL_PLACEHOLDER, *REF_VARIABLES})
 GIVES_ON = frozenset({"Identity", "PreventGradient", "StopGradient", "Snapshot"})
 TELLING = ENTERS | ALL_SWITCHES  # whose inputs tell the shapes of all outputs, not of the first
-MANY = 16  # outputs from which on their shapes are kept
+MANY_OUTPUTS = 16  # outputs from which on their shapes are kept
 SAME_SHAPE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
@@ -66,7 +66,7 @@ class Shapes(msgspec.Struct, eq=False):
     def _read(self, tensor: Tensor) -> Iterator[Tensor]:
         """The tensors whose shapes tell that of this one."""
         node = self.wiring.node(tensor[0])
-        if node is None or (tensor[1] and node.op not in TELLING and not _is_call(node)):
+        if node is None or (tensor[1] and node.op not in TELLING and not _calls_function(node)):
             return
         noted = self._noted(node, tensor[1])
         if tensor not in self._found and (noted is None or None in noted):
@@ -92,9 +92,9 @@ class Shapes(msgspec.Struct, eq=False):
         value = self._many.get(node.index) or node.attr("_output_shapes")
         if value is None or output >= len(value.list.shape):
             return None
-        if len(value.list.shape) > MANY:
+        if len(value.list.shape) > MANY_OUTPUTS:
             self._many[node.index] = value
-        return _sizes(value.list.shape[output])
+        return _known_sizes(value.list.shape[output])
 
     def _by_op(self, node: Node, output: int, shapes: Sequence[Shape]) -> Shape:
         first = shapes[0] if shapes else None  # in a broken graph there may be no input
@@ -106,19 +106,19 @@ class Shapes(msgspec.Struct, eq=False):
             return first
         if node.op in HOLDERS:
             value = node.attr("shape")
-            return None if value is None else _sizes(value.shape)
+            return None if value is None else _known_sizes(value.shape)
         if node.op == "ReadVariableOp":
             return self._of_variable(node)
         if (node.op, output) in SCALARS:
             return ()
-        place = _given_on(node, output)
+        place = _argument_given_on(node, output)
         if place is not None:
             return shapes[place] if place < len(shapes) else None
         if output:
             return None
         rule = RULES.get(node.op)
         try:
-            return rule(node, shapes) if rule is not None else _kept(node, shapes)
+            return rule(node, shapes) if rule is not None else _kept_shape(node, shapes)
         except (IndexError, ValueError):  # a broken graph: the op has other inputs
             return None
 
@@ -133,19 +133,19 @@ class Shapes(msgspec.Struct, eq=False):
             node = found
             if node.op == RESOURCE_VARIABLE:
                 value = node.attr("shape")
-                return None if value is None else _sizes(value.shape)
+                return None if value is None else _known_sizes(value.shape)
             if node.op not in SAME_SHAPE:
                 return None
         return None
 
 
-def _is_call(node: Node) -> bool:
+def _calls_function(node: Node) -> bool:
     return node.op in node.body.library.signatures
 
 
-def _given_on(node: Node, output: int) -> int | None:
+def _argument_given_on(node: Node, output: int) -> int | None:
     """Of a call of a function that gives an argument on as this output: which one."""
-    body = node.body.library.function(node.op) if _is_call(node) else None
+    body = node.body.library.function(node.op) if _calls_function(node) else None
     if body is None or body.signature is None:
         return None
     outputs = body.signature.output_arg
@@ -159,7 +159,7 @@ def _given_on(node: Node, output: int) -> int | None:
     return arguments.index(text) if given is None and text in arguments else None
 
 
-def _kept(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _kept_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     """The shape of output 0 of an op that keeps that of an input, or broadcasts its inputs."""
     known = node.opdef
     if known is None or not known.keeps_shape:
@@ -177,7 +177,7 @@ def _merged(shapes: Sequence[Shape]) -> Shape:
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in columns)
 
 
-def _sizes(shape: TensorShapeProto) -> Shape:
+def _known_sizes(shape: TensorShapeProto) -> Shape:
     if shape.unknown_rank:
         return None
     return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)

@@ -9,7 +9,7 @@ import msgspec
 
 from graphpatch import names
 from graphpatch.differentiation.flow import TRAINABLE
-from graphpatch.differentiation.keys import gradient_type
+from graphpatch.differentiation.override_keys import gradient_type
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node

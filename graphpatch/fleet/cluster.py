@@ -13,11 +13,11 @@ from typing import Any
 import graphpatch
 from graphpatch.errors import FleetError
 from graphpatch.fleet import remote
-from graphpatch.fleet.greeting import greeted
+from graphpatch.fleet.greeting import client_of_scheduler
 from graphpatch.fleet.pool import Pool
 from graphpatch.formats.output import reported
 
-PATIENCE = 5  # seconds, for a worker to be there
+WORKER_TIMEOUT = 5  # seconds, for a worker to be there
 
 
 class Cluster(Pool):
@@ -33,7 +33,7 @@ class Cluster(Pool):
     def __init__(self, address: str, models: Sequence[str], out: str | None) -> None:
         super().__init__(1)
         self.address = address
-        self.client = _connected(address)
+        self.client = _connect(address)
         try:
             self._refuse_workers(models, out)
         except BaseException:
@@ -54,12 +54,12 @@ class Cluster(Pool):
 
     def _refuse_workers(self, models: Sequence[str], out: str | None) -> None:
         try:
-            self.client.wait_for_workers(1, timeout=PATIENCE)
+            self.client.wait_for_workers(1, timeout=WORKER_TIMEOUT)
         except TimeoutError:
             raise FleetError(f"the scheduler {self.address} has no workers") from None
         with _token_file(out) as token:
             paths = [*token, *(one for one in models[:1] if not remote.is_remote(one))]
-            sizes = {str(Path.cwd() / path): _size(path) for path in paths}
+            sizes = {str(Path.cwd() / path): _file_size(path) for path in paths}
             answers = self.client.run(probe, sizes, on_error="return")
         for worker, answer in sorted(answers.items()):
             reason = _worker_reason(answer, out)
@@ -69,10 +69,12 @@ class Cluster(Pool):
 
 def probe(sizes: dict[str, int]) -> tuple[str, list[str]]:
     """On a worker: its graphpatch, and which of the files it does not see as they are."""
-    return graphpatch.__version__, [path for path, size in sizes.items() if _size(path) != size]
+    return graphpatch.__version__, [
+        path for path, size in sizes.items() if _file_size(path) != size
+    ]
 
 
-def _size(path: str) -> int:
+def _file_size(path: str) -> int:
     """The size of a file; of a folder, that it is there; -1 where there is nothing."""
     if Path(path).is_dir():
         return 0
@@ -115,9 +117,9 @@ def _token_file(out: str | None) -> Iterator[list[str]]:
         path.unlink(missing_ok=True)
 
 
-def _connected(address: str) -> Any:
+def _connect(address: str) -> Any:
     try:
-        return greeted(address)
+        return client_of_scheduler(address)
     except ImportError:
         raise FleetError("--scheduler needs Dask: pip install 'graphpatch[distributed]'") from None
     except Exception as error:  # whatever an address can be wrong in

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from graphpatch.errors import FleetError
 from graphpatch.fleet import remote, work
-from graphpatch.fleet.order import Order
+from graphpatch.fleet.find_models import FoundModels, search
+from graphpatch.fleet.order import FleetOrder
 from graphpatch.fleet.plan import local_outputs, plan
-from graphpatch.fleet.search import FoundModels, search
-from graphpatch.fleet.task import Done, Job, Task
+from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.fleet.work import Work
 from graphpatch.formats.output import reported
 from graphpatch.formats.unfinished import sweep
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from graphpatch.fleet.pool import Pool
 
 
-def check_models(order: Order) -> tuple[int, Iterator[Done]]:
+def check_models(order: FleetOrder) -> tuple[int, Iterator[TaskResult]]:
     """How many models there are, and for each whether it has the rules applied."""
     job = order.job()
     tasks = _unwritten(search(order.models, order.allow_chained))
     return len(tasks), _results_of_tasks(order, work.check_model, job, tasks)
 
 
-def patch_models(order: Order, here: Work | None = None) -> tuple[int, Iterator[Done]]:
+def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Iterator[TaskResult]]:
     """How many models there are, and what became of each, as each ends.
 
     What is not for workers is done `here`.
@@ -66,7 +66,9 @@ def _unwritten(found: Sequence[FoundModels]) -> list[Task]:
     return [Task(place, one.model, "", one.searched) for place, one in enumerate(found)]
 
 
-def _recorded(order: Order, job: Job, tasks: list[Task], manifest: Manifest) -> Iterator[Done]:
+def _recorded(
+    order: FleetOrder, job: Job, tasks: list[Task], manifest: Manifest
+) -> Iterator[TaskResult]:
     """The results, each written down."""
     if order.resume:
         tasks = [replace(task, known=manifest.known(task)) for task in tasks]
@@ -85,9 +87,11 @@ def _make(folder: str) -> None:
             Path(folder).mkdir(parents=True, exist_ok=True)
 
 
-def _results_of_tasks(order: Order, work: Work, job: Job, tasks: Sequence[Task]) -> Iterator[Done]:
+def _results_of_tasks(
+    order: FleetOrder, work: Work, job: Job, tasks: Sequence[Task]
+) -> Iterator[TaskResult]:
     """What became of each task: one after the other in this process, or by workers."""
-    pool = _pool(order, tasks)
+    pool = _worker_pool(order, tasks)
     if pool is not None:
         from graphpatch.fleet.run import FleetRun
 
@@ -96,7 +100,7 @@ def _results_of_tasks(order: Order, work: Work, job: Job, tasks: Sequence[Task])
     return map(partial(work, job), tasks)
 
 
-def _pool(order: Order, tasks: Sequence[Task]) -> Pool | None:
+def _worker_pool(order: FleetOrder, tasks: Sequence[Task]) -> Pool | None:
     """Who shares the work; None where it is for this process."""
     paths = (order.out or "", *(task.model for task in tasks))
     in_memory = [path for path in paths if remote.is_own_memory(path)]

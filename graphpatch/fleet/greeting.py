@@ -17,29 +17,31 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SOCKETS = {"", "tcp", "tls", "ws", "wss"}  # addresses that are a host and a port
-FIRST = {"", "tcp"}  # where the scheduler is the first to speak
-PATIENCE = 4  # seconds, for each of the answers that are waited for
+SPEAKS_FIRST = {"", "tcp"}  # where the scheduler is the first to speak
+ANSWER_TIMEOUT = 4  # seconds, for each of the answers that are waited for
 RETRIED, RETRY = 2, 0.1  # seconds: a scheduler may be on its way up
 
 
-def greeted(address: str) -> Any:
+def client_of_scheduler(address: str) -> Any:
     """A client of the scheduler at an address.
 
     Raises ImportError where Dask is not there, and whatever else is wrong with the address; where
-    nothing is reached, within PATIENCE seconds, the import of Dask, and PATIENCE again.
+    nothing is reached, within ANSWER_TIMEOUT seconds, the import of Dask, and ANSWER_TIMEOUT again.
     """
-    within(PATIENCE, listened, address)
+    call_within(ANSWER_TIMEOUT, wait_for_listener, address)
     import distributed
 
     # What happens to the connection is told by our errors, and a task that is lost is done again.
     for name in ("distributed", "distributed.client"):  # Dask gives each a level of its own
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    within(PATIENCE, asyncio.run, _shake(distributed, address))
+    call_within(ANSWER_TIMEOUT, asyncio.run, _shake(distributed, address))
     client_of: Any = distributed.Client  # typed or not, as Dask is there or not
-    return within(PATIENCE, client_of, address, timeout=PATIENCE, set_as_default=False)
+    return call_within(
+        ANSWER_TIMEOUT, client_of, address, timeout=ANSWER_TIMEOUT, set_as_default=False
+    )
 
 
-def listened(address: str) -> None:
+def wait_for_listener(address: str) -> None:
     """Wait until something listens there, and speaks as a scheduler does: at once.
 
     It takes no import of Dask to find out that nobody is there. Raises OSError where that is so,
@@ -52,11 +54,11 @@ def listened(address: str) -> None:
     if not parts.hostname or parts.port is None:
         raise ValueError("an address is HOST:PORT, or tcp://HOST:PORT")
     with _connection((parts.hostname, parts.port)) as connection:
-        if scheme in FIRST:
+        if scheme in SPEAKS_FIRST:
             _hear(connection)
 
 
-def within(seconds: float, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+def call_within(seconds: float, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """What a call returns or raises; TimeoutError where it is not back in time, and left to itself.
 
     The name of a host may be looked up without end, and some connections are waited for so.
@@ -87,7 +89,7 @@ def _connection(place: tuple[str, int]) -> socket.socket:
     until = time.monotonic() + RETRIED
     while True:
         try:
-            return socket.create_connection(place, PATIENCE)
+            return socket.create_connection(place, ANSWER_TIMEOUT)
         except ConnectionRefusedError:
             if time.monotonic() > until:
                 raise
@@ -110,7 +112,7 @@ async def _shake(distributed: Any, address: str) -> None:
     """
     secrets = distributed.Security().get_connection_args("client")
     try:
-        comm = await distributed.comm.connect(address, timeout=PATIENCE, **secrets)
+        comm = await distributed.comm.connect(address, timeout=ANSWER_TIMEOUT, **secrets)
     except MemoryError:  # the first word of a scheduler is a size
         raise ConnectionError("what listens there is not a Dask scheduler") from None
     try:

@@ -14,7 +14,7 @@ import msgspec
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
-from graphpatch.fleet.task import Done, Job, RecordedOutput, Task
+from graphpatch.fleet.task import Job, RecordedOutput, Task, TaskResult
 from graphpatch.formats.output import reported, write_file
 
 MANIFEST_NAME = "graphpatch-manifest.jsonl"
@@ -68,7 +68,7 @@ class Manifest:
             return None
         return RecordedOutput(line.sha256, line.output_sha256)
 
-    def add(self, done: Done) -> None:
+    def add(self, done: TaskResult) -> None:
         """Write down what became of a model; what was done before is written down already."""
         if done.passed_over:
             return
@@ -78,7 +78,7 @@ class Manifest:
         if not remote.is_remote(self.path):
             # Where there is no room now, the end says so: all lines are written again then.
             with contextlib.suppress(OSError):
-                _append(Path(self.path), self.lines[name])
+                _append_line(Path(self.path), self.lines[name])
         elif self.added % EVERY == 0:
             self.close()
 
@@ -94,7 +94,7 @@ class Manifest:
     def _relative(self, output: str) -> str:
         return output.removeprefix(f"{self.folder}/")
 
-    def _line(self, done: Done, name: str) -> dict[str, Any]:
+    def _line(self, done: TaskResult, name: str) -> dict[str, Any]:
         line = {"source": done.task.model, "output": name, "version": self.job.version}
         if done.error:
             return {**line, "error": done.error, "seconds": done.seconds}
@@ -149,7 +149,7 @@ def _json_line(line: dict[str, Any]) -> str:
     return json.dumps(line) + "\n"
 
 
-def _append(path: Path, line: dict[str, Any]) -> None:
+def _append_line(path: Path, line: dict[str, Any]) -> None:
     """Add a line in one go; one that found no room is taken away again."""
     follow = getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | follow, 0o666)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from graphpatch.fleet import remote
-from graphpatch.fleet.search import is_plain_folder, is_search
+from graphpatch.fleet.find_models import is_plain_folder, is_search
 from graphpatch.formats.output import reported
 from graphpatch.formats.target import Export
 from graphpatch.gradients.npy import Files, checked_name, in_folder
@@ -26,7 +26,7 @@ class Workers(msgspec.Struct, frozen=True):
     scheduler: str | None = None
 
 
-class Order(msgspec.Struct, frozen=True):
+class FleetOrder(msgspec.Struct, frozen=True):
     """What the user asked for: `rules` and `models` as typed."""
 
     rules: str

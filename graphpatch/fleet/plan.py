@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
-from graphpatch.fleet.search import FoundModels, path_below
+from graphpatch.fleet.find_models import FoundModels, path_below
 from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
@@ -129,13 +129,13 @@ def _refuse_models(tasks: Sequence[Task]) -> None:
         if target in models:
             which = "the model itself" if models[target] is task else "another of the models"
             raise OutputError(f"{task.output} is {which}; a model is never written over")
-    folders = {_real(folder) for task in tasks if (folder := _saved_model(task.model))}
+    folders = {_real(folder) for task in tasks if (folder := _saved_model_folder(task.model))}
     for task in tasks:
         if not folders.isdisjoint(map(str, PurePosixPath(_real(task.output)).parents)):
             raise OutputError(f"{task.output} lies in a model's folder, which is never changed")
 
 
-def _saved_model(model: str) -> str:
+def _saved_model_folder(model: str) -> str:
     """The folder of a SavedModel on this machine; nothing for another model."""
     if remote.is_remote(model):
         return ""

@@ -81,10 +81,10 @@ class Pool:
     def _started(self) -> Executor:
         # What has been imported is shared with the workers, and never looked at by a collection.
         gc.freeze()
-        return ProcessPoolExecutor(self.jobs, _context(), initializer=_begin)
+        return ProcessPoolExecutor(self.jobs, _start_method(), initializer=_prepare_worker)
 
 
-def _context() -> BaseContext:
+def _start_method() -> BaseContext:
     """How workers start: forked, in milliseconds, where that is safe; else from a server."""
     if sys.platform == "linux" and threads() == 1:
         return multiprocessing.get_context("fork")
@@ -100,7 +100,7 @@ def threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-def _begin() -> None:
+def _prepare_worker() -> None:
     """A worker leaves an interrupt to the command, and does not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()

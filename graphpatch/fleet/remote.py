@@ -96,10 +96,10 @@ def is_plain_folder(path: str) -> bool:
     """A folder that holds models; one with a SavedModel in it is a model itself."""
     store, inside = opened_store(path)
     with errors_as(f"cannot read {path}", ModelError):
-        return bool(store.isdir(inside)) and not _is_saved(store, inside)
+        return bool(store.isdir(inside)) and not _holds_saved_model(store, inside)
 
 
-def _is_saved(store: AbstractFileSystem, inside: str) -> bool:
+def _holds_saved_model(store: AbstractFileSystem, inside: str) -> bool:
     return any(store.exists(f"{inside.rstrip('/')}/{name}") for name in SAVED_MODEL_FILES)
 
 
@@ -112,7 +112,7 @@ def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str
     for path in found:
         if path.endswith("/") or path == root:  # how some stores mark a folder
             continue
-        parts = _below(path, root, base).split("/")
+        parts = _relative_path(path, root, base).split("/")
         if not any(part.startswith(".") for part in parts) and all(
             descend(tuple(parts[:end])) for end in range(1, len(parts))
         ):
@@ -155,7 +155,7 @@ def fetch(path: str, folder: Path) -> Path:
         for one in store.find(inside):
             if one.endswith("/"):
                 continue
-            local = target / _below(one, inside, path)
+            local = target / _relative_path(one, inside, path)
             local.parent.mkdir(parents=True, exist_ok=True)
             _copy(store, one, local)
     return target
@@ -169,7 +169,7 @@ def _copy(store: Any, inside: str, local: Path) -> None:
         shutil.copyfileobj(source, target, PIECE)
 
 
-def _below(path: str, root: str, of: str) -> str:
+def _relative_path(path: str, root: str, of: str) -> str:
     """What a store found below a folder of it, as a path from there."""
     if root and not path.startswith(f"{root}/"):
         raise FleetError(f"{of} holds the name {path!r}, which does not stay in its folder")
@@ -191,23 +191,23 @@ def write_small(path: str, data: bytes) -> None:
     """Write a small file, whole."""
     store, inside = opened_store(path)
     with errors_as(f"cannot write {path}", OutputError):
-        if _is_whole(store):
+        if _writes_whole_objects(store):
             store.pipe_file(inside, data)
         else:
-            with _renamed(store, inside) as new:
+            with _written_then_renamed(store, inside) as new:
                 store.pipe_file(new, data)
 
 
-def _is_whole(store: Any) -> bool:
+def _writes_whole_objects(store: Any) -> bool:
     protocols = (store.protocol,) if isinstance(store.protocol, str) else store.protocol
     return not WHOLE_OBJECT_STORES.isdisjoint(protocols)
 
 
 def _deliver_file(store: AbstractFileSystem, local: Path, inside: str) -> None:
-    if _is_whole(store):
+    if _writes_whole_objects(store):
         store.put_file(str(local), inside)
         return
-    with _renamed(store, inside) as new:
+    with _written_then_renamed(store, inside) as new:
         store.put_file(str(local), new)
 
 
@@ -225,7 +225,7 @@ def _deliver_folder(store: AbstractFileSystem, local: Path, inside: str) -> None
 
 
 @contextlib.contextmanager
-def _renamed(store: AbstractFileSystem, inside: str) -> Iterator[str]:
+def _written_then_renamed(store: AbstractFileSystem, inside: str) -> Iterator[str]:
     """A name that is written to, and becomes the true one when all is there."""
     folder, _, name = inside.rpartition("/")
     store.makedirs(folder, exist_ok=True)

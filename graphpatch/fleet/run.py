@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from graphpatch.errors import FleetError
 from graphpatch.fleet.plan import local_outputs
 from graphpatch.fleet.pool import Pool
-from graphpatch.fleet.task import Done, Job, Task
+from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.fleet.work import Work
 from graphpatch.formats.unfinished import sweep
 
@@ -25,12 +25,12 @@ class FleetRun:
     def __init__(self, work: Work, job: Job, tasks: Sequence[Task], pool: Pool) -> None:
         self.work, self.job, self.pool = work, job, pool
         self.waiting, self.suspects = deque(tasks), deque[Task]()
-        self.out: dict[Future[Done], Task] = {}
+        self.out: dict[Future[TaskResult], Task] = {}
         self.deaths: Counter[int] = Counter()
         # Who was at these may have left something half-written.
         self.suspected: list[Task] = [] if pool.tells_of_deaths else list(tasks)
 
-    def results(self) -> Iterator[Done]:
+    def results(self) -> Iterator[TaskResult]:
         """What became of each task, as each ends. An interrupt ends the workers at once."""
         try:
             while self._hand_out():
@@ -57,7 +57,7 @@ class FleetRun:
     def _submit(self, task: Task) -> None:
         self.out[self.pool.submit(self.work, self.job, task)] = task
 
-    def _ended(self, future: Future[Done]) -> Done | None:
+    def _ended(self, future: Future[TaskResult]) -> TaskResult | None:
         task = self.out.pop(future)
         try:
             return future.result()
@@ -68,7 +68,9 @@ class FleetRun:
         self.suspected.append(task)
         deaths = self.deaths[task.place]
         if deaths >= self.pool.lives:
-            return Done(task, error=f"{task.model}: worker processes died over it, again and again")
+            return TaskResult(
+                task, error=f"{task.model}: worker processes died over it, again and again"
+            )
         if deaths >= self.pool.lives // 2:
             self.suspects.append(task)
         else:

@@ -12,6 +12,8 @@ import graphpatch
 from graphpatch.formats.target import Export
 from graphpatch.rules import Rule, rules_in
 
+_rules_once = functools.lru_cache(maxsize=4)(rules_in)
+
 
 class Job(msgspec.Struct, frozen=True):
     """What is done to every model.
@@ -32,19 +34,13 @@ class Job(msgspec.Struct, frozen=True):
 
     def rules(self) -> list[Rule]:
         """The rules, read once in a process. Raises RulesError where they are not valid."""
-        return _rules(self.raw, self.label, self.emit, self.allow_python, self.allow_none)
+        given = (self.raw, self.label, self.emit, self.allow_python, None, self.allow_none)
+        return _rules_once(*given)
 
     def digest(self) -> str:
         """The rules by content: another layout of the same file has the same."""
         content = [(rule.written, self.emit or "auto") for rule in self.rules()]
         return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
-
-
-@functools.lru_cache(maxsize=4)
-def _rules(
-    raw: bytes, label: str, emit: str | None, allow_python: bool, allow_none: bool
-) -> list[Rule]:
-    return rules_in(raw, label, emit, allow_python, allow_none=allow_none)
 
 
 class RecordedOutput(msgspec.Struct, frozen=True):
@@ -67,7 +63,7 @@ class Task(msgspec.Struct, frozen=True):
     known: RecordedOutput | None = None
 
 
-class Done(msgspec.Struct, frozen=True):
+class TaskResult(msgspec.Struct, frozen=True):
     """What became of a task: a report, or why there is none.
 
     `passed_over` says why nothing had to be done; `error` why nothing could be; `bug` that the

@@ -16,7 +16,7 @@ import graphpatch
 from graphpatch.application import Result, apply_rules
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError, ModelError
 from graphpatch.fleet import remote
-from graphpatch.fleet.task import Done, Job, Task
+from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.formats import load
 from graphpatch.formats.folder import regular_files
 from graphpatch.formats.foreign import not_there
@@ -26,13 +26,13 @@ from graphpatch.formats.output import destination
 from graphpatch.formats.save import write_to_stdout
 from graphpatch.graph.heads import Progress
 
-Work = Callable[[Job, Task], Done]
+Work = Callable[[Job, Task], TaskResult]
 Finish = Callable[[Result], Result]
 
 
-def patch_model(job: Job, task: Task) -> Done:
+def patch_model(job: Job, task: Task) -> TaskResult:
     """Patch one model, and write it; every error is told in what is returned."""
-    return _timed(_patch, job, task)
+    return _timed(_patch_model, job, task)
 
 
 def in_process(progress: Progress, finish: Finish | None = None) -> Work:
@@ -41,21 +41,21 @@ def in_process(progress: Progress, finish: Finish | None = None) -> Work:
     What is wrong with a model is told in what is returned; any other error is raised.
     """
 
-    def work(job: Job, task: Task) -> Done:
+    def work(job: Job, task: Task) -> TaskResult:
         try:
-            return _patch(job, task, progress, finish)
+            return _patch_model(job, task, progress, finish)
         except GraphpatchError as error:
-            return Done(task, error=str(error))
+            return TaskResult(task, error=str(error))
 
     return work
 
 
-def check_model(job: Job, task: Task) -> Done:
+def check_model(job: Job, task: Task) -> TaskResult:
     """Whether a model has the rules applied; it is an error where it has not."""
     return _timed(_check_task, job, task)
 
 
-def _timed(work: Work, job: Job, task: Task) -> Done:
+def _timed(work: Work, job: Job, task: Task) -> TaskResult:
     start = time.perf_counter()
     with _collected():
         done = _tried(work, job, task)
@@ -79,7 +79,7 @@ def _collected() -> Iterator[None]:
             gc.enable()
 
 
-def _tried(work: Work, job: Job, task: Task) -> Done:
+def _tried(work: Work, job: Job, task: Task) -> TaskResult:
     try:
         if job.version != graphpatch.__version__:
             here = graphpatch.__version__
@@ -89,36 +89,36 @@ def _tried(work: Work, job: Job, task: Task) -> Done:
         told = str(error) or type(error).__name__
         foreign = isinstance(error, ForeignError) and task.searched
         if foreign and task.model.endswith(".pbtxt"):
-            return Done(task, passed_over=told.removeprefix(f"{task.model}: "))
+            return TaskResult(task, passed_over=told.removeprefix(f"{task.model}: "))
         known = task.model in told or str(Path(task.model)) in told
-        return Done(task, error=told if known else f"{task.model}: {told}")
+        return TaskResult(task, error=told if known else f"{task.model}: {told}")
     except Exception:
         import traceback
 
-        return Done(task, error=f"{task.model}: {traceback.format_exc()}", bug=True)
+        return TaskResult(task, error=f"{task.model}: {traceback.format_exc()}", bug=True)
 
 
-def _patch(
+def _patch_model(
     job: Job, task: Task, progress: Progress | None = None, finish: Finish | None = None
-) -> Done:
+) -> TaskResult:
     with _at_hand(job, task.model) as path:
         source = content(_path_of_model(path)) if job.recorded else ""
         if task.known is not None and _is_done(job, task, source):
-            return Done(task, passed_over="done before, and unchanged since")
+            return TaskResult(task, passed_over="done before, and unchanged since")
         result = apply_rules(job.rules(), load(path, progress), progress, job.export)
         result = finish(result) if finish else result
         where = destination(task.output, job.dry_run, Path(job.root, task.output))
         written = "" if job.dry_run else _write_model(job, result.model, task.output, progress)
     told = result.told(task.model, task.output, where)
-    return Done(task, told, source=source, output=written)
+    return TaskResult(task, told, source=source, output=written)
 
 
-def _check_task(job: Job, task: Task) -> Done:
+def _check_task(job: Job, task: Task) -> TaskResult:
     from graphpatch.analysis.applied import check  # here, as `apply` does without
 
     with _at_hand(job, task.model) as path:
         found = replace(check(job.rules(), path), model=task.model)
-    return Done(task, found.document(), error=found.error)
+    return TaskResult(task, found.document(), error=found.error)
 
 
 @contextmanager
@@ -182,7 +182,7 @@ def _write_model(job: Job, model: Model, output: str, progress: Progress | None)
     return content(path) if job.recorded else ""
 
 
-CHUNK = 1 << 20
+HASHED_CHUNK = 1 << 20
 
 
 def content(path: Path) -> str:
@@ -195,17 +195,17 @@ def content(path: Path) -> str:
             raise ModelError(not_there(path))
         if not path.is_file():
             raise ModelError(f"{path} is neither a file nor a folder")
-        return _file(path)
+        return _file_hash(path)
     whole = hashlib.sha256()
     for one in sorted(regular_files(path)):
-        whole.update(f"{_file(one)} {one.relative_to(path).as_posix()}\n".encode())
+        whole.update(f"{_file_hash(one)} {one.relative_to(path).as_posix()}\n".encode())
     return whole.hexdigest()
 
 
-def _file(path: Path) -> str:
+def _file_hash(path: Path) -> str:
     found = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        buffer = memoryview(bytearray(CHUNK))
+        buffer = memoryview(bytearray(HASHED_CHUNK))
         while size := file.readinto(buffer):
             found.update(buffer[:size])
     return found.hexdigest()

@@ -66,7 +66,9 @@ def _origin(model: Model, patched: Model, graph: ModelGraph, digest: Callable[[]
         library=any(other.holds(LIBRARY) for other in graph.others),
         contexts=contexts,
         collections=collections,
-        fingerprint=_fingerprint(Path(model.path, FINGERPRINT)).hex() if model.file else "",
+        fingerprint=_tensorflow_fingerprint(Path(model.path, FINGERPRINT)).hex()
+        if model.file
+        else "",
         rules={},
     )
 
@@ -82,7 +84,7 @@ def _of_file(model: Model, digest: Callable[[], str]) -> Origin:
     return Origin(text=model.is_text, size=size, hash=digest(), rules={})
 
 
-def _fingerprint(path: Path) -> bytes:
+def _tensorflow_fingerprint(path: Path) -> bytes:
     """TensorFlow's checksums of a SavedModel; nothing where there are none, or it is not one."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size > FINGERPRINT_MOST:
         return b""

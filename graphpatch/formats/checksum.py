@@ -16,8 +16,8 @@ from graphpatch import mapped
 from graphpatch.errors import CHANGED, ModelError
 from graphpatch.graph.wire import Piece, Source, Span, piece_bytes
 
-BLOCK = 1 << 25  # bytes that one hash is of
-READ = 1 << 20
+HASHED_BLOCK = 1 << 25  # bytes that one hash is of
+READ_AT_ONCE = 1 << 20
 
 
 def of_source(source: Source) -> str:
@@ -27,27 +27,27 @@ def of_source(source: Source) -> str:
 
 def checksum(pieces: Sequence[Piece]) -> str:
     """The checksum of the bytes that the pieces stand for."""
-    found, block, room = [], xxhash.xxh3_64(), BLOCK
-    for data in _chunks(pieces):
+    found, block, room = [], xxhash.xxh3_64(), HASHED_BLOCK
+    for data in _memory_chunks(pieces):
         while data:
             part, data = data[:room], data[room:]
             block.update(part)
             room -= len(part)
             if not room:
                 found.append(block.hexdigest())
-                block, room = xxhash.xxh3_64(), BLOCK
-    if room < BLOCK or not found:
+                block, room = xxhash.xxh3_64(), HASHED_BLOCK
+    if room < HASHED_BLOCK or not found:
         found.append(block.hexdigest())
     return "xxh3:" + ".".join(found)
 
 
-def _chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
+def _memory_chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
     """The bytes, some at a time, so that no page of a file is kept."""
     for piece in pieces:
         if isinstance(piece, bytes) or piece.source.descriptor < 0:
             yield memoryview(piece_bytes(piece))
         else:
-            yield from _mapped(piece) if mapped.BEFORE_MAPPING else _copied(piece)
+            yield from _mapped(piece) if mapped.BEFORE_MAPPING else _read_chunks(piece)
 
 
 def _mapped(span: Span) -> Iterator[memoryview]:
@@ -55,18 +55,18 @@ def _mapped(span: Span) -> Iterator[memoryview]:
     data = span.source.data
     assert isinstance(data, mmap.mmap)
     with memoryview(data) as view:
-        for at in range(span.start, span.end, READ):
-            with view[at : min(at + READ, span.end)] as part:
+        for at in range(span.start, span.end, READ_AT_ONCE):
+            with view[at : min(at + READ_AT_ONCE, span.end)] as part:
                 yield part
                 page = at - at % mmap.PAGESIZE
                 data.madvise(mmap.MADV_DONTNEED, page, at - page + len(part))
 
 
-def _copied(span: Span) -> Iterator[memoryview]:
+def _read_chunks(span: Span) -> Iterator[memoryview]:
     """Bytes of a file, read. Raises ModelError where it is cut short."""
-    buffer, at = memoryview(bytearray(READ)), span.start
+    buffer, at = memoryview(bytearray(READ_AT_ONCE)), span.start
     while at < span.end:
-        room = buffer[: min(READ, span.end - at)]
+        room = buffer[: min(READ_AT_ONCE, span.end - at)]
         if not (count := os.preadv(span.source.descriptor, [room], at)):
             raise ModelError(CHANGED)
         yield room[:count]

@@ -84,7 +84,7 @@ def open_graphs(
     if container.path:
         outer = [Field(0, BYTES, 0, 0, len(source.data))]
         for number in container.path[:-1]:
-            outer = [part for one in outer for part in _parts(source, one, number)]
+            outer = [part for one in outer for part in _fields_numbered(source, one, number)]
         return [_open_meta(source, one, progress) for one in outer]
     return [ModelGraph.open(source, 0, len(source.data), progress)]
 
@@ -92,17 +92,17 @@ def open_graphs(
 def _open_meta(source: Source, meta: Field, progress: Progress | None) -> ModelGraph:
     from graphpatch.control_flow.extended import has_contexts
 
-    graphs = _parts(source, meta, GRAPH_DEF)
+    graphs = _fields_numbered(source, meta, GRAPH_DEF)
     if len(graphs) != 1:
         raise ModelError(f"a MetaGraphDef holds {len(graphs)} GraphDefs; it must hold one")
     graph = ModelGraph.open(source, graphs[0].value, graphs[0].end, progress)
-    infos = _parts(source, meta, META_INFO)
-    tags = [tag for info in infos for tag in _parts(source, info, TAGS)]
+    infos = _fields_numbered(source, meta, META_INFO)
+    tags = [tag for info in infos for tag in _fields_numbered(source, info, TAGS)]
     graph.around = ContainerFacts(
         meta,
         ",".join(utf8(source.data, tag.value, tag.end) for tag in tags),
         has_contexts(source, meta),
-        is_object_based=bool(_parts(source, meta, OBJECT_GRAPH)),
+        is_object_based=bool(_fields_numbered(source, meta, OBJECT_GRAPH)),
     )
     return graph
 
@@ -128,12 +128,12 @@ def meta_pieces(
         # An empty meta_info_def, then the GraphDef: all that import_meta_graph needs.
         return [*enclosed(META_INFO, []), *enclosed(GRAPH_DEF, graph_pieces(graph)), more]
     whole = Field(0, BYTES, 0, 0, len(source.data))
-    metas = _parts(source, whole, 2) if container is SAVED else [whole]
+    metas = _fields_numbered(source, whole, 2) if container is SAVED else [whole]
     holding = next(one for one in metas if one.value <= graph.start < one.end)
     return _level(source, holding, META.path, {graph.start: (graph, more)})
 
 
-def _parts(source: Source, outer: Field, number: int) -> list[Field]:
+def _fields_numbered(source: Source, outer: Field, number: int) -> list[Field]:
     parts = fields(source.data, outer.value, outer.end)
     return [part for part in parts if part.holds(number)]
 
@@ -149,7 +149,7 @@ def _level(
     from graphpatch.control_flow.extended import context_replacements
 
     replacements, more = [], b""
-    for part in _parts(source, outer, path[0]):
+    for part in _fields_numbered(source, outer, path[0]):
         pieces = reframed(source, part.start, _level(source, part, path[1:], graphs))
         replacements.append(Replacement(part.start, part.end, pieces))
         if len(path) == 1:
@@ -165,11 +165,11 @@ def _object_graph(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Re
     gone = graph.undone.functions if graph.undone is not None else frozenset()
     if not graph.around.is_object_based or not (graph.restored or gone):
         return
-    from graphpatch.formats.object_graph import additions, without_functions
+    from graphpatch.formats.object_graph import objects_to_add, without_functions
 
-    (part,) = _parts(source, meta, OBJECT_GRAPH)
+    (part,) = _fields_numbered(source, meta, OBJECT_GRAPH)
     left, count = without_functions(source, part, gone)
-    added = additions(graph.restored, count).SerializeToString(deterministic=True)
+    added = objects_to_add(graph.restored, count).SerializeToString(deterministic=True)
     pieces = reframed(source, part.start, [*left, added] if added else left)
     yield Replacement(part.start, part.end, pieces)
 

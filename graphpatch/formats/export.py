@@ -41,7 +41,7 @@ class ExportedTensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Exported:
+class ExportedGraph:
     """The function that a graph becomes."""
 
     graph: ModelGraph
@@ -50,14 +50,14 @@ class Exported:
     part: Part
 
 
-def exported(graph: ModelGraph, export: Export) -> Exported:
+def exported(graph: ModelGraph, export: Export) -> ExportedGraph:
     """The function from the inputs to the outputs.
 
     Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
     no input, or the graph holds what a function cannot: variables, tables, v1 loops.
     """
-    given = [_parsed(graph.main, text) for text in export.inputs]
-    asked = [_parsed(graph.main, text) for text in export.outputs]
+    given = [_checked_tensor(graph.main, text) for text in export.inputs]
+    asked = [_checked_tensor(graph.main, text) for text in export.outputs]
     twice = [text for text in {*given, *asked} if given.count(text) + asked.count(text) > 1]
     if twice:
         raise OutputError(f"{twice[0]} is named twice among the inputs and outputs")
@@ -65,22 +65,22 @@ def exported(graph: ModelGraph, export: Export) -> Exported:
     _check_fed(part)
     taken = {Node(graph.main, index).name for index in part.indices}
     inputs, outputs = (
-        _sorted(_arguments(graph, given, taken)),
-        _sorted(_arguments(graph, asked, set())),
+        _sorted_by_argument(_named_arguments(graph, given, taken)),
+        _sorted_by_argument(_named_arguments(graph, asked, set())),
     )
     part = part.naming({one.tensor: one.argument.name for one in inputs})
-    return Exported(graph, inputs, outputs, part)
+    return ExportedGraph(graph, inputs, outputs, part)
 
 
-def _sorted(tensors: Iterable[ExportedTensor]) -> tuple[ExportedTensor, ...]:
+def _sorted_by_argument(tensors: Iterable[ExportedTensor]) -> tuple[ExportedTensor, ...]:
     """As TensorFlow goes through a dict: arguments by name, not in the order of the user."""
     return tuple(sorted(tensors, key=lambda one: one.argument.name))
 
 
-def export_notes(found: Exported) -> list[str]:
+def export_notes(found: ExportedGraph) -> list[str]:
     """What whoever exports a graph should know: what is left out, or goes by another name."""
     said = []
-    if left := _left_out(found):
+    if left := _unneeded_ops(found):
         some = short([str(node) for node in left], 1)
         said.append(f"{some}: patched, but the outputs do not need it: it is left out")
     read = {str(names.parse(text)) for text in found.part.read()}
@@ -95,13 +95,13 @@ def export_notes(found: Exported) -> list[str]:
     return said
 
 
-def _left_out(found: Exported) -> list[Node]:
+def _unneeded_ops(found: ExportedGraph) -> list[Node]:
     """The ops that rules touched, and that the outputs do not need."""
     there = set(found.part.indices)
     return [node for node in provenance.touched(found.graph.main) if node.index not in there]
 
 
-def _parsed(body: Body, text: str) -> str:
+def _checked_tensor(body: Body, text: str) -> str:
     """One spelling of a tensor: `x` for `x:0`."""
     if not re.fullmatch(r"[^:^]+(:\d+)?", text):
         raise OutputError(f"{text!r} is not the name of a tensor: that is an op's, or op:1")
@@ -146,7 +146,7 @@ def _is_held(node: Node) -> bool:
     return any(arg.is_ref or arg.dtype == "resource" for arg in node.outputs or ())
 
 
-def _arguments(
+def _named_arguments(
     graph: ModelGraph, tensors: Sequence[str], taken: set[str]
 ) -> Iterator[ExportedTensor]:
     """Each tensor under a name that Python takes as that of an argument."""

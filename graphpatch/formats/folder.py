@@ -16,7 +16,7 @@ def regular_files(folder: Path) -> Iterator[Path]:
     A link counts as the file or folder that it leads to within the folder. Raises ModelError for
     one that leads out of it, and for pipes and devices, which have no end.
     """
-    yield from _below(folder, Path(os.path.realpath(folder)), ())
+    yield from _files_below(folder, Path(os.path.realpath(folder)), ())
 
 
 def refuse_odd_files(folder: Path) -> None:
@@ -25,7 +25,7 @@ def refuse_odd_files(folder: Path) -> None:
         pass
 
 
-def _below(folder: Path, root: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+def _files_below(folder: Path, root: Path, above: tuple[Path, ...]) -> Iterator[Path]:
     real = Path(os.path.realpath(folder))
     if real in above:
         raise ModelError(f"{folder} is a link to a folder that holds it")
@@ -34,7 +34,7 @@ def _below(folder: Path, root: Path, above: tuple[Path, ...]) -> Iterator[Path]:
             _refuse_outside(path, root)
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            yield from _below(path, root, (*above, real))
+            yield from _files_below(path, root, (*above, real))
         elif stat.S_ISREG(mode):
             yield path
         else:

@@ -29,13 +29,13 @@ SUFFIXES = frozenset(
 
 Bytes = bytes | mmap.mmap
 
-_EXPORT = (
+_EXPORT_ADVICE = (
     "write a SavedModel of it and name that folder: "
     "keras.models.load_model({name!r}).export({stem!r}); "
     "with tf_keras: tf.saved_model.save(tf_keras.models.load_model({name!r}), {stem!r})"
 )
-_KERAS = f"a Keras model, which holds layers and no graph; {_EXPORT}"
-_KERAS_HDF5 = f"a Keras model in HDF5, which holds layers and no graph; {_EXPORT}"
+_KERAS = f"a Keras model, which holds layers and no graph; {_EXPORT_ADVICE}"
+_KERAS_HDF5 = f"a Keras model in HDF5, which holds layers and no graph; {_EXPORT_ADVICE}"
 _WEIGHTS = (
     "an HDF5 file without a Keras model; if it holds weights, build the model in Python, call "
     "model.load_weights({name!r}) and model.export({stem!r}), and name the folder {stem}"
@@ -98,8 +98,8 @@ def foreign_file(name: str, data: Bytes) -> str:
     """What a file is that TensorFlow did not write, and what to do; nothing for any other file."""
     for start, says in FIRST_BYTES:
         if data[: len(start)] == start:
-            return _said(says, name)
-    return next((_said(says, name) for test, says in TESTS if test(data)), "")
+            return _filled_in(says, name)
+    return next((_filled_in(says, name) for test, says in TESTS if test(data)), "")
 
 
 def told_by_name(name: str) -> str:
@@ -148,6 +148,6 @@ def _nearest(path: Path) -> str:
     return f"; nearest: {', '.join(found)}" if found else ""
 
 
-def _said(says: str, name: str) -> str:
+def _filled_in(says: str, name: str) -> str:
     stem = name.rpartition(".")[0] or f"{name}_saved_model"
     return says.format(name=name, stem=stem)

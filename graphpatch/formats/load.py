@@ -9,9 +9,9 @@ from pathlib import Path
 from graphpatch.arguments import check_progress
 from graphpatch.errors import ModelError
 from graphpatch.formats.foreign import not_there
-from graphpatch.formats.given import ModelLike, in_memory
+from graphpatch.formats.from_bytes import opened_at
 from graphpatch.formats.model import Model
-from graphpatch.formats.opened import opened_at
+from graphpatch.formats.model_like import ModelLike, in_memory
 from graphpatch.formats.target import FILES
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source, map_file

@@ -10,9 +10,9 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.above import FromAbove
 from graphpatch.errors import ModelError
+from graphpatch.formats.from_bytes import opened
 from graphpatch.formats.model import Model
-from graphpatch.formats.opened import opened
-from graphpatch.formats.sizes import as_message
+from graphpatch.formats.size_limit import as_message
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import piece_bytes
@@ -23,7 +23,7 @@ tensorflow_class: FromAbove[[str], Any] = FromAbove("tensorflow_class")
 def graph_def(model: Model, tags: str = "") -> Any:
     """The GraphDef of a model's graph."""
     try:
-        return as_message(_class("GraphDef"), graph_pieces(_chosen(model, tags)[1]))
+        return as_message(_class("GraphDef"), graph_pieces(_graph_to_write(model, tags)[1]))
     except ModelError as error:
         raise ModelError(f"{model.path}: {error}") from error
 
@@ -31,7 +31,7 @@ def graph_def(model: Model, tags: str = "") -> Any:
 def meta_graph_def(model: Model, tags: str = "") -> Any:
     """The MetaGraphDef of a model's graph, with the contexts of v1 loops and branches."""
     try:
-        whole, graph = _chosen(model, tags)
+        whole, graph = _graph_to_write(model, tags)
         return as_message(_class("MetaGraphDef"), whole.meta_graph(graph))
     except ModelError as error:
         raise ModelError(f"{model.path}: {error}") from error
@@ -46,7 +46,7 @@ def graph_with_tags(model: Model, tags: str) -> ModelGraph:
     raise ModelError(f"`tags` must choose one of its MetaGraphDefs: {there}")
 
 
-def _chosen(model: Model, tags: str) -> tuple[Model, ModelGraph]:
+def _graph_to_write(model: Model, tags: str) -> tuple[Model, ModelGraph]:
     """The graph as it would be written: one that is exported becomes another when it is."""
     if model.export is not None:
         model = opened(b"".join(map(piece_bytes, model.pieces())), model.path)

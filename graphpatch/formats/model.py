@@ -31,7 +31,7 @@ from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import Piece, Source
 
 if TYPE_CHECKING:
-    from graphpatch.formats.export import Exported
+    from graphpatch.formats.export import ExportedGraph
 
 MESSAGE = "saved_model.pb"
 
@@ -59,7 +59,7 @@ class Model:
     files: Mapping[str, bytes] = field(default_factory=dict)  # written into a SavedModel's folder
     live: bool = False  # rules go back into its live graph, which TensorFlow writes in its own way
     in_memory: bool = False  # read from no file: `path` is what messages call it
-    _function: Exported | None = field(default=None, init=False)
+    _function: ExportedGraph | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         return f"<Model: {self.path}, a {self.format} of {self.node_count:,} nodes>"
@@ -99,7 +99,7 @@ class Model:
         if self.export is not None:
             from graphpatch.formats import new_saved_model
 
-            return new_saved_model.pieces(self.function(self.export))
+            return new_saved_model.saved_model_pieces(self.function(self.export))
         ready = [one[:2] for one in self._ready()]
         return container_pieces(self.source, self.container, ready)
 
@@ -117,7 +117,7 @@ class Model:
             ready = with_contexts(graph) if rebuild else _ready(graph)[:2]
         return meta_pieces(self.source, self.container, *ready)
 
-    def function(self, export: Export) -> Exported:
+    def function(self, export: Export) -> ExportedGraph:
         """The function that its main graph becomes; asked for when all rules have been applied.
 
         Raises OutputError where it cannot be one.

@@ -13,8 +13,8 @@ from tensorboard.compat.proto.saved_object_graph_pb2 import SavedObjectGraph
 from tensorboard.compat.proto.struct_pb2 import StructuredValue
 
 from graphpatch import opdefs
-from graphpatch.formats.export import Exported, ExportedTensor
-from graphpatch.formats.object_graph import additions, arguments, dict_value, spec
+from graphpatch.formats.export import ExportedGraph, ExportedTensor
+from graphpatch.formats.object_graph import arguments_spec, dict_value, objects_to_add, tensor_spec
 from graphpatch.graph import attrs
 from graphpatch.graph.emit import library_pieces
 from graphpatch.graph.op_types import PLACEHOLDER, STATEFUL_CALL
@@ -39,7 +39,7 @@ CHECKPOINT = {
 }
 
 
-def pieces(found: Exported) -> list[Piece]:
+def saved_model_pieces(found: ExportedGraph) -> list[Piece]:
     """The SavedModel message; large constants stay spans of the graph's own file."""
     graph = found.graph
     name = fresh("forward", graph.library.signatures)
@@ -54,7 +54,7 @@ def pieces(found: Exported) -> list[Piece]:
         info = meta.signature_def[SIGNATURE].outputs[tensor.argument.name]
         info.CopyFrom(_info(f"{STATEFUL_CALL}_{place}:0", tensor))
     objects = object_graph(found, name)
-    objects.MergeFrom(additions(graph.restored, len(objects.nodes)))
+    objects.MergeFrom(objects_to_add(graph.restored, len(objects.nodes)))
     meta.object_graph_def.CopyFrom(objects)
     library = [*library_pieces(graph), *enclosed(2, enclosed(1, _function_def(found, name)))]
     graph_def = [_main(found, name).SerializeToString(deterministic=True), *library]
@@ -62,7 +62,7 @@ def pieces(found: Exported) -> list[Piece]:
     return [SCHEMA_VERSION, *enclosed(2, [*enclosed(2, graph_def), rest])]
 
 
-def object_graph(found: Exported, name: str) -> SavedObjectGraph:
+def object_graph(found: ExportedGraph, name: str) -> SavedObjectGraph:
     """A root that can be called, with the function as its signature too."""
     objects = SavedObjectGraph()
     root, signatures, function = (objects.nodes.add() for _ in range(3))
@@ -78,20 +78,20 @@ def object_graph(found: Exported, name: str) -> SavedObjectGraph:
     # Several go by name: their order here is not the one that the user gave.
     function.bare_concrete_function.allowed_positional_arguments = int(len(words) == 1)
     concrete = objects.concrete_functions[name]
-    concrete.canonicalized_input_signature.CopyFrom(arguments([], _specs(found.inputs)))
+    concrete.canonicalized_input_signature.CopyFrom(arguments_spec([], _specs(found.inputs)))
     concrete.output_signature.CopyFrom(dict_value(_specs(found.outputs)))
     return objects
 
 
 def _specs(tensors: Iterable[ExportedTensor]) -> dict[str, StructuredValue]:
-    return {one.argument.name: spec(one.argument, one.shape) for one in tensors}
+    return {one.argument.name: tensor_spec(one.argument, one.shape) for one in tensors}
 
 
 def _info(name: str, tensor: ExportedTensor) -> TensorInfo:
     return TensorInfo(name=name, dtype=tensor.argument.type, tensor_shape=tensor.shape)
 
 
-def _main(found: Exported, name: str) -> GraphDef:
+def _main(found: ExportedGraph, name: str) -> GraphDef:
     """The main graph, for a Session: placeholders, a call of the function, and its outputs.
 
     They refuse gradients: those of the function are for a tape, and a Session would optimise the
@@ -116,7 +116,7 @@ def _main(found: Exported, name: str) -> GraphDef:
     return main
 
 
-def _function_def(found: Exported, name: str) -> list[Piece]:
+def _function_def(found: ExportedGraph, name: str) -> list[Piece]:
     """The FunctionDef."""
     signature = OpDef(name=name, is_stateful=True)
     signature.input_arg.extend(one.argument for one in found.inputs)

@@ -36,18 +36,18 @@ REGISTERED = 3  # the field of FunctionDefLibrary
 
 def held_gradients(model: Model) -> list[dict[str, frozenset[int]]]:
     """Of each graph: by key, the input slots into which the gradient flows. A GraphDef has none."""
-    return [_held(graph) for graph in model.graphs]
+    return [_held_by_key(graph) for graph in model.graphs]
 
 
-def _held(graph: ModelGraph) -> dict[str, frozenset[int]]:
+def _held_by_key(graph: ModelGraph) -> dict[str, frozenset[int]]:
     if not graph.around.is_object_based:
         return {}
-    results = _results(graph)
-    found = {key: results[name] for key, name in _registered(graph) if name in results}
+    results = _restored_results(graph)
+    found = {key: results[name] for key, name in _registered_gradients(graph) if name in results}
     return found | {one.key: _flowing(one.results) for one in graph.restored}
 
 
-def _registered(graph: ModelGraph) -> Iterator[tuple[str, str]]:
+def _registered_gradients(graph: ModelGraph) -> Iterator[tuple[str, str]]:
     """The keys of the file's library, each with the name of the function."""
     data = graph.source.data
     for library in (part for part in graph.others if part.holds(LIBRARY)):
@@ -57,7 +57,7 @@ def _registered(graph: ModelGraph) -> Iterator[tuple[str, str]]:
                 yield held.registered_op_type, held.gradient_func
 
 
-def _results(graph: ModelGraph) -> Mapping[str, frozenset[int]]:
+def _restored_results(graph: ModelGraph) -> Mapping[str, frozenset[int]]:
     """By function that is restored: the places of a result that are not None."""
     meta, data = graph.around.meta, graph.source.data
     found: dict[str, frozenset[int]] = {}
@@ -83,7 +83,7 @@ def _flowing(results: tuple[str, ...] | list[str]) -> frozenset[int]:
 NODES, FUNCTIONS = 1, 2
 
 
-def additions(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
+def objects_to_add(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
     """What an object graph of `count` objects needs besides, so that these are restored.
 
     Protobuf merges it with the object graph that it is written behind. Each function is an object
@@ -101,7 +101,7 @@ def additions(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
         function.bound_inputs.extend(bound)
         called = found.nodes.add().bare_concrete_function
         called.concrete_function_name = gradient.name
-        called.argument_keywords.extend(arg.name for arg in _upstream(gradient))
+        called.argument_keywords.extend(arg.name for arg in _upstream_args(gradient))
         called.allowed_positional_arguments = len(called.argument_keywords)
     return found
 
@@ -118,7 +118,7 @@ def without_functions(
     concrete = {part: _concrete(source, part) for part in parts if part.holds(FUNCTIONS)}
     cut = {part for part, (name, _) in concrete.items() if name in functions}
     gone = {bound for part in cut for bound in concrete[part][1].bound_inputs}
-    gone |= {at for at, part in enumerate(nodes) if _called(source, part) in functions}
+    gone |= {at for at, part in enumerate(nodes) if _function_name(source, part) in functions}
     lost = sorted(gone)
     out = [Replacement(part.start, part.end, []) for part in cut]
     out += [Replacement(nodes[at].start, nodes[at].end, []) for at in lost if at < len(nodes)]
@@ -139,14 +139,14 @@ def _concrete(source: Source, part: Field) -> tuple[str, SavedConcreteFunction]:
     return name, function
 
 
-def _called(source: Source, part: Field) -> str:
+def _function_name(source: Source, part: Field) -> str:
     """The function that an object is; empty where it is something else."""
     node = message(SavedObject, source.data[part.value : part.end])
     name: str = node.bare_concrete_function.concrete_function_name
     return name
 
 
-def _upstream(gradient: Restored) -> Sequence[OpDef.ArgDef]:
+def _upstream_args(gradient: Restored) -> Sequence[OpDef.ArgDef]:
     """The arguments that are not captured: the upstream gradients."""
     args: Sequence[OpDef.ArgDef] = gradient.function.signature.input_arg
     return args[: len(args) - len(gradient.captured)]
@@ -155,16 +155,18 @@ def _upstream(gradient: Restored) -> Sequence[OpDef.ArgDef]:
 def _called_gradient(gradient: Restored) -> SavedConcreteFunction:
     """The function as it is called: with the upstream gradients, for a list of gradients."""
     signature = gradient.function.signature
-    given = [_spec(arg.name, arg.type) for arg in _upstream(gradient)]
+    given = [_argument_spec(arg.name, arg.type) for arg in _upstream_args(gradient)]
     types = {arg.name: arg.type for arg in signature.output_arg}
-    results = [_spec(name, types[name]) if name else _none() for name in gradient.results]
+    results = [
+        _argument_spec(name, types[name]) if name else _none_spec() for name in gradient.results
+    ]
     return SavedConcreteFunction(
-        canonicalized_input_signature=arguments(given, {}),
-        output_signature=_list(results),
+        canonicalized_input_signature=arguments_spec(given, {}),
+        output_signature=_list_spec(results),
     )
 
 
-def arguments(
+def arguments_spec(
     positional: Sequence[StructuredValue], by_name: Mapping[str, StructuredValue]
 ) -> StructuredValue:
     """The arguments of a function: ((...), {...})."""
@@ -184,23 +186,23 @@ def dict_value(values: Mapping[str, StructuredValue]) -> StructuredValue:
     return found
 
 
-def spec(argument: OpDef.ArgDef, shape: TensorShapeProto) -> StructuredValue:
+def tensor_spec(argument: OpDef.ArgDef, shape: TensorShapeProto) -> StructuredValue:
     """A tensor of this name, dtype and shape."""
     value = TensorSpecProto(name=argument.name, dtype=argument.type, shape=shape)
     return StructuredValue(tensor_spec_value=value)
 
 
-def _spec(name: str, dtype: int) -> StructuredValue:
-    return spec(OpDef.ArgDef(name=name, type=dtype), TensorShapeProto(unknown_rank=True))
+def _argument_spec(name: str, dtype: int) -> StructuredValue:
+    return tensor_spec(OpDef.ArgDef(name=name, type=dtype), TensorShapeProto(unknown_rank=True))
 
 
-def _list(values: Sequence[StructuredValue]) -> StructuredValue:
+def _list_spec(values: Sequence[StructuredValue]) -> StructuredValue:
     found = StructuredValue()
     found.list_value.values.extend(values)
     return found
 
 
-def _none() -> StructuredValue:
+def _none_spec() -> StructuredValue:
     found = StructuredValue()
     found.none_value.SetInParent()
     return found

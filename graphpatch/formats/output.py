@@ -73,7 +73,7 @@ def _renameat2() -> Callable[..., int] | None:
 KERNEL = 1 << 16  # bytes from which on a span is copied inside the kernel
 BUFFER = 1 << 20
 NOT_IN_KERNEL = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}
-CHUNK = 1 << 26  # bytes a copy in the kernel moves at once, between two reports of progress
+COPIED_CHUNK = 1 << 26  # bytes a copy in the kernel moves at once, between two reports of progress
 
 
 def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = None) -> None:
@@ -214,7 +214,7 @@ def write_pieces(
         done += _write_all(descriptor, buffer)
         buffer.clear()
         if isinstance(piece, Span) and piece.end - piece.start >= KERNEL:
-            for part in _chunks(piece):
+            for part in _span_chunks(piece):
                 _copy_span(descriptor, part)
             done += piece.end - piece.start
         if progress is not None:
@@ -225,9 +225,9 @@ def write_pieces(
     refuse_changed({piece.source for piece in pieces if isinstance(piece, Span)})
 
 
-def _chunks(span: Span) -> Iterator[Span]:
-    for start in range(span.start, span.end, CHUNK):
-        yield Span(span.source, start, min(start + CHUNK, span.end))
+def _span_chunks(span: Span) -> Iterator[Span]:
+    for start in range(span.start, span.end, COPIED_CHUNK):
+        yield Span(span.source, start, min(start + COPIED_CHUNK, span.end))
 
 
 def _write_all(descriptor: int, data: bytes | bytearray | memoryview) -> int:

@@ -60,7 +60,7 @@ def parse_text(data: bytes) -> tuple[bytes, Container]:
     except UnicodeDecodeError as error:
         raise ModelError(f"neither a protobuf nor UTF-8 text (byte {error.start})") from None
     container = _recognise(text)
-    whole = _message_class(container)()
+    whole = _container_class(container)()
     try:
         text_format.Parse(text, whole)
     except text_format.ParseError as error:
@@ -85,7 +85,7 @@ def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
 
     Raises OutputError where it holds fields that we don't know: text has no names for them.
     """
-    whole: Message = message(_message_class(container), b"".join(map(piece_bytes, pieces)))
+    whole: Message = message(_container_class(container), b"".join(map(piece_bytes, pieces)))
     size = whole.ByteSize()
     whole.DiscardUnknownFields()
     if whole.ByteSize() != size:
@@ -99,7 +99,7 @@ def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
 def newer_fields(pieces: Sequence[Piece], container: Container) -> list[str]:
     """The fields in a container that TensorFlow 2.4 has no names for, and so refuses in text."""
     found: set[str] = set()
-    _collect(message(_message_class(container), b"".join(map(piece_bytes, pieces))), found)
+    _collect(message(_container_class(container), b"".join(map(piece_bytes, pieces))), found)
     return [name for name in NEWER if name in found]
 
 
@@ -117,7 +117,7 @@ def _collect(part: Message, found: set[str]) -> None:
 
 def canonical(pieces: Sequence[Piece], container: Container) -> bytes:
     """The message in the one encoding in which `parse` gives it, whatever wrote it."""
-    whole: Message = message(_message_class(container), b"".join(map(piece_bytes, pieces)))
+    whole: Message = message(_container_class(container), b"".join(map(piece_bytes, pieces)))
     return bytes(whole.SerializeToString(deterministic=True))
 
 
@@ -136,7 +136,7 @@ def _recognise(text: str) -> Container:
 
 
 @functools.cache
-def _saved_model() -> Any:
+def _saved_model_class() -> Any:
     """SavedModel, which tensorboard does not carry: its version and its MetaGraphDefs."""
     file = descriptor_pb2.FileDescriptorProto(
         name="graphpatch/saved_model.proto", package="graphpatch", syntax="proto3"
@@ -151,7 +151,7 @@ def _saved_model() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("graphpatch.SavedModel"))
 
 
-def _message_class(container: Container) -> Any:
+def _container_class(container: Container) -> Any:
     if container is SAVED:
-        return _saved_model()
+        return _saved_model_class()
     return MetaGraphDef if container is META else GraphDef

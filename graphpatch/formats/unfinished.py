@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 LOCKS = os.name == "posix"  # elsewhere nothing is swept
-LONGEST = 200  # bytes of a name that are kept; file systems take 255 with what is added
+LONGEST_NAME = 200  # bytes of a name that are kept; file systems take 255 with what is added
 LEFT = re.compile(r"\.(.+)\.([0-9a-f]{12}|\d+)\.(tmp|old)", re.S)
 MINE: set[Path] = set()
 """What this process has not finished."""
@@ -29,11 +29,11 @@ def unfinished_name(path: Path, ending: str) -> Path:
 def _stem(name: str) -> str:
     """The name, or of a long one the start and a hash of it."""
     raw = os.fsencode(name)
-    if len(raw) <= LONGEST:
+    if len(raw) <= LONGEST_NAME:
         return name
     import hashlib
 
-    return os.fsdecode(raw[:LONGEST]) + "~" + hashlib.sha256(raw).hexdigest()[:12]
+    return os.fsdecode(raw[:LONGEST_NAME]) + "~" + hashlib.sha256(raw).hexdigest()[:12]
 
 
 @contextlib.contextmanager
@@ -85,10 +85,10 @@ def sweep(targets: Iterable[str | Path]) -> None:
             for entry in os.scandir(folder):
                 found = LEFT.fullmatch(entry.name) if entry.name.startswith(".") else None
                 if found is not None and found[1] in known and not entry.is_symlink():
-                    _end(Path(entry.path), known[found[1]], found[3])
+                    _end_unfinished(Path(entry.path), known[found[1]], found[3])
 
 
-def _end(left: Path, path: Path, kind: str) -> None:
+def _end_unfinished(left: Path, path: Path, kind: str) -> None:
     import fcntl
 
     with contextlib.suppress(OSError):  # in use, or not ours to take away: it is in nobody's way

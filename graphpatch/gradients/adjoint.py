@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from graphpatch.gradients import recipes
+from graphpatch.gradients import op_sequences
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape, broadcast_together
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.functions import SINGLE
-from graphpatch.gradients.linear import linear_inputs_of
+from graphpatch.gradients.linear_in_dy import linear_inputs_of
 from graphpatch.gradients.program import Program, Step, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, BroadcastShape, joint
 from graphpatch.gradients.signature import Signature
 
 DY, Y = "dy0", "y0"
@@ -43,7 +43,7 @@ class Adjoint(msgspec.Struct, eq=False):
         for number in sorted(self.linear):
             step = self.program.steps[number]
             if step.op_type in JOINED:
-                self.shapes[number] = joint(*map(self.shape, step.tensors))
+                self.shapes[number] = broadcast_together(*map(self.shape, step.tensors))
 
     def shape(self, value: Value) -> BroadcastShape:
         """What is known of the shape of a value."""
@@ -116,7 +116,7 @@ class Adjoint(msgspec.Struct, eq=False):
     def summed(self, came: Value, value: Value) -> Value:
         """What came, summed to the shape of a value that broadcasts to it."""
         program, shape = self.program, self.shape(value)
-        return recipes.sum_to(program, came, self.sizes(value), program.shape_of(came), shape)
+        return op_sequences.sum_to(program, came, self.sizes(value), program.shape_of(came), shape)
 
     def sizes(self, value: Value) -> Value:
         """The sizes of a value that is linear in dy, without its numbers where that can be had."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from graphpatch.gradients import along
 from graphpatch.gradients.adjoint import Adjoint, Back
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN
 from graphpatch.gradients.program import Step, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 
 
 def _step_op(adjoint: Adjoint, step: Step, op_type: str, *inputs: Value) -> Value:
@@ -58,7 +58,7 @@ def _by_filter(convolution: str, by_input: str) -> Back:
     return back
 
 
-def _bias(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
+def _bias_add_adjoint(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     return came if place == 0 else _step_op(adjoint, step, "BiasAddGrad", came)
 
 
@@ -131,7 +131,7 @@ OF_OPS: Mapping[str, Back] = {
     "DepthwiseConv2dNativeBackpropFilter": _by_filter(
         "DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput"
     ),
-    "BiasAdd": _bias,
+    "BiasAdd": _bias_add_adjoint,
     "BiasAddGrad": _bias_gradient,
     "AvgPool": _average,
     "AvgPoolGrad": _average_gradient,

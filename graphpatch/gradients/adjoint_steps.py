@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphpatch.gradients import recipes
+from graphpatch.gradients import op_sequences
 from graphpatch.gradients.adjoint import Adjoint, Back
 from graphpatch.gradients.adjoint_ops import OF_OPS
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, broadcast_together
 from graphpatch.gradients.program import Step, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, joint
 
 
 def _unchanged(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
@@ -28,7 +28,7 @@ def _elementwise(build: Back) -> Back:
 
     def back(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
         tensors = list(step.tensors)
-        whole = joint(*map(adjoint.shape, tensors))
+        whole = broadcast_together(*map(adjoint.shape, tensors))
         return adjoint.elementwise(build(adjoint, step, came, place), tensors[place], whole)
 
     return back
@@ -38,7 +38,7 @@ def _difference(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     return came if place == 0 else adjoint.program.op("Neg", came)
 
 
-def _product(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
+def _mul_adjoint(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     other = list(step.tensors)[1 - place]
     return adjoint.program.op("Mul", came, adjoint.fixed(other), shape=came.shape)
 
@@ -76,7 +76,7 @@ def _transpose(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     return adjoint.program.op("Transpose", came, order, shape=UNKNOWN)
 
 
-def _matmul(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
+def _matmul_adjoint(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     """Of C = A B with A, B as `adj_x`, `adj_y` say; the axes before the last two are summed."""
     program, attrs, (a, b) = adjoint.program, dict(step.attrs), step.tensors
     adj_x, adj_y = bool(attrs["adj_x"]), bool(attrs["adj_y"])
@@ -87,7 +87,7 @@ def _matmul(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     else:
         left, right = (came, other) if adj_y else (other, came)
         flags = (True, adj_x) if adj_y else (not adj_x, False)
-    return adjoint.summed(recipes.matmul(program, left, right, *flags), value)
+    return adjoint.summed(op_sequences.matmul(program, left, right, *flags), value)
 
 
 BACK: Mapping[str, Back] = {
@@ -97,14 +97,14 @@ BACK: Mapping[str, Back] = {
     "Cast": _cast,
     "AddV2": _elementwise(_unchanged),
     "Sub": _elementwise(_difference),
-    "Mul": _elementwise(_product),
+    "Mul": _elementwise(_mul_adjoint),
     "RealDiv": _elementwise(_quotient),
     "SelectV2": _elementwise(_choice),
     "Sum": _sum,
     "Reshape": _reshape,
     "BroadcastTo": _repetition,
     "Transpose": _transpose,
-    "BatchMatMulV2": _matmul,
+    "BatchMatMulV2": _matmul_adjoint,
     **OF_OPS,
 }
 """What an op gives back to an input that it is linear in, of what came to its result."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN
 from graphpatch.gradients.program import Program, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 
 
 def span(program: Program, x: Value, axis: int, start: Value, stop: Value) -> Value:
@@ -51,7 +51,7 @@ def split(program: Program, x: Value, parts: int, index: int, axis: int = 0) -> 
         raise ValueError(f"index counts from 0 to {parts - 1}, and this is {index}")
     sizes, zero = program.shape_of(x), program.scalar(0, "int32")
     before = _until(program, sizes, axis)
-    after = [] if axis == -1 else [_from(program, sizes, axis + 1)]
+    after = [] if axis == -1 else [_sizes_from(program, sizes, axis + 1)]
     whole, count = span_of(program, sizes, axis, axis + 1), program.vector(parts)
     each = program.op("FloorDiv", whole, count, shape=UNKNOWN)
     target = _concatenated(program, (*before, count, each, *after), zero)
@@ -71,7 +71,7 @@ def _until(program: Program, sizes: Value, axis: int) -> list[Value]:
     return [program.op("StridedSlice", sizes, *ends, shape=UNKNOWN)]
 
 
-def _from(program: Program, sizes: Value, axis: int) -> Value:
+def _sizes_from(program: Program, sizes: Value, axis: int) -> Value:
     """The sizes from an axis on."""
     ends = (program.vector(axis), program.vector(0), program.vector(1))
     return program.op("StridedSlice", sizes, *ends, shape=UNKNOWN, end_mask=1)
@@ -84,7 +84,7 @@ def concat(program: Program, *tensors: Value, axis: int = 0) -> Value:
 
 def with_size(program: Program, x: Value, sizes: Value, axis: int, size: Value) -> Value:
     """X with these sizes, but for this one along an axis, a vector of one int32."""
-    after = [] if axis == -1 else [_from(program, sizes, axis + 1)]
+    after = [] if axis == -1 else [_sizes_from(program, sizes, axis + 1)]
     target = _concatenated(
         program, (*_until(program, sizes, axis), size, *after), program.scalar(0, "int32")
     )
@@ -96,7 +96,7 @@ def to_front(program: Program, sizes: Value, axis: int) -> Value:
     zero, one = program.scalar(0, "int32"), program.scalar(1, "int32")
     rank = program.op("Size", sizes, shape=SCALAR, out_type="int32")
     axes = program.op("Range", zero, rank, one, shape=UNKNOWN)
-    after = [] if axis == -1 else [_from(program, axes, axis + 1)]
+    after = [] if axis == -1 else [_sizes_from(program, axes, axis + 1)]
     this = span_of(program, axes, axis, axis + 1)
     return _concatenated(program, (this, *_until(program, axes, axis), *after), zero)
 
@@ -110,7 +110,7 @@ def quantile(program: Program, x: Value, q: float, from_axis: int = 0) -> Value:
     """The element at place floor(q * (n - 1)) of the n in order, along one axis of size 1 each."""
     sizes, zero = program.shape_of(x), program.scalar(0, "int32")
     lead = _until(program, sizes, from_axis)
-    rest = _from(program, sizes, from_axis)
+    rest = _sizes_from(program, sizes, from_axis)
     flat = _concatenated(program, (*lead, program.vector(-1)), zero)
     rows = program.op("Reshape", x, flat, shape=UNKNOWN)
     last = span_of(program, program.shape_of(rows), -1, 0)

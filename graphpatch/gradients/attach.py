@@ -20,9 +20,9 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functiondef_form import gradient_function
-from graphpatch.gradients.gradient import choose
+from graphpatch.gradients.gradient_program import choose
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Computed, Named
+from graphpatch.gradients.spec import Computed, LibraryGradient
 from graphpatch.graph.calls import NO_INLINE
 from graphpatch.names import op_of
 
@@ -33,7 +33,7 @@ GUARD = "guard"
 _GUARD_KEY = re.compile(rf"_[0-9a-f]{{8}}_{GUARD}_[a-z]+\d+$", re.ASCII)
 
 
-class Attached(msgspec.Struct, frozen=True, eq=False):
+class AttachedFunctions(msgspec.Struct, frozen=True, eq=False):
     """The functions for one gradient on one kind of op.
 
     `read` are the op's inputs that `attach` takes, in its order; `stopped` those of them that get
@@ -49,7 +49,9 @@ class Attached(msgspec.Struct, frozen=True, eq=False):
     library: tuple[FunctionDef, ...] = ()
 
 
-def attached(gradient: Computed, signature: Signature, kept: bool = False) -> Attached:
+def attached_functions(
+    gradient: Computed, signature: Signature, kept: bool = False
+) -> AttachedFunctions:
     """The functions that carry this gradient for an op of this signature.
 
     `kept`: calls of `attach` are never inlined, which costs the forward pass a call each.
@@ -66,37 +68,37 @@ def attached(gradient: Computed, signature: Signature, kept: bool = False) -> At
     ]
     inputs = [signature.inputs[place] for place in read]
     op = (signature.attrs, signature.same_shape, signature.op_type)
-    function = gradient_function("", formula, None, inputs, signature.outputs, *op)
+    function = gradient_function("", formula, inputs, signature.outputs, *op)
     given = {name: name for name, _ in signature.outputs}
     stopped = frozenset(read) - flowing
-    return pair(_label(gradient), function, given, tuple(read), stopped, kept)
+    return pair(_gradient_label(gradient), function, given, tuple(read), stopped, kept)
 
 
-def filtering(gradient: Computed, dtype: str, kept: bool = False) -> Attached:
+def filter_functions(gradient: Computed, dtype: str, kept: bool = False) -> AttachedFunctions:
     """The functions that filter what flows back through a tensor: `attach(x0)` gives on x0.
 
     Raises FormulaError where the formula does not suit one tensor of this dtype.
     """
     function = gradient_function(
-        "", gradient.formula, None, [("x0", dtype)], [("y0", dtype)], same_shape=True
+        "", gradient.formula, [("x0", dtype)], [("y0", dtype)], same_shape=True
     )
-    merge(function)
-    return pair(_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
+    merge_output_into_input(function)
+    return pair(_gradient_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
 
 
-def guarding(dtype: str) -> Attached:
+def guard_functions(dtype: str) -> AttachedFunctions:
     """The functions of `guard(x0)`, which gives on x0 and, in a Session, its gradient as it comes.
 
     Where a runtime drops GradientDefs, the gradient of its body raises. Nothing of it is left in
     the forward pass of a Session, as the body of `attach` does not read x.
     """
     one = ([("x0", dtype)], [("y0", dtype)])
-    function = gradient_function("", Formula.parse("dy"), None, *one, same_shape=True)
-    merge(function)
+    function = gradient_function("", Formula.parse("dy"), *one, same_shape=True)
+    merge_output_into_input(function)
     return pair(f"{GUARD}_{dtype}", function, {"y0": "x0"}, (0,), frozenset(), False)
 
 
-def guard_key(found: Attached, dtype: str) -> str:
+def guard_key(found: AttachedFunctions, dtype: str) -> str:
     """The key of a call of `guard` that goes with a call of `attach`.
 
     It tells the gradient: to register one gradient must not make the guards of others silent.
@@ -109,11 +111,11 @@ def is_guard(key: str) -> bool:
     return key.startswith(FUNCTION_PREFIX) and _GUARD_KEY.search(key) is not None
 
 
-def _label(gradient: Computed) -> str:
-    return gradient.name if isinstance(gradient, Named) else "formula"
+def _gradient_label(gradient: Computed) -> str:
+    return gradient.name if isinstance(gradient, LibraryGradient) else "formula"
 
 
-def merge(function: FunctionDef) -> None:
+def merge_output_into_input(function: FunctionDef) -> None:
     """Let x0 be y0 as well: of a filter both are the tensor, and nothing flows back to y0."""
     del function.ret["gy0"]
     for args, name in (
@@ -165,7 +167,7 @@ def pair(
     stopped: frozenset[int],
     kept: bool,
     library: tuple[FunctionDef, ...] = (),
-) -> Attached:
+) -> AttachedFunctions:
     """The gradient function under its name, with the `attach` that it belongs to.
 
     `given` says which argument each output of `attach` gives on; `name` is for people to read.
@@ -186,7 +188,9 @@ def pair(
         attach.signature.output_arg.add(name=f"out{place}", type=types[argument])
         attach.node_def.append(given_on(argument, types[argument], label))
         attach.ret[f"out{place}"] = f"{attach.node_def[-1].name}:output:0"
-    return Attached(attach, function, f"{FUNCTION_PREFIX}{label}_{content}", read, stopped, library)
+    return AttachedFunctions(
+        attach, function, f"{FUNCTION_PREFIX}{label}_{content}", read, stopped, library
+    )
 
 
 def given_on(argument: str, dtype: int, label: str) -> NodeDef:

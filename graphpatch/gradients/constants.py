@@ -26,7 +26,7 @@ LARGE_CONSTANT = 256
 
 _CODES = {"float16": "e", "float32": "f", "float64": "d", "int32": "i", "bool": "?"}
 
-_FIELDS = {
+_TENSOR_PROTO_FIELDS = {
     "float16": "half_val",
     "bfloat16": "half_val",
     "float32": "float_val",
@@ -60,7 +60,7 @@ class Constant(msgspec.Struct, frozen=True):
         """The TensorProto of this value."""
         proto = TensorProto(dtype=DTYPE_NUMBERS[self.dtype])
         proto.tensor_shape.SetInParent()
-        field = _FIELDS[self.dtype]
+        field = _TENSOR_PROTO_FIELDS[self.dtype]
         for size in self.shape:
             proto.tensor_shape.dim.add(size=size)
         if len(self.shape) > 1 or len(self.data) > LARGE_CONSTANT:
@@ -97,7 +97,7 @@ def tensor(value: ConstantTensor, dtype: str) -> Constant:
     return Constant(dtype, data, value.shape)
 
 
-def survives(value: float, dtype: str) -> bool:
+def survives_dtype(value: float, dtype: str) -> bool:
     """Whether a number stays what it is in this dtype, but for rounding: not 0, not infinite."""
     try:
         (rounded,) = scalar(value, dtype).numbers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphpatch.gradients.spec import Computed, Named
+from graphpatch.gradients.spec import Computed, LibraryGradient
 from graphpatch.opdefs import OpDef
 
 # TensorFlow's gradient of Identity is dy, that of Neg -dy, that of Sign zeros of the input's shape.
@@ -15,12 +15,12 @@ BUILT_IN = "built-in"
 """What a report says of a gradient that the file stores as the name of one of TensorFlow's own."""
 
 BUILT_IN_KEYS = {
-    Named("identity"): IDENTITY,
-    Named("straight_through"): IDENTITY,
-    Named("scale", (("factor", 1.0),)): IDENTITY,
-    Named("scale", (("factor", -1.0),)): NEG,
-    Named("reverse", (("strength", 1.0),)): NEG,
-    Named("zero"): ZERO,
+    LibraryGradient("identity"): IDENTITY,
+    LibraryGradient("straight_through"): IDENTITY,
+    LibraryGradient("scale", (("factor", 1.0),)): IDENTITY,
+    LibraryGradient("scale", (("factor", -1.0),)): NEG,
+    LibraryGradient("reverse", (("strength", 1.0),)): NEG,
+    LibraryGradient("zero"): ZERO,
 }
 
 
@@ -28,10 +28,9 @@ def built_in_key(gradient: Computed, op: OpDef | None) -> str | None:
     """The op type whose registered gradient is this one, of an op with one input and output."""
     if op is None or not _is_unary(op):
         return None
-    return BUILT_IN_KEYS.get(gradient) if isinstance(gradient, Named) else None
+    return BUILT_IN_KEYS.get(gradient) if isinstance(gradient, LibraryGradient) else None
 
 
 def _is_unary(op: OpDef) -> bool:
-    args = (*op.inputs, *op.outputs)
-    lists = any(arg.number_attr or arg.type_list_attr for arg in args)
+    lists = any(arg.is_list for arg in (*op.inputs, *op.outputs))
     return len(op.inputs) == len(op.outputs) == 1 and not lists

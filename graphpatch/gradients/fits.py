@@ -6,28 +6,27 @@ from collections.abc import Iterable, Mapping
 
 from graphpatch import opdefs
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.gradient import gradient_ops
+from graphpatch.gradients.gradient_program import gradient_ops
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Computed, Named, Registered
+from graphpatch.gradients.spec import Computed, LibraryGradient, RegisteredKey
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
-from graphpatch.opdefs import Arg, OpDef
 
 # The op that filters are made of: any gradient may stand there.
 FILTER = "Identity"
 
 
-def check_fit(gradient: Computed | Registered, node: Node) -> None:
+def check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:
     """Raise PatchError where TensorFlow would fail with this gradient on this op.
 
     Of a gradient that the consumer registers nothing is known, so it fits everywhere.
     """
-    if isinstance(gradient, Registered):
+    if isinstance(gradient, RegisteredKey):
         if gradient.by_name:
             _check_arity(gradient.key, node)
         return
-    if isinstance(gradient, Named):
+    if isinstance(gradient, LibraryGradient):
         _check_family(gradient, node)
         _check_shape(gradient, node)
     _check_formula(gradient, node)
@@ -54,7 +53,7 @@ def windows_of(nodes: Iterable[Node]) -> Mapping[str, object]:
     return signature(found[0]).attrs if len(found) == 1 else {}
 
 
-def _check_family(gradient: Named, node: Node) -> None:
+def _check_family(gradient: LibraryGradient, node: Node) -> None:
     legal = LIBRARY[gradient.name].ops
     if legal and node.op not in legal and node.op != FILTER:
         raise PatchError(
@@ -72,7 +71,7 @@ def _check_formula(gradient: Computed, node: Node) -> None:
         raise PatchError(f"{node}: {error}") from error
 
 
-def _check_shape(gradient: Named, node: Node) -> None:
+def _check_shape(gradient: LibraryGradient, node: Node) -> None:
     """A gradient with the shape of dy is one of x only where the op keeps the shape of x."""
     op = node.opdef
     if not LIBRARY[gradient.name].elementwise or op is None or op.known_to == "library":
@@ -95,21 +94,15 @@ def _check_arity(key: str, node: Node) -> None:
         ("inputs", theirs.inputs, op.inputs),
         ("outputs", theirs.outputs, op.outputs),
     ):
-        if not _lists(expected) and not _lists(found) and len(expected) != len(found):
+        if not any(arg.is_list for arg in (*expected, *found)) and len(expected) != len(found):
             raise PatchError(
                 f"the gradient of {key} is for {len(expected)} {which}; {node} has {len(found)}"
             )
-    missing = _needed(theirs) - {attr.name for attr in op.attrs}
+    missing = {attr.name for attr in theirs.attrs if attr.type != "type"} - {
+        attr.name for attr in op.attrs
+    }
     if missing:
         raise PatchError(
             f"the gradient of {key} may read the attr {', '.join(sorted(missing))}, which {node} "
             f'does not have; {{"registered": "{key}"}} is for who knows that it does not'
         )
-
-
-def _needed(op: OpDef) -> set[str]:
-    return {attr.name for attr in op.attrs if attr.type != "type"}
-
-
-def _lists(args: tuple[Arg, ...]) -> bool:
-    return any(arg.number_attr or arg.type_list_attr for arg in args)

@@ -56,15 +56,15 @@ class Formula:
         formula = cls(texts, expressions, isinstance(source, str), names)
         return formula.bind(parameters) if isinstance(parameters, Mapping) else formula
 
-    def bind(self, values: Mapping[str, Scalar | ConstantTensor] | None) -> Formula:
+    def bind(self, values: Mapping[str, Scalar | ConstantTensor]) -> Formula:
         """The formula with values for parameters. Raises FormulaError for one it does not have."""
-        for name, value in (values or {}).items():
+        for name, value in values.items():
             if name not in self.names:
                 near = did_you_mean(name, self.names) or f"; it has: {', '.join(self.names) or '-'}"
                 raise FormulaError(f"the formula has no parameter {name!r}{near}")
             if not isinstance(value, (bool, int, float, ConstantTensor)):
                 raise FormulaError(f"parameter {name!r} is {value!r}, not a number or a boolean")
-        merged = {**dict(self.values), **(values or {})}
+        merged = {**dict(self.values), **values}
         return replace(self, values=tuple(sorted(merged.items())))
 
     def cut(self, count: int) -> Formula:

@@ -8,9 +8,8 @@ from tensorboard.compat.proto.function_pb2 import FunctionDef
 
 from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.errors import FormulaError
-from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import gradient_ops, zeros
+from graphpatch.gradients.gradient_program import gradient_ops, zeros
 from graphpatch.gradients.nodedef_form import node_defs
 from graphpatch.gradients.program import Program, Value, op_def
 from graphpatch.gradients.signature import Signature
@@ -20,7 +19,6 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS
 def gradient_function(
     name: str,
     formula: Formula,
-    parameters: Mapping[str, Scalar] | None,
     inputs: Sequence[tuple[str, str]],
     outputs: Sequence[tuple[str, str]],
     attrs: Mapping[str, object] | None = None,
@@ -44,7 +42,7 @@ def gradient_function(
         if dtype in NO_NUMBERS:
             raise FormulaError(f"{argument} is {dtype}; a gradient function cannot take it")
     count = max((int(argument[1:]) + 1 for argument, _ in inputs), default=0)
-    found = gradient_ops(formula.cut(count), signature, parameters)
+    found = gradient_ops(formula.cut(count), signature)
     returned = {
         f"d{argument}": value for (argument, _), value in zip(inputs, found.results, strict=True)
     }

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients import constants, options
+from graphpatch.gradients.broadcast_shape import UNKNOWN
 from graphpatch.gradients.constants import CASTABLE, FLOATS
 from graphpatch.gradients.expression import (
     AttrRef,
@@ -27,10 +28,9 @@ from graphpatch.gradients.functions import (
     FunctionBuilder,
     look_up,
 )
-from graphpatch.gradients.own import own
-from graphpatch.gradients.own_at import forward, of_signature
+from graphpatch.gradients.own import op_gradient
+from graphpatch.gradients.own_at import of_signature, op_forward
 from graphpatch.gradients.program import Program, Value
-from graphpatch.gradients.shapes import UNKNOWN
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.gradients.tokens import formula_error
@@ -163,9 +163,9 @@ class Lowering:
             if call.function in WINDOWS:
                 return windowed(self.program, self.signature, call.function, given)
             if call.function == "forward":
-                return forward(of_signature(self.program, self.signature, "forward", given))
+                return op_forward(of_signature(self.program, self.signature, "forward", given))
             at = of_signature(self.program, self.signature, "own", given[1:])
-            return own(at, self.place, given[0])
+            return op_gradient(at, self.place, given[0])
         except FormulaError as error:
             raise self.fault(call, str(error)) from None
 
@@ -243,7 +243,7 @@ class Lowering:
         """A plain number as a tensor. Raises where that dtype makes it 0 or infinite."""
         if isinstance(value, bool) and dtype != "bool":
             value = float(value)
-        if dtype != "bool" and not constants.survives(value, dtype):
+        if dtype != "bool" and not constants.survives_dtype(value, dtype):
             small = "0" if abs(value) < 1 else "infinite"
             raise self.fault(argument, f"{value:g} is {small} in {dtype}")
         return self.program.scalar(value, dtype)

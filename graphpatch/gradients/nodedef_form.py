@@ -10,16 +10,16 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue as AttrValueProto
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import FormulaError
+from graphpatch.gradients.broadcast_shape import BroadcastShape
 from graphpatch.gradients.constants import Constant
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import AttrValue, Program, Step, Value, needed, op_def
-from graphpatch.gradients.shapes import BroadcastShape
 from graphpatch.gradients.signature import Signature
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 
-class Nodes(msgspec.Struct, frozen=True):
+class FormulaNodes(msgspec.Struct, frozen=True):
     """Nodes in the order they are computed, and how the results asked for are spelled.
 
     `shapes` is what is known of the shapes of the results.
@@ -37,7 +37,7 @@ def formula_nodes(
     prefix: str,
     in_function: bool = False,
     attrs: Mapping[str, object] | None = None,
-) -> Nodes:
+) -> FormulaNodes:
     """The nodes of one formula of inputs alone, such as the g(x) of a surrogate; one result.
 
     `inputs` are the pairs (tensor, dtype) that x0, x1, ... stand for; `dtype` is that of the
@@ -65,7 +65,7 @@ def node_defs(
     tensors: Mapping[str, str],
     in_function: bool,
     prefix: str = "",
-) -> Nodes:
+) -> FormulaNodes:
     """The nodes that these values are computed from, and the tensors that they are.
 
     `tensors` says how arguments are spelled, where not by their own name.
@@ -81,7 +81,7 @@ def node_defs(
         return f"{names[value.source]}:{output}:0" if in_function else names[value.source]
 
     nodes = tuple(_node_def(names[number], program.steps[number], spelled) for number in steps)
-    return Nodes(nodes, tuple(map(spelled, asked)), tuple(value.shape for value in asked))
+    return FormulaNodes(nodes, tuple(map(spelled, asked)), tuple(value.shape for value in asked))
 
 
 def _step_names(program: Program, steps: Sequence[int], prefix: str) -> dict[int, str]:

@@ -16,7 +16,6 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients import numpy_ops, options
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.expression import (
-    AttrRef,
     Call,
     Expression,
     Literal,
@@ -51,7 +50,6 @@ class FormulaOp:
 
 def numpy_gradient(
     formula: Formula,
-    parameters: Mapping[str, Scalar | ConstantTensor] | None,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     upstream: Sequence[Array],
@@ -67,7 +65,7 @@ def numpy_gradient(
     variables = {f"x{place}": value for place, value in enumerate(inputs)}
     variables |= {f"y{place}": value for place, value in enumerate(outputs)}
     variables |= {f"dy{place}": value for place, value in enumerate(upstream)}
-    values = dict(formula.bind(parameters).values)
+    values = dict(formula.values)
     default = next((dy.dtype for dy in upstream if dy.dtype.name in FLOATS), None)
     results: list[Array | None] = []
     for place, like in enumerate(inputs):
@@ -107,7 +105,11 @@ def evaluate(
         if isinstance(part, NumberList):
             raise formula_error(text, part.column, "a list stands only in axes=, perm= and gather")
         known: Mapping[str, Any] = (
-            variables if isinstance(part, Variable) else values if _is_parameter(part) else attrs
+            variables
+            if isinstance(part, Variable)
+            else values
+            if isinstance(part, ParameterRef)
+            else attrs
         )
         if part.name not in known:
             raise formula_error(
@@ -121,10 +123,6 @@ def evaluate(
 
     with np.errstate(all="ignore"):
         return value_of(expression)
-
-
-def _is_parameter(part: ParameterRef | AttrRef) -> bool:
-    return isinstance(part, ParameterRef)
 
 
 def _call(call: Call, text: str, value_of: Any, default: Any, op: FormulaOp | None) -> Operand:
@@ -158,7 +156,9 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: FormulaOp | No
         )
     wide = np.dtype(function.wide.get(dtype.name, dtype))
     arrays = [
-        _array(operand, dtype).astype(wide) if kind in ("number", "tensor") else np.asarray(operand)
+        _as_array(operand, dtype).astype(wide)
+        if kind in ("number", "tensor")
+        else np.asarray(operand)
         for kind, operand in zip(kinds, operands, strict=True)
     ]
     result = np.asarray(numpy_function(function.numpy)(*arrays, **given))
@@ -167,21 +167,23 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: FormulaOp | No
 
 def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: FormulaOp | None) -> Array:
     if call.function in numpy_ops.NUMPY_WINDOWS:
-        return numpy_ops.windowed(call.function, operands, op.attrs if op is not None else {})
+        return numpy_ops.numpy_windowed(call.function, operands, op.attrs if op is not None else {})
     if op is None or not op.type:
         raise formula_error(text, call.column, f"{call.function} needs one op, and there is none")
     if call.function == "forward":
-        return numpy_ops.forward(op.type, op.at(operands), op.attrs)
-    return numpy_ops.own(op.type, op.place, operands[0], op.at(operands[1:]), op.attrs)
+        return numpy_ops.numpy_op_forward(op.type, op.at(operands), op.attrs)
+    return numpy_ops.numpy_op_gradient(
+        op.type, op.place, operands[0], op.at(operands[1:]), op.attrs
+    )
 
 
-def _array(operand: Operand, dtype: Any) -> Array:
+def _as_array(operand: Operand, dtype: Any) -> Array:
     return np.asarray(operand, dtype=dtype)
 
 
 def _fitted(found: Operand, like: Array) -> Array:
     """The result in the dtype of the input, summed down or repeated to its shape."""
-    value = _array(found, None if isinstance(found, np.ndarray) else like.dtype)
+    value = _as_array(found, None if isinstance(found, np.ndarray) else like.dtype)
     try:
         shape = np.broadcast_shapes(value.shape, like.shape)
     except ValueError:

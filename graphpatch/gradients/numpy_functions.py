@@ -75,7 +75,7 @@ def cast_like(value: Array, like: Array) -> Array:
     return value.astype(like.dtype)
 
 
-def _axes(x: Array, axes: Sequence[int] | None, from_axis: int) -> tuple[int, ...]:
+def _reduced_axes(x: Array, axes: Sequence[int] | None, from_axis: int) -> tuple[int, ...]:
     return tuple(axes) if axes is not None else tuple(range(from_axis, x.ndim))
 
 
@@ -86,7 +86,7 @@ def _reduction(ufunc: Callable[..., Array]) -> Callable[..., Array]:
         from_axis: int = 0,
         keepdims: bool = False,
     ) -> Array:
-        return ufunc(x, axis=_axes(x, axes, from_axis), keepdims=keepdims)
+        return ufunc(x, axis=_reduced_axes(x, axes, from_axis), keepdims=keepdims)
 
     return reduce
 

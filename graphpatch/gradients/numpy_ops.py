@@ -20,7 +20,7 @@ NumpyGradient = Callable[[int, Array, Sequence[Array], Attrs], Array]
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.7580993408473768
 
 
-def forward(op_type: str, xs: Sequence[Array], attrs: Attrs) -> Array:
+def numpy_op_forward(op_type: str, xs: Sequence[Array], attrs: Attrs) -> Array:
     """Output 0 of an op. Raises FormulaError for an op type that is not here."""
     if op_type not in NUMPY_FORWARD:
         raise FormulaError(f"numpy has no {op_type}; there is: {', '.join(NUMPY_FORWARD)}")
@@ -28,7 +28,9 @@ def forward(op_type: str, xs: Sequence[Array], attrs: Attrs) -> Array:
     return np.asarray(NUMPY_FORWARD[op_type](*xs, attrs)).astype(dtype)
 
 
-def own(op_type: str, place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+def numpy_op_gradient(
+    op_type: str, place: int, dy: Array, xs: Sequence[Array], attrs: Attrs
+) -> Array:
     """The gradient of an op by one of its inputs. Raises FormulaError as `forward` does."""
     if op_type not in NUMPY_GRADIENTS:
         raise FormulaError(
@@ -52,7 +54,7 @@ NUMPY_WINDOWS: Mapping[str, ForwardFunction] = {
 }
 
 
-def windowed(function: str, given: Sequence[Array], attrs: Attrs) -> Array:
+def numpy_windowed(function: str, given: Sequence[Array], attrs: Attrs) -> Array:
     """A function of formulas with the windows of an op. Raises FormulaError where it has none."""
     check_windows(function, attrs)
     return np.asarray(NUMPY_WINDOWS[function](*given, attrs)).astype(given[0].dtype)
@@ -62,7 +64,7 @@ def _matrices(first: str, second: str) -> tuple[ForwardFunction, NumpyGradient]:
     def of(a: Array, b: Array, attrs: Attrs) -> Array:
         return functions.matmul(a, b, bool(attrs.get(first)), bool(attrs.get(second)))
 
-    def own(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+    def numpy_op_gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
         a, b = (
             np.swapaxes(x, -1, -2) if attrs.get(name) else x
             for x, name in zip(xs, (first, second), strict=True)
@@ -71,20 +73,20 @@ def _matrices(first: str, second: str) -> tuple[ForwardFunction, NumpyGradient]:
         turned = np.swapaxes(found, -1, -2) if attrs.get((first, second)[place]) else found
         return sum_like(turned, xs[place])
 
-    return of, own
+    return of, numpy_op_gradient
 
 
 def _convolved(depthwise: bool) -> tuple[ForwardFunction, NumpyGradient]:
     def of(x: Array, weights: Array, attrs: Attrs) -> Array:
         return windows.convolve(x, weights, attrs, depthwise)
 
-    def own(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+    def numpy_op_gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
         x, weights = xs
         if place == 0:
             return windows.by_input(dy, weights, x.shape, attrs, depthwise)
         return windows.by_filter(x, dy, weights.shape, attrs, depthwise)
 
-    return of, own
+    return of, numpy_op_gradient
 
 
 def _transposed(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
@@ -108,12 +110,12 @@ def _reduced(mean: bool) -> tuple[ForwardFunction, NumpyGradient]:
         kept = bool(attrs.get("keep_dims"))
         return np.asarray(reduce(x, axis=tuple(np.ravel(axes)), keepdims=kept))
 
-    def own(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+    def numpy_op_gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
         x, axes = xs
         whole = dy.reshape(x.sum(axis=tuple(np.ravel(axes)), keepdims=True).shape)
         return np.broadcast_to(whole * (dy.size / x.size if mean else 1), x.shape)
 
-    return of, own
+    return of, numpy_op_gradient
 
 
 def _normalised(*xs: Any) -> Array:
@@ -190,7 +192,7 @@ _PAIRS: Mapping[str, tuple[Any, Any, Any]] = {
 }
 
 
-def _pair(of: Any) -> ForwardFunction:
+def _ignoring_attrs(of: Any) -> ForwardFunction:
     return lambda a, b, _: of(a, b)
 
 
@@ -215,7 +217,7 @@ _BOTH: Mapping[str, tuple[ForwardFunction, NumpyGradient]] = {
     ),
     "Softmax": (_softmax, _softmax_own),
     **{name: (of, _slope(slope)) for name, (of, slope) in _ELEMENTWISE.items()},
-    **{name: (_pair(of), _of_two(*slopes)) for name, (of, *slopes) in _PAIRS.items()},
+    **{name: (_ignoring_attrs(of), _of_two(*slopes)) for name, (of, *slopes) in _PAIRS.items()},
 }
 
 NUMPY_FORWARD: Mapping[str, ForwardFunction] = {

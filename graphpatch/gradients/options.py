@@ -23,15 +23,15 @@ def option_values(text: str, call: Call, value_of: Evaluate) -> dict[str, object
     found: dict[str, object] = {}
     for word, expression in call.options:
         if kinds[word] == "flag":
-            found[word] = _flag(text, word, expression, value_of)
+            found[word] = _bool_option(text, word, expression, value_of)
         elif kinds[word] == "axis":
             found[word] = _axis(text, word, expression, value_of, least=0)
         elif kinds[word] in _LEAST:
             found[word] = _axis(text, word, expression, value_of, _LEAST[kinds[word]])
         elif kinds[word] == "part":
-            found[word] = _part(text, word, expression, value_of)
+            found[word] = _fraction(text, word, expression, value_of)
         else:
-            found[word] = _axes(text, word, expression, value_of)
+            found[word] = _axes_option(text, word, expression, value_of)
     if "axes" in found and "from_axis" in found:
         raise formula_error(text, call.column, f"{call.function} takes axes or from_axis, not both")
     missing = [word for word in look_up(call.function).required if word not in found]
@@ -40,14 +40,14 @@ def option_values(text: str, call: Call, value_of: Evaluate) -> dict[str, object
     return found
 
 
-def _part(text: str, word: str, expression: Expression, value_of: Evaluate) -> float:
+def _fraction(text: str, word: str, expression: Expression, value_of: Evaluate) -> float:
     value = _plain_number(text, word, expression, value_of)
     if isinstance(value, bool) or not 0 <= value <= 1:
         raise formula_error(text, expression.column, f"{word} is from 0 to 1, not {value:g}")
     return float(value)
 
 
-def _flag(text: str, word: str, expression: Expression, value_of: Evaluate) -> bool:
+def _bool_option(text: str, word: str, expression: Expression, value_of: Evaluate) -> bool:
     value = _plain_number(text, word, expression, value_of)
     if not isinstance(value, bool):
         raise formula_error(text, expression.column, f"{word} is true or false, not {value:g}")
@@ -67,7 +67,9 @@ def _axis(
     return int(value)
 
 
-def _axes(text: str, word: str, expression: Expression, value_of: Evaluate) -> tuple[int, ...]:
+def _axes_option(
+    text: str, word: str, expression: Expression, value_of: Evaluate
+) -> tuple[int, ...]:
     items = expression.items if isinstance(expression, NumberList) else (expression,)
     axes = tuple(_axis(text, word, item, value_of) for item in items)
     if len(set(axes)) < len(axes):

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients import recipes
+from graphpatch.gradients import op_sequences
+from graphpatch.gradients.broadcast_shape import UNKNOWN
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.own_at import OpCall, count, summed
 from graphpatch.gradients.program import Value
-from graphpatch.gradients.shapes import UNKNOWN
 
 OpGradient = Callable[[OpCall, int, Value], Value]
 
 
-def _product(first: str, second: str) -> OpGradient:
+def _matmul_grad(first: str, second: str) -> OpGradient:
     """Of y = A B, where these attrs say that A and B stand transposed or adjoint."""
 
     def own(at: OpCall, place: int, dy: Value) -> Value:
@@ -27,13 +27,13 @@ def _product(first: str, second: str) -> OpGradient:
             pair, flags = ((b, dy), (tb, True)) if ta else ((dy, b), (False, not tb))
         else:
             pair, flags = ((dy, a), (True, ta)) if tb else ((a, dy), (not ta, False))
-        product = recipes.matmul(at.program, *pair, *flags)
+        product = op_sequences.matmul(at.program, *pair, *flags)
         return product if first == "transpose_a" else summed(at, place, product)
 
     return own
 
 
-def _convolution(by_input: str, by_filter: str) -> OpGradient:
+def _conv_grad(by_input: str, by_filter: str) -> OpGradient:
     def own(at: OpCall, place: int, dy: Value) -> Value:
         if place == 0:
             return at.op(by_input, at.sizes(0), at.xs[1], dy)
@@ -42,7 +42,7 @@ def _convolution(by_input: str, by_filter: str) -> OpGradient:
     return own
 
 
-def _transposed(convolution: str, by_filter: str) -> OpGradient:
+def _conv_transpose_grad(convolution: str, by_filter: str) -> OpGradient:
     """Of a transposed convolution of (sizes, filter, x)."""
 
     def own(at: OpCall, place: int, dy: Value) -> Value:
@@ -53,11 +53,11 @@ def _transposed(convolution: str, by_filter: str) -> OpGradient:
     return own
 
 
-def _bias(at: OpCall, place: int, dy: Value) -> Value:
+def _bias_add_grad(at: OpCall, place: int, dy: Value) -> Value:
     return dy if place == 0 else at.op("BiasAddGrad", dy)
 
 
-def _average(at: OpCall, place: int, dy: Value) -> Value:
+def _avg_pool_grad(at: OpCall, place: int, dy: Value) -> Value:
     return at.op("AvgPoolGrad", at.sizes(0), dy)
 
 
@@ -65,7 +65,7 @@ def _largest(at: OpCall, place: int, dy: Value) -> Value:
     return at.op("MaxPoolGrad", at.xs[0], at.y, dy)
 
 
-def _spread(at: OpCall, place: int, dy: Value) -> Value:
+def _reduction_grad(at: OpCall, place: int, dy: Value) -> Value:
     """Of Sum and Mean over the axes x1."""
     program, (x, axes) = at.program, at.xs
     kept = program.op("Sum", x, axes, shape=UNKNOWN, keep_dims=True)
@@ -76,7 +76,7 @@ def _spread(at: OpCall, place: int, dy: Value) -> Value:
     return program.op("BroadcastTo", whole, at.sizes(0), shape=x.shape)
 
 
-def _normalised(at: OpCall, place: int, dy: Value) -> Value:
+def _batch_norm_grad(at: OpCall, place: int, dy: Value) -> Value:
     """Of batch norm with the moments that it was trained to: it is linear in x."""
     program, attrs = at.program, at.signature.attrs
     if attrs.get("is_training", True) or attrs.get("data_format", "NHWC") != "NHWC" or place:
@@ -104,16 +104,12 @@ def _of_y(op_type: str) -> OpGradient:
     return lambda at, place, dy: at.op(op_type, at.y, dy, shape=dy.shape)
 
 
-def _softmax(at: OpCall, place: int, dy: Value) -> Value:
+def _softmax_grad(at: OpCall, place: int, dy: Value) -> Value:
     program, y = at.program, at.y
     axes = program.vector(-1)
     product = program.op("Mul", dy, y)
     total = program.op("Sum", product, axes, shape=UNKNOWN, keep_dims=True)
     return program.op("Mul", program.op("Sub", dy, total), y)
-
-
-def _added(at: OpCall, place: int, dy: Value) -> Value:
-    return summed(at, place, dy)
 
 
 def _subtracted(at: OpCall, place: int, dy: Value) -> Value:
@@ -143,24 +139,24 @@ def _greater(op_type: str) -> OpGradient:
     return own
 
 
-def _unchanged(at: OpCall, place: int, dy: Value) -> Value:
+def _identity_grad(at: OpCall, place: int, dy: Value) -> Value:
     return dy
 
 
 OP_GRADIENTS: Mapping[str, OpGradient] = {
-    "MatMul": _product("transpose_a", "transpose_b"),
-    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _product("adj_x", "adj_y")),
-    "Conv2D": _convolution("Conv2DBackpropInput", "Conv2DBackpropFilter"),
-    "DepthwiseConv2dNative": _convolution(
+    "MatMul": _matmul_grad("transpose_a", "transpose_b"),
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _matmul_grad("adj_x", "adj_y")),
+    "Conv2D": _conv_grad("Conv2DBackpropInput", "Conv2DBackpropFilter"),
+    "DepthwiseConv2dNative": _conv_grad(
         "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter"
     ),
-    "Conv3D": _convolution("Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
-    "Conv2DBackpropInput": _transposed("Conv2D", "Conv2DBackpropFilter"),
-    "BiasAdd": _bias,
-    "AvgPool": _average,
+    "Conv3D": _conv_grad("Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
+    "Conv2DBackpropInput": _conv_transpose_grad("Conv2D", "Conv2DBackpropFilter"),
+    "BiasAdd": _bias_add_grad,
+    "AvgPool": _avg_pool_grad,
     "MaxPool": _largest,
-    **dict.fromkeys(("Sum", "Mean"), _spread),
-    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _normalised),
+    **dict.fromkeys(("Sum", "Mean"), _reduction_grad),
+    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _batch_norm_grad),
     "Relu": _of_input("ReluGrad"),
     "Relu6": _of_input("Relu6Grad"),
     "LeakyRelu": _of_input("LeakyReluGrad"),
@@ -170,18 +166,18 @@ OP_GRADIENTS: Mapping[str, OpGradient] = {
     "Selu": _of_output("SeluGrad"),
     "Sigmoid": _of_y("SigmoidGrad"),
     "Tanh": _of_y("TanhGrad"),
-    "Softmax": _softmax,
-    **dict.fromkeys(("Add", "AddV2"), _added),
+    "Softmax": _softmax_grad,
+    **dict.fromkeys(("Add", "AddV2"), summed),
     "Sub": _subtracted,
     "Mul": _multiplied,
     **dict.fromkeys(("RealDiv", "Div"), _divided),
     "Maximum": _greater("GreaterEqual"),
     "Minimum": _greater("LessEqual"),
-    "Identity": _unchanged,
+    "Identity": _identity_grad,
 }
 
 
-def own(at: OpCall, place: int, dy: Value) -> Value:
+def op_gradient(at: OpCall, place: int, dy: Value) -> Value:
     """The op's gradient by its input `place`. Raises FormulaError for an op not in the table."""
     op_type, like = at.signature.op_type, at.xs[place]
     if op_type not in OP_GRADIENTS:

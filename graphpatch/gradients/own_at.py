@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients import recipes
+from graphpatch.gradients import op_sequences
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape
 from graphpatch.gradients.program import AttrValue, Program, Value, op_def
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, BroadcastShape
 from graphpatch.gradients.signature import Signature
 from graphpatch.opdefs import AttrDef
 
@@ -28,7 +28,7 @@ class OpCall(msgspec.Struct, frozen=True):
         name, dtype = self.signature.outputs[0]
         if own:
             return Value(name, dtype, self.signature.shape(name))
-        return forward(self)
+        return op_forward(self)
 
     def attrs(self, op_type: str) -> dict[str, AttrValue]:
         """The attrs of the op that another op type has too, but for dtypes and defaults."""
@@ -63,14 +63,14 @@ def of_signature(
     return OpCall(program, signature, (*given, *own[len(given) :]))
 
 
-def forward(at: OpCall) -> Value:
+def op_forward(at: OpCall) -> Value:
     """Output 0 of the op. Raises FormulaError for an op that cannot be run again."""
     op_type = at.signature.op_type
     try:
         definition = op_def(op_type)
     except LookupError as error:
         raise FormulaError(f"forward: {error}") from None
-    lists = any(arg.number_attr or arg.type_list_attr for arg in definition.inputs)
+    lists = any(arg.is_list for arg in definition.inputs)
     if definition.stateful or lists or len(definition.inputs) != len(at.xs):
         raise FormulaError(f"forward: {op_type} has a state or a list of inputs: it runs once")
     same = all(x.shape == at.signature.shape(f"x{n}") for n, x in enumerate(at.xs))
@@ -96,7 +96,7 @@ def summed(at: OpCall, place: int, value: Value) -> Value:
     like = at.xs[place]
     if value.shape.exactly is not None and value.shape == like.shape:
         return value
-    return recipes.sum_like(at.program, value, like)
+    return op_sequences.sum_like(at.program, value, like)
 
 
 def count(at: OpCall, value: Value, dtype: str) -> Value:

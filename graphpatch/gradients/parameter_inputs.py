@@ -23,32 +23,34 @@ def with_parameter_inputs(formula: Formula, count: int, names: Sequence[str]) ->
     own = (formula.expressions * count) if formula.alike else formula.expressions
     texts = (formula.texts * count) if formula.alike else formula.texts
     done: dict[int, Expression] = {}
-    expressions = tuple(None if one is None else _variables(one, read, done) for one in own)
+    expressions = tuple(None if one is None else _with_variables(one, read, done) for one in own)
     left = tuple((name, value) for name, value in formula.values if name not in read)
     return replace(
         formula, texts=texts + none, expressions=expressions + none, alike=False, values=left
     )
 
 
-def _variables(
+def _with_variables(
     expression: Expression, read: Mapping[str, str], done: dict[int, Expression]
 ) -> Expression:
     """The expression with variables for parameters; a part of several is made anew once."""
     if id(expression) not in done:
-        done[id(expression)] = _made(expression, read, done)
+        done[id(expression)] = _rewritten(expression, read, done)
     return done[id(expression)]
 
 
-def _made(
+def _rewritten(
     expression: Expression, read: Mapping[str, str], done: dict[int, Expression]
 ) -> Expression:
     if isinstance(expression, ParameterRef) and expression.name in read:
         return Variable(read[expression.name], expression.column)
     if isinstance(expression, NumberList):
-        items = tuple(_variables(one, read, done) for one in expression.items)
+        items = tuple(_with_variables(one, read, done) for one in expression.items)
         return structs.replace(expression, items=items)
     if isinstance(expression, Call):
-        arguments = tuple(_variables(one, read, done) for one in expression.arguments)
-        options = tuple((name, _variables(one, read, done)) for name, one in expression.options)
+        arguments = tuple(_with_variables(one, read, done) for one in expression.arguments)
+        options = tuple(
+            (name, _with_variables(one, read, done)) for name, one in expression.options
+        )
         return structs.replace(expression, arguments=arguments, options=options)
     return expression

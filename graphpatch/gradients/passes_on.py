@@ -18,7 +18,7 @@ from graphpatch.gradients.expression import (
 from graphpatch.gradients.folding import fold
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import look_up
-from graphpatch.gradients.spec import Gradient, InlineFormula, Named
+from graphpatch.gradients.spec import Gradient, InlineFormula, LibraryGradient
 
 DY: Final = "dy0"
 RANDOM = frozenset({"normal_like"})  # finite, so that 0 times it is 0
@@ -29,7 +29,7 @@ Known: TypeAlias = Scalar | OneOf["dy0"] | None
 
 def passes_on(gradient: Gradient) -> bool:
     """Whether a gradient of ours gives each input dy, as far as its formula shows it."""
-    if not isinstance(gradient, Named | InlineFormula):
+    if not isinstance(gradient, InlineFormula | LibraryGradient):
         return False
     formula = gradient.formula
     return len(formula.expressions) == 1 and _known(formula.expressions[0], formula) == DY

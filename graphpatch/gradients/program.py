@@ -9,9 +9,9 @@ from typing import TypeAlias
 import msgspec
 
 from graphpatch import opdefs
-from graphpatch.gradients import constants, shapes
+from graphpatch.gradients import broadcast_shape, constants
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape
 from graphpatch.gradients.constants import FLOATS, Constant
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, BroadcastShape
 
 AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | Constant
 """The value of an attr; a dtype is its name, a string is bytes."""
@@ -76,7 +76,7 @@ class Program:
         output = op_def(op_type).outputs[0]
         dtype = output.dtype or str(attrs[output.type_attr])
         if shape is None:
-            shape = shapes.joint(*(value.shape for value in step.tensors))
+            shape = broadcast_shape.broadcast_together(*(value.shape for value in step.tensors))
         value = attrs.get("value")
         constant = value if isinstance(value, Constant) else None
         return Value(self._number(step), dtype, shape, constant)

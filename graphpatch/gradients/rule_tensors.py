@@ -15,15 +15,15 @@ GRADIENT_PATCHES = ("override_gradient", "filter_gradient")
 def with_tensors(document: Any, files: Files | None = None) -> Any:
     """Rules with their tensors in their JSON form, read from `files` where they name one.
 
-    What is not a list of rules stays as it is. Raises RulesError with the way to the tensor.
+    What is not a list of rules stays as it is. Raises RulesError with the path to the tensor.
     """
     rules = document.get("rules") if isinstance(document, Mapping) else None
     if not isinstance(rules, list | tuple):
         return document
-    return {**document, "rules": [_rule(n, one, files) for n, one in enumerate(rules)]}
+    return {**document, "rules": [_packed_rule(n, one, files) for n, one in enumerate(rules)]}
 
 
-def _rule(number: int, rule: Any, files: Files | None) -> Any:
+def _packed_rule(number: int, rule: Any, files: Files | None) -> Any:
     patch = rule.get("patch") if isinstance(rule, Mapping) else None
     if not isinstance(patch, Mapping):
         return rule
@@ -37,14 +37,16 @@ def _rule(number: int, rule: Any, files: Files | None) -> Any:
 def _packed_gradient(path: str, spec: Mapping[str, Any], files: Files | None) -> dict[str, Any]:
     """The constants of a formula, and the parameters of a gradient of the library."""
     return {
-        name: {key: _packed(f"{path}.{name}.{key}", one, files) for key, one in value.items()}
+        name: {
+            key: _packed_tensor(f"{path}.{name}.{key}", one, files) for key, one in value.items()
+        }
         if isinstance(value, Mapping) and "shape" not in value
         else value
         for name, value in spec.items()
     }
 
 
-def _packed(path: str, value: Any, files: Files | None) -> Any:
+def _packed_tensor(path: str, value: Any, files: Files | None) -> Any:
     if isinstance(value, str) and not value.endswith(NPY_SUFFIX):
         return value
     try:

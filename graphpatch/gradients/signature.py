@@ -7,9 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.errors import FormulaError, did_you_mean
+from graphpatch.gradients.broadcast_shape import (
+    SCALAR,
+    BroadcastShape,
+    broadcast_together,
+    shape_of_tensor,
+)
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.expression import Scalar
-from graphpatch.gradients.shapes import SCALAR, BroadcastShape, joint, of
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 _NUMBERED = {"x": re.compile(r"x\d+", re.ASCII), "y": re.compile(r"y\d+", re.ASCII)}
@@ -81,8 +86,8 @@ class Signature:
             return SCALAR
         plain = name.removeprefix("d")
         if self.broadcast and plain.startswith("y"):
-            return joint(*map(of, self.broadcast))
-        return of("x" if self.same_shape else plain)
+            return broadcast_together(*map(shape_of_tensor, self.broadcast))
+        return shape_of_tensor("x" if self.same_shape else plain)
 
     def attr(self, name: str) -> Scalar:
         """The value of an attr. Raises FormulaError where there is none, or it is not a number."""

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch import opdefs
-from graphpatch.differentiation.keys import is_registered
+from graphpatch.differentiation.override_keys import is_registered
 from graphpatch.errors import RulesError
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
@@ -37,11 +37,11 @@ VARIABLES = re.compile(r"\b(?:d?x|d?y)\d*\b", re.ASCII)
 GradientSpec = str | dict[str, Any]
 
 
-class Default(msgspec.Struct, frozen=True):
+class DefaultGradient(msgspec.Struct, frozen=True):
     """TensorFlow's default gradient of the op again: an override is taken off."""
 
 
-class Registered(msgspec.Struct, frozen=True):
+class RegisteredKey(msgspec.Struct, frozen=True):
     """A gradient that TensorFlow, or whoever loads the file, has registered under this key.
 
     `built_in`: TensorFlow itself registers it, as its gradient of the op type `key`.
@@ -53,7 +53,7 @@ class Registered(msgspec.Struct, frozen=True):
     by_name: bool = False
 
 
-class Named(msgspec.Struct, frozen=True, dict=True):
+class LibraryGradient(msgspec.Struct, frozen=True, dict=True):
     """A gradient of the library, with its parameters."""
 
     name: str
@@ -78,7 +78,7 @@ class Named(msgspec.Struct, frozen=True, dict=True):
         """The attrs of the op that it reads."""
         return tuple(sorted(self.formula.attrs))
 
-    def for_op(self, op_type: str) -> Named:
+    def for_op(self, op_type: str) -> LibraryGradient:
         """The gradient of the same family that is meant for this op type."""
         name = library_entry(self.name, op_type).name
         return self if name == self.name else replace(self, name=name)
@@ -106,7 +106,7 @@ class InlineFormula(msgspec.Struct, frozen=True, dict=True):
         return self
 
 
-class Python(msgspec.Struct, frozen=True):
+class PythonGradient(msgspec.Struct, frozen=True):
     """A gradient function `package.module:function` of TensorFlow's convention, (op, *grads).
 
     TensorFlow traces it for each op, and it is stored as a function.
@@ -115,8 +115,8 @@ class Python(msgspec.Struct, frozen=True):
     path: str
 
 
-Computed = Named | InlineFormula
-Gradient = Default | Registered | Computed | Python
+Computed = LibraryGradient | InlineFormula
+Gradient = DefaultGradient | RegisteredKey | Computed | PythonGradient
 
 
 def parse_gradient(spec: GradientSpec) -> Gradient:
@@ -127,7 +127,7 @@ def parse_gradient(spec: GradientSpec) -> Gradient:
     if isinstance(spec, str):
         return _from_name(spec)
     if FORMULA in spec and spec.keys() <= {FORMULA, CONSTANTS}:
-        return InlineFormula(_formula(spec[FORMULA], spec.get(CONSTANTS, {})))
+        return InlineFormula(_formula_with_constants(spec[FORMULA], spec.get(CONSTANTS, {})))
     if len(spec) != 1:
         found = f"{len(spec)} keys: {', '.join(spec)}" if spec else "an empty object"
         raise RulesError(
@@ -136,7 +136,7 @@ def parse_gradient(spec: GradientSpec) -> Gradient:
         )
     ((name, value),) = spec.items()
     if name == REGISTERED:
-        return _registered(value)
+        return _registered_key(value)
     if name == PYTHON:
         return _python(value)
     if name not in LIBRARY:
@@ -162,7 +162,7 @@ def from_key(key: str) -> Computed | None:
     if isinstance(spec, dict) and spec.keys() & {OWN, SURROGATE}:
         return None
     found = parse_gradient(spec)
-    return found if isinstance(found, Named | InlineFormula) else None
+    return found if isinstance(found, LibraryGradient | InlineFormula) else None
 
 
 def json_value(value: Scalar | ConstantTensor) -> Any:
@@ -170,7 +170,7 @@ def json_value(value: Scalar | ConstantTensor) -> Any:
     return value.packed() if isinstance(value, ConstantTensor) else value
 
 
-def _formula(source: Any, constants: Any) -> Formula:
+def _formula_with_constants(source: Any, constants: Any) -> Formula:
     """A formula with the constants that a rule gives it by name, each of which it reads."""
     if not isinstance(constants, dict):
         raise RulesError(f'"constants" has numbers and tensors by name, not {constants!r}')
@@ -188,31 +188,31 @@ def _formula(source: Any, constants: Any) -> Formula:
 
 def _from_name(name: str) -> Gradient:
     if name in DEFAULT:
-        return Default()
+        return DefaultGradient()
     if name in LIBRARY:
         return _from_library(name, {})
     if not is_registered(name):
         raise RulesError(_unknown(name))
-    return Registered(name, built_in=True, by_name=True)
+    return RegisteredKey(name, built_in=True, by_name=True)
 
 
-def _registered(value: Any) -> Registered:
+def _registered_key(value: Any) -> RegisteredKey:
     if not isinstance(value, str) or not value:
         raise RulesError(f'"registered" is the name of a gradient, not {value!r}')
-    return Registered(value, built_in=is_registered(value))
+    return RegisteredKey(value, built_in=is_registered(value))
 
 
-def _python(value: Any) -> Python:
+def _python(value: Any) -> PythonGradient:
     if not isinstance(value, str) or not re.fullmatch(r"[\w.]+:[\w.]+", value):
         raise RulesError(f'"python" is a function as "package.module:function", not {value!r}')
-    return Python(value)
+    return PythonGradient(value)
 
 
-def _from_library(name: str, value: Any) -> Named:
+def _from_library(name: str, value: Any) -> LibraryGradient:
     entry = LIBRARY[name]
     given: Mapping[str, Any] = value if isinstance(value, dict) else entry.short(value)
     parameters = entry.checked(given)
-    return Named(name, tuple(sorted(parameters.items())))
+    return LibraryGradient(name, tuple(sorted(parameters.items())))
 
 
 def _json(value: object) -> str:

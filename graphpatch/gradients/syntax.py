@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from graphpatch.gradients import words
-from graphpatch.gradients.calls import Given, bind
-from graphpatch.gradients.expression import Call, Expression, Literal, NumberList, depth
+from graphpatch.gradients.call_arguments import CallArgument, bind
+from graphpatch.gradients.expression import AttrRef, Call, Expression, Literal, NumberList, depth
 from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.tokens import formula_error, tokenize
 from graphpatch.tokens import Token
@@ -32,10 +32,10 @@ def parse_formula(text: str, parameters: Collection[str] = ()) -> Expression:
     `parameters` are the names it may use besides the language's own. Raises FormulaError, with
     the column and the nearest legal word, where the text is not a formula.
     """
-    return _Parser(text, parameters).whole()
+    return _FormulaParser(text, parameters).whole()
 
 
-class _Parser:
+class _FormulaParser:
     """One reading of a text, from its first token to its last."""
 
     def __init__(self, text: str, parameters: Collection[str]) -> None:
@@ -189,7 +189,7 @@ class _Parser:
             return self.call(token)
         if token.text == "attr" and self.sees("."):
             return self.attr(token)
-        expression = words.meaning(token.text, token.column, self.parameters)
+        expression = words.meaning_of_word(token.text, token.column, self.parameters)
         if expression is None:
             known = [*self.parameters, *self.defined]
             message = words.unknown_word(token.text, known, FUNCTIONS)
@@ -203,10 +203,10 @@ class _Parser:
             raise formula_error(
                 self.text, name.column, f"expected the name of an attr, found {name}"
             )
-        return words.attr_ref(name.text, token.column)
+        return AttrRef(name.text, token.column)
 
     def call(self, name: Token) -> Expression:
-        given: list[Given] = []
+        given: list[CallArgument] = []
         self.advance()
         while not self.sees(")"):
             if given:
@@ -215,13 +215,13 @@ class _Parser:
         self.advance()
         return bind(self.text, name, given, [*self.parameters, *self.defined])
 
-    def argument(self) -> Given:
+    def argument(self) -> CallArgument:
         token = self.here
         following = self.tokens[min(self.position + 1, len(self.tokens) - 1)]
         if token.kind == "name" and following.text == "=":
             self.position += 2
-            return Given(token, self.value())
-        return Given(None, self.value())
+            return CallArgument(token, self.value())
+        return CallArgument(None, self.value())
 
     def value(self) -> Expression:
         if not self.sees("["):

@@ -18,7 +18,7 @@ from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
 from graphpatch.gradients.attach import (
     FORMULA_SCOPE,
     FUNCTION_PREFIX,
-    Attached,
+    AttachedFunctions,
     drop_unread,
     given_on,
 )
@@ -29,7 +29,7 @@ CARRY = "carry"
 PASS = f"{FUNCTION_PREFIX}pass_"
 
 
-class Taped(msgspec.Struct, frozen=True, eq=False):
+class TapeFunctions(msgspec.Struct, frozen=True, eq=False):
     """The function `tape`, the gradient of the op in it, and that of a call of `attach`."""
 
     tape: FunctionDef
@@ -37,7 +37,7 @@ class Taped(msgspec.Struct, frozen=True, eq=False):
     passing: Restored
 
 
-def taped(found: Attached) -> Taped:
+def tape_functions(found: AttachedFunctions) -> TapeFunctions:
     """The functions for a tape that go with those for a Session."""
     base = found.gradient.signature.name.removesuffix("_gradient")
     inputs = [arg for arg in found.attach.signature.input_arg if arg.name[0] == "x"]
@@ -48,7 +48,7 @@ def taped(found: Attached) -> Taped:
     results = tuple(f"d{arg.name}" if arg.name in flowing else "" for arg in inputs)
     captured = tuple(arg.name for arg in (*inputs, *outputs))
     of = tape.signature.name
-    return Taped(
+    return TapeFunctions(
         tape,
         Restored(f"{found.key}_tape", gradient, ("",) * len(outputs) + results, captured, of),
         _passing(f"{base}_pass_gradient", found.key, len(inputs), outputs),

@@ -6,7 +6,7 @@ import re
 
 from graphpatch.errors import FormulaError
 from graphpatch.shown import pointed
-from graphpatch.tokens import LONGEST_NUMBER, LONGEST_TEXT, Token, tokens_of
+from graphpatch.tokens import Language, Token
 
 _TOKEN = re.compile(
     r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -15,7 +15,7 @@ _TOKEN = re.compile(
     re.ASCII,
 )
 
-_FOREIGN = {
+_INSTEAD = {
     "&": "write: and",
     "|": "write: or",
     "!": "write: not, or != for unequal",
@@ -33,35 +33,18 @@ def formula_error(text: str, column: int, message: str) -> FormulaError:
     return FormulaError(f"formula, column {column}: {message}\n{pointed(text, column)}")
 
 
+_FORMULA = Language("formula", _TOKEN, _INSTEAD, formula_error)
+
+
 def tokenize(text: str) -> list[Token]:
     """The tokens of a formula, an end token last. Raises FormulaError at what is none."""
-    if len(text) > LONGEST_TEXT:
-        message = f"the formula has {len(text):,} characters, and {LONGEST_TEXT:,} is the most"
-        raise formula_error(text, LONGEST_TEXT, message)
-    return tokens_of(text, _token)
-
-
-def _token(text: str, position: int, before: list[Token]) -> Token:
-    column = position + 1
-    found = _TOKEN.match(text, position)
-    if found is None:
-        hint = _FOREIGN.get(text[position])
-        reason = f"; {hint}" if hint else ""
-        raise formula_error(text, column, f"a formula has no {text[position]!r}{reason}")
-    token = Token(_kind(found), found.group(), column)
-    if token.kind == "number" and len(token.text) > LONGEST_NUMBER:
-        raise formula_error(text, column, f"a number has at most {LONGEST_NUMBER} characters")
-    if before and _runs_on(before[-1], token):
-        raise formula_error(
-            text, column, f"{before[-1].text}{token.text} is neither a number nor a name"
-        )
-    return token
-
-
-def _kind(found: re.Match[str]) -> str:
-    if found["number"] is not None:
-        return "number"
-    return "name" if found["name"] is not None else "symbol"
+    tokens: list[Token] = []
+    for token in _FORMULA.tokens(text):
+        if tokens and _runs_on(tokens[-1], token):
+            message = f"{tokens[-1].text}{token.text} is neither a number nor a name"
+            raise formula_error(text, token.column, message)
+        tokens.append(token)
+    return tokens
 
 
 def _runs_on(before: Token, token: Token) -> bool:

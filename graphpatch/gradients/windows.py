@@ -17,7 +17,7 @@ def _by_op(op_type: str) -> Callable[[OpCall], Value]:
     return lambda at: at.op(op_type, *at.xs)
 
 
-def _transposed(op_type: str) -> Callable[[OpCall], Value]:
+def _image_gradient(op_type: str) -> Callable[[OpCall], Value]:
     """Of (dy, filter, x): an image of the shape of x."""
     return lambda at: at.op(op_type, at.sizes(2), at.xs[1], at.xs[0], shape=at.xs[2].shape)
 
@@ -34,9 +34,12 @@ def _largest_back(at: OpCall) -> Value:
 
 WINDOWS: Mapping[str, tuple[str, Callable[[OpCall], Value]]] = {
     "conv2d": ("strides", _by_op("Conv2D")),
-    "conv2d_transpose": ("strides", _transposed("Conv2DBackpropInput")),
+    "conv2d_transpose": ("strides", _image_gradient("Conv2DBackpropInput")),
     "depthwise_conv2d": ("strides", _by_op("DepthwiseConv2dNative")),
-    "depthwise_conv2d_transpose": ("strides", _transposed("DepthwiseConv2dNativeBackpropInput")),
+    "depthwise_conv2d_transpose": (
+        "strides",
+        _image_gradient("DepthwiseConv2dNativeBackpropInput"),
+    ),
     "avg_pool": ("ksize", lambda at: at.op("AvgPool", *at.xs)),
     "avg_pool_transpose": ("ksize", _mean_back),
     "max_pool": ("ksize", lambda at: at.op("MaxPool", *at.xs)),

@@ -7,14 +7,7 @@ import re
 from collections.abc import Collection
 
 from graphpatch.errors import did_you_mean
-from graphpatch.gradients.expression import (
-    AttrRef,
-    Expression,
-    Literal,
-    ParameterRef,
-    Scalar,
-    Variable,
-)
+from graphpatch.gradients.expression import Expression, Literal, ParameterRef, Scalar, Variable
 
 NAMED_NUMBERS: dict[str, Scalar] = {
     "inf": math.inf,
@@ -43,19 +36,19 @@ ELSEWHERE = {
 }
 
 
-def variable(word: str) -> str | None:
+def full_variable_name(word: str) -> str | None:
     """The full name of a variable (`x` is `x0`), or None where the word is none."""
     found = _VARIABLE.fullmatch(word)
     return f"{found['kind']}{found['index'] or 0}" if found else None
 
 
-def meaning(word: str, column: int, parameters: Collection[str]) -> Expression | None:
+def meaning_of_word(word: str, column: int, parameters: Collection[str]) -> Expression | None:
     """What a word stands for that is not called as a function, or None for an unknown one."""
     if word in parameters:
         return ParameterRef(word, column)
     if word in NAMED_NUMBERS:
         return Literal(NAMED_NUMBERS[word], column)
-    name = variable(word)
+    name = full_variable_name(word)
     return Variable(name, column) if name else None
 
 
@@ -75,11 +68,9 @@ def unknown_word(word: str, parameters: Collection[str], functions: Collection[s
 def legal_parameter(word: str) -> bool:
     """Whether a parameter may have this name."""
     taken = (
-        word in NAMED_NUMBERS or word in OPERATOR_WORDS or word in ("attr", LET) or variable(word)
+        word in NAMED_NUMBERS
+        or word in OPERATOR_WORDS
+        or word in ("attr", LET)
+        or full_variable_name(word)
     )
     return re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII) is not None and not taken
-
-
-def attr_ref(word: str, column: int) -> AttrRef:
-    """`attr.NAME`."""
-    return AttrRef(word, column)

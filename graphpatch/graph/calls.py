@@ -24,6 +24,14 @@ def calls(body: Body) -> Iterator[tuple[Node, str]]:
             yield from ((node, name) for name in called_functions(node, keys))
 
 
+def called_by_op(body: Body) -> dict[int, list[str]]:
+    """The functions that each op calls, by the op's index."""
+    found: dict[int, list[str]] = {}
+    for caller, callee in calls(body):
+        found.setdefault(caller.index, []).append(callee)
+    return found
+
+
 def called_functions(node: Node, keys: Sequence[str] | None = None) -> Iterator[str]:
     """The functions that an op calls; `keys` are the attrs of its op type that name functions."""
     if node.op in node.body.library.signatures:

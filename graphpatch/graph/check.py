@@ -110,7 +110,7 @@ def gives_output(body: Body, text: str) -> bool:
     if len(args) > MANY_OUTPUTS:
         return _gives_listed(node, tensor)
     of = [arg for arg in args if arg.name == tensor.arg or not tensor.arg]
-    if node.opdef is None or any(arg.number_attr or arg.type_list_attr for arg in of):
+    if node.opdef is None or any(arg.is_list for arg in of):
         return _gives_listed(node, tensor)
     return tensor.index < (len(of) if not tensor.arg else min(1, len(of)))
 

@@ -8,7 +8,7 @@ import msgspec
 
 from graphpatch.graph.edits import Origin
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.wire import Field
+from graphpatch.graph.wire import Field, Source
 
 
 class ContainerFacts(msgspec.Struct, frozen=True):
@@ -52,3 +52,8 @@ class ModelGraph(Graph, eq=False):
         """Whether the library of functions stays though nothing be left in it: it was there."""
         was = None if self.undone is None or not self.undone.is_whole else self.undone.origin
         return was is not None and was.library
+
+
+def graph_of(data: bytes) -> ModelGraph:
+    """The graph of a GraphDef that is these bytes, as `ModelGraph.open`."""
+    return ModelGraph.open(Source(data), 0, len(data))

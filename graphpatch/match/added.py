@@ -19,7 +19,7 @@ ADDED_KEY = "added"
 """What a miss calls this condition; it is not a key of a match."""
 
 
-ANY = ("*", "**")
+ANY_RULE = ("*", "**")
 
 
 def of_the_model(match: Match) -> Condition | None:
@@ -30,7 +30,7 @@ def of_the_model(match: Match) -> Condition | None:
     out, what was added is meant too. Clones of the model's ops are its own: the gradient flows
     through them.
     """
-    by_kind = match.class_ is not None or not set(ANY) & set(texts(match.op or ANY))
+    by_kind = match.class_ is not None or not set(ANY_RULE) & set(texts(match.op or ANY_RULE))
     if match.taken is not None or ((match.any or match.all) and not by_kind):
         return None  # each of `any` and `all` asks for itself
     spelled = {text for text in texts(match.name or ()) if not glob.is_glob(text)}
@@ -64,7 +64,7 @@ def not_added(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
     is_own = others.pop(ADDED_KEY, None)
     if is_own is None:
         return []
-    found = [node for body in bodies for node in _not(is_own, list(others.values()), body)]
+    found = [node for body in bodies for node in _ops_not_own(is_own, list(others.values()), body)]
     if not found:
         return []
     named = short([f"{node} (rule {adder(node)!r})" for node in found])
@@ -79,7 +79,7 @@ def adder_in_words(node: Node, wanted: object) -> str:
     return f"rule {adder(node)!r} added it"
 
 
-def _not(is_own: Condition, others: Iterable[Condition], body: Body) -> Iterator[Node]:
+def _ops_not_own(is_own: Condition, others: Iterable[Condition], body: Body) -> Iterator[Node]:
     own = is_own(body)
     if body.is_ours or own is everything:
         return

@@ -11,8 +11,8 @@ from msgspec import UNSET
 from graphpatch.errors import did_you_mean
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
-from graphpatch.match import compare
-from graphpatch.match.compare import Compared
+from graphpatch.match import bounds
+from graphpatch.match.bounds import Compared
 from graphpatch.match.condition import Condition, on_ops
 from graphpatch.match.described import described
 
@@ -33,17 +33,17 @@ def attr(wanted: dict[str, Any]) -> Condition:
 
 def attr_holds(node: Node, key: str, wanted: Any) -> bool:
     """Whether one attr of an op is what is asked for."""
-    value, found = node.attr(key), given(node, key)
+    value, found = node.attr(key), attr_value_of(node, key)
     if isinstance(wanted, bool) and not isinstance(found, bool):
         return (value is not None) is wanted
     if not isinstance(wanted, OneOf):
         return _equal(found, wanted)
-    if wanted.bounds and not compare.meets(found, wanted):
+    if wanted.bounds and not bounds.meets(found, wanted):
         return False
     return wanted.values is UNSET or any(_equal(found, one) for one in wanted.values)
 
 
-def given(node: Node, key: str) -> Any:
+def attr_value_of(node: Node, key: str) -> Any:
     """The value of an attr; what TensorFlow takes where the NodeDef leaves it out."""
     value = node.attr(key)
     if value is not None:
@@ -59,7 +59,7 @@ def attrs_in_words(node: Node, wanted: dict[str, Any]) -> str:
 
 
 def _value_in_words(node: Node, key: str) -> str:
-    found = given(node, key)
+    found = attr_value_of(node, key)
     if found is None:
         return f"it has no attr {key!r}{did_you_mean(key, _known_attrs(node))}"
     return f"{key} is {found!r}" + ("" if node.attr(key) is not None else " (the default)")

@@ -11,24 +11,24 @@ from graphpatch.errors import RulesError
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import (
     added,
-    classes,
     glob,
     inside,
     neighbours,
     nth,
+    op_classes,
     paths,
     shape,
     taken,
     value,
 )
 from graphpatch.match.attribute import OneOf
-from graphpatch.match.classes import CLASSES
 from graphpatch.match.condition import Condition, Test, both
 from graphpatch.match.glob import texts
 from graphpatch.match.inside import Inside
 from graphpatch.match.keys import OP_KEYS, Key
 from graphpatch.match.nth import NTH, Nth
-from graphpatch.match.spec import Between, Match, Pattern, Walk
+from graphpatch.match.op_classes import CLASSES
+from graphpatch.match.spec import Between, DependencySearch, Match, Pattern
 
 EMPTY = "the list is empty, so it says nothing"
 INSIDE = '"loop", "branch", or an object with one or more of loop, branch, when'
@@ -53,15 +53,15 @@ def refuse_empty(given: Mapping[str, Any]) -> None:
             raise RulesError(f"{key}: it is empty, so it says nothing; leave {key} out")
     if given.get("inside") == Inside():
         raise RulesError(f"inside: it is empty, so it says nothing; expected {INSIDE}")
-    for path, found, legal in _within(given):
+    for path, found, legal in _lists_inside(given):
         if found == ():
             raise RulesError(f"{path}: {EMPTY}; expected {legal}")
 
 
-def _within(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """The lists in the objects of a match: the way to each, its value, and what it takes."""
+def _lists_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """The lists in the objects of a match: the path to each, its value, and what it takes."""
     for key, one in given.items():
-        if isinstance(one, Walk):
+        if isinstance(one, DependencySearch):
             yield f"{key}.of", one.of, TENSOR
         elif isinstance(one, Between):
             yield f"{key}.from", one.sources, TENSOR
@@ -107,11 +107,6 @@ def any_of(wanted: Sequence[Match]) -> Condition:
     return prepared
 
 
-def all_of(wanted: Sequence[Match]) -> Condition:
-    """Each of these matches holds."""
-    return both([holds(match) for match in wanted])
-
-
 def none_of(wanted: Match) -> Condition:
     """This match does not hold."""
     condition = holds(wanted)
@@ -125,8 +120,8 @@ def none_of(wanted: Match) -> Condition:
 
 def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
     """The op is the last one of such a pattern, the one that no other of it reads."""
-    from graphpatch.match.forms import forms
     from graphpatch.match.pattern.search import Finder
+    from graphpatch.match.pattern_forms import forms
 
     finders = [Finder(form, conditions) for form in forms(wanted)]
 
@@ -138,31 +133,6 @@ def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
     return prepared
 
 
-def inputs(wanted: Mapping[str, Match], control: bool) -> Condition:
-    """What gives the inputs of the op meets these matches."""
-    return neighbours.inputs({which: holds(match) for which, match in wanted.items()}, control)
-
-
-def consumers(wanted: Mapping[str, Match], control: bool) -> Condition:
-    """What reads the op meets these matches."""
-    return neighbours.consumers({which: holds(match) for which, match in wanted.items()}, control)
-
-
-def upstream_of(wanted: str | Sequence[str] | Walk, control: bool) -> Condition:
-    """One of these tensors is computed from the op."""
-    return paths.upstream_of(wanted, control, holds)
-
-
-def downstream_of(wanted: str | Sequence[str] | Walk, control: bool) -> Condition:
-    """The op is computed from one of these tensors."""
-    return paths.downstream_of(wanted, control, holds)
-
-
-def between(wanted: Between, control: bool) -> Condition:
-    """The op is on a path between these tensors."""
-    return paths.between(wanted, control, holds)
-
-
 # In the order in which they are tried: cheap ones first.
 KEYS: dict[str, Key] = {
     "body": Key(body, _body_of),
@@ -170,24 +140,24 @@ KEYS: dict[str, Key] = {
     "name": OP_KEYS["name"],
     "name_regex": OP_KEYS["name_regex"],
     "any": Key(any_of),
-    "all": Key(all_of),
+    "all": Key(lambda wanted: both([holds(match) for match in wanted])),
     "not": Key(none_of),
-    "upstream_of": Key(upstream_of),
-    "downstream_of": Key(downstream_of),
-    "between": Key(between),
+    "upstream_of": Key(paths.upstream_of),
+    "downstream_of": Key(paths.downstream_of),
+    "between": Key(paths.between),
     "pattern": Key(pattern),
-    "class": Key(classes.class_, classes.classes_in_words),
+    "class": Key(op_classes.class_, op_classes.classes_in_words),
     "taken": Key(taken.taken, taken.takers_in_words),
     "inside": Key(inside.inside, inside.contexts_in_words),
     **OP_KEYS,  # the others of these
     "shape": Key(shape.shape, shape.shape_in_words),
-    "inputs": Key(inputs),
-    "consumers": Key(consumers),
+    "inputs": Key(neighbours.inputs),
+    "consumers": Key(neighbours.consumers),
     "value": Key(value.value, value.value_in_words),
     "nth": Key(nth.nth),
 }
 
-# Those that follow edges, and take `control` besides.
+# Those that follow edges, and take `control` and `holds` besides.
 ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
 
 
@@ -202,7 +172,7 @@ def conditions(match: Match) -> dict[str, Condition]:
     refuse_empty(given)
     if match.control and not given.keys() & set(ON_EDGES):
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
-    found = {key: _built(key, given[key], match) for key in KEYS if key in given}
+    found = {key: _condition_for(key, given[key], match) for key in KEYS if key in given}
     own = added.of_the_model(match)
     return found if own is None else {**found, added.ADDED_KEY: own}
 
@@ -212,8 +182,8 @@ def holds(match: Match) -> Condition:
     return both(list(conditions(match).values()))
 
 
-def _built(key: str, wanted: Any, match: Match) -> Condition:
+def _condition_for(key: str, wanted: Any, match: Match) -> Condition:
     if key == "nth":  # of those that all other keys mean
         return nth.nth(wanted, holds(replace(match, nth=None)))
     made = KEYS[key].condition
-    return made(wanted, match.control) if key in ON_EDGES else made(wanted)
+    return made(wanted, match.control, holds) if key in ON_EDGES else made(wanted)

@@ -105,7 +105,7 @@ class Surroundings(msgspec.Struct, eq=False):
         while todo:
             one = todo.pop()
             for call in self._calls(one):
-                yield from _of_call(call, one.label)
+                yield from _contexts_of_call(call, one.label)
                 yield from self.of_op(call)
                 if call.body.label not in seen:
                     seen.add(call.body.label)
@@ -145,7 +145,7 @@ def _scope(name: str) -> str:
     return name.rpartition("/")[0] or name
 
 
-def _of_call(call: Node, label: str) -> Iterator[EnclosingContext]:
+def _contexts_of_call(call: Node, label: str) -> Iterator[EnclosingContext]:
     if call.op in LOOPS:
         yield EnclosingContext("loop", (call.name,))
     elif call.op in OP_BY_OP:

@@ -98,7 +98,7 @@ def dtype(wanted: str | Sequence[str]) -> Condition:
     return on_ops(lambda node: any(arg.dtype in dtypes for arg in (node.outputs or [])[:1]))
 
 
-def _dtype_of(node: Node, wanted: object) -> str:
+def _dtype_instead(node: Node, wanted: object) -> str:
     dtypes = [arg.dtype or "not known" for arg in (node.outputs or [])[:1]]
     return f"dtype is {', '.join(dtypes) or 'not known'}"
 
@@ -108,6 +108,6 @@ OP_KEYS: dict[str, Key] = {
     "name": Key(name, _name_of),
     "name_regex": Key(name_regex, _name_of),
     "attr": Key(attribute.attr, attribute.attrs_in_words),
-    "dtype": Key(dtype, _dtype_of),
+    "dtype": Key(dtype, _dtype_instead),
 }
 """In the order in which they are tried: cheap ones first."""

@@ -9,11 +9,11 @@ from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.model_body import as_model
 from graphpatch.match import added, glob, regex
-from graphpatch.match.asked import asked_body
+from graphpatch.match.body_to_match import body_to_match
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
-from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
+from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names, nearest_tensors
 from graphpatch.match.paths import unknown_tensors
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.spec import Match
@@ -27,11 +27,11 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     Of a pattern that matches nowhere: how many ops each of its nodes alone could be, and the
     places where it came furthest.
     """
-    from graphpatch.match.near import almost, values_there
+    from graphpatch.match.near import nearly_matching, values_there
 
     graphs = list(graphs)
     now = [body for graph in graphs for body in graph.bodies]
-    bodies = [asked_body(body, match) for body in now]
+    bodies = [body_to_match(body, match) for body in now]
     every = sum(map(len, bodies))
     lines = [f"  looked at {every} ops"]
     wanted = conditions(match)
@@ -45,10 +45,10 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
         value = given[key]
         shown = f" {_texts_in_words(value)}" if key in NEAR or key in VALUE_SHOWN else ""
         there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
-        near = _near(graphs, key, value, count) if names else ""
+        near = _nearest_values(graphs, key, value, count) if names else ""
         lines.append(f"  {key}{shown}: {count} of them{near}{there}")
         if key in COMBINING and not count:
-            lines += _branches(bodies, key, value)
+            lines += _counts_of_matches(bodies, key, value)
         if key == "pattern" and not count:
             from graphpatch.match.near import near_lines
 
@@ -56,7 +56,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     met = len(counts) > 1 and all(counts.values())
     lines += ["  all of these together: 0 of them"] if met else []
     missing = _no_tensors(graphs, match)
-    almost_met = [] if missing or there else almost(bodies, match, wanted)
+    almost_met = [] if missing or there else nearly_matching(bodies, match, wanted)
     return "\n".join([*lines, *almost_met, *added.not_added(now, wanted), *missing])
 
 
@@ -71,7 +71,7 @@ def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
     Neither TensorFlow nor one of these graphs has them, so each is a slip. Globs are none.
     """
     graphs, named = list(graphs), texts(match.op or ())
-    there = _types(graphs)
+    there = _types_there(graphs)
     if not any(glob.matches_glob(one, op) for one in named for op in there):
         return []
     return [
@@ -98,7 +98,9 @@ def _count_of(bodies: Iterable[Body], condition: Condition) -> int:
     return count
 
 
-def _branches(bodies: Sequence[Body], key: str, value: Match | Sequence[Match]) -> list[str]:
+def _counts_of_matches(
+    bodies: Sequence[Body], key: str, value: Match | Sequence[Match]
+) -> list[str]:
     """How many ops each match alone means of those that `any`, `all` or `not` has."""
     lines = []
     for place, match in enumerate([value] if isinstance(value, Match) else value):
@@ -114,13 +116,12 @@ def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
     lines = []
     for text in unknown_tensors(graphs, match):
         arguments = [name for graph in graphs for body in graph.bodies for name in body.arguments]
-        near = nearest_names(text.partition(":")[0], [*arguments, *_op_names(graphs)])
-        shown = f"; nearest: {', '.join(near)}" if near else ""
-        lines.append(f"  no tensor is called {text!r}{shown}")
+        near = nearest_tensors(text, [*arguments, *_op_names(graphs)])
+        lines.append(f"  no tensor is called {text!r}{near}")
     return lines
 
 
-def _types(graphs: Iterable[Graph]) -> list[str]:
+def _types_there(graphs: Iterable[Graph]) -> list[str]:
     return sorted(
         {op for graph in graphs for body in graph.bodies for op in as_model(body).by_type}
     )
@@ -134,18 +135,18 @@ def _labels(graphs: Iterable[Graph]) -> list[str]:
     return sorted({body.label for graph in graphs for body in graph.bodies})
 
 
-NEAR = {"op": _types, "name": _op_names, "name_regex": _op_names, "body": _labels}
+NEAR = {"op": _types_there, "name": _op_names, "name_regex": _op_names, "body": _labels}
 EXCLUDES = ("not", "taken")
 COMBINING = ("any", "all", "not")
 VALUE_SHOWN = ("upstream_of", "downstream_of", "class")
 
 
-def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
+def _nearest_values(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
     if count or key not in NEAR or not isinstance(value, str | tuple):
         return ""
     legal = NEAR[key](graphs)
     if key == "name_regex":
-        return _inside(str(value), legal)
+        return _found_inside_names(str(value), legal)
     if key == "name":
         meant = "".join(elsewhere(text, legal) for text in texts(value))
         if meant:
@@ -157,7 +158,7 @@ def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
     return f"; there are: {', '.join(legal[:NEAREST])}{more}"
 
 
-def _inside(expression: str, names: Iterable[str]) -> str:
+def _found_inside_names(expression: str, names: Iterable[str]) -> str:
     """That an expression is found inside names, where the whole name is matched."""
     anywhere = f".*({expression}).*"
     found = sum(map(regex.whole(anywhere), names))

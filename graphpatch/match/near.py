@@ -13,17 +13,17 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.match import added, attribute, glob
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.conditions import conditions
-from graphpatch.match.forms import Wanted, forms
 from graphpatch.match.glob import texts
-from graphpatch.match.in_words import in_words
+from graphpatch.match.in_words import key_in_words
 from graphpatch.match.pattern.candidates import candidates
-from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
+from graphpatch.match.pattern.near_miss import NearMiss, RejectedOp, near_misses
+from graphpatch.match.pattern_forms import Wanted, forms
 from graphpatch.match.spec import Match, Pattern
 from graphpatch.match.value import value_of
 from graphpatch.table import IN_MESSAGE, and_more, plural
 
 VALUES_TOLD = 5
-READ = 1_000  # Consts whose values are looked at
+CONSTS_READ = 1_000  # Consts whose values are looked at
 
 
 def values_there(bodies: Sequence[Body], key: str, wanted: Any) -> str:
@@ -44,7 +44,7 @@ def _attrs_there(nodes: Iterable[Node], wanted: dict[str, Any]) -> str:
 
 
 def _attr_there(nodes: Sequence[Node], key: str, names: Sequence[str]) -> str:
-    found = (attribute.given(node, key) for node in nodes)
+    found = (attribute.attr_value_of(node, key) for node in nodes)
     counts = Counter(repr(value) for value in found if value is not None)
     if not counts:
         return f"no op has an attr {key!r}{did_you_mean(key, names)}"
@@ -52,7 +52,7 @@ def _attr_there(nodes: Sequence[Node], key: str, names: Sequence[str]) -> str:
 
 
 def _constants_there(nodes: Iterable[Node], wanted: Any) -> str:
-    constants = islice((node for node in nodes if node.op == "Const"), READ)
+    constants = islice((node for node in nodes if node.op == "Const"), CONSTS_READ)
     found = Counter(map(value_of, constants))
     return _most_frequent("Consts are", found) if found else "value is of Consts, and there is none"
 
@@ -70,30 +70,32 @@ THERE: dict[str, Callable[[Iterable[Node], Any], str]] = {
 }
 
 
-NEAREST = 3
+NEAREST_OPS = 3
 WEIGHTS = {"op": 8, "added": 8, "pattern": 8, "name": 4, "name_regex": 4, "body": 4}
 """How far an op is from a match that misses this key; 1 for the others."""
 
-FAR = 8
+FARTHEST = 8
 """From here on an op is not near: another op type in another place has nothing to say."""
 
-PLAIN = frozenset({"op", "name", "name_regex", "body", "any", "all", "not", added.ADDED_KEY})
+PLAIN_KEYS = frozenset({"op", "name", "name_regex", "body", "any", "all", "not", added.ADDED_KEY})
 """The keys of which it does not help to know what the nearest ops have instead."""
 
 
-def almost(bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]) -> list[str]:
+def nearly_matching(
+    bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]
+) -> list[str]:
     """One line for each of the nearest ops: what it has instead of what the match asks for."""
-    if wanted.keys() <= PLAIN:
+    if wanted.keys() <= PLAIN_KEYS:
         return []
-    found = (one for body in bodies for one in _missing(body, list(wanted), wanted))
+    found = (one for body in bodies for one in _missed_keys(body, list(wanted), wanted))
     lines = []
-    for _, _, _, node, missed in nsmallest(NEAREST, found, key=lambda one: one[:3]):
-        has = "; ".join(in_words(node, key, match) for key in missed)
+    for _, _, _, node, missed in nsmallest(NEAREST_OPS, found, key=lambda one: one[:3]):
+        has = "; ".join(key_in_words(node, key, match) for key in missed)
         lines.append(f"  near: {node}: {has}")
     return lines
 
 
-def _missing(
+def _missed_keys(
     body: Body, keys: Sequence[str], wanted: Mapping[str, Condition]
 ) -> Iterator[tuple[int, str, int, Node, list[str]]]:
     """How far each op is that is near: the distance, its place, and the keys that it misses."""
@@ -108,7 +110,7 @@ def _missing(
             if not test(node):
                 missed.append(key)
                 far += weight
-                if far >= FAR:
+                if far >= FARTHEST:
                     break
         else:
             if missed:
@@ -142,12 +144,12 @@ def _nearness(pattern: Pattern, misses: Sequence[NearMiss]) -> float:
     return max((len(miss.reached) / len(pattern.present) for miss in misses), default=0)
 
 
-def nearest_places(
-    bodies: Iterable[Body], pattern: Pattern, most: int = NEAR_MISSES
-) -> list[NearMiss]:
+def nearest_places(bodies: Iterable[Body], pattern: Pattern) -> list[NearMiss]:
     """The places in all of these bodies where a pattern came furthest."""
-    found = [miss for body in bodies for miss in near_misses(body, pattern, conditions, most)]
-    return sorted(found, key=lambda miss: -len(miss.reached))[:most]
+    found = [
+        miss for body in bodies for miss in near_misses(body, pattern, conditions, NEAR_MISSES)
+    ]
+    return sorted(found, key=lambda miss: -len(miss.reached))[:NEAR_MISSES]
 
 
 def miss_in_words(miss: NearMiss, pattern: Pattern) -> str:
@@ -163,12 +165,12 @@ def miss_in_words(miss: NearMiss, pattern: Pattern) -> str:
     return f"{found}; {miss.missing} is missing: {'; '.join(parts)}"
 
 
-def failed(rejected: Rejected, match: Match) -> str:
+def failed(rejected: RejectedOp, match: Match) -> str:
     """Which condition an op does not meet, and what it has instead."""
     node, key = rejected.node, rejected.key
     if key == "op":
         return f"{node} is not {' or '.join(texts(match.op or ()))}"
-    return f"of {node} {in_words(node, key, match)}"
+    return f"of {node} {key_in_words(node, key, match)}"
 
 
 def _counts_by_key(bodies: Iterable[Body], match: Match) -> int:
@@ -178,7 +180,7 @@ def _counts_by_key(bodies: Iterable[Body], match: Match) -> int:
 
 def _nearest_ops(bodies: Sequence[Body], match: Match) -> list[str]:
     """What the ops have that come nearest to a node which no op could be."""
-    return [f"  {line}" for line in almost(bodies, match, conditions(match))]
+    return [f"  {line}" for line in nearly_matching(bodies, match, conditions(match))]
 
 
 def _unfound_types(bodies: Iterable[Body], name: str, match: Match) -> Iterator[str]:

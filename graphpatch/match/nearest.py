@@ -10,7 +10,7 @@ from graphpatch.match import glob, regex
 
 NEAREST = 5
 EXPRESSION = re.compile(r"\.[*+?]|[][(){}|^$+\\]|\A/.+/\Z")  # names and globs have few of these
-LARGE = 50_000  # names compared letter by letter; the rest by what they contain
+MOST_COMPARED = 50_000  # names compared letter by letter; the rest by what they contain
 
 
 def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
@@ -18,10 +18,18 @@ def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
     legal = list(legal)
     last = text.rpartition("/")[2].strip("*?").lower()
     holding = [name for name in legal if last and last in name.rpartition("/")[2].lower()]
-    close = nearest(text, legal[:LARGE], NEAREST) or _nearest_last_parts(last, legal[:LARGE])
+    close = nearest(text, legal[:MOST_COMPARED], NEAREST) or _nearest_last_parts(
+        last, legal[:MOST_COMPARED]
+    )
     if glob.is_glob(text):
         return (holding or close)[:NEAREST]
     return list(dict.fromkeys(close + holding))[:NEAREST]
+
+
+def nearest_tensors(text: str, legal: Iterable[str]) -> str:
+    """A clause with the ops whose names are nearest to that of a tensor; or nothing."""
+    near = nearest_names(text.partition(":")[0], legal)
+    return f"; nearest: {', '.join(near)}" if near else ""
 
 
 def _nearest_last_parts(last: str, names: Iterable[str]) -> list[str]:

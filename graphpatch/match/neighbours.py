@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from graphpatch import names
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import tensor_named
 from graphpatch.match.condition import Condition, Test
+from graphpatch.match.paths import Holds
+from graphpatch.match.spec import Match
 from graphpatch.names import TensorName
 
 # An op, or None for what is not an op: the argument of a function, an input that names nothing.
@@ -22,29 +25,32 @@ QUANTIFIERS: dict[str, Quantifier] = {
 }
 
 
-def inputs(wanted: Mapping[str, Condition], control: bool) -> Condition:
+def inputs(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Condition:
     """Input number k is given by such an op; or any, all, none of the inputs are.
 
     The argument of a function is not an op, and does not count. With `control`, any, all and none
     count the ops that run before, too.
     """
-    return _on_neighbours(wanted, "inputs", _giver, lambda node: _inputs(node, control))
+    every = partial(_inputs, control=control)
+    return _on_neighbours(wanted, "inputs", _giver, every, holds)
 
 
-def consumers(wanted: Mapping[str, Condition], control: bool) -> Condition:
+def consumers(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Condition:
     """Some op that reads output number k is such an op; or any, all, none of the readers are.
 
     `all` holds where nothing reads the op. With `control`, any, all and none count the ops that
     run after it, too.
     """
-    return _on_neighbours(wanted, "consumers", _readers_of, lambda node: _consumers(node, control))
+    every = partial(_consumers, control=control)
+    return _on_neighbours(wanted, "consumers", _readers_of, every, holds)
 
 
 def _on_neighbours(
-    wanted: Mapping[str, Condition],
+    wanted: Mapping[str, Match],
     key: str,
     numbered: Callable[[Node, int], Iterable[Neighbour]],
     every: Callable[[Node], Iterable[Neighbour]],
+    holds: Holds,
 ) -> Condition:
     for word in wanted:
         if word not in QUANTIFIERS and not (word.isascii() and word.isdigit() and len(word) < 10):
@@ -52,10 +58,12 @@ def _on_neighbours(
             near = did_you_mean(word, QUANTIFIERS) or legal
             raise RulesError(f"{key}: {word!r} does not say which{near}")
 
-    def prepared(body: Body) -> Test:
-        tests = {word: condition(body) for word, condition in wanted.items()}
+    conditions = {word: holds(match) for word, match in wanted.items()}
 
-        def holds(node: Node) -> bool:
+    def prepared(body: Body) -> Test:
+        tests = {word: condition(body) for word, condition in conditions.items()}
+
+        def is_met(node: Node) -> bool:
             for word, test in tests.items():
                 found = every(node) if word in QUANTIFIERS else numbered(node, int(word))
                 quantifier = QUANTIFIERS.get(word, any)
@@ -63,7 +71,7 @@ def _on_neighbours(
                     return False
             return True
 
-        return holds
+        return is_met
 
     return prepared
 
@@ -80,16 +88,18 @@ def _inputs(node: Node, control: bool) -> list[Neighbour]:
 
 def _readers_of(node: Node, output: int) -> Iterator[Neighbour]:
     wanted = tensor_named(node.body, str(TensorName(node.name, output)))
-    for reader, text in _uses(node):
+    for reader, text in _readers_and_texts(node):
         if wanted is not None and names.parse(text) == wanted:
             yield reader
 
 
 def _consumers(node: Node, control: bool) -> Iterator[Neighbour]:
-    return (reader for reader, text in _uses(node) if control or not text.startswith("^"))
+    return (
+        reader for reader, text in _readers_and_texts(node) if control or not text.startswith("^")
+    )
 
 
-def _uses(node: Node) -> Iterator[tuple[Node, str]]:
+def _readers_and_texts(node: Node) -> Iterator[tuple[Node, str]]:
     body = node.body
     for index, slot in body.readers.get(node.name, ()):
         yield Node(body, index), body.heads.inputs[index][slot]

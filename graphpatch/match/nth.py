@@ -40,8 +40,8 @@ class Nth(
 
 def nth(wanted: Any, others: Condition) -> Condition:
     """The op is number so many of those for which the `others` hold, counted in each body."""
-    choose = taker(wanted)
-    order = ordered(wanted)
+    choose = picker(wanted)
+    order = order_of_counting(wanted)
 
     def prepared(body: Body) -> Test:
         test = others(body)
@@ -52,7 +52,7 @@ def nth(wanted: Any, others: Condition) -> Condition:
     return prepared
 
 
-def taker(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
+def picker(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
     """Takes of a list what is meant: a number, "first", "last", several, or a slice as in Python.
 
     Raises RulesError where it is none of these. A number beyond the list means nothing of it.
@@ -60,13 +60,13 @@ def taker(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
     at = wanted.at if isinstance(wanted, Nth) else wanted
     if isinstance(at, str):
         if at not in NTH_WORDS:
-            return _sliced(at)
+            return _slicer(at)
         at = NTH_WORDS[at]
     places = at if isinstance(at, tuple | list) else (at,)
     return lambda found: [found[n] for n in places if -len(found) <= n < len(found)]
 
 
-def ordered(wanted: Any) -> Callable[[Body, Iterable[int]], list[int]]:
+def order_of_counting(wanted: Any) -> Callable[[Body, Iterable[int]], list[int]]:
     """Puts ops, by index, into the order in which they are counted."""
     by = wanted.by if isinstance(wanted, Nth) else "graph"
     return ORDERS[by]
@@ -78,12 +78,14 @@ def by_graph(body: Body, indices: Iterable[int]) -> list[int]:
     The order of the file plays no part.
     """
     depth = depths(body)
-    return sorted(indices, key=lambda index: (depth[index], natural(body.heads.names[index])))
+    return sorted(
+        indices, key=lambda index: (depth[index], natural_sort_key(body.heads.names[index]))
+    )
 
 
 def by_name(body: Body, indices: Iterable[int]) -> list[int]:
     """By name, numbers in it as numbers: block2 before block10."""
-    return sorted(indices, key=lambda index: natural(body.heads.names[index]))
+    return sorted(indices, key=lambda index: natural_sort_key(body.heads.names[index]))
 
 
 def by_file(body: Body, indices: Iterable[int]) -> list[int]:
@@ -94,7 +96,7 @@ def by_file(body: Body, indices: Iterable[int]) -> list[int]:
 ORDERS = {"graph": by_graph, "name": by_name, "file": by_file}
 
 
-def natural(name: str) -> tuple[list[tuple[str, int]], str]:
+def natural_sort_key(name: str) -> tuple[list[tuple[str, int]], str]:
     """What names are sorted by: text as text, numbers as numbers."""
     parts = DIGITS.split(name)
     numbers = [*(int(part) for part in parts[1::2]), 0]
@@ -105,13 +107,13 @@ def nth_in_words(node: Node, wanted: Any, others: Condition) -> str:
     """Which one an op is of those for which the `others` hold, in words."""
     body, by = node.body, wanted.by if isinstance(wanted, Nth) else "graph"
     test = others(body)
-    found = ordered(wanted)(body, [one.index for one in body if test(one)])
+    found = order_of_counting(wanted)(body, [one.index for one in body if test(one)])
     if node.index not in found:
         return f"it is none of the {len(found)} that nth counts"
     return f"it is number {found.index(node.index)} (from 0) of {len(found)} in {by} order"
 
 
-def _sliced(text: str) -> Callable[[Sequence[T]], list[T]]:
+def _slicer(text: str) -> Callable[[Sequence[T]], list[T]]:
     found = SLICE.fullmatch(text)
     if found is None:
         raise RulesError(f"nth: expected {NTH}; found {text!r}")
@@ -120,7 +122,7 @@ def _sliced(text: str) -> Callable[[Sequence[T]], list[T]]:
 
 
 def depths(body: Body) -> list[int]:
-    """Of each op the length of the longest way to it, control inputs apart.
+    """Of each op the length of the longest path to it, control inputs apart.
 
     What a loop's NextIteration gives back is left out, so that a loop is as deep as its body. Ops
     on any other circle, and those behind them, are deepest. Linear in the size of the body.

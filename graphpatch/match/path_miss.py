@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import data_uses, downstream, tensor_named, upstream
 from graphpatch.match.glob import texts
-from graphpatch.match.nth import natural
-from graphpatch.match.spec import Between, Match, Walk
+from graphpatch.match.nth import natural_sort_key
+from graphpatch.match.spec import Between, DependencySearch, Match
 from graphpatch.names import TensorName, op_of
 from graphpatch.table import short
 
@@ -17,7 +17,7 @@ CUT = "the path leads through ops that `within` or `stop_at` leaves out"
 
 def upstream_of(node: Node, match: Match) -> str:
     """What is computed from the op, where none of the tensors is."""
-    targets = _texts_of_walk(match.upstream_of)
+    targets = _texts_of_ends(match.upstream_of)
     if _leads(node, targets, match.control):
         return CUT
     if not match.control and _leads(node, targets, control=True):
@@ -27,7 +27,7 @@ def upstream_of(node: Node, match: Match) -> str:
 
 def downstream_of(node: Node, match: Match) -> str:
     """What the op is computed from, where it is none of the tensors."""
-    sources = _texts_of_walk(match.downstream_of)
+    sources = _texts_of_ends(match.downstream_of)
     if _depends(node, sources, match.control):
         return CUT
     if not match.control and _depends(node, sources, control=True):
@@ -51,8 +51,8 @@ def between(node: Node, match: Match) -> str:
     return ", and ".join(parts) or (CUT if _is_limited(path) else "no path leads from end to end")
 
 
-def _texts_of_walk(value: str | Sequence[str] | Walk | None) -> tuple[str, ...]:
-    return texts(value.of if isinstance(value, Walk) else value or ())
+def _texts_of_ends(value: str | Sequence[str] | DependencySearch | None) -> tuple[str, ...]:
+    return texts(value.of if isinstance(value, DependencySearch) else value or ())
 
 
 def _is_limited(path: Between) -> bool:
@@ -71,16 +71,12 @@ def _ends_behind(node: Node) -> str:
     found, todo, last = {node.name}, [node.name], []
     while todo:
         name = todo.pop()
-        read = _data_readers(node.body, name)
+        read = [node.body.heads.names[index] for index, _, _ in data_uses(node.body, name)]
         if not read and name != node.name:
             last.append(name)
         todo += [one for one in dict.fromkeys(read) if one not in found]
         found.update(read)
-    return f"what is, ends in {short(sorted(last, key=natural))}" if last else "nothing is"
-
-
-def _data_readers(body: Body, name: str) -> list[str]:
-    return [body.heads.names[index] for index, _, _ in data_uses(body, name)]
+    return f"what is, ends in {short(sorted(last, key=natural_sort_key))}" if last else "nothing is"
 
 
 def _ends_before(node: Node) -> str:
@@ -90,7 +86,9 @@ def _ends_before(node: Node) -> str:
     first = {one.name for one in every if not one.data_inputs and one.index != node.index}
     first |= {op_of(text) for one in every for text in one.data_inputs} - body.by_name.keys()
     return (
-        f"it is computed from {short(sorted(first, key=natural))}" if first else "it reads nothing"
+        f"it is computed from {short(sorted(first, key=natural_sort_key))}"
+        if first
+        else "it reads nothing"
     )
 
 

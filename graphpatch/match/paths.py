@@ -1,4 +1,4 @@
-"""`between`, `upstream_of` and `downstream_of`: where an op lies on the way of tensors."""
+"""`between`, `upstream_of` and `downstream_of`: where an op lies on paths between tensors."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ from graphpatch.graph.topology import (
 )
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.glob import texts
-from graphpatch.match.spec import Between, Match, Walk, inner
+from graphpatch.match.spec import Between, DependencySearch, Match, inner
 from graphpatch.names import TensorName
 
 Holds = Callable[[Match], Condition]
 """All conditions of a match as one."""
 
 
-WalkEnds = str | Sequence[str] | Walk
+TensorsOrSearch = str | Sequence[str] | DependencySearch
 
 
-def upstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
+def upstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
     """One of these tensors is computed from the op; the op that gives the tensor is among them."""
-    walk = value if isinstance(value, Walk) else Walk(of=tuple(texts(value)))
-
-    def prepared(body: Body) -> Test:
-        limits = _limits(walk, body, holds)
-        return _marked(upstream(body, _ends_in(body, walk.of), control, *limits))
-
-    return prepared
+    return _found_by_search(upstream, value, control, holds)
 
 
-def downstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
+def downstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
     """The op is computed from one of these tensors; the op that gives the tensor is not."""
-    walk = value if isinstance(value, Walk) else Walk(of=tuple(texts(value)))
+    return _found_by_search(downstream, value, control, holds)
+
+
+def _found_by_search(
+    marks_of: Callable[..., bytearray], value: TensorsOrSearch, control: bool, holds: Holds
+) -> Condition:
+    if not isinstance(value, DependencySearch):
+        value = DependencySearch(of=tuple(texts(value)))
+    search = value  # as mypy knows its type inside of the function too
 
     def prepared(body: Body) -> Test:
-        limits = _limits(walk, body, holds)
-        return _marked(downstream(body, _ends_in(body, walk.of), control, *limits))
+        limits = _limits(search, body, holds)
+        return _marked(marks_of(body, _ends_in(body, search.of), control, *limits))
 
     return prepared
 
@@ -58,7 +60,7 @@ def between(value: Between, control: bool, holds: Holds) -> Condition:
 
     def prepared(body: Body) -> Test:
         sources, targets = _ends_in(body, value.sources), _ends_in(body, value.targets)
-        found = _between(body, sources, targets, control, _limits(value, body, holds))
+        found = _ops_on_paths(body, sources, targets, control, _limits(value, body, holds))
         ends = {body.by_name.get(tensor.op) for tensor in (*sources, *targets)}
         if value.ends:
             return lambda node: node.index in found
@@ -67,7 +69,7 @@ def between(value: Between, control: bool, holds: Holds) -> Condition:
     return prepared
 
 
-def _between(
+def _ops_on_paths(
     body: Body,
     sources: Sequence[TensorName],
     targets: Sequence[TensorName],
@@ -101,7 +103,7 @@ def _is_read(body: Body, tensor: TensorName, found: Container[int], control: boo
     return any(index in found for index in (*reading, *after))
 
 
-def _limits(value: Walk | Between, body: Body, holds: Holds) -> tuple[Passes, Passes]:
+def _limits(value: DependencySearch | Between, body: Body, holds: Holds) -> tuple[Passes, Passes]:
     """Through which ops a walk leads, and behind which it does not go on."""
     within = None if value.within is None else holds(value.within)(body)
     stop_at = None if value.stop_at is None else holds(value.stop_at)(body)
@@ -123,7 +125,7 @@ def unknown_tensors(graphs: Iterable[Graph], match: Match) -> list[str]:
 
 def _tensors_of(match: Match) -> Iterator[str]:
     for value in (match.upstream_of, match.downstream_of):
-        yield from texts((value.of if isinstance(value, Walk) else value) or ())
+        yield from texts((value.of if isinstance(value, DependencySearch) else value) or ())
     if match.between is not None:
         yield from texts(match.between.sources)
         yield from texts(match.between.targets)

@@ -11,7 +11,7 @@ from graphpatch.errors import RulesError
 MOST_STEPS = 10_000
 """How large a compiled expression may be: each letter of a name costs as much at most."""
 
-LONGEST = 10_000
+LONGEST_EXPRESSION = 10_000
 """Characters of an expression."""
 
 LONGEST_QUOTE = 200  # characters
@@ -56,8 +56,10 @@ def whole(expression: str) -> Callable[[str], bool]:
 
 def refuse_long(expression: str) -> None:
     """Raise RulesError for an expression of more characters than one may have."""
-    if len(expression) > LONGEST:
-        raise RulesError(f"it has {len(expression):,} characters, and {LONGEST:,} is the most")
+    if len(expression) > LONGEST_EXPRESSION:
+        raise RulesError(
+            f"it has {len(expression):,} characters, and {LONGEST_EXPRESSION:,} is the most"
+        )
 
 
 def _compiled(expression: str) -> Any:

@@ -11,17 +11,17 @@ from msgspec.structs import replace
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
-from graphpatch.match.asked import asked_body
+from graphpatch.match.body_to_match import body_to_match
 from graphpatch.match.condition import Condition, everything
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
-from graphpatch.match.nth import ordered, taker
+from graphpatch.match.nth import order_of_counting, picker
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.spec import WHOLE, Match
 
 if TYPE_CHECKING:
     from graphpatch.match.pattern.binding import Binding
-    from graphpatch.match.pattern.overlaps import Dropped, Kept
+    from graphpatch.match.pattern.overlaps import DroppedMatch, KeptMatch
 from collections.abc import Iterable
 
 
@@ -33,8 +33,8 @@ class MatchedOps(msgspec.Struct, frozen=True):
     """
 
     nodes: list[Node] = msgspec.field(default_factory=list)
-    kept: list[Kept] = msgspec.field(default_factory=list)
-    dropped: list[Dropped] = msgspec.field(default_factory=list)
+    kept: list[KeptMatch] = msgspec.field(default_factory=list)
+    dropped: list[DroppedMatch] = msgspec.field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -80,31 +80,31 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
     if match.pattern is not None:
         return _find_pattern(graph, match, on)
     found, wanted = MatchedOps(), conditions(match)
-    for body in _bodies(graph, match):
-        indices = candidates(asked_body(body, match), match, wanted).indices()
+    for body in _matching_bodies(graph, match):
+        indices = candidates(body_to_match(body, match), match, wanted).indices()
         found.nodes.extend(Node(body, index) for index in indices)
     return found
 
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
-    from graphpatch.match.forms import forms
     from graphpatch.match.pattern.search import Finder
+    from graphpatch.match.pattern_forms import forms
 
     found = MatchedOps()
     finders = [Finder(form, conditions) for form in forms(match.pattern or ())]
     meant = holds(replace(match, pattern=None, nth=None))
 
-    def searched(body: Body) -> tuple[list[Kept], list[Dropped]]:
+    def searched(body: Body) -> tuple[list[KeptMatch], list[DroppedMatch]]:
         every = [finder.matches(body) for finder in finders]
         return _that_count(body, match, every, meant, on)
 
     whole = tuple(on) == (WHOLE,)
-    for body in _bodies(graph, match):
-        model = asked_body(body, match)
+    for body in _matching_bodies(graph, match):
+        model = body_to_match(body, match)
         # Ops that count as one are to be beside each other now, whatever they were before.
         kept, dropped = searched(body if whole else model)
         if whole and model is not body:
-            dropped += _parted(kept, searched(model)[0])
+            dropped += _separated_by_rules(kept, searched(model)[0])
         kept = [
             replace(one, nodes=tuple(Node(body, node.index) for node in one.nodes)) for one in kept
         ]
@@ -115,16 +115,18 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     return found
 
 
-def _parted(kept: Sequence[Kept], before: Sequence[Kept]) -> list[Dropped]:
+def _separated_by_rules(
+    kept: Sequence[KeptMatch], before: Sequence[KeptMatch]
+) -> list[DroppedMatch]:
     """The matches of the model that are none any more, as rules put ops between theirs."""
-    from graphpatch.match.pattern.overlaps import Dropped
+    from graphpatch.match.pattern.overlaps import DroppedMatch
 
     there = {one.binding.last for one in kept}
     reason = "its ops are not beside each other any more, since rules before patched them"
-    return [Dropped(one.binding, reason) for one in before if one.binding.last not in there]
+    return [DroppedMatch(one.binding, reason) for one in before if one.binding.last not in there]
 
 
-def _bodies(graph: Graph, match: Match) -> Iterator[Body]:
+def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
     wanted = texts(match.body) if match.body is not None else ("**",)
     for body in graph.bodies:
         if not body.is_ours and any(glob.matches_glob(one, body.label) for one in wanted):
@@ -133,33 +135,35 @@ def _bodies(graph: Graph, match: Match) -> Iterator[Body]:
 
 def _that_count(
     body: Body, match: Match, every: list[list[Binding]], meant: Condition, on: Sequence[str]
-) -> tuple[list[Kept], list[Dropped]]:
+) -> tuple[list[KeptMatch], list[DroppedMatch]]:
     from graphpatch.match.pattern.overlaps import resolve
 
     found = [one for bindings in every for one in bindings]
     test = meant(body)
     if test is not everything:
-        found = [one for one in found if all(test(Node(body, index)) for index in _asked(one, on))]
+        found = [
+            one for one in found if all(test(Node(body, index)) for index in _ops_to_check(one, on))
+        ]
     kept, dropped = resolve(found, on)
-    return (kept if match.nth is None else _numbered(body, kept, match.nth)), dropped
+    return (kept if match.nth is None else _nth_matches(body, kept, match.nth)), dropped
 
 
-def _asked(binding: Binding, on: Sequence[str]) -> Sequence[int]:
+def _ops_to_check(binding: Binding, on: Sequence[str]) -> Sequence[int]:
     """The ops of a match of which the other keys of the match are asked."""
     return (binding.last,) if not on or tuple(on) == (WHOLE,) else binding.of(on)
 
 
-def _numbered(body: Body, kept: list[Kept], wanted: Any) -> list[Kept]:
+def _nth_matches(body: Body, kept: list[KeptMatch], wanted: Any) -> list[KeptMatch]:
     """Those of the matches that `nth` means, counted by their last ops, in the file's order."""
-    by_last: dict[int, list[Kept]] = {}
+    by_last: dict[int, list[KeptMatch]] = {}
     for one in kept:
         by_last.setdefault(one.binding.last, []).append(one)
-    order = ordered(wanted)(body, by_last)
-    meant = taker(wanted)([one for index in order for one in by_last[index]])
+    order = order_of_counting(wanted)(body, by_last)
+    meant = picker(wanted)([one for index in order for one in by_last[index]])
     return [one for one in kept if any(one is other for other in meant)]
 
 
-def just(nodes: Iterable[Node]) -> dict[str, Any]:
+def match_of_ops(nodes: Iterable[Node]) -> dict[str, Any]:
     """A match by body and name; each op once, in their order."""
     by_body: dict[str, dict[str, None]] = {}
     for node in nodes:

@@ -13,8 +13,8 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.match import compare
-from graphpatch.match.compare import Compared
+from graphpatch.match import bounds
+from graphpatch.match.bounds import Compared
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.described import described
 
@@ -62,14 +62,14 @@ def shape_holds(found: Sizes, wanted: Shape) -> bool:
     """Whether a shape is what is asked for."""
     if found is None:
         return False
-    if wanted.sizes is not None and not _fits(found, wanted.sizes):
+    if wanted.sizes is not None and not _sizes_fit(found, wanted.sizes):
         return False
-    if wanted.rank is not None and not _is(len(found), wanted.rank):
+    if wanted.rank is not None and not _size_is(len(found), wanted.rank):
         return False
     if wanted.elements is None:
         return True
     known = [size for size in found if size is not None]
-    return len(known) == len(found) and _is(math.prod(known), wanted.elements)
+    return len(known) == len(found) and _size_is(math.prod(known), wanted.elements)
 
 
 def shape_in_words(node: Node, wanted: object) -> str:
@@ -84,14 +84,14 @@ def sizes_in_words(found: Sizes) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in found)}]"
 
 
-def _fits(found: Sequence[int | None], wanted: Sequence[Any]) -> bool:
+def _sizes_fit(found: Sequence[int | None], wanted: Sequence[Any]) -> bool:
     if len(found) != len(wanted):
         return False
     return all(
-        one in (None, -1) or (size is not None and _is(size, one))
+        one in (None, -1) or (size is not None and _size_is(size, one))
         for size, one in zip(found, wanted, strict=True)
     )
 
 
-def _is(found: int, wanted: int | Compared) -> bool:
-    return compare.meets(found, wanted) if isinstance(wanted, Compared) else found == wanted
+def _size_is(found: int, wanted: int | Compared) -> bool:
+    return bounds.meets(found, wanted) if isinstance(wanted, Compared) else found == wanted

@@ -45,7 +45,7 @@ class Between(
     ] = True
 
 
-class Walk(
+class DependencySearch(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
     """The tensors where a walk starts, and where it may lead.
@@ -192,10 +192,12 @@ class Match(OpKeys, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_
         ),
     ] = None
     upstream_of: Annotated[
-        Texts | Walk | None, described("The op computes one of these tensors.", "logits")
+        Texts | DependencySearch | None,
+        described("The op computes one of these tensors.", "logits"),
     ] = None
     downstream_of: Annotated[
-        Texts | Walk | None, described("The op is computed from one of these tensors.", ["images"])
+        Texts | DependencySearch | None,
+        described("The op is computed from one of these tensors.", ["images"]),
     ] = None
     body: Annotated[
         Texts | None, described("`main`, or functions by name or glob. Default: all.", "main")
@@ -263,7 +265,7 @@ def inner(match: Match) -> list[Match]:
     """The matches that stand in a match itself, not those that stand in these."""
     found = [*(match.any or ()), *(match.all or ()), match.not_ or Match()]
     for walk in (match.upstream_of, match.downstream_of, match.between):
-        if isinstance(walk, Walk | Between):
+        if isinstance(walk, DependencySearch | Between):
             found += [walk.within or Match(), walk.stop_at or Match()]
     for neighbours in (match.inputs, match.consumers):
         found += (neighbours or {}).values()

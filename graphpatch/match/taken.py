@@ -26,13 +26,17 @@ def taken(wanted: bool | str | Sequence[str]) -> Condition:
     meant = glob.one_of(("**",) if isinstance(wanted, bool) else texts(wanted))
 
     def prepared(body: Body) -> Test:
-        found = {node.index for node in provenance.touched(body) if any(map(meant, takers(node)))}
+        found = {
+            node.index
+            for node in provenance.touched(body)
+            if any(map(meant, rules_that_patched(node)))
+        }
         return lambda node: (node.index in found) is not (wanted is False)
 
     return prepared
 
 
-def takers(node: Node) -> Iterator[str]:
+def rules_that_patched(node: Node) -> Iterator[str]:
     """The rules that patched an op, by name."""
     for edit in provenance.entries(node):
         if not isinstance(edit, READ_ANEW):
@@ -58,7 +62,7 @@ def check_taken(match: Match, before: Collection[str]) -> None:
 
 def takers_in_words(node: Node, wanted: object) -> str:
     """Which rules patched an op, in words."""
-    rules = list(dict.fromkeys(takers(node)))
+    rules = list(dict.fromkeys(rules_that_patched(node)))
     return (
         f"it was patched by rule {', '.join(map(repr, rules))}" if rules else "no rule patched it"
     )

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import ConstTensor, constant
-from graphpatch.match.compare import SIGNS, Compared
+from graphpatch.match.bounds import SIGNS, Compared
 from graphpatch.match.condition import Condition, on_ops
 from graphpatch.match.described import described
 from graphpatch.table import IN_MESSAGE
@@ -55,8 +55,8 @@ def equals(value: Any) -> Callable[[Node], bool]:
     tolerance = value.tolerance if isinstance(value, Near) else None
     shape, flat = _flattened(wanted)
     if isinstance(wanted, tuple | list):
-        return _list(shape, flat, tolerance)
-    return lambda node: _every(constant(node), wanted, tolerance)
+        return _equals_list(shape, flat, tolerance)
+    return lambda node: _all_elements_are(constant(node), wanted, tolerance)
 
 
 def value_in_words(node: Node, wanted: object) -> str:
@@ -88,12 +88,12 @@ def _bounded(value: Near) -> Callable[[Node], bool]:
         tensor = constant(node)
         if tensor is None or not tensor.size or not _has_order(tensor.dtype):
             return False
-        return (is_near is None or is_near(node)) and _within(tensor, value)
+        return (is_near is None or is_near(node)) and _is_within_bounds(tensor, value)
 
     return holds
 
 
-def _within(tensor: ConstTensor, value: Near) -> bool:
+def _is_within_bounds(tensor: ConstTensor, value: Near) -> bool:
     count = 0
     for found, stands_for in tensor.pieces():
         for sign, bound in value.bounds.items():
@@ -107,7 +107,7 @@ def _has_order(dtype: str) -> bool:
     return dtype not in ("string", "bool") and not dtype.startswith("complex")
 
 
-def _every(tensor: ConstTensor | None, wanted: Any, tolerance: float | None) -> bool:
+def _all_elements_are(tensor: ConstTensor | None, wanted: Any, tolerance: float | None) -> bool:
     if tensor is None or not tensor.size or not _comparable(tensor.dtype, wanted):
         return False
     expected, count = _rounded(tensor.dtype, wanted), 0
@@ -118,7 +118,7 @@ def _every(tensor: ConstTensor | None, wanted: Any, tolerance: float | None) -> 
     return count == tensor.size
 
 
-def _list(
+def _equals_list(
     shape: tuple[int, ...], flat: list[Any], tolerance: float | None
 ) -> Callable[[Node], bool]:
     def holds(node: Node) -> bool:

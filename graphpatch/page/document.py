@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import graphpatch
-from graphpatch.analysis.doctor.answers import Answers
-from graphpatch.analysis.doctor.backward import GradientReach
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.doctor.look import Finding
+from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.analysis.rule_words import own_name
+from graphpatch.differentiation.gradient_reach import GradientReach
+from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Body
 from graphpatch.graph.calls import called_functions
-from graphpatch.page.bodies import BodyLines, body_document, lines
+from graphpatch.page.body_flow import body_flow
+from graphpatch.page.body_lines import BodyLines, body_document, lines
 from graphpatch.page.changed import rules_between
-from graphpatch.page.ends import GradientEnds, ends_of, pairs, tensors
-from graphpatch.page.flowing import flowing
-from graphpatch.page.rule_marks import Marks
-from graphpatch.page.sides import BodySide, side
+from graphpatch.page.gradient_ends import GradientEnds, ends_of, pairs, tensors
+from graphpatch.page.rule_marks import RuleMarks
+from graphpatch.page.sides import BodySide, body_side
 from graphpatch.page.tables import Tables
 from graphpatch.shown import one_line
 from graphpatch.table import plural, short
@@ -41,8 +41,8 @@ class BuiltDocument:
     mains: list[BodyLines] = field(default_factory=list)
 
 
-def made(
-    models: Sequence[Model], marks: Marks, sources: Sequence[str], targets: Sequence[str]
+def built_document(
+    models: Sequence[Model], marks: RuleMarks, sources: Sequence[str], targets: Sequence[str]
 ) -> BuiltDocument:
     """The document of a model, or of one before and one after.
 
@@ -75,7 +75,7 @@ def made(
     return found
 
 
-def _model_documents(models: Sequence[Model], marks: Marks) -> Iterator[dict[str, Any]]:
+def _model_documents(models: Sequence[Model], marks: RuleMarks) -> Iterator[dict[str, Any]]:
     """What the page says of each model."""
     roles = ["model"] if len(models) == 1 else ["before", "after"]
     titles = _titles([str(model.path) for model in models], marks)
@@ -85,7 +85,7 @@ def _model_documents(models: Sequence[Model], marks: Marks) -> Iterator[dict[str
         yield {**told, "title": one_line(title)}
 
 
-def _titles(paths: Sequence[str], marks: Marks) -> list[str]:
+def _titles(paths: Sequence[str], marks: RuleMarks) -> list[str]:
     """What to call each model: the last part of its path; the last two where these are alike."""
     parts = [Path(path).parts[-2:] or (path,) for path in paths]
     if len(set(paths)) == len(paths):
@@ -105,7 +105,12 @@ class _Graph:
     """One graph of each model: its ends, its bodies, and what doctor says of its pairs."""
 
     def __init__(
-        self, both: Sequence[Doctor], marks: Marks, place: int, chosen: GradientEnds, tables: Tables
+        self,
+        both: Sequence[Doctor],
+        marks: RuleMarks,
+        place: int,
+        chosen: GradientEnds,
+        tables: Tables,
     ) -> None:
         self.both, self.marks, self.place, self.ends, self.tables = (
             both,
@@ -152,7 +157,7 @@ class _Graph:
         graph, answers = doctor.session.graph, self._answers(doctor)
         return answers.backward(graph.main, *self._tensors(answers.wiring(graph.main)))
 
-    def _answers(self, doctor: Doctor) -> Answers:
+    def _answers(self, doctor: Doctor) -> GradientReplay:
         return doctor.tape if self._is_taped else doctor.session
 
     def _tensors(self, wiring: Wiring) -> tuple[list[Tensor], list[Tensor]]:
@@ -161,16 +166,16 @@ class _Graph:
     def _main(self, number: int) -> BodySide:
         """The lines of the main graph of one model."""
         back, answers = self.backs[number], self._answers(self.both[number])
-        found = flowing(answers, back, self._tensors(back.wiring))
-        return side(found, self._rules("main", number))
+        found = body_flow(answers, back, self._tensors(back.wiring))
+        return body_side(found, self._rules("main", number))
 
     def _function(self, doctor: Doctor, number: int, name: str) -> BodySide:
-        answers: Answers = doctor.tape
+        answers: GradientReplay = doctor.tape
         body = answers.graph.functions[name]
         wiring = answers.wiring(body)
         both = [(index, 0) for index in wiring.arguments.values()], wiring.returned
         back = answers.inside(name) or answers.backward(body, *both)
-        return side(flowing(answers, back, both), self._rules(name, number))
+        return body_side(body_flow(answers, back, both), self._rules(name, number))
 
     def _rules(self, label: str, number: int) -> dict[str, tuple[str, ...]]:
         """The rules at the ops of a body: of the model after, or of the only one."""

@@ -29,7 +29,7 @@ from graphpatch.page.view import View
 from graphpatch.shown import one_line
 
 CLUSTER = "_XlaCluster"
-SMALL = 1 << 10  # bytes of an attr that is written; weights are not
+SMALL_ATTR = 1 << 10  # bytes of an attr that is written; weights are not
 TAG = "largest gradient on the way back"
 
 
@@ -75,19 +75,21 @@ def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[
 
 def _marked_graph(graph: Graph, rules: Mapping[str, str]) -> GraphDef:
     """The main graph without weights, the rule at each op as its device and its cluster."""
-    return GraphDef(node=[_node(node, rules.get(_own(node, rules), "")) for node in graph.main])
+    return GraphDef(
+        node=[_event_node(node, rules.get(_owner(node, rules), "")) for node in graph.main]
+    )
 
 
-def _own(node: Node, rules: Mapping[str, str]) -> str:
+def _owner(node: Node, rules: Mapping[str, str]) -> str:
     """The op that a node belongs to: a rule adds nodes below the name of the op that it is for."""
     return node.name if node.name in rules else node.name.rpartition("/")[0]
 
 
-def _node(node: Node, rule: str) -> NodeDef:
+def _event_node(node: Node, rule: str) -> NodeDef:
     found = NodeDef(name=node.name, op=node.op, input=node.inputs)
     spans = node.attr_spans()
     for key, span in spans.items():
-        if span.end - span.start < SMALL and not key.startswith("_"):
+        if span.end - span.start < SMALL_ATTR and not key.startswith("_"):
             value = attr_value(span)
             found.attr[key].CopyFrom(
                 AttrValue(s=repr(as_json(value)).encode()) if value.HasField("tensor") else value

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphpatch.page.order import scopes
+from graphpatch.page.line_order import scopes
 
 ABSENT = -1
 
@@ -63,7 +63,7 @@ def lane_columns(reads: Sequence[Iterable[int] | None]) -> list[int]:
     return found
 
 
-FEW = 48  # lines; in a list of no more all scopes are open
+LINES_ALL_OPEN = 48  # lines; in a list of no more all scopes are open
 
 
 class Fold(NamedTuple):
@@ -86,14 +86,14 @@ def folds(names: Sequence[str], shown: Collection[int]) -> list[Fold]:
     """
     before = [0]
     for row in range(len(names)):
-        before.append(before[-1] + (row in shown or len(names) <= FEW))
+        before.append(before[-1] + (row in shown or len(names) <= LINES_ALL_OPEN))
     return [
         Fold(one.first, one.last, depth, one.name, before[one.last + 1] > before[one.first])
-        for one, depth in _nested(_innermost(_runs(names)))
+        for one, depth in _with_depth(_innermost(_shared_scopes(names)))
     ]
 
 
-def _runs(names: Sequence[str]) -> list[Fold]:
+def _shared_scopes(names: Sequence[str]) -> list[Fold]:
     """Each stretch of at least two lines that share a scope."""
     found: list[Fold] = []
     begun: list[tuple[str, int]] = []  # scope, its first line
@@ -117,7 +117,7 @@ def _innermost(found: Sequence[Fold]) -> list[Fold]:
     return list(by_lines.values())
 
 
-def _nested(found: Sequence[Fold]) -> Iterator[tuple[Fold, int]]:
+def _with_depth(found: Sequence[Fold]) -> Iterator[tuple[Fold, int]]:
     """Each fold with the number of others around it."""
     around: list[Fold] = []
     for one in found:

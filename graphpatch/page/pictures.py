@@ -11,7 +11,7 @@ from graphpatch.gradients.numpy_functions import Array
 from graphpatch.shown import one_line
 
 LARGEST_SIDE = 96  # pixels of a side
-LEAST = 4  # pixels from which on a tensor counts as an image
+SMALLEST_IMAGE = 4  # pixels from which on a tensor counts as an image
 CHANNELS = (1, 2, 3, 4)
 BINS = 32
 BRIGHTEST = 99.5  # percent of the pixels that are not the brightest: one alone hides all others
@@ -61,11 +61,11 @@ def _image(value: Any) -> Array | None:
     first = found[0]
     if (
         first.shape[0] in CHANNELS
-        and min(first.shape[1:]) >= LEAST
+        and min(first.shape[1:]) >= SMALLEST_IMAGE
         and first.shape[2] not in CHANNELS
     ):
         first = np.moveaxis(first, 0, 2)
-    is_image = first.shape[2] in CHANNELS and min(first.shape[:2]) >= LEAST
+    is_image = first.shape[2] in CHANNELS and min(first.shape[:2]) >= SMALLEST_IMAGE
     return np.asarray(first, np.float64) if is_image else None
 
 

@@ -19,7 +19,13 @@ from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import evaluate, numpy_gradient
 from graphpatch.gradients.numpy_functions import Array
-from graphpatch.gradients.spec import Default, Named, Python, Registered, parse_gradient
+from graphpatch.gradients.spec import (
+    DefaultGradient,
+    LibraryGradient,
+    PythonGradient,
+    RegisteredKey,
+    parse_gradient,
+)
 from graphpatch.gradients.tensors import ConstantTensor
 
 LOWEST, HIGHEST, POINTS = -3.0, 3.0, 61
@@ -65,7 +71,7 @@ def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None
     each side, for each upstream gradient `dy` where x goes to the right.
     """
     filters = "filter_gradient" in (patch or {})
-    before = IDENTITY if filters else _default(op_type)
+    before = IDENTITY if filters else _default_gradient(op_type)
     after = _patched(patch, op_type) if patch else None
     found = {"before": before, "after": after}
     sides = {side: one for side, one in found.items() if one is not None}
@@ -83,7 +89,7 @@ def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None
     return {"op": op_type, "axis": axis, "words": words, "curves": curves}
 
 
-def _default(op_type: str) -> DrawnGradient | None:
+def _default_gradient(op_type: str) -> DrawnGradient | None:
     """TensorFlow's default gradient of an op type."""
     if op_type not in CURVES:
         return None
@@ -97,7 +103,7 @@ def _patched(patch: Mapping[str, Any], op_type: str) -> DrawnGradient | None:
     if "stop_gradient" in patch:
         return GIVES_NONE
     if "surrogate_gradient" in patch:
-        return _surrogate(str(patch["surrogate_gradient"]))
+        return _derivative(str(patch["surrogate_gradient"]))
     for kind in ("override_gradient", "filter_gradient"):
         if kind in patch:
             return _of_spec(patch[kind], op_type)
@@ -109,14 +115,14 @@ def _of_spec(spec: Any, op_type: str) -> DrawnGradient | None:
         found = parse_gradient(spec)
     except GraphpatchError:
         return None
-    if isinstance(found, Default):
-        return _default(op_type)
-    if isinstance(found, Registered):
-        return _default(found.key)
-    if isinstance(found, Python):
+    if isinstance(found, DefaultGradient):
+        return _default_gradient(op_type)
+    if isinstance(found, RegisteredKey):
+        return _default_gradient(found.key)
+    if isinstance(found, PythonGradient):
         return None
     own = found.for_op(op_type)
-    entry = LIBRARY.get(own.name) if isinstance(own, Named) else None
+    entry = LIBRARY.get(own.name) if isinstance(own, LibraryGradient) else None
     if entry is None:
         is_curve = _is_by_element(own.formula)
     else:
@@ -140,13 +146,13 @@ def _of_formula(formula: Formula) -> DrawnGradient | None:
         return None  # another gradient for each element
 
     def dx(x: Array, y: Array, dy: Array) -> Array | None:
-        return numpy_gradient(formula, None, [x], [y], [dy])[0]
+        return numpy_gradient(formula, [x], [y], [dy])[0]
 
     given = [f"{name}={value:g}" for name, value in formula.values]
     return DrawnGradient(", ".join([str(formula), *given]), dx, formula.variables)
 
 
-def _surrogate(text: str) -> DrawnGradient | None:
+def _derivative(text: str) -> DrawnGradient | None:
     """The derivative of g, by differences."""
     formula = Formula.parse(text)
     if formula.variables != {"x0"} or formula.expressions[0] is None:

@@ -18,7 +18,7 @@ SELECTED = "selected"
 
 
 @dataclass(eq=False)
-class Marks:
+class RuleMarks:
     """Rules by name, each as a rules file has it, and the rules at each op of each graph.
 
     `wrong` has what `apply` says of a rule that it would refuse, `steps` the ops that each rule
@@ -64,9 +64,9 @@ class Marks:
         ]
 
 
-def of_patched(graphs: Sequence[ModelGraph]) -> Marks:
+def of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
     """The rules that a patched model tells of."""
-    found = Marks(is_applied=True)
+    found = RuleMarks(is_applied=True)
     labels = rule_labels(graphs)
     for place, graph in enumerate(graphs):
         patches, rules = provenance.patches(graph), carried_rules([graph])
@@ -81,10 +81,10 @@ def _place_of_rule(patches: Mapping[str, Any], rule: str) -> int:
     return list(patches).index(rule) if rule in patches else len(patches)
 
 
-def of_matches(found: Matches) -> Marks:
+def of_matches(found: Matches) -> RuleMarks:
     """The rules that were matched, or what a match alone picks out."""
     written = {rule.author.rule: _rule_json(rule) for rule in found.rules} or {SELECTED: None}
-    marks = Marks(written, are_given=True)
+    marks = RuleMarks(written, are_given=True)
     labels = [graph.around.tags for graph in found.model.graphs]
     for one in found.found:
         name = one.rule if one.rule in written else SELECTED

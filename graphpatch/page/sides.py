@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from graphpatch.analysis.doctor.causes import finding_of
-from graphpatch.analysis.doctor.look import Finding, Look
+from graphpatch.analysis.doctor.finding import Finding, OpOnPath
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.page.flowing import FULL, NONE, Flowing, LaneFlow, Passage
+from graphpatch.page.body_flow import FULL, NONE, BodyFlow, LaneFlow, OpFlow
 
 ABSENT, CHANGED, BLOCKED = LaneFlow.ABSENT, LaneFlow.CHANGED, LaneFlow.BLOCKED
 
@@ -42,7 +42,7 @@ class OpLine:
 class BodySide:
     """A body of one model: its lines by key."""
 
-    flowing: Flowing
+    flowing: BodyFlow
     lines: dict[str, OpLine]
     key_of: dict[int, str]
     rules: dict[str, tuple[str, ...]]
@@ -73,9 +73,9 @@ class BodySide:
         return self.names[index] if found is None else found
 
 
-def side(flowing: Flowing, rules: dict[str, tuple[str, ...]]) -> BodySide:
+def body_side(flowing: BodyFlow, rules: dict[str, tuple[str, ...]]) -> BodySide:
     """The lines of a body; `rules` are those at its ops, by the name that each op had."""
-    found = BodySide(flowing, {}, _keys(flowing.wiring.body), rules)
+    found = BodySide(flowing, {}, _line_keys(flowing.wiring.body), rules)
     for index, passage in flowing.passages.items():
         key = found.key(index)
         line = found.lines.get(key)
@@ -95,7 +95,7 @@ def _is_head(body: Body, index: int, key: str) -> bool:
     return index >= 0 and body.heads.names[index] == key.lstrip("+")
 
 
-def _keys(body: Body) -> dict[int, str]:
+def _line_keys(body: Body) -> dict[int, str]:
     """The line of each node that a rule touched: that of the op for which it is there."""
     found = {}
     for node in provenance.touched(body):
@@ -126,17 +126,17 @@ def _follow(found: BodySide, line: OpLine) -> None:
     else:
         line.flow = min(best, line.arrives) if best < BLOCKED else best
     if raises or best < line.arrives:
-        line.finding = _finding(found, line, passages)
+        line.finding = _finding_at(found, line, passages)
 
 
-def _finding(found: BodySide, line: OpLine, passages: list[Passage]) -> Finding | None:
+def _finding_at(found: BodySide, line: OpLine, passages: list[OpFlow]) -> Finding | None:
     """Doctor's words for an op at which the gradient ends."""
     wiring, answers = found.flowing.wiring, found.flowing.answers
     for index, passage in zip(line.nodes, passages, strict=True):
         outside = [slot for slot, read, _ in passage.edges if found.key(read) != line.key]
         if index >= 0 and outside and (passage.arrives > LaneFlow.NONE or passage.raises):
             step = PathStep(index, 0, outside[0])
-            return finding_of(Look(wiring, step, answers.ask(wiring, index)))
+            return finding_of(OpOnPath(wiring, step, answers.ask(wiring, index)))
     return None
 
 

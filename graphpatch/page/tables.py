@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.analysis.doctor.look import Finding
+from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.differentiation.shape_windows import Shape
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph import attrs, provenance
@@ -55,10 +55,10 @@ class Tables:
             self._plain[key] = self.attrs.number(_plain(Node(wiring.body, index)))
         return self._plain[key]
 
-    def finding(self, finding: Finding, is_on_the_way: bool) -> int:
-        """The number of what doctor says of an op; whether it blocks a way that was asked about."""
+    def finding(self, finding: Finding, is_on_path: bool) -> int:
+        """The number of what doctor says of an op; `is_on_path`: on one that was asked about."""
         told = _safe_texts(finding.document())
-        return self.findings.number({**told, "way": is_on_the_way})
+        return self.findings.number({**told, "on_path": is_on_path})
 
     def plot(self, patch: Mapping[str, Any] | None, op_type: str) -> int | None:
         """The number of the curves of an op type, before and after a patch."""

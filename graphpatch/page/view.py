@@ -20,18 +20,18 @@ from graphpatch.application import RulesLike, apply
 from graphpatch.arguments import check_path, tensor_names
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Model
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.formats.output import write_file
 from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern
-from graphpatch.page.document import BuiltDocument, made
-from graphpatch.page.ends import refuse_unknown
-from graphpatch.page.rule_marks import Marks, of_matches, of_patched
+from graphpatch.page.document import BuiltDocument, built_document
+from graphpatch.page.gradient_ends import refuse_unknown
+from graphpatch.page.rule_marks import RuleMarks, of_matches, of_patched
 from graphpatch.shown import json_text
 
 if TYPE_CHECKING:
-    from graphpatch.page.sizes import Feed
+    from graphpatch.page.gradient_sizes import Feed
 
 SCRIPTS = (
     "rows.js",
@@ -53,7 +53,7 @@ def page(document: dict[str, Any], title: str) -> str:
 
     Its policy lets run the script of the page alone, whatever the names of a model are.
     """
-    style, script = _file("page.css"), "\n".join(map(_file, SCRIPTS))
+    style, script = _page_file("page.css"), "\n".join(map(_page_file, SCRIPTS))
     parts = {
         "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'",
         "title": escape(title),
@@ -61,7 +61,7 @@ def page(document: dict[str, Any], title: str) -> str:
         "document": as_script(document),
         "script": script,
     }
-    return PLACE.sub(lambda found: parts[found[1]], _file("page.html"))
+    return PLACE.sub(lambda found: parts[found[1]], _page_file("page.html"))
 
 
 def as_script(document: Any) -> str:
@@ -70,7 +70,7 @@ def as_script(document: Any) -> str:
 
 
 @cache
-def _file(name: str) -> str:
+def _page_file(name: str) -> str:
     return (resources.files("graphpatch.page") / "files" / name).read_text(encoding="utf-8")
 
 
@@ -198,7 +198,7 @@ def view(
     loaded = model_from("model", model, progress)
     models, marks = _models(loaded, patched, rules, progress)
     refuse_unknown(models, [*ends[0], *ends[1]])
-    found = made(models, marks, *ends)
+    found = built_document(models, marks, *ends)
     if run:
         _sizes_of(found, models, feed, allow_unsafe_ops)
     return View(tuple(models), found.document)
@@ -209,7 +209,7 @@ def _models(
     patched: ModelLike | None,
     rules: RulesLike | Pattern | Mapping[str, Any] | None,
     progress: Progress | None,
-) -> tuple[list[Model], Marks]:
+) -> tuple[list[Model], RuleMarks]:
     """What is shown beside what, and the rules that are marked."""
     if patched is not None and rules is not None:
         raise TypeError("give patched, or rules that make a patched model; not both")
@@ -229,7 +229,7 @@ def _models(
     return [model], marks
 
 
-def _with_rules(model: Model, found: Matches) -> tuple[list[Model], Marks]:
+def _with_rules(model: Model, found: Matches) -> tuple[list[Model], RuleMarks]:
     marks = of_matches(found)
     if not found.rules or not found.ok:
         return [model], marks
@@ -239,9 +239,9 @@ def _with_rules(model: Model, found: Matches) -> tuple[list[Model], Marks]:
 
 
 def _sizes_of(
-    made: BuiltDocument, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool
+    built: BuiltDocument, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool
 ) -> None:
-    from graphpatch.page.sizes import sizes
+    from graphpatch.page.gradient_sizes import sizes
 
-    ran = sizes(made.ends, made.mains, models, feed, allow_unsafe_ops)
-    made.document["run"] = ran
+    ran = sizes(built.ends, built.mains, models, feed, allow_unsafe_ops)
+    built.document["run"] = ran

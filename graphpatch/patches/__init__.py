@@ -13,8 +13,8 @@ from graphpatch.graph.edit import Editor
 from graphpatch.match.described import described
 from graphpatch.match.shape import Natural
 from graphpatch.patches.at import At
-from graphpatch.patches.group import Group
-from graphpatch.patches.order import ByInput
+from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.input_order import ByInput
 
 
 class Patch(Protocol):
@@ -31,10 +31,10 @@ class Patch(Protocol):
 class WholePatch(Protocol):
     """A patch that can go to all ops of a match as one op."""
 
-    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Patch these ops as one, or raise PatchError."""
 
-    def by_input(self, group: Group) -> ByInput:
+    def by_input(self, group: MatchedGroup) -> ByInput:
         """What it does at each tensor that the match reads, as formulas."""
 
 
@@ -105,7 +105,7 @@ class Until(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-class Kind(msgspec.Struct, frozen=True):
+class PatchKind(msgspec.Struct, frozen=True):
     """A kind of patch: the JSON type of its value, what it means, its options, and how it is made.
 
     `told` is what the schema says of it. `make` takes the value and those of the options that were
@@ -148,9 +148,9 @@ def _straight_through(value: bool | Input, emit: str) -> Patch:
 
 
 def _surrogate(value: str, emit: str) -> Patch:
-    from graphpatch.patches.surrogate import SurrogateGradient, surrogate
+    from graphpatch.patches.surrogate import SurrogateGradient, surrogate_formula
 
-    return SurrogateGradient(surrogate(value), emit)
+    return SurrogateGradient(surrogate_formula(value), emit)
 
 
 def _backward_as(given: Until, emit: str) -> Patch:
@@ -160,14 +160,14 @@ def _backward_as(given: Until, emit: str) -> Patch:
     return BackwardAsPatch(given.input, until, emit)
 
 
-KINDS: dict[str, Kind] = {
-    "override_gradient": Kind(
+KINDS: dict[str, PatchKind] = {
+    "override_gradient": PatchKind(
         GradientSpec,
         described("The gradient of the op is replaced by this one.", "guided_relu"),
         _override,
         verified="formula",
     ),
-    "filter_gradient": Kind(
+    "filter_gradient": PatchKind(
         GradientSpec,
         described(
             "What flows back through the op's outputs, or `at`, passes through this gradient.",
@@ -177,8 +177,10 @@ KINDS: dict[str, Kind] = {
         {"at": At},
         verified="formula",
     ),
-    "stop_gradient": Kind(Literal[True], described("Nothing flows back.", True), _stop, {"at": At}),
-    "straight_through": Kind(
+    "stop_gradient": PatchKind(
+        Literal[True], described("Nothing flows back.", True), _stop, {"at": At}
+    ),
+    "straight_through": PatchKind(
         Literal[True] | Input,
         described(
             "On the way back the op counts as the identity of its input: 0, or the one named.",
@@ -187,13 +189,13 @@ KINDS: dict[str, Kind] = {
         _straight_through,
         verified="join",
     ),
-    "surrogate_gradient": Kind(
+    "surrogate_gradient": PatchKind(
         str,
         described("On the way back the op counts as this formula of its inputs.", "tanh(4 * x)"),
         _surrogate,
         verified="join",
     ),
-    "backward_as": Kind(
+    "backward_as": PatchKind(
         Until,
         described(
             "On the way back the op, and what follows it up to `until`, is computed from this "

@@ -12,8 +12,8 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.match.described import described
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
-from graphpatch.patches.inline import Inline, nothing_flows, on_inputs, on_outputs
+from graphpatch.patches import op_args
+from graphpatch.patches.inline import InlineOp, nothing_flows, on_inputs, on_outputs
 from graphpatch.patches.reach import check_reached
 
 # A side, or one place on it: "output:0", "input:1".
@@ -41,11 +41,11 @@ def check_gradient_flows(nodes: Sequence[Node], at: str) -> None:
 def tensors_at(node: Node, at: str) -> list[FlatArg]:
     """The tensors at that place of an op."""
     side, place = parsed(at)
-    flat = flow.known_outputs(node) if side == "output" else flow.known_inputs(node)
+    flat = op_args.known_outputs(node) if side == "output" else op_args.known_inputs(node)
     return flat if place is None else flat[place : place + 1]
 
 
-def put_at(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
+def put_at(node: Node, editor: Editor, inline: InlineOp, at: str) -> list[Node]:
     """Put `inline` on the side of `node` that `at` names, and return the ops added for it.
 
     Where nothing flows back there, there is nothing to do, and the report says so.

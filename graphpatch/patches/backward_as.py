@@ -11,11 +11,11 @@ from graphpatch.errors import PatchError, did_you_mean
 from graphpatch.graph import provenance, topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import flow
-from graphpatch.patches.clean import CleanPath
-from graphpatch.patches.ends import SlotsByOp, all_ends, end_notes, left
+from graphpatch.patches import op_args
+from graphpatch.patches.clean_path import CleanPath
 from graphpatch.patches.function_carrier import refuse_boundary
-from graphpatch.patches.join import Counted, join, refuse_in_part
+from graphpatch.patches.join import BackwardTensor, join, refuse_in_part
+from graphpatch.patches.path_ends import SlotsByOp, all_ends, end_notes, unreached_ops
 from graphpatch.patches.reach import check_reached, refuse_shadowed
 from graphpatch.table import short
 
@@ -59,48 +59,48 @@ class BackwardAsPatch:
         clones = list(provenance.clones(body, {node.name for node in nodes}))
         for node in nodes if not clones else ():
             refuse_shadowed(node)
-        way = CleanPath(body, {node.index: self.input for node in (*nodes, *clones)}, editor)
-        ends = self._ends(way)
-        way.plan(ends)
+        path = CleanPath(body, {node.index: self.input for node in (*nodes, *clones)}, editor)
+        ends = self._ends(path)
+        path.plan(ends)
         for node, outputs in ends.items():
             refuse_in_part(node, outputs, editor, self.emit)
-        self._refuse_unmet(nodes, way, ends)
-        found = left(way, ends)
-        for note in end_notes(way, ends, found, self.until is not None):
+        self._refuse_unmet(nodes, path, ends)
+        found = unreached_ops(path, ends)
+        for note in end_notes(path, ends, found, self.until is not None):
             editor.note(note)
-        way.make()
-        self._join(way, ends, found.dead, editor)
+        path.make()
+        self._join(path, ends, found.dead, editor)
 
-    def _join(self, way: CleanPath, ends: SlotsByOp, dead: Sequence[Node], editor: Editor) -> None:
+    def _join(self, path: CleanPath, ends: SlotsByOp, dead: Sequence[Node], editor: Editor) -> None:
         for node in dead:
             editor.shadow(node)
-        counted = {node: _counted(way, node, outputs) for node, outputs in ends.items()}
+        counted = {node: _counted(path, node, outputs) for node, outputs in ends.items()}
         behind = list(dead)
         for node, found in counted.items():
             join(node, found, editor, self.emit, [node, *behind])
             behind = []
 
-    def _ends(self, way: CleanPath) -> SlotsByOp:
+    def _ends(self, path: CleanPath) -> SlotsByOp:
         if self.until is None:
-            return _all(way)
+            return _every_end(path)
         found: SlotsByOp = {}
         for text in self.until:
-            node, output = _tensor(way.body, text)
-            if not way.holds(node):
-                raise PatchError(f'"until": {text} does not depend on {_noisy_ops(way)}')
-            if output and node.index in way.noisy:
+            node, output = _until_tensor(path.body, text)
+            if not path.holds(node):
+                raise PatchError(f'"until": {text} does not depend on {_noisy_ops(path)}')
+            if output and node.index in path.noisy:
                 raise PatchError(f'"until": {text} is not output 0, which counts as the input')
-            arg = flow.known_outputs(node)[output]
-            if not flow.carries(arg):
-                raise PatchError(f'"until": {text} {flow.why_not(arg)}')
+            arg = op_args.known_outputs(node)[output]
+            if not op_args.carries(arg):
+                raise PatchError(f'"until": {text} {op_args.why_not(arg)}')
             if not lets_through(node):
                 raise PatchError(f'"until": no gradient flows back through {node}')
             if output not in found.setdefault(node, []):
                 found[node].append(output)
         return found
 
-    def _refuse_unmet(self, nodes: Sequence[Node], way: CleanPath, ends: SlotsByOp) -> None:
-        unmet = [node for node in nodes if node.index not in way.met]
+    def _refuse_unmet(self, nodes: Sequence[Node], path: CleanPath, ends: SlotsByOp) -> None:
+        unmet = [node for node in nodes if node.index not in path.met]
         if unmet and not provenance.shadow(unmet[0]):
             reached = ", ".join(node.name for node in ends)
             raise PatchError(
@@ -110,16 +110,12 @@ class BackwardAsPatch:
     def _check(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as that input."""
         refuse_boundary(node)
-        inputs, outputs = flow.known_inputs(node), flow.known_outputs(node)
+        inputs, outputs = op_args.known_inputs(node), op_args.known_outputs(node)
         if self.input >= len(inputs):
-            raise PatchError(f"{node} has no input {self.input}; {flow.counted_inputs(inputs)}")
+            raise PatchError(f"{node} has no input {self.input}; {op_args.counted_inputs(inputs)}")
         if not outputs:
             raise PatchError(f"{node} has no outputs")
-        for arg in (inputs[self.input], outputs[0]):
-            if not flow.carries(arg):
-                raise PatchError(
-                    f"{node} cannot count as its input: {arg.name} {flow.why_not(arg)}"
-                )
+        op_args.check_counts_as(node, inputs[self.input], outputs[0])
         if inputs[self.input].dtype != outputs[0].dtype:
             raise PatchError(f"{node}: input {self.input} has another dtype than output 0")
         known = node.opdef
@@ -130,34 +126,34 @@ class BackwardAsPatch:
             )
 
 
-def _all(way: CleanPath) -> SlotsByOp:
-    found = all_ends(way)
+def _every_end(path: CleanPath) -> SlotsByOp:
+    found = all_ends(path)
     if not found:
         raise PatchError(
-            f"no float tensor at the end of {way.body.label} depends on {_noisy_ops(way)}"
+            f"no float tensor at the end of {path.body.label} depends on {_noisy_ops(path)}"
         )
     return found
 
 
-def _noisy_ops(way: CleanPath) -> str:
+def _noisy_ops(path: CleanPath) -> str:
     """The noisy ops, for a message."""
-    nodes = [str(Node(way.body, index)) for index in way.noisy]
-    loop = '; in a v1 loop "until" names tensors of the same iteration' if way.in_loop else ""
+    nodes = [str(Node(path.body, index)) for index in path.noisy]
+    loop = '; in a v1 loop "until" names tensors of the same iteration' if path.in_loop else ""
     return short(nodes) + loop
 
 
-def _counted(way: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, Counted]:
-    if node.index in way.noisy:
-        return {0: way.counted(node)}
-    return {output: Counted(way.of(node.tensor(output))) for output in outputs}
+def _counted(path: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, BackwardTensor]:
+    if node.index in path.noisy:
+        return {0: path.counted(node)}
+    return {output: BackwardTensor(path.of(node.tensor(output))) for output in outputs}
 
 
-def _tensor(body: Body, text: str) -> tuple[Node, int]:
+def _until_tensor(body: Body, text: str) -> tuple[Node, int]:
     """The op and the output that a name in "until" means."""
     found = topology.tensor_named(body, text)
     producer = None if found is None else body.producer(str(found))
     if found is None or producer is None:
         near = did_you_mean(names.op_of(text), body.heads.names)
         raise PatchError(f'"until": there is no tensor {text!r} in {body.label}{near}')
-    spelled = [names.parse(producer.tensor(n)) for n in range(len(flow.known_outputs(producer)))]
+    spelled = [names.parse(producer.tensor(n)) for n in range(len(op_args.known_outputs(producer)))]
     return producer, spelled.index(found)

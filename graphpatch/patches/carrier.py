@@ -7,7 +7,13 @@ from collections.abc import Hashable
 from graphpatch.errors import PatchError
 from graphpatch.gradients.exact import BUILT_IN, built_in_key
 from graphpatch.gradients.fits import check_fit
-from graphpatch.gradients.spec import Computed, Default, Gradient, Python, Registered
+from graphpatch.gradients.spec import (
+    Computed,
+    DefaultGradient,
+    Gradient,
+    PythonGradient,
+    RegisteredKey,
+)
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
@@ -23,20 +29,20 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
     Raises PatchError where the gradient does not fit the op, or where TensorFlow would not look
     at it.
     """
-    if isinstance(gradient, Default):
+    if isinstance(gradient, DefaultGradient):
         _take_off(node, editor)
         return
     check_reached(node, editor)
     note_replaced(node, editor)
-    if isinstance(gradient, Python):
+    if isinstance(gradient, PythonGradient):
         refuse_key(gradient, emit)
         carry_by_function(gradient, node, editor)
         return
-    if not isinstance(gradient, Registered):
+    if not isinstance(gradient, RegisteredKey):
         gradient = gradient.for_op(node.op)
     asked = question(gradient, node)
     editor.cached(asked, lambda: check_fit(gradient, node))
-    if isinstance(gradient, Registered):
+    if isinstance(gradient, RegisteredKey):
         _set_key(gradient.key, node, editor, needed=not gradient.built_in)
     elif emit == "attr":
         _set_key(gradient.key, node, editor, needed=True)
@@ -48,14 +54,14 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
             carry_by_function(gradient, node, editor)
 
 
-def check_once(gradient: Computed | Registered, node: Node, editor: Editor) -> None:
+def check_once(gradient: Computed | RegisteredKey, node: Node, editor: Editor) -> None:
     """Raise PatchError where the gradient does not fit the op; like ops are asked about once."""
     editor.cached(question(gradient, node), lambda: check_fit(gradient, node))
 
 
 def refuse_key(gradient: Gradient, emit: str) -> None:
     """Raise PatchError for a gradient that cannot be stored as a key: no consumer could read it."""
-    if isinstance(gradient, Python) and emit in ("attr", "construction"):
+    if isinstance(gradient, PythonGradient) and emit in ("attr", "construction"):
         raise PatchError(
             f"{gradient.path} is stored as a function, not as an {emit} (emit: auto); a key that "
             f'the consumer registers is {{"registered": "..."}}'
@@ -120,11 +126,11 @@ def _check_place(node: Node, editor: Editor) -> None:
     )
 
 
-def question(gradient: Computed | Registered, node: Node) -> tuple[Hashable, ...]:
+def question(gradient: Computed | RegisteredKey, node: Node) -> tuple[Hashable, ...]:
     """All that the answer to `check_fit` depends on, so that like ops are asked about once."""
     flat = [*(node.arguments or ()), *(node.outputs or ())]
-    read: tuple[str, ...] = () if isinstance(gradient, Registered) else gradient.attrs
-    if not isinstance(gradient, Registered) and gradient.formula.reads_op:
+    read: tuple[str, ...] = () if isinstance(gradient, RegisteredKey) else gradient.attrs
+    if not isinstance(gradient, RegisteredKey) and gradient.formula.reads_op:
         read = tuple(sorted(node.attrs()))
     values = tuple(str(node.attr(key)) for key in read)
     return ("fits", gradient.key, node.op, tuple((arg.dtype, arg.is_ref) for arg in flat), values)

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.construction import construction, leaves
 from graphpatch.gradients.fits import signature
-from graphpatch.gradients.nodedef_form import Nodes
+from graphpatch.gradients.linear_construction import construction, tensors_read
+from graphpatch.gradients.nodedef_form import FormulaNodes
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.names import op_of
-from graphpatch.patches.group import Group
+from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.join import add_select
 from graphpatch.patches.place import in_control_flow, place_of
 
@@ -39,7 +39,9 @@ def constructed(
     if emit not in CONSTRUCTION_EMITS:
         return False
     key = ("construction", question, node.body.is_main)
-    found = editor.cached(key, lambda: _constructed(gradient, _signature(node), node.op, node))
+    found = editor.cached(
+        key, lambda: _construction_or_none(gradient, _broadcast_signature(node), node.op, node)
+    )
     found = _suited(found, node, editor, emit)
     if found is None:
         return False
@@ -48,12 +50,12 @@ def constructed(
 
 
 def constructed_whole(
-    gradient: Computed, group: Group, op: Signature, editor: Editor, emit: str
+    gradient: Computed, group: MatchedGroup, op: Signature, editor: Editor, emit: str
 ) -> bool:
     """The same for a match as one op, which has this signature."""
     if emit not in CONSTRUCTION_EMITS:
         return False
-    found = _suited(_constructed(gradient, op, "", group.last), group.last, editor, emit)
+    found = _suited(_construction_or_none(gradient, op, "", group.last), group.last, editor, emit)
     if found is None:
         return False
     reads = group.reads
@@ -71,22 +73,24 @@ def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emi
     """
     op = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
     key = ("filter construction", gradient.key, dtype, node.body.is_main)
-    found = editor.cached(key, lambda: _constructed(gradient, op, "Identity", node))
+    found = editor.cached(key, lambda: _construction_or_none(gradient, op, "Identity", node))
     return emit in CONSTRUCTION_EMITS and _suited(found, node, editor, emit) is not None
 
 
-def _suited(found: Nodes | None, node: Node, editor: Editor, emit: str) -> Nodes | None:
+def _suited(
+    found: FormulaNodes | None, node: Node, editor: Editor, emit: str
+) -> FormulaNodes | None:
     """The nodes of the construction, where there are any that are right in the place of an op."""
     if found is None:
         reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
     else:
-        reason = _why_not(node, editor)
+        reason = _why_no_construction(node, editor)
     if reason and emit == "construction":
         raise PatchError(f"{node} cannot have this gradient by a construction: {reason}")
     return None if reason else found
 
 
-def _why_not(node: Node, editor: Editor) -> str:
+def _why_no_construction(node: Node, editor: Editor) -> str:
     """Why a construction would not be right in the place of an op; nothing where it is."""
     if place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported:
         return f"function {node.body.label} is differentiated as a whole"
@@ -98,7 +102,7 @@ def _why_not(node: Node, editor: Editor) -> str:
     return ""
 
 
-def _signature(node: Node) -> Signature:
+def _broadcast_signature(node: Node) -> Signature:
     """The op as formulas see it, with what is known of how its inputs are broadcast."""
     found, op = signature(node), node.opdef
     if op is None or not op.broadcasts or len(op.keeps_shape) < len(found.inputs):
@@ -106,7 +110,9 @@ def _signature(node: Node) -> Signature:
     return replace(found, broadcast=tuple(name for name, _ in found.inputs))
 
 
-def _constructed(gradient: Computed, op: Signature, op_type: str, node: Node) -> Nodes | None:
+def _construction_or_none(
+    gradient: Computed, op: Signature, op_type: str, node: Node
+) -> FormulaNodes | None:
     try:
         return construction(gradient.formula, op, op_type, not node.body.is_main)
     except FormulaError as error:
@@ -114,12 +120,14 @@ def _constructed(gradient: Computed, op: Signature, op_type: str, node: Node) ->
 
 
 def _put_nodes(
-    found: Nodes, node: Node, reads: Sequence[str], editor: Editor, told: Sequence[str] = ()
+    found: FormulaNodes, node: Node, reads: Sequence[str], editor: Editor, told: Sequence[str] = ()
 ) -> None:
     name, reads = node.name, list(reads)
 
     def backward(moved: Node, stop: str) -> str:
-        tensors = {leaf: stop if n is None else reads[n] for leaf, n in leaves(len(reads)).items()}
+        tensors = {
+            leaf: stop if n is None else reads[n] for leaf, n in tensors_read(len(reads)).items()
+        }
         return put_beside(found, moved, tensors, editor, scope=f"{name}/backward/")
 
     add_select(node, backward, editor, told)
@@ -127,7 +135,7 @@ def _put_nodes(
 
 
 def put_beside(
-    found: Nodes,
+    found: FormulaNodes,
     node: Node,
     tensors: Mapping[str, str],
     editor: Editor,

@@ -23,7 +23,7 @@ from graphpatch.graph.edit import OUTPUT_SHAPES, Editor
 from graphpatch.graph.edits import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 
 # Ops that have a gradient in functions, of which the gradient of zeros is zeros.
 HARMLESS = frozenset({"Identity", "Relu", "Relu6", "Sigmoid", "Tanh"})
@@ -51,7 +51,7 @@ def needs_none(node: Node) -> bool:
     """Whether zeros may flow back into an op, as they do no harm or cannot be kept from it."""
     flat = [*(node.arguments or []), *(node.outputs or [])]
     opaque = any(arg.is_ref or arg.dtype is None or arg.dtype in HANDLES for arg in flat)
-    return opaque or node.op in HARMLESS or not any(map(flow.carries, node.arguments or []))
+    return opaque or node.op in HARMLESS or not any(map(op_args.carries, node.arguments or []))
 
 
 def enclose(node: Node, editor: Editor) -> str:
@@ -66,15 +66,17 @@ def enclose(node: Node, editor: Editor) -> str:
             f'function into the main graph first ("body": "main" leaves functions out)'
         )
     inputs, outputs = node.arguments or [], node.outputs or []
-    function = _as_function(node, inputs, outputs)
-    zeros = _zeros(function)
+    function = _single_op_function(node, inputs, outputs)
+    zeros = _zeros_gradient(function)
     editor.add_function(zeros)
     editor.add_function(function, gradient=zeros.signature.name)
     editor.become(node, function.signature.name)
     return str(zeros.signature.name)
 
 
-def _as_function(node: Node, inputs: Sequence[FlatArg], outputs: Sequence[FlatArg]) -> FunctionDef:
+def _single_op_function(
+    node: Node, inputs: Sequence[FlatArg], outputs: Sequence[FlatArg]
+) -> FunctionDef:
     function = FunctionDef()
     function.attr[NO_INLINE].b = True
     function.signature.is_stateful = node.opdef is not None and node.opdef.stateful
@@ -99,7 +101,7 @@ def _untied(node: Node, inputs: Sequence[str]) -> NodeDef:
     return found
 
 
-def _zeros(function: FunctionDef) -> FunctionDef:
+def _zeros_gradient(function: FunctionDef) -> FunctionDef:
     """The gradient function (x..., dy...) -> zeros like x..."""
     zeros, forward = FunctionDef(), function.signature
     zeros.signature.name = f"{forward.name}_gradient"

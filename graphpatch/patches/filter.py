@@ -10,16 +10,22 @@ from graphpatch import opdefs
 from graphpatch.errors import PatchError
 from graphpatch.gradients.exact import built_in_key
 from graphpatch.gradients.passes_on import passes_on
-from graphpatch.gradients.spec import Computed, Default, Gradient, Python, Registered
+from graphpatch.gradients.spec import (
+    Computed,
+    DefaultGradient,
+    Gradient,
+    PythonGradient,
+    RegisteredKey,
+)
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import at, carrier, flow, whole_inputs
+from graphpatch.patches import at, carrier, op_args, whole_inputs
 from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
-from graphpatch.patches.group import Group
-from graphpatch.patches.inline import Inline, typed
-from graphpatch.patches.order import ByInput
+from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.inline import InlineOp, inline_op
+from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.place import place_of
 
 
@@ -44,7 +50,7 @@ class FilterGradient:
     @property
     def looks_at_op_alone(self) -> bool:
         """True at outputs, but for a gradient in Python, which is traced for each op."""
-        return self.is_at_outputs and not isinstance(self.gradient, Python)
+        return self.is_at_outputs and not isinstance(self.gradient, PythonGradient)
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
@@ -64,7 +70,7 @@ class FilterGradient:
             editor,
         )
 
-    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Filter what flows back to a match as one op, or from it to what it reads."""
         group.refuse_open()
         self._refuse_default()
@@ -72,26 +78,26 @@ class FilterGradient:
         put = partial(whole_inputs.put_beside_group, group, editor, where=self.at)
         self._put(group.last, args, put, editor)
 
-    def by_input(self, group: Group) -> ByInput:
+    def by_input(self, group: MatchedGroup) -> ByInput:
         """At one input it means that tensor, else it treats all alike."""
         return whole_inputs.by_input(group, self.at)
 
     def _refuse_default(self) -> None:
-        if isinstance(self.gradient, Default):
+        if isinstance(self.gradient, DefaultGradient):
             raise PatchError('"default" takes an override off; in filter_gradient it means nothing')
 
     def _put(
         self,
         node: Node,
         args: Sequence[FlatArg],
-        put: Callable[[Inline], list[Node]],
+        put: Callable[[InlineOp], list[Node]],
         editor: Editor,
     ) -> None:
-        gradient, dtypes = self.gradient, {arg.dtype or "" for arg in args if flow.carries(arg)}
-        if isinstance(gradient, Default | Registered) or self._by_identity(
+        gradient, dtypes = self.gradient, {arg.dtype or "" for arg in args if op_args.carries(arg)}
+        if isinstance(gradient, DefaultGradient | RegisteredKey) or self._by_identity(
             gradient, node, dtypes, editor
         ):
-            for added in put(typed("Identity", "filter")):
+            for added in put(inline_op("Identity", "filter")):
                 carrier.carry(gradient, added, editor, self.emit)
             return
         inline, functions = filter_inline(gradient, node, editor)
@@ -99,10 +105,10 @@ class FilterGradient:
             keep_gradient(call, functions[call.op], editor)
 
     def _by_identity(
-        self, gradient: Computed | Python, node: Node, dtypes: set[str], editor: Editor
+        self, gradient: Computed | PythonGradient, node: Node, dtypes: set[str], editor: Editor
     ) -> bool:
         """Whether an Identity is put in line, and its gradient carried as that of any op."""
-        if isinstance(gradient, Python):
+        if isinstance(gradient, PythonGradient):
             carrier.refuse_key(gradient, self.emit)
             return is_restored(node, editor)
         if self.emit == "attr" or is_restored(node, editor):

@@ -13,45 +13,59 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.attach import Attached, attached, filtering, guard_key, guarding
+from graphpatch.gradients.attach import (
+    AttachedFunctions,
+    attached_functions,
+    filter_functions,
+    guard_functions,
+    guard_key,
+)
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Computed, Named, Python
-from graphpatch.gradients.taped import passed_on, taped
-from graphpatch.gradients.traced import OpDtypes, attached_traced, filtering_traced
+from graphpatch.gradients.spec import Computed, LibraryGradient, PythonGradient
+from graphpatch.gradients.taped import passed_on, tape_functions
+from graphpatch.gradients.traced_function import OpDtypes, attached_traced, filtering_traced
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.op_types import CALL
-from graphpatch.patches import flow
-from graphpatch.patches.inline import Inline
-from graphpatch.patches.isolate import isolate, keep
+from graphpatch.patches import op_args
+from graphpatch.patches.inline import InlineOp
+from graphpatch.patches.isolate import isolate, keep_gradient_function
 from graphpatch.patches.place import place_of
-from graphpatch.patches.traced import seen, seen_filter, traced
+from graphpatch.patches.python_gradient import dtypes_of_filter, dtypes_of_op, traced_for_op
 
 
-def functions_for(gradient: Computed | Python, node: Node, editor: Editor) -> Attached:
+def functions_for(
+    gradient: Computed | PythonGradient, node: Node, editor: Editor
+) -> AttachedFunctions:
     """The pair of functions, put into the library where it is not there yet."""
     kept = is_kept(node, editor)
-    if isinstance(gradient, Python):
-        return traced_functions(gradient, seen(node), kept, editor)
+    if isinstance(gradient, PythonGradient):
+        return traced_functions(gradient, dtypes_of_op(node), kept, editor)
     return computed_functions(gradient, signature(node), kept, editor)
 
 
-def traced_functions(gradient: Python, op: OpDtypes, kept: bool, editor: Editor) -> Attached:
+def traced_functions(
+    gradient: PythonGradient, op: OpDtypes, kept: bool, editor: Editor
+) -> AttachedFunctions:
     """The pair of functions for a gradient in Python, traced for this op."""
-    found = traced(gradient, op, editor)
-    return _added(lambda: attached_traced(found, kept), editor)
+    found = traced_for_op(gradient, op, editor)
+    return _add_functions(lambda: attached_traced(found, kept), editor)
 
 
-def computed_functions(gradient: Computed, op: Signature, kept: bool, editor: Editor) -> Attached:
+def computed_functions(
+    gradient: Computed, op: Signature, kept: bool, editor: Editor
+) -> AttachedFunctions:
     """The pair of functions for a formula on what has this signature, put into the library."""
     whole = gradient.formula.reads_op
     read = sorted(op.attrs) if whole else gradient.attrs
     values = tuple(str(op.attrs.get(key)) for key in read)
     shapes = (op.inputs, op.outputs, op.same_shape, op.op_type if whole else "")
     question = ("attached", gradient.key, shapes, values, kept)
-    return editor.cached(question, lambda: _added(lambda: attached(gradient, op, kept), editor))
+    return editor.cached(
+        question, lambda: _add_functions(lambda: attached_functions(gradient, op, kept), editor)
+    )
 
 
 def is_kept(node: Node, editor: Editor) -> bool:
@@ -64,7 +78,7 @@ def is_kept(node: Node, editor: Editor) -> bool:
     return place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
 
 
-def _added(make: Callable[[], Attached], editor: Editor) -> Attached:
+def _add_functions(make: Callable[[], AttachedFunctions], editor: Editor) -> AttachedFunctions:
     try:
         found = make()
     except (FormulaError, ValueError) as error:
@@ -75,12 +89,12 @@ def _added(make: Callable[[], Attached], editor: Editor) -> Attached:
     return found
 
 
-def call_attrs(found: Attached) -> dict[str, AttrValue]:
+def call_attrs(found: AttachedFunctions) -> dict[str, AttrValue]:
     """What the call carries: the key that a tape looks up before it takes the GradientDef."""
     return {attrs.OVERRIDE: attrs.text(found.key)}
 
 
-def carry_by_function(gradient: Computed | Python, node: Node, editor: Editor) -> None:
+def carry_by_function(gradient: Computed | PythonGradient, node: Node, editor: Editor) -> None:
     """Let the gradient of an op be this one."""
     refuse_boundary(node)
     found = functions_for(gradient, node, editor)
@@ -89,7 +103,7 @@ def carry_by_function(gradient: Computed | Python, node: Node, editor: Editor) -
 
 def attach_to(
     node: Node,
-    found: Attached,
+    found: AttachedFunctions,
     read: Sequence[str],
     behind: Sequence[Node],
     editor: Editor,
@@ -101,14 +115,14 @@ def attach_to(
     reaches the ops `behind` the call any more. `told`: what a formula calls x0, x1, ..., where
     the op itself does not tell.
     """
-    name, dtypes = node.name, [arg.dtype or "" for arg in node.outputs or ()]
+    name, outputs = node.name, len(node.outputs or ())
     restored = is_restored(node, editor)
 
     def inputs(moved: Node) -> list[str]:
         taken = [_kept_apart(moved, n, read[n], found, name, editor) for n in found.read]
         if is_kept(node, editor):
-            isolate(behind, lambda one: _zeros(one, editor), editor)
-        given = [_stopped(moved, place, dtype, name, editor) for place, dtype in enumerate(dtypes)]
+            isolate(behind, lambda one: _zeros_call(one, editor), editor)
+        given = [stopped_output(moved, place, name, editor) for place in range(outputs)]
         if restored:
             given = through_tape(found, name, [*taken, *given], moved, editor)
         return [*taken, *given]
@@ -129,7 +143,7 @@ def refuse_boundary(node: Node) -> None:
 
 
 def _kept_apart(
-    moved: Node, place: int, text: str, found: Attached, name: str, editor: Editor
+    moved: Node, place: int, text: str, found: AttachedFunctions, name: str, editor: Editor
 ) -> str:
     """The tensor as `attach` is to read it: behind a StopGradient where it gets no gradient.
 
@@ -143,7 +157,9 @@ def _kept_apart(
         return stop.tensor(0)
     if place_of(moved, editor).ignoring is not None:
         return text
-    guard = editor.cached(("guard", dtype), lambda: _added(lambda: guarding(dtype), editor))
+    guard = editor.cached(
+        ("guard", dtype), lambda: _add_functions(lambda: guard_functions(dtype), editor)
+    )
     suffix, op = f"_{place}" if place else "", guard.attach.signature.name
     values = {attrs.OVERRIDE: attrs.text(guard_key(found, dtype))}
     call = editor.add(f"{name}/guard{suffix}", op, [text], values, moved)
@@ -151,32 +167,34 @@ def _kept_apart(
     return call.tensor(0)
 
 
-def _stopped(moved: Node, output: int, dtype: str, name: str, editor: Editor) -> str:
-    typed, suffix = {"T": attrs.dtype(dtype)}, f"_{output}" if output else ""
+def stopped_output(moved: Node, output: int, name: str, editor: Editor) -> str:
+    """An output of an op that made room, behind a StopGradient named after the op."""
+    typed = {"T": attrs.dtype(op_args.known_outputs(moved)[output].dtype or "")}
+    suffix = f"_{output}" if output else ""
     stop = editor.add(f"{name}/stop{suffix}", "StopGradient", [moved.tensor(output)], typed, moved)
     return stop.tensor(0)
 
 
-def keep_gradient(call: Node, found: Attached, editor: Editor) -> None:
+def keep_gradient(call: Node, found: AttachedFunctions, editor: Editor) -> None:
     """In the body of a While, If or Case, keep the gradient function of a call of `attach`."""
     outputs = len(found.attach.signature.output_arg)
-    keep(call, found.gradient.signature.name, call.inputs[-outputs:], editor)
+    keep_gradient_function(call, found.gradient.signature.name, call.inputs[-outputs:], editor)
 
 
-def _zeros(node: Node, editor: Editor) -> tuple[Inline, Callable[[Node], None]]:
+def _zeros_call(node: Node, editor: Editor) -> tuple[InlineOp, Callable[[Node], None]]:
     """A call that gives a tensor on, and zeros back; what keeps its gradient function."""
-    inline, functions = filter_inline(Named("zero"), node, editor)
+    inline, functions = filter_inline(LibraryGradient("zero"), node, editor)
     return inline, lambda call: keep_gradient(call, functions[call.op], editor)
 
 
 def filter_inline(
-    gradient: Computed | Python, node: Node, editor: Editor
-) -> tuple[Inline, dict[str, Attached]]:
+    gradient: Computed | PythonGradient, node: Node, editor: Editor
+) -> tuple[InlineOp, dict[str, AttachedFunctions]]:
     """A call in line with a tensor of `node`: gives it on, and filters what flows back.
 
     The functions that it came to use are found in the second value, by the op type of the call.
     """
-    functions: dict[str, Attached] = {}
+    functions: dict[str, AttachedFunctions] = {}
     kept = is_kept(node, editor)
 
     def of(dtype: str) -> tuple[str, dict[str, AttrValue]]:
@@ -185,17 +203,19 @@ def filter_inline(
         editor.used("function", tape=found.key)
         return found.attach.signature.name, call_attrs(found)
 
-    return Inline("filter", of), functions
+    return InlineOp("filter", of), functions
 
 
 def _filtering(
-    gradient: Computed | Python, dtype: str, node: Node, kept: bool, editor: Editor
-) -> Attached:
-    if isinstance(gradient, Python):
-        found = traced(gradient, seen_filter(node, dtype), editor)
-        return _added(lambda: filtering_traced(found, kept), editor)
+    gradient: Computed | PythonGradient, dtype: str, node: Node, kept: bool, editor: Editor
+) -> AttachedFunctions:
+    if isinstance(gradient, PythonGradient):
+        found = traced_for_op(gradient, dtypes_of_filter(node, dtype), editor)
+        return _add_functions(lambda: filtering_traced(found, kept), editor)
     question = ("filter", gradient.key, dtype, kept)
-    return editor.cached(question, lambda: _added(lambda: filtering(gradient, dtype, kept), editor))
+    return editor.cached(
+        question, lambda: _add_functions(lambda: filter_functions(gradient, dtype, kept), editor)
+    )
 
 
 def is_restored(node: Node, editor: Editor) -> bool:
@@ -205,7 +225,7 @@ def is_restored(node: Node, editor: Editor) -> bool:
 
 
 def through_tape(
-    found: Attached, name: str, arguments: Sequence[str], moved: Node, editor: Editor
+    found: AttachedFunctions, name: str, arguments: Sequence[str], moved: Node, editor: Editor
 ) -> list[str]:
     """The outputs of the op as `attach` is to read them: through a call of `tape`.
 
@@ -213,7 +233,7 @@ def through_tape(
     alone, and zeros behind it; on a tape `attach` passes the gradient on to the call, which has the
     new one.
     """
-    functions = editor.cached(("taped", found.key), lambda: taped(found))
+    functions = editor.cached(("taped", found.key), lambda: tape_functions(found))
     editor.add_function(functions.tape)
     for gradient in (functions.gradient, functions.passing):
         editor.add_restored(gradient)
@@ -224,13 +244,13 @@ def through_tape(
         "Tout": attrs.dtypes([DTYPE_NAMES[arg.type] for arg in signature.output_arg]),
     }
     call = editor.add(f"{name}/tape", CALL, arguments, values, moved)
-    return [_passed(call, place, name, editor) for place in range(len(signature.output_arg))]
+    return [_passed_output(call, place, name, editor) for place in range(len(signature.output_arg))]
 
 
-def _passed(call: Node, output: int, name: str, editor: Editor) -> str:
+def _passed_output(call: Node, output: int, name: str, editor: Editor) -> str:
     """The output of the call, by an op that stops gradients in a Session and none on a tape."""
-    arg = flow.known_outputs(call)[output]
-    if not flow.carries(arg):
+    arg = op_args.known_outputs(call)[output]
+    if not op_args.carries(arg):
         return call.tensor(output)
     typed = attrs.dtype(arg.dtype or "")
     gradient = passed_on(typed.type)

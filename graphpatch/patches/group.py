@@ -11,11 +11,11 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.topology import data_uses
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 from graphpatch.table import short
 
 
-class Group(msgspec.Struct, frozen=True):
+class MatchedGroup(msgspec.Struct, frozen=True):
     """Ops of one body that count as one op.
 
     `last` is the op whose outputs are the group's. `slots` are the places where the group reads
@@ -45,10 +45,10 @@ class Group(msgspec.Struct, frozen=True):
 
     def reading(self) -> str:
         """What x0, x1, ... are, for a message."""
-        return f"the match {reading(self.named, self.captures)}"
+        return f"the match {reads_in_words(self.named, self.captures)}"
 
 
-def reading(reads: Sequence[str], captures: Mapping[str, str]) -> str:
+def reads_in_words(reads: Sequence[str], captures: Mapping[str, str]) -> str:
     """What a match reads from outside, in words: "reads 2: x0 = x (a/conv), x1 = a/weights".
 
     `captures` has, by the name in the pattern, a tensor.
@@ -58,9 +58,9 @@ def reading(reads: Sequence[str], captures: Mapping[str, str]) -> str:
     return f"reads {len(reads)}" + (f": {', '.join(listed)}" if reads else "")
 
 
-def grouped(
+def group_of_match(
     nodes: Sequence[Node], reads: Sequence[str], captures: Mapping[str, str] | None = None
-) -> Group:
+) -> MatchedGroup:
     """The ops as one op, which reads these tensors from outside.
 
     Raises PatchError where they have not one last op, or where one is a source of gradients or a
@@ -71,14 +71,14 @@ def grouped(
     for node in nodes:
         _refuse_source(node)
     inner = [node for node in nodes if node is not last and node.data_inputs]
-    opened = tuple(filter(None, (_outside(node, inside) for node in inner)))
+    opened = tuple(filter(None, (_readers_outside(node, inside) for node in inner)))
     places: dict[str, tuple[Node, int]] = {}
     for node in nodes:
         for slot, text in enumerate(node.data_inputs):
             places.setdefault(str(names.parse(text)), (node, slot))
     slots = tuple(places[str(names.parse(text))] for text in reads)
-    args = tuple(flow.known_inputs(node)[slot] for node, slot in slots)
-    return Group(tuple(nodes), last, slots, args, tuple(reads), captures or {}, opened)
+    args = tuple(op_args.known_inputs(node)[slot] for node, slot in slots)
+    return MatchedGroup(tuple(nodes), last, slots, args, tuple(reads), captures or {}, opened)
 
 
 def _last(nodes: Sequence[Node], inside: set[str]) -> Node:
@@ -97,10 +97,10 @@ def _refuse_source(node: Node) -> None:
         )
 
 
-def _outside(node: Node, inside: set[str]) -> str:
+def _readers_outside(node: Node, inside: set[str]) -> str:
     """Who reads an op of the match outside, in words; nothing where nobody does."""
     readers = [str(one) for one in _readers(node) if one.name not in inside]
-    readers += [f"the output {key!r} of the function" for key in _returned(node)]
+    readers += [f"the output {key!r} of the function" for key in _function_outputs(node)]
     return f"{node} is inside the match, and is read outside by {short(readers)}" if readers else ""
 
 
@@ -110,5 +110,5 @@ def _readers(node: Node) -> list[Node]:
     return [Node(node.body, index) for index in found]
 
 
-def _returned(node: Node) -> list[str]:
+def _function_outputs(node: Node) -> list[str]:
     return node.body.returned.get(node.name, [])

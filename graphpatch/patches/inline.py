@@ -14,10 +14,10 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import uses
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 
 
-class Inline(msgspec.Struct, frozen=True):
+class InlineOp(msgspec.Struct, frozen=True):
     """An op of one input and one output that gives on, bit for bit, what it reads.
 
     `of` gives its op type and attrs for a tensor of a dtype.
@@ -32,12 +32,12 @@ class Inline(msgspec.Struct, frozen=True):
         return editor.add(name, op, [read], typed, beside)
 
 
-def typed(op: str, suffix: str) -> Inline:
+def inline_op(op: str, suffix: str) -> InlineOp:
     """An op that has its dtype as attr T, like Identity."""
-    return Inline(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}))
+    return InlineOp(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}))
 
 
-def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> list[Node]:
+def on_outputs(node: Node, editor: Editor, inline: InlineOp, only: int | None) -> list[Node]:
     """Put `inline` behind the outputs of an op that carry a gradient, or behind output `only`.
 
     The op moves to `NAME/forward` and `inline` takes its name, so that whoever goes by the name
@@ -49,9 +49,9 @@ def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> 
             f"{node} must stay next to its loop's Merge or Switch: patch what it reads"
         )
     _refuse_loop_start(node)
-    flat = flow.known_outputs(node)
+    flat = op_args.known_outputs(node)
     wanted = _wanted(flat, only)
-    if flow.is_source(node):
+    if op_args.is_source(node):
         return _behind_source(node, editor, inline, flat, wanted)
     if node.op in ALL_SWITCHES:
         return _behind_switch(node, editor, inline, flat, wanted)
@@ -61,9 +61,9 @@ def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> 
     return [editor.take_name(node, op, lambda moved: [moved.tensor(0)], values)]
 
 
-def on_inputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> list[Node]:
+def on_inputs(node: Node, editor: Editor, inline: InlineOp, only: int | None) -> list[Node]:
     """Put `inline` before the inputs of an op that carry a gradient, or before input `only`."""
-    flat, added = flow.known_inputs(node), []
+    flat, added = op_args.known_inputs(node), []
     for slot in _wanted(flat, only):
         refuse_fixed(node, slot)
         name = f"{node.name}/{inline.suffix}_{slot}"
@@ -75,7 +75,7 @@ def on_inputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> l
 
 
 def _behind_source(
-    node: Node, editor: Editor, inline: Inline, flat: list[FlatArg], wanted: list[int]
+    node: Node, editor: Editor, inline: InlineOp, flat: list[FlatArg], wanted: list[int]
 ) -> list[Node]:
     added = []
     for output in wanted:
@@ -88,7 +88,7 @@ def _behind_source(
 
 
 def _behind_switch(
-    node: Node, editor: Editor, inline: Inline, flat: list[FlatArg], wanted: list[int]
+    node: Node, editor: Editor, inline: InlineOp, flat: list[FlatArg], wanted: list[int]
 ) -> list[Node]:
     """Send the readers of each output through an op of its own, the switch keeping its name.
 
@@ -102,7 +102,7 @@ def _behind_switch(
 
 
 def _behind_several(
-    node: Node, editor: Editor, inline: Inline, flat: list[FlatArg], wanted: list[int]
+    node: Node, editor: Editor, inline: InlineOp, flat: list[FlatArg], wanted: list[int]
 ) -> list[Node]:
     name, put = node.name, []
 
@@ -129,25 +129,25 @@ def nothing_flows(node: Node, at_outputs: bool, only: int | None) -> str:
     variable, a dtype that the NodeDef does not name.
     """
     which = "output" if at_outputs else "input"
-    flat = flow.known_outputs(node) if at_outputs else flow.known_inputs(node)
+    flat = op_args.known_outputs(node) if at_outputs else op_args.known_inputs(node)
     if only is not None and only >= len(flat):
         raise PatchError(f"{node} has no {which} {only}; it has {len(flat)}, counted from 0")
     asked = flat if only is None else [flat[only]]
-    if any(flow.carries(arg) for arg in asked):
+    if any(op_args.carries(arg) for arg in asked):
         return ""
     unclear = [arg for arg in asked if arg.is_ref or arg.dtype is None]
     if unclear:
-        raise PatchError(f"{node}: {which} {unclear[0].name} {flow.why_not(unclear[0])}")
+        raise PatchError(f"{node}: {which} {unclear[0].name} {op_args.why_not(unclear[0])}")
     return f"{node}: {_reasons(asked)}" if asked else f"{node} has no {which}s"
 
 
 def _wanted(flat: list[FlatArg], only: int | None) -> list[int]:
     asked = range(len(flat)) if only is None else [only]
-    return [place for place in asked if flow.carries(flat[place])]
+    return [place for place in asked if op_args.carries(flat[place])]
 
 
 def _reasons(flat: list[FlatArg]) -> str:
-    reasons = [f"{arg.name} {flow.why_not(arg)}" for arg in flat if not flow.carries(arg)]
+    reasons = [f"{arg.name} {op_args.why_not(arg)}" for arg in flat if not op_args.carries(arg)]
     return "; ".join(dict.fromkeys(reasons))
 
 

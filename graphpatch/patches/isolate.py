@@ -17,12 +17,12 @@ from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 from graphpatch.patches.enclose import FUSED, HARMLESS, IN_PLACE, enclose, needs_none
-from graphpatch.patches.inline import Inline, on_inputs
+from graphpatch.patches.inline import InlineOp, on_inputs
 from graphpatch.patches.place import place_of
 
-Zeros = Callable[[Node], tuple[Inline, Callable[[Node], None]]]
+Zeros = Callable[[Node], tuple[InlineOp, Callable[[Node], None]]]
 """Of an op: a call that gives a tensor on, and zeros back; what is to be done with each call."""
 
 
@@ -33,7 +33,7 @@ def isolate(behind: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
     """
     ops = [node for node in behind if node.data_inputs]
     if not editor.graph.around.is_object_based and _may_be_fused(ops):
-        _around(ops, zeros, editor)
+        _wrap_inputs(ops, zeros, editor)
         return
     for node in behind:
         if not needs_none(node):
@@ -46,16 +46,16 @@ def _may_be_fused(ops: Sequence[Node]) -> bool:
     return len(ops) > 1 and bool(types & FUSED) and types <= FUSED | HARMLESS
 
 
-def _around(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
+def _wrap_inputs(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
     """Put one call before each tensor that they read from outside; they stay as they are."""
     inside, calls = {node.name for node in ops}, dict[str, str]()
     inline, keep_it = zeros(ops[-1])
     for node in ops:
         for slot, (text, arg) in enumerate(
-            zip(node.data_inputs, flow.known_inputs(node), strict=True)
+            zip(node.data_inputs, op_args.known_inputs(node), strict=True)
         ):
             tensor = str(names.parse(text))
-            if names.op_of(text) in inside or not flow.carries(arg) or _is_source(node, slot):
+            if names.op_of(text) in inside or not op_args.carries(arg) or _is_source(node, slot):
                 continue
             if tensor not in calls:
                 name = f"{node.name}/{inline.suffix}_{slot}"
@@ -82,16 +82,18 @@ def _enclosed_alone(node: Node, zeros: Zeros, editor: Editor) -> None:
         return
     gradient = enclose(node, editor)
     outputs = [node.tensor(output) for output in range(len(node.outputs or ()))]
-    keep(node, gradient, outputs, editor)
+    keep_gradient_function(node, gradient, outputs, editor)
 
 
 def _is_source(node: Node, slot: int) -> bool:
     """Whether the op reads a constant or the like there, which takes no gradient in a function."""
     producer = node.body.producer(node.data_inputs[slot])
-    return producer is not None and flow.is_source(producer)
+    return producer is not None and op_args.is_source(producer)
 
 
-def keep(call: Node, gradient: str, upstream: Sequence[str], editor: Editor) -> None:
+def keep_gradient_function(
+    call: Node, gradient: str, upstream: Sequence[str], editor: Editor
+) -> None:
     """Keep the gradient function of the function that `call` calls with the body it is in.
 
     `upstream` are tensors like the upstream gradients. Where the body is differentiated as a whole,
@@ -117,11 +119,11 @@ def keep(call: Node, gradient: str, upstream: Sequence[str], editor: Editor) -> 
 def _stand_ins(call: Node, gradient: str, editor: Editor) -> list[str]:
     """A tensor of no known shape for each input of the gradient function."""
     dtypes = [arg.dtype for arg in editor.graph.library.signatures[gradient].inputs]
-    made = {dtype: _stand_in(call, dtype, editor) for dtype in dict.fromkeys(dtypes)}
+    made = {dtype: _placeholder_with_zero(call, dtype, editor) for dtype in dict.fromkeys(dtypes)}
     return [made[dtype] for dtype in dtypes]
 
 
-def _stand_in(call: Node, dtype: str, editor: Editor) -> str:
+def _placeholder_with_zero(call: Node, dtype: str, editor: Editor) -> str:
     typed = {"dtype": attrs.dtype(dtype)}
     zero = AttrValue(tensor=TensorProto(dtype=typed["dtype"].type, tensor_shape=TensorShapeProto()))
     name = f"{call.name}/{dtype}"

@@ -21,15 +21,20 @@ from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Attrs, Editor
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
-from graphpatch.patches.function_carrier import attach_to, computed_functions, is_kept
+from graphpatch.patches import op_args
+from graphpatch.patches.function_carrier import (
+    attach_to,
+    computed_functions,
+    is_kept,
+    stopped_output,
+)
 from graphpatch.patches.place import place_of
 
 # The op type whose registered gradient is dy for each input.
 ALIKE = "AddN"
 
 
-class Counted(msgspec.Struct, frozen=True):
+class BackwardTensor(msgspec.Struct, frozen=True):
     """The tensor that an output counts as on the way back.
 
     `repeated`: its shape is not known to be that of the output, to which it is repeated then; a
@@ -58,7 +63,7 @@ def by_function(node: Node, editor: Editor, emit: str) -> bool:
 
 def join(
     node: Node,
-    counted: Mapping[int, Counted],
+    counted: Mapping[int, BackwardTensor],
     editor: Editor,
     emit: str,
     behind: Sequence[Node] = (),
@@ -70,7 +75,7 @@ def join(
     a formula calls x0, x1, ..., where the op itself does not tell. Raises PatchError where a
     function would have to carry some of the outputs alone.
     """
-    flat = flow.known_outputs(node)
+    flat = op_args.known_outputs(node)
     if by_function(node, editor, emit):
         _attach(node, flat, counted, editor, behind, reads)
     elif len(flat) == 1:
@@ -82,7 +87,7 @@ def join(
             reads,
         )
     else:
-        _several(node, flat, counted, editor)
+        _join_outputs(node, flat, counted, editor)
         editor.used("construction")
 
 
@@ -100,20 +105,20 @@ def add_select(
     name = node.name
 
     def through(moved: Node) -> list[str]:
-        stop = _stopped(name, 0, moved, editor)
+        stop = stopped_output(moved, 0, name, editor)
         return [_true(name, 0, stop, moved, editor), stop, backward(moved, stop)]
 
-    values = _select_attrs(flow.known_outputs(node)[0])
+    values = _select_attrs(op_args.known_outputs(node)[0])
     editor.take_name(node, "Select", through, values, shadow=True, reads=reads)
     editor.used("construction")
 
 
 def refuse_in_part(node: Node, outputs: Sequence[int], editor: Editor, emit: str) -> None:
     """Raise PatchError where `join` would have to carry some outputs of an op, and not others."""
-    flat = flow.known_outputs(node)
+    flat = op_args.known_outputs(node)
     if any(arg.is_ref or arg.dtype is None for arg in flat):
         raise PatchError(f"{node}: its outputs cannot be passed on, as one is a reference")
-    others = [n for n, arg in enumerate(flat) if flow.carries(arg) and n not in outputs]
+    others = [n for n, arg in enumerate(flat) if op_args.carries(arg) and n not in outputs]
     if others and by_function(node, editor, emit):
         raise PatchError(
             f"{node}: a function carries all its outputs or none, and output {others[0]} is not "
@@ -125,8 +130,8 @@ def _select_attrs(arg: FlatArg) -> Attrs:
     return {"T": attrs.dtype(arg.dtype or ""), attrs.OVERRIDE: attrs.text(ALIKE)}
 
 
-def _several(
-    node: Node, flat: Sequence[FlatArg], counted: Mapping[int, Counted], editor: Editor
+def _join_outputs(
+    node: Node, flat: Sequence[FlatArg], counted: Mapping[int, BackwardTensor], editor: Editor
 ) -> None:
     name = node.name
 
@@ -141,30 +146,25 @@ def _several(
         return read
 
     values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
-    carrying = [n for n, arg in enumerate(flat) if flow.carries(arg)]
+    carrying = [n for n, arg in enumerate(flat) if op_args.carries(arg)]
     editor.take_name(node, "IdentityN", through, values, shadow=set(carrying) <= counted.keys())
 
 
-def _read_by_select(name: str, output: int, one: Counted, moved: Node, editor: Editor) -> list[str]:
+def _read_by_select(
+    name: str, output: int, one: BackwardTensor, moved: Node, editor: Editor
+) -> list[str]:
     """What the Select of one of several outputs reads."""
-    stop = _stopped(name, output, moved, editor)
+    stop = stopped_output(moved, output, name, editor)
     backward = _backward(name, output, one, stop, moved, editor)
     return [_true(name, output, stop, moved, editor), stop, backward]
 
 
-def _stopped(name: str, output: int, moved: Node, editor: Editor) -> str:
-    typed, suffix = (
-        {"T": attrs.dtype(flow.known_outputs(moved)[output].dtype or "")},
-        _suffix(output),
-    )
-    stop = editor.add(f"{name}/stop{suffix}", "StopGradient", [moved.tensor(output)], typed, moved)
-    return stop.tensor(0)
-
-
-def _backward(name: str, output: int, one: Counted, stop: str, moved: Node, editor: Editor) -> str:
+def _backward(
+    name: str, output: int, one: BackwardTensor, stop: str, moved: Node, editor: Editor
+) -> str:
     if not one.repeated:
         return one.tensor
-    return repeat(one.tensor, stop, f"{name}/repeat{_suffix(output)}", moved, editor)
+    return repeat_to_shape(one.tensor, stop, f"{name}/repeat{_suffix(output)}", moved, editor)
 
 
 def _suffix(output: int) -> str:
@@ -176,15 +176,15 @@ def _true(name: str, output: int, stop: str, moved: Node, editor: Editor) -> str
 
     It is made of tensors, not of constants, and so stands in a v1 loop or branch as it is.
     """
-    typed = {"T": attrs.dtype(flow.known_outputs(moved)[output].dtype or "")}
+    typed = {"T": attrs.dtype(op_args.known_outputs(moved)[output].dtype or "")}
     names = (f"{name}/same{_suffix(output)}", f"{name}/true{_suffix(output)}")
     same = editor.add(names[0], "Equal", [stop, stop], typed, moved).tensor(0)
     return editor.add(names[1], "OnesLike", [same], {"T": attrs.dtype("bool")}, moved).tensor(0)
 
 
-def repeat(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
+def repeat_to_shape(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
     """The tensor repeated to the shape of another of its dtype; an error where it cannot be."""
-    typed = {"T": attrs.dtype(flow.known_outputs(beside)[0].dtype or "")}
+    typed = {"T": attrs.dtype(op_args.known_outputs(beside)[0].dtype or "")}
     shape = editor.add(f"{name}/Shape", "Shape", [like], typed, beside).tensor(0)
     return editor.add(f"{name}/BroadcastTo", "BroadcastTo", [tensor, shape], typed, beside).tensor(
         0
@@ -194,7 +194,7 @@ def repeat(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> s
 def _attach(
     node: Node,
     flat: Sequence[FlatArg],
-    counted: Mapping[int, Counted],
+    counted: Mapping[int, BackwardTensor],
     editor: Editor,
     behind: Sequence[Node],
     reads: Sequence[str],

@@ -9,17 +9,17 @@ from graphpatch import names, opdefs
 from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
-from graphpatch.patches.ends import gives_on, is_linear_in
+from graphpatch.patches.path_ends import gives_on, is_linear_in
 from graphpatch.table import short
 
 
 @cache
 def random_ops() -> frozenset[str]:
     """The op types that give other numbers on each run: stateful, by a seed or a generator."""
-    return frozenset(op.name for op in opdefs.table().ops if op.stateful and _is_random(op))
+    return frozenset(op.name for op in opdefs.table().ops if op.stateful and _is_random_op(op))
 
 
-def _is_random(op: opdefs.OpDef) -> bool:
+def _is_random_op(op: opdefs.OpDef) -> bool:
     numbers = [arg for arg in op.outputs if arg.dtype not in NO_NUMBERS and not arg.is_ref]
     return bool(numbers) and (
         any(attr.name == "seed" for attr in op.attrs)
@@ -37,14 +37,14 @@ def noise_notes(nodes: Sequence[Node], at_inputs: bool = False) -> Iterator[str]
         by_body.setdefault(node.body.label, []).append(node)
     for found in by_body.values():
         body = found[0].body
-        noise = _noise(body)
+        noise = _ops_behind_noise(body)
         noisy = [node for node in found if noise and noise[node.index]]
-        behind = _behind(body, noisy, noise, at_inputs)
+        behind = _op_differentiated_at_noise(body, noisy, noise, at_inputs)
         if behind is not None:
-            yield _note(noisy, behind, at_inputs)
+            yield _noise_note(noisy, behind, at_inputs)
 
 
-def _noise(body: Body) -> bytearray:
+def _ops_behind_noise(body: Body) -> bytearray:
     """Which ops of a body give other numbers on each run; nothing where none does."""
     sources = [index for op in random_ops() for index in body.by_type.get(op, ())]
     if not sources:
@@ -56,7 +56,9 @@ def _noise(body: Body) -> bytearray:
     return marks
 
 
-def _behind(body: Body, noisy: list[Node], noise: bytearray, at_inputs: bool) -> Node | None:
+def _op_differentiated_at_noise(
+    body: Body, noisy: list[Node], noise: bytearray, at_inputs: bool
+) -> Node | None:
     """The first op whose gradient is taken at a noisy value, and comes back to these ops."""
     if not noisy:
         return None
@@ -74,7 +76,7 @@ def _first_output(node: Node) -> names.TensorName:
     return names.parse(node.tensor(0))
 
 
-def _note(noisy: Sequence[Node], behind: Node, at_inputs: bool) -> str:
+def _noise_note(noisy: Sequence[Node], behind: Node, at_inputs: bool) -> str:
     where = "at" if at_inputs else "behind"
     some = short([str(node) for node in noisy])
     return (

@@ -7,20 +7,27 @@ from functools import partial
 
 import msgspec
 
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.gradients.exact import GIVE_DY
 from graphpatch.gradients.fits import signature
-from graphpatch.gradients.gradient import joined_shapes
+from graphpatch.gradients.gradient_program import joined_shapes
 from graphpatch.gradients.passes_on import passes_on
-from graphpatch.gradients.spec import Computed, Gradient, InlineFormula, Named, Python, Registered
+from graphpatch.gradients.spec import (
+    Computed,
+    Gradient,
+    InlineFormula,
+    LibraryGradient,
+    PythonGradient,
+    RegisteredKey,
+)
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import carrier, flow
-from graphpatch.patches.group import Group
-from graphpatch.patches.halves import refuse_uneven, refuse_uneven_match
+from graphpatch.patches import carrier, op_args
+from graphpatch.patches.equal_parts import refuse_uneven, refuse_uneven_match
+from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.known_shapes import JoinedShapes, refuse_contradicted
-from graphpatch.patches.order import ByInput
 from graphpatch.patches.whole import carry_whole
 
 
@@ -38,14 +45,14 @@ class OverrideGradient(msgspec.Struct, frozen=True):
     @property
     def looks_at_op_alone(self) -> bool:
         """True but for a gradient in Python, which is traced for each op."""
-        return not isinstance(self.gradient, Python)
+        return not isinstance(self.gradient, PythonGradient)
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where the gradient of none of these ops is ever asked for."""
         if nodes and all(never_fires(node) for node in nodes):
             raise PatchError(f"the override would never be used: {never_fires(nodes[0])}")
         refuse_uneven(self.gradient, nodes)
-        if isinstance(self.gradient, Named | InlineFormula):
+        if isinstance(self.gradient, LibraryGradient | InlineFormula):
             form = partial(carrier.question, self.gradient)
             refuse_contradicted(nodes, form, partial(_joined, self.gradient), may_sum=True)
 
@@ -59,19 +66,19 @@ class OverrideGradient(msgspec.Struct, frozen=True):
         reason = never_fires(node)
         if reason:
             editor.skipped(reason)
-            if not isinstance(self.gradient, Registered):
+            if not isinstance(self.gradient, RegisteredKey):
                 return
         carrier.refuse_carried(node)
         carrier.carry(self.gradient, node, editor, self.emit)
 
-    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Override the gradient of a match as one op: formulas see what it reads and gives."""
         refuse_uneven_match(self.gradient, group)
         carry_whole(self.gradient, group, editor, self.emit)
 
-    def by_input(self, group: Group) -> ByInput:
+    def by_input(self, group: MatchedGroup) -> ByInput:
         """A formula for each tensor, or one for all; of Python nothing is known."""
-        if not isinstance(self.gradient, Named | InlineFormula):
+        if not isinstance(self.gradient, LibraryGradient | InlineFormula):
             return ByInput(())
         return ByInput(self.gradient.formula.texts, self.gradient.formula.alike)
 
@@ -90,8 +97,8 @@ def never_fires(node: Node) -> str:
     if not node.data_inputs:
         return f"{node} reads nothing, so no gradient flows back through it"
     flat = node.outputs
-    if flat is None or any(flow.is_asked_for(arg) for arg in flat):
+    if flat is None or any(op_args.is_asked_for(arg) for arg in flat):
         return ""
     if not flat:
         return f"{node} has no outputs"
-    return f"output 0 of {node} {flow.why_not(flat[0])}"
+    return f"output 0 of {node} {op_args.why_not(flat[0])}"

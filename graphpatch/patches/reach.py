@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphpatch.differentiation.hidden import hidden_ops
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
@@ -46,7 +46,7 @@ def _refuse_whole(node: Node, editor: Editor) -> None:
 
 def refuse_all_shadowed(nodes: Iterable[Node]) -> None:
     """Raise PatchError for the first of these ops that an earlier rule put behind a gradient."""
-    for node in _patched(nodes):
+    for node in _may_be_patched(nodes):
         refuse_shadowed(node)
 
 
@@ -61,27 +61,29 @@ def refuse_shadowed(node: Node) -> None:
         )
 
 
-def in_place(nodes: Sequence[Node], named: Collection[str]) -> list[Node]:
+def ops_that_compute(nodes: Sequence[Node], named: Collection[str]) -> list[Node]:
     """Of each op the one that computes its outputs: the op, or what a rule put in its place.
 
     An op that is `named` is meant itself.
     """
-    shadowed = [one for one in _patched(nodes) if one.name not in named and provenance.shadow(one)]
+    shadowed = [
+        one for one in _may_be_patched(nodes) if one.name not in named and provenance.shadow(one)
+    ]
     takers = _takers(shadowed)
     return [takers.get(node, node) for node in nodes]
 
 
-def stopped(nodes: Iterable[Node]) -> dict[Node, str]:
+def why_stopped(nodes: Iterable[Node]) -> dict[Node, str]:
     """The ops behind whose outputs an earlier rule put a StopGradient, and why nothing flows."""
     found = {}
-    for node, taker in _takers(_patched(nodes)).items():
+    for node, taker in _takers(_may_be_patched(nodes)).items():
         if taker.op == "StopGradient" and len(node.outputs or ()) == 1:
             by = provenance.entries(taker)[0].rule
             found[node] = f"rule {by!r} stops what flows back to {node}"
     return found
 
 
-def _patched(nodes: Iterable[Node]) -> Iterator[Node]:
+def _may_be_patched(nodes: Iterable[Node]) -> Iterator[Node]:
     """The nodes on which something may be written down; quick where there is nothing."""
     for node in nodes:
         body = node.body
@@ -104,7 +106,7 @@ def _takers(nodes: Iterable[Node]) -> dict[Node, Node]:
 
 def refuse_all_stopped(nodes: Sequence[Node]) -> None:
     """Raise PatchError where earlier rules stop what flows back to each of these ops."""
-    found = stopped(nodes)
+    found = why_stopped(nodes)
     if found and len(found) == len(nodes):
         raise PatchError(f"nothing flows back there: {next(iter(found.values()))}")
 
@@ -121,10 +123,10 @@ def refuse_hidden(nodes: Iterable[Node]) -> None:
             found[body] = hidden_ops(body)
         by = found[body].get(node.index)
         if by is not None:
-            raise PatchError(_message(node, Node(body, by)))
+            raise PatchError(_hidden_by_custom_gradient(node, Node(body, by)))
 
 
-def _message(node: Node, by: Node) -> str:
+def _hidden_by_custom_gradient(node: Node, by: Node) -> str:
     first = f'{{"match": {{"op": "IdentityN", "name": "{by.name}"}}, '
     first += '"patch": {"override_gradient": "default"}}'
     return (

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from graphpatch.gradients.spec import Named
+from graphpatch.gradients.spec import LibraryGradient
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import at, whole_inputs
 from graphpatch.patches.filter import FilterGradient
-from graphpatch.patches.group import Group
-from graphpatch.patches.inline import typed
+from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.inline import inline_op
+from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.noise import noise_notes
-from graphpatch.patches.order import ByInput
 from graphpatch.patches.place import place_of
 
 
@@ -21,7 +21,7 @@ from graphpatch.patches.place import place_of
 class StopGradient:
     """Forward unchanged; backward, nothing flows through the op's outputs, or its inputs.
 
-    A StopGradient is put in line. The gradient of what lies before it is None where no other way
+    A StopGradient is put in line. The gradient of what lies before it is None where no other path
     leads there, not zero. In a function that a Session differentiates as a whole it is zero anyway,
     and a function carries it: TensorFlow optimises what that function calls first, and takes
     StopGradients out. When not to use it: where an optimiser that runs before the gradient is
@@ -52,19 +52,23 @@ class StopGradient:
         """Stop what flows back through one op."""
         caller = place_of(node, editor).ignoring
         if caller is not None and not editor.graph.around.is_exported:
-            FilterGradient(Named("zero"), self.at, "function").rewrite(node, editor)
-        elif at.put_at(node, editor, typed("StopGradient", "stop"), self.at):
+            FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite(node, editor)
+        elif at.put_at(node, editor, inline_op("StopGradient", "stop"), self.at):
             editor.used("construction")
 
-    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Stop what flows back to a match as one op, or from it to what it reads."""
         group.refuse_open()
         caller = place_of(group.last, editor).ignoring
         if caller is not None and not editor.graph.around.is_exported:
-            FilterGradient(Named("zero"), self.at, "function").rewrite_whole(group, editor)
-        elif whole_inputs.put_beside_group(group, editor, typed("StopGradient", "stop"), self.at):
+            FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite_whole(
+                group, editor
+            )
+        elif whole_inputs.put_beside_group(
+            group, editor, inline_op("StopGradient", "stop"), self.at
+        ):
             editor.used("construction")
 
-    def by_input(self, group: Group) -> ByInput:
+    def by_input(self, group: MatchedGroup) -> ByInput:
         """At one input it means that tensor, else it treats all alike."""
         return whole_inputs.by_input(group, self.at)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from graphpatch.errors import PatchError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import InlineFormula, Registered
+from graphpatch.gradients.spec import InlineFormula, RegisteredKey
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import carrier, flow
-from graphpatch.patches.group import Group
-from graphpatch.patches.join import Counted, join
+from graphpatch.patches import carrier, op_args
+from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.input_order import ByInput, at_one
+from graphpatch.patches.join import BackwardTensor, join
 from graphpatch.patches.noise import noise_notes
-from graphpatch.patches.order import ByInput, at_one
 from graphpatch.patches.place import place_of
 from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
@@ -40,20 +40,20 @@ class StraightThrough:
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Let one op count as the identity of its input."""
-        flat = flow.known_inputs(node)
+        flat = op_args.known_inputs(node)
         self.check_op(node)
         assert isinstance(self.input, int)
         if place_of(node, editor).ignoring is not None:
             texts = ["dy" if place == self.input else None for place in range(len(flat))]
             carrier.carry(InlineFormula(Formula.parse(texts)), node, editor, "function")
         elif len(flat) == 1:
-            carrier.carry(Registered("Identity", built_in=True), node, editor, "auto")
+            carrier.carry(RegisteredKey("Identity", built_in=True), node, editor, "auto")
         else:
             repeated = node.opdef is not None and node.opdef.broadcasts
-            counted = Counted(node.data_inputs[self.input], repeated)
+            counted = BackwardTensor(node.data_inputs[self.input], repeated)
             join(node, {0: counted}, editor, "auto")
 
-    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Let a match count as the identity of one of the tensors that it reads.
 
         Where the ops are not known to keep the shape of that tensor, a run in which they do not
@@ -75,14 +75,14 @@ class StraightThrough:
             )
         refuse_behind(group.nodes, group.last, editor)
         shadow_behind(group.nodes, group.last, editor)
-        counted = Counted(group.reads[place], keeps != "same")
+        counted = BackwardTensor(group.reads[place], keeps != "same")
         join(group.last, {0: counted}, editor, "auto", group.nodes, group.reads)
 
-    def by_input(self, group: Group) -> ByInput:
+    def by_input(self, group: MatchedGroup) -> ByInput:
         """It means one tensor."""
         return at_one(group, self.place_in(group))
 
-    def place_in(self, group: Group) -> int:
+    def place_in(self, group: MatchedGroup) -> int:
         """Which of the tensors that a match reads is meant."""
         if isinstance(self.input, int):
             if self.input < len(group.args):
@@ -93,15 +93,15 @@ class StraightThrough:
             f"the match that ends in {group.last} has no input {self.input!r}; {group.reading()}"
         )
 
-    def _check_whole(self, group: Group, place: int) -> None:
-        arg, outputs = group.args[place], flow.known_outputs(group.last)
+    def _check_whole(self, group: MatchedGroup, place: int) -> None:
+        arg, outputs = group.args[place], op_args.known_outputs(group.last)
         if len(outputs) != 1:
             raise PatchError(f"{group.last} has {len(outputs)} outputs; straight_through needs one")
         for one in (arg, outputs[0]):
-            if not flow.carries(one):
+            if not op_args.carries(one):
                 raise PatchError(
                     f"the match that ends in {group.last} cannot count as the identity of "
-                    f"x{place}: {one.name} {flow.why_not(one)}; {group.reading()}"
+                    f"x{place}: {one.name} {op_args.why_not(one)}; {group.reading()}"
                 )
         if arg.dtype != outputs[0].dtype:
             raise PatchError(
@@ -111,21 +111,17 @@ class StraightThrough:
 
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op is not the identity of that input in shape and dtype."""
-        inputs, outputs = flow.known_inputs(node), flow.known_outputs(node)
+        inputs, outputs = op_args.known_inputs(node), op_args.known_outputs(node)
         if isinstance(self.input, str):
             raise PatchError(
                 f'straight_through: {self.input!r} is a name of a pattern, for "on": "match"; of '
                 f"one op give the number of the input"
             )
         if self.input >= len(inputs):
-            raise PatchError(f"{node} has no input {self.input}; {flow.counted_inputs(inputs)}")
+            raise PatchError(f"{node} has no input {self.input}; {op_args.counted_inputs(inputs)}")
         if len(outputs) != 1:
             raise PatchError(f"{node} has {len(outputs)} outputs; straight_through needs one")
-        for arg in (inputs[self.input], outputs[0]):
-            if not flow.carries(arg):
-                raise PatchError(
-                    f"{node} cannot count as its input: {arg.name} {flow.why_not(arg)}"
-                )
+        op_args.check_counts_as(node, inputs[self.input], outputs[0])
         if inputs[self.input].dtype != outputs[0].dtype:
             raise PatchError(
                 f"{node} cannot count as its input: input {self.input} has another dtype"

@@ -6,22 +6,22 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from graphpatch.errors import FormulaError, PatchError, RulesError
+from graphpatch.gradients.broadcast_shape import BroadcastShape
 from graphpatch.gradients.expression import Call, Expression, Variable
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.nodedef_form import Nodes, formula_nodes
-from graphpatch.gradients.shapes import BroadcastShape
+from graphpatch.gradients.nodedef_form import FormulaNodes, formula_nodes
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.op_types import FED
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 from graphpatch.patches.construction import put_beside
-from graphpatch.patches.group import Group
-from graphpatch.patches.join import Counted, by_function, join
+from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.input_order import ByInput
+from graphpatch.patches.join import BackwardTensor, by_function, join
 from graphpatch.patches.known_shapes import JoinedShapes, refuse_contradicted
-from graphpatch.patches.order import ByInput
 from graphpatch.patches.place import in_control_flow
 from graphpatch.patches.whole_shape import refuse_behind, shadow_behind
 
@@ -39,7 +39,7 @@ LENT = {"where": 0, "reshape_like": 1, "broadcast_like": 1, "sum_like": 1, "cast
 UNKNOWN_TO_FUNCTIONS = frozenset({"Erf", "IsNan", "Round", "SelectV2", "Softplus"})
 
 
-def surrogate(text: str) -> Formula:
+def surrogate_formula(text: str) -> Formula:
     """The formula g. Raises RulesError where it is none of inputs alone, or nothing flows back."""
     formula = Formula.parse(text)
     foreign = sorted(name for name in formula.variables if not name.startswith("x"))
@@ -48,18 +48,18 @@ def surrogate(text: str) -> Formula:
             f"{foreign[0]} is not an input: a surrogate is a formula of x0, x1, ..., which "
             f"TensorFlow differentiates itself; override_gradient takes one of y and dy"
         )
-    if not any(expression and _flows(expression) for expression in formula.expressions):
+    if not any(expression and _gradient_flows(expression) for expression in formula.expressions):
         raise RulesError(f"nothing flows back through {text!r}; stop_gradient says that")
     return formula
 
 
-def _flows(expression: Expression) -> bool:
+def _gradient_flows(expression: Expression) -> bool:
     if not isinstance(expression, Call):
         return isinstance(expression, Variable)
     if expression.function in FLAT:
         return False
     lent = LENT.get(expression.function)
-    return any(_flows(part) for n, part in enumerate(expression.arguments) if n != lent)
+    return any(_gradient_flows(part) for n, part in enumerate(expression.arguments) if n != lent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,9 @@ class SurrogateGradient:
 
     def _joined(self, node: Node) -> JoinedShapes:
         try:
-            found = self._nodes(node, node.data_inputs, flow.known_inputs(node), _output_of(node))
+            found = self._nodes(
+                node, node.data_inputs, op_args.known_inputs(node), _output_of(node)
+            )
         except PatchError:  # which is said as the op is patched
             return {}
         return {"y0": found.shapes[0].least}
@@ -94,15 +96,15 @@ class SurrogateGradient:
         """Let one op count as the formula."""
         if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
-        self._put(node, node.data_inputs, flow.known_inputs(node), [node], editor)
+        self._put(node, node.data_inputs, op_args.known_inputs(node), [node], editor)
 
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as the formula of its inputs."""
         if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
-        self._nodes(node, node.data_inputs, flow.known_inputs(node), _output_of(node))
+        self._nodes(node, node.data_inputs, op_args.known_inputs(node), _output_of(node))
 
-    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Let a match count as the formula of what it reads."""
         group.refuse_open()
         missing = sorted(self.formula.variables - {f"x{n}" for n in range(len(group.args))})
@@ -113,7 +115,7 @@ class SurrogateGradient:
         reads = group.reads
         self._put(group.last, reads, group.args, group.nodes, editor, told=reads)
 
-    def by_input(self, group: Group) -> ByInput:
+    def by_input(self, group: MatchedGroup) -> ByInput:
         """One formula of all tensors."""
         return ByInput(self.formula.texts)
 
@@ -130,25 +132,25 @@ class SurrogateGradient:
         dtype = _output_of(node)
         found = self._nodes(node, reads, args, dtype)
         carried = by_function(node, editor, self.emit)
-        _refuse_unknown(node, found, carried and by_function(node, editor, "auto"))
+        _refuse_ops_without_gradient(node, found, carried and by_function(node, editor, "auto"))
         shadow_behind(behind, node, editor)
         known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
         tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
         # What stands before the op may be another tensor, where a function carries it.
         told = reads if carried else told
-        join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind, told)
+        join(node, {0: BackwardTensor(tensor, not known)}, editor, self.emit, behind, told)
 
     def _nodes(
         self, node: Node, reads: Sequence[str], args: Sequence[FlatArg], dtype: str
-    ) -> Nodes:
+    ) -> FormulaNodes:
         """The ops of the formula on these tensors."""
         for place, arg in enumerate(args):
             if arg.dtype is None:
-                raise PatchError(f"{node}: input {place} ({arg.name}) {flow.why_not(arg)}")
+                raise PatchError(f"{node}: input {place} ({arg.name}) {op_args.why_not(arg)}")
         legal = {f"x{place}" for place in range(len(args))}
         missing = sorted(self.formula.variables - legal)
         if missing:
-            raise PatchError(f"{node} has no {missing[0]}; {flow.counted_inputs(args, 'x')}")
+            raise PatchError(f"{node} has no {missing[0]}; {op_args.counted_inputs(args, 'x')}")
         inputs = [(text, arg.dtype or "") for text, arg in zip(reads, args, strict=True)]
         body, name = node.body, f"{node.name}/surrogate"
         try:
@@ -166,15 +168,15 @@ def _form(node: Node) -> Hashable:
 
 def _output_of(node: Node) -> str:
     """The dtype of the op's one output."""
-    outputs = flow.known_outputs(node)
+    outputs = op_args.known_outputs(node)
     if len(outputs) != 1:
         raise PatchError(f"{node} has {len(outputs)} outputs; surrogate_gradient needs one")
-    if not flow.carries(outputs[0]):
-        raise PatchError(f"{node}: {outputs[0].name} {flow.why_not(outputs[0])}")
+    if not op_args.carries(outputs[0]):
+        raise PatchError(f"{node}: {outputs[0].name} {op_args.why_not(outputs[0])}")
     return outputs[0].dtype or ""
 
 
-def _refuse_unknown(node: Node, found: Nodes, whole: bool) -> None:
+def _refuse_ops_without_gradient(node: Node, found: FormulaNodes, whole: bool) -> None:
     unknown = sorted({one.op for one in found.nodes} & UNKNOWN_TO_FUNCTIONS) if whole else []
     if unknown:
         raise PatchError(
@@ -197,6 +199,6 @@ def _anchor(node: Node, editor: Editor) -> list[str]:
     """What a constant must wait for, so as to be in the v1 loop or branch that the op is in."""
     if not in_control_flow(node, editor):
         return []
-    typed = {"T": attrs.dtype(flow.known_inputs(node)[0].dtype or "")}
+    typed = {"T": attrs.dtype(op_args.known_inputs(node)[0].dtype or "")}
     anchor = editor.add(f"{node.name}/surrogate/in", "Identity", [node.data_inputs[0]], typed, node)
     return [f"^{anchor.name}"]

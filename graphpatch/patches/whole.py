@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.attach import Attached
+from graphpatch.gradients.attach import AttachedFunctions
 from graphpatch.gradients.fits import windows_of
-from graphpatch.gradients.gradient import check_formula_suits
+from graphpatch.gradients.gradient_program import gradient_ops
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Default, Gradient, InlineFormula, Named, Python, Registered
-from graphpatch.gradients.traced import OpDtypes
+from graphpatch.gradients.spec import (
+    DefaultGradient,
+    Gradient,
+    InlineFormula,
+    LibraryGradient,
+    PythonGradient,
+    RegisteredKey,
+)
+from graphpatch.gradients.traced_function import OpDtypes
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import flow, function_carrier
+from graphpatch.patches import function_carrier, op_args
 from graphpatch.patches.carrier import refuse_key
 from graphpatch.patches.construction import constructed_whole
-from graphpatch.patches.group import Group
+from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
 
-def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> None:
+def carry_whole(gradient: Gradient, group: MatchedGroup, editor: Editor, emit: str) -> None:
     """Let the gradient of a group, as one op, be this one; its ops stay where they are.
 
     What flows back to an op inside from others that read it flows on by its own gradient.
@@ -26,36 +33,42 @@ def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> 
     """
     refuse_behind(group.nodes, group.last, editor)
     _refuse_last(group)
-    gradient = _fitting(gradient, group, emit)
-    if not isinstance(gradient, Python):
-        op = _checked(gradient, group)
+    gradient = _storable_gradient(gradient, group, emit)
+    if not isinstance(gradient, PythonGradient):
+        op = _checked_signature(gradient, group)
         if constructed_whole(gradient, group, op, editor, emit):
             return
-    found = _functions(gradient, group, editor)
+    found = _attached_functions(gradient, group, editor)
     shadow_behind(group.nodes, group.last, editor)
     function_carrier.attach_to(group.last, found, group.reads, group.nodes, editor)
 
 
-def _functions(gradient: Named | InlineFormula | Python, group: Group, editor: Editor) -> Attached:
+def _attached_functions(
+    gradient: LibraryGradient | InlineFormula | PythonGradient, group: MatchedGroup, editor: Editor
+) -> AttachedFunctions:
     kept = function_carrier.is_kept(group.last, editor)
-    if isinstance(gradient, Python):
-        return function_carrier.traced_functions(gradient, _seen(group), kept, editor)
-    return function_carrier.computed_functions(gradient, _checked(gradient, group), kept, editor)
+    if isinstance(gradient, PythonGradient):
+        return function_carrier.traced_functions(gradient, _group_dtypes(group), kept, editor)
+    return function_carrier.computed_functions(
+        gradient, _checked_signature(gradient, group), kept, editor
+    )
 
 
-def _checked(gradient: Named | InlineFormula, group: Group) -> Signature:
+def _checked_signature(gradient: LibraryGradient | InlineFormula, group: MatchedGroup) -> Signature:
     """The group as formulas see it; PatchError where this formula does not suit it."""
     try:
-        signature = _signature(group)
-        check_formula_suits(gradient.formula, signature)
+        signature = _group_signature(group)
+        gradient_ops(gradient.formula, signature)
     except (FormulaError, ValueError) as error:
         text = f"the match that ends in {group.last}: {error}; {group.reading()}"
         raise PatchError(text) from error
     return signature
 
 
-def _fitting(gradient: Gradient, group: Group, emit: str) -> Named | InlineFormula | Python:
-    if isinstance(gradient, Default | Registered):
+def _storable_gradient(
+    gradient: Gradient, group: MatchedGroup, emit: str
+) -> LibraryGradient | InlineFormula | PythonGradient:
+    if isinstance(gradient, DefaultGradient | RegisteredKey):
         raise PatchError(
             "a match as one op has no gradient under a key: a gradient of the library or a formula "
             "is stored as a function"
@@ -63,12 +76,12 @@ def _fitting(gradient: Gradient, group: Group, emit: str) -> Named | InlineFormu
     refuse_key(gradient, emit)
     if emit == "attr":
         raise PatchError("a match as one op has no key: its gradient is stored as a function")
-    if isinstance(gradient, Named):
+    if isinstance(gradient, LibraryGradient):
         _check_named(gradient, group)
     return gradient
 
 
-def _check_named(gradient: Named, group: Group) -> None:
+def _check_named(gradient: LibraryGradient, group: MatchedGroup) -> None:
     """Raise PatchError where a gradient of the library makes no sense for these ops as one."""
     entry = LIBRARY[gradient.name]
     if entry.ops and not entry.whole:
@@ -76,7 +89,7 @@ def _check_named(gradient: Named, group: Group) -> None:
             f"{entry.name} is for {', '.join(entry.ops)}, not for a match as one op; where it is "
             f'meant all the same, write it as {{"formula": "{gradient.formula.texts[0]}"}}'
         )
-    asked = [place for place, arg in enumerate(group.args) if flow.carries(arg)]
+    asked = [place for place, arg in enumerate(group.args) if op_args.carries(arg)]
     if entry.ops and len(asked) != 1:
         raise PatchError(
             f"{entry.name} is for one input; {group.reading()}; take constants into the pattern "
@@ -92,26 +105,26 @@ def _check_named(gradient: Named, group: Group) -> None:
             )
 
 
-def _refuse_last(group: Group) -> None:
-    outputs = flow.known_outputs(group.last)
-    if not any(flow.carries(arg) for arg in outputs):
-        reason = flow.why_not(outputs[0]) if outputs else "is not there"
+def _refuse_last(group: MatchedGroup) -> None:
+    outputs = op_args.known_outputs(group.last)
+    if not any(op_args.carries(arg) for arg in outputs):
+        reason = op_args.why_not(outputs[0]) if outputs else "is not there"
         raise PatchError(f"no gradient comes to the match: output 0 of {group.last} {reason}")
 
 
-def _signature(group: Group) -> Signature:
+def _group_signature(group: MatchedGroup) -> Signature:
     return Signature.of(
         [(f"x{place}", arg.dtype or "") for place, arg in enumerate(group.args)],
         [
             (f"y{place}", arg.dtype or "")
-            for place, arg in enumerate(flow.known_outputs(group.last))
+            for place, arg in enumerate(op_args.known_outputs(group.last))
         ],
         windows_of(group.nodes),
     )
 
 
-def _seen(group: Group) -> OpDtypes:
+def _group_dtypes(group: MatchedGroup) -> OpDtypes:
     """The group as a gradient function sees it: under the name and type of its last op."""
     inputs = tuple(arg.dtype or "" for arg in group.args)
-    outputs = tuple(arg.dtype or "" for arg in flow.known_outputs(group.last))
+    outputs = tuple(arg.dtype or "" for arg in op_args.known_outputs(group.last))
     return OpDtypes(group.last.op, group.last.name, inputs, outputs, {}, group.last.device)

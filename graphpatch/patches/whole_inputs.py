@@ -7,27 +7,29 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import at, flow
-from graphpatch.patches.group import Group
-from graphpatch.patches.inline import Inline, refuse_fixed
-from graphpatch.patches.order import ByInput, at_one
+from graphpatch.patches import at, op_args
+from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.inline import InlineOp, refuse_fixed
+from graphpatch.patches.input_order import ByInput, at_one
 from graphpatch.patches.reach import check_reached
 
 
-def group_tensors_at(group: Group, where: str) -> list[FlatArg]:
+def group_tensors_at(group: MatchedGroup, where: str) -> list[FlatArg]:
     """The tensors at that place of a group."""
     side, place = at.parsed(where)
-    flat = flow.known_outputs(group.last) if side == "output" else list(group.args)
+    flat = op_args.known_outputs(group.last) if side == "output" else list(group.args)
     return flat if place is None else flat[place : place + 1]
 
 
-def by_input(group: Group, where: str) -> ByInput:
+def by_input(group: MatchedGroup, where: str) -> ByInput:
     """What a patch at that place of a group does at each tensor that the group reads."""
     side, place = at.parsed(where)
     return at_one(group, place) if side == "input" and place is not None else ByInput(["dy"])
 
 
-def put_beside_group(group: Group, editor: Editor, inline: Inline, where: str) -> list[Node]:
+def put_beside_group(
+    group: MatchedGroup, editor: Editor, inline: InlineOp, where: str
+) -> list[Node]:
     """Put `inline` on the side of a group that `where` names, and return the ops added for it.
 
     A tensor that the group reads in several places comes through one op, so that what flows back
@@ -39,14 +41,14 @@ def put_beside_group(group: Group, editor: Editor, inline: Inline, where: str) -
     places = range(len(group.args)) if place is None else [place]
     if place is not None and place >= len(group.args):
         raise PatchError(f"the match has no input {place}; {group.reading()}")
-    asked = [one for one in places if flow.carries(group.args[one])]
+    asked = [one for one in places if op_args.carries(group.args[one])]
     if not asked:
         raise PatchError(f"no gradient flows into the match there; {group.reading()}")
     check_reached(group.last, editor)
     return [_put_filter(group, one, editor, inline) for one in asked]
 
 
-def _put_filter(group: Group, place: int, editor: Editor, inline: Inline) -> Node:
+def _put_filter(group: MatchedGroup, place: int, editor: Editor, inline: InlineOp) -> Node:
     text, (first, slot) = group.reads[place], group.slots[place]
     refuse_fixed(first, slot)
     op, values = inline.of(group.args[place].dtype or "")

@@ -13,13 +13,13 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.carrier import refuse_carried
 from graphpatch.patches.function_carrier import refuse_boundary
-from graphpatch.patches.group import Group
+from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.reach import check_reached
 
 Keeps = Literal["same", "broadcast", "unknown", "other"]
 
 
-def keeps_shape(group: Group, place: int) -> Keeps:
+def keeps_shape(group: MatchedGroup, place: int) -> Keeps:
     """How the shape of the group's output is that of its input number `place`.
 
     "same", in every run; "broadcast", at least as large; "other" where the shapes are known to
@@ -31,16 +31,16 @@ def keeps_shape(group: Group, place: int) -> Keeps:
         grown = False
         for node in group.nodes:
             output = str(names.parse(node.tensor(0))) if node.outputs else ""
-            is_broadcast = _given_on(node, found)
+            is_broadcast = _broadcasts_output(node, found)
             if output and output not in found and is_broadcast is not None:
                 found[output], grown = is_broadcast, True
     kept = found.get(str(names.parse(group.last.tensor(0))))
     if kept is None:
-        return _compared(group, place)
+        return _compare_shapes(group, place)
     return "broadcast" if kept else "same"
 
 
-def _given_on(node: Node, found: dict[str, bool]) -> bool | None:
+def _broadcasts_output(node: Node, found: dict[str, bool]) -> bool | None:
     """Whether the shape is broadcast in an op's output 0; None where that has another shape."""
     op = node.opdef
     if op is None:
@@ -51,7 +51,7 @@ def _given_on(node: Node, found: dict[str, bool]) -> bool | None:
     return None if not there else op.broadcasts or any(there)
 
 
-def _compared(group: Group, place: int) -> Keeps:
+def _compare_shapes(group: MatchedGroup, place: int) -> Keeps:
     wiring = Wiring(group.last.body)
     shapes = Shapes(wiring)
     one, two = shapes.of(wiring.tensor(group.reads[place])), shapes.of((group.last.index, 0))

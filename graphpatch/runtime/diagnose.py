@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis as Pair
-from graphpatch.analysis.doctor.fix import Fixed
+from graphpatch.analysis.doctor.fix import FixResult
 from graphpatch.analysis.doctor.fix import fix as fixed_by_rules
-from graphpatch.analysis.doctor.survey import Seen, survey
+from graphpatch.analysis.doctor.survey import GraphDiagnosis, survey
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.application import page_part
 from graphpatch.arguments import tensor_names
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.table import beside, html_table, plural
 
 VERDICT_WORDS = {
@@ -41,9 +41,9 @@ class Diagnosis:
     """
 
     model: str
-    seen: tuple[Seen, ...]
+    seen: tuple[GraphDiagnosis, ...]
     ran: tuple[list[dict[str, Any]], ...] = ()
-    fixed: Fixed | None = None
+    fixed: FixResult | None = None
     loaded: Model | None = field(default=None, compare=False)
 
     @property
@@ -63,7 +63,7 @@ class Diagnosis:
         False too where there is no pair. Of several pairs those count that tensors connect.
         """
         pairs = [one for one in self._results() if one[0].connected] or list(self._results())
-        return bool(pairs) and all(_flows(*one) for one in pairs)
+        return bool(pairs) and all(_pair_flows(*one) for one in pairs)
 
     def document(self, rules: str | None = None) -> dict[str, Any]:
         """What `doctor --json` prints; `rules` is the file that the rules were written to."""
@@ -76,13 +76,13 @@ class Diagnosis:
             document["fix"] = {
                 "rules": self.fixed.rules,
                 "file": rules if self.fixed.rules else None,
-                "mended": [[one.source, one.target] for one in self.fixed.mended],
+                "mended": [[one.source, one.target] for one in self.fixed.flowing],
                 "left": [one.document() for one in self.fixed.left],
             }
         return document
 
     def __repr__(self) -> str:
-        flow = sum(_flows(*one) for one in self._results())
+        flow = sum(_pair_flows(*one) for one in self._results())
         fixed = f", {plural(len(self.rules), 'rule')}" if self.fixed is not None else ""
         return f"<Diagnosis: {self.model}, {flow} of {len(self.pairs)} pairs flow{fixed}>"
 
@@ -111,7 +111,7 @@ class Diagnosis:
             yield from zip(graph.diagnoses, results, strict=True)
 
 
-def _flows(pair: Pair, result: dict[str, Any] | None) -> bool:
+def _pair_flows(pair: Pair, result: dict[str, Any] | None) -> bool:
     ran = result is None or (result["gradient"] == "tensor" and result["ran"])
     return pair.verdict == "flows" and ran and not (result or {}).get("zero")
 
@@ -163,12 +163,12 @@ def diagnose(
 
 
 def _run_of_pairs(
-    model: Model, seen: Sequence[Seen], control_flow_v2: bool, allow_unsafe_ops: bool
+    model: Model, seen: Sequence[GraphDiagnosis], control_flow_v2: bool, allow_unsafe_ops: bool
 ) -> Iterator[list[dict[str, Any]]]:
     from graphpatch.runtime.gradient_run import AskedPair, run_pairs
 
     for graph in seen:
         refuse_unsafe(graph.graph, allow_unsafe_ops, [one.target for one in graph.diagnoses])
     for place, graph in enumerate(seen):
-        asked = [AskedPair(one.source, one.target, one.way) for one in graph.diagnoses]
+        asked = [AskedPair(one.source, one.target, one.path) for one in graph.diagnoses]
         yield run_pairs(model, place, asked, control_flow_v2)

@@ -20,7 +20,7 @@ from graphpatch.opdefs import tensor_index
 from graphpatch.runtime.imported import spliced
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.formula import GradientFunction
+    from graphpatch.runtime.formula_in_tensorflow import GradientFunction
 
 
 def function_gradient(graph: Graph, body: Body) -> GradientFunction:
@@ -34,24 +34,24 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
     message = as_graph_def(body)
     message.library.function.extend(called_in_order(graph, body).values())
     graph_def = message.SerializeToString(deterministic=True)
-    results = [names.parse(body.ret[arg.name]) for arg in _results(body)]
+    results = [names.parse(body.ret[arg.name]) for arg in _result_args(body)]
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
         import tensorflow as tf
 
         # An op that reads a tensor of another graph captures it; input_map does not.
         read = [
-            _argument(op, n, name)
+            (op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[n])
             for n, name in zip(range(len(op.inputs)), arguments, strict=False)
         ]
-        given = [tf.identity(tensor) for tensor in (*read, *_dense(op, upstream))]
+        given = [tf.identity(tensor) for tensor in (*read, *_dense_upstream(op, upstream))]
         found = spliced(
             tf.compat.v1.GraphDef.FromString(graph_def),
             {f"{name}:0": t for name, t in zip(arguments, given, strict=True)},
             [f"{tensor.op}:{flat_index(body, tensor)}" for tensor in results],
             "graphpatch",
         )
-        flowing = [arg.name.startswith("d") for arg in _results(body)]
+        flowing = [arg.name.startswith("d") for arg in _result_args(body)]
         pairs = zip(found, flowing, op.inputs, strict=True)
         return [dx if flows and x.dtype.is_floating else None for dx, flows, x in pairs]
 
@@ -111,16 +111,11 @@ def flat_index(body: Body, tensor: names.TensorName) -> int:
     return place
 
 
-def _argument(op: Any, place: int, name: str) -> Any:
-    """What the gradient function reads as its argument of this name: y are the op's outputs."""
-    return op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[place]
-
-
-def _results(body: Body) -> list[Any]:
+def _result_args(body: Body) -> list[Any]:
     return [] if body.signature is None else list(body.signature.output_arg)
 
 
-def _dense(op: Any, upstream: tuple[Any, ...]) -> list[Any]:
+def _dense_upstream(op: Any, upstream: tuple[Any, ...]) -> list[Any]:
     import tensorflow as tf
 
     pairs = zip(op.outputs, upstream, strict=True)

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 
 from graphpatch.analysis.doctor.notes import TRAINED
-from graphpatch.errors import ModelError
 from graphpatch.formats.model import Model
-from graphpatch.runtime.gradients import RaisedError, built
-from graphpatch.runtime.imported import bare_meta, imported
-from graphpatch.runtime.running import (
-    Running,
+from graphpatch.runtime.graph_run import (
+    GraphRun,
     first_line,
     seeded_feeds,
     seeded_variable,
     variables_of,
 )
+from graphpatch.runtime.imported import imported_graph
+from graphpatch.runtime.tf_gradients import RaisedError, gradients_or_raised
 from graphpatch.runtime.values import GUESSES
 
 # One example first: through a batch norm in training form nothing flows then, and that is told.
@@ -29,11 +28,11 @@ ONE_FIRST = ((1, (1,)), *GUESSES)
 
 @dataclass(frozen=True, slots=True)
 class AskedPair:
-    """A pair of tensors, and the tensors of the way between them, by name."""
+    """A pair of tensors, and the tensors of the path between them, by name."""
 
     source: str
     target: str
-    way: Sequence[str] = ()
+    path: Sequence[str] = ()
 
 
 def run_pairs(
@@ -62,7 +61,7 @@ def _pair_gradients(
     """Each pair in a graph to which no gradient was added before, and where none raised."""
     graph = None
     for pair in pairs:
-        graph = _imported(model, place) if graph is None else graph
+        graph = imported_graph(model, place) if graph is None else graph
         answer = _pair_gradient(graph, pair)
         yield answer
         if answer["gradient"] != "none":
@@ -76,26 +75,18 @@ def _switch(control_flow_v2: bool) -> None:
     (tf1.enable_control_flow_v2 if control_flow_v2 else tf1.disable_control_flow_v2)()
 
 
-def _imported(model: Model, place: int) -> Any:
-    """The tf.Graph of a model's graph, with the control-flow contexts that the file holds."""
-    try:
-        return imported(bare_meta(model.meta_graph(model.graphs[place], rebuild=False)))
-    except ModelError as error:
-        raise ModelError(f"{model.path}: {error}") from error
-
-
 def _pair_gradient(graph: Any, pair: AskedPair) -> dict[str, Any]:
     try:
-        [found] = built(graph, pair.target, [pair.source])
+        [found] = gradients_or_raised(graph, pair.target, [pair.source])
         if found is None:
-            return _answer("none", says="None")
+            return _run_result("none", says="None")
         with graph.as_default():
             upstream = _seeded_upstream(graph.get_tensor_by_name(pair.target))
-        [found] = built(graph, pair.target, [pair.source], upstream)
+        [found] = gradients_or_raised(graph, pair.target, [pair.source], upstream)
         along = _along(graph, pair, upstream)
     except RaisedError as error:  # whatever a gradient function raises is the answer
-        return _answer("error", says=str(error))
-    return _ran(graph, pair, found, along)
+        return _run_result("error", says=str(error))
+    return _run_pair(graph, pair, found, along)
 
 
 def _seeded_upstream(target: Any) -> Any:
@@ -112,14 +103,14 @@ def _seeded_upstream(target: Any) -> Any:
 
 
 def _along(graph: Any, pair: AskedPair, upstream: Any) -> dict[str, Any]:
-    """The gradient at each tensor of the way, where there is one that can be fetched.
+    """The gradient at each tensor of the path, where there is one that can be fetched.
 
     Those inside of v1 loops cannot.
     """
-    names = dict.fromkeys((pair.source, *pair.way))
+    names = dict.fromkeys((pair.source, *pair.path))
     dtypes = {name: graph.get_tensor_by_name(name).dtype for name in names}
     floats = [name for name, dtype in dtypes.items() if _is_float(dtype)]
-    found = built(graph, pair.target, floats, upstream) if floats else []
+    found = gradients_or_raised(graph, pair.target, floats, upstream) if floats else []
     return {
         name: dx
         for name, dx in zip(floats, found, strict=True)
@@ -131,7 +122,7 @@ def _is_float(dtype: Any) -> bool:
     return bool(dtype.is_floating and dtype == dtype.base_dtype)
 
 
-def _ran(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any]) -> dict[str, Any]:
+def _run_pair(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any]) -> dict[str, Any]:
     import tensorflow as tf
 
     reasons: list[str] = []
@@ -144,23 +135,23 @@ def _ran(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any]) -> d
             if isinstance(error, (tf.errors.NotFoundError, tf.errors.UnimplementedError)):
                 break  # other sizes do not help
             continue
-        dx = _dense(values[""])
+        dx = _dense_array(values[""])
         if dx.any() or not dx.size:
             largest = float(np.abs(dx).max()) if dx.size else 0.0
-            return _answer("tensor", ran=True, says=f"largest element {largest:.3g}")
+            return _run_result("tensor", ran=True, says=f"largest element {largest:.3g}")
         why = _where_zero(graph, pair, values)
-        return _answer("tensor", ran=True, zero=True, says=f"exactly zero{why}")
+        return _run_result("tensor", ran=True, zero=True, says=f"exactly zero{why}")
     reason = reasons[0] if reasons else "CancelledError, and TensorFlow does not say why"
-    return _answer("tensor", says=f"the gradient is built, and running it fails: {reason}")
+    return _run_result("tensor", says=f"the gradient is built, and running it fails: {reason}")
 
 
 def _where_zero(graph: Any, pair: AskedPair, values: Mapping[str, Any]) -> str:
-    """The op of the way in which the gradient becomes zero."""
-    at = [name for name in pair.way if name in values]
-    zero = [name for name in at if not _dense(values[name]).any()]
+    """The op of the path in which the gradient becomes zero."""
+    at = [name for name in pair.path if name in values]
+    zero = [name for name in at if not _dense_array(values[name]).any()]
     if not zero or zero == at:
         return ""
-    last = pair.way[pair.way.index(zero[-1]) + 1]
+    last = pair.path[pair.path.index(zero[-1]) + 1]
     op = graph.get_tensor_by_name(last).op
     training = op.type in TRAINED and op.get_attr("is_training")
     why = ", a batch norm in training form: what it gives has mean 0, whatever it reads"
@@ -172,13 +163,15 @@ def _seeded_values(
 ) -> dict[str, Any]:
     """By seeded variables too: what a checkpoint holds is not needed to see a gradient flow."""
     variables = {op.name: seeded_variable(op, size, whole) for op in variables_of(graph)}
-    running = Running(graph, seeded_feeds(graph, size, whole, {}), variables)
+    running = GraphRun(graph, seeded_feeds(graph, size, whole, {}), variables)
     return running.evaluate(fetches)
 
 
-def _dense(value: Any) -> Any:
+def _dense_array(value: Any) -> Any:
     return np.asarray(getattr(value, "values", value))
 
 
-def _answer(gradient: str, ran: bool = False, zero: bool = False, says: str = "") -> dict[str, Any]:
+def _run_result(
+    gradient: str, ran: bool = False, zero: bool = False, says: str = ""
+) -> dict[str, Any]:
     return {"gradient": gradient, "ran": ran, "zero": zero, "says": says}

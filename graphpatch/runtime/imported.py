@@ -8,9 +8,11 @@ from typing import Any
 
 from graphpatch.control_flow.context_collections import CONTEXTS
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.formats.sizes import as_message
+from graphpatch.formats import Model
+from graphpatch.formats.size_limit import as_bytes, as_message
+from graphpatch.graph.model_graph import ModelGraph, graph_of
 from graphpatch.graph.wire import Piece
-from graphpatch.runtime.running import first_line
+from graphpatch.runtime.graph_run import first_line
 
 
 def bare_meta(pieces: list[Piece]) -> Any:
@@ -47,6 +49,28 @@ def imported(
             with _importing():
                 tf.graph_util.import_graph_def(meta.graph_def, name="")
     return found
+
+
+def imported_graph(model: Model, place: int = 0) -> Any:
+    """The tf.Graph of a model's graph, with the control-flow contexts that the file holds."""
+    try:
+        return imported(bare_meta(model.meta_graph(model.graphs[place], rebuild=False)))
+    except ModelError as error:
+        raise ModelError(f"{model.path}: {error}") from error
+
+
+def exported_graph(graph: Any) -> ModelGraph:
+    """A tf.Graph as graphpatch reads it, without attrs at their defaults.
+
+    TensorFlow 1.15 does not know all of those that later versions write.
+    """
+    import tensorflow as tf
+
+    graph_def = graph.as_graph_def()
+    meta = tf.compat.v1.train.export_meta_graph(
+        graph_def=graph_def, graph=graph, strip_default_attrs=True
+    )
+    return graph_of(as_bytes(meta.graph_def))
 
 
 def spliced(

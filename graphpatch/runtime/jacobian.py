@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.errors import CutError
-from graphpatch.runtime.gradients import gradients
+from graphpatch.runtime.tf_gradients import gradients
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -37,7 +37,7 @@ def jacobians(graph: Any, of: Sequence[str], by: Sequence[str]) -> dict[tuple[st
     xs = [graph.get_tensor_by_name(name) for name in by]
     found = {}
     for one in of:
-        rows = _rows(graph.get_tensor_by_name(one), xs, [shapes[name] for name in by])
+        rows = _gradient_rows(graph.get_tensor_by_name(one), xs, [shapes[name] for name in by])
         for name, tensor in zip(by, rows, strict=True):
             found[one, name] = _jacobian(one, name, shapes, tensor)
     return found
@@ -50,7 +50,7 @@ def _jacobian(of: str, by: str, shapes: dict[str, tuple[int, ...]], rows: Any) -
     return Jacobian(of, by, shapes[of], shapes[by], tf.reshape(rows, shape))
 
 
-def _rows(y: Any, xs: list[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
+def _gradient_rows(y: Any, xs: list[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
     """For each of `xs` the gradients of the elements of y, one below the other."""
     import tensorflow as tf
 

@@ -12,10 +12,9 @@ from graphpatch import names
 from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
-from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.wire import Source
-from graphpatch.runtime.gradients import gradients
+from graphpatch.graph.model_graph import graph_of
 from graphpatch.runtime.jacobian import Jacobian, jacobians
+from graphpatch.runtime.tf_gradients import gradients
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -104,8 +103,7 @@ def gradient_in_parts(
 
     asked = tensor_names("wrt", wrt)
     listed = cuts_in_order(cut)
-    data = graph.as_graph_def().SerializeToString()
-    opened = ModelGraph.open(Source(data), 0, len(data))
+    opened = graph_of(graph.as_graph_def().SerializeToString())
     found, cuts = ordered_cuts(opened, tensor_name("loss", loss), listed, asked)
     return add_parts(graph, found, cuts, jacobian=jacobian, check=check)
 
@@ -141,13 +139,13 @@ def _gradients_at_cuts(
     of: tuple[str, ...] = (found.loss,)
     flowing = None
     for by in [*reversed(cuts), found.wrt]:
-        at_cuts.append(_gradients(graph, of, by, flowing))
+        at_cuts.append(_gradients_or_raise(graph, of, by, flowing))
         of, flowing = by, list(at_cuts[-1].values())
     at_wrt = at_cuts.pop()
     return at_cuts[::-1], at_wrt
 
 
-def _gradients(
+def _gradients_or_raise(
     graph: Any, of: Sequence[str], by: Sequence[str], flowing: list[Any] | None
 ) -> dict[str, Any]:
     """The gradients at tensors that are held fixed against each other."""
@@ -162,7 +160,7 @@ def _gradients(
             f"tf.gradients gives None there"
         )
     return {
-        name: tf.identity(tf.convert_to_tensor(dx), name=f"{PARTS_SCOPE}/{_label(name)}")
+        name: tf.identity(tf.convert_to_tensor(dx), name=f"{PARTS_SCOPE}/{_tensor_label(name)}")
         for name, dx in zip(by, found, strict=True)
     }
 
@@ -171,7 +169,7 @@ def _checked_gradients(graph: Any, found: GradientPaths, at_wrt: dict[str, Any])
     """The gradients at `wrt`, which fail where they are not those of the whole."""
     import tensorflow as tf
 
-    whole = _gradients(graph, [found.loss], found.wrt, None)
+    whole = _gradients_or_raise(graph, [found.loss], found.wrt, None)
     out = {}
     for name, dx in at_wrt.items():
         equal = tf.reduce_all(_nearly_equal(dx, whole[name]))
@@ -198,12 +196,12 @@ def _nearly_equal(one: Any, other: Any) -> Any:
 
 @contextmanager
 def _explained(found: GradientPaths) -> Iterator[None]:
-    """Raise CutError for what tf.gradients says where an op on the way has no gradient."""
+    """Raise CutError for what tf.gradients says where an op on the path has no gradient."""
     try:
         yield
     except LookupError as error:
         raise CutError(
-            f"{_first_line(error)}; a gradient that the op names by _gradient_op_type must be "
+            f"{_reason(error)}; a gradient that the op names by _gradient_op_type must be "
             f"registered first, one of ours by graphpatch.register_gradients"
         ) from error
     except (AttributeError, AssertionError) as error:
@@ -212,12 +210,12 @@ def _explained(found: GradientPaths) -> Iterator[None]:
             raise
         raise CutError(
             f"TensorFlow cannot differentiate the v1 loop or branch of this graph "
-            f"({_first_line(error)}): a GraphDef holds no control-flow contexts; a MetaGraphDef "
+            f"({_reason(error)}): a GraphDef holds no control-flow contexts; a MetaGraphDef "
             f"(.meta) does"
         ) from error
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     text = str(error.args[0] if error.args else "").strip() or type(error).__name__
     return text.splitlines()[0]
 
@@ -229,7 +227,7 @@ def cuts_in_order(cut: Any) -> list[list[str]]:
     return [tensor_names("cut", cut)]
 
 
-def _label(tensor: str) -> str:
+def _tensor_label(tensor: str) -> str:
     """What the gradient at a tensor is named after: `h`, or `split_1`."""
     name = names.parse(tensor)
     return f"{name.op}_{name.index}" if name.index else name.op

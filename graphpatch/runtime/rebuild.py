@@ -9,21 +9,26 @@ from dataclasses import replace
 from typing import Any
 
 from graphpatch import names
-from graphpatch.analysis.training import MOST_NAMED, Built, Section, sections
+from graphpatch.analysis.training import (
+    MOST_NAMED,
+    BuiltGradient,
+    GradientSection,
+    gradient_sections,
+)
 from graphpatch.control_flow.rebuilt import without_ops
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.colocation import COLOCATION, LOC, located
 from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.gradient_names import GRADIENT_SCOPE
 from graphpatch.graph.wire import Source
-from graphpatch.runtime.gradients import gradients, op_types, warn_of_newer
 from graphpatch.runtime.import_model import meta_graph
 from graphpatch.runtime.imported import import_here, refused_as
+from graphpatch.runtime.tf_gradients import gradients, op_types_in, warn_of_newer
 from graphpatch.table import short
 
 
@@ -62,18 +67,20 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     if model.container not in {GRAPH, META} or model.export is not None:
         raise PatchError(f"expected a GraphDef or MetaGraphDef to train, found a {model.format}")
     body = model.graphs[0].main
-    asked = sections(body, loss)
-    file, live, instead = _rebuilt(model, asked)
-    before = op_types(file.graph_def)
+    asked = gradient_sections(body, loss)
+    file, live, instead = _rebuilt_meta(model, asked)
+    before = op_types_in(file.graph_def)
     _merge(file, live, asked, instead)
-    warn_of_newer(before, op_types(file.graph_def))
+    warn_of_newer(before, op_types_in(file.graph_def))
     _warn_of_old(file.graph_def.node, asked)
     message: Any = file.graph_def if model.container is GRAPH else file
     source = Source(message.SerializeToString(deterministic=True))
     return replace(model, source=source, graphs=open_graphs(source, model.container, None))
 
 
-def _rebuilt(model: Model, asked: Sequence[Section]) -> tuple[Any, Any, dict[str, str]]:
+def _rebuilt_meta(
+    model: Model, asked: Sequence[GradientSection]
+) -> tuple[Any, Any, dict[str, str]]:
     """The MetaGraphDef of the model, that with new gradients beside the old, and which is which."""
     import tensorflow as tf
 
@@ -103,7 +110,7 @@ def _control_flow_v1() -> Iterator[None]:
             tf1.enable_control_flow_v2()
 
 
-def _without_stale_shapes(file: Any, asked: Sequence[Section]) -> Any:
+def _without_stale_shapes(file: Any, asked: Sequence[GradientSection]) -> Any:
     """The MetaGraphDef without the shapes that were noted on the old gradients.
 
     Other versions of TensorFlow infer others, and refuse to import those.
@@ -128,7 +135,7 @@ def _need_tensorflow() -> None:
         ) from error
 
 
-def _rebuild(graph: Any, section: Section) -> dict[str, str]:
+def _rebuild(graph: Any, section: GradientSection) -> dict[str, str]:
     """Build one section anew, and send the readers of the old gradients to the new ones.
 
     Returns, for each op that made an old gradient, the one that makes the new gradient.
@@ -161,7 +168,7 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
     return instead
 
 
-def _check_gradient(built: Built, gradient: Any, section: Section) -> None:
+def _check_gradient(built: BuiltGradient, gradient: Any, section: GradientSection) -> None:
     """Raise PatchError where nothing flows, or the optimizer cannot take what flows."""
     import tensorflow as tf
 
@@ -179,7 +186,7 @@ def _check_gradient(built: Built, gradient: Any, section: Section) -> None:
         )
 
 
-def _reroute(old: Any, new: Any, section: Section) -> None:
+def _reroute(old: Any, new: Any, section: GradientSection) -> None:
     import tensorflow as tf
 
     if new.dtype.base_dtype != old.dtype.base_dtype:
@@ -191,14 +198,16 @@ def _reroute(old: Any, new: Any, section: Section) -> None:
                     reader._update_input(slot, new)
 
 
-def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str, str]) -> None:
+def _merge(
+    meta: Any, live: Any, asked: Sequence[GradientSection], instead: Mapping[str, str]
+) -> None:
     """Put into the file's MetaGraphDef what is new: nodes, inputs, functions, contexts.
 
     What did not change stays the NodeDef that it was.
     """
     before = {node.name: node for node in meta.graph_def.node}
-    there = _needed(live.graph_def.node, asked)
-    nodes = [_node(node, before) for node in live.graph_def.node if node.name in there]
+    there = _needed_names(live.graph_def.node, asked)
+    nodes = [_old_or_new(node, before) for node in live.graph_def.node if node.name in there]
     places = set(map(located, there))
     moved = {located(old): located(new) for old, new in instead.items()}
     for node in nodes:
@@ -215,7 +224,7 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
     without_ops(meta, live, there)
 
 
-def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:
+def _warn_of_old(nodes: Iterable[Any], asked: Sequence[GradientSection]) -> None:
     """Say which old gradients are still there, since something else reads them."""
     for section in asked:
         read = {
@@ -234,7 +243,7 @@ def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:
             )
 
 
-def _node(node: Any, before: Mapping[str, Any]) -> Any:
+def _old_or_new(node: Any, before: Mapping[str, Any]) -> Any:
     old = before.get(node.name)
     return old if old is not None and list(old.input) == list(node.input) else node
 
@@ -259,7 +268,7 @@ def _colocate(node: Any, there: Container[bytes], instead: Mapping[bytes, bytes]
         classes.extend(found)
 
 
-def _needed(nodes: Iterable[Any], asked: Sequence[Section]) -> set[str]:
+def _needed_names(nodes: Iterable[Any], asked: Sequence[GradientSection]) -> set[str]:
     """The names of all ops but those of the old sections that nothing else reads."""
     inputs = {node.name: [names.op_of(text) for text in node.input] for node in nodes}
     waiting = [name for name in inputs if not any(section.holds(name) for section in asked)]

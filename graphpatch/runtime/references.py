@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.messages import graph_with_tags
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
-from graphpatch.recipe_notes import activations
+from graphpatch.recipe_notes import activations_of
+from graphpatch.runtime.graph_run import GraphRun, placeholders
 from graphpatch.runtime.import_model import import_model
-from graphpatch.runtime.running import Running, placeholders
 from graphpatch.runtime.values import full_tensor_name
 
 RESCALE = "deeplift_rescale"
@@ -69,7 +69,7 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
 
     loaded = model_from("model", model)
     graph_read = graph_with_tags(loaded, "")
-    ops, skipped = _sorted(graph_read)
+    ops, skipped = _measurable_activations(graph_read)
     if not ops:
         name, why = next(iter(skipped.items()), ("", ""))
         more = f"; {len(skipped)} cannot be measured, such as {name}: {why}" if skipped else ""
@@ -79,15 +79,15 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
         given = {full_tensor_name(name): np.asarray(value) for name, value in feed.items()}
         _check_feed(graph, given)
         inputs = {name: graph.get_operation_by_name(name).inputs[0].name for name in ops}
-        values, reasons = Running(graph, given).run(sorted(set(inputs.values())), optimise=False)
+        values, reasons = GraphRun(graph, given).run(sorted(set(inputs.values())), optimise=False)
     return _rules_written(inputs, values, reasons, stem, skipped)
 
 
-def _sorted(graph: Graph) -> tuple[list[str], dict[str, str]]:
+def _measurable_activations(graph: Graph) -> tuple[list[str], dict[str, str]]:
     """The activations whose input can be measured; why the others are skipped, by name."""
     types = {*LIBRARY[RESCALE].ops, *LIBRARY[RESCALE].by_op_type}
     ops, skipped = [], {}
-    for kind, node in (*activations([graph]), *_pooling(graph)):
+    for kind, node in (*activations_of([graph]), *_pooling(graph)):
         if not node.body.is_main:
             skipped[f"{node.name} in function {node.body.label}"] = INSIDE_CALL
         elif kind in types:

@@ -6,26 +6,26 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import ModelError
-from graphpatch.formats.given import ModelLike, is_graph
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike, is_graph
 from graphpatch.gradients import attach
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.model_graph import ModelGraph, graph_of
 from graphpatch.graph.nodedef import mentions
-from graphpatch.graph.wire import Source, piece_bytes
-from graphpatch.runtime.taken import graph_def_of
+from graphpatch.graph.wire import piece_bytes
+from graphpatch.runtime.model_of_graph import graph_def_of
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.formula import GradientFunction
+    from graphpatch.runtime.formula_in_tensorflow import GradientFunction
 
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
-_LOCK = threading.Lock()
+_REGISTRY_LOCK = threading.Lock()
 
 
 def register_gradients(model: ModelLike) -> list[str]:
@@ -68,12 +68,12 @@ def register_key(key: str, allow_python: bool = False) -> bool:
     `allow_python` lets a key name a function in Python, whose module is imported.
     """
     if key not in _DONE:
-        from graphpatch.runtime.keys import gradient_of
+        from graphpatch.runtime.key_gradients import gradient_of
 
         found = gradient_of(key, allow_python)
         if found is None:
             return False
-        _add(key, found)
+        _register_once(key, found)
     return True
 
 
@@ -83,16 +83,16 @@ def _register(key: str, graph: ModelGraph, node: Node) -> bool:
         return True
     gradient = gradient_for(key, graph, node)
     if gradient is not None:
-        _add(key, gradient)
+        _register_once(key, gradient)
     return gradient is not None
 
 
 def gradient_for(key: str, graph: ModelGraph, node: Node) -> GradientFunction | None:
     """The gradient function (op, *dy) of an op with a key of ours, None for another's key."""
-    from graphpatch.runtime import keys
+    from graphpatch.runtime import key_gradients
     from graphpatch.runtime.function_gradient import function_gradient
 
-    found = keys.gradient_of(key)
+    found = key_gradients.gradient_of(key)
     if found is not None or not key.startswith(attach.FUNCTION_PREFIX):
         return found
     return function_gradient(graph, _gradient_of_call(graph, node))
@@ -108,10 +108,10 @@ def register_in_functions(graph: ModelGraph) -> None:
             _register(key, graph, node)
 
 
-def _add(key: str, gradient: Callable[..., Any]) -> None:
+def _register_once(key: str, gradient: Callable[..., Any]) -> None:
     import tensorflow as tf
 
-    with _LOCK:
+    with _REGISTRY_LOCK:
         if key not in _DONE:
             tf.RegisterGradient(key)(gradient)
             _DONE.add(key)
@@ -140,7 +140,7 @@ def overridden_ops(graph: ModelGraph) -> Iterator[tuple[Node, str]]:
 
 def _graphs(model: ModelLike) -> list[ModelGraph]:
     if is_graph(model):  # its library and keys alone are needed
-        return [_opened(graph_def_of(model))]
+        return [graph_of(graph_def_of(model))]
     return [_as_written(graph) for graph in model_from("model", model).graphs]
 
 
@@ -148,8 +148,4 @@ def _as_written(graph: ModelGraph) -> ModelGraph:
     """What was patched in memory is read as its file would be, with the functions it adds."""
     if not graph.is_changed:
         return graph
-    return _opened(b"".join(map(piece_bytes, graph_pieces(graph))))
-
-
-def _opened(data: bytes) -> ModelGraph:
-    return ModelGraph.open(Source(data), 0, len(data))
+    return graph_of(b"".join(map(piece_bytes, graph_pieces(graph))))

@@ -6,22 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphpatch.analysis.cuts import ordered_cuts
-from graphpatch.analysis.split import BackwardGraph, Split
+from graphpatch.analysis.split_parts import BackwardGraph, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.arguments import tensor_name, tensor_names
-from graphpatch.errors import CutError, ModelError
-from graphpatch.formats.given import ModelLike
+from graphpatch.errors import CutError
 from graphpatch.formats.load import model_from
-from graphpatch.formats.model import Model
-from graphpatch.formats.sizes import as_bytes
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.extract import StaticShape
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.wire import Source
-from graphpatch.runtime.gradients import op_types, warn_of_newer
-from graphpatch.runtime.imported import bare_meta, imported
+from graphpatch.runtime.imported import exported_graph, imported_graph
 from graphpatch.runtime.parts import Parts, add_parts, cuts_in_order
 from graphpatch.runtime.register import register_gradients
+from graphpatch.runtime.tf_gradients import op_types_in, warn_of_newer
 
 
 def split(
@@ -72,11 +68,11 @@ def split(
     found, ordered = ordered_cuts(loaded.graphs[0], *ends)
     refuse_unsafe(loaded.graphs[0], allow_unsafe_ops, [])  # what an import may run
     _require_tensorflow()
-    graph = _imported(loaded)
+    graph = imported_graph(loaded)
     register_gradients(loaded)
-    before = op_types(graph.as_graph_def())
+    before = op_types_in(graph.as_graph_def())
     parts = add_parts(graph, found, ordered)
-    warn_of_newer(before, op_types(graph.as_graph_def()))
+    warn_of_newer(before, op_types_in(graph.as_graph_def()))
     return Split(_backward_graph(graph, parts), loaded.path)
 
 
@@ -90,17 +86,9 @@ def _require_tensorflow() -> None:
         ) from error
 
 
-def _imported(model: Model) -> Any:
-    """The model's graph in TensorFlow; with the contexts of v1 loops and branches, if it has."""
-    try:
-        return imported(bare_meta(model.meta_graph(model.graphs[0], rebuild=False)))
-    except ModelError as error:
-        raise ModelError(f"{model.path}: {error}") from error
-
-
 def _backward_graph(graph: Any, parts: Parts) -> BackwardGraph:
     return BackwardGraph(
-        _exported(graph),
+        exported_graph(graph),
         parts.loss,
         parts.cuts,
         [{name: dx.name for name, dx in some.items()} for some in parts.at_cuts],
@@ -125,13 +113,3 @@ class _Tensors(Mapping[str, "tuple[str, StaticShape]"]):
 
     def __len__(self) -> int:
         return sum(len(op.outputs) for op in self.graph.get_operations())
-
-
-def _exported(graph: Any) -> ModelGraph:
-    """The graph, without attrs at their defaults: TensorFlow 1.15 does not know all of them."""
-    import tensorflow as tf
-
-    with graph.as_default():
-        meta = tf.compat.v1.train.export_meta_graph(strip_default_attrs=True)
-    data = as_bytes(meta.graph_def)
-    return ModelGraph.open(Source(data), 0, len(data))

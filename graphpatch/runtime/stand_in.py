@@ -10,7 +10,7 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch import opdefs
-from graphpatch.gradients.traced import OpDtypes
+from graphpatch.gradients.traced_function import OpDtypes
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 
@@ -43,7 +43,7 @@ class StandIn:
         Raises ValueError where the op has none of this name.
         """
         found = self.seen.attrs.get(name)
-        return _attr_value(_default(self.seen.type, name) if found is None else found)
+        return _attr_value(_default_attr(self.seen.type, name) if found is None else found)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -52,7 +52,7 @@ class StandIn:
         )
 
 
-def _default(op_type: str, name: str) -> AttrValue:
+def _default_attr(op_type: str, name: str) -> AttrValue:
     """The op type's own value of an attr that the NodeDef leaves out."""
     known = opdefs.lookup(op_type)
     attrs = {} if known is None else {attr.name: attr for attr in known.attrs}
@@ -67,7 +67,14 @@ def _default(op_type: str, name: str) -> AttrValue:
     return found
 
 
-_FIELDS = {"string": "s", "int": "i", "float": "f", "bool": "b", "type": "type", "shape": "shape"}
+_ATTR_VALUE_FIELDS = {
+    "string": "s",
+    "int": "i",
+    "float": "f",
+    "bool": "b",
+    "type": "type",
+    "shape": "shape",
+}
 
 
 def _proto(kind: str, value: Any) -> AttrValue:
@@ -80,9 +87,9 @@ def _proto(kind: str, value: Any) -> AttrValue:
         unknown = value == "unknown"
         sizes = [] if unknown else [TensorShapeProto.Dim(size=size) for size in value]
         value = TensorShapeProto(dim=sizes, unknown_rank=unknown)
-    if kind not in _FIELDS:
+    if kind not in _ATTR_VALUE_FIELDS:
         raise ValueError(f"the default of an attr of type {kind} is not known")
-    return AttrValue(**{_FIELDS[kind]: value})
+    return AttrValue(**{_ATTR_VALUE_FIELDS[kind]: value})
 
 
 def _elements_of(value: AttrValue) -> AttrValue.ListValue:

@@ -12,14 +12,14 @@ from typing import Any
 
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError, RulesError, did_you_mean
-from graphpatch.gradients.traced import OpDtypes, Traced
-from graphpatch.patches import traced
-from graphpatch.runtime.formula import GradientFunction
+from graphpatch.gradients.traced_function import OpDtypes, TracedFunction
+from graphpatch.patches import python_gradient
+from graphpatch.runtime.formula_in_tensorflow import GradientFunction
 from graphpatch.runtime.stand_in import StandIn
 from graphpatch.runtime.traced_graph import traced_function
 
 
-def trace(path: str, op: OpDtypes) -> Traced:
+def trace(path: str, op: OpDtypes) -> TracedFunction:
     """The gradient function at `package.module:function`, traced for one op.
 
     It is called as TensorFlow calls a registered one, with (op, *upstream gradients), None for an
@@ -28,10 +28,11 @@ def trace(path: str, op: OpDtypes) -> Traced:
     inputs, or uses a tensor or variable from outside.
     """
     called = _Call(path, gradient_at(path), op)
-    tf = _tensorflow()
+    tf = _import_tensorflow()
     dtypes = [*op.inputs, *op.outputs, *op.outputs]
     specs = [
-        tf.TensorSpec(None, dtype, name) for name, dtype in zip(_arguments(op), dtypes, strict=True)
+        tf.TensorSpec(None, dtype, name)
+        for name, dtype in zip(_argument_names(op), dtypes, strict=True)
     ]
     try:
         wrapped = tf.compat.v1.wrap_function(called, specs)
@@ -42,7 +43,7 @@ def trace(path: str, op: OpDtypes) -> Traced:
             f"{path} failed on {op}: {type(error).__name__}: {_first_line(error)}"
         ) from error
     results = dict(zip(called.flowing, wrapped.outputs, strict=True))
-    return traced_function(called.name, path, wrapped.graph, _arguments(op), results)
+    return traced_function(called.name, path, wrapped.graph, _argument_names(op), results)
 
 
 def gradient_at(path: str) -> GradientFunction:
@@ -71,7 +72,7 @@ def _not_imported(module: str, error: Exception) -> str:
     return f"cannot import {module}: {type(error).__name__}: {_first_line(error)}"
 
 
-def _tensorflow() -> Any:
+def _import_tensorflow() -> Any:
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -82,7 +83,7 @@ def _tensorflow() -> Any:
     return tf
 
 
-def _arguments(op: OpDtypes) -> list[str]:
+def _argument_names(op: OpDtypes) -> list[str]:
     outputs = range(len(op.outputs))
     return [
         *(f"x{place}" for place in range(len(op.inputs))),
@@ -150,4 +151,4 @@ class _Call:
         return tf.identity(tensor)
 
 
-traced.trace.is_for(trace)
+python_gradient.trace.is_for(trace)

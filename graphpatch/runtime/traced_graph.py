@@ -12,13 +12,12 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
-from graphpatch.gradients.traced import Traced
+from graphpatch.gradients.traced_function import TracedFunction
 from graphpatch.graph.as_function import Part
 from graphpatch.graph.calls import NO_INLINE
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.wire import Source, piece_bytes
+from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.function_gradient import called_in_order
+from graphpatch.runtime.imported import exported_graph
 
 # Of the attrs that TensorFlow adds for itself, those that running or differentiating a While or
 # If needs; the others hold names and settings of the process that traced it.
@@ -30,14 +29,14 @@ SETTINGS = frozenset({"config_proto", "config", "executor_type"})
 
 def traced_function(
     name: str, path: str, graph: Any, arguments: Sequence[str], results: Mapping[str, Any]
-) -> Traced:
+) -> TracedFunction:
     """The function `name` from these arguments to these tensors of a FuncGraph.
 
     Raises PatchError where it holds a tensor or variable from outside, or an op that is not
     TensorFlow's own.
     """
     placeholders = [tensor.op.name for tensor in graph.inputs[: len(arguments)]]
-    opened = _opened(graph)
+    opened = exported_graph(graph)
     given = dict(zip(placeholders, arguments, strict=True))
     part = Part(opened.main, given, tuple(tensor.name for tensor in results.values()))
     _refuse_captures(path, graph, {node.name for node in part.unfed()})
@@ -53,18 +52,7 @@ def traced_function(
     renamed = _cleaned(nested)
     _clean(function, renamed)
     library = tuple(nested.values())
-    return Traced(name, function, library, _newer(path, function, *library))
-
-
-def _opened(graph: Any) -> Graph:
-    """The graph, without attrs at their defaults: TensorFlow 1.15 does not know all of them."""
-    import tensorflow as tf
-
-    meta = tf.compat.v1.train.export_meta_graph(
-        graph_def=graph.as_graph_def(), graph=graph, strip_default_attrs=True
-    )
-    data = meta.graph_def.SerializeToString(deterministic=True)
-    return ModelGraph.open(Source(data), 0, len(data))
+    return TracedFunction(name, function, library, _newer(path, function, *library))
 
 
 def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:
@@ -113,11 +101,11 @@ def _clean(function: FunctionDef, renamed: Mapping[str, str]) -> None:
             if (key.startswith("_") and key not in TRACING_ATTRS) or key in SETTINGS:
                 del node.attr[key]
                 continue
-            for one in _functions(node.attr[key]):
+            for one in _functions_named(node.attr[key]):
                 one.name = renamed.get(one.name, one.name)
 
 
-def _functions(value: AttrValue) -> list[Any]:
+def _functions_named(value: AttrValue) -> list[Any]:
     """The functions that an attr names."""
     return [value.func] if value.HasField("func") else list(value.list.func)
 
@@ -132,4 +120,4 @@ def _newer(path: str, *functions: FunctionDef) -> tuple[str, ...]:
             f"{path} uses {', '.join(foreign)}, which TensorFlow does not define: a file with it "
             f"would need the library that does"
         )
-    return tuple(opdefs.newer(types))
+    return tuple(opdefs.newer_than_1_15(types))

@@ -38,7 +38,7 @@ GUESSES = (
 )
 
 
-def seeded(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...]) -> Any:
+def seeded_value(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...]) -> Any:
     """A value for a tensor, by its name: small floats, zeros and ones, or empty strings.
 
     Single integers and vectors of them are ones: they may be sizes, or the lengths of sequences, of
@@ -58,7 +58,7 @@ def seeded(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...])
     return np.asarray(random.integers(least, 2, size=sizes)).astype(base.as_numpy_dtype)
 
 
-def weights(name: str, like: Any) -> Any:
+def upstream_weights(name: str, like: Any) -> Any:
     """By what an output is weighted where its gradient is taken: the upstream gradient."""
     like = np.asarray(like)
     random = np.random.default_rng(zlib.crc32(f"dy {name}".encode()))
@@ -74,14 +74,14 @@ def read_feed(path: str | Path) -> dict[str, Any]:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > MOST_FED:
                 raise ModelError(f"{path} unpacks to {size:,} bytes; {MOST_FED:,} at most are fed")
-            return dict(_fed(archive, path, name) for name in archive.namelist())
+            return dict(_named_array(archive, path, name) for name in archive.namelist())
     except zipfile.BadZipFile:
         raise ModelError(f"{path} is not an .npz file, or is cut short") from None
     except (*UNPACKING, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
 
 
-def _fed(archive: zipfile.ZipFile, path: str | Path, name: str) -> tuple[str, Any]:
+def _named_array(archive: zipfile.ZipFile, path: str | Path, name: str) -> tuple[str, Any]:
     """The tensor that a file in an archive of arrays is named after, and its array."""
     try:
         raw = archive.read(name)

@@ -12,10 +12,10 @@ import msgspec
 import graphpatch
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.gradients.spec import GradientSpec
-from graphpatch.match.classes import CLASSES
-from graphpatch.match.compare import Compared
+from graphpatch.match.bounds import Compared
 from graphpatch.match.conditions import MAY_BE_EMPTY, ON_EDGES
 from graphpatch.match.nth import NTH_WORDS, SLICE
+from graphpatch.match.op_classes import CLASSES
 from graphpatch.match.ready import READY
 from graphpatch.patches import KINDS
 from graphpatch.rule_spec import RulesFile
@@ -80,12 +80,14 @@ def _constrain(defined: dict[str, Any]) -> None:
             patch["properties"][name] = GRADIENT_REF
     patch["oneOf"] = [{"required": [name]} for name in KINDS]
     options = dict.fromkeys(option for kind in KINDS.values() for option in kind.options)
-    patch["dependentSchemas"] = {option: {"anyOf": list(_with(option))} for option in options}
+    patch["dependentSchemas"] = {
+        option: {"anyOf": list(_required_by(option))} for option in options
+    }
     patch["properties"]["surrogate_gradient"] = SOME_TEXT
-    patch["properties"]["on"] = _texts({"type": "string"})
+    patch["properties"]["on"] = _one_or_list({"type": "string"})
     for key in match.keys() - MAY_BE_EMPTY:
         match[key] = _not_empty(match[key])
-    for name, key in (("Walk", "of"), ("Between", "from"), ("Between", "to")):
+    for name, key in (("DependencySearch", "of"), ("Between", "from"), ("Between", "to")):
         defined[name]["properties"][key] = _not_empty(defined[name]["properties"][key])
     for key in ("loop", "branch"):
         defined["Inside"]["properties"][key] = _not_empty(defined["Inside"]["properties"][key])
@@ -94,7 +96,7 @@ def _constrain(defined: dict[str, Any]) -> None:
     defined["OneOf"] |= {"minProperties": 1}
     defined["OneOf"]["properties"]["in"]["minItems"] = 1
     defined["Near"]["anyOf"] = [{"required": [key]} for key in ("near", *SIGNS_OF_BOUNDS)]
-    match["class"] = _texts({"enum": list(CLASSES)})
+    match["class"] = _one_or_list({"enum": list(CLASSES)})
     match["nth"] = _slices(match["nth"])
     defined["Nth"]["properties"]["at"] = _slices(defined["Nth"]["properties"]["at"])
     for key in ("inputs", "consumers"):
@@ -104,19 +106,19 @@ def _constrain(defined: dict[str, Any]) -> None:
         "then": {"anyOf": [{"required": [key]} for key in ON_EDGES]},
     }
     defined["Rule"] |= {"if": _has("patch", "on"), "then": _has("match", "pattern")}
-    match["dtype"] = _texts({"enum": list(dict.fromkeys(DTYPE_NAMES.values()))})
-    match["pattern"] = _patterns()
+    match["dtype"] = _one_or_list({"enum": list(dict.fromkeys(DTYPE_NAMES.values()))})
+    match["pattern"] = _pattern_schema()
 
 
 def _has(key: str, inner: str) -> dict[str, Any]:
     return {"properties": {key: {"required": [inner]}}}
 
 
-def _with(option: str) -> Iterator[dict[str, Any]]:
+def _required_by(option: str) -> Iterator[dict[str, Any]]:
     return ({"required": [name]} for name, kind in KINDS.items() if option in kind.options)
 
 
-def _texts(one: dict[str, Any]) -> dict[str, Any]:
+def _one_or_list(one: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
 
 
@@ -134,7 +136,7 @@ def _slices(found: dict[str, Any]) -> dict[str, Any]:
     return _not_empty({"anyOf": forms})
 
 
-def _patterns() -> dict[str, Any]:
+def _pattern_schema() -> dict[str, Any]:
     ready = {"enum": [f"@{name}" for name in READY]}
     text = {"type": "string", "pattern": r"^\s*[^@\s]"}
     one = {"anyOf": [ready, text, {"$ref": "#/$defs/Pattern"}]}

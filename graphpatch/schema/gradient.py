@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphpatch import opdefs
-from graphpatch.differentiation.keys import is_registered
+from graphpatch.differentiation.override_keys import is_registered
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.entry import Entry
 from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED
@@ -32,7 +32,7 @@ def gradient() -> dict[str, Any]:
         "description": "What flows back: a name, or one name with its parameters, or a formula.",
         "examples": ["guided_relu", {"scale": 0.5}, {"formula": "where(dy > 0, dy, 0)"}],
         "anyOf": [
-            {"enum": [*DEFAULT, *_without_parameters(), *_op_types()]},
+            {"enum": [*DEFAULT, *_without_parameters(), *filter(is_registered, opdefs.op_types())]},
             {
                 "type": "object",
                 "properties": {
@@ -67,11 +67,6 @@ def _without_parameters() -> Iterator[str]:
     for name, entry in LIBRARY.items():
         if all(parameter.default is not None for parameter in entry.parameters):
             yield name
-
-
-def _op_types() -> list[str]:
-    """The op types whose own gradient can stand for that of another op."""
-    return list(filter(is_registered, opdefs.op_types()))
 
 
 def _parameters(entry: Entry) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from graphpatch.analysis import gradients
+from graphpatch.analysis import gradient_library
 from graphpatch.gradients.library import LIBRARY, Entry
 
 # What plots and examples give parameters that have no default.
@@ -32,7 +32,7 @@ CALLED = re.compile(r"^\| `((\w+)[^`]*)` \|", re.M)
 
 def table() -> str:
     """All gradients, one line each, with links to their pages."""
-    return CALLED.sub(r"| [`\1`](gradients/\2.md) |", gradients.markdown())
+    return CALLED.sub(r"| [`\1`](gradients/\2.md) |", gradient_library.gradients_table())
 
 
 def pages() -> dict[str, str]:
@@ -41,7 +41,7 @@ def pages() -> dict[str, str]:
 
 
 def _page(entry: Entry) -> str:
-    formula = f"```text\ndx = {gradients.formula(entry)}\n```"
+    formula = f"```text\ndx = {gradient_library.gradient_formula(entry)}\n```"
     example = f"```json\n{json.dumps(_rule(entry))}\n```"
     parts = [f"# {entry.name}", _sentence(entry.purpose), formula, _facts(entry)]
     back = f"`graphpatch gradients {entry.name}` prints this. [All gradients](../gradients.md)"

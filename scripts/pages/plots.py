@@ -102,9 +102,9 @@ def _dx(entry: Entry, x: Any, y: Any, dy: Any) -> Any:
     """dx; of gradients of whole tensors, that of a tensor with this one element."""
     formula = entry.formula(GIVEN.get(entry.name))
     if entry.elementwise:
-        return numpy_gradient(formula, {}, [x], [y], [dy], ATTRS)[0]
+        return numpy_gradient(formula, [x], [y], [dy], ATTRS)[0]
     rows = zip(x, y, dy, strict=True)
-    found = [numpy_gradient(formula, {}, [a], [b], [c], ATTRS)[0] for a, b, c in rows]
+    found = [numpy_gradient(formula, [a], [b], [c], ATTRS)[0] for a, b, c in rows]
     return np.stack([np.asarray(one, float) for one in found])
 
 

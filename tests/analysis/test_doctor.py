@@ -13,7 +13,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import fix
-from graphpatch.analysis.doctor.survey import Seen, survey
+from graphpatch.analysis.doctor.survey import GraphDiagnosis, survey
 from graphpatch.errors import ModelError
 from tests import graphs
 from tests.graphs import const, node
@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> Any:
     return write
 
 
-def seen(model: graphpatch.Model, **more: Any) -> Seen:
+def seen(model: graphpatch.Model, **more: Any) -> GraphDiagnosis:
     [found] = survey(model, ["x"], ["y"], **more)
     return found
 
@@ -45,7 +45,7 @@ def cast(name: str, read: str, source: str, target: str) -> NodeDef:
     return node(name, "Cast", read, SrcT=source, DstT=target)
 
 
-# Of each cause: the ops between x and y, the verdict, the findings, and whether rules mend it.
+# Of each cause: the ops between x and y, the verdict, the findings, and whether rules fix it.
 CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
     "nothing": ([node("y", "Tanh", "x")], "flows", [], False),
     "step": ([node("a", "Round", "x"), node("y", "Tanh", "a")], "none", [("step", "a")], True),
@@ -208,18 +208,18 @@ def test_each_cause_is_named(model: Any, case: str) -> None:
         assert finding.remedy
 
 
-@pytest.mark.parametrize("case", [case for case, (*_, mended) in CAUSES.items() if mended])
-def test_the_rules_mend_it(model: Any, case: str) -> None:
+@pytest.mark.parametrize("case", [case for case, (*_, fixed_by) in CAUSES.items() if fixed_by])
+def test_the_rules_fix_it(model: Any, case: str) -> None:
     nodes, *_ = CAUSES[case]
     before = model(X, *nodes)
     fixed = fix(before, ["x"], ["y"])
-    assert len(fixed.mended) == 1
+    assert len(fixed.flowing) == 1
     assert fixed.left == []
     after = graphpatch.apply(fixed.rules, before).model
     assert one(after).verdict == "flows"
 
 
-@pytest.mark.parametrize("case", [case for case, (*_, mended) in CAUSES.items() if not mended])
+@pytest.mark.parametrize("case", [case for case, (*_, fixed_by) in CAUSES.items() if not fixed_by])
 def test_what_no_rule_fixes_gets_none(model: Any, case: str) -> None:
     nodes, verdict, *_ = CAUSES[case]
     fixed = fix(model(X, *nodes), ["x"], ["y"])
@@ -270,7 +270,7 @@ def test_a_function_gives_zeros_where_nothing_comes_back(model: Any) -> None:
     assert (finding.kind, finding.node.name, finding.node.body.label) == ("step", "r", "f")
     fixed = fix(given, ["x"], ["y"])
     assert [rule["match"] for rule in fixed.rules] == [{"name": "r", "body": "f"}]
-    assert len(fixed.mended) == 1
+    assert len(fixed.flowing) == 1
 
 
 def loop(*more: NodeDef, exits: bool = True) -> list[NodeDef]:
@@ -304,7 +304,7 @@ def test_a_loop_without_exits_is_never_visited(model: Any) -> None:
     assert (found.verdict, [finding.kind for finding in found.findings]) == ("none", ["loop"])
 
 
-def notes_of(found: Seen) -> dict[str, list[str]]:
+def notes_of(found: GraphDiagnosis) -> dict[str, list[str]]:
     return {note.kind: list(note.ops) for note in found.notes}
 
 

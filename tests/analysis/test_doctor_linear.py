@@ -74,7 +74,7 @@ def test_of_very_many_pairs_some_are_looked_at(
     named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as the graph is large go by: each visits much of it."""
-    monkeypatch.setattr("graphpatch.analysis.doctor.survey.WORK", 200_000)
+    monkeypatch.setattr("graphpatch.analysis.doctor.survey.MOST_VISITED", 200_000)
     count = 1_000
     sources = [node(f"x{k}", "Placeholder", dtype="float32") for k in range(count)]
     total = node("sum", "AddN", *[f"x{k}" for k in range(count)], N=count, T="float32")
@@ -91,8 +91,8 @@ def test_of_very_many_pairs_some_are_looked_at(
 
 
 def test_named_pairs_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphpatch.analysis.doctor.survey.FEW", 1)
-    monkeypatch.setattr("graphpatch.analysis.doctor.survey.WORK", 0)
+    monkeypatch.setattr("graphpatch.analysis.doctor.survey.PAIRS_AT_LEAST", 1)
+    monkeypatch.setattr("graphpatch.analysis.doctor.survey.MOST_VISITED", 0)
     x, y = (node(name, "Placeholder", dtype="float32") for name in "xy")
     model = graphpatch.load(graphdef(x, y, node("s", "Add", "x", "y"), node("r", "Relu", "s")))
     for ends, count in (((), 1), (("x", "y"), 4)):

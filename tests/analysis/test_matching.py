@@ -14,7 +14,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.graph import Graph
 from graphpatch.match.select import find
 from graphpatch.rules import Rule
-from graphpatch.step import Applied, patch_matched
+from graphpatch.step import RuleResult, patch_matched
 
 DIGITS = Path(__file__).parent.parent.parent / "scripts/models/digits.pb"
 
@@ -64,7 +64,7 @@ def test_a_rule_that_fails_halfway_leaves_nothing(
     others = match_rules([one for place, one in enumerate(given) if place != bad], model)
     whole = match_rules(given, model)[bad].matches
 
-    def failing(rule: Rule, found: Any) -> Applied:
+    def failing(rule: Rule, found: Any) -> RuleResult:
         step = patch_matched(rule, found)
         if rule is given[bad]:
             raise PatchError("halfway")
@@ -94,5 +94,5 @@ def test_a_rule_that_matches_nothing_is_looked_for_once(monkeypatch: pytest.Monk
     match_rules(rules.rules_from(given), load(DIGITS))
     assert len(found) == 5
     assert not asked
-    step.take(rules.rules_from([stop("bias", op="BiasAdd")])[0], load(DIGITS).graphs)
+    step.apply_rule(rules.rules_from([stop("bias", op="BiasAdd")])[0], load(DIGITS).graphs)
     assert len(asked) == 1

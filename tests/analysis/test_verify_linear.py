@@ -8,8 +8,8 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
-from graphpatch.analysis.soundness.carried import stored_gradients
-from graphpatch.analysis.soundness.clean import clean
+from graphpatch.analysis.soundness.path_clones import clone_faults
+from graphpatch.analysis.soundness.stored_gradients import stored_gradients
 from tests.graphs import graphdef, node
 
 COUNT = 600
@@ -35,6 +35,6 @@ def one_of_many_outputs() -> GraphDef:
 def test_paths_without_noise_are_compared_once(built: GraphDef) -> None:
     [patched] = graphpatch.apply([BACKWARD_AS], built).model.graphs
     before = time.process_time()
-    assert not list(clean(patched))
+    assert not list(clone_faults(patched))
     assert len(list(stored_gradients(patched))) >= COUNT
     assert time.process_time() - before < 10

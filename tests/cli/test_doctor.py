@@ -67,7 +67,7 @@ def test_fix_writes_rules_that_apply_takes(run_cli: Run, blocked: Path, tmp_path
     assert again.stdout == "x:0 -> y:0: the gradient flows\n"
 
 
-def test_fix_writes_nothing_where_nothing_is_to_mend(
+def test_fix_writes_nothing_where_nothing_is_to_fix(
     run_cli: Run, blocked: Path, tmp_path: Path
 ) -> None:
     rules = tmp_path / "rules.json"

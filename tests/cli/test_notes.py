@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from graphpatch.cli.apply import folded
+from graphpatch.cli.apply import fold_notes
 from tests.graphs import graphdef, node, v1_loop
 
 Run = Callable[..., Any]
@@ -120,4 +120,4 @@ def test_a_glob_that_stays_in_its_scope(run_cli: Run, tmp_path: Path) -> None:
 
 def test_notes_that_differ_in_a_function_are_one() -> None:
     notes = ["function f: it is so", "another", "function g: it is so", "function h: it is not"]
-    assert folded(notes) == ["functions f, g: it is so", "another", "function h: it is not"]
+    assert fold_notes(notes) == ["functions f, g: it is so", "another", "function h: it is not"]

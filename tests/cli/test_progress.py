@@ -26,7 +26,7 @@ def test_off_a_terminal_long_work_says_a_line_now_and_then(
         assert isinstance(shown, LogProgress)
         shown("reading", 1, 5)
         assert log.getvalue() == ""
-        shown.said -= progress.LINES
+        shown.said -= progress.SECONDS_BETWEEN_LINES
         shown("reading", 2, 5)
         shown("reading", 3, 5)
     assert log.getvalue() == said
@@ -45,7 +45,7 @@ def test_within_the_first_second_nothing_is_shown(monkeypatch: pytest.MonkeyPatc
 def test_after_it_each_stage_has_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "PATIENCE", 0)
+    monkeypatch.setattr(progress, "SECONDS_BEFORE_BAR", 0)
     monkeypatch.setenv("TERM", "xterm")
     with bar() as shown:
         shown("reading", 100, 100)
@@ -61,7 +61,7 @@ def test_after_it_each_stage_has_its_bar(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_of_many_it_says_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "PATIENCE", 0)
+    monkeypatch.setattr(progress, "SECONDS_BEFORE_BAR", 0)
     monkeypatch.setenv("TERM", "xterm")
     with bar(of_many=True) as shown:
         assert isinstance(shown, Bar)
@@ -77,7 +77,7 @@ def test_of_many_it_says_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_redrawn_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(progress, "PATIENCE", 0)
+    monkeypatch.setattr(progress, "SECONDS_BEFORE_BAR", 0)
     monkeypatch.setattr(progress, "INTERVAL", 1000)
     with bar() as shown:
         assert isinstance(shown, Bar)
@@ -89,7 +89,7 @@ def test_it_is_redrawn_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_taken_away_when_something_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(progress, "PATIENCE", 0)
+    monkeypatch.setattr(progress, "SECONDS_BEFORE_BAR", 0)
     seen: list[Bar] = []
 
     def fail() -> None:

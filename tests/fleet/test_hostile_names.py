@@ -15,10 +15,10 @@ import pytest
 from graphpatch.errors import FleetError, GraphpatchError
 from graphpatch.fleet import pool, remote
 from graphpatch.fleet.execute import patch_models
-from graphpatch.fleet.order import Order, Workers
+from graphpatch.fleet.find_models import search
+from graphpatch.fleet.order import FleetOrder, Workers
 from graphpatch.fleet.pool import Pool
-from graphpatch.fleet.search import search
-from graphpatch.fleet.task import Done
+from graphpatch.fleet.task import TaskResult
 from tests import graphs
 
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
@@ -35,7 +35,7 @@ def archive(path: Path, *members: str) -> str:
     return f"zip://m::file://{path}"
 
 
-def done(order: Order) -> list[Done]:
+def done(order: FleetOrder) -> list[TaskResult]:
     return list(patch_models(order)[1])
 
 
@@ -50,7 +50,7 @@ def test_zip_slip(tmp_path: Path, rules_file: Callable[..., Path], member: str) 
     out.parent.mkdir(parents=True)
     rules = str(rules_file(GUIDED))
     try:
-        ended = done(Order(rules, (url,), str(out), allow_chained=True))
+        ended = done(FleetOrder(rules, (url,), str(out), allow_chained=True))
     except GraphpatchError as error:
         assert "does not stay in its folder" in str(error)  # noqa: PT017
     else:
@@ -66,9 +66,9 @@ def test_chained_urls_are_opened_where_they_are_asked_for(
     url, rules = archive(tmp_path / "good.zip"), str(rules_file(GUIDED))
     for paths in ((rules, (url,)), (url, ("m.pb",)), (rules, (f"@{url}",)), (rules, ("m", url))):
         with pytest.raises(FleetError, match="--allow-chained-urls opens it"):
-            Order(*paths, out="out")
+            FleetOrder(*paths, out="out")
     with pytest.raises(FleetError, match="--allow-chained-urls opens it"):
-        Order(rules, ("m.pb",), out="zip://a::memory://b")
+        FleetOrder(rules, ("m.pb",), out="zip://a::memory://b")
     refused = run_cli("apply", rules, url, "-o", tmp_path / "out")
     assert (refused.code, "--allow-chained-urls" in refused.stderr) == (1, True)
     here = tmp_path / "here"
@@ -137,10 +137,10 @@ def test_a_pipe_in_a_folder_is_no_model(tmp_path: Path, model_file: Path) -> Non
 
 
 @pytest.fixture
-def folders(tmp_path: Path, model_file: Path, rules_file: Callable[..., Path]) -> Order:
+def folders(tmp_path: Path, model_file: Path, rules_file: Callable[..., Path]) -> FleetOrder:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/m.pb").write_bytes(model_file.read_bytes())
-    order = Order(
+    order = FleetOrder(
         str(rules_file(GUIDED)), (str(tmp_path / "in"),), str(tmp_path / "out"), resume=True,
         workers=ONE,
     )  # fmt: skip
@@ -169,7 +169,7 @@ FORGED: list[Callable[[dict[str, Any]], Any]] = [
 
 @pytest.mark.parametrize("forge", FORGED)
 def test_a_forged_line_counts_as_none(
-    folders: Order, tmp_path: Path, forge: Callable[[dict[str, Any]], Any]
+    folders: FleetOrder, tmp_path: Path, forge: Callable[[dict[str, Any]], Any]
 ) -> None:
     manifest = tmp_path / "out" / MANIFEST
     line = json.loads(manifest.read_bytes())
@@ -186,7 +186,7 @@ def encoded(found: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "/dev/zero"])
-def test_a_manifest_is_a_file(folders: Order, tmp_path: Path, kind: str) -> None:
+def test_a_manifest_is_a_file(folders: FleetOrder, tmp_path: Path, kind: str) -> None:
     manifest = tmp_path / "out" / MANIFEST
     if kind == "link":
         manifest.rename(tmp_path / "elsewhere")
@@ -243,7 +243,7 @@ def test_an_output_that_leads_to_a_device_is_not_read(
     (models / "m.pb").write_bytes(graphs.sample().SerializeToString())
     (out / "m.pb").symlink_to("/dev/zero")
     rules = str(rules_file(GUIDED))
-    order = Order(rules, (str(models),), str(out), resume=resume, workers=ONE)
+    order = FleetOrder(rules, (str(models),), str(out), resume=resume, workers=ONE)
     (one,) = done(order)
     assert "out/m.pb is neither a file nor a folder" in one.error
 
@@ -251,6 +251,6 @@ def test_an_output_that_leads_to_a_device_is_not_read(
 def test_a_list_that_names_a_device(tmp_path: Path, rules_file: Callable[..., Path]) -> None:
     (tmp_path / "list.txt").write_text("/dev/zero\n")
     models, rules = (f"@{tmp_path}/list.txt",), str(rules_file(GUIDED))
-    order = Order(rules, models, str(tmp_path / "out"), workers=ONE)
+    order = FleetOrder(rules, models, str(tmp_path / "out"), workers=ONE)
     (one,) = done(order)
     assert "/dev/zero is neither a file nor a folder" in one.error

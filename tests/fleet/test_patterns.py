@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphpatch.fleet import search
+from graphpatch.fleet import find_models
 
 # A glob, and of the paths of a tree those that it means.
 PATHS = ("a.pb", "b.txt", "x/a.pb", "x/b1.pb", "x/y/a.pb", "z]/a.pb")
@@ -29,10 +29,12 @@ MEANT = {
 @pytest.mark.parametrize(("glob", "expected"), MEANT.items())
 def test_what_a_glob_means(glob: str, expected: list[str]) -> None:
     pattern = glob.split("/")
-    assert [path for path in PATHS if search.meant(pattern, path.split("/"))] == expected
+    assert [path for path in PATHS if find_models.is_meant(pattern, path.split("/"))] == expected
     for path in expected:
         folders = path.split("/")[:-1]
-        assert all(search.reaches(pattern, folders[:end]) for end in range(1, len(folders) + 1))
+        assert all(
+            find_models.may_hold_meant(pattern, folders[:end]) for end in range(1, len(folders) + 1)
+        )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_what_a_glob_means(glob: str, expected: list[str]) -> None:
     ],
 )
 def test_folders_without_what_is_meant_are_left_out(glob: str, folder: str, reached: bool) -> None:
-    assert search.reaches(glob.split("/"), folder.split("/")) is reached
+    assert find_models.may_hold_meant(glob.split("/"), folder.split("/")) is reached
 
 
 @pytest.mark.parametrize(
@@ -63,4 +65,4 @@ def test_folders_without_what_is_meant_are_left_out(glob: str, folder: str, reac
     ],
 )
 def test_where_a_glob_starts(glob: str, base: str, pattern: tuple[str, ...]) -> None:
-    assert search.halves(glob) == (base, pattern)
+    assert find_models.split_glob(glob) == (base, pattern)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from graphpatch.errors import OutputError
+from graphpatch.fleet.find_models import FoundModels, search
 from graphpatch.fleet.plan import plan
-from graphpatch.fleet.search import FoundModels, search
 
 
 @pytest.fixture(autouse=True)

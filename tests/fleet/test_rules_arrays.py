@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from graphpatch import cli
-from graphpatch.fleet.order import Order, Workers
+from graphpatch.fleet.order import FleetOrder, Workers
 from tests.graphs import graphdef, node
 
 NUMBERS = [3.0, 4.0, 5.0, 6.0]
@@ -51,7 +51,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
     return cli._run()
 
 
-def held(order: Order) -> list[float]:
+def held(order: FleetOrder) -> list[float]:
     """The numbers that the workers are told."""
     [rule] = order.job().rules()
     constants: Any = rule.told["override_gradient"]["constants"]
@@ -67,7 +67,7 @@ def test_arrays_beside_the_rules(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_other_numbers_are_other_rules(folder: Path) -> None:
-    order = Order(str(folder / "rules/r.json"), (str(folder / "in"),), str(folder / "out"))
+    order = FleetOrder(str(folder / "rules/r.json"), (str(folder / "in"),), str(folder / "out"))
     before = order.job().digest()
     (folder / "rules/w.npy").write_bytes(array([1.0]))
     assert order.job().digest() != before
@@ -80,7 +80,7 @@ def test_arrays_in_a_store(folder: Path) -> None:
         file.writestr("deep/w.npy", array())
     models = (str(folder / "in"),)
     for url in (f"file://{folder}/rules/r.json", f"zip://deep/r.json::file://{folder}/r.zip"):
-        order = Order(url, models, "out", workers=Workers(1), allow_chained=True)
+        order = FleetOrder(url, models, "out", workers=Workers(1), allow_chained=True)
         assert held(order) == NUMBERS
 
 

@@ -21,7 +21,7 @@ from graphpatch.fleet import pool as pools
 from graphpatch.fleet import work
 from graphpatch.fleet.pool import Pool
 from graphpatch.fleet.run import FleetRun
-from graphpatch.fleet.task import Done, Job, Task
+from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.fleet.work import patch_model
 from graphpatch.formats import Model
 from graphpatch.formats.unfinished import sweep
@@ -35,7 +35,7 @@ JOB = Job(rules_text(RULE).encode(), "rules.json")
 def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """Two workers, started in either way."""
     context = multiprocessing.get_context(request.param)
-    monkeypatch.setattr(pools, "_context", lambda: context)
+    monkeypatch.setattr(pools, "_start_method", lambda: context)
     one = Pool(2)
     yield one
     one.close(at_once=True)
@@ -61,11 +61,11 @@ def test_each_is_done_once(tmp_path: Path, pool: Pool) -> None:
     assert [one.report | {"replaced": True} for one in by_place] == [one.report for one in alone]
 
 
-def deadly(job: Job, task: Task) -> Done:
+def deadly(job: Job, task: Task) -> TaskResult:
     """Kills its process over task 3, each time."""
     if task.place == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-    return Done(task, {"worker": os.getpid()})
+    return TaskResult(task, {"worker": os.getpid()})
 
 
 def test_a_model_that_no_process_survives_fails_alone(tmp_path: Path, pool: Pool) -> None:
@@ -76,14 +76,14 @@ def test_a_model_that_no_process_survives_fails_alone(tmp_path: Path, pool: Pool
     assert not any(one.error for one in done.values())
 
 
-def once(job: Job, task: Task) -> Done:
+def once(job: Job, task: Task) -> TaskResult:
     """Kills its process the first time that it does one of every third task."""
     mark = Path(job.root, str(task.place))
     if task.place % 3 == 0 and not mark.exists():
         mark.touch()
         Path(task.output).with_name(f".{Path(task.output).name}.{os.getpid()}.tmp").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return Done(task)
+    return TaskResult(task)
 
 
 def test_what_a_dead_worker_was_at_is_done_again(tmp_path: Path, pool: Pool) -> None:
@@ -95,9 +95,9 @@ def test_what_a_dead_worker_was_at_is_done_again(tmp_path: Path, pool: Pool) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(map(str, range(0, 30, 3)))
 
 
-def slow(job: Job, task: Task) -> Done:
+def slow(job: Job, task: Task) -> TaskResult:
     time.sleep(60)
-    return Done(task)
+    return TaskResult(task)
 
 
 def test_an_interrupt_ends_the_workers(tmp_path: Path, pool: Pool) -> None:
@@ -159,7 +159,7 @@ def test_what_was_left_is_swept(tmp_path: Path) -> None:
 def test_a_fork_is_for_a_process_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for count, method in ((1, "fork"), (2, "forkserver")):
         monkeypatch.setattr(pools, "threads", lambda count=count: count)
-        assert pools._context().get_start_method() == method
+        assert pools._start_method().get_start_method() == method
 
 
 @pytest.mark.parametrize("collecting", [True, False])

@@ -101,8 +101,8 @@ def test_a_bucket_gets_what_a_disk_gets(run_cli: Run, folder: Path, store: Any, 
     assert again.stderr == "12 models: 0 patched, 12 skipped\n"
     store.pipe_file("bucket/out/a.pb", b"other")
     store.rm("bucket/out/saved", recursive=True)
-    mended = run_cli(*ARGS, "--resume", "--jobs", jobs, cwd=folder)
-    assert mended.stderr == "12 models: 2 patched, 10 skipped\n"
+    resumed = run_cli(*ARGS, "--resume", "--jobs", jobs, cwd=folder)
+    assert resumed.stderr == "12 models: 2 patched, 10 skipped\n"
     assert stored(store) == on_disk
     assert run_cli("check", "s3://bucket/rules.json", "s3://bucket/out", cwd=folder).code == 0
 

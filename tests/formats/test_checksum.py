@@ -14,7 +14,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import checksum
 from graphpatch.graph.wire import SMALL, Span, map_file
 
-SIZE = SMALL + 3 * checksum.READ + 5  # neither pages nor reads end where it does
+SIZE = SMALL + 3 * checksum.READ_AT_ONCE + 5  # neither pages nor reads end where it does
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_file_read_or_mapped(
 
 
 def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksum, "BLOCK", SIZE // 3)
+    monkeypatch.setattr(checksum, "HASHED_BLOCK", SIZE // 3)
     monkeypatch.setattr(mapped, "BEFORE_MAPPING", [lambda: None])
     source, data = map_file(file), file.read_bytes()
     blocks = [data[at : at + SIZE // 3] for at in range(0, SIZE, SIZE // 3)]

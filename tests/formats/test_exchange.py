@@ -117,7 +117,7 @@ from graphpatch.cli import main; main()
 
 @pytest.mark.parametrize("swap", [True, False], ids=["swapped", "by turns"])
 @pytest.mark.parametrize("fleet", [True, False], ids=["resumed", "again"])
-def test_a_kill_in_the_middle_is_mended(
+def test_a_kill_in_the_middle_is_repaired(
     run_cli: Run, tmp_path: Path, swap: bool, fleet: bool
 ) -> None:
     graphs.saved_model_folder(tmp_path / "reg/m", graphs.metagraph(graphs.sample(), "serve"))

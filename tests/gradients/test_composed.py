@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from graphpatch.gradients.composed import (
-    Composed,
-    Layer,
-    composed,
+    ComposedGradient,
+    GradientLayer,
+    composed_gradient,
     python_key,
     python_of,
     surrogate_key,
     surrogate_of,
 )
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import Python, from_key, parse_gradient
+from graphpatch.gradients.spec import PythonGradient, from_key, parse_gradient
 
 FILTERS = [
     "sign",
@@ -28,18 +28,18 @@ FILTERS = [
 @pytest.mark.parametrize("place", [None, 0, 3])
 @pytest.mark.parametrize("spec", FILTERS, ids=str)
 def test_a_key_holds_filters_as_rules_spell_them(spec: object, place: int | None) -> None:
-    layer = Layer(place, parse_gradient(spec))  # type: ignore[arg-type]
-    whole = Composed("Relu").behind(layer).before(Layer(1, None)).before(layer)
-    assert composed(whole.key) == whole
-    assert whole.inputs == (layer, Layer(1, None))
+    layer = GradientLayer(place, parse_gradient(spec))  # type: ignore[arg-type]
+    whole = ComposedGradient("Relu").behind(layer).before(GradientLayer(1, None)).before(layer)
+    assert composed_gradient(whole.key) == whole
+    assert whole.inputs == (layer, GradientLayer(1, None))
     assert from_key(whole.key) is None
-    assert composed(whole.key).key == whole.key
+    assert composed_gradient(whole.key).key == whole.key
 
 
 def test_without_filters_it_is_the_key_of_the_gradient() -> None:
     for key in ("Relu", "graphpatch:guided_relu", 'graphpatch:{"formula":"dy"}', "Mine"):
-        assert composed(key) == Composed(key)
-        assert composed(key).key == key
+        assert composed_gradient(key) == ComposedGradient(key)
+        assert composed_gradient(key).key == key
 
 
 def test_the_other_keys() -> None:
@@ -47,19 +47,21 @@ def test_the_other_keys() -> None:
     key = surrogate_key(formula)
     assert surrogate_of(key) == formula
     assert from_key(key) is None
-    assert python_of(python_key(Python("a.b:c"))) == "a.b:c"
+    assert python_of(python_key(PythonGradient("a.b:c"))) == "a.b:c"
     for other in ("Relu", "graphpatch:sign", 'graphpatch:{"clip":{"max":1.0,"min":0.0}}'):
         assert surrogate_of(other) is None
         assert python_of(other) is None
 
 
 def test_the_later_filter_is_passed_first_at_outputs_and_last_at_inputs() -> None:
-    first, second = Layer(None, parse_gradient("sign")), Layer(None, parse_gradient("finite"))
-    whole = Composed("Relu").behind(first).behind(second).before(first).before(second)
+    first, second = (
+        GradientLayer(None, parse_gradient("sign")),
+        GradientLayer(None, parse_gradient("finite")),
+    )
+    whole = ComposedGradient("Relu").behind(first).behind(second).before(first).before(second)
     assert whole.outputs == (second, first)
     assert whole.inputs == (second, first)
-    assert [layer.holds(0) for layer in (Layer(None, None), Layer(0, None), Layer(1, None))] == [
-        True,
-        True,
-        False,
-    ]
+    assert [
+        layer.holds(0)
+        for layer in (GradientLayer(None, None), GradientLayer(0, None), GradientLayer(1, None))
+    ] == [True, True, False]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
-from graphpatch.gradients.constants import FLOATS, scalar, survives, vector
+from graphpatch.gradients.constants import FLOATS, scalar, survives_dtype, vector
 
 VALUES = (0.0, -0.0, 1.0, -1.5, 0.1, 1 / 3, 255.0, 256.0, 257.0, 259.0, math.inf, -math.inf)
 
@@ -65,7 +65,7 @@ def test_constants_are_equal_where_their_bits_are(dtype: str) -> None:
     ],
 )
 def test_numbers_beyond_a_dtype(value: float, dtype: str, kept: bool) -> None:
-    assert survives(value, dtype) is kept
+    assert survives_dtype(value, dtype) is kept
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_values_are_bound_by_name_and_the_last_counts() -> None:
     formula = Formula.parse("a * dy + b", {"a": 2.0, "b": 1.0})
     assert dict(formula.values) == {"a": 2.0, "b": 1.0}
     assert dict(formula.bind({"a": 3.0}).values) == {"a": 3.0, "b": 1.0}
-    assert formula.bind(None) == formula
+    assert formula.bind({}) == formula
     assert formula != formula.bind({"a": 3.0})
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from graphpatch.gradients.library import LIBRARY, library_entry
 from graphpatch.gradients.numpy_form import numpy_gradient
-from graphpatch.gradients.numpy_ops import forward
+from graphpatch.gradients.numpy_ops import numpy_op_forward
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
 from graphpatch.recipe_parts import FORMULAS, several_ops
 
@@ -29,7 +29,7 @@ def drawn(*shape: int, seed: int) -> Any:
 
 def dense(op_type: str, x: Any, weights: Any, attrs: Any) -> Any:
     """A linear op as one matrix: what each input gives each output, for an input of ones."""
-    rows = [forward(op_type, [one.reshape(x.shape), weights], attrs).ravel()
+    rows = [numpy_op_forward(op_type, [one.reshape(x.shape), weights], attrs).ravel()
             for one in np.eye(x.size)]  # fmt: skip
     return np.stack(rows)
 
@@ -67,10 +67,10 @@ RULES = ("lrp_zplus", "lrp_alpha_beta", "lrp_gamma", "lrp_w2", "lrp_flat")
 def test_relevance_is_shared_as_the_rule_says(name: str, op_type: str) -> None:
     first, second, attrs = LAYERS[op_type]
     x, weights = drawn(*first, seed=1), drawn(*second, seed=2)
-    y = forward(op_type, [x, weights], attrs)
+    y = numpy_op_forward(op_type, [x, weights], attrs)
     dy = drawn(*y.shape, seed=3)
     formula = LIBRARY[name].formula()
-    dx, none = numpy_gradient(formula, None, [x, weights], [y], [dy], attrs, op_type)
+    dx, none = numpy_gradient(formula, [x, weights], [y], [dy], attrs, op_type)
     assert none is None
     matrices = [dense(op_type, x, w, attrs) for w in (weights, weights**2, weights * 0 + 1)]
     expected = relevance(name, x.ravel(), *matrices, (y * dy).ravel())
@@ -85,7 +85,7 @@ def one(name: str, op_type: str, x: Any, y: Any, dy: Any, attrs: Any = None, **g
     formula = LIBRARY[name].formula(given or None)
     arity = 1 if isinstance(LIBRARY[name].text, str) else len(LIBRARY[name].text)
     inputs = [x] if arity == 1 else list(x)
-    found = numpy_gradient(formula, None, inputs, [y], [dy], attrs, op_type)[0]
+    found = numpy_gradient(formula, inputs, [y], [dy], attrs, op_type)[0]
     assert found is not None
     return found
 
@@ -119,7 +119,7 @@ def test_relevance_passes_bias_and_batch_norm() -> None:
     found = one("lrp_pass", "BiasAdd", (x, bias), y, dy)
     np.testing.assert_allclose(x * found, y * dy)
     given = (x, *(np.array([a, b]) for a, b in ((2.0, 3.0), (1.0, 1.0), (0.5, 1.0), (4.0, 1.0))))
-    y = forward("FusedBatchNormV3", given, NORM)
+    y = numpy_op_forward("FusedBatchNormV3", given, NORM)
     np.testing.assert_allclose(y, [[2.5, -14.0]])
     found = one("lrp_pass_batch_norm", "FusedBatchNormV3", given, y, dy, NORM)
     np.testing.assert_allclose(x * found, y * dy)
@@ -134,12 +134,12 @@ ACTIVATIONS = ("Relu", "Relu6", "Sigmoid", "Tanh", "Softplus", "Elu")
 def test_deeplift_gives_differences_from_the_reference(op_type: str) -> None:
     x, dy = 3 * drawn(4, 5, seed=1), drawn(4, 5, seed=2)
     x[3, 0] = x[1, 0]
-    y = forward(op_type, [x], {})
+    y = numpy_op_forward(op_type, [x], {})
     found = one("deeplift_batch", op_type, x, y, dy)
     delta, gives = x[:2] - x[2:], y[:2] - y[2:]
     np.testing.assert_allclose(found * np.tile(delta, (2, 1)), dy * np.tile(gives, (2, 1)))
     assert found[1, 0] == pytest.approx(
-        numpy_gradient(LIBRARY_OWN, None, [x], [y], [dy], {}, op_type)[0][1, 0]  # type: ignore[index]
+        numpy_gradient(LIBRARY_OWN, [x], [y], [dy], {}, op_type)[0][1, 0]  # type: ignore[index]
     )
 
 
@@ -153,7 +153,7 @@ def test_a_leaky_relu_of_several_ops_has_the_gradient_of_one(name: str) -> None:
     rule, *_ = several_ops("any", name)
     gradient = parse_gradient(rule["patch"]["override_gradient"])
     assert isinstance(gradient, InlineFormula)
-    found, of_slope = numpy_gradient(gradient.formula, None, [x, slope], [y], [dy])
+    found, of_slope = numpy_gradient(gradient.formula, [x, slope], [y], [dy])
     assert of_slope is None
     np.testing.assert_allclose(found, expected)  # type: ignore[arg-type]
 
@@ -180,7 +180,7 @@ def test_smooth_activations_of_several_ops_give_differences(kind: str, function:
     rules = {rule["name"]: rule for rule in several_ops("any", "deeplift_batch")}
     gradient = parse_gradient(rules[f"@any: {kind}"]["patch"]["override_gradient"])
     assert isinstance(gradient, InlineFormula)
-    [found] = numpy_gradient(gradient.formula, None, [x], [y], [dy])
+    [found] = numpy_gradient(gradient.formula, [x], [y], [dy])
     assert found is not None
     given, moved = np.tile(y[:2] - y[2:], (2, 1)), np.tile(x[:2] - x[2:], (2, 1))
     np.testing.assert_allclose(found * moved, dy * given, atol=1e-12)
@@ -189,7 +189,7 @@ def test_smooth_activations_of_several_ops_give_differences(kind: str, function:
     rules = {rule["name"]: rule for rule in several_ops("any", "lrp_epsilon")}
     gradient = parse_gradient(rules[f"@any: {kind}"]["patch"]["override_gradient"])
     assert isinstance(gradient, InlineFormula)
-    [found] = numpy_gradient(gradient.formula, None, [x], [y], [dy])
+    [found] = numpy_gradient(gradient.formula, [x], [y], [dy])
     np.testing.assert_allclose(found, dy * y / np.where(x < 0, x - 1e-4, x + 1e-4))  # type: ignore[arg-type]
 
 
@@ -199,7 +199,7 @@ LIBRARY_OWN = LIBRARY["identity"].formula().parse("own(dy)")
 def test_shap_max_pool_gives_the_difference_of_the_outputs() -> None:
     x = drawn(4, 4, 6, 2, seed=1)
     attrs = {"ksize": [1, 2, 3, 1], "strides": [1, 2, 3, 1], "padding": "VALID"}
-    y = forward("MaxPool", [x], attrs)
+    y = numpy_op_forward("MaxPool", [x], attrs)
     dy = np.tile(drawn(2, *y.shape[1:], seed=3), (2, 1, 1, 1))
     found = one("shap_max_pool_batch", "MaxPool", x, y, dy, attrs)[:2]
     axes = (1, 2, 3)
@@ -209,7 +209,7 @@ def test_shap_max_pool_gives_the_difference_of_the_outputs() -> None:
 
 def test_shap_softmax_gives_the_difference_of_the_outputs() -> None:
     x = 2 * drawn(6, 4, seed=1)
-    y = forward("Softmax", [x], {})
+    y = numpy_op_forward("Softmax", [x], {})
     for which in range(4):
         dy = np.zeros_like(y)
         dy[:, which] = 1
@@ -226,7 +226,7 @@ def test_reveal_cancel() -> None:
     y = np.maximum(x @ weights + bias, 0)
     dy = np.tile(drawn(2, 3, seed=4), (2, 1))
     formula = LIBRARY["reveal_cancel_batch"].formula()
-    found, *others = numpy_gradient(formula, None, [x, weights, bias], [y], [dy])
+    found, *others = numpy_gradient(formula, [x, weights, bias], [y], [dy])
     assert others == [None, None]
     assert found is not None
     given = ((x[:2] - x[2:]) * found[:2]).sum(1)
@@ -244,17 +244,17 @@ def test_reveal_cancel_of_a_convolution_is_that_of_its_matrix(name: str) -> None
     op_type, first, second = REVEALED[name]
     attrs = {"strides": [1, 1, 1, 1], "padding": "SAME"}
     x, weights = drawn(*first, seed=1), drawn(*second, seed=2)
-    pre = forward(op_type, [x, weights], attrs)
+    pre = numpy_op_forward(op_type, [x, weights], attrs)
     bias = drawn(pre.shape[-1], seed=3)
     y, dy = np.maximum(pre + bias, 0), np.tile(drawn(2, *pre.shape[1:], seed=4), (2, 1, 1, 1))
     formula = LIBRARY[name].formula()
-    found, *others = numpy_gradient(formula, None, [x, weights, bias], [y], [dy], attrs)
+    found, *others = numpy_gradient(formula, [x, weights, bias], [y], [dy], attrs)
     assert others == [None, None]
     matrix = dense(op_type, x[:1], weights, attrs)
     flat = [one.reshape(4, -1) for one in (x, y, dy)]
     given = [flat[0], matrix, np.tile(bias, matrix.shape[1] // len(bias))]
     plain = LIBRARY["reveal_cancel_batch"].formula()
-    expected = numpy_gradient(plain, None, given, [flat[1]], [flat[2]])[0]
+    expected = numpy_gradient(plain, given, [flat[1]], [flat[2]])[0]
     np.testing.assert_allclose(found.reshape(4, -1), expected)  # type: ignore[union-attr, arg-type]
 
 
@@ -264,7 +264,7 @@ def test_reveal_cancel_shows_both_inputs_of_a_minimum() -> None:
     weights, bias = np.array([[1.0], [-1.0]]), np.zeros(1)
     y = np.maximum(x @ weights + bias, 0)
     formula = LIBRARY["reveal_cancel_batch"].formula()
-    (found, _, _) = numpy_gradient(formula, None, [x, weights, bias], [y], [np.full((2, 1), -1.0)])
+    (found, _, _) = numpy_gradient(formula, [x, weights, bias], [y], [np.full((2, 1), -1.0)])
     assert found is not None
     of_min = found[0] * x[0] + [x[0, 0], 0]
     np.testing.assert_allclose(of_min, [0.5, 0.5])
@@ -273,7 +273,7 @@ def test_reveal_cancel_shows_both_inputs_of_a_minimum() -> None:
 def test_learned_step_size() -> None:
     x, step = np.array([-9.0, -1.4, 0.2, 1.6, 9.0]), np.array(2.0)
     formula = LIBRARY["lsq"].formula({"low": -2, "high": 3})
-    dx, ds = numpy_gradient(formula, None, [x, step], [x], [np.ones(5)])
+    dx, ds = numpy_gradient(formula, [x, step], [x], [np.ones(5)])
     np.testing.assert_allclose(dx, [0, 1, 1, 1, 0])  # type: ignore[arg-type]
     expected = (-2 + (-1 + 0.7) + (0 - 0.1) + (1 - 0.8) + 3) / math.sqrt(5 * 3)
     np.testing.assert_allclose(ds, expected)  # type: ignore[arg-type]
@@ -281,7 +281,7 @@ def test_learned_step_size() -> None:
 
 def test_a_bound_that_learns() -> None:
     x, bound, dy = np.array([-1.0, 0.0, 2.0, 3.0, 5.0]), np.array(3.0), np.arange(1.0, 6)
-    dx, db = numpy_gradient(LIBRARY["pact"].formula(), None, [x, bound], [x], [dy])
+    dx, db = numpy_gradient(LIBRARY["pact"].formula(), [x, bound], [x], [dy])
     np.testing.assert_allclose(dx, [0, 2, 3, 0, 0])  # type: ignore[arg-type]
     np.testing.assert_allclose(db, 9)  # type: ignore[arg-type]
 

@@ -6,10 +6,10 @@ import pytest
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.nodedef_form import Nodes, formula_nodes
+from graphpatch.gradients.nodedef_form import FormulaNodes, formula_nodes
 
 
-def nodes(source: Any, in_function: bool = False, **parameters: float) -> Nodes:
+def nodes(source: Any, in_function: bool = False, **parameters: float) -> FormulaNodes:
     inputs = [("a:1", "float32"), ("b", "float16")]
     formula = Formula.parse(source, parameters)
     return formula_nodes(formula, inputs, "float32", "r/g", in_function)

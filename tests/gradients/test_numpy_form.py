@@ -21,7 +21,7 @@ DY = np.array([[1.0, -1.0], [2.0, 3.0]])
 
 def gradient(source: Any, *inputs: Any, dy: Any = DY, **options: Any) -> list[Any]:
     arrays = [np.asarray(value) for value in inputs or (X,)]
-    return numpy_gradient(Formula.parse(source), {}, arrays, [dy], [dy], **options)
+    return numpy_gradient(Formula.parse(source), arrays, [dy], [dy], **options)
 
 
 @pytest.mark.parametrize(

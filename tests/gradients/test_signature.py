@@ -8,7 +8,7 @@ import pytest
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import gradient_ops
+from graphpatch.gradients.gradient_program import gradient_ops
 from graphpatch.gradients.signature import Signature
 
 UNARY = Signature.of([("x0", "float32")], [("y0", "float32")])
@@ -101,7 +101,7 @@ def test_a_gradient_with_the_wrong_count(signature: Signature, source: Any, mess
 def test_a_parameter_without_a_value() -> None:
     with pytest.raises(FormulaError, match="column 6: parameter 'k' has no value"):
         gradient_ops(Formula.parse("dy * k", ["k"]), UNARY)
-    assert gradient_ops(Formula.parse("dy * k", ["k"]), UNARY, {"k": 2.0}).results[0] is not None
+    assert gradient_ops(Formula.parse("dy * k", {"k": 2.0}), UNARY).results[0] is not None
 
 
 def test_inputs_that_carry_no_gradient_get_none() -> None:

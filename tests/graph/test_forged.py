@@ -10,7 +10,7 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import apply, load
-from graphpatch.analysis.applied import missing
+from graphpatch.analysis.applied import missing_rules
 from graphpatch.analysis.diff import diff
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import GraphpatchError, ModelError
@@ -99,7 +99,7 @@ def test_a_forged_edit_is_a_message(tmp_path: Path, text: bytes) -> None:
     for question in (
         lambda: apply(RULES, path),
         lambda: diff(load(path), load(path)),
-        lambda: missing(rules_from(RULES), load(path)),
+        lambda: missing_rules(rules_from(RULES), load(path)),
     ):
         try:
             question()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import graphpatch
-from graphpatch.match import forms, nearest
+from graphpatch.match import nearest, pattern_forms
 from graphpatch.match.misses import explain
 from graphpatch.match.nearest import nearest_names
 from graphpatch.match.spec import Match
@@ -371,7 +371,7 @@ def test_the_nearest_names(text: str, legal: list[str], found: list[str]) -> Non
 
 
 def test_among_very_many_names_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "LARGE", 2)
+    monkeypatch.setattr(nearest, "MOST_COMPARED", 2)
     legal = ["a", "b", "conv1", "scope/conv"]
     assert nearest_names("conv2", legal) == []
     assert nearest_names("conv", legal) == ["conv1", "scope/conv"]
@@ -402,8 +402,8 @@ def test_a_type_that_is_written_twice_is_said_to_be_two_ops() -> None:
     assert found.document()["notes"] == list(found.notes)
     notes = graphpatch.apply([rule], graphdef(*nodes)).report["notes"]
     assert [text for text in notes if text.startswith(f"rule 'rule 1': {note}")]
-    assert forms.type_notes("x:_ -> Sigmoid -> m:Mul; x -> m") == []
-    assert forms.type_notes("Conv2D -> Relu -> Conv2D -> Relu") == []
+    assert pattern_forms.type_notes("x:_ -> Sigmoid -> m:Mul; x -> m") == []
+    assert pattern_forms.type_notes("Conv2D -> Relu -> Conv2D -> Relu") == []
 
 
 @pytest.mark.parametrize("shape", [[], [2]])

@@ -230,7 +230,7 @@ def after_fix(name: str) -> AfterFix:
         fixed = fix(model, sources(model), ())
     except ModelError:
         return found
-    found.rules, found.pairs, found.left = len(fixed.rules), len(fixed.mended), len(fixed.left)
+    found.rules, found.pairs, found.left = len(fixed.rules), len(fixed.flowing), len(fixed.left)
     if not fixed.rules:
         return found
     with tempfile.TemporaryDirectory() as folder:
@@ -238,11 +238,11 @@ def after_fix(name: str) -> AfterFix:
         graphpatch.apply(fixed.rules, model).model.save(target)
         message, saved = catalogue.read(target), graphpatch.load(target)
         most = MOST if _weights(saved) < LIGHT else 0
-        some = [Pair(one.source, one.target, one.way) for one in fixed.mended[:most]]
+        some = [Pair(one.source, one.target, one.path) for one in fixed.flowing[:most]]
         runs = [run_pairs(saved, place, some) for place in range(len(saved.graphs))]
     metas = message.meta_graphs if hasattr(message, "meta_graphs") else [message]
     asked = [AskedPair(meta) for meta in metas]
-    for pair in fixed.mended:
+    for pair in fixed.flowing:
         verdicts = [one.of(pair.target, [pair.source])[0] for one in asked]
         if ("flows", "") not in verdicts:
             found.failing.append(f"{pair.source} -> {pair.target}: {verdicts}")

@@ -1,4 +1,4 @@
-"""`doctor` foretells what TensorFlow does with every real model, and its rules mend what they can.
+"""`doctor` foretells what TensorFlow does with every real model, and its rules fix what they can.
 
 The figure over all models: python scripts/doctor_agreement.py
 """
@@ -36,7 +36,7 @@ def test_it_foretells_what_tensorflow_does(name: str, worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("name", catalogue.every_model(slow=True))
-def test_what_its_rules_mend_flows(name: str, worker: Worker) -> None:
+def test_what_its_rules_fix_flows(name: str, worker: Worker) -> None:
     try:
         found = worker(after_fix, name)
     except BrokenProcessPool:

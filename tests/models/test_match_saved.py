@@ -12,7 +12,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch import Model, opdefs
-from graphpatch.analysis.saved import as_rules_file
+from graphpatch.analysis.saved_rules import as_rules_file
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.rules import rules_from

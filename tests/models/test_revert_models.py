@@ -15,7 +15,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import text
 from graphpatch.formats.container import is_text
 from graphpatch.graph.body import Body, Node
-from graphpatch.patches.flow import carries
+from graphpatch.patches.op_args import carries
 from tests.models import catalogue
 
 MOST = 4  # ops of a body that each patch is tried on, and bodies
@@ -57,7 +57,7 @@ def assert_same(back: Path, path: Path) -> None:
             if (path / one).is_file():
                 assert (back / one).read_bytes() == (path / one).read_bytes()
     elif is_text(path.read_bytes()[:4096]):
-        message = text._message_class(graphpatch.load(path).container)()
+        message = text._container_class(graphpatch.load(path).container)()
         text_format.Parse(path.read_text(), message)
         assert back.read_text() == text_format.MessageToString(message)
     else:

@@ -41,7 +41,7 @@ FORETOLD = 9
 def test_ops_says_what_the_file_holds(name: str) -> None:
     path = catalogue.models()[name]
     model = graphpatch.load(path)
-    described = [ops.describe(node) for node in ops.all_ops(model)]
+    described = [ops.op_document(node) for node in ops.all_ops(model)]
     held = [node for graph_def in catalogue.graph_defs(path) for node in every_node(graph_def)]
     assert [(op["name"], op["type"], op["inputs"]) for op in described] == [
         (node.name, node.op, list(node.input)) for node in held

@@ -65,7 +65,7 @@ def test_doctors_words_are_at_the_line(both: dict[str, Any]) -> None:
     body = both["bodies"][0]
     (finding,) = body["findings"][body["names"].index("quantize/Round")]
     told = both["tables"]["findings"][finding]
-    assert told["way"]
+    assert told["on_path"]
     assert told["rule"]["patch"] == {"straight_through": True}
     (pair,) = both["graphs"][0]["pairs"]
     assert [side["verdict"] for side in pair["sides"]] == ["none", "flows"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphpatch.differentiation.wiring import Wiring
-from graphpatch.page.ends import ends_of
+from graphpatch.page.gradient_ends import ends_of
 from tests.graphs import attr, main, node
 
 F, INTS, S = attr("float32"), attr("int64"), attr("string")

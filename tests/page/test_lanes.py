@@ -7,8 +7,8 @@ import time
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphpatch.page.folds import ABSENT, FEW, Fold, folds, lane_columns
-from graphpatch.page.order import in_reading_order, scopes
+from graphpatch.page.folds import ABSENT, LINES_ALL_OPEN, Fold, folds, lane_columns
+from graphpatch.page.line_order import in_reading_order, scopes
 
 # On a busy machine one draw may take seconds.
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -155,8 +155,8 @@ def test_a_scope_in_two_stretches_folds_twice() -> None:
 
 
 def test_of_a_long_list_what_is_to_be_shown_is_open() -> None:
-    names = [f"{scope}/{n}" for scope in "abc" for n in range(FEW)]
-    found = folds(names, {FEW + 3})
+    names = [f"{scope}/{n}" for scope in "abc" for n in range(LINES_ALL_OPEN)]
+    found = folds(names, {LINES_ALL_OPEN + 3})
     assert [(one.name, one.is_open) for one in found] == [("a", False), ("b", True), ("c", False)]
 
 

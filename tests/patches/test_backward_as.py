@@ -9,11 +9,11 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
-from graphpatch.analysis.soundness.clean import clean
+from graphpatch.analysis.soundness.path_clones import clone_faults
 from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
-from graphpatch.patches.clean import MOST_AGAIN
+from graphpatch.patches.clean_path import MOST_AGAIN
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import const, function, graphdef, node
@@ -30,7 +30,7 @@ def clean_rule(match: Any = None, **keys: Any) -> dict[str, Any]:
 
 def clean_path(*nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
     result = applied(clean_rule(**keys), *nodes, functions=functions)
-    assert [list(clean(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
+    assert [list(clone_faults(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
     return result
 
 
@@ -274,5 +274,5 @@ def test_a_clone_of_other_inputs_than_its_original(inputs: list[str]) -> None:
     message = GraphDef.FromString(graphs.written(result.model.graphs[0]))
     (clone,) = (one for one in message.node if one.name == "y/clean")
     clone.input[:] = inputs
-    found = "; ".join(map(str, clean(graphs.opened(message))))
+    found = "; ".join(map(str, clone_faults(graphs.opened(message))))
     assert "'y/clean', which is not like Add" in found

@@ -14,7 +14,7 @@ from graphpatch.gradients.functions import FUNCTIONS, Function
 from graphpatch.gradients.nodedef_form import formula_nodes
 from graphpatch.graph import provenance
 from graphpatch.names import op_of
-from graphpatch.patches.surrogate import _flows
+from graphpatch.patches.surrogate import _gradient_flows
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import function, node, v1_loop
@@ -232,4 +232,4 @@ def test_nothing_flows_where_the_table_of_gradients_says_so(one: Function, place
             if flow.into(op.op, slot, len(args), args[slot].dtype) == "flows"
         ]
     [expression] = [text for text in formula.expressions if text is not None][:1]
-    assert ("x" in seen) == (_flows(expression) or one.name == "sign")
+    assert ("x" in seen) == (_gradient_flows(expression) or one.name == "sign")

@@ -55,7 +55,7 @@ def noisy_pair(layers: Any, keras: Any) -> Callable[[Any], Any]:
 
 
 def _graph(layers: Any, file: Any, **more: Any) -> Any:
-    return layers.PatchedGraph(file, "x", "y", **more)
+    return layers.PatchedModel(file, "x", "y", **more)
 
 
 _THROUGH = DY @ WEIGHTS.T

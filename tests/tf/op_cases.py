@@ -26,7 +26,7 @@ class OpCase:
         import tensorflow as tf
 
         from graphpatch.gradients.program import op_def
-        from graphpatch.runtime.formula import _RAW_NAMES
+        from graphpatch.runtime.formula_in_tensorflow import _RAW_NAMES
 
         names = [_RAW_NAMES.get(arg.name, arg.name) for arg in op_def(self.op_type).inputs]
         found = getattr(tf.raw_ops, self.op_type)(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.analysis.soundness.clean import clean
+from graphpatch.analysis.soundness.path_clones import clone_faults
 from tests.tf import consumer
 
 tf = pytest.importorskip("tensorflow")
@@ -32,7 +32,7 @@ def saved_both(
     before, after = consumer.save(build, folder / "before.pb"), folder / "after.pb"
     result = graphpatch.apply(rules, before)
     result.model.save(after)
-    assert [list(clean(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
+    assert [list(clone_faults(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
     return before, after, result
 
 

@@ -227,7 +227,7 @@ def test_every_fix_of_a_pair_has_its_numbers() -> None:
 
 
 @pytest.mark.parametrize("case", FIXED)
-def test_what_its_rules_mend_has_the_gradient_that_was_meant(case: str, tmp_path: Path) -> None:
+def test_what_its_rules_fix_has_the_gradient_that_was_meant(case: str, tmp_path: Path) -> None:
     build, expected = FIXED[case]
     with tf1.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, X.shape, "x")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.analysis.doctor.survey import Seen, survey
+from graphpatch.analysis.doctor.survey import GraphDiagnosis, survey
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -78,7 +78,7 @@ def test_a_tape_over_a_patched_graph(rules: list[dict[str, Any]], tmp_path: Path
     path.write_bytes(graph.as_graph_def().SerializeToString())
     graphpatch.apply(rules, path).model.save(tmp_path / "patched.pb")
     graph_def = tf1.GraphDef.FromString((tmp_path / "patched.pb").read_bytes())
-    seen: Seen
+    seen: GraphDiagnosis
     [seen] = survey(graphpatch.load(tmp_path / "patched.pb"), ["x"], ["y"])
     [found] = seen.diagnoses
     pruned = tf1.wrap_function(lambda: tf1.import_graph_def(graph_def, name=""), []).prune

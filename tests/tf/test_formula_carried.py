@@ -71,7 +71,7 @@ def add_functions(
     guard.attr["T"].type = DTYPE_NUMBERS[dtype]
     guard.attr["message"].s = b"the gradient was dropped"
     attach.ret["out"] = "guard:output:0"
-    found = gradient_function("attach_grad", formula, None, inputs, [("y0", dtype)], attrs)
+    found = gradient_function("attach_grad", formula, inputs, [("y0", dtype)], attrs)
     graph.library.function.append(found)
     graph.library.gradient.add(function_name="attach", gradient_func="attach_grad")
 

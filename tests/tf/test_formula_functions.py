@@ -107,7 +107,7 @@ def cases() -> list[tuple[str, str, Any, Any]]:
 
 
 def reference(text: str, x: Any, dy: Any) -> Any:
-    (found,) = numpy_gradient(Formula.parse(text), {}, [x], [dy], [dy])
+    (found,) = numpy_gradient(Formula.parse(text), [x], [dy], [dy])
     assert found is not None
     return found.astype(np.float64)
 
@@ -122,7 +122,7 @@ def gather() -> tuple[Calls, dict[str, tuple[str, str, Any, Any]]]:
     calls, fetched = Calls(), {}
     for number, (text, dtype, x, dy) in enumerate(cases()):
         arguments = [("x0", dtype)], [("y0", dtype)]
-        function = gradient_function(f"f{number}", Formula.parse(text), {}, *arguments)
+        function = gradient_function(f"f{number}", Formula.parse(text), *arguments)
         name = calls.add(function, [x, dy, dy])[0]
         fetched[name] = (text, dtype, x, dy)
     return calls, fetched
@@ -154,7 +154,7 @@ def noise_calls() -> tuple[Calls, dict[str, tuple[str, str, Any]]]:
         for text in NOISE:
             arguments = [("x0", dtype)], [("y0", dtype)]
             name = f"noise_{len(fetched)}"
-            function = gradient_function(name, Formula.parse(text), {}, *arguments)
+            function = gradient_function(name, Formula.parse(text), *arguments)
             assert function.signature.is_stateful
             fetched[calls.add(function, [x, x, x])[0]] = (text, dtype, x)
     return calls, fetched
@@ -180,7 +180,7 @@ def test_noise_under_tensorflow_1(tmp_path: Path) -> None:
 
 
 def test_noise_is_another_in_the_next_run() -> None:
-    from graphpatch.runtime.formula import formula_gradients
+    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
 
     with tf.Graph().as_default() as graph:
         x = [tf.zeros([1000])]
@@ -198,7 +198,7 @@ def session_of(graph: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_tensorflow_ops(dtype: str) -> None:
-    from graphpatch.runtime.formula import formula_gradients
+    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
 
     for text, kind, x, dy in cases():
         if kind == dtype:

@@ -39,7 +39,6 @@ def library_calls(same_shape: bool) -> tuple[Calls, dict[str, tuple[str, str, An
             function = gradient_function(
                 f"{regimes.name}_{number}_{dtype}",
                 formula,
-                None,
                 [("x0", dtype)],
                 [("y0", dtype)],
                 regimes.attrs,
@@ -59,7 +58,7 @@ def vector_calls() -> tuple[Calls, dict[str, tuple[str, str, Any]]]:
         for dtype in DTYPES:
             formula = LIBRARY[name].formula(parameters)
             arguments = [("x0", dtype)], [("y0", dtype)]
-            function = gradient_function(f"{name}_{number}_{dtype}", formula, None, *arguments)
+            function = gradient_function(f"{name}_{number}_{dtype}", formula, *arguments)
             x = np.full(len(dy), -1.0)
             expected[calls.add(function, [x, x, dy])[0]] = (name, dtype, dx)
     return calls, expected
@@ -93,7 +92,7 @@ def test_functions_under_tensorflow_1(gather: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("regimes", REGIMES, ids=str)
 def test_tensorflow_ops(regimes: Regimes) -> None:
-    from graphpatch.runtime.formula import formula_gradients
+    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
 
     for dtype in DTYPES:
         x, y, dy, dx = columns(regimes, dtype)

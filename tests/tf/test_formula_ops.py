@@ -78,7 +78,7 @@ def given(number: int) -> tuple[Any, Any]:
 def reference(number: int, place: int, text: str) -> Any:
     case, (y, dy) = CASES[number], given(number)
     formula = at(case, place, text)
-    found = numpy_gradient(formula, None, case.inputs, [y], [dy], case.attrs, case.op_type)
+    found = numpy_gradient(formula, case.inputs, [y], [dy], case.attrs, case.op_type)
     return found[place]
 
 
@@ -119,7 +119,6 @@ def calls() -> tuple[Calls, dict[str, tuple[int, int, str]]]:
             function = gradient_function(
                 f"f{len(expected)}",
                 at(case, place, text),
-                None,
                 inputs,
                 [("y0", DTYPE)],
                 case.attrs,
@@ -150,7 +149,7 @@ def test_functions_under_tensorflow_1(tmp_path: Path) -> None:
 
 
 def test_tensorflow_ops() -> None:
-    from graphpatch.runtime.formula import formula_gradients
+    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
 
     for number, case in enumerate(CASES):
         y, dy = given(number)
@@ -180,5 +179,5 @@ def test_every_op_type_of_the_table_is_here() -> None:
 def test_what_an_op_does_not_have(op_type: str, text: str, message: str) -> None:
     arguments = [("x0", "float32")], [("y0", "float32")]
     with pytest.raises(FormulaError) as caught:
-        gradient_function("f", Formula.parse(text), None, *arguments, op_type=op_type)
+        gradient_function("f", Formula.parse(text), *arguments, op_type=op_type)
     assert message in str(caught.value)

@@ -87,14 +87,14 @@ def arrays(draw: st.DrawFn) -> tuple[Any, ...]:
 
 def agree(formula: Formula, values: tuple[Any, ...], rounding: float) -> None:
     """Compare the three forms, in all dtypes, with one Session."""
-    from graphpatch.runtime.formula import formula_gradients
+    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
 
     gathered, expected, attrs = Calls(), {}, {"alpha": 0.5}
     for dtype in DTYPES:
         x0, x1, y, dy = (value.astype(dtype_named(dtype)) for value in values)
-        reference = numpy_gradient(formula, {}, [x0, x1], [y], [dy], attrs)
+        reference = numpy_gradient(formula, [x0, x1], [y], [dy], attrs)
         arguments = [("x0", dtype), ("x1", dtype)], [("y0", dtype)]
-        function = gradient_function(f"f_{dtype}", formula, {}, *arguments, attrs)
+        function = gradient_function(f"f_{dtype}", formula, *arguments, attrs)
         names = gathered.add(function, [x0, x1, y, dy])
         tensors = [tf.constant(x0), tf.constant(x1)], [tf.constant(y)], [tf.constant(dy)]
         ops = formula_gradients(formula, *tensors, attrs)

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-from graphpatch.differentiation import flow, table
+from graphpatch.differentiation import flow, gradient_table
 
 tf = pytest.importorskip("tensorflow")
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
-ROWS = table.table().ops
+ROWS = gradient_table.gradient_table().ops
 STEP = 12  # the others are asked in a slow run
 
 same_version = pytest.mark.skipif(
-    tf.__version__ != table.table().tensorflow[1],
-    reason=f"the table is of TensorFlow {table.table().tensorflow[1]}, here is {tf.__version__}",
+    tf.__version__ != gradient_table.gradient_table().tensorflow[1],
+    reason=f"the table is of TensorFlow {gradient_table.gradient_table().tensorflow[1]}, "
+    f"here is {tf.__version__}",
 )
 
 
@@ -49,7 +50,7 @@ def asked() -> Any:
         if not row.name.startswith("Cudnn") and row.name != "EagerPyFunc"
     ],
 )
-def test_the_table_has_what_tensorflow_gives(row: table.GradientRow, asked: Any) -> None:
+def test_the_table_has_what_tensorflow_gives(row: gradient_table.GradientRow, asked: Any) -> None:
     found = asked(row.name)
     if found is None:
         pytest.skip("an op of TensorFlow 1")

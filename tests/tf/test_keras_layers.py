@@ -157,7 +157,7 @@ def test_fit_trains_what_lies_before(built: Built) -> None:
         [
             keras.Input((3,)),
             keras.layers.Dense(3),
-            layers.PatchedGraph(graph_file(built.folder), "x", "y", rules=LEAKY),
+            layers.PatchedModel(graph_file(built.folder), "x", "y", rules=LEAKY),
             layers.GradientFilter({"clip": {"min": -0.5, "max": 0.5}}),
             keras.layers.Dense(8),
             layers.Surrogate("sign(x)", "tanh(x)"),
@@ -197,7 +197,7 @@ def test_a_trained_net_has_the_gradients_of_a_session(
     feeds = {"image:0": images}
     [dx] = consumer.differentiate(tmp_path / "patched.pb", "logits:0", ["image:0"], feeds)
     logits = consumer.run(MODELS / "digits.pb", feeds, ["logits:0"])[0]
-    layer = built.layers.PatchedGraph(MODELS / "digits.pb", "image", "logits", rules=rules)
+    layer = built.layers.PatchedModel(MODELS / "digits.pb", "image", "logits", rules=rules)
     f = layer if jit is None else tf.function(layer, jit_compile=jit)
     value, found = gradient(f, images, np.ones_like(logits))
     np.testing.assert_allclose(found, dx, atol=2e-6)
@@ -213,7 +213,7 @@ def test_the_bits_of_a_trained_net(built: Built) -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         plain, patched = (
-            built.layers.PatchedGraph(MODELS / "digits.pb", "image", "logits", rules=one)
+            built.layers.PatchedModel(MODELS / "digits.pb", "image", "logits", rules=one)
             for one in (None, rules)
         )
         assert same_bits(patched(images).numpy(), plain(images).numpy())
@@ -249,7 +249,7 @@ def test_the_second_derivative_of_a_patched_graph(built: Built, tmp_path: Path, 
     formula = {"override_gradient": {"formula": "dy * x * x * y"}}
     rules = [{"match": {"op": "Sin"}, "patch": formula, "emit": emit}]
     file = consumer.save(build, tmp_path / "sin.pb")
-    layer = built.layers.PatchedGraph(file, "x", "y", rules=rules)
+    layer = built.layers.PatchedModel(file, "x", "y", rules=rules)
     value = np.array([0.5, 2.0], np.float32)
     x = tf.constant(value)
     with tf.GradientTape() as outer:
@@ -270,7 +270,7 @@ def test_patched_ops_in_bodies_of_functions(built: Built, tmp_path: Path) -> Non
         tf.identity(c, name="y")
 
     rules = [{"match": {"op": "Relu"}, "patch": {"override_gradient": {"formula": "3 * dy"}}}]
-    layer = built.layers.PatchedGraph(
+    layer = built.layers.PatchedModel(
         consumer.save(build, tmp_path / "bodies.pb"), "x", "y", rules=rules
     )
     for f in (layer, tf.function(layer)):
@@ -296,11 +296,11 @@ def test_the_legacy_keras_of_tensorflow(run_cli: Callable[..., Any], legacy: str
 
 
 def test_several_inputs_and_outputs(built: Built, tmp_path: Path) -> None:
-    layer = built.layers.PatchedGraph(graph_file(tmp_path), ["x"], ["relu", "y"])
+    layer = built.layers.PatchedModel(graph_file(tmp_path), ["x"], ["relu", "y"])
     relu, y = layer(tf.constant(X))
     assert same_bits(relu.numpy(), np.maximum(X, 0))
     assert y.shape == (1, 3)
-    cut = built.layers.PatchedGraph(graph_file(tmp_path), "relu", "y")
+    cut = built.layers.PatchedModel(graph_file(tmp_path), "relu", "y")
     np.testing.assert_allclose(cut({"relu": tf.constant(X)}), X @ WEIGHTS)
 
 
@@ -325,17 +325,17 @@ REFUSED: dict[str, tuple[Callable[[Built], Any], type[Exception], str]] = {
     "a formula": (lambda b: b.layers.Surrogate("tahn(x)", "x"), GraphpatchError, "tanh"),
     "one tensor": (lambda b: b.layers.BackwardAs()(tf.ones([2])), ValueError, "two tensors"),
     "no such tensor": (
-        lambda b: b.layers.PatchedGraph(graph_file(b.folder), "z", "y"),
+        lambda b: b.layers.PatchedModel(graph_file(b.folder), "z", "y"),
         OutputError,
         "no tensor z",
     ),
     "a rule without a match": (
-        lambda b: b.layers.PatchedGraph(graph_file(b.folder), "x", "y", rules=NOTHING),
+        lambda b: b.layers.PatchedModel(graph_file(b.folder), "x", "y", rules=NOTHING),
         GraphpatchError,
         "matched nothing",
     ),
     "a TF2 SavedModel": (
-        lambda b: b.layers.PatchedGraph(saved(b.folder), "x", "y"),
+        lambda b: b.layers.PatchedModel(saved(b.folder), "x", "y"),
         ModelError,
         "saved_model.load",
     ),

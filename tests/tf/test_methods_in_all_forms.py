@@ -13,8 +13,8 @@ import pytest
 from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import numpy_gradient
-from graphpatch.gradients.numpy_ops import forward
-from graphpatch.runtime.formula import formula_gradients
+from graphpatch.gradients.numpy_ops import numpy_op_forward
+from graphpatch.runtime.formula_in_tensorflow import formula_gradients
 from tests.gradients.regimes import NORMS, REGIMES
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls
@@ -53,8 +53,8 @@ class Case(NamedTuple):
 
     def output(self, inputs: list[Any]) -> Any:
         if self.layer:
-            return np.maximum(forward(self.layer, inputs[:2], self.attrs) + inputs[2], 0)
-        return forward(self.op, inputs, self.attrs) if self.op else inputs[0]
+            return np.maximum(numpy_op_forward(self.layer, inputs[:2], self.attrs) + inputs[2], 0)
+        return numpy_op_forward(self.op, inputs, self.attrs) if self.op else inputs[0]
 
 
 LINEAR = ("lrp_zplus", "lrp_alpha_beta", "lrp_gamma", "lrp_w2", "lrp_flat", "lrp_epsilon_linear")
@@ -144,7 +144,7 @@ def _drawn(case: Case, dtype: str) -> Drawn:
         dy[len(dy) // 2 :] = dy[: len(dy) // 2]
     one = Drawn(case, dtype, inputs, y, dy, [])
     return one._replace(
-        wanted=list(numpy_gradient(one.formula, None, inputs, [y], [dy], case.attrs, case.op))
+        wanted=list(numpy_gradient(one.formula, inputs, [y], [dy], case.attrs, case.op))
     )
 
 
@@ -156,7 +156,6 @@ def called() -> tuple[Calls, list[list[str]]]:
         function = gradient_function(
             f"f{number}",
             drawn()[number].formula,
-            None,
             [(f"x{slot}", dtype) for slot in range(len(inputs))],
             [("y0", dtype)],
             case.attrs,

@@ -38,7 +38,7 @@ def own(x: Any, y: Any, dy: Any) -> Any:
 
 def numpy_form(text: str) -> Rule:
     formula = Formula.parse(text)
-    return lambda x, y, dy: numpy_gradient(formula, None, [x], [y], [dy])[0]
+    return lambda x, y, dy: numpy_gradient(formula, [x], [y], [dy])[0]
 
 
 class Case(NamedTuple):

@@ -28,7 +28,7 @@ Pullback = Callable[[Any], Any]
 def formula(text: Any, **attrs: float) -> Callable[..., Any]:
     """dx of each input, from lists of inputs, outputs and upstream gradients."""
     parsed = Formula.parse(text)
-    return lambda x, y, dy: numpy_gradient(parsed, None, x, y, dy, attrs)
+    return lambda x, y, dy: numpy_gradient(parsed, x, y, dy, attrs)
 
 
 class Unit(NamedTuple):

@@ -205,10 +205,10 @@ REAL = {
 @pytest.mark.parametrize("name", REAL)
 def test_real_training_graphs(name: str, models_folder: Path, tmp_path: Path) -> None:
     """The loss is found, and what was built anew imports, without the old gradients."""
-    from graphpatch.analysis.training import sections
+    from graphpatch.analysis.training import gradient_sections
 
     model = graphpatch.load(models_folder / name)
-    found = sections(model.graphs[0].main)
+    found = gradient_sections(model.graphs[0].main)
     assert [loss for section in found for loss in section.losses] == REAL[name]
     new = graphpatch.rebuild_gradients(model)
     names = set(new.graphs[0].main.heads.names)

@@ -11,8 +11,8 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import graphpatch  # noqa: E402
-from graphpatch.runtime import running  # noqa: E402
-from graphpatch.runtime.verify.side_graph import Graphed, GraphSide  # noqa: E402
+from graphpatch.runtime import graph_run  # noqa: E402
+from graphpatch.runtime.verify.side_graph import DifferentiableGraph, GraphSide  # noqa: E402
 
 
 def graph_of(build: Callable[[Any], Any]) -> Any:
@@ -49,24 +49,24 @@ def run(build: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def test_a_long_run_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "TIMEOUT", 1)
+    monkeypatch.setattr(graph_run, "TIMEOUT", 1)
     assert run(long)[0].keys() == {"y:0"}
 
 
 @pytest.mark.parametrize("build", [waiting, waiting_in_a_function, repeating])
 def test_a_run_without_end_is_cut(monkeypatch: pytest.MonkeyPatch, build: Any) -> None:
-    monkeypatch.setattr(running, "TIMEOUT", 300)
+    monkeypatch.setattr(graph_run, "TIMEOUT", 300)
     found, reasons = run(build)
     assert not found
     assert reasons.keys() == {"y:0"}
 
 
 def test_gradients_of_a_run_without_end_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "TIMEOUT", 300)
+    monkeypatch.setattr(graph_run, "TIMEOUT", 300)
     graph = graph_of(lambda x: tf.exp(waiting(x)) * tf.exp(tf.ones([], name="one")))
     runs = list[Any]()
 
-    class Counted(Graphed):
+    class Counted(DifferentiableGraph):
         def evaluate(self, tensors: Any) -> dict[str, Any]:
             runs.append(tensors)
             return super().evaluate(tensors)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch.names import OpKey
-from graphpatch.runtime.gradients import GradientAnswer
+from graphpatch.runtime.tf_gradients import GradientAnswer
 from graphpatch.runtime.verify.backward import backward
 
 

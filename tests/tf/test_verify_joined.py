@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.analysis.soundness.static import static
+from graphpatch.analysis.soundness.static import static_check
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.verify.formulas import formulas
+from graphpatch.runtime.verify.formulas import check_formulas
 from tests.tf.consumer import save
 from tests.tf.verify_graphs import edited
 
@@ -143,8 +143,8 @@ WRONG = {
 def test_wrong_ones_are_found(change: str, folder: Path) -> None:
     edit, says = WRONG[change]
     model, graph = graphpatch.load(folder / "model.pb").graphs[0], changed(folder, edit)
-    faults = [fault.says for fault in static(model, graph).faults]
-    checked = formulas(graph, None)
+    faults = [fault.says for fault in static_check(model, graph).faults]
+    checked = check_formulas(graph, None)
     wrong = [one.example for one in checked if one.is_wrong]
     [found] = [*faults, *wrong, *(one.why for one in checked if one.why)]
     assert says in found

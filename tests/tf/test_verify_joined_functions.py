@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.analysis.soundness.static import static
+from graphpatch.analysis.soundness.static import static_check
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.running import run_op_by_op
-from graphpatch.runtime.verify.formulas import formulas
+from graphpatch.runtime.graph_run import run_op_by_op
+from graphpatch.runtime.verify.formulas import check_formulas
 from graphpatch.runtime.verify.forward import compare_on_values
 from graphpatch.runtime.verify.side_graph import GraphSide
 from tests.tf.consumer import save
@@ -64,7 +64,7 @@ def test_they_are_compared(folder: Path) -> None:
 
 
 def test_they_are_compared_in_functions(folder: Path) -> None:
-    found = formulas(graphpatch.load(folder / "called.patched.pb").graphs[0], None)
+    found = check_formulas(graphpatch.load(folder / "called.patched.pb").graphs[0], None)
     assert {(one.why, one.is_wrong) for one in found} == {("", False)}
     kinds = {one.label.partition(",")[2] for one in found if one.label.startswith("surr")}
     assert kinds == {"", " what its function passes on"}
@@ -171,7 +171,8 @@ def test_wrong_ones_are_found(change: str, folder: Path) -> None:
     path.write_bytes((folder / "main.patched.pb").read_bytes())
     graph: Graph = graphpatch.load(edited(path, edit)).graphs[0]
     faults = [
-        fault.says for fault in static(graphpatch.load(folder / "main.pb").graphs[0], graph).faults
+        fault.says
+        for fault in static_check(graphpatch.load(folder / "main.pb").graphs[0], graph).faults
     ]
-    wrong = [one.example for one in formulas(graph, None) if one.is_wrong]
+    wrong = [one.example for one in check_formulas(graph, None) if one.is_wrong]
     assert any(says in one for one in (*faults, *wrong)), (faults, wrong)

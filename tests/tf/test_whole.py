@@ -152,7 +152,7 @@ def reference(name: str, times: int) -> Any:
         x = np.sin(y) + x
     dy = np.ones_like(x)
     for inputs, y in reversed(tape):
-        dy = dy + 2 * numpy_gradient(formula, None, inputs, [y], [dy * np.cos(y)])[0]
+        dy = dy + 2 * numpy_gradient(formula, inputs, [y], [dy * np.cos(y)])[0]
     return dy
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from graphpatch import opdefs
+from graphpatch.analysis.doctor.finding import Finding, OpOnPath, RuleDict, rule_for
 from graphpatch.analysis.doctor.known_fixes import fixes
-from graphpatch.analysis.doctor.look import Finding, Look, RuleDict, rule_for
-from graphpatch.analysis.doctor.ours import CARRIED, is_of_rule, rule_of
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
-from graphpatch.differentiation.keys import gradient_type, override_key
+from graphpatch.differentiation.override_keys import gradient_type, override_key
+from graphpatch.differentiation.patched_ops import CARRIED, is_of_rule, rule_of
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
@@ -30,10 +30,10 @@ IN_BETWEEN = (
 def with_pattern(
     finding: Finding, wiring: Wiring, steps: Sequence[PathStep], place: int
 ) -> Finding:
-    """The finding of the op at that place of a way, its remedy with the pattern to match."""
+    """The finding of the op at that place of a path, its remedy with the pattern to match."""
     if finding.remedy != IN_BETWEEN:
         return finding
-    run = _around(wiring, steps, place)
+    run = _steps_between_floats(wiring, steps, place)
     if not run or not _counts_as_one(wiring, run):
         is_float_again = any(
             _dtype_given(wiring, steps[n]) in DIFFERENTIABLE for n in range(place, len(steps))
@@ -48,7 +48,9 @@ def with_pattern(
     return replace(finding, remedy=f"{remedy}; or {BEHIND}")
 
 
-def _around(wiring: Wiring, steps: Sequence[PathStep], place: int) -> Sequence[PathStep]:
+def _steps_between_floats(
+    wiring: Wiring, steps: Sequence[PathStep], place: int
+) -> Sequence[PathStep]:
     """The steps from the last one that reads a float to the first one that gives a float again."""
 
     def reads(step: PathStep) -> str | None:
@@ -90,14 +92,14 @@ STRAIGHT = "let it count as the identity on the way back (straight_through)"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
-def _default(look: Look) -> list[RuleDict]:
+def _to_default(look: OpOnPath) -> list[RuleDict]:
     known = look.node.opdef
     if known is None or known.gradient != "registered":
         return []
     return [rule_for(look.node, "its own gradient", {"override_gradient": "default"})]
 
 
-def _none(look: Look) -> list[RuleDict]:
+def _no_rules(look: OpOnPath) -> list[RuleDict]:
     return []
 
 
@@ -106,13 +108,13 @@ class Cause:
     """A class of findings: when it applies, what it says of an op, what fixes it."""
 
     kind: str
-    applies: Callable[[Look], bool]
+    applies: Callable[[OpOnPath], bool]
     what: str
     consequence: str
     remedy: str
-    rules: Callable[[Look], list[RuleDict]] = _none
+    rules: Callable[[OpOnPath], list[RuleDict]] = _no_rules
 
-    def finding(self, look: Look) -> Finding:
+    def finding(self, look: OpOnPath) -> Finding:
         """What is found at this op."""
         node, refusal = look.node, look.refusal
         words = {
@@ -132,23 +134,23 @@ class Cause:
         return Finding(self.kind, node, look.step.slot, what, consequence, remedy, self.rules(look))
 
 
-def _raises(kind: str) -> Callable[[Look], bool]:
+def _raises(kind: str) -> Callable[[OpOnPath], bool]:
     return lambda look: look.refusal is not None and look.refusal.kind == kind
 
 
-def _is(ops: frozenset[str]) -> Callable[[Look], bool]:
+def _op_is_one_of(ops: frozenset[str]) -> Callable[[OpOnPath], bool]:
     return lambda look: look.op in ops
 
 
-def _state(state: str) -> Callable[[Look], bool]:
+def _gradient_is(state: str) -> Callable[[OpOnPath], bool]:
     return lambda look: (opdefs.lookup(look.op) or opdefs.OpDef("")).gradient == state
 
 
-def _is_our_key(look: Look) -> bool:
+def _is_our_key(look: OpOnPath) -> bool:
     return _raises("key")(look) and bool(rule_of(look.node))
 
 
-def _calls_functions(look: Look) -> bool:
+def _calls_functions(look: OpOnPath) -> bool:
     return look.op in OP_BY_OP | CALLS or look.op in look.node.body.library.signatures
 
 
@@ -168,11 +170,11 @@ CAUSES = (
     Cause("custom_gradient", _raises("custom_gradient"),
           "key {key}, which tf.custom_gradient left: only the process that built it knows it",
           "{says}; TensorFlow names {op}, not the missing key",
-          'take the key off ("default"): the ops before it have their own gradients', _default),
+          'take the key off ("default"): the ops before it have their own gradients', _to_default),
     Cause("key", _raises("key"),
           "override key {key}, which no program registers",
           "{says}; TensorFlow names {op}, not the missing key",
-          'register the key where the file is loaded, or take it off ("default")', _default),
+          'register the key where the file is loaded, or take it off ("default")', _to_default),
     Cause("prevent", _raises("prevent"),
           "PreventGradient: it was put there to refuse a gradient",
           "{says}", STRAIGHT, fixes),
@@ -189,7 +191,7 @@ CAUSES = (
     Cause("loop_inside", _raises("loop_inside"),
           "{op} of a v1 loop from which no Exit leads to the target: no loop of gradients is made",
           "{says}", "take a target behind the loop: what an Exit of it gives"),
-    Cause("stop_gradient", _is(frozenset({"StopGradient"})),
+    Cause("stop_gradient", _op_is_one_of(frozenset({"StopGradient"})),
           "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, fixes),
     Cause("step", lambda look: flow.is_step(gradient_type(look.node)),
           "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, fixes),
@@ -199,10 +201,10 @@ CAUSES = (
     Cause("zero_slot", lambda look: look.given_to_slot == "zero",
           "{op}: TensorFlow's gradient of {output} by input {slot} is zero", ZEROS,
           "give it one by a formula (override_gradient)", fixes),
-    Cause("argmax", _is(frozenset({"ArgMax", "ArgMin"})),
+    Cause("argmax", _op_is_one_of(frozenset({"ArgMax", "ArgMin"})),
           "{op}: where the largest element is, as an {given}", NONE,
           "take the value itself (Max, or a softmax) as the loss"),
-    Cause("comparison", _is(COMPARISONS),
+    Cause("comparison", _op_is_one_of(COMPARISONS),
           "{op}, a comparison: it gives {given}", NONE,
           "let it and a Cast behind it count as something smooth; or take the loss before it"),
     Cause("cast", lambda look: look.op == "Cast" and look.given not in DIFFERENTIABLE,
@@ -222,7 +224,7 @@ CAUSES = (
           "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE),
     Cause("dtype", lambda look: look.given not in flow.TRAINABLE,
           "{op} gives {given}, which carries no gradient", NONE, "{in_between}"),
-    Cause("not_differentiable", _state("none"),
+    Cause("not_differentiable", _gradient_is("none"),
           "{op} is registered as not differentiable", NONE,
           "give it a gradient (override_gradient), or let it count as the identity", fixes),
     Cause("slot", lambda look: True,
@@ -232,6 +234,6 @@ CAUSES = (
 # fmt: on
 
 
-def finding_of(look: Look) -> Finding:
+def finding_of(look: OpOnPath) -> Finding:
     """Why no gradient comes back through this op."""
     return next(cause for cause in CAUSES if cause.applies(look)).finding(look)

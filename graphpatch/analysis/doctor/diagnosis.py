@@ -1,4 +1,4 @@
-"""Why the gradient of one tensor by another is what it is: the verdict, the way, what blocks it."""
+"""Why the gradient of one tensor by another is what it is: verdict, path, and what blocks it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import Answers
-from graphpatch.analysis.doctor.backward import Answer, GradientReach, Refusal
 from graphpatch.analysis.doctor.causes import finding_of, with_pattern
+from graphpatch.analysis.doctor.finding import Finding, OpOnPath, given_to_slot
 from graphpatch.analysis.doctor.known_fixes import with_way_back
-from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
-from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
 from graphpatch.analysis.doctor.path import (
     A_RULE,
     FREE,
     HOPELESS,
     PathStep,
-    blocked,
-    cheapest,
-    dependent,
-    spelled,
+    cheapest_path,
+    is_blocked,
+    ops_depending_on,
+    spelled_path,
 )
+from graphpatch.analysis.doctor.reported import ReportedPlaces, paths_inside
 from graphpatch.analysis.doctor.target import target_finding, target_refusal
-from graphpatch.analysis.doctor.told import Told, ways_inside
 from graphpatch.control_flow.op_types import MERGES
 from graphpatch.differentiation.flow import TRAINABLE
+from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow, Refusal
+from graphpatch.differentiation.patched_ops import CARRIED, is_hidden, rule_of
+from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
@@ -48,8 +48,8 @@ class PairDiagnosis:
 
     `tape` is what a GradientTape gives: the functions of an object-based SavedModel are restored,
     and it looks into them; over any other graph (`wrap_function`) it does what tf.gradients does.
-    `connected` is whether any tensor leads from the source to the target; `way` are the tensors of
-    the way with the fewest obstacles, and `findings` what blocks it, from the target back: in a
+    `connected` is whether any tensor leads from the source to the target; `path` are the tensors of
+    the path with the fewest obstacles, and `findings` what blocks it, from the target back: in a
     Session and on a tape, or on a tape alone.
     """
 
@@ -59,7 +59,7 @@ class PairDiagnosis:
     tape: str
     connected: bool
     says: str = ""
-    way: Sequence[str] = ()
+    path: Sequence[str] = ()
     findings: Sequence[Finding] = field(default_factory=tuple)
 
     @property
@@ -76,7 +76,7 @@ class PairDiagnosis:
             "tape": self.tape,
             "connected": self.connected,
             "says": self.says,
-            "way": list(self.way),
+            "way": list(self.path),
             "findings": [finding.document() for finding in self.findings],
         }
 
@@ -88,8 +88,8 @@ RAISED = 8  # so many visits of an op take as long as what one that raises takes
 class Doctor:
     """One graph, asked about pairs of tensors of its main graph."""
 
-    session: Answers
-    tape: Answers
+    session: GradientReplay
+    tape: GradientReplay
     _costs: dict[tuple[str, PathStep], int] = field(default_factory=dict)
     _findings: dict[Refusal, Finding] = field(default_factory=dict)
     _rules: dict[Node, str] = field(default_factory=dict)
@@ -144,13 +144,13 @@ class Doctor:
         if steps is None:
             return PairDiagnosis(*ends, verdict, taped, False, says)
         is_well = verdict == within == taped == "flows"
-        told = Told()
+        told = ReportedPlaces()
         findings = [] if is_well else self._all(on_tape, source, steps, told)
         findings = [one for one in findings if told.is_new(self._place(one))]
         if refused:
             findings.insert(0, target_finding(wiring, target, refused))
-        way = spelled(wiring, source, steps)
-        return PairDiagnosis(*ends, verdict, taped, True, says, way, findings)
+        path = spelled_path(wiring, source, steps)
+        return PairDiagnosis(*ends, verdict, taped, True, says, path, findings)
 
     @cached_property
     def _shapes(self) -> Shapes:
@@ -173,24 +173,26 @@ class Doctor:
             return self._costs[place]
 
         if self._dependent[0] != (wiring, source):
-            self._dependent = (wiring, source), dependent(wiring, source)
-        return cheapest(wiring, source, target, cost, self._dependent[1])
+            self._dependent = (wiring, source), ops_depending_on(wiring, source)
+        return cheapest_path(wiring, source, target, cost, self._dependent[1])
 
     def _cost(self, wiring: Wiring, step: PathStep, is_target: bool) -> int:
         answer = self.tape.ask(wiring, step.index)
         if not self._blocks(answer, wiring, step, is_target):
             return FREE
-        return A_RULE if finding_of(Look(wiring, step, answer)).rules else HOPELESS
+        return A_RULE if finding_of(OpOnPath(wiring, step, answer)).rules else HOPELESS
 
-    def _blocks(self, answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
+    def _blocks(
+        self, answer: OpGradientFlow, wiring: Wiring, step: PathStep, is_target: bool
+    ) -> bool:
         if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
             return True
-        return answer.raises or blocked(answer, wiring, step, is_target)
+        return answer.raises or is_blocked(answer, wiring, step, is_target)
 
     def _all(
-        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: Told
+        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: ReportedPlaces
     ) -> Iterator[Finding]:
-        """What blocks the way, from the target back; then what is raised beside it."""
+        """What blocks the path, from the target back; then what is raised beside it."""
         yield from self._on_the_way(done, source, steps, told)
         yield from map(self._raised, done.refusals(told.reaches))
 
@@ -204,7 +206,7 @@ class Doctor:
         return CARRIED, self._rules[node]
 
     def _on_the_way(
-        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: Told
+        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: ReportedPlaces
     ) -> Iterator[Finding]:
         wiring = done.wiring
         answers = [self.tape.ask(wiring, step.index) for step in steps]
@@ -214,29 +216,29 @@ class Doctor:
         ]
         places = [place for place in reversed(range(len(steps))) if blocks[place]]
         for place in places:
-            look = Look(wiring, steps[place], answers[place])
+            look = OpOnPath(wiring, steps[place], answers[place])
             if place < places[0] and is_hidden(look.node):
                 continue  # no gradient gets there, whatever it has
             # Of a run of ops without gradients, the first one made it so.
             if not (place and blocks[place - 1] and _is_led_into(look)):
                 yield from self._inside(look, told)
-                if not any(map(told.inside.get, ways_inside(look))):
+                if not any(map(told.inside.get, paths_inside(look))):
                     found = with_way_back(finding_of(look), wiring, steps[place + 1 : place + 2])
                     yield with_pattern(found, wiring, steps, place)
         if not places and source not in done.got:
             stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
             yield from (_stalled(Node(wiring.body, index)) for index in sorted(stuck)[:1])
 
-    def _inside(self, look: Look, told: Told) -> Iterator[Finding]:
+    def _inside(self, look: OpOnPath, told: ReportedPlaces) -> Iterator[Finding]:
         """What blocks the same way inside the functions that an op calls."""
-        for name, slot, output in ways_inside(look):
+        for name, slot, output in paths_inside(look):
             body, done = self.tape.graph.functions.get(name), self.tape.inside(name)
-            way = (name, slot, output)
-            if way in told.inside or body is None or body.is_ours or done is None:
+            path = (name, slot, output)
+            if path in told.inside or body is None or body.is_ours or done is None:
                 continue
             if slot >= len(body.arguments):  # a broken call gives more than it takes
                 continue
-            told.inside[way] = bool(done.told)
+            told.inside[path] = bool(done.told)
             wiring = self.tape.wiring(body)
             source, given = (-1 - slot, 0), wiring.returned
             steps = self._way(wiring, source, given[output]) if output < len(given) else None
@@ -244,16 +246,16 @@ class Doctor:
                 yield from map(self._raised, done.refusals(told.reaches))
                 continue
             for finding in self._all(done, source, steps, told):
-                told.inside[way] = True
+                told.inside[path] = True
                 yield finding
 
     def _raised(self, refusal: Refusal) -> Finding:
-        """An op that raises, whether or not it is on the way that was found."""
+        """An op that raises, whether or not it is on the path that was found."""
         if refusal not in self._findings:
             wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
-            look = Look(wiring, step, Answer(refusals=(refusal,)))
+            look = OpOnPath(wiring, step, OpGradientFlow(refusals=(refusal,)))
             is_loop = refusal.kind == "loop"
-            self._findings[refusal] = _loop(refusal) if is_loop else finding_of(look)
+            self._findings[refusal] = _loop_finding(refusal) if is_loop else finding_of(look)
         return self._findings[refusal]
 
 
@@ -265,11 +267,11 @@ def _verdict_of(done: GradientReach, source: Tensor) -> str:
     return "flows" if source in done.live else "zero"
 
 
-def _is_led_into(look: Look) -> bool:
+def _is_led_into(look: OpOnPath) -> bool:
     return look.refusal is None and look.read not in TRAINABLE
 
 
-def _loop(refusal: Refusal) -> Finding:
+def _loop_finding(refusal: Refusal) -> Finding:
     what = "the end of a v1 loop whose control-flow context is not in the file"
     return Finding("loop", refusal.node, None, what, refusal.says, LOOP_REMEDY)
 

@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.doctor.look import Finding, RuleDict, rule_for
+from graphpatch.analysis.doctor.finding import Finding, RuleDict, rule_for
 from graphpatch.analysis.doctor.survey import doctors, survey
 from graphpatch.application import apply
 from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
 
-# Findings that raise though they may stand beside the way: there the gradient can be stopped.
+# Findings that raise though they may stand beside the path: there the gradient can be stopped.
 RAISING = frozenset({"missing", "prevent", "key", "custom_gradient"})
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixResult:
     """The rules, the model with them, and the pairs whose verdict they change."""
 
     rules: list[RuleDict]
     model: Model
-    mended: list[PairDiagnosis] = field(default_factory=list)
+    flowing: list[PairDiagnosis] = field(default_factory=list)
     left: list[PairDiagnosis] = field(default_factory=list)
 
 
@@ -33,7 +33,7 @@ def fix(
     targets: Sequence[str],
     control_flow_v2: bool = True,
     every: bool = True,
-) -> Fixed:
+) -> FixResult:
     """Find rules until every pair flows, or nothing more can be fixed.
 
     A rule is kept where it can be applied. What lies behind a blocker shows only when that one is
@@ -50,8 +50,10 @@ def fix(
     for pair in blocked:
         fixing.let_flow(*pair)
     after = [fixing.diagnose(*pair) for pair in blocked]
-    mended = [one for one in after if not _is_blocked(one)]
-    return Fixed(fixing.rules, fixing.model, mended, [one for one in after if _is_blocked(one)])
+    flowing = [one for one in after if not _is_blocked(one)]
+    return FixResult(
+        fixing.rules, fixing.model, flowing, [one for one in after if _is_blocked(one)]
+    )
 
 
 @dataclass(eq=False)
@@ -105,8 +107,8 @@ class _Fixing:
             if place in tried or place in self.hopeless:
                 continue
             tried.add(place)
-            for rule in _rules_of(finding, pair):
-                done = _applied(rule, self.model)
+            for rule in _rules_to_try(finding, pair):
+                done = _apply_if_legal(rule, self.model)
                 if done is not None:
                     yield rule, done
                     break
@@ -125,18 +127,18 @@ def _fixable(pair: PairDiagnosis) -> Iterator[Finding]:
         yield from blocking
 
 
-def _rules_of(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
+def _rules_to_try(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
     yield from finding.rules
-    if finding.kind in RAISING and finding.node.name not in _ops(pair):
+    if finding.kind in RAISING and finding.node.name not in _ops_on_path(pair):
         patch = {"stop_gradient": True}
         yield rule_for(finding.node, "counts as a constant", patch)
 
 
-def _ops(pair: PairDiagnosis) -> set[str]:
-    return {tensor.rpartition(":")[0] for tensor in pair.way}
+def _ops_on_path(pair: PairDiagnosis) -> set[str]:
+    return {tensor.rpartition(":")[0] for tensor in pair.path}
 
 
-def _applied(rule: RuleDict, model: Model) -> Model | None:
+def _apply_if_legal(rule: RuleDict, model: Model) -> Model | None:
     try:
         return apply([rule], model).model
     except (PatchError, MatchError, RulesError):

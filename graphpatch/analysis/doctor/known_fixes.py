@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from graphpatch.analysis.doctor.look import Finding, Look, RuleDict, rule_for
+from graphpatch.analysis.doctor.finding import Finding, OpOnPath, RuleDict, rule_for
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
@@ -47,7 +47,7 @@ PAIRS: dict[tuple[str, str], PatchJson] = {
 }
 
 
-def fixes(look: Look) -> list[RuleDict]:
+def fixes(look: OpOnPath) -> list[RuleDict]:
     """The rules that may fix an op that blocks, the best first."""
     if look.read not in DIFFERENTIABLE or look.given not in DIFFERENTIABLE:
         return []

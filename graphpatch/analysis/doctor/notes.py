@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.backward import ops_on_the_way, reached
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
-from graphpatch.analysis.doctor.ours import is_carrier
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
 from graphpatch.differentiation.bodies import Bodies
-from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
+from graphpatch.differentiation.gradient_reach import ops_on_paths, ops_reached
+from graphpatch.differentiation.override_keys import CUSTOM, is_registered, override_key
+from graphpatch.differentiation.patched_ops import is_carrier
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
@@ -49,16 +49,16 @@ class Note:
 
 
 @dataclass(frozen=True, eq=False)
-class Examined:
-    """What a class of notes is told: the doctor, the ops on the way, those of functions too."""
+class NoteContext:
+    """What a class of notes is told: the doctor, the ops on the path, those of functions too."""
 
     doctor: Doctor
     stored: StoredContexts
-    on_way: Sequence[Node]
+    on_path: Sequence[Node]
 
     @cached_property
     def is_patched(self) -> bool:
-        """Whether some activation on the way has another gradient than its own.
+        """Whether some activation on the path has another gradient than its own.
 
         A rule that stops gradients, there or elsewhere, gives it none.
         """
@@ -68,7 +68,7 @@ class Examined:
         return any(
             override_key(node) is not None
             or any(entry.id not in stopping for entry in provenance.entries(node))
-            for node in self.on_way
+            for node in self.on_path
             if node.op in types
         )
 
@@ -86,22 +86,22 @@ def notes_on_pairs(
     doctor: Doctor, stored: StoredContexts, pairs: Iterable[tuple[Tensor, Tensor]]
 ) -> list[Note]:
     """The notes on the ops between the tensors of these pairs."""
-    examined = Examined(doctor, stored, _on_way(doctor, pairs))
+    context = NoteContext(doctor, stored, _ops_on_paths_of(doctor, pairs))
     return [
         Note(kind, says, [_op_in_words(node) for node in found])
         for kind, says, which in NOTE_KINDS
-        if (found := list(which(examined)))
+        if (found := list(which(context)))
     ]
 
 
-def _on_way(doctor: Doctor, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Node]:
+def _ops_on_paths_of(doctor: Doctor, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Node]:
     wiring = doctor.session.wiring(doctor.session.graph.main)
     targets: dict[Tensor, list[Tensor]] = {}
     for source, target in pairs:
         targets.setdefault(source, []).append(target)
     found: set[int] = set()
     for source, to in targets.items():
-        found.update(ops_on_the_way(wiring, reached(wiring, [source]), to))
+        found.update(ops_on_paths(wiring, ops_reached(wiring, [source]), to))
     nodes = [Node(wiring.body, index) for index in sorted(found)]
     labels = dict.fromkeys(label for node in nodes for label in _called_by(node, set()))
     functions = doctor.session.graph.functions
@@ -118,20 +118,20 @@ def _called_by(node: Node, seen: set[str]) -> Iterator[str]:
             yield name
 
 
-def _activations(examined: Examined) -> Iterator[Node]:
+def _unpatched_activations(context: NoteContext) -> Iterator[Node]:
     """Those whose gradient is still their own, where rules changed that of others."""
-    found = [node for node in examined.on_way if node.op in RECTIFIERS]
-    return (node for node in found if examined.is_patched and not _is_covered(node))
+    found = [node for node in context.on_path if node.op in RECTIFIERS]
+    return (node for node in found if context.is_patched and not _is_covered(node))
 
 
-def _patterns(examined: Examined) -> Iterator[Node]:
-    on_way = {(node.body.label, node.index) for node in examined.on_way}
-    types = {node.op for node in examined.on_way}
-    for name, needed in NEEDED.items() if examined.is_patched else ():
+def _unpatched_patterns(context: NoteContext) -> Iterator[Node]:
+    on_path = {(node.body.label, node.index) for node in context.on_path}
+    types = {node.op for node in context.on_path}
+    for name, needed in NEEDED.items() if context.is_patched else ():
         for node in (
-            find(examined.doctor.session.graph, as_match(name)).nodes if needed & types else ()
+            find(context.doctor.session.graph, as_match(name)).nodes if needed & types else ()
         ):
-            if (node.body.label, node.index) in on_way and not _is_covered(node):
+            if (node.body.label, node.index) in on_path and not _is_covered(node):
                 yield node
 
 
@@ -146,84 +146,88 @@ def _is_covered(node: Node) -> bool:
     return override_key(node) is not None or bool(provenance.entries(node))
 
 
-def _training(examined: Examined) -> Iterator[Node]:
-    for node in examined.on_way:
+def _training(context: NoteContext) -> Iterator[Node]:
+    for node in context.on_path:
         if node.op in TRAINED:
             value = node.attr("is_training")
             if value is None or value.b:
                 yield node
 
 
-def _unregistered(examined: Examined) -> Iterator[Node]:
-    functions = examined.doctor.session.graph.library.signatures
-    for node, key in examined.keyed:
-        known = is_registered(key) or key in examined.doctor.tape.restored
+def _unregistered(context: NoteContext) -> Iterator[Node]:
+    functions = context.doctor.session.graph.library.signatures
+    for node, key in context.keyed:
+        known = is_registered(key) or key in context.doctor.tape.restored
         if not known and not key.startswith(CUSTOM) and node.op not in functions:
             yield node
 
 
-def _ignored(examined: Examined) -> Iterator[Node]:
+def _ignored(context: NoteContext) -> Iterator[Node]:
     """Overrides in bodies that a call reaches, where a Session differentiates in C++.
 
     Not those of ours that are no news: of a call whose gradient a function carries, and those
     that are there for a tape.
     """
-    restored = examined.doctor.tape.restored
-    bodies = Bodies(examined.doctor.session.graph)
-    for node, key in examined.keyed:
+    restored = context.doctor.tape.restored
+    bodies = Bodies(context.doctor.session.graph)
+    for node, key in context.keyed:
         is_news = not is_carrier(node) and key not in restored
         if is_news and not node.body.is_main and bodies.place_of(node).ignoring is not None:
             yield node
 
 
-def _off_the_path(examined: Examined) -> Iterator[Node]:
-    on_way = {(node.body.label, node.index) for node in examined.on_way}
-    for node, _ in examined.keyed:
-        if node.body.is_main and (node.body.label, node.index) not in on_way:
+def _off_the_path(context: NoteContext) -> Iterator[Node]:
+    on_path = {(node.body.label, node.index) for node in context.on_path}
+    for node, _ in context.keyed:
+        if node.body.is_main and (node.body.label, node.index) not in on_path:
             yield node
 
 
-def _stripped(examined: Examined) -> Iterator[Node]:
-    for node in examined.on_way:
+def _stripped(context: NoteContext) -> Iterator[Node]:
+    for node in context.on_path:
         if node.op == "StopGradient" or (node.op in STRIPPED and override_key(node) is not None):
             yield node
 
 
-def _branches(examined: Examined) -> Iterator[Node]:
+def _branches_without_context(context: NoteContext) -> Iterator[Node]:
     """Those without a context. The Merge at the end of a branch is not in it; what it reads is."""
-    stored = examined.stored.in_branches | examined.stored.in_loops.keys()
-    for node in examined.on_way:
+    stored = context.stored.in_branches | context.stored.in_loops.keys()
+    for node in context.on_path:
         if node.body.is_main and node.op in BRANCHES and node.name not in stored:
             read = map(op_of, node.data_inputs) if node.op in MERGES else ()
             if stored.isdisjoint(read):
                 yield node
 
 
-def _calls(examined: Examined) -> Iterator[Node]:
-    functions = examined.doctor.session.graph.functions
-    for node in examined.on_way:
+def _function_calls(context: NoteContext) -> Iterator[Node]:
+    functions = context.doctor.session.graph.functions
+    for node in context.on_path:
         if node.op in CALLS or (node.op in functions and not functions[node.op].is_ours):
             yield node
 
 
-def _nested(examined: Examined) -> Iterator[Node]:
-    """Calls on the way in what is called that Grappler does not inline: C++ has no gradient."""
-    bodies = Bodies(examined.doctor.session.graph)
+def _nested_calls(context: NoteContext) -> Iterator[Node]:
+    """Calls on the path in what is called that Grappler does not inline: C++ has no gradient."""
+    bodies = Bodies(context.doctor.session.graph)
     for label in dict.fromkeys(
-        name for node in _calls(examined) for name in _called_by(node, set())
+        name for node in _function_calls(context) for name in _called_by(node, set())
     ):
-        done = examined.doctor.tape.inside(label)
+        done = context.doctor.tape.inside(label)
         for index in sorted(done.between) if done is not None else ():
             node = done.wiring.node(index) if done is not None else None
             if node is not None and node.op in CALLS and not bodies.is_inlined(node):
                 yield node
 
 
-Which = Callable[[Examined], Iterable[Node]]
+Which = Callable[[NoteContext], Iterable[Node]]
 
 NOTE_KINDS: tuple[tuple[str, str, Which], ...] = (
-    ("activations", "activations on the way that no rule covers", _activations),
-    ("activation_patterns", "activations made of several ops that no rule covers", _patterns),
+    ("activations", "activations on the way that no rule covers", _unpatched_activations),
+    (
+        "activation_patterns",
+        "activations made of several ops that no rule covers",
+        _unpatched_patterns,
+    ),
     (
         "training_batch_norm",
         "batch norms in training form: fed one example, they give no gradient but zero (--run)",
@@ -251,20 +255,20 @@ NOTE_KINDS: tuple[tuple[str, str, Which], ...] = (
         "branch",
         "v1 branches and loops without their control-flow contexts: tf.gradients works, running it "
         f"may fail (Retval does not have value); {LOOP_REMEDY}",
-        _branches,
+        _branches_without_context,
     ),
     (
         "nested_call",
         "no gradient in a Session, though tf.gradients builds one: running it raises NotFoundError "
         "(No gradient defined for op), as these are in called functions and Grappler does not "
         "inline them; inline them, or differentiate on a tape",
-        _nested,
+        _nested_calls,
     ),
     (
         "function",
         "called functions: a Session differentiates them in C++ (SymbolicGradient), which knows "
         "fewer ops than a tape (--run shows whether it works)",
-        _calls,
+        _function_calls,
     ),
 )
 """Kind, what is said, and which ops: in the order in which they are told."""

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphpatch.analysis.doctor.backward import Answer
+from graphpatch.differentiation.gradient_reach import OpGradientFlow
 from graphpatch.differentiation.wiring import Tensor, Wiring
 
 # What it costs to go back through an op: nothing, a rule, or what no rule fixes.
@@ -24,7 +24,7 @@ class PathStep:
     slot: int
 
 
-def dependent(wiring: Wiring, source: Tensor) -> set[int]:
+def ops_depending_on(wiring: Wiring, source: Tensor) -> set[int]:
     """The ops that depend on a tensor by tensors of any dtype, and its own."""
     found, todo = {source[0]}, [source[0]]
     while todo:
@@ -35,7 +35,7 @@ def dependent(wiring: Wiring, source: Tensor) -> set[int]:
     return found
 
 
-def cheapest(
+def cheapest_path(
     wiring: Wiring, source: Tensor, target: Tensor, cost: Cost, within: set[int]
 ) -> list[PathStep] | None:
     """The ops from the source to the target, without the source's own; None where there is no path.
@@ -74,12 +74,12 @@ def _unrolled(
     return steps
 
 
-def blocked(answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
+def is_blocked(answer: OpGradientFlow, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
     """Whether no gradient comes back through an op, from this output to this input."""
     carried = is_target or wiring.trainable((step.index, step.output))
     return not carried or step.slot not in answer.slots
 
 
-def spelled(wiring: Wiring, source: Tensor, steps: Sequence[PathStep]) -> list[str]:
+def spelled_path(wiring: Wiring, source: Tensor, steps: Sequence[PathStep]) -> list[str]:
     """The tensors of a path, first to last."""
     return [wiring.spelled(tensor) for tensor in (source, *((s.index, s.output) for s in steps))]

@@ -8,12 +8,12 @@ from itertools import islice, product
 from math import lcm
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
 from graphpatch.control_flow.context_collections import StoredContexts, stored_contexts
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
 from graphpatch.differentiation.hidden import is_in_gradients
+from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
 from graphpatch.errors import ModelError
@@ -23,7 +23,7 @@ from graphpatch.graph.check import check_graph
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.op_types import FED, PIPELINES
 from graphpatch.graph.topology import tensor_named
-from graphpatch.match.nearest import nearest_names
+from graphpatch.match.nearest import nearest_tensors
 
 # Ends of branches and stacks of loops, and what writes to variables.
 NO_LOSS = ALL_SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
@@ -48,14 +48,14 @@ def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
     return op != "Identity" or before is None or before.op not in ALL_SWITCHES
 
 
-FEW = 20  # pairs that are looked at, however large the graph is
+PAIRS_AT_LEAST = 20  # pairs that are looked at, however large the graph is
 # Ops, inputs and outputs that are visited for more than these, where nobody named both ends.
-WORK = 4_000_000
+MOST_VISITED = 4_000_000
 MOST_PAIRS = 50_000  # that are looked at then, though hardly an op is visited for them
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GraphDiagnosis:
     """One graph of a model: its diagnoses, pair by pair, and what else is to be said."""
 
     graph: ModelGraph
@@ -76,15 +76,17 @@ def survey(
     targets: Sequence[str] = (),
     control_flow_v2: bool = True,
     every: bool = True,
-) -> list[Seen]:
+) -> list[GraphDiagnosis]:
     """Ask about each pair; without names, about what is fed and outputs that are read by none.
 
     Without `every`, outputs that cannot be a loss are left out, as long as others can. Of very many
     pairs of which not both ends are named, some are left out, which a note says.
     Raises ModelError for a name that is not a tensor of a main graph, and for a broken graph.
     """
-    _refuse_unknown(model, (*sources, *targets))
-    return [_seen(asked, sources, targets, every) for asked in doctors(model, control_flow_v2)]
+    _refuse_unknown_names(model, (*sources, *targets))
+    return [
+        _diagnose_graph(asked, sources, targets, every) for asked in doctors(model, control_flow_v2)
+    ]
 
 
 def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
@@ -102,27 +104,33 @@ def _doctor(
     control_flow_v2: bool,
 ) -> Doctor:
     check_graph(graph)
-    session = Answers(graph, stored, control_flow_v2)
-    return Doctor(session, Answers(graph, stored, control_flow_v2, tape=True, restored=restored))
+    session = GradientReplay(graph, stored, control_flow_v2)
+    return Doctor(
+        session, GradientReplay(graph, stored, control_flow_v2, tape=True, restored=restored)
+    )
 
 
-def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: bool) -> Seen:
+def _diagnose_graph(
+    asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: bool
+) -> GraphDiagnosis:
     graph, stored = asked.session.graph, asked.session.stored
     wiring = asked.session.wiring(graph.main)
     to, by = wiring.named(targets), wiring.named(sources)
     ends = by or fed_floats(wiring), to or unread_outputs(wiring, every)
     uses = sum(1 + len(read) for body in graph.bodies for read in body.heads.inputs)
-    count, most = len(ends[0]) * len(ends[1]), FEW + WORK // (1 + uses)
+    count, most = len(ends[0]) * len(ends[1]), PAIRS_AT_LEAST + MOST_VISITED // (1 + uses)
     if (by and to) or count <= most:
         pairs = [(source, target) for target in ends[1] for source in ends[0]]
-        return Seen(graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs))
+        return GraphDiagnosis(
+            graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs)
+        )
     found = dict(_diagnosed(asked, ends, most))
     places = tuple({tensor: place for place, tensor in enumerate(some)} for some in ends)
     pairs = sorted(found, key=lambda pair: (places[1][pair[1]], places[0][pair[0]]))
     notes = notes_on_pairs(asked, stored, pairs)
     if len(pairs) < count:
-        notes.append(_left_out(wiring, pairs, ends))
-    return Seen(graph, [found[pair] for pair in pairs], notes)
+        notes.append(_left_out_note(wiring, pairs, ends))
+    return GraphDiagnosis(graph, [found[pair] for pair in pairs], notes)
 
 
 def _diagnosed(
@@ -133,7 +141,7 @@ def _diagnosed(
     for pair in sorted(some):
         yield pair, asked.diagnose(*pair)
     for pair in islice(product(*ends), MOST_PAIRS):
-        if asked.visited > WORK:
+        if asked.visited > MOST_VISITED:
             break
         if pair not in some:
             yield pair, asked.diagnose(*pair)
@@ -150,7 +158,7 @@ def _some_pairs(
     return [(sources[source], targets[target]) for target, source in sorted(places)]
 
 
-def _left_out(
+def _left_out_note(
     wiring: Wiring, pairs: Sequence[tuple[Tensor, Tensor]], ends: Sequence[Sequence[Tensor]]
 ) -> Note:
     """That there are more pairs, with the ends that are in none of those asked about."""
@@ -198,10 +206,11 @@ def unread_outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
     return losses or found
 
 
-def _refuse_unknown(model: Model, texts: Sequence[str]) -> None:
+def _refuse_unknown_names(model: Model, texts: Sequence[str]) -> None:
     for text in texts:
         if all(tensor_named(graph.main, text) is None for graph in model.graphs):
             legal = [name for graph in model.graphs for name in graph.main.heads.names]
-            near = ", ".join(nearest_names(text.partition(":")[0], legal))
-            words = f"; nearest: {near}" if near else ""
-            raise ModelError(f"{model.path}: no tensor of the main graph is named {text!r}{words}")
+            raise ModelError(
+                f"{model.path}: no tensor of the main graph is named {text!r}"
+                f"{nearest_tensors(text, legal)}"
+            )

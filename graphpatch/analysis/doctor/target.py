@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from graphpatch.analysis.doctor.look import Finding
+from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from graphpatch import names
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import Differences
-from graphpatch.analysis.rule_words import Fault
+from graphpatch.analysis.rule_words import StructureFault
 from graphpatch.analysis.soundness.numbering import (
     GIVE_ON,
     SELECTS,
@@ -18,7 +18,7 @@ from graphpatch.analysis.soundness.numbering import (
     ValueNumbers,
     has_name,
     is_true,
-    place_of,
+    label_in_both,
     tensor_of,
 )
 from graphpatch.control_flow.op_types import NEXTS
@@ -28,7 +28,7 @@ from graphpatch.graph.graph import Graph
 OpValues = Mapping[str, Sequence[ValueNumber]]
 
 
-def differently_computed(one: Graph, other: Graph, differ: Differences) -> Iterator[Fault]:
+def differently_computed(one: Graph, other: Graph, differ: Differences) -> Iterator[StructureFault]:
     """The ops, in functions too, that compute something else; not those that merely read them.
 
     Whatever rules tell, or somebody forged, does not count: forward, the graphs are compared as
@@ -48,7 +48,7 @@ def _pairs_alike(other: Graph, differ: Differences) -> dict[str, set[str]]:
     for body, unlike in differ.items():
         there = other.counterpart(body)
         known = there.by_name if there is not None else ()
-        found[place_of(body)] = {
+        found[label_in_both(body)] = {
             name for name, n in body.by_name.items() if name in known and n not in unlike
         }
     return found
@@ -62,9 +62,9 @@ class _Pair:
     other: Body
     before: Numbering
     after: Numbering
-    found: list[Fault] = field(default_factory=list)
+    found: list[StructureFault] = field(default_factory=list)
 
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[StructureFault]:
         numbers = self.before.numbers
         given = {
             name: (numbers.of(("argument", place)), 0)
@@ -92,26 +92,26 @@ class _Pair:
         return list(wanted)
 
     def _tell(self, node: Node, values: Sequence[ValueNumber]) -> None:
-        was, now = self.one.node(node.name), _behind(node)
+        was, now = self.one.node(node.name), _op_given_on(node)
         changes = [one for one in differences(was, now) if not one.startswith(("attr _", "device"))]
         says = f"{was} computes something else than in the original"
         kinds = [one for one in changes if one.startswith(("op type", "attr", "value"))]
         why = (kinds or changes or [f"it passes on what {now} gives"])[0]
-        self.found.append(Fault("computed", self.one.label, node.name, f"{says}: {why}"))
+        self.found.append(StructureFault("computed", self.one.label, node.name, f"{says}: {why}"))
 
     def _turns(self, after: OpValues) -> None:
         """What the next turn of a loop reads, which was left out for the loop's sake."""
         for index, op in enumerate(self.one.heads.ops):
             name = self.one.heads.names[index]
             if op in NEXTS and name in self.other.by_name:
-                texts = [self.one.heads.inputs[index], _behind(self.other.node(name)).inputs]
+                texts = [self.one.heads.inputs[index], _op_given_on(self.other.node(name)).inputs]
                 left, right = (
                     [_value_read(values, text) for text in some if not text.startswith("^")]
                     for values, some in zip((self.values, after), texts, strict=True)
                 )
                 if left != right:
                     says = f"{op} {name!r} gives the next turn of its loop something else"
-                    self.found.append(Fault("computed", self.one.label, name, says))
+                    self.found.append(StructureFault("computed", self.one.label, name, says))
 
     def _returned(self, after: OpValues) -> None:
         for output, text in self.one.ret.items():
@@ -120,7 +120,7 @@ class _Pair:
                 self.one, self.values, text
             ):
                 says = f"function {self.one.label!r} returns something else as {output!r}"
-                self.found.append(Fault("computed", self.one.label, output, says))
+                self.found.append(StructureFault("computed", self.one.label, output, says))
 
 
 def _value_read(values: OpValues, text: str) -> ValueNumber:
@@ -129,10 +129,10 @@ def _value_read(values: OpValues, text: str) -> ValueNumber:
     return found[tensor.index] if tensor.index < len(found) else (-1, tensor.index)
 
 
-def _behind(node: Node) -> Node:
+def _op_given_on(node: Node) -> Node:
     """The op whose values a node gives on, which a rule put in its place."""
     for _ in range(len(node.body)):
-        text = _given_on(node)
+        text = _tensor_given_on(node)
         found = node.body.producer(text) if text else None
         if found is None:
             break
@@ -140,7 +140,7 @@ def _behind(node: Node) -> Node:
     return node
 
 
-def _given_on(node: Node) -> str:
+def _tensor_given_on(node: Node) -> str:
     """What an op gives on, where it is one that carries a gradient."""
     inputs = node.data_inputs
     if not inputs:
@@ -158,7 +158,7 @@ def _stands_for(other: Body, one: Body) -> dict[str, str]:
     for name, index in other.by_name.items():
         node = Node(other, index)
         if name in one.by_name and has_name(one.node(name)) and not has_name(node):
-            moved = _behind(node)
+            moved = _op_given_on(node)
             if moved.name not in one.by_name and has_name(moved):
                 found[moved.name] = name
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch import names
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import FormulaError, ModelError
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.formula import Formula
@@ -21,7 +21,7 @@ from graphpatch.opdefs import tensor_index
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinGradient:
     """What flows back where a Select gives on an op: `reads` are x0, x1, ...
 
     Either `computed` has the gradients of these, or TensorFlow differentiates `counts_as`, a
@@ -35,14 +35,16 @@ class Joined:
 
 def joined_gradient(
     node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: FileRules
-) -> Joined:
+) -> JoinGradient:
     """What the rule of a Select says that flows back. Raises ModelError where it cannot be told."""
     if kind == "straight_through":
-        return _passed(reads_of(node) or tuple(moved.data_inputs), input_of(patch[kind]))
+        return _straight_through_gradient(
+            reads_of(node) or tuple(moved.data_inputs), input_of(patch[kind])
+        )
     if kind == "backward_as":
         if rules.overlap(node.body):
             raise ModelError("backward_as cloned what carries the gradient of another rule")
-        return _passed((gradient_target(node),), 0)
+        return _straight_through_gradient((gradient_target(node),), 0)
     try:
         formula = Formula.parse(patch[kind])
     except FormulaError as error:
@@ -53,7 +55,7 @@ def joined_gradient(
             "the file does not tell what the match reads, as graphpatch before 0.2 wrote it; "
             "patch the original again"
         )
-    return Joined(told or tuple(moved.data_inputs), None, formula)
+    return JoinGradient(told or tuple(moved.data_inputs), None, formula)
 
 
 class FileRules(dict[str, Any]):
@@ -102,13 +104,13 @@ def input_of(given: Any) -> int:
     return int(given.get("input", 0)) if isinstance(given, Mapping) else 0
 
 
-def _passed(reads: tuple[str, ...], place: int) -> Joined:
+def _straight_through_gradient(reads: tuple[str, ...], place: int) -> JoinGradient:
     """Dy for the one input, summed to its shape where that was repeated; nothing for others."""
-    texts = passed(len(reads), place, f"sum_like(dy, x{place})")
-    return Joined(reads, InlineFormula(Formula.parse(texts)))
+    texts = formulas_passing(len(reads), place, f"sum_like(dy, x{place})")
+    return JoinGradient(reads, InlineFormula(Formula.parse(texts)))
 
 
-def passed(inputs: int, place: int, text: str) -> list[str | None]:
+def formulas_passing(inputs: int, place: int, text: str) -> list[str | None]:
     """The formula of an op that passes dy to one of its inputs alone, as this text says."""
     return [text if n == place else None for n in range(inputs)]
 

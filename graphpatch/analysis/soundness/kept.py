@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphpatch.analysis.diff import differences_around
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import Differences
-from graphpatch.analysis.rule_words import Fault, at, own_name, patched_ops
+from graphpatch.analysis.rule_words import StructureFault, fault_at, own_name, patched_ops
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph import provenance
@@ -20,26 +20,30 @@ from graphpatch.table import short
 SIGNATURES = ("signature_def", "asset_file_def", "saver_def")
 
 
-def lost(one: Graph, other: Graph, differ: Differences) -> Iterator[Fault]:
+def name_faults(one: Graph, other: Graph, differ: Differences) -> Iterator[StructureFault]:
     """Names that consumers hold on to and that are gone, or stand for something else now."""
     for body in one.bodies:
         there = other.counterpart(body)
         if there is None:
-            yield Fault("function_lost", body.label, "", f"function {body.label!r} is gone")
+            yield StructureFault(
+                "function_lost", body.label, "", f"function {body.label!r} is gone"
+            )
         else:
             yield from _lost(body, there, differ[body])
 
 
-def _lost(one: Body, other: Body, differ: Mapping[int, int]) -> Iterator[Fault]:
+def _lost(one: Body, other: Body, differ: Mapping[int, int]) -> Iterator[StructureFault]:
     for name in one.by_name:
         if name not in other.by_name:
-            yield Fault("lost", one.label, name, f"{one.node(name)} is gone: no op has its name")
+            yield StructureFault(
+                "lost", one.label, name, f"{one.node(name)} is gone: no op has its name"
+            )
     for first, second in differ.items():
         left, right = Node(one, first), Node(other, second)
         before, after = _output_dtypes(left), _output_dtypes(right)
         if before is not None and after is not None and before != after:
             says = f"it gives {_dtypes_in_words(after)}, and gave {_dtypes_in_words(before)}"
-            yield Fault("outputs", one.label, left.name, f"{right}: {says}")
+            yield StructureFault("outputs", one.label, left.name, f"{right}: {says}")
         if left.op == right.op == "Const":
             yield from _weight(left, right)
 
@@ -55,22 +59,24 @@ def _dtypes_in_words(dtypes: list[str | None]) -> str:
     return ", ".join(map(str, dtypes)) or "nothing"
 
 
-def _weight(left: Node, right: Node) -> Iterator[Fault]:
+def _weight(left: Node, right: Node) -> Iterator[StructureFault]:
     """No rule may change a constant."""
     for change in differences(left, right):
         if change.startswith(("value", "attr value", "attr dtype")):
-            yield at("weight", right, change)
+            yield fault_at("weight", right, change)
 
 
-def signatures(one: Model, other: Model) -> Iterator[Fault]:
+def signature_faults(one: Model, other: Model) -> Iterator[StructureFault]:
     """What a consumer reads beside the graph, and finds changed."""
     if one.container is other.container:
         for text in differences_around(one, other):
             if text.startswith(SIGNATURES):
-                yield Fault("signature", "", text, f"{text} of the MetaGraphDef was changed")
+                yield StructureFault(
+                    "signature", "", text, f"{text} of the MetaGraphDef was changed"
+                )
 
 
-def gone(one: Graph, other: Graph) -> Iterator[Fault]:
+def lost_gradients(one: Graph, other: Graph) -> Iterator[StructureFault]:
     """Each rule of a patched graph of whose gradients some are not in the other graph.
 
     An optimiser that ran offline leaves such a graph. So it does where nodes still tell of a rule,
@@ -87,7 +93,7 @@ def gone(one: Graph, other: Graph) -> Iterator[Fault]:
                 f"the gradients of rule {rule!r} are gone at {len(lost)} of {len(ops)} ops "
                 f"({short(lost)}): patch last, after optimisers"
             )
-            yield Fault("gone", "", lost[0], says)
+            yield StructureFault("gone", "", lost[0], says)
 
 
 def _of_first(one: Graph, other: Graph) -> Iterator[tuple[str, str, bool]]:

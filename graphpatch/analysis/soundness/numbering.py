@@ -62,7 +62,7 @@ class Numbering:
         """What each op of a body gives; `known` settles what ops are called and count as."""
         found: dict[str, list[ValueNumber]] = {name: [value] for name, value in arguments.items()}
         if body not in self.orders:
-            self.orders[body] = list(in_order(body))
+            self.orders[body] = list(ops_in_order(body))
         for index in self.orders[body]:
             node = Node(body, index)
             values = self._values(node, found, known, depth)
@@ -116,7 +116,7 @@ class Numbering:
 
     def _attrs(self, node: Node) -> Hashable:
         """The attrs that say what an op computes; functions by their names."""
-        place = place_of(node.body)
+        place = label_in_both(node.body)
         if node.name in self.alike.get(place, ()):
             return place, node.name
         if node not in self.attrs:
@@ -142,7 +142,7 @@ class KnownOps:
         return self.settled(node, values)
 
 
-def place_of(body: Body) -> str:
+def label_in_both(body: Body) -> str:
     """What tells a body from others in both graphs: a function may be called as the main one is."""
     return "" if body.is_main else body.label
 
@@ -166,13 +166,13 @@ def tensor_of(body: Body, found: Mapping[str, Sequence[ValueNumber]], text: str)
     values = found.get(tensor.op, ())
     place = tensor.index
     if tensor.arg and tensor.op in body.by_name:
-        flat = _outputs(body.node(tensor.op))
+        flat = _output_names(body.node(tensor.op))
         there = [n for n, arg in enumerate(flat) if arg == (tensor.arg, tensor.index)]
         place = there[0] if there else len(values)
     return values[place] if place < len(values) else (-1, place)
 
 
-def _outputs(node: Node) -> list[tuple[str, int]]:
+def _output_names(node: Node) -> list[tuple[str, int]]:
     try:
         return [(arg.name, arg.index) for arg in node.outputs or ()]
     except ModelError:
@@ -209,7 +209,7 @@ def is_true(body: Body, text: str) -> bool:
     return all(value.tensor.bool_val) and b"\0" not in value.tensor.tensor_content
 
 
-def in_order(body: Body) -> Iterable[int]:
+def ops_in_order(body: Body) -> Iterable[int]:
     """The ops, each behind those it reads and waits for; the way back of a loop does not count."""
     heads, there = body.heads, body.by_name
     reads = [

@@ -9,7 +9,7 @@ from functools import cached_property
 from graphpatch.analysis.doctor.diagnosis import Doctor
 from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.differentiation.bodies import Bodies
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.formats import Model
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.taped import PASS
@@ -54,7 +54,7 @@ def overrides(graph: ModelGraph) -> Iterator[Override]:
 
 
 @dataclass(eq=False)
-class Reasons:
+class UnfiredReasons:
     """Asked of overrides that did not fire, with the pairs whose gradients were taken."""
 
     model: Model

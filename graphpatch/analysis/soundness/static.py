@@ -7,30 +7,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.analysis.pairs import unlike_by_name
-from graphpatch.analysis.rule_words import Fault, apart
-from graphpatch.analysis.soundness.clean import clean
+from graphpatch.analysis.rule_words import StructureFault, split_new_faults
 from graphpatch.analysis.soundness.computed import differently_computed
-from graphpatch.analysis.soundness.kept import gone, lost, signatures
-from graphpatch.analysis.soundness.structure import structure
-from graphpatch.analysis.soundness.undone import swapped, untold
+from graphpatch.analysis.soundness.kept import lost_gradients, name_faults, signature_faults
+from graphpatch.analysis.soundness.path_clones import clone_faults
+from graphpatch.analysis.soundness.structure import structure_faults
+from graphpatch.analysis.soundness.undone import swapped_faults, untold_faults
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class StaticCheck:
     """Of one graph: `broken` is what makes it no graph, `changed` what it must keep and does not.
 
     `before` are faults that its original has too.
     """
 
-    broken: Sequence[Fault]
-    changed: Sequence[Fault]
-    before: Sequence[Fault]
+    broken: Sequence[StructureFault]
+    changed: Sequence[StructureFault]
+    before: Sequence[StructureFault]
 
     @property
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[StructureFault]:
         """All that is wrong, and was not before."""
         return [*self.broken, *self.changed]
 
@@ -42,24 +42,24 @@ class Sound:
         }
 
 
-def static(one: Graph, other: Graph) -> Sound:
+def static_check(one: Graph, other: Graph) -> StaticCheck:
     """What is wrong with a patched graph that was right with its original."""
-    found = apart(structure(one), structure(other))
+    found = split_new_faults(structure_faults(one), structure_faults(other))
     differ = unlike_by_name(one, other)
-    changed = [*gone(one, other), *lost(one, other, differ)]
+    changed = [*lost_gradients(one, other), *name_faults(one, other, differ)]
     if not found["new"]:
         # Of one op once: what it computes says more than that its NodeDef is another.
         computes = list(differently_computed(one, other, differ))
         told = {(fault.body, fault.op) for fault in (*changed, *computes)}
-        left = untold(one, other, differ)
+        left = untold_faults(one, other, differ)
         rest = (fault for fault in left if (fault.body, fault.op) not in told)
-        changed += [*computes, *rest, *clean(other)]
-    return Sound(found["new"], changed, found["too"])
+        changed += [*computes, *rest, *clone_faults(other)]
+    return StaticCheck(found["new"], changed, found["too"])
 
 
-def faults_around(one: Model, other: Model) -> list[Fault]:
+def faults_around(one: Model, other: Model) -> list[StructureFault]:
     """What is wrong beside the graphs."""
-    return [*swapped(one, other), *signatures(one, other)]
+    return [*swapped_faults(one, other), *signature_faults(one, other)]
 
 
 def as_written(model: Model) -> Model:

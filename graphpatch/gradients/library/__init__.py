@@ -35,7 +35,7 @@ LIBRARY: Mapping[str, Entry] = MappingProxyType(
     {entry.name: entry for table in TABLES for entry in table}
 )
 
-NEAREST = 3  # names that an error tells
+NEAREST_GRADIENTS = 3  # names that an error tells
 
 
 def library_entry(name: str, op_type: str | None = None) -> Entry:
@@ -52,12 +52,13 @@ def library_entry(name: str, op_type: str | None = None) -> Entry:
 def alike(name: str, legal: Iterable[str]) -> str:
     """The names nearest to one, or that share words with it, and where all are listed."""
     found = nearest(name, legal) or sorted(
-        (one for one in LIBRARY if _shared(name, one)), key=lambda one: -_shared(name, one)
+        (one for one in LIBRARY if _shared_letters(name, one)),
+        key=lambda one: -_shared_letters(name, one),
     )
-    near = f"nearest: {', '.join(found[:NEAREST])}; " if found else ""
+    near = f"nearest: {', '.join(found[:NEAREST_GRADIENTS])}; " if found else ""
     return f"; {near}`graphpatch gradients` lists all"
 
 
-def _shared(name: str, other: str) -> int:
+def _shared_letters(name: str, other: str) -> int:
     """How many letters the words have that two names share: `max_pool` and `maxpool` all."""
     return sum(len(word) for word in other.split("_") if len(word) > 2 and word in name.lower())

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from graphpatch.gradients.library import papers
 from graphpatch.gradients.library.entry import Entry
 
-_GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
 _DECONV = "Zeiler and Fergus, Visualizing and Understanding Convolutional Networks, 2014"
 _LUCID = "lucid, redirected_relu_grad.py, 2018 (Olah, Mordvintsev and Schubert, 2017)"
 
@@ -49,7 +49,13 @@ _FAMILY = {
 
 def _guided(name: str, text: str, op_type: str) -> Entry:
     return Entry(
-        name, text, _GUIDED_PURPOSE, _GUIDED_AVOID, _GUIDED, ops=(op_type,), reach=_BEYOND_RELU
+        name,
+        text,
+        _GUIDED_PURPOSE,
+        _GUIDED_AVOID,
+        papers.GUIDED_BACKPROP,
+        ops=(op_type,),
+        reach=_BEYOND_RELU,
     )
 
 
@@ -79,7 +85,7 @@ ACTIVATION_GRADIENTS = (
         "where(x > 0 and dy > 0, dy, 0)",
         _GUIDED_PURPOSE,
         _GUIDED_AVOID,
-        _GUIDED,
+        papers.GUIDED_BACKPROP,
         ops=("Relu",),
         by_op_type=_FAMILY,
     ),

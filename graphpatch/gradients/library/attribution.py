@@ -9,18 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from graphpatch.gradients.library import papers
 from graphpatch.gradients.library.entry import Entry, Parameter
 from graphpatch.gradients.library.relevance import BATCH_NORMS, LINEAR_OPS
 
-_ANCONA = (
-    "Bach et al., On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise"
-    " Relevance Propagation, 2015; as a gradient: Ancona et al., Towards better understanding of"
-    " gradient-based attribution methods, 2018"
-)
-_DEEPLIFT = (
-    "Shrikumar, Greenside and Kundaje, Learning Important Features Through Propagating Activation"
-    " Differences, 2017; as a gradient: Ancona et al., 2018"
-)
 _DEEPLIFT_REACH = (
     "a number is the reference of all units; a tensor has one for each unit, as `graphpatch"
     " references` measures them on a reference input; deeplift_batch takes them from the batch"
@@ -40,7 +32,7 @@ def _rescale(
         f"where({near}, {quotient}, {derivative})",
         purpose="DeepLIFT's rescale rule: the slope from the reference to x, not the slope at x",
         avoid="units have different inputs on the reference image: give a tensor",
-        source=_DEEPLIFT,
+        source=f"{papers.DEEPLIFT}; as a gradient: Ancona et al., 2018",
         parameters=(
             Parameter(
                 "reference", "the input of each unit on the reference image", 0.0, is_tensor=True
@@ -64,7 +56,7 @@ ATTRIBUTION = (
         "dy * (y / where(x < 0, x - epsilon, x + epsilon))",
         purpose="layer-wise relevance propagation by the epsilon rule, through an activation",
         avoid="the activation is not 0 at 0 (Sigmoid, Softplus): relevance would come from nothing",
-        source=_ANCONA,
+        source=f"{papers.LRP}; as a gradient: {papers.ANCONA}",
         parameters=(
             Parameter(
                 "epsilon",

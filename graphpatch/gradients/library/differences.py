@@ -7,14 +7,11 @@ with the difference of the two inputs is the attribution.
 
 from __future__ import annotations
 
+from graphpatch.gradients.library import papers
 from graphpatch.gradients.library.entry import Entry, Parameter
 
 _RESCALE = ("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "Sigmoid", "Tanh")
 
-_DEEPLIFT = (
-    "Shrikumar, Greenside and Kundaje, Learning Important Features Through Propagating Activation"
-    " Differences, 2017"
-)
 _SHAP = "Lundberg and Lee, A Unified Approach to Interpreting Model Predictions, 2017; shap,"
 _TWICE = "the batch is not examples followed by as many references: deeplift_rescale fits then"
 
@@ -32,7 +29,7 @@ def _minus(tensor: str, name: str) -> str:
     return f"let {name}h = {both}; let {name} = concat({name}h, {name}h); "
 
 
-def _pair(name: str, tensor: str) -> str:
+def _let_halves(name: str, tensor: str) -> str:
     """`let`: both halves, each for both."""
     return "".join(
         f"let {name}{n} = concat(split({tensor}, 2, {n}), split({tensor}, 2, {n})); "
@@ -43,8 +40,8 @@ def _pair(name: str, tensor: str) -> str:
 _SOFTMAX = (
     "let m = max(x, axes=-1, keepdims=true); let c = x - m; let e = exp(c);"
     " let s = sum(e, axes=-1, keepdims=true); "
-    + _pair("e", "e")
-    + _pair("s", "s")
+    + _let_halves("e", "e")
+    + _let_halves("s", "s")
     + _minus("x", "a")
     + _minus("c", "b")
     + "let f = where(abs(e0 - e1) < tolerance, dy / s, dy * (0.5 *"
@@ -90,7 +87,7 @@ def _reveal_cancel(name: str, layer: str, product: str, back: str) -> Entry:
         purpose=f"DeepLIFT's RevealCancel rule of a layer, as one op: `{layer} -> BiasAdd ->"
         ' Relu` with "on": "match"',
         avoid=f"{_TWICE}; the MatMul has transpose_a or transpose_b",
-        source=_DEEPLIFT,
+        source=papers.DEEPLIFT,
         parameters=(TOLERANCE,),
         elementwise=False,
         reach="only for Relu: for other activations DeepLIFT's authors use the rescale rule",
@@ -121,7 +118,7 @@ DIFFERENCES = (
         _minus("x", "a") + _minus("y", "b") + "where(abs(a) > tolerance, dy * (b / a), own(dy))",
         purpose="DeepLIFT's rescale rule, with the references in the second half of the batch",
         avoid=_TWICE,
-        source=_DEEPLIFT,
+        source=papers.DEEPLIFT,
         parameters=(TOLERANCE,),
         ops=_RESCALE,
         by_op_type={"MaxPool": "shap_max_pool_batch", "Softmax": "shap_softmax_batch"},

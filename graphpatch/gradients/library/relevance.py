@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from graphpatch.gradients.library import papers
 from graphpatch.gradients.library.entry import Entry, Parameter
 
 _PURPOSE = "the op's own gradient as a formula: a start for your own"
-_AVOID = "you do not change it: TensorFlow's own gradient is faster"
+_SAME_AS_TENSORFLOW = "you do not change it: TensorFlow's own gradient is faster"
 
 
 def _matmul_gradients(name: str, a: str, b: str, *ops: str) -> Entry:
@@ -38,7 +39,7 @@ def _matmul_gradients(name: str, a: str, b: str, *ops: str) -> Entry:
     )
     source = "Giles, Collected Matrix Derivative Results for Algorithmic Differentiation, 2008"
     texts = (of_first, of_second)
-    return Entry(name, texts, _PURPOSE, _AVOID, source, ops=ops, elementwise=False)
+    return Entry(name, texts, _PURPOSE, _SAME_AS_TENSORFLOW, source, ops=ops, elementwise=False)
 
 
 PRODUCT_GRADIENTS = (
@@ -46,7 +47,7 @@ PRODUCT_GRADIENTS = (
         "mul",
         ("dy * x1", "dy * x0"),
         _PURPOSE,
-        _AVOID,
+        _SAME_AS_TENSORFLOW,
         "product rule",
         ops=("Mul",),
         elementwise=False,
@@ -59,10 +60,6 @@ PRODUCT_GRADIENTS = (
 LINEAR_OPS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative")
 BATCH_NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 
-BACH = (
-    "Bach et al., On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise"
-    " Relevance Propagation, 2015"
-)
 MONTAVON = "Montavon et al., Layer-Wise Relevance Propagation: An Overview, 2019"
 DEEP_TAYLOR = "Montavon et al., Explaining NonLinear Classification Decisions with Deep Taylor"
 BASTINGS = "Bach et al., Controlling Explanatory Heatmap Resolution and Semantics, 2016"
@@ -136,7 +133,7 @@ RELEVANCE = (
         (STABLE, None),
         purpose=_EPSILON_PURPOSE,
         avoid=_EPSILON_AVOID,
-        source=BACH,
+        source=papers.LRP,
         parameters=(EPSILON,),
         ops=(*LINEAR_OPS, "BiasAdd", "Mean", "Sum"),
         elementwise=False,
@@ -147,7 +144,7 @@ RELEVANCE = (
         STABLE,
         purpose=_EPSILON_PURPOSE,
         avoid=_EPSILON_AVOID,
-        source=BACH,
+        source=papers.LRP,
         parameters=(EPSILON,),
         ops=("AvgPool",),
         elementwise=False,
@@ -158,7 +155,7 @@ RELEVANCE = (
         (STABLE, None, None, None, None),
         purpose=_EPSILON_PURPOSE,
         avoid=_EPSILON_AVOID,
-        source=BACH,
+        source=papers.LRP,
         parameters=(EPSILON,),
         ops=BATCH_NORMS,
         elementwise=False,
@@ -169,7 +166,7 @@ RELEVANCE = (
         _POSITIVE + _PLUS,
         "LRP's z-plus rule (alpha 1, beta 0): only positive contributions get relevance",
         "a whole layer has no positive contribution",
-        f"{BACH}; {DEEP_TAYLOR}",
+        f"{papers.LRP}; {DEEP_TAYLOR}",
         by_op_type=_BY_POOL,
     ),
     Entry(
@@ -177,7 +174,7 @@ RELEVANCE = (
         "let z = forward(relu(x)); where(x > 0, own(where(z > 0, dy * (y / z), 0)), 0)",
         purpose="LRP's z-plus rule through a mean: only positive inputs get relevance",
         avoid="negative inputs matter: they get nothing",
-        source=BACH,
+        source=papers.LRP,
         ops=("AvgPool",),
         elementwise=False,
     ),
@@ -186,7 +183,7 @@ RELEVANCE = (
         f"{_POSITIVE}{_NEGATIVE}alpha * {_PLUS} - beta * {_MINUS}",
         _WEIGHED,
         "beta is 0: lrp_zplus does half the work",
-        BACH,
+        papers.LRP,
         _ALPHA_BETA,
         _ALPHA_IS_ONE_MORE,
         {"AvgPool": "lrp_alpha_beta_pool"},
@@ -198,7 +195,7 @@ RELEVANCE = (
         " alpha * where(x > 0, own(s), 0) - beta * where(x < 0, own(t), 0)",
         purpose=_WEIGHED,
         avoid="inputs are never below 0: lrp_zplus is the rule then",
-        source=BACH,
+        source=papers.LRP,
         parameters=_ALPHA_BETA,
         ops=("AvgPool",),
         elementwise=False,

@@ -6,7 +6,9 @@ from graphpatch.gradients.library.entry import Entry, Parameter
 
 _SPIKINGJELLY = "spikingjelly, surrogate.py"
 _SNNTORCH = "snntorch, surrogate.py"
-_AVOID = "the op also steps elsewhere than at 0, as Round and Floor do: use straight_through"
+_STEPS_ELSEWHERE = (
+    "the op also steps elsewhere than at 0, as Round and Floor do: use straight_through"
+)
 
 
 def _spike(
@@ -18,7 +20,7 @@ def _spike(
         name,
         f"{lets}{semicolon}dy * ({value})",
         purpose=purpose,
-        avoid=_AVOID,
+        avoid=_STEPS_ELSEWHERE,
         source=source,
         parameters=tuple(Parameter(*one) for one in parameters),
         ops=("Sign",),

@@ -9,7 +9,7 @@ from graphpatch.gradients.library.entry import Entry, Parameter
 
 _STEPS = ("Sign", "Round", "Rint", "Floor", "Ceil")
 
-_SLOPE = "slope > 0 and is_finite(slope)"
+_VALID_SLOPE = "slope > 0 and is_finite(slope)"
 _AT_ZERO = "the op also steps elsewhere than at 0, as Round and Floor do: use straight_through"
 
 STEPS = (
@@ -39,7 +39,9 @@ STEPS = (
         avoid=_AT_ZERO,
         source="Neftci, Mostafa and Zenke, Surrogate Gradient Learning in Spiking Neural"
         " Networks, 2019",
-        parameters=(Parameter("slope", "the steepness; at 0 dx is slope / 4 * dy", 1.0, _SLOPE),),
+        parameters=(
+            Parameter("slope", "the steepness; at 0 dx is slope / 4 * dy", 1.0, _VALID_SLOPE),
+        ),
         ops=("Sign",),
         whole=True,
     ),
@@ -50,7 +52,9 @@ STEPS = (
         avoid=_AT_ZERO,
         source="Fang et al., Incorporating Learnable Membrane Time Constant to Enhance Learning"
         " of Spiking Neural Networks, 2021",
-        parameters=(Parameter("slope", "the steepness; at 0 dx is slope / 2 * dy", 2.0, _SLOPE),),
+        parameters=(
+            Parameter("slope", "the steepness; at 0 dx is slope / 2 * dy", 2.0, _VALID_SLOPE),
+        ),
         ops=("Sign",),
         whole=True,
     ),
@@ -60,7 +64,7 @@ STEPS = (
         purpose="the step counts as x / (1 + slope * abs(x)), which needs no exp",
         avoid=_AT_ZERO,
         source="Zenke and Ganguli, SuperSpike, 2018",
-        parameters=(Parameter("slope", "how fast it falls; at 0 dx is dy", 1.0, _SLOPE),),
+        parameters=(Parameter("slope", "how fast it falls; at 0 dx is dy", 1.0, _VALID_SLOPE),),
         ops=("Sign",),
         whole=True,
     ),

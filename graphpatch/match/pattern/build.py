@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from graphpatch.arguments import wrong
+from graphpatch.arguments import wrong_argument
 from graphpatch.errors import PatternError, did_you_mean
 from graphpatch.match.pattern.check import check_pattern
 from graphpatch.match.pattern.syntax import parse_pattern
@@ -41,7 +41,7 @@ def pattern(
         2
     """
     if not isinstance(text, str):
-        raise wrong("text", 'the text of a pattern, such as "c:Conv2D -> a:Relu"', text)
+        raise wrong_argument("text", 'the text of a pattern, such as "c:Conv2D -> a:Relu"', text)
     found = parse_pattern(text)
     nodes = dict(found.nodes)
     for name, more in ops.items():

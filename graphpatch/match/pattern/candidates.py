@@ -86,11 +86,13 @@ def candidates(body: Body, match: Match, conditions: Mapping[str, Condition]) ->
     Op types and plain names are looked up, the other conditions are tried on what is left.
     """
     types = None if match.op is None else of_types(body, texts(match.op))
-    names, means = _by_name(match.name)
+    names, means = _literal_or_glob(match.name)
     return Candidates(body, types, names, means, conditions)
 
 
-def _by_name(wanted: str | Sequence[str] | None) -> tuple[frozenset[str] | None, glob.Means | None]:
+def _literal_or_glob(
+    wanted: str | Sequence[str] | None,
+) -> tuple[frozenset[str] | None, glob.Means | None]:
     """The names that a match writes out; or, where there are globs among them, what they mean."""
     if wanted is None:
         return None, None

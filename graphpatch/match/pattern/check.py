@@ -36,7 +36,9 @@ def _check_names(pattern: Pattern, where: FaultPlace) -> None:
     for number, edge in enumerate(pattern.edges):
         for name in (edge.source, edge.target):
             if name not in every:
-                raise where.edge(number, f"no node is called {name!r}{_legal(name, every)}")
+                raise where.edge(
+                    number, f"no node is called {name!r}{_nearest_or_legal(name, every)}"
+                )
     closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
     lists = {"optional": pattern.optional, "absent": pattern.absent, "closed": closed}
     for key, named in lists.items():
@@ -44,14 +46,14 @@ def _check_names(pattern: Pattern, where: FaultPlace) -> None:
             if name in pattern.tensors:
                 raise where.node(name, f"_ is a tensor from outside: it cannot be {key}")
             if name not in ops:
-                raise where.key(key, f"no node is called {name!r}{_legal(name, ops)}")
+                raise where.key(key, f"no node is called {name!r}{_nearest_or_legal(name, ops)}")
 
 
-def _legal(name: str, every: list[str]) -> str:
+def _nearest_or_legal(name: str, every: list[str]) -> str:
     return did_you_mean(name, every) or f"; legal: {', '.join(every) or 'there is none'}"
 
 
-def _ops(pattern: Pattern, where: FaultPlace) -> None:
+def _check_ops(pattern: Pattern, where: FaultPlace) -> None:
     """Some op must be there."""
     every = [*pattern.nodes, *pattern.tensors]
     if len(every) > MOST_OPS:
@@ -121,7 +123,7 @@ def _cycle(pattern: Pattern, where: FaultPlace) -> None:
         raise where.edge(number, f"a cycle: {' -> '.join(around)}") from None
 
 
-def _connected(pattern: Pattern, where: FaultPlace) -> None:
+def _refuse_islands(pattern: Pattern, where: FaultPlace) -> None:
     """All is linked with all; also where optional ops are missing."""
     islands = linked_groups(pattern)
     if len(islands) > 1:
@@ -142,10 +144,10 @@ def _slots(pattern: Pattern, where: FaultPlace) -> None:
     entered: set[tuple[str, int]] = set()
     for number, edge in enumerate(pattern.edges):
         link = edge.link
-        missing = _missing(pattern.nodes[edge.target], link.input, "input")
+        missing = _no_such_slot(pattern.nodes[edge.target], link.input, "input")
         if missing:
             raise where.edge(number, missing, "input")
-        missing = _missing(pattern.nodes.get(edge.source, Match()), link.output, "output")
+        missing = _no_such_slot(pattern.nodes.get(edge.source, Match()), link.output, "output")
         if missing:
             raise where.edge(number, missing, "output")
         if link.input is None or not {edge.source, edge.target}.isdisjoint(pattern.absent):
@@ -157,14 +159,14 @@ def _slots(pattern: Pattern, where: FaultPlace) -> None:
         entered.add(enters)
 
 
-def _missing(match: Match, slot: int | None, part: EdgePart) -> str:
+def _no_such_slot(match: Match, slot: int | None, part: EdgePart) -> str:
     """That an op type has no such slot, and which it has; nothing where it has."""
     for op in texts(match.op or ()):
         known = None if glob.is_glob(op) else opdefs.lookup(op)
         if known is None or slot is None or _is_of_tests(known):
             continue
         args = known.inputs if part == "input" else known.outputs
-        is_open = any(arg.number_attr or arg.type_list_attr for arg in args)
+        is_open = any(arg.is_list for arg in args)
         if not is_open and slot >= len(args):
             legal = ", ".join(f"{place} ({arg.name})" for place, arg in enumerate(args)) or "none"
             return f"{op} has no {part} {slot}; it has {legal}"
@@ -180,5 +182,5 @@ def _is_of_tests(known: opdefs.OpDef) -> bool:
 
 
 CHECKS: tuple[Callable[[Pattern, FaultPlace], None], ...] = (
-    _check_names, _ops, _edges, _check_runs, _absent, _cycle, _connected, _slots,
+    _check_names, _check_ops, _edges, _check_runs, _absent, _cycle, _refuse_islands, _slots,
 )  # fmt: skip

@@ -11,9 +11,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from graphpatch.graph.body import Body
-from graphpatch.match.pattern.plan import LinkEnd, Plan, PlanStep
-from graphpatch.match.pattern.support import LinksByEnds, Neighbourhood, Supported, supported
-from graphpatch.match.pattern.wiring import Vertex
+from graphpatch.match.pattern.links import Vertex
+from graphpatch.match.pattern.search_plan import LinkEnd, Plan, PlanStep
+from graphpatch.match.pattern.support import LinkedVertices, LinksByEnds, Neighbourhood, supported
 from graphpatch.match.spec import Pattern
 from graphpatch.names import TensorName
 
@@ -74,8 +74,8 @@ class Decider:
 
     def _bind(self, at: int, step: PlanStep) -> _Bind:
         """A step with what is asked of the vertex, given those that were bound before."""
-        ways = sorted(step.ways, key=lambda way: way.other)
-        groups = [(other, tuple(same)) for other, same in groupby(ways, key=lambda way: way.other)]
+        ends = sorted(step.ends, key=lambda end: end.other)
+        groups = [(other, tuple(same)) for other, same in groupby(ends, key=lambda end: end.other)]
         earlier = [two for one, two in self.before if one == step.node]
         later = [one for one, two in self.before if two == step.node]
         return _Bind(at, step.node, step.node < self.op_count, groups, earlier, later)
@@ -98,7 +98,7 @@ class _Bind(NamedTuple):
 
 
 class _Join(NamedTuple):
-    left: Supported
+    left: LinkedVertices
     links: LinksByEnds
     binds: list[_Bind]
     body: Body
@@ -125,22 +125,22 @@ class _Join(NamedTuple):
 
     def _near(self, bind: _Bind, bound: dict[int, Vertex]) -> Sequence[Vertex]:
         """What the link that leads to fewest leads to."""
-        ways = (way for _, ways in bind.links for way in ways)
+        ends = (end for _, ends in bind.links for end in ends)
         after, before = self.left.after, self.left.before
         return min(
             (
-                (after if way.forward else before)[way.edge].get(bound[way.other], ())
-                for way in ways
+                (after if end.forward else before)[end.edge].get(bound[end.other], ())
+                for end in ends
             ),
             key=len,
         )
 
     def _linked(self, bind: _Bind, bound: dict[int, Vertex], vertex: Vertex) -> bool:
         """Whether each edge to what is bound can be a link of its own."""
-        for other, ways in bind.links:
-            ends = (bound[other], vertex) if ways[0].forward else (vertex, bound[other])
-            links = self.links.get(ends)
-            if links is None or not _assigned([1 << w.edge for w in ways], [*links.values()]):
+        for other, ends in bind.links:
+            pair = (bound[other], vertex) if ends[0].forward else (vertex, bound[other])
+            links = self.links.get(pair)
+            if links is None or not _assigned([1 << e.edge for e in ends], [*links.values()]):
                 return False
         return True
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.match.pattern.columns import Links, links
-from graphpatch.match.pattern.plan import LinkEnd, PlanStep
+from graphpatch.match.pattern.search_plan import LinkEnd, PlanStep
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,7 @@ def all_bindings(walker: Walker) -> list[tuple[int, ...]] | None:
     import numpy as np
 
     found = links(body)
-    pairs = [_pairs(walker, found, number) for number in range(len(decider.edges))]
+    pairs = [_edge_pairs(walker, found, number) for number in range(len(decider.edges))]
     rows: Array = np.array([walker.candidates[plan.anchor].indices()], np.int64)
     nodes = [plan.anchor]
     for step in plan.steps:
@@ -49,7 +49,7 @@ def all_bindings(walker: Walker) -> list[tuple[int, ...]] | None:
     return list(zip(*rows.tolist(), strict=True))
 
 
-def _pairs(walker: Walker, found: Links, number: int) -> Array:
+def _edge_pairs(walker: Walker, found: Links, number: int) -> Array:
     """The links that an edge of the pattern can be: source and reader, each pair once."""
     import numpy as np
 
@@ -72,8 +72,8 @@ def _with_node(
     """The rows with one more op, by the links that lead to it; None where they are too many."""
     import numpy as np
 
-    first, *others = step.ways
-    ends = _from(first, pairs)
+    first, *others = step.ends
+    ends = _oriented(first, pairs)
     ends = ends[:, np.argsort(ends[0], kind="stable")]
     at = rows[nodes.index(first.other)]
     low, high = (np.searchsorted(ends[0], at, side) for side in ("left", "right"))
@@ -84,12 +84,12 @@ def _with_node(
     rows = np.repeat(rows, counts, axis=1)
     new = ends[1][np.repeat(low, counts) + within]
     kept = (rows != new).all(axis=0)
-    for way in others:
-        one, two = _from(way, pairs)
-        kept &= np.isin(rows[nodes.index(way.other)] * size + new, one * size + two)
+    for end in others:
+        one, two = _oriented(end, pairs)
+        kept &= np.isin(rows[nodes.index(end.other)] * size + new, one * size + two)
     return np.vstack([rows[:, kept], new[kept]])
 
 
-def _from(way: LinkEnd, pairs: Sequence[Array]) -> Array:
-    """The pairs of an edge, with that end first from which the way goes."""
-    return pairs[way.edge] if way.forward else pairs[way.edge][::-1]
+def _oriented(end: LinkEnd, pairs: Sequence[Array]) -> Array:
+    """The pairs of an edge, with that end first from which the link goes."""
+    return pairs[end.edge] if end.forward else pairs[end.edge][::-1]

@@ -8,9 +8,9 @@ from typing import Any
 
 from graphpatch.match.pattern.candidates import Candidates
 from graphpatch.match.pattern.decide import Decider
-from graphpatch.match.pattern.plan import LinkEnd, Plan, search_order
+from graphpatch.match.pattern.links import WHOLE_RUN, LinkWalker, Vertex, VertexInput
+from graphpatch.match.pattern.search_plan import LinkEnd, Plan, search_order
 from graphpatch.match.pattern.support import LinksByEnds, Neighbourhood
-from graphpatch.match.pattern.wiring import WHOLE_RUN, LinkWalker, Vertex, VertexInput
 from graphpatch.match.spec import Link
 
 
@@ -34,8 +34,8 @@ class Walker:
         links: LinksByEnds = {}
         for step in self.plan.steps:
             allowed: set[Vertex] | None = None
-            for way in step.ways:
-                allowed = self._follow(step.node, way, found[way.other], allowed, links)
+            for end in step.ends:
+                allowed = self._follow(step.node, end, found[end.other], allowed, links)
                 if not allowed:
                     return Neighbourhood(found, links, step)
             found[step.node] = allowed or set()
@@ -44,20 +44,20 @@ class Walker:
     def _follow(
         self,
         node: int,
-        way: LinkEnd,
+        end: LinkEnd,
         others: Iterable[Vertex],
         allowed: set[Vertex] | None,
         links: LinksByEnds,
     ) -> set[Vertex]:
-        """What a way leads to, of what is allowed so far; the links are written down."""
-        bit, kept, forward = 1 << way.edge, set[Vertex](), way.forward
+        """What a link leads to, of what is allowed so far; the links are written down."""
+        bit, kept, forward = 1 << end.edge, set[Vertex](), end.forward
         passes = self._passes(node) if allowed is None else allowed.__contains__
         for other in others:
-            for vertex, slot in self.uses(node, way, other):
+            for vertex, slot in self.uses(node, end, other):
                 if vertex in kept or passes(vertex):
                     kept.add(vertex)
                     ends = (other, vertex) if forward else (vertex, other)
-                    key = slot if slot >= 0 else WHOLE_RUN - way.edge
+                    key = slot if slot >= 0 else WHOLE_RUN - end.edge
                     between = links.get(ends)
                     if between is None:
                         links[ends] = {key: bit}
@@ -66,19 +66,19 @@ class Walker:
         return kept
 
     def _passes(self, node: int) -> Callable[[Any], bool]:
-        return self.candidates[node].passes if node < self.decider.op_count else _any_tensor
+        return self.candidates[node].passes if node < self.decider.op_count else lambda tensor: True
 
-    def uses(self, node: int, way: LinkEnd, other: Vertex) -> Iterable[VertexInput]:
-        """What a way leads to from one op or tensor, whatever it is."""
-        link, wiring = self.decider.edges[way.edge][2], self.wiring
-        if way.forward:
+    def uses(self, node: int, end: LinkEnd, other: Vertex) -> Iterable[VertexInput]:
+        """What a link leads to from one op or tensor, whatever it is."""
+        link, wiring = self.decider.edges[end.edge][2], self.wiring
+        if end.forward:
             if link.repeat:
                 return wiring.run_forward(other, link, self.candidates[node].passes)
             return wiring.forward(other, link)
         assert isinstance(other, int)
         is_tensor = node >= self.decider.op_count
         if link.repeat:
-            passes = self.candidates[way.other].passes
+            passes = self.candidates[end.other].passes
             return wiring.run_backward(other, link, passes, is_tensor)
         return wiring.tensors(other, link) if is_tensor else wiring.backward(other, link)
 
@@ -128,7 +128,3 @@ class Walker:
         ops = self.decider.op_count
         is_one = len(set(assigned[:ops])) == ops
         return [assigned] if is_one and self.decider.has_own_links(assigned, around.links) else []
-
-
-def _any_tensor(tensor: Vertex) -> bool:
-    return True

@@ -15,7 +15,7 @@ VertexOrder = tuple[str, ...]
 """The tensors that a match reads from outside: x0, x1, ..."""
 
 
-class Orders:
+class TensorOrders:
     """The orders in which matches read their tensors, of all matches in one body."""
 
     def __init__(self, bindings: Iterable[Binding]) -> None:
@@ -24,22 +24,22 @@ class Orders:
         for binding in bindings:
             orders = self._found.setdefault(binding.indices, {})
             orders[binding.inputs] = None
-            orders.update((other.inputs, None) for other in self._swapped(binding))
+            orders.update((other.inputs, None) for other in self._images(binding))
 
     def besides(self, binding: Binding) -> tuple[VertexOrder, ...]:
         """The other orders in which a pattern could lie on the ops of a match."""
         found = self._found[binding.indices]
         return tuple(order for order in found if order != binding.inputs)
 
-    def _swapped(self, binding: Binding) -> Iterator[Binding]:
+    def _images(self, binding: Binding) -> Iterator[Binding]:
         pattern = binding.pattern
         if id(pattern) not in self._swaps:
             self._swaps[id(pattern)] = pattern, list(symmetry(pattern).swaps)
         for swap in self._swaps[id(pattern)][1]:
-            yield _with(binding, swap)
+            yield _with_nodes_swapped(binding, swap)
 
 
-def _with(binding: Binding, swap: Mapping[str, str]) -> Binding:
+def _with_nodes_swapped(binding: Binding, swap: Mapping[str, str]) -> Binding:
     """The match with its nodes swapped: what a node lies on then is what its image lay on."""
     pattern = binding.pattern
     ops = dict(zip(pattern.present, binding.bound, strict=True))
@@ -52,14 +52,14 @@ def _with(binding: Binding, swap: Mapping[str, str]) -> Binding:
     )
 
 
-class Dropped(msgspec.Struct, frozen=True):
+class DroppedMatch(msgspec.Struct, frozen=True):
     """A match that does not count, and why."""
 
     binding: Binding
     reason: str
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptMatch(msgspec.Struct, frozen=True):
     """A match that counts, and the ops that it brings: those that no match before has.
 
     `orders` are, with `on` "match", the other orders in which it could read its tensors.
@@ -75,7 +75,9 @@ class Kept(msgspec.Struct, frozen=True):
         return Node(self.binding.body, self.binding.last)
 
 
-def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept], list[Dropped]]:
+def resolve(
+    bindings: Iterable[Binding], on: Sequence[str]
+) -> tuple[list[KeptMatch], list[DroppedMatch]]:
     """Which of the matches in one body count, so that every op is patched once.
 
     `on` names the ops that the patch goes to, all ops of a run; where it is empty it is the last
@@ -87,9 +89,9 @@ def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept],
     """
     whole = tuple(on) == (WHOLE,)
     bindings = list(bindings)
-    orders = Orders(bindings) if whole else None
-    kept: list[Kept] = []
-    dropped: list[Dropped] = []
+    orders = TensorOrders(bindings) if whole else None
+    kept: list[KeptMatch] = []
+    dropped: list[DroppedMatch] = []
     owners: dict[int, Binding] = {}
     seen: set[tuple[int, ...]] = set()
     for binding in sorted(bindings, key=_order_of):
@@ -98,11 +100,11 @@ def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept],
         new = tuple(index for index in wanted if index not in owners)
         if any(binding.body.heads.inputs[index] for index in taken) if whole else not new:
             if binding.indices not in seen:
-                dropped.append(Dropped(binding, _reason(binding, on, taken, owners)))
+                dropped.append(DroppedMatch(binding, _reason(binding, on, taken, owners)))
         else:
             nodes = wanted if whole else new
             others = orders.besides(binding) if orders is not None else ()
-            kept.append(Kept(binding, tuple(Node(binding.body, one) for one in nodes), others))
+            kept.append(KeptMatch(binding, tuple(Node(binding.body, one) for one in nodes), others))
             for index in new:
                 owners[index] = binding
         seen.add(binding.indices)

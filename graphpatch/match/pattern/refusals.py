@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from graphpatch.graph.body import Node
 from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.candidates import Candidates
-from graphpatch.match.pattern.wiring import LinkWalker, Vertex
+from graphpatch.match.pattern.links import LinkWalker, Vertex
 from graphpatch.match.spec import Edge, Link, Pattern
 from graphpatch.names import TensorName
 
@@ -22,7 +22,7 @@ def run(
 ) -> tuple[tuple[int, ...], str]:
     """All ops of the run that an edge leads to, its last one last; or why there is none.
 
-    They are those on every way there through such ops as are no others of the match. A way ends
+    They are those on every path there through such ops as are no others of the match. A path ends
     there: in a circle, it does not go round once more.
     """
     end, link = bound[edge.target], edge.link

@@ -18,10 +18,10 @@ from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.candidates import Candidates, candidates
 from graphpatch.match.pattern.decide import Decider
 from graphpatch.match.pattern.joins import all_bindings
+from graphpatch.match.pattern.links import LinkWalker, Vertex
 from graphpatch.match.pattern.neighbourhood import Walker
 from graphpatch.match.pattern.symmetry import Symmetry, symmetry
 from graphpatch.match.pattern.variants import variants
-from graphpatch.match.pattern.wiring import LinkWalker, Vertex
 from graphpatch.match.spec import Edge, Match, Pattern
 from graphpatch.names import TensorName
 
@@ -151,7 +151,7 @@ class Finder:
         done: list[tuple[Search, list[Binding]]] = []
         for search in self.searches(body):
             if search.can_match:
-                larger = _within(done, search)
+                larger = _matches_within(done, search)
                 mine: list[Binding] = []
                 done.append((search, mine))
                 for binding in search.bindings():
@@ -163,7 +163,7 @@ class Finder:
         return sorted(found, key=attrgetter("indices"))
 
 
-def _within(
+def _matches_within(
     done: list[tuple[Search, list[Binding]]], search: Search
 ) -> dict[frozenset[int], list[Binding]]:
     """The matches of larger variants, by the ops that they have for the nodes of this one."""

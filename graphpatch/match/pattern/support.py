@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from graphpatch.match.pattern.plan import PlanEdge, PlanStep
-from graphpatch.match.pattern.wiring import Vertex
+from graphpatch.match.pattern.links import Vertex
+from graphpatch.match.pattern.search_plan import PlanEdge, PlanStep
 
 LinksByEnds = dict[tuple[Vertex, Vertex], dict[int, int]]
 """Between two vertices: for each link, by its slot, the edges of the pattern that it can be, as
@@ -31,7 +31,7 @@ class Neighbourhood(NamedTuple):
     failed: PlanStep | None
 
 
-class Supported(NamedTuple):
+class LinkedVertices(NamedTuple):
     """The vertices that each node can be, and by edge what follows each and what comes before."""
 
     found: Mapping[int, set[Vertex]]
@@ -39,9 +39,9 @@ class Supported(NamedTuple):
     before: Sequence[NearVertices]
 
 
-def supported(around: Neighbourhood, edges: Sequence[PlanEdge]) -> Supported:
+def supported(around: Neighbourhood, edges: Sequence[PlanEdge]) -> LinkedVertices:
     """The neighbourhood without what lacks an edge: each vertex left has one for each edge."""
-    after, before = _near(around, edges)
+    after, before = _links_by_end(around, edges)
     found = {node: set(vertices) for node, vertices in around.found.items()}
     sides = [
         (e, source, after[e], before[e], target) for e, (source, target, _) in enumerate(edges)
@@ -63,10 +63,10 @@ def supported(around: Neighbourhood, edges: Sequence[PlanEdge]) -> Supported:
                 if not left[e, other][one] and one in found[other]:
                     found[other].remove(one)
                     gone.append((other, one))
-    return Supported(found, after, before)
+    return LinkedVertices(found, after, before)
 
 
-def _near(
+def _links_by_end(
     around: Neighbourhood, edges: Sequence[PlanEdge]
 ) -> tuple[list[dict[Vertex, list[Vertex]]], list[dict[Vertex, list[Vertex]]]]:
     after: list[dict[Vertex, list[Vertex]]] = [{} for _ in edges]

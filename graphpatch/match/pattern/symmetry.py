@@ -53,7 +53,7 @@ def symmetry(pattern: Pattern) -> Symmetry:
     no op of their own, and one order of them is as good as another.
     """
     names = [*pattern.present, *pattern.tensors]
-    kinds = _refined(pattern, _kinds(pattern))
+    kinds = _refined(pattern, _node_labels(pattern))
     before: list[tuple[str, str]] = []
     swaps: list[Swap] = []
     fixed: list[str] = []
@@ -68,7 +68,7 @@ def symmetry(pattern: Pattern) -> Symmetry:
     return Symmetry(before, swaps)
 
 
-def _kinds(pattern: Pattern) -> dict[str, bytes]:
+def _node_labels(pattern: Pattern) -> dict[str, bytes]:
     """What tells a node from others, apart from its edges."""
     closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
     kinds = dict.fromkeys(pattern.tensors, b"tensor")

@@ -37,27 +37,27 @@ from graphpatch.tokens import Token
 
 def parse_pattern(text: str) -> Pattern:
     """The pattern that a text means. Raises PatternError, which points at the column."""
-    parser = _parsed(text)
+    parser = _parse_text(text)
     pattern = parser.built()
     check_pattern(pattern, InText(text, parser.columns, parser.edge_columns))
     return pattern
 
 
-def _parsed(text: str) -> _Parser:
+def _parse_text(text: str) -> _PatternParser:
     tokens = tokenize(text)
     captures = {
         first.text
         for first, colon, after in zip(tokens, tokens[1:], tokens[2:], strict=False)
         if first.kind == after.kind == "word" and colon.text == ":"
     }
-    parser = _Parser(text, tokens, captures)
+    parser = _PatternParser(text, tokens, captures)
     parser.read()
     return parser
 
 
 def repeated(text: str) -> list[str]:
     """The op types that a pattern writes in several chains without a name: each time another op."""
-    parser = _parsed(text)
+    parser = _parse_text(text)
     return [op for op, chains in parser.unnamed.items() if len(chains) > 1 and op != "*"]
 
 
@@ -70,7 +70,7 @@ class _Mention(msgspec.Struct):
     output: Token | None = None
 
 
-class _Parser(msgspec.Struct):
+class _PatternParser(msgspec.Struct):
     text: str
     tokens: list[Token]
     captures: set[str]

@@ -10,7 +10,7 @@ import msgspec
 
 from graphpatch.errors import PatternError
 from graphpatch.shown import pointed
-from graphpatch.tokens import LONGEST_NUMBER, LONGEST_TEXT, Token, tokens_of
+from graphpatch.tokens import Language, Token
 
 EdgePart = Literal["", "input", "output"]
 
@@ -83,7 +83,7 @@ _TOKEN = re.compile(
     re.ASCII,
 )
 
-_FOREIGN = {
+_INSTEAD = {
     "<": "links go from an op to the one that reads it: A -> B",
     ">": "a link is written ->",
     "-": "a link is written ->",
@@ -100,26 +100,10 @@ _FOREIGN = {
 }
 
 
+_SHORTER = ": write several patterns, or globs for op types"
+_PATTERN = Language("pattern", _TOKEN, _INSTEAD, pattern_error, _SHORTER)
+
+
 def tokenize(text: str) -> list[Token]:
     """The tokens of a pattern, an end token last. Raises PatternError at what is none."""
-    if len(text) > LONGEST_TEXT:
-        message = f"the pattern has {len(text):,} characters, and {LONGEST_TEXT:,} is the most"
-        raise pattern_error(
-            text, LONGEST_TEXT, f"{message}: write several patterns, or globs for op types"
-        )
-    return tokens_of(text, _token)
-
-
-def _token(text: str, position: int, before: list[Token]) -> Token:
-    found = _TOKEN.match(text, position)
-    if found is None:
-        hint = _FOREIGN.get(text[position])
-        reason = f"; {hint}" if hint else ""
-        raise pattern_error(text, position + 1, f"a pattern has no {text[position]!r}{reason}")
-    for kind in ("arrow", "word", "number", "compare", "symbol"):
-        if found[kind] is not None:
-            if kind == "number" and len(found.group()) > LONGEST_NUMBER:
-                message = f"a number has at most {LONGEST_NUMBER} characters"
-                raise pattern_error(text, position + 1, message)
-            return Token(kind, found.group(), position + 1)
-    raise AssertionError(found)
+    return list(_PATTERN.tokens(text))

@@ -32,7 +32,9 @@ def without_op(pattern: Pattern, name: str) -> Pattern:
     to it alone goes with it, if it is not an op of the match: tensors from outside, absent ops.
     """
     edges = [edge for edge in pattern.edges if name not in (edge.source, edge.target)]
-    before = [edge for edge in pattern.edges if edge.target == name and _is_there(pattern, edge)]
+    before = [
+        edge for edge in pattern.edges if edge.target == name and _is_edge_present(pattern, edge)
+    ]
     after = [edge for edge in pattern.edges if edge.source == name]
     edges += [_joined_edge(before[0], edge) for edge in after if before and _joins(before[0], edge)]
     linked = {end for edge in edges for end in (edge.source, edge.target)}
@@ -77,7 +79,7 @@ def _ends_near(name: str, near: dict[str, list[str]], seen: set[str]) -> list[st
     return found
 
 
-def _is_there(pattern: Pattern, edge: Edge) -> bool:
+def _is_edge_present(pattern: Pattern, edge: Edge) -> bool:
     return edge.source not in pattern.absent
 
 

@@ -11,12 +11,12 @@ import msgspec
 from graphpatch.errors import PatternError, nearest
 from graphpatch.match.ready.activations import ACTIVATION_PATTERNS
 from graphpatch.match.ready.entry import PatternForm as PatternForm
-from graphpatch.match.ready.entry import Ready as Ready
+from graphpatch.match.ready.entry import ReadyPattern as ReadyPattern
 from graphpatch.match.ready.layers import LAYER_PATTERNS
 from graphpatch.match.ready.norms import NORM_PATTERNS
 from graphpatch.match.ready.training import TRAINING
 
-READY: Mapping[str, Ready] = MappingProxyType(
+READY: Mapping[str, ReadyPattern] = MappingProxyType(
     {
         entry.name: entry
         for entry in (*LAYER_PATTERNS, *NORM_PATTERNS, *ACTIVATION_PATTERNS, *TRAINING)
@@ -24,7 +24,7 @@ READY: Mapping[str, Ready] = MappingProxyType(
 )
 
 
-def ready_pattern(name: str) -> Ready:
+def ready_pattern(name: str) -> ReadyPattern:
     """The ready pattern of this name. Raises PatternError, which names the nearest ones."""
     if name not in READY:
         found = nearest(name, READY)
@@ -35,7 +35,7 @@ def ready_pattern(name: str) -> Ready:
     return READY[name]
 
 
-def describe(entry: Ready) -> dict[str, Any]:
+def pattern_document(entry: ReadyPattern) -> dict[str, Any]:
     """A ready pattern as `patterns --json` prints it: each form as a rules file can have it."""
     return {
         "name": f"@{entry.name}",
@@ -48,7 +48,7 @@ def describe(entry: Ready) -> dict[str, Any]:
     }
 
 
-def markdown() -> str:
+def patterns_table() -> str:
     """The ready patterns as the table of the README."""
     lines = ["| pattern | for | `on` |", "|---|---|---|"]
     for entry in READY.values():

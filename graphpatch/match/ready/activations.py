@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from graphpatch.match.ready.entry import READS_PARAMETER, PatternForm, Ready
+from graphpatch.match.ready.entry import READS_PARAMETER, PatternForm, ReadyPattern
 
 _CLIPS = (
     "clip:Relu6",
@@ -45,7 +45,7 @@ _ERFC = (
     " x -> half:Mul -> mul:Mul; Const=0.5 -> half; cdf -> mul"
 )
 
-_SLOPE = {"inputs": {"any": {"op": "Const", "value": {">=": 0, "<": 1}}}}
+_LEAKY_SLOPE = {"inputs": {"any": {"op": "Const", "value": {">=": 0, "<": 1}}}}
 _BELOW = "x:_ -> positive:Relu -> prelu:Add|AddV2; "
 _PRELUS = (
     "x:_ -> positive:Greater|GreaterEqual:0 -> prelu:Select|SelectV2:0; Const=0 -> positive:1;"
@@ -69,23 +69,23 @@ NEEDED = {
 """For each of them op types of which one is there, where it is."""
 
 ACTIVATION_PATTERNS = (
-    Ready(
+    ReadyPattern(
         "leaky_relu",
         "max(x, slope * x) with a constant slope from 0 to 1",
         (
             PatternForm(
                 "x:_ -> scaled:Mul -> largest:Maximum; x -> largest; slope:_ -> scaled",
-                {"scaled": _SLOPE},
+                {"scaled": _LEAKY_SLOPE},
             ),
         ),
     ),
-    Ready(
+    ReadyPattern(
         "prelu",
         "x where it is positive, slope * x elsewhere: by a choice, or as a sum of two parts; as one"
         " op it reads x and the slope",
         tuple(map(PatternForm, _PRELUS)),
     ),
-    Ready(
+    ReadyPattern(
         "swish",
         "x * sigmoid(x), or x * sigmoid(beta * x); where tf.custom_gradient put an IdentityN behind"
         " it, the gradient of that one counts",
@@ -97,7 +97,7 @@ ACTIVATION_PATTERNS = (
             ),
         ),
     ),
-    Ready(
+    ReadyPattern(
         "hard_swish",
         "x * relu6(x + 3) / 6",
         tuple(
@@ -105,7 +105,7 @@ ACTIVATION_PATTERNS = (
             for clip, sixth in product(_CLIPS, _SIXTHS)
         ),
     ),
-    Ready(
+    ReadyPattern(
         "gelu",
         "x * Phi(x) by erf, or its approximation by tanh",
         (

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch.graph.op_types import REF_VARIABLES
-from graphpatch.match.classes import RESHAPED
+from graphpatch.match.op_classes import RESHAPED
 from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.match.spec import Match, Pattern
 
@@ -18,11 +18,13 @@ MatchJson = dict[str, Any]
 _LEAF: MatchJson = {"op": ["Const", "ReadVariableOp", *REF_VARIABLES]}
 
 
-def _passed_on(what: MatchJson) -> MatchJson:
+def _through_reshapes(what: MatchJson) -> MatchJson:
     return {"op": list(RESHAPED), "inputs": {"0": what}}
 
 
-PARAMETER: MatchJson = {"any": [_LEAF, _passed_on(_LEAF), _passed_on(_passed_on(_LEAF))]}
+PARAMETER: MatchJson = {
+    "any": [_LEAF, _through_reshapes(_LEAF), _through_reshapes(_through_reshapes(_LEAF))]
+}
 """A variable or constant, read, reshaped or led into a loop: up to two such ops."""
 
 READS_PARAMETER: MatchJson = {"inputs": {"any": PARAMETER}}
@@ -77,7 +79,7 @@ class PatternForm(msgspec.Struct, frozen=True):
         return replace(found, nodes=nodes)
 
 
-class Ready(msgspec.Struct, frozen=True):
+class ReadyPattern(msgspec.Struct, frozen=True):
     """A ready pattern: what it stands for, and the forms in which graphs have it.
 
     Matches of several forms that end in the same op count as one.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphpatch.match.classes import ACTIVATIONS, CONVOLUTIONS
-from graphpatch.match.ready.entry import BIAS, READS_PARAMETER, PatternForm, Ready
+from graphpatch.match.op_classes import ACTIVATIONS, CONVOLUTIONS
+from graphpatch.match.ready.entry import BIAS, READS_PARAMETER, PatternForm, ReadyPattern
 
 CONV = "|".join(CONVOLUTIONS)
 MATMUL = "MatMul|BatchMatMul|BatchMatMulV2|BatchMatMulV3|Einsum"
@@ -11,7 +11,7 @@ ACTIVATION = "|".join(ACTIVATIONS)
 _BIAS = "bias:BiasAdd|BiasAddV1|Add|AddV2 -> back:Reshape|Squeeze|Identity?"
 
 LAYER_PATTERNS = (
-    Ready(
+    ReadyPattern(
         "conv_bias_activation",
         "a convolution, also depthwise or transposed, its bias and its activation",
         (
@@ -22,7 +22,7 @@ LAYER_PATTERNS = (
             ),
         ),
     ),
-    Ready(
+    ReadyPattern(
         "dense_bias_activation",
         "a matrix product, its bias and its activation",
         (
@@ -32,7 +32,7 @@ LAYER_PATTERNS = (
             ),
         ),
     ),
-    Ready(
+    ReadyPattern(
         "folded_batch_norm",
         "a batch norm whose constants were folded: a convolution or product, times a parameter, "
         "plus a parameter",

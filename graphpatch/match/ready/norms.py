@@ -9,7 +9,7 @@ from graphpatch.match.ready.entry import (
     OF_A_BATCH,
     READS_PARAMETER,
     PatternForm,
-    Ready,
+    ReadyPattern,
 )
 
 # As tf.nn.batch_normalization has it: x * scale + (beta - mean * scale).
@@ -26,7 +26,7 @@ _MOMENTS = (
     "x -> mean:Mean:0 -> stop:StopGradient? -> difference:SquaredDifference -> variance:Mean:0;"
     " x -> difference; variance -> epsilon"
 )
-_SUMS = (
+_MOMENTS_BY_SUMS = (
     "x -> sum:Sum:0 -> mean:Mul -> square:Square -> variance:Sub:1 -> epsilon; count:_ -> mean;"
     " x -> power:Square -> squares:Sum:0 -> average:Mul -> variance:0; count -> average"
 )
@@ -55,12 +55,12 @@ def _by_hand(variance: str, root: str) -> PatternForm:
 
 
 NORM_PATTERNS = (
-    Ready(
+    ReadyPattern(
         "batch_norm",
         "a batch norm of single ops, as tf.nn.batch_normalization builds it",
         tuple(PatternForm(f"{_SCALED}; {shift}", {"epsilon": OF_A_BATCH}) for shift in _SHIFTS),
     ),
-    Ready(
+    ReadyPattern(
         "fused_batch_norm",
         "a batch norm that is one op",
         (
@@ -70,7 +70,7 @@ NORM_PATTERNS = (
             ),
         ),
     ),
-    Ready(
+    ReadyPattern(
         "layer_norm",
         "a layer norm, or instance norm, of single ops: by the moments of each example",
         (
@@ -82,7 +82,8 @@ NORM_PATTERNS = (
                 {"variance": EACH_EXAMPLE},
             ),
             PatternForm(
-                f"{_SCALED}; {_SHIFTS[0]}; {_SUMS}; mean -> shift", {"squares": EACH_EXAMPLE}
+                f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS_BY_SUMS}; mean -> shift",
+                {"squares": EACH_EXAMPLE},
             ),
             *(_by_hand(variance, root) for variance, root in product(_VARIANCES, _ROOTS)),
         ),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 
-from graphpatch.match.ready.entry import PatternForm, Ready
+from graphpatch.match.ready.entry import PatternForm, ReadyPattern
 
 _NOISE = (
     "noise:RandomUniform|StatelessRandomUniform|StatelessRandomUniformV2"
     " -> range:Mul? -> random:Add|AddV2?"
 )
 # By a constant or by 1 / (1 - rate): in a training graph gradients are multiplied by masks too.
-_SCALED = {
+_DROPOUT_SCALE = {
     "scaled": {
         "any": [
             {"op": "Mul", "inputs": {"any": {"op": ["Const", "RealDiv", "Div"]}}},
@@ -25,7 +25,7 @@ _LOGS = (
     " -> guard:Add|AddV2|Minimum|Maximum|ClipByValue? -> guard_2:Minimum|Maximum? -> log:Log",
     "logits:_ -> log:LogSoftmax",
 )
-_SUMS = (
+_CROSS_ENTROPY_SUMS = (
     "log -> picked:Mul -> sum:Sum|Mean:0 -> mean:Sum|Mean?:0 -> loss:Neg",
     "log -> picked:Mul -> negative:Neg -> loss:Sum|Mean:0",
     "log -> negative:Neg -> picked:Mul -> loss:Sum|Mean:0",
@@ -33,7 +33,7 @@ _SUMS = (
 )
 
 TRAINING = (
-    Ready(
+    ReadyPattern(
         "dropout",
         "dropout as in training: x / keep * mask, where the mask is drawn in every run",
         (
@@ -44,16 +44,16 @@ TRAINING = (
             PatternForm(
                 f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Mul; {_NOISE} -> kept:GreaterEqual:0"
                 " -> mask:Cast -> drop",
-                _SCALED,
+                _DROPOUT_SCALE,
             ),
             PatternForm(
                 f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Select|SelectV2:1;"
                 f" {_NOISE} -> mask:GreaterEqual:0 -> drop:0; Const=0 -> drop:2",
-                _SCALED,
+                _DROPOUT_SCALE,
             ),
         ),
     ),
-    Ready(
+    ReadyPattern(
         "fake_quantization",
         "values rounded as a quantized net will have them, in floats",
         (
@@ -64,12 +64,12 @@ TRAINING = (
             ),
         ),
     ),
-    Ready(
+    ReadyPattern(
         "softmax_cross_entropy",
         "the loss of a classifier: one op, or labels times the log of a softmax, summed",
         (
             PatternForm("loss:SoftmaxCrossEntropyWithLogits|SparseSoftmaxCrossEntropyWithLogits"),
-            *(PatternForm(f"{log}; {sums}") for log, sums in product(_LOGS, _SUMS)),
+            *(PatternForm(f"{log}; {sums}") for log, sums in product(_LOGS, _CROSS_ENTROPY_SUMS)),
         ),
     ),
 )

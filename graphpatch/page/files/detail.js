@@ -54,7 +54,7 @@ class Panel {
   }
 
   finding(finding) {
-    const found = this.section(finding.way ? "Why it ends here" : "Ends here", make("p", "", finding.what), make("p", "", finding.consequence), make("p", "", make("b", "", "Fix: "), finding.remedy));
+    const found = this.section(finding.on_path ? "Why it ends here" : "Ends here", make("p", "", finding.what), make("p", "", finding.consequence), make("p", "", make("b", "", "Fix: "), finding.remedy));
     found.className = "finding";
     if (finding.rule) found.append(make("pre", "", JSON.stringify(finding.rule, null, 2)));
     return found;

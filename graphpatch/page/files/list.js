@@ -13,6 +13,9 @@ function make(name, className, ...children) {
   return element;
 }
 
+// What is left out where fewer are shown than there are.
+const andMore = (found, shown) => found.length > shown ? ` and ${(found.length - shown).toLocaleString("en")} more` : "";
+
 const letter = number => String.fromCharCode(65 + number % 26) + (number >= 26 ? Math.floor(number / 26) : "");
 
 function badge(number, name) {
@@ -142,7 +145,7 @@ class List {
     if (isOpen) return;
     inside.rules.forEach(rule => element.append(badge(rule, this.view.doc.rules[rule].name)));
     element.append(make("span", "grow"));
-    if (inside.way) element.append(make("span", "flow f5", "ends inside"));
+    if (inside.onPath) element.append(make("span", "flow f5", "ends inside"));
     else element.append(this.flow(body, row));
   }
 
@@ -160,8 +163,8 @@ class List {
     const end = body.ends[row.row];
     if (end) element.append(make("span", "end", end));
     element.append(make("span", "tensor", this.view.doc.tables.tensors[body.tensors[row.row]]), make("span", "grow"));
-    if (body.ways.has(row.row)) element.append(make("span", "why", this.view.doc.tables.findings[body.findings[row.row][0]].what));
-    else if (inside.way && !isOpen) element.append(make("span", "why", "a gradient ends inside"));
+    if (body.onPath.has(row.row)) element.append(make("span", "why", this.view.doc.tables.findings[body.findings[row.row][0]].what));
+    else if (inside.onPath && !isOpen) element.append(make("span", "why", "a gradient ends inside"));
     const bars = this.view.sizes && row.body === this.view.graph.body ? drawBars(this.view.sizes, row.row, this.view.sides()) : null;
     if (bars) element.append(bars);
     else if (this.view.sizes) element.append(make("span", "bars none-run"));

@@ -11,8 +11,8 @@ class View {
     this.doc = doc;
     this.bodies = doc.bodies;
     for (const body of doc.bodies) {
-      body.wayRows = Object.keys(body.findings).map(Number).filter(row => body.findings[row].some(number => doc.tables.findings[number].way));
-      body.ways = new Set(body.wayRows);
+      body.pathRows = Object.keys(body.findings).map(Number).filter(row => body.findings[row].some(number => doc.tables.findings[number].on_path));
+      body.onPath = new Set(body.pathRows);
       body.marked = Object.keys(body.marks).map(Number);
       body.callRows = Object.keys(body.calls).map(Number);
     }
@@ -52,7 +52,7 @@ class View {
     for (const body of places.places.keys()) for (const row of bodies[body].callRows) {
       const { names, callRows, calls } = bodies[body], inside = places.called(body, row);
       const isAlone = body === short && names.length <= SHORT && callRows.length === 1;
-      if (left > 0 && (inside.way || inside.rules.size || isAlone)) { shown.open([...places.way(body), { body, row }]); left--; }
+      if (left > 0 && (inside.onPath || inside.rules.size || isAlone)) { shown.open([...places.pathTo(body), { body, row }]); left--; }
       if (isAlone) short = calls[row][0];
     }
   }
@@ -128,15 +128,15 @@ class View {
       link.addEventListener("click", () => this.goTo(finding));
       line.append(place ? ", " : (isAlike ? " before and after, it ends at " : pair.sides.length > 1 ? " before, it ends at " : " it ends at "), link);
     });
-    if (blocked.length > 3) line.append(` and ${blocked.length - 3} more`);
+    line.append(andMore(blocked, 3));
     if (pair.sides.length > 1 && pair.sides[pair.sides.length - 1].verdict === "flows") this.changed(line, pair, isAlike, blocked.length);
     return line;
   }
 
-  // Whether a gradient ends at a line: on a way that was asked about, or anywhere where none was.
+  // Whether a gradient ends at a line: on a path that was asked about, or anywhere where none was.
   ends(body, at) {
-    const { ways, sides } = this.bodies[body];
-    return this.graph.pairs.length ? ways.has(at) : sides.some(side => side.flow[at] >= Flow.BLOCKED);
+    const { onPath, sides } = this.bodies[body];
+    return this.graph.pairs.length ? onPath.has(at) : sides.some(side => side.flow[at] >= Flow.BLOCKED);
   }
 
   // Which rules change what flows between two ends.
@@ -149,7 +149,7 @@ class View {
 
   goTo(finding) {
     const number = this.bodies.findIndex((body, place) => place >= this.graph.body && body.name === finding.body);
-    const row = number < 0 ? -1 : this.bodies[number].names.findIndex((name, at) => this.bodies[number].ways.has(at) && (name === finding.op || finding.op.startsWith(name + "/")));
+    const row = number < 0 ? -1 : this.bodies[number].names.findIndex((name, at) => this.bodies[number].onPath.has(at) && (name === finding.op || finding.op.startsWith(name + "/")));
     if (row >= 0) this.go(number, row);
   }
 
@@ -199,7 +199,7 @@ class View {
     this.shown.reveal(number, row);
     this.shown.build(this.graph.body);
     if (!this.find(number, row)) {
-      this.shown.open(this.places.way(number));
+      this.shown.open(this.places.pathTo(number));
       this.shown.build(this.graph.body);
     }
     const found = this.find(number, row);

@@ -30,9 +30,9 @@ class Places {
     for (let isNew = true; isNew;) {
       isNew = false;
       for (const body of this.places.keys()) {
-        const own = found.get(body), before = own.rules.size + own.way;
+        const own = found.get(body), before = own.rules.size + own.onPath;
         for (const one of Object.values(this.bodies[body].calls).flat()) join(own, found.get(one));
-        isNew = isNew || own.rules.size + own.way > before;
+        isNew = isNew || own.rules.size + own.onPath > before;
       }
     }
   }
@@ -56,13 +56,13 @@ class Places {
 
   // What is in the functions that a line calls.
   called(body, row) {
-    const found = { rules: new Set(), way: false };
+    const found = { rules: new Set(), onPath: false };
     for (const one of this.bodies[body].calls[row] || []) join(found, this.inside.get(one));
     return found;
   }
 
   // The calls on the way to a function, from the main body on.
-  way(body) {
+  pathTo(body) {
     const found = [];
     for (let call = this.callers.get(body); call; call = this.callers.get(call.body)) found.unshift(call);
     return found;
@@ -71,16 +71,16 @@ class Places {
 
 // What the lines from `first` to `last` hold: the rules at them, and whether a gradient ends there.
 function holds(body, first, last, inside) {
-  const found = { rules: new Set(), way: false };
+  const found = { rules: new Set(), onPath: false };
   for (const row of between(body.marked, first, last)) body.marks[row].forEach(mark => found.rules.add(mark));
-  found.way = between(body.wayRows, first, last).length > 0;
+  found.onPath = between(body.pathRows, first, last).length > 0;
   if (inside) for (const row of between(body.callRows, first, last)) body.calls[row].forEach(one => join(found, inside.get(one)));
   return found;
 }
 
 function join(found, other) {
   other.rules.forEach(rule => found.rules.add(rule));
-  found.way = found.way || other.way;
+  found.onPath = found.onPath || other.onPath;
 }
 
 // Those of some rows, which are in their order, that lie between two.

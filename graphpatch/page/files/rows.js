@@ -97,7 +97,7 @@ function flowOf(side, first, last, body) {
 }
 
 function flowOfMany(side, first, last, body) {
-  const blocked = between(body.wayRows, first, last).find(row => side.flow[row] >= Flow.BLOCKED);
+  const blocked = between(body.pathRows, first, last).find(row => side.flow[row] >= Flow.BLOCKED);
   if (blocked !== undefined) return side.flow[blocked];
   const flows = side.flow.slice(first, last + 1);
   return Math.max(flows.find(flow => flow !== Flow.ABSENT) || Flow.ABSENT, flows.includes(Flow.CHANGED) ? Flow.CHANGED : 0);

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.spec import Named
-from graphpatch.runtime.functions.carried import BackwardFunction, with_gradient
+from graphpatch.gradients.spec import LibraryGradient
 from graphpatch.runtime.functions.specs import (
     Spec,
     by_formula,
@@ -16,7 +15,8 @@ from graphpatch.runtime.functions.specs import (
     gradient_meant,
     reads_outputs,
 )
-from graphpatch.runtime.functions.values import carrying, fitting, number_in, on_values
+from graphpatch.runtime.functions.tensors import carrying, fitting, number_in, on_values
+from graphpatch.runtime.functions.with_gradient import BackwardFunction, with_gradient
 from graphpatch.runtime.unconverted import unconverted
 
 # Gradients that give the same whether slices are added up before or after: G(a + b) = G(a) + G(b).
@@ -147,7 +147,7 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
     else:
         found = gradient_meant("filter_gradient", spec)
         backward, formula = by_formula(found.formula), found.formula
-        additive = isinstance(found, Named) and found.name in _ADDITIVE
+        additive = isinstance(found, LibraryGradient) and found.name in _ADDITIVE
 
     def on_tensor(value: Any) -> Any:
         tensor = carrying("filter_gradient", value)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.gradients.formula import Formula
-from graphpatch.runtime.functions.carried import BackwardFunction, with_gradient
 from graphpatch.runtime.functions.specs import (
     Spec,
     by_formula,
@@ -15,8 +14,9 @@ from graphpatch.runtime.functions.specs import (
     gradient_meant,
     reads_outputs,
 )
-from graphpatch.runtime.functions.values import as_tensor, carrying, on_values
+from graphpatch.runtime.functions.tensors import as_tensor, carrying, on_values
 from graphpatch.runtime.functions.variables import watching
+from graphpatch.runtime.functions.with_gradient import BackwardFunction, with_gradient
 from graphpatch.runtime.unconverted import unconverted
 
 
@@ -56,12 +56,12 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
         array([0., 1., 0.], dtype=float32)
     """
     if callable(spec):
-        return _overridden(f, _by_function(spec), None)
+        return _with_gradient(f, _backward_by_function(spec), None)
     formula = gradient_meant("override_gradient", spec).formula
-    return _overridden(f, by_formula(formula), formula)
+    return _with_gradient(f, by_formula(formula), formula)
 
 
-def _overridden(
+def _with_gradient(
     f: Callable[..., Any], backward: BackwardFunction, formula: Formula | None
 ) -> Callable[..., Any]:
     """The function f with another gradient; the formula of it, if it is one."""
@@ -70,7 +70,7 @@ def _overridden(
     def computed_as(f: Callable[..., Any], *x: Any) -> Any:
         import tensorflow as tf
 
-        from graphpatch.runtime.formula import check_formula
+        from graphpatch.runtime.formula_in_tensorflow import check_formula
 
         inputs = [as_tensor("override_gradient", one) for one in x]
         _need_one_that_carries(inputs)
@@ -99,18 +99,18 @@ def _need_one_that_carries(inputs: Sequence[Any]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Overridden:
+class GradientOp:
     """What a gradient function of TensorFlow's convention is given as `op`."""
 
     inputs: Sequence[Any]
     outputs: Sequence[Any]
 
 
-def _by_function(spec: Callable[..., Any]) -> BackwardFunction:
+def _backward_by_function(spec: Callable[..., Any]) -> BackwardFunction:
     def backward(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
     ) -> list[Any]:
-        found = spec(Overridden(inputs, outputs), *upstream)
+        found = spec(GradientOp(inputs, outputs), *upstream)
         listed = list(found) if isinstance(found, list | tuple) else [found]
         if len(listed) != len(inputs):
             raise ValueError(
@@ -237,15 +237,11 @@ def _forward_and_backward(function: str, forward: Any, backward: Any) -> Any:
             f"{backward.dtype.name}, whose gradient a real value cannot stand for"
         )
     counted = tf.cast(backward, forward.dtype)
-    if not _have_same_shape(forward, counted):
+    if not (forward.shape.is_fully_defined() and forward.shape == counted.shape):
         _check_broadcast(function, forward, counted)
         counted = tf.broadcast_to(counted, tf.shape(forward))
     [found] = with_gradient([forward], [counted], lambda _inputs, _outputs, upstream: upstream)
     return found
-
-
-def _have_same_shape(one: Any, other: Any) -> bool:
-    return bool(one.shape.is_fully_defined()) and one.shape == other.shape
 
 
 def _check_broadcast(function: str, forward: Any, backward: Any) -> None:

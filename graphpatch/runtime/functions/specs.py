@@ -8,11 +8,17 @@ from typing import Any, TypeAlias
 
 from graphpatch.errors import RulesError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import check_formula_suits
+from graphpatch.gradients.gradient_program import gradient_ops
 from graphpatch.gradients.parameter_inputs import with_parameter_inputs
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Computed, GradientSpec, InlineFormula, Named, parse_gradient
-from graphpatch.runtime.functions.carried import BackwardFunction
+from graphpatch.gradients.spec import (
+    Computed,
+    GradientSpec,
+    InlineFormula,
+    LibraryGradient,
+    parse_gradient,
+)
+from graphpatch.runtime.functions.with_gradient import BackwardFunction
 
 Spec: TypeAlias = GradientSpec | Callable[..., Any]
 
@@ -20,7 +26,7 @@ Spec: TypeAlias = GradientSpec | Callable[..., Any]
 def gradient_meant(function: str, spec: GradientSpec) -> Computed:
     """The gradient of the library, or the formula, that is meant. Raises RulesError for others."""
     found = parse_gradient(spec)
-    if not isinstance(found, Named | InlineFormula):
+    if not isinstance(found, LibraryGradient | InlineFormula):
         raise RulesError(
             f'{function} takes a gradient of the library, {{"formula": ...}} or a Python '
             f"function, and found {spec!r}, which is for ops of a graph that exists already"
@@ -36,7 +42,7 @@ def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) ->
     """
     more = [(f"x{place}", dtype) for place in range(1, 1 + len(tensors))]
     signature = Signature.of([("x0", dtype), *more], [("y0", dtype)], same_shape=True)
-    check_formula_suits(with_parameter_inputs(formula, 1, tensors), signature)
+    gradient_ops(with_parameter_inputs(formula, 1, tensors), signature)
 
 
 def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunction:
@@ -45,7 +51,7 @@ def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunctio
     def backward(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
     ) -> Sequence[Any]:
-        from graphpatch.runtime.formula import formula_gradients
+        from graphpatch.runtime.formula_in_tensorflow import formula_gradients
 
         count = len(inputs) - len(tensors)
         given = dict(zip(tensors, inputs[count:], strict=True))

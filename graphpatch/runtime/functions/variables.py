@@ -9,13 +9,13 @@ from typing import Any
 
 
 @dataclass(eq=False)
-class Watched:
+class WatchedVariables:
     """The trainable variables that were read while `watching`."""
 
     function: str
     variables: list[Any] = field(default_factory=list)
 
-    def refuse(self, others: Watched | None = None) -> None:
+    def refuse(self, others: WatchedVariables | None = None) -> None:
         """Raise ValueError where a variable was read that `others` did not read."""
         kept = {one.ref() for one in others.variables} if others is not None else set()
         lost = [one.name for one in self.variables if one.ref() not in kept]
@@ -28,11 +28,11 @@ class Watched:
 
 
 @contextmanager
-def watching(function: str) -> Iterator[Watched]:
+def watching(function: str) -> Iterator[WatchedVariables]:
     """Note the trainable variables that are read."""
     import tensorflow as tf
 
-    found = Watched(function)
+    found = WatchedVariables(function)
     with tf.GradientTape() as tape:
         yield found
     found.variables += tape.watched_variables()

@@ -6,10 +6,10 @@ import importlib
 from typing import Any
 
 from graphpatch.runtime.layers.gradient_filter import GradientFilter
-from graphpatch.runtime.layers.patched_graph import PatchedGraph
+from graphpatch.runtime.layers.patched_model import PatchedModel
 from graphpatch.runtime.layers.surrogate import BackwardAs, Surrogate
 
-LAYERS = (BackwardAs, GradientFilter, PatchedGraph, Surrogate)
+LAYERS = (BackwardAs, GradientFilter, PatchedModel, Surrogate)
 
 _MADE: dict[type, dict[str, type]] = {}  # by the class of all layers of a Keras
 
@@ -24,17 +24,17 @@ def for_tensorflow() -> dict[str, type]:
     layer = tf.keras.layers.Layer
     # `keras` itself: tf.keras lacks some of its modules.
     keras = importlib.import_module(layer.__module__.partition(".")[0])
-    return _made(layer, keras, "graphpatch.keras")
+    return _classes_for(layer, keras, "graphpatch.keras")
 
 
 def for_legacy() -> dict[str, type]:
     """The classes for tf_keras. Raises ImportError where it is not installed."""
     import tf_keras
 
-    return _made(tf_keras.layers.Layer, tf_keras, "graphpatch.tf_keras")
+    return _classes_for(tf_keras.layers.Layer, tf_keras, "graphpatch.tf_keras")
 
 
-def _made(layer: type, keras: Any, module: str) -> dict[str, type]:
+def _classes_for(layer: type, keras: Any, module: str) -> dict[str, type]:
     """The classes for a Keras whose layers are of this class, registered with it."""
     if layer not in _MADE:
         _refuse_other_backend(keras)

@@ -6,7 +6,7 @@ from typing import Any
 
 from graphpatch.errors import RulesError
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.spec import GradientSpec, Named
+from graphpatch.gradients.spec import GradientSpec, LibraryGradient
 from graphpatch.runtime.functions.filters import filter_gradient, library_gradient
 from graphpatch.runtime.functions.specs import gradient_meant
 from graphpatch.runtime.layers.base import UnchangedLayer
@@ -50,7 +50,7 @@ class GradientFilter(UnchangedLayer):
         found = gradient_meant("GradientFilter", gradient)
         self.gradient = gradient
         self.adjustable = adjustable
-        self._named = found if isinstance(found, Named) else None
+        self._named = found if isinstance(found, LibraryGradient) else None
         self._weights_of: dict[str, Any] = {}
         if adjustable and not (self._named and self._named.parameters):
             raise RulesError(f"GradientFilter: {gradient!r} has no parameters to adjust")

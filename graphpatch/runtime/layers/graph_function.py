@@ -15,7 +15,7 @@ from typing import Any
 
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.formats import Model
-from graphpatch.formats.export import Exported, ExportedTensor, exported
+from graphpatch.formats.export import ExportedGraph, ExportedTensor, exported
 from graphpatch.formats.target import Export
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
@@ -58,12 +58,12 @@ class OverriddenOp:
         given, values = inputs[self.values :], inputs[: self.values]
         # The outputs are the values, and carry this gradient, which second derivatives need.
         seen = [*given, *outputs] if self.kind == ATTACHED else given
-        gradients = self.gradient(_Seen(found, seen, outputs), *upstream[: self.outputs])
+        gradients = self.gradient(_OpAtGradient(found, seen, outputs), *upstream[: self.outputs])
         return [*[None] * len(values), *gradients[: len(given)]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _OpAtGradient:
     """The op as its gradient sees it."""
 
     op: Any
@@ -90,7 +90,7 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
 
     graph = model.graphs[0]
     found = exported(graph, Export(tuple(inputs), tuple(outputs)))
-    extract = Extract(graph, tuple(map(_fed, found.inputs)), tuple(outputs))
+    extract = Extract(graph, tuple(map(_fed_argument, found.inputs)), tuple(outputs))
     data = b"".join(map(piece_bytes, extract.pieces()))
     graph_def = tf.compat.v1.GraphDef.FromString(data)
     carried = _read_as_identities(graph, graph_def)
@@ -110,25 +110,27 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
         return results
 
     with tf.init_scope():
-        return tf.compat.v1.wrap_function(imported, [_spec(specs[text]) for text in ordered])
+        return tf.compat.v1.wrap_function(imported, [_tensor_spec(specs[text]) for text in ordered])
 
 
-def _as_exported(found: Exported, text: str) -> str:
+def _as_exported(found: ExportedGraph, text: str) -> str:
     """The tensor as the export spells it."""
     spelled = {one.tensor for one in found.inputs}
     return text if text in spelled else text.removesuffix(":0")
 
 
-def _fed(one: ExportedTensor) -> Fed:
+def _fed_argument(one: ExportedTensor) -> Fed:
     shape = None if one.shape.unknown_rank else [dim.size for dim in one.shape.dim]
     sizes = None if shape is None else [None if size < 0 else size for size in shape]
     return Fed(one.tensor, DTYPE_NAMES[one.argument.type], sizes)
 
 
-def _spec(one: ExportedTensor) -> Any:
+def _tensor_spec(one: ExportedTensor) -> Any:
     import tensorflow as tf
 
-    return tf.TensorSpec(_fed(one).shape, DTYPE_NAMES[one.argument.type], one.argument.name)
+    return tf.TensorSpec(
+        _fed_argument(one).shape, DTYPE_NAMES[one.argument.type], one.argument.name
+    )
 
 
 def _read_as_identities(graph: ModelGraph, graph_def: Any) -> list[OverriddenOp]:
@@ -143,14 +145,16 @@ def _read_as_identities(graph: ModelGraph, graph_def: Any) -> list[OverriddenOp]
         if gradient is None or written is None or written.op != node.op:
             continue  # not ours, not needed, or given as an input
         fresh = f"graphpatch:layer:{next(_NUMBERS)}"
-        one = OverriddenOp(fresh, node.name, gradient, len(node.outputs or ()), _kind(graph, node))
+        one = OverriddenOp(
+            fresh, node.name, gradient, len(node.outputs or ()), _carrier_kind(graph, node)
+        )
         tf.RegisterGradient(fresh)(_plainly(one))
         _as_identity(node, written, graph_def, one)
         carried.append(one)
     return carried
 
 
-def _kind(graph: ModelGraph, node: Node) -> str:
+def _carrier_kind(graph: ModelGraph, node: Node) -> str:
     if node.op not in graph.library.gradients or node.op not in graph.functions:
         return LONE
     takes_outputs = any(name.startswith("y") for name in graph.functions[node.op].arguments)

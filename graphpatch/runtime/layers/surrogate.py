@@ -7,7 +7,7 @@ from typing import Any
 
 from graphpatch.gradients.formula import Formula
 from graphpatch.runtime.functions.replaced import backward_as, surrogate
-from graphpatch.runtime.functions.values import as_tensor
+from graphpatch.runtime.functions.tensors import as_tensor
 from graphpatch.runtime.layers.base import UnchangedLayer
 
 
@@ -43,7 +43,7 @@ class Surrogate(UnchangedLayer):
     def __init__(self, forward: Any, backward: Any, **options: Any) -> None:
         super().__init__(**options)
         self.forward, self.backward = forward, backward
-        self._values = _as_function(forward), _as_function(backward)
+        self._values = _callable_of(forward), _callable_of(backward)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """The forward expression, with the gradient of the other; Keras passes `training` on."""
@@ -72,7 +72,7 @@ class Surrogate(UnchangedLayer):
         return written
 
 
-def _as_function(expression: Any) -> Callable[[Any], Any]:
+def _callable_of(expression: Any) -> Callable[[Any], Any]:
     """What an expression computes of a tensor."""
     if callable(expression):
         return expression  # type: ignore[no-any-return]
@@ -83,7 +83,7 @@ def _as_function(expression: Any) -> Callable[[Any], Any]:
     formula = Formula.parse(expression)
 
     def computed(x: Any) -> Any:
-        from graphpatch.runtime.formula import formula_value
+        from graphpatch.runtime.formula_in_tensorflow import formula_value
 
         return formula_value(formula, [as_tensor("Surrogate", x)])
 

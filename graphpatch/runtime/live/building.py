@@ -21,9 +21,9 @@ from graphpatch.runtime.live.by_key import by_key
 from graphpatch.runtime.live.hook import listening, node_of
 from graphpatch.runtime.live.in_place import register_all, write_key
 from graphpatch.runtime.live.on_leaving import CreatedOps, apply_on_leaving
-from graphpatch.runtime.taken import model_of
+from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.runtime.unconverted import unconverted
-from graphpatch.step import Applied, expected, idle_notes, naming_rule, patch_node
+from graphpatch.step import RuleResult, check_expected, idle_notes, naming_rule, patch_node
 
 # What a match may ask of an op that nothing reads yet, and that nothing else is known of.
 ALONE = frozenset({"op", "name", "name_regex", "attr", "dtype", "value", "body"})
@@ -38,16 +38,16 @@ def is_alone(match: Match) -> bool:
 
 
 @dataclass(eq=False)
-class AtOnce:
+class RuleOnNewOps:
     """A rule on ops as they are made, and what it did. `rule` is one whose patch is by key."""
 
     rule: Rule
-    step: Applied = field(init=False)
+    step: RuleResult = field(init=False)
     idle: list[str] = field(default_factory=list)
     known: dict[Hashable, Any] = field(default_factory=dict)  # of all ops: see Editor.cached
 
     def __post_init__(self) -> None:
-        self.step = Applied(self.rule.author.rule)
+        self.step = RuleResult(self.rule.author.rule)
         self._holds = holds(self.rule.match)
         wanted = self.rule.match.op
         self._is_type: Callable[[str], bool] | None = None
@@ -69,7 +69,7 @@ class AtOnce:
             patch_node(self.rule, node, editor, self.step)
         self.idle += editor.idle
 
-    def finish(self) -> Applied:
+    def finish(self) -> RuleResult:
         """What it did. Raises PatchError where it means nothing on any of the ops it matched."""
         if self.idle and len(self.idle) == len(self.step.matches):
             raise PatchError(f"rule {self.rule.author.rule!r}: {self.idle[0]}")
@@ -97,7 +97,7 @@ class Building:
         ['act']
     """
 
-    at_once: list[AtOnce]
+    at_once: list[RuleOnNewOps]
     on_leaving: list[Rule]
     order: list[str]
     keys: dict[str, None]
@@ -140,14 +140,14 @@ class Building:
         self.made = CreatedOps()
         self.report = _report_of_steps(sorted(steps, key=lambda step: self.order.index(step.rule)))
 
-    def _check(self, one: AtOnce) -> None:
+    def _check(self, one: RuleOnNewOps) -> None:
         count, expect = len(one.step.matches), one.rule.expect
         if count and count >= expect.min and (expect.max is None or count <= expect.max):
             return
         graphs = [model_of(graph).graphs[0] for graph in self._graphs.values()]
         with naming_rule(one.rule):
             try:
-                expected(one.rule, graphs, count)
+                check_expected(one.rule, graphs, count)
             except MatchError as error:
                 raise MatchError(f"of the ops made in this context it {error}") from error
 
@@ -200,7 +200,7 @@ def building(rules: RulesLike) -> Iterator[Building]:
     keys: dict[str, None] = {}
     ready = [by_key(rule, True, keys) for rule in rules_of(rules)]
     found = Building(
-        [AtOnce(rule) for rule in ready if is_alone(rule.match)],
+        [RuleOnNewOps(rule) for rule in ready if is_alone(rule.match)],
         [rule for rule in ready if not is_alone(rule.match)],
         [rule.author.rule for rule in ready],
         keys,
@@ -210,7 +210,7 @@ def building(rules: RulesLike) -> Iterator[Building]:
     found.finish()
 
 
-def _report_of_steps(steps: Sequence[Applied]) -> dict[str, Any]:
+def _report_of_steps(steps: Sequence[RuleResult]) -> dict[str, Any]:
     return {
         "rules": [
             {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from graphpatch.differentiation.keys import gradient_type, is_registered
+from graphpatch.differentiation.override_keys import gradient_type, is_registered
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.composed import Composed, composed
+from graphpatch.gradients.composed import ComposedGradient, composed_gradient
 from graphpatch.gradients.exact import BUILT_IN
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
@@ -25,23 +25,23 @@ from graphpatch.patches.stop import StopGradient
 from graphpatch.patches.straight_through import StraightThrough
 from graphpatch.patches.surrogate import SurrogateGradient
 from graphpatch.rules import Rule
-from graphpatch.runtime.live import filters, overrides
-from graphpatch.runtime.live.overrides import NoKeyError
+from graphpatch.runtime.live import filter_keys, gradient_keys
+from graphpatch.runtime.live.gradient_keys import NoKeyError
 
-Compose = Callable[[Any, Node, Composed, Editor], Composed | None]
+Compose = Callable[[Any, Node, ComposedGradient, Editor], ComposedGradient | None]
 
 # How a patch changes what an op's gradient is composed of; None where it means nothing there.
 COMPOSE: dict[type[Any], Compose] = {
-    OverrideGradient: overrides.override,
-    StraightThrough: overrides.straight_through,
-    SurrogateGradient: overrides.surrogate,
-    FilterGradient: filters.filtered,
-    StopGradient: filters.stop_all,
+    OverrideGradient: gradient_keys.override,
+    StraightThrough: gradient_keys.straight_through_key,
+    SurrogateGradient: gradient_keys.surrogate_or_key,
+    FilterGradient: filter_keys.filter_by_key,
+    StopGradient: filter_keys.stop_all,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class ByKey:
+class KeyedPatch:
     """A patch that is done by a key alone.
 
     `bodies`: ops in functions may have one, too. `keys` collects the keys that were set.
@@ -59,7 +59,7 @@ class ByKey:
         """Set the key of one op. Raises NoKeyError where a key cannot do it."""
         if not (self.bodies or node.body.is_main):
             raise NoKeyError(f"{node} is in a function, which TensorFlow has a copy of already")
-        now = current(node)
+        now = current_gradient(node)
         try:
             new = COMPOSE[type(self.patch)](self.patch, node, now, editor)
         except FormulaError as error:
@@ -74,20 +74,20 @@ class ByKey:
             self.keys[needed] = None
 
 
-def current(node: Node) -> Composed:
+def current_gradient(node: Node) -> ComposedGradient:
     """What the gradient of an op is composed of: as its key says, else that of its op type."""
-    return composed(gradient_type(node))
+    return composed_gradient(gradient_type(node))
 
 
 def by_key(rule: Rule, bodies: bool, keys: dict[str, None]) -> Rule:
     """The rule whose patch is done by keys. Raises NoKeyError where none can do it on any op."""
-    reason = _why_not(rule)
+    reason = _why_no_key(rule)
     if reason:
         raise NoKeyError(f"rule {rule.author.rule!r}: {reason}")
-    return replace(rule, patch=ByKey(rule.patch, bodies, keys))
+    return replace(rule, patch=KeyedPatch(rule.patch, bodies, keys))
 
 
-def _why_not(rule: Rule) -> str:
+def _why_no_key(rule: Rule) -> str:
     if rule.on == (WHOLE,):
         return f'"on": "{WHOLE}" makes several ops one, and a key is of one op'
     if type(rule.patch) not in COMPOSE:

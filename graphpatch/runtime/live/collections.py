@@ -27,7 +27,9 @@ def copied(old: Any, counterpart: Counterpart, deepest: int = DEEPEST_OBJECT) ->
     if found is not old or deepest == 0 or isinstance(old, OPAQUE):
         return found
     if isinstance(old, dict):
-        return _changed(old, {key: copied(one, counterpart, deepest) for key, one in old.items()})
+        return _replaced_items(
+            old, {key: copied(one, counterpart, deepest) for key, one in old.items()}
+        )
     if isinstance(old, list | tuple):
         parts = [copied(one, counterpart, deepest) for one in old]
         if all(one is other for one, other in zip(parts, old, strict=True)):
@@ -40,7 +42,7 @@ def _object(old: Any, counterpart: Counterpart, deepest: int) -> Any:
     held = getattr(old, "__dict__", None)
     if not held:
         return old
-    parts = _changed(held, {k: copied(v, counterpart, deepest - 1) for k, v in held.items()})
+    parts = _replaced_items(held, {k: copied(v, counterpart, deepest - 1) for k, v in held.items()})
     if parts is held:
         return old
     new = copy.copy(old)
@@ -48,7 +50,7 @@ def _object(old: Any, counterpart: Counterpart, deepest: int) -> Any:
     return new
 
 
-def _changed(old: dict[Any, Any], new: dict[Any, Any]) -> dict[Any, Any]:
+def _replaced_items(old: dict[Any, Any], new: dict[Any, Any]) -> dict[Any, Any]:
     return old if all(new[key] is old[key] for key in old) else new
 
 

@@ -24,7 +24,7 @@ class Counterparts:
         if isinstance(old, str):
             return self.new.get_tensor_by_name(old if ":" in old else f"{old}:0")
         if not tf.is_tensor(old) or isinstance(old, tf.Variable) or not hasattr(old, "op"):
-            raise TypeError(f"expected a tensor or its name, found {_called(old)}")
+            raise TypeError(f"expected a tensor or its name, found {_type_and_name(old)}")
         self._check(old, old.op.graph)
         return self.new.get_tensor_by_name(old.name)
 
@@ -35,7 +35,7 @@ class Counterparts:
         if isinstance(old, str):
             return self.new.get_operation_by_name(old)
         if not isinstance(old, tf.Operation):
-            raise TypeError(f"expected an operation or its name, found {_called(old)}")
+            raise TypeError(f"expected an operation or its name, found {_type_and_name(old)}")
         self._check(old, old.graph)
         return self.new.get_operation_by_name(old.name)
 
@@ -44,7 +44,7 @@ class Counterparts:
         import tensorflow as tf
 
         if not isinstance(old, tf.Variable):
-            raise TypeError(f"expected a variable, found {_called(old)}")
+            raise TypeError(f"expected a variable, found {_type_and_name(old)}")
         self._check(old, old.graph)
         return self._made(old)
 
@@ -75,7 +75,7 @@ class Counterparts:
             return tf.nest.map_structure(self.tensor, old, expand_composites=True)
         if is_remade(old):
             return self._made(old)
-        raise TypeError(f"nothing in a graph stands for {_called(old)}")
+        raise TypeError(f"nothing in a graph stands for {_type_and_name(old)}")
 
     def _made(self, old: Any) -> Any:
         """An object made again from its message, in the new graph."""
@@ -87,7 +87,9 @@ class Counterparts:
 
     def _check(self, old: Any, graph: Any) -> None:
         if graph is not self.old and graph is not self.new:
-            raise ValueError(f"{_called(old)} is of another graph than the one that was patched")
+            raise ValueError(
+                f"{_type_and_name(old)} is of another graph than the one that was patched"
+            )
 
 
 def is_remade(old: Any) -> bool:
@@ -123,6 +125,6 @@ def _remade(old: Any, graph: Any) -> Any:
     return new
 
 
-def _called(old: Any) -> str:
+def _type_and_name(old: Any) -> str:
     name = getattr(old, "name", None)
     return f"{type(old).__name__} {name!r}" if isinstance(name, str) else repr(old)

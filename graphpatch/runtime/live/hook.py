@@ -15,8 +15,8 @@ from typing import Any
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.body import MAIN, Node
 from graphpatch.graph.graph import LIBRARY
-from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.wire import Source, encoded
+from graphpatch.graph.model_graph import ModelGraph, graph_of
+from graphpatch.graph.wire import encoded
 
 # The fields of GraphDef, FunctionDefLibrary, FunctionDef and OpDef that hold a node in a function.
 NODE, FUNCTION, SIGNATURE, NODE_DEF, NAME = 1, 1, 1, 3, 1
@@ -31,15 +31,11 @@ def node_of(op: Any) -> tuple[ModelGraph, Node]:
     """A graph that holds this op alone, in the body that it is in, and its node there."""
     raw, label = op.node_def.SerializeToString(), label_of(op.graph)
     if label == MAIN:
-        graph = _opened(encoded(NODE, raw))
+        graph = graph_of(encoded(NODE, raw))
         return graph, Node(graph.main, 0)
     function = encoded(SIGNATURE, encoded(NAME, label.encode())) + encoded(NODE_DEF, raw)
-    graph = _opened(encoded(LIBRARY, encoded(FUNCTION, function)))
+    graph = graph_of(encoded(LIBRARY, encoded(FUNCTION, function)))
     return graph, Node(graph.functions[label], 0)
-
-
-def _opened(data: bytes) -> ModelGraph:
-    return ModelGraph.open(Source(data), 0, len(data))
 
 
 Listener = Callable[[Any], None]
@@ -47,7 +43,7 @@ Listener = Callable[[Any], None]
 CREATE_OP = "_create_op_helper"
 
 _LISTENERS: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
-_LOCK = threading.Lock()
+_HOOK_LOCK = threading.Lock()
 _INSTALLED: dict[str, Any] = {"count": 0}
 
 
@@ -69,7 +65,7 @@ def listening(listener: Listener) -> Iterator[None]:
 def _install() -> None:
     import tensorflow as tf
 
-    with _LOCK:
+    with _HOOK_LOCK:
         original = getattr(tf.Graph, CREATE_OP, None)
         if original is None:
             raise GraphpatchError(
@@ -85,7 +81,7 @@ def _install() -> None:
 def _uninstall() -> None:
     import tensorflow as tf
 
-    with _LOCK:
+    with _HOOK_LOCK:
         _INSTALLED["count"] -= 1
         # Where somebody wrapped it again meanwhile, ours stays, and calls nobody.
         if _INSTALLED["count"] == 0 and getattr(tf.Graph, CREATE_OP) is _INSTALLED["ours"]:

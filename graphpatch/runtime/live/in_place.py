@@ -12,7 +12,7 @@ from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.by_key import by_key
-from graphpatch.runtime.live.overrides import NoKeyError
+from graphpatch.runtime.live.gradient_keys import NoKeyError
 from graphpatch.runtime.register import register_key
 from graphpatch.table import plural, short
 

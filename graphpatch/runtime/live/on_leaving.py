@@ -16,8 +16,8 @@ from graphpatch.match.select import MatchedOps, find
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.hook import label_of
 from graphpatch.runtime.live.in_place import built_before, write_key
-from graphpatch.runtime.taken import model_of
-from graphpatch.step import Applied, expected, naming_rule, patch_matched
+from graphpatch.runtime.model_of_graph import model_of
+from graphpatch.step import RuleResult, check_expected, naming_rule, patch_matched
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class CreatedOps:
         return self.names[id(graph)]
 
 
-def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[Applied]:
+def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[RuleResult]:
     """Apply rules, whose patches are by key, to the ops that were made.
 
     Raises MatchError where one does not match as often as it expects; PatchError where one means
@@ -48,13 +48,13 @@ def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[Applied]:
     models = [(graph, _model(graph)) for graph in made.graphs.values()]
     steps, changed = [], []
     for rule in rules:
-        found = [(live, graph, _made(find(graph, rule.match, rule.on), made.of(live)))
+        found = [(live, graph, _made_inside(find(graph, rule.match, rule.on), made.of(live)))
                  for live, graph in models]  # fmt: skip
         with naming_rule(rule):
             count = sum(one.count for _, _, one in found)
-            expected(rule, [graph for _, graph in models], count)
+            check_expected(rule, [graph for _, graph in models], count)
             for live, _, one in found:
-                _refuse(live, one, still_open)
+                _refuse_late(live, one, still_open)
             rule.patch.check([node for _, _, one in found for node in one.nodes])
         steps.append(patch_matched(rule, [(graph, one) for _, graph, one in found]))
         changed += [(live, node) for live, _, one in found for node in one.nodes]
@@ -71,7 +71,7 @@ def _model(live: Any) -> ModelGraph:
     return graph
 
 
-def _made(found: MatchedOps, names: set[str]) -> MatchedOps:
+def _made_inside(found: MatchedOps, names: set[str]) -> MatchedOps:
     """What was found, as far as its ops were made in the context."""
 
     def inside(nodes: Sequence[Node]) -> list[Node]:
@@ -92,7 +92,7 @@ def _open_graphs() -> set[int]:
     return found
 
 
-def _refuse(live: Any, found: MatchedOps, still_open: set[int]) -> None:
+def _refuse_late(live: Any, found: MatchedOps, still_open: set[int]) -> None:
     if not found.nodes:
         return
     first, names = found.nodes[0], {node.name for node in found.nodes}

@@ -12,10 +12,10 @@ from graphpatch.formats import Model
 from graphpatch.graph.check import BUILT
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.counterparts import Counterparts
+from graphpatch.runtime.live.gradient_keys import NoKeyError
 from graphpatch.runtime.live.in_place import built_before, patched_in_place
-from graphpatch.runtime.live.overrides import NoKeyError
 from graphpatch.runtime.live.patched import PatchedGraph
-from graphpatch.runtime.taken import model_of
+from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.runtime.unconverted import unconverted
 
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ def patch_graph(
     found = _graph(graph)
     ready, model = rules_of(rules), replace(model_of(found), live=True)
     if in_place is False:
-        return _rebuilt(ready, model, found, "in_place is False")
+        return _patched_by_rebuilding(ready, model, found, "in_place is False")
     try:
         return _in_place(ready, model, found)
     except NoKeyError as error:
         if in_place:
             raise
-        return _rebuilt(ready, model, found, str(error))
+        return _patched_by_rebuilding(ready, model, found, str(error))
 
 
 def _graph(graph: Any) -> Any:
@@ -92,8 +92,10 @@ def _in_place(rules: Sequence[Rule], model: Model, graph: Any) -> PatchedGraph:
     return PatchedGraph(graph, True, _reported(result, graph, []), Counterparts(graph, graph))
 
 
-def _rebuilt(rules: Sequence[Rule], model: Model, graph: Any, reason: str) -> PatchedGraph:
-    from graphpatch.runtime.live.rebuilt import rebuilt
+def _patched_by_rebuilding(
+    rules: Sequence[Rule], model: Model, graph: Any, reason: str
+) -> PatchedGraph:
+    from graphpatch.runtime.live.rebuilt_graph import rebuilt_graph
 
     if hasattr(graph, "outer_graph"):
         raise PatchError(
@@ -101,7 +103,7 @@ def _rebuilt(rules: Sequence[Rule], model: Model, graph: Any, reason: str) -> Pa
             f"graphpatch.apply takes its concrete function"
         )
     result = apply(rules, model)
-    found, notes = rebuilt(result.model, graph)
+    found, notes = rebuilt_graph(result.model, graph)
     report = _reported(result, graph, [f"a patched graph was made: {reason}", *notes])
     return PatchedGraph(found.new, False, {**report, "in_place": False}, found)
 

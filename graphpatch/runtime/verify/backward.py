@@ -10,8 +10,8 @@ import numpy as np
 
 from graphpatch.graph.heads import Progress
 from graphpatch.names import OpKey
-from graphpatch.runtime.gradients import GradientAnswer
-from graphpatch.runtime.values import weights
+from graphpatch.runtime.tf_gradients import GradientAnswer
+from graphpatch.runtime.values import upstream_weights
 from graphpatch.runtime.verify.forward import distance, same_bits
 
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
@@ -81,12 +81,12 @@ def backward(
     found = ComparedBackward()
     for place, (target, value) in enumerate(targets.items()):
         say("gradients", place, len(targets))
-        dy = weights(target, value)
+        dy = upstream_weights(target, value)
         before, _ = one.gradients(sources, target, dy)
         after, asked = other.gradients(sources, target, dy)
         found.asked |= asked
-        pairs = [_compared(name, target, before[name], after[name]) for name in sources]
-        noise = _noise(one, pairs, before, dy)
+        pairs = [_compare_gradient(name, target, before[name], after[name]) for name in sources]
+        noise = _noise_of_gradients(one, pairs, before, dy)
         found.pairs += [
             replace(pair, state="same") if 0 < pair.largest <= NOISE * noise[pair.source] else pair
             for pair in pairs
@@ -94,7 +94,7 @@ def backward(
     return found
 
 
-def _noise(
+def _noise_of_gradients(
     one: Differentiable,
     pairs: Sequence[ComparedGradient],
     before: Mapping[str, GradientAnswer],
@@ -110,7 +110,7 @@ def _noise(
     return found
 
 
-def _compared(
+def _compare_gradient(
     source: str, target: str, before: GradientAnswer, after: GradientAnswer
 ) -> ComparedGradient:
     words = str(before), str(after)

@@ -5,41 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from graphpatch.analysis.rule_words import rules_at
-from graphpatch.analysis.soundness.overrides import Reasons
-from graphpatch.analysis.soundness.undone import unseen
+from graphpatch.analysis.soundness.overrides import UnfiredReasons
+from graphpatch.analysis.soundness.undone import uncompared_ops
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.op_types import VARIABLES
-from graphpatch.runtime.values import Values, weights
+from graphpatch.runtime.values import Values, upstream_weights
 from graphpatch.runtime.verify.backward import backward
 from graphpatch.runtime.verify.firing import sort_out
 from graphpatch.runtime.verify.forward import (
     SEEDED,
     SETS,
     ComparedForward,
-    OnValues,
+    ComparedValues,
     compare_on_values,
-    optimised,
+    compare_optimised,
     value_sets,
 )
-from graphpatch.runtime.verify.process import Died
-from graphpatch.runtime.verify.reached import Reached
-from graphpatch.runtime.verify.result import Ran
+from graphpatch.runtime.verify.process import ProcessDiedError
+from graphpatch.runtime.verify.reached_branches import ReachedBranches
+from graphpatch.runtime.verify.result import RunResult
 from graphpatch.runtime.verify.side import RunningModel
 from graphpatch.runtime.verify.start import needs_control_flow_v1
 from graphpatch.table import plural
 
 
 @dataclass(frozen=True)
-class Options:
+class CompareOptions:
     """Feeds by tensor name; the tensors by which, and of which, gradients are taken.
 
     `imports` are modules, or .py files, that the processes import before they read a model.
@@ -66,7 +66,7 @@ PASSES = len(SETS) + 3  # sets of values, at most: seeded, changed, at activatio
 
 
 @dataclass(frozen=True)
-class Subject:
+class ComparedGraph:
     """One graph of a model, and the file from which its process reads it."""
 
     model: Model
@@ -79,7 +79,7 @@ class Subject:
         return next(n for n, graph in enumerate(self.model.graphs) if graph is self.graph)
 
 
-def compare(one: Subject, other: Subject, options: Options) -> Ran:
+def compare(one: ComparedGraph, other: ComparedGraph, options: CompareOptions) -> RunResult:
     """Run a graph of a model and its patched copy, each in a process of its own, and compare.
 
     Raises UnsafeError where running it would do more than compute, ModelError for names of tensors
@@ -91,10 +91,10 @@ def compare(one: Subject, other: Subject, options: Options) -> Ran:
         for side in sides:
             stack.enter_context(closing(side.process))
             side.process.start()
-        return _compared(one, other, *sides, options)
+        return _compare_started(one, other, *sides, options)
 
 
-def _refuse_unsafe(left: ModelGraph, right: ModelGraph, options: Options) -> None:
+def _refuse_unsafe(left: ModelGraph, right: ModelGraph, options: CompareOptions) -> None:
     for graph in (left, right):
         if graph.around.is_object_based:
             refuse_unsafe_load(graph, options.allow_unsafe_ops)
@@ -102,38 +102,39 @@ def _refuse_unsafe(left: ModelGraph, right: ModelGraph, options: Options) -> Non
             refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
 
 
-def _compared(
-    one: Subject, other: Subject, left: RunningModel, right: RunningModel, options: Options
-) -> Ran:
+def _compare_started(
+    one: ComparedGraph,
+    other: ComparedGraph,
+    left: RunningModel,
+    right: RunningModel,
+    options: CompareOptions,
+) -> RunResult:
     options.say("starting TensorFlow", 0, 1)
     v2 = not needs_control_flow_v1(one.graph)
-    settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports, v2))
+    settings, _ = _ask_both(left, right, lambda it: it.process.keep("begin", options.imports, v2))
+    ran = RunResult(settings=settings)
     for subject, side in ((one, left), (other, right)):
         options.say("importing the models", int(side is right), 2)
-        try:
-            side.process.keep("open", str(subject.file), subject.model.path, subject.place)
-        except (ModelError, Died) as error:
-            why = str(error) if isinstance(error, Died) else f"{subject.model.path}: {error}"
-            return Ran(settings=settings, why=why, is_wrong=side is right)
-    ran = Ran(settings=settings)
+        if why := _import_failure(subject, side):
+            return replace(ran, why=why, is_wrong=side is right)
     tensors, reasons = _tensors_to_compare(one.graph, other.graph, left, right, options)
     try:
-        ran.forward = _forward(ran, tensors, left, right, options)
-    except Died as error:
-        return Ran(settings=settings, why=str(error), is_wrong=error.process is right.process)
+        ran.forward = _compare_forward(ran, tensors, left, right, options)
+    except ProcessDiedError as error:
+        return RunResult(settings=settings, why=str(error), is_wrong=error.process is right.process)
     ran.forward.first.uncompared |= reasons
     if not other.graph.around.is_object_based:
-        ran.unseen = list(unseen(other.graph, ran.forward.compared))
+        ran.unseen = list(uncompared_ops(other.graph, ran.forward.compared))
     ran.formulas = right.formulas()
     patched = [op for body, op in rules_at(other.graph) if body == "main"]
     _compare_backward(ran, left, right, patched, options)
     pairs = [(pair.source, pair.target) for pair in ran.backward.pairs]
     values = ran.forward.first.values
-    upstream = {target: weights(target, values[target]) for _, target in pairs}
+    upstream = {target: upstream_weights(target, values[target]) for _, target in pairs}
     sources = list(dict.fromkeys(source for source, _ in pairs))
     sort_out(
         one.graph,
-        Reasons(other.model, other.graph, pairs, v2),
+        UnfiredReasons(other.model, other.graph, pairs, v2),
         right.registered(),
         lambda places: right.probed(places, sources, upstream),
         ran,
@@ -141,8 +142,23 @@ def _compared(
     return ran
 
 
+def _import_failure(subject: ComparedGraph, side: RunningModel) -> str:
+    """Why the process of a side cannot open its model; nothing where it can."""
+    try:
+        side.process.keep("open", str(subject.file), subject.model.path, subject.place)
+    except ProcessDiedError as error:
+        return str(error)
+    except ModelError as error:
+        return f"{subject.model.path}: {error}"
+    return ""
+
+
 def _tensors_to_compare(
-    one: ModelGraph, other: ModelGraph, left: RunningModel, right: RunningModel, options: Options
+    one: ModelGraph,
+    other: ModelGraph,
+    left: RunningModel,
+    right: RunningModel,
+    options: CompareOptions,
 ) -> tuple[list[str], dict[str, str]]:
     """What is compared; and of other tensors why they are not."""
     touched = [f"{op}:0" for body, op in rules_at(other) if body == "main"]
@@ -170,8 +186,12 @@ def _initialisers(graph: ModelGraph) -> Iterator[str]:
                 yield name
 
 
-def _forward(
-    ran: Ran, tensors: Sequence[str], left: RunningModel, right: RunningModel, options: Options
+def _compare_forward(
+    ran: RunResult,
+    tensors: Sequence[str],
+    left: RunningModel,
+    right: RunningModel,
+    options: CompareOptions,
 ) -> ComparedForward:
     """Compare the tensors on each set of values, and watch which branches those take."""
     options.say("forward pass", 0, PASSES)
@@ -179,60 +199,64 @@ def _forward(
     left.values(variables)
     right.values(variables)
     ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
-    found, reached = ComparedForward(), Reached(left.unwatched())
-    _feed(feeds, left, right)
+    found, reached = ComparedForward(), ReachedBranches(left.unwatched())
+    _feed_both(feeds, left, right)
     found.first = compare_on_values(SEEDED, left, right, tensors)
     reached.add(left.branches())
-    found.fused = optimised(left, right, _sound(found.first))
+    found.fused = compare_optimised(left, right, _sound(found.first))
     tensors = found.first.compared  # what waits for a queue that nobody fills is not run again
     for name, values in value_sets(feeds, left.names(list(options.feed))) if tensors else ():
         options.say("forward pass", 1 + len(found.others), PASSES)
-        found.others.append(_on(name, values, left, right, tensors))
+        found.others.append(_compare_or_died(name, values, left, right, tensors))
         reached.add(left.branches())
     for word, upwards in (("at activations", True), ("at conditions", False)):
         options.say("forward pass", PASSES - 1, PASSES)
         names = reached.missing() if tensors else []
-        _feed(feeds, left, right)
+        _feed_both(feeds, left, right)
         values = left.steered(names, upwards) if names else {}
         if values:
             more = [*tensors, *(name for name in reached.outputs(names) if name not in tensors)]
             there = right.there(left.there(more))
-            found.others.append(_on(word, {**feeds, **values}, left, right, there))
+            found.others.append(_compare_or_died(word, {**feeds, **values}, left, right, there))
             reached.steer(left.branches())
-    _feed(feeds, left, right)
+    _feed_both(feeds, left, right)
     ran.reached = reached
     return found
 
 
-def _sound(found: OnValues) -> list[str]:
+def _sound(found: ComparedValues) -> list[str]:
     return [name for name in found.compared if name not in found.differing]
 
 
-def _on(
+def _compare_or_died(
     name: str, feeds: Values, left: RunningModel, right: RunningModel, tensors: Sequence[str]
-) -> OnValues:
-    _feed(feeds, left, right)
+) -> ComparedValues:
+    _feed_both(feeds, left, right)
     try:
         return compare_on_values(name, left, right, tensors)
-    except Died as error:
+    except ProcessDiedError as error:
         ended = dict.fromkeys(tensors, str(error))
         if error.process is right.process:
-            return OnValues(name, list(tensors), differing=ended)
-        return OnValues(name, uncompared=ended)
+            return ComparedValues(name, list(tensors), differing=ended)
+        return ComparedValues(name, uncompared=ended)
 
 
-def _feed(feeds: Values, left: RunningModel, right: RunningModel) -> None:
-    _both(left, right, lambda side: side.feed(feeds))
+def _feed_both(feeds: Values, left: RunningModel, right: RunningModel) -> None:
+    _ask_both(left, right, lambda side: side.feed(feeds))
 
 
-def _both(left: RunningModel, right: RunningModel, ask: Callable[[RunningModel], T]) -> list[T]:
+def _ask_both(left: RunningModel, right: RunningModel, ask: Callable[[RunningModel], T]) -> list[T]:
     """What both answer; one works while the other does."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(ask, (left, right)))
 
 
 def _compare_backward(
-    ran: Ran, left: RunningModel, right: RunningModel, patched: Sequence[str], options: Options
+    ran: RunResult,
+    left: RunningModel,
+    right: RunningModel,
+    patched: Sequence[str],
+    options: CompareOptions,
 ) -> None:
     sources = left.names(options.sources) or left.sources(patched)
     targets = _targets(ran, left, patched, options)
@@ -245,7 +269,9 @@ def _compare_backward(
         ran.backward = backward(left, right, sources, values, options.say)
 
 
-def _targets(ran: Ran, left: RunningModel, patched: Sequence[str], options: Options) -> list[str]:
+def _targets(
+    ran: RunResult, left: RunningModel, patched: Sequence[str], options: CompareOptions
+) -> list[str]:
     """The float outputs of which gradients are taken; first those behind patched ops."""
     first = ran.forward.first
     named = left.names(options.targets)

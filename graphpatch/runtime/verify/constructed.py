@@ -10,7 +10,7 @@ from typing import Any
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import names
-from graphpatch.analysis.soundness.carried import StoredGradient
+from graphpatch.analysis.soundness.stored_gradients import StoredGradient
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
@@ -18,9 +18,9 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.runtime.function_gradient import as_main, flat_index
-from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.imported import spliced
-from graphpatch.runtime.keys import surrogate_gradient
+from graphpatch.runtime.key_gradients import surrogate_gradient
+from graphpatch.runtime.tf_gradients import gradients
 
 OUT = "out"
 
@@ -28,13 +28,13 @@ OUT = "out"
 def fingerprint(one: StoredGradient) -> str:
     """The same for two constructions of the same ops and attrs, whatever their ops are called."""
     try:
-        content = alone(one).SerializeToString(deterministic=True)
+        content = construction_alone(one).SerializeToString(deterministic=True)
     except ModelError:
         return str(one.node)
     return hashlib.sha256(content).hexdigest() + str(sorted(one.attrs.items()))
 
 
-def distinct(one: StoredGradient) -> list[int]:
+def first_of_same(one: StoredGradient) -> list[int]:
     """For each of x0, x1, ..., the first of them that is the same tensor."""
     found = [names.parse(text) for text in one.reads]
     return [found.index(tensor) for tensor in found]
@@ -45,7 +45,7 @@ def argument_dtypes(one: StoredGradient) -> list[str]:
     return [_producer_dtype(one.node.body, text) for text in (*one.reads, one.gives)]
 
 
-def alone(one: StoredGradient) -> GraphDef:
+def construction_alone(one: StoredGradient) -> GraphDef:
     """The ops of a construction: `out` of the tensors `x0`, `x1`, ... and `y0`, which others give.
 
     Raises ModelError where they read what the op does not read.
@@ -60,7 +60,7 @@ def alone(one: StoredGradient) -> GraphDef:
         out = found.node.add(name=OUT, op="Identity", input=[text])
         out.attr["T"].type = DTYPE_NUMBERS[_producer_dtype(one.node.body, one.root)]
         return found
-    _add(one.node, given, {}, found)
+    _copy_into(one.node, given, {}, found)
     found.node[-1].name = OUT
     return found
 
@@ -96,9 +96,9 @@ def construction_gradient(one: StoredGradient, values: Sequence[Any], dy: Any) -
     """
     import tensorflow as tf
 
-    graph_def = tf.compat.v1.GraphDef.FromString(alone(one).SerializeToString())
+    graph_def = tf.compat.v1.GraphDef.FromString(construction_alone(one).SerializeToString())
     read = {text for node in graph_def.node for text in node.input}
-    firsts = distinct(one)
+    firsts = first_of_same(one)
     with tf.Graph().as_default() as scratch:
         at = {f"x{n}": tf.constant(values[n]) for n in firsts}
         given = {**at, "y0": tf.constant(values[len(firsts)])}
@@ -115,7 +115,7 @@ def construction_gradient(one: StoredGradient, values: Sequence[Any], dy: Any) -
     return [ran.get(f"x{n}") if n == firsts[n] else None for n in range(len(firsts))]
 
 
-def _add(
+def _copy_into(
     node: Node, given: Mapping[TensorName, str], named: dict[str, str], found: GraphDef
 ) -> str:
     """Add an op behind those that it reads, as far as these are the construction's own."""
@@ -142,7 +142,7 @@ def _input_given(
     node = body.producer(text)
     if node is None or not provenance.is_added(node):
         raise ModelError(f"its construction reads {text}, which its op does not read")
-    op = named.get(node.name) or _add(node, given, named, found)
+    op = named.get(node.name) or _copy_into(node, given, named, found)
     return str(TensorName(op, flat_index(body, tensor)))
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from graphpatch.analysis.soundness.overrides import Override, Reasons, overrides
-from graphpatch.differentiation.hidden import shadowed
-from graphpatch.differentiation.keys import CUSTOM
+from graphpatch.analysis.soundness.overrides import Override, UnfiredReasons, overrides
+from graphpatch.differentiation.hidden import shadowed_ops
+from graphpatch.differentiation.override_keys import CUSTOM
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.names import OpKey
-from graphpatch.runtime.verify.result import Ran, Unfired
+from graphpatch.runtime.verify.result import RunResult, UnfiredOverride
 
 LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")
 Probe = Callable[[Sequence[OpKey]], Collection[OpKey]]
 
 
 def sort_out(
-    before: ModelGraph, reasons: Reasons, registered: Collection[str], probe: Probe, ran: Ran
+    before: ModelGraph,
+    reasons: UnfiredReasons,
+    registered: Collection[str],
+    probe: Probe,
+    ran: RunResult,
 ) -> None:
     """Fill in the overrides of a patched graph that fired, and those that did not.
 
@@ -25,8 +29,8 @@ def sort_out(
     stand, and those by a key that is not `registered` in the process that runs the graph. `probe`
     says which of those fired that TensorFlow differentiates in C++.
     """
-    hidden: list[Unfired] = []
-    for one in _sorted(before, reasons, registered, ran):
+    hidden: list[UnfiredOverride] = []
+    for one in _unfired_overrides(before, reasons, registered, ran):
         (hidden if one.kind == "unseen" else ran.unfired).append(one)
     places = [(one.override.node.body.label, one.override.node.name) for one in hidden]
     fired = probe(places) if places else ()
@@ -37,11 +41,11 @@ def sort_out(
             ran.unfired.append(unseen)
 
 
-def _sorted(
-    before: ModelGraph, reasons: Reasons, registered: Collection[str], ran: Ran
-) -> Iterator[Unfired]:
+def _unfired_overrides(
+    before: ModelGraph, reasons: UnfiredReasons, registered: Collection[str], ran: RunResult
+) -> Iterator[UnfiredOverride]:
     """Those that did not fire; the others are filled in."""
-    graph, passed = reasons.graph, shadowed(reasons.graph)
+    graph, passed = reasons.graph, shadowed_ops(reasons.graph)
     known = {(one.node.body.label, one.node.name, one.key) for one in overrides(before)}
     for one in overrides(graph):
         place = one.node.body.label, one.node.name
@@ -54,15 +58,15 @@ def _sorted(
                 f"no program registers the key {one.key!r}: name the module or .py file that does "
                 f"with --import (in Python: imports=[...])"
             )
-            yield Unfired(one, says, is_new, "ignored")
+            yield UnfiredOverride(one, says, is_new, "ignored")
         elif is_new and place in passed:
             says = "has a gradient of its own, which passes it by (tf.custom_gradient)"
-            yield Unfired(one, f"{passed[place]} {says}", is_new, "idle")
+            yield UnfiredOverride(one, f"{passed[place]} {says}", is_new, "idle")
         elif _has_fired(one, ran.backward.asked, graph.around.is_object_based):
             ran.fired.append(one)
         else:
             kind, why = reasons.why(one)
-            yield Unfired(one, why, is_new, kind)
+            yield UnfiredOverride(one, why, is_new, kind)
 
 
 def _has_fired(one: Override, asked: Collection[OpKey], is_loaded: bool) -> bool:

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.analysis.soundness.carried import StoredGradient, stored_gradients
+from graphpatch.analysis.soundness.stored_gradients import StoredGradient, stored_gradients
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.formula import tensorflow_gradient
+from graphpatch.runtime.formula_in_tensorflow import tensorflow_gradient
 from graphpatch.runtime.function_gradient import function_gradient
-from graphpatch.runtime.running import Running, first_line
-from graphpatch.runtime.values import weights
+from graphpatch.runtime.graph_run import GraphRun, first_line
+from graphpatch.runtime.values import upstream_weights
 from graphpatch.runtime.verify.backward import finite
 from graphpatch.runtime.verify.constructed import (
     argument_dtypes,
     construction_gradient,
     counted_gradient,
-    distinct,
     fingerprint,
+    first_of_same,
 )
 from graphpatch.runtime.verify.forward import distance
 
@@ -34,7 +34,7 @@ ANYWHERE = (4, 4)  # the shape of all that a formula reads, where the graph does
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class FormulaCheck:
     """A formula on tensors of these dtypes and shapes: how far the two forms are apart."""
 
     label: str
@@ -64,7 +64,7 @@ class Checked:
         }
 
 
-def formulas(graph: Graph, running: Running | None) -> list[Checked]:
+def check_formulas(graph: Graph, running: GraphRun | None) -> list[FormulaCheck]:
     """Check each formula of a patched graph, on what its ops meet, or else on seeded arrays.
 
     `running` is the patched graph with its feeds; without it nothing is known of shapes.
@@ -75,11 +75,11 @@ def formulas(graph: Graph, running: Running | None) -> list[Checked]:
         shapes = [f"{np.asarray(value).dtype.name}{list(np.shape(value))}" for value in values]
         form = fingerprint(one) if one.moved is not None else one.function
         found.setdefault((one.label, form, *shapes), []).append((one, values))
-    return [_checked(graph, key, group) for key, group in found.items()]
+    return [_check_group(graph, key, group) for key, group in found.items()]
 
 
 def _met(
-    some: Sequence[StoredGradient], running: Running | None
+    some: Sequence[StoredGradient], running: GraphRun | None
 ) -> Iterator[tuple[StoredGradient, list[Any]]]:
     """What each op reads, and gives, as far as it can be fetched; else seeded arrays."""
     wanted = [_tensors_met(one) if one.node.body.is_main else [] for one in some]
@@ -90,7 +90,7 @@ def _met(
         yield one, [values[name] for name in names] if is_met else _anything(one)
 
 
-def _fetchable(running: Running, names: Sequence[str]) -> list[str]:
+def _fetchable(running: GraphRun, names: Sequence[str]) -> list[str]:
     from graphpatch.runtime.verify.outputs import fetchable
 
     return list(fetchable(running.graph, names))
@@ -109,10 +109,10 @@ def _tensors_met(one: StoredGradient) -> list[str]:
 def _anything(one: StoredGradient) -> list[Any]:
     if one.moved is not None:
         likes = [np.zeros(ANYWHERE, _numpy(dtype)) for dtype in argument_dtypes(one)]
-        return [weights(f"{place}", like) for place, like in enumerate(likes)]
+        return [upstream_weights(f"{place}", like) for place, like in enumerate(likes)]
     flat = [*(one.node.arguments or ()), *(() if one.function else one.node.outputs or ())]
     likes = [np.zeros(ANYWHERE, _numpy(arg.dtype or "float32")) for arg in flat]
-    return [weights(f"{place}", like) for place, like in enumerate(likes)]
+    return [upstream_weights(f"{place}", like) for place, like in enumerate(likes)]
 
 
 def _numpy(dtype: str) -> Any:
@@ -121,30 +121,30 @@ def _numpy(dtype: str) -> Any:
     return tf.as_dtype(dtype).as_numpy_dtype
 
 
-def _checked(
+def _check_group(
     graph: Graph, key: tuple[str, ...], group: Sequence[tuple[StoredGradient, list[Any]]]
-) -> Checked:
+) -> FormulaCheck:
     one, values = group[0]
     about = one.label, len(group), str(one.node), ", ".join(key[2:])
     if one.computed is None and one.counts_as is None:
-        return Checked(*about, why=one.why)
+        return FormulaCheck(*about, why=one.why)
     try:
-        error, tolerance = _apart(graph, one, values)
+        error, tolerance = _largest_error(graph, one, values)
     except GraphpatchError as refusal:
-        return Checked(*about, why=str(refusal))
+        return FormulaCheck(*about, why=str(refusal))
     except Exception as failure:  # TensorFlow's or numpy's reason why it cannot be computed
-        return Checked(*about, why=first_line(failure))
+        return FormulaCheck(*about, why=first_line(failure))
     by = "numpy" if one.counts_as is None else "TensorFlow"
-    return Checked(*about, error, tolerance, by=by)
+    return FormulaCheck(*about, error, tolerance, by=by)
 
 
-def _apart(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
+def _largest_error(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
     """The largest difference of the two forms, as a part of the largest element; what is allowed.
 
     On what the op met, and on seeded values of those shapes too: of what an op met, much may be 0.
     """
     seeded = [
-        weights(f"x{place}", value) if np.asarray(value).dtype.kind not in "iub" else value
+        upstream_weights(f"x{place}", value) if np.asarray(value).dtype.kind not in "iub" else value
         for place, value in enumerate(values)
     ]
     sets = [values, seeded, *_scaled(seeded)] if one.moved is not None else [values, seeded]
@@ -164,20 +164,20 @@ def _scaled(values: Sequence[Any]) -> Iterator[list[Any]]:
 def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
     names = _formula_names(graph, one)
     if one.moved is not None:
-        values = [*(values[first] for first in distinct(one)), values[-1]]
+        values = [*(values[first] for first in first_of_same(one)), values[-1]]
     at = dict(zip(names, values, strict=True))
     inputs = _filled_up(at, "x")
     outputs = _filled_up(at, "y") or inputs  # a filter gives on what it reads
-    upstream = [weights(f"dy{place}", y) for place, y in enumerate(outputs)]
+    upstream = [upstream_weights(f"dy{place}", y) for place, y in enumerate(outputs)]
     if one.computed is None:
         expected = counted_gradient(one, [*inputs, outputs[0]], upstream[0])
     else:
         formula, attrs = one.computed.formula, dict(one.attrs)
-        expected = numpy_gradient(formula, None, inputs, outputs, upstream, attrs, one.op_type)
+        expected = numpy_gradient(formula, inputs, outputs, upstream, attrs, one.op_type)
     if one.moved is None:
-        given = _tensorflow(graph, one, names, values, upstream)
+        given = _by_tensorflow(graph, one, names, values, upstream)
     else:
-        expected = _summed(expected, distinct(one))
+        expected = _sum_of_same_tensors(expected, first_of_same(one))
         given = construction_gradient(one, values, upstream[0])
     places = [int(name[1:]) for name in names if name.startswith("x")]
     pairs = list(zip((expected[place] for place in places), given, strict=False))
@@ -188,7 +188,7 @@ def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[flo
     )
 
 
-def _summed(gradients: Sequence[Any], firsts: Sequence[int]) -> list[Any]:
+def _sum_of_same_tensors(gradients: Sequence[Any], firsts: Sequence[int]) -> list[Any]:
     """The gradients of inputs; where some are one tensor, their sum at the first of them."""
     found: list[Any] = [None] * len(gradients)
     for dx, first in zip(gradients, firsts, strict=True):
@@ -227,7 +227,7 @@ def _filled_up(at: Mapping[str, Any], kind: str) -> list[Any]:
     return [at.get(f"{kind}{place}", np.zeros((), np.int32)) for place in range(count)]
 
 
-def _tensorflow(
+def _by_tensorflow(
     graph: Graph,
     one: StoredGradient,
     names: Sequence[str],

@@ -13,7 +13,7 @@ from graphpatch.runtime.values import Values
 SEEDED = "seeded"
 
 
-def _every(third: int, value: float) -> Callable[[Any], Any]:
+def _every_third(third: int, value: float) -> Callable[[Any], Any]:
     """Put a value in place of every third element, from this one on."""
 
     def put(array: Any) -> Any:
@@ -25,7 +25,7 @@ def _every(third: int, value: float) -> Callable[[Any], Any]:
 
 
 def _infinite(array: Any) -> Any:
-    return _every(1, -np.inf)(_every(0, np.inf)(array))
+    return _every_third(1, -np.inf)(_every_third(0, np.inf)(array))
 
 
 # Of floats; ints and booleans of seeded zeros and ones are swapped in the first of them.
@@ -36,7 +36,7 @@ SETS: dict[str, Callable[[Any], Any]] = {
     "large": lambda array: array * np.asarray(1e3, array.dtype),
     "huge": lambda array: array * np.asarray(np.finfo(np.float32).max / 16, array.dtype),
     "infinite": _infinite,
-    "NaN": _every(0, np.nan),
+    "NaN": _every_third(0, np.nan),
 }
 
 
@@ -44,14 +44,14 @@ def value_sets(seeded: Values, given: Container[str]) -> Iterator[tuple[str, Val
     """Each set by its name, made of the seeded one; what the user gave stays as it is."""
     for name, change in SETS.items():
         found = {
-            key: value if key in given else _changed(name, change, value)
+            key: value if key in given else _changed_value(name, change, value)
             for key, value in seeded.items()
         }
         if any(found[key] is not value for key, value in seeded.items()):
             yield name, found
 
 
-def _changed(name: str, change: Callable[[Any], Any], value: Any) -> Any:
+def _changed_value(name: str, change: Callable[[Any], Any], value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind in "fc" or array.dtype.name == "bfloat16":
         with np.errstate(all="ignore"):
@@ -69,7 +69,7 @@ class Runs(Protocol):
 
 
 @dataclass
-class OnValues:
+class ComparedValues:
     """One set of values: what was compared on it, and the reason for each tensor that was not.
 
     `differing` has how far each differs. `values` are those of the original.
@@ -99,12 +99,12 @@ class ComparedForward:
     `fused`: tensors that differ only where TensorFlow optimises the graphs, as by fusing ops.
     """
 
-    first: OnValues = field(default_factory=lambda: OnValues(SEEDED))
-    others: list[OnValues] = field(default_factory=list)
+    first: ComparedValues = field(default_factory=lambda: ComparedValues(SEEDED))
+    others: list[ComparedValues] = field(default_factory=list)
     fused: dict[str, str] = field(default_factory=dict)
 
     @property
-    def sets(self) -> list[OnValues]:
+    def sets(self) -> list[ComparedValues]:
         """All sets of values."""
         return [self.first, *self.others]
 
@@ -139,15 +139,15 @@ class ComparedForward:
         }
 
 
-def compare_on_values(name: str, one: Runs, other: Runs, tensors: Sequence[str]) -> OnValues:
+def compare_on_values(name: str, one: Runs, other: Runs, tensors: Sequence[str]) -> ComparedValues:
     """Run both op by op on what they are fed now, and compare these tensors."""
-    found = OnValues(name)
+    found = ComparedValues(name)
     found.values = _compare(one, other, tensors, False, found.differing, found.uncompared)
     found.compared = [name for name in found.values if name not in found.uncompared]
     return found
 
 
-def optimised(one: Runs, other: Runs, tensors: Sequence[str]) -> dict[str, str]:
+def compare_optimised(one: Runs, other: Runs, tensors: Sequence[str]) -> dict[str, str]:
     """Those of these tensors that differ where TensorFlow optimises both, and how far."""
     found: dict[str, str] = {}
     _compare(one, other, tensors, True, found, {})

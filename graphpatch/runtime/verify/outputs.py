@@ -9,7 +9,7 @@ from typing import Any
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.dtypes import HANDLES
 from graphpatch.graph.op_types import VARIABLES
-from graphpatch.runtime.running import ASSIGNED, waiting_ops
+from graphpatch.runtime.graph_run import ASSIGNED, waiting_ops
 
 MOST_CONSTANTS = 8  # by which gradients are taken at most
 RESERVED = "reserve_space"
@@ -30,14 +30,14 @@ def result_tensors(graph: Any) -> list[str]:
         for op in graph.get_operations()
         if op.inputs and op not in hidden and not op.name.startswith(ASSIGNED)
         for output in op.outputs
-        if is_value(output) and not _is_read(output) and not _is_scratch(output)
+        if is_value(output) and not _gives_comparable(output) and not _is_scratch(output)
     ]
 
 
 def unread_results(graph: Any) -> list[str]:
     """Those outputs whose ops nobody reads at all: not what ops give beside what is read."""
     found = (graph.get_tensor_by_name(name) for name in result_tensors(graph))
-    return [t.name for t in found if not any(_is_read(other) for other in t.op.outputs)]
+    return [t.name for t in found if not any(_gives_comparable(other) for other in t.op.outputs)]
 
 
 def fetchable(graph: Any, names: Iterable[str]) -> Iterator[str]:
@@ -91,14 +91,14 @@ def default_sources(graph: Any, fed: Iterable[str], patched: Iterable[str] = ())
     """
     found = [name for name in fed if is_differentiable(graph.get_tensor_by_name(name))]
     if not found:
-        return _held(graph, graph.get_operations())
+        return _held_tensors(graph, graph.get_operations())
     behind = waiting_ops([graph.get_tensor_by_name(name).op for name in found])
     ops = {op.name: op for op in graph.get_operations()}
     missed = [ops[name] for name in patched if name in ops and ops[name] not in behind]
-    return [*found, *_held(graph, _upstream(missed))]
+    return [*found, *_held_tensors(graph, _ops_before(missed))]
 
 
-def _upstream(ops: Iterable[Any]) -> list[Any]:
+def _ops_before(ops: Iterable[Any]) -> list[Any]:
     """What these ops are computed of, in the order of the graph."""
     found, todo = set[Any](), list(ops)
     while todo:
@@ -109,7 +109,7 @@ def _upstream(ops: Iterable[Any]) -> list[Any]:
     return sorted(found, key=lambda op: op._id)
 
 
-def _held(graph: Any, ops: Iterable[Any]) -> list[str]:
+def _held_tensors(graph: Any, ops: Iterable[Any]) -> list[str]:
     """The variables of floats among some ops, or else the largest constants."""
     ops = list(ops)
     variables = [op for op in ops if op.type in VARIABLES]
@@ -140,7 +140,7 @@ def ops_in_control_flow(graph: Any) -> set[Any]:
     return found
 
 
-def _is_read(tensor: Any) -> bool:
+def _gives_comparable(tensor: Any) -> bool:
     """Whether another tensor that can be compared in its place is computed of it."""
     found = [to for reader in tensor.consumers() for to in reader.outputs if is_value(to)]
     return any(is_differentiable(to) for to in found) if is_differentiable(tensor) else bool(found)

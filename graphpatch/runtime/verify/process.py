@@ -39,17 +39,17 @@ def command() -> list[str]:
     return [sys.executable, "-c", WORKER_PROGRAM]
 
 
-class Died(GraphpatchError):
+class ProcessDiedError(GraphpatchError):
     """The process of a model ended without an answer: `why` says how."""
 
-    def __init__(self, process: Process, why: str) -> None:
+    def __init__(self, process: TensorFlowProcess, why: str) -> None:
         super().__init__(f"{process.name}: {why}")
         self.process = process
         self.why = why
 
 
 @dataclass(eq=False)
-class Process:
+class TensorFlowProcess:
     """A process that runs one model; it is started when it is first asked.
 
     `setup` is asked again of a process that takes the place of one that died.
@@ -85,8 +85,8 @@ class Process:
     def ask(self, method: str, *arguments: Any) -> Any:
         """What the model's process answers.
 
-        Raises Died where it ends instead; GraphpatchError as the process does; RuntimeError, which
-        is a fault of ours, for any other exception.
+        Raises ProcessDiedError where it ends instead; GraphpatchError as the process does;
+        RuntimeError, which is a fault of ours, for any other exception.
         """
         if self._popen is None:
             self.start()
@@ -109,7 +109,7 @@ class Process:
         except (EOFError, OSError, pickle.UnpicklingError):
             why = self._last_words()
             self.close()
-            raise Died(self, why) from None
+            raise ProcessDiedError(self, why) from None
         except BaseException:
             self.close()
             raise

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.analysis.rule_words import Fault
+from graphpatch.analysis.rule_words import StructureFault
 from graphpatch.analysis.soundness.overrides import Override
-from graphpatch.analysis.soundness.static import Sound
+from graphpatch.analysis.soundness.static import StaticCheck
 from graphpatch.application import page_part
 from graphpatch.formats.model import Model
 from graphpatch.runtime.verify.backward import ComparedBackward, in_state
-from graphpatch.runtime.verify.formulas import Checked
+from graphpatch.runtime.verify.formulas import FormulaCheck
 from graphpatch.runtime.verify.forward import ComparedForward
-from graphpatch.runtime.verify.reached import Reached
+from graphpatch.runtime.verify.reached_branches import ReachedBranches
 from graphpatch.table import beside, html_table, plural, short
 
 MOST_REASONS = 3
@@ -24,7 +24,7 @@ SAME_STRUCTURE = "same structure"
 
 
 @dataclass(frozen=True, slots=True)
-class Unfired:
+class UnfiredOverride:
     """An override whose op was not asked for its gradient.
 
     `is_new`: the original does not have it. `kind`: TensorFlow ignores it (`ignored`), its op is in
@@ -49,16 +49,16 @@ class Unfired:
 
 
 @dataclass
-class Ran:
+class RunResult:
     """What running a graph and its original showed. `why` is set where they were not run."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     forward: ComparedForward = field(default_factory=ComparedForward)
-    reached: Reached = field(default_factory=Reached)
+    reached: ReachedBranches = field(default_factory=ReachedBranches)
     backward: ComparedBackward = field(default_factory=ComparedBackward)
     fired: list[Override] = field(default_factory=list)
-    unfired: list[Unfired] = field(default_factory=list)
-    formulas: list[Checked] = field(default_factory=list)
+    unfired: list[UnfiredOverride] = field(default_factory=list)
+    formulas: list[FormulaCheck] = field(default_factory=list)
     fed: Mapping[str, str] = field(default_factory=dict)
     untaken: list[str] = field(default_factory=list)  # why gradients were not taken
     unseen: list[str] = field(default_factory=list)  # patched ops of which nothing was compared
@@ -142,8 +142,8 @@ class VerifiedGraph:
     """One graph of a model; `ran` is None where it was not to be run."""
 
     label: str
-    sound: Sound
-    ran: Ran | None
+    sound: StaticCheck
+    ran: RunResult | None
 
     def failures(self) -> list[str]:
         """What differs that should not, in words."""
@@ -168,7 +168,7 @@ class Verification:
     original: str
     patched: str
     parts: Sequence[VerifiedGraph]
-    around: Sequence[Fault]
+    around: Sequence[StructureFault]
     models: tuple[()] | tuple[Model, Model] = field(default=(), compare=False)
 
     @property
@@ -210,7 +210,7 @@ class Verification:
         return f"<Verification: {self.patched}, {self.verdict}{f': {why}' if why else ''}>"
 
     def _repr_html_(self) -> str:
-        rows = [row for part in self.parts for row in _rows(part)]
+        rows = [row for part in self.parts for row in _compared_rows(part)]
         rows += [("failure", one) for one in self.failures]
         rows += [("not compared", one) for one in self.not_compared]
         title = f"{self.patched} against {self.original}: {self.verdict}"
@@ -239,7 +239,7 @@ class Verification:
         }
 
 
-def _rows(part: VerifiedGraph) -> Iterator[tuple[str, str]]:
+def _compared_rows(part: VerifiedGraph) -> Iterator[tuple[str, str]]:
     """What was compared of a graph, in short."""
     ran = part.ran
     if ran is None or ran.why:

@@ -19,19 +19,19 @@ from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.graph import provenance
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.names import OpKey
+from graphpatch.runtime.graph_run import GraphRun, run_op_by_op, seeded_variable, variables_of
 from graphpatch.runtime.imported import bare_meta, imported
 from graphpatch.runtime.register import register_lone_keys
-from graphpatch.runtime.running import Running, run_op_by_op, seeded_variable, variables_of
 from graphpatch.runtime.values import Values
 
 SEEDS = ("seed", "seed2")
 # They move on the state of a tf.random.Generator, which is a variable.
 GENERATOR = frozenset({"NonDeterministicInts", "RngReadAndSkip", "RngSkip"})
-OURS = "graphpatch_"  # what functions that a rule adds are called
+OUR_PREFIX = "graphpatch_"  # what functions that a rule adds are called
 
 
 @cache
-def _is_random(op: str) -> bool:
+def _has_seeds(op: str) -> bool:
     known = opdefs.lookup(op)
     return known is not None and set(SEEDS) <= {attr.name for attr in known.attrs}
 
@@ -59,10 +59,14 @@ def set_seeds(graph_def: Any, own: Mapping[tuple[str, str], str]) -> list[str]:
     for body, node in _nodes(graph_def):
         if node.op in GENERATOR:
             found.append(node.name)
-        elif _is_random(node.op):
+        elif _has_seeds(node.op):
             found.append(node.name)
             if not any(node.attr[key].i for key in SEEDS):
-                text = node.op if body.startswith(OURS) else own.get((body, node.name), node.name)
+                text = (
+                    node.op
+                    if body.startswith(OUR_PREFIX)
+                    else own.get((body, node.name), node.name)
+                )
                 node.attr[SEEDS[0]].i = 1 + (zlib.crc32(text.encode()) & 0x7FFFFFFE)
                 node.attr[SEEDS[1]].i = 1
     return found
@@ -91,13 +95,13 @@ def add_probes(graph_def: Any, places: Sequence[OpKey]) -> None:
         node = next(one for one in nodes if one.name == name)
         forward, backward = functions[node.op], functions[gradients[node.op]]
         probe = f"{forward.signature.name}_probe_{number}"
-        _copied(graph_def.library, forward, probe)
-        _telling(_copied(graph_def.library, backward, f"{probe}_gradient"), number)
+        _copied_function(graph_def.library, forward, probe)
+        _telling(_copied_function(graph_def.library, backward, f"{probe}_gradient"), number)
         graph_def.library.gradient.add(function_name=probe, gradient_func=f"{probe}_gradient")
         node.op = probe
 
 
-def _copied(library: Any, function: Any, name: str) -> Any:
+def _copied_function(library: Any, function: Any, name: str) -> Any:
     found = library.function.add()
     found.CopyFrom(function)
     found.signature.name = name
@@ -116,13 +120,13 @@ def _telling(function: Any, number: int) -> None:
         function.ret[arg.name] = f"probe_{place}:output:0"
 
 
-def fired(places: Sequence[OpKey], since: int) -> set[OpKey]:
+def fired_since(places: Sequence[OpKey], since: int) -> set[OpKey]:
     """Those of these places whose number was printed since."""
     said = os.pread(STDERR, os.fstat(STDERR).st_size - since, since).decode(errors="replace")
     return {places[int(number)] for number in re.findall(rf"{FIRED}(\d+);", said)}
 
 
-def said() -> int:
+def printed_bytes() -> int:
     """How much was printed until now."""
     return os.fstat(STDERR).st_size
 
@@ -168,7 +172,7 @@ def checkpoint(model: Model) -> str | None:
     return str(prefix) if is_there and (model.file or model.container is META) else None
 
 
-def restored(graph: Any, prefix: str | None) -> dict[str, Any]:
+def restored_values(graph: Any, prefix: str | None) -> dict[str, Any]:
     """The values of variables by the name of their op, as far as the checkpoint has them."""
     import tensorflow as tf
 
@@ -186,7 +190,7 @@ def restored(graph: Any, prefix: str | None) -> dict[str, Any]:
     return found
 
 
-def initial(graph: Any, given: Values, size: int, whole: tuple[int, ...]) -> dict[str, Any]:
+def initial_values(graph: Any, given: Values, size: int, whole: tuple[int, ...]) -> dict[str, Any]:
     """A value for each variable: what is given, what its initialiser gives, or a seeded one.
 
     An initialiser that reads other variables finds their seeded values, so that no order counts.
@@ -198,7 +202,7 @@ def initial(graph: Any, given: Values, size: int, whole: tuple[int, ...]) -> dic
     sources = {
         name: source for name, op in variables.items() if (source := _initialiser(graph, op))
     }
-    first = Running(graph, variables=found)
+    first = GraphRun(graph, variables=found)
     values = first.run(sorted(set(sources.values())), False)[0] if sources else {}
     return found | {name: values[one] for name, one in sources.items() if one in values}
 
@@ -218,6 +222,6 @@ def _initialiser(graph: Any, variable: Any) -> str:
     return str(value.name) if value.shape.is_compatible_with(shape) else ""
 
 
-def known(graph: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def known_variables(graph: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Those values whose variables this graph has."""
     return {op.name: values[op.name] for op in variables_of(graph) if op.name in values}

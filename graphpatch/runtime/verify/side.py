@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from graphpatch.names import OpKey
-from graphpatch.runtime.gradients import GradientAnswer
+from graphpatch.runtime.tf_gradients import GradientAnswer
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.formulas import Checked
-from graphpatch.runtime.verify.process import Died, Process
+from graphpatch.runtime.verify.formulas import FormulaCheck
+from graphpatch.runtime.verify.process import ProcessDiedError, TensorFlowProcess
 
 Answered = tuple[dict[str, GradientAnswer], set[OpKey]]
 
 
 class RunningModel:
-    """The original, or the patched model. Each question may raise Died.
+    """The original, or the patched model. Each question may raise ProcessDiedError.
 
     `GraphSide` and `SavedSide` answer; what they say of each question holds here.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.process = Process(name)
+        self.process = TensorFlowProcess(name)
         self._differentiated = False
 
     def names(self, given: Sequence[str]) -> list[str]:
@@ -66,7 +66,7 @@ class RunningModel:
         """
         try:
             found = self._gradients(sources, target, dy)
-        except Died as error:
+        except ProcessDiedError as error:
             return dict.fromkeys(sources, GradientAnswer("error", says=error.why)), set()
         is_second, self._differentiated = self._differentiated, True
         if is_second and any(one.kind == "error" for one in found[0].values()):
@@ -85,7 +85,7 @@ class RunningModel:
         self.process.restart()
         try:
             return cast("set[OpKey]", self.process.ask("probed", places, sources, targets))
-        except Died:
+        except ProcessDiedError:
             return set()
 
     def sources(self, patched: Sequence[str]) -> list[str]:
@@ -106,15 +106,15 @@ class RunningModel:
         """Of these tensors those that an optimizer computes from its gradients."""
         return cast("list[str]", self.process.ask("trained", names))
 
-    def formulas(self) -> list[Checked]:
+    def formulas(self) -> list[FormulaCheck]:
         """Each formula that the graph carries, against numpy."""
-        return cast("list[Checked]", self.process.ask("formulas"))
+        return cast("list[FormulaCheck]", self.process.ask("formulas"))
 
     def branches(self) -> dict[str, tuple[bool, bool]]:
         """For each op that takes branches: whether the values that it is fed take each of them."""
         try:
             return cast("dict[str, tuple[bool, bool]]", self.process.ask("branches"))
-        except Died:
+        except ProcessDiedError:
             return {}
 
     def unwatched(self) -> dict[str, int]:

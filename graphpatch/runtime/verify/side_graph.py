@@ -16,44 +16,55 @@ from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.op_types import CALLS
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
-from graphpatch.runtime.gradients import GradientAnswer, RaisedError, built, recorded
-from graphpatch.runtime.running import (
-    Running,
+from graphpatch.runtime.graph_run import (
+    GraphRun,
     first_line,
     may_be_endless,
     seeded_feeds,
     waiting_ops,
 )
+from graphpatch.runtime.tf_gradients import (
+    GradientAnswer,
+    RaisedError,
+    gradients_or_raised,
+    recorded,
+)
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, seeded
-from graphpatch.runtime.verify.branches import Branches, in_functions
-from graphpatch.runtime.verify.formulas import Checked, formulas
+from graphpatch.runtime.verify.branch_watch import BranchWatch, in_functions
+from graphpatch.runtime.verify.formulas import FormulaCheck, check_formulas
 from graphpatch.runtime.verify.outputs import writes
-from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph
+from graphpatch.runtime.verify.seeded import (
+    checkpoint,
+    initial_values,
+    known_variables,
+    restored_values,
+    seeded_graph,
+)
 
 
 @dataclass(eq=False)
-class Graphed(Running):
+class DifferentiableGraph(GraphRun):
     """A tf.Graph that is run, and differentiated."""
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
     ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
-        there, asked = _built(self, sources, target, dy)
+        there, asked = _built_gradients(self, sources, target, dy)
         tensors = {name: one.value for name, one in there.items() if one.kind == "tensor"}
         return {**there, **_values_run(self, tensors)}, asked
 
 
-def _built(
-    running: Running, sources: Sequence[str], target: str, dy: Any
+def _built_gradients(
+    running: GraphRun, sources: Sequence[str], target: str, dy: Any
 ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
     import tensorflow as tf
 
     with running.graph.as_default(), recorded() as asked:
         upstream = tf.constant(dy, running.graph.get_tensor_by_name(target).dtype)
         try:
-            found = built(running.graph, target, sources, upstream, dense=True)
+            found = gradients_or_raised(running.graph, target, sources, upstream, dense=True)
         except RaisedError as error:
             return {name: GradientAnswer("error", says=str(error)) for name in sources}, asked
     return {
@@ -62,7 +73,7 @@ def _built(
     }, asked
 
 
-def _values_run(running: Running, tensors: Mapping[str, Any]) -> dict[str, GradientAnswer]:
+def _values_run(running: GraphRun, tensors: Mapping[str, Any]) -> dict[str, GradientAnswer]:
     """The values, all in one run; where that fails, each in a run of its own.
 
     Where it takes too long, all fail: each alone might take as long again.
@@ -90,12 +101,14 @@ class GraphSide:
         types = (op_type for body in graph.bodies for op_type in body.by_type)
         self.is_limited = may_be_endless(types)
         self.running = self._graphed(self.tf_graph)
-        self._branches: Branches | None = None
+        self._branches: BranchWatch | None = None
 
     def _graphed(
         self, tf_graph: Any, feeds: Values | None = None, variables: Values | None = None
-    ) -> Graphed:
-        return Graphed(tf_graph, feeds or {}, variables or {}, is_limited=self.is_limited)
+    ) -> DifferentiableGraph:
+        return DifferentiableGraph(
+            tf_graph, feeds or {}, variables or {}, is_limited=self.is_limited
+        )
 
     def names(self, given: Sequence[str]) -> list[str]:
         """The names of tensors as TensorFlow spells them. Raises ModelError for what is none."""
@@ -135,11 +148,11 @@ class GraphSide:
     def choose(self, tensors: Sequence[str], given: Values) -> tuple[Values, Values]:
         """What it is fed, and what its variables hold: the guess with which most of it runs."""
         named = dict(zip(self.names(list(given)), given.values(), strict=True))
-        values = restored(self.tf_graph, self.prefix)
+        values = restored_values(self.tf_graph, self.prefix)
         best, most, tried = self._graphed(self.tf_graph), -1, list[list[str]]()
         for size, whole in GUESSES:
             feeds = seeded_feeds(self.tf_graph, size, whole, named)
-            variables = initial(self.tf_graph, values, size, whole)
+            variables = initial_values(self.tf_graph, values, size, whole)
             shapes = [str(np.shape(value)) for value in (*feeds.values(), *variables.values())]
             if shapes in tried:
                 continue
@@ -155,8 +168,8 @@ class GraphSide:
 
     def values(self, variables: Values) -> None:
         """Let the variables hold these values, where its own checkpoint has no others."""
-        own = restored(self.tf_graph, self.prefix)
-        self.running.variables = {**known(self.tf_graph, variables), **own}
+        own = restored_values(self.tf_graph, self.prefix)
+        self.running.variables = {**known_variables(self.tf_graph, variables), **own}
 
     def feed(self, feeds: Values) -> None:
         """Feed these values from now on."""
@@ -166,7 +179,7 @@ class GraphSide:
         """The values of those tensors that can be computed, and why the others cannot."""
         return (self._as_stored() if optimise else self.running).run(fetches, optimise)
 
-    def _as_stored(self) -> Graphed:
+    def _as_stored(self) -> DifferentiableGraph:
         """The graph whose calls have TensorFlow optimise their functions as the model says."""
         if not any(CALLS & body.by_type.keys() for body in self.graph.bodies):
             return self.running
@@ -201,24 +214,24 @@ class GraphSide:
         ops = trained(self.tf_graph, gradient_scopes(self.graph.main))
         return [name for name in names if self.tf_graph.get_tensor_by_name(name).op in ops]
 
-    def formulas(self) -> list[Checked]:
+    def formulas(self) -> list[FormulaCheck]:
         """Each formula that the graph carries, against numpy."""
-        return formulas(self.graph, self.running)
+        return check_formulas(self.graph, self.running)
 
     def branches(self) -> dict[str, tuple[bool, bool]]:
         """For each op that takes branches: whether the values that it is fed take each of them."""
-        self._branches = self._branches or Branches(self.tf_graph)
+        self._branches = self._branches or BranchWatch(self.tf_graph)
         return self._branches.taken(self.running)
 
     def unwatched(self) -> dict[str, int]:
         """How many ops that take branches stand where nobody can look, by where that is."""
-        self._branches = self._branches or Branches(self.tf_graph)
+        self._branches = self._branches or BranchWatch(self.tf_graph)
         inside = self._branches.hidden
         return {"v1 loops or branches": inside, "functions": in_functions(self.graph)}
 
     def steered(self, names: Sequence[str], upwards: bool) -> Mapping[str, Any]:
         """What to feed right at these ops, so that they take the branches that they did not."""
-        self._branches = self._branches or Branches(self.tf_graph)
+        self._branches = self._branches or BranchWatch(self.tf_graph)
         return self._branches.steered(self.running, names, upwards)
 
     def probed(
@@ -230,10 +243,10 @@ class GraphSide:
         """
         graph = seeded_graph(self.model, self.graph, places)
         running = self._graphed(graph, self.running.feeds, self.running.variables)
-        since = seeded.said()
+        since = seeded.printed_bytes()
         for target, dy in targets.items():
             running.gradients(sources, target, dy)
-        return seeded.fired(places, since)
+        return seeded.fired_since(places, since)
 
     def registered(self) -> set[str]:
         """The keys for which gradients are registered in this process."""

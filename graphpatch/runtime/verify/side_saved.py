@@ -11,12 +11,12 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
-from graphpatch.runtime.gradients import GradientAnswer
-from graphpatch.runtime.running import first_line
+from graphpatch.runtime.graph_run import first_line
+from graphpatch.runtime.tf_gradients import GradientAnswer
 from graphpatch.runtime.values import GUESSES, Values
-from graphpatch.runtime.verify import saved
-from graphpatch.runtime.verify.branches import in_functions
-from graphpatch.runtime.verify.formulas import Checked, formulas
+from graphpatch.runtime.verify import loaded_model
+from graphpatch.runtime.verify.branch_watch import in_functions
+from graphpatch.runtime.verify.formulas import FormulaCheck, check_formulas
 from graphpatch.runtime.verify.side_graph import registered_keys
 
 
@@ -30,7 +30,7 @@ class SavedSide:
         self._folder = tempfile.TemporaryDirectory()
         if not tf.executing_eagerly():
             raise ModelError("TensorFlow does not execute eagerly, which a TF2 SavedModel needs")
-        self.saved = saved.seeded_copy(model, Path(self._folder.name, "model"))
+        self.saved = loaded_model.seeded_copy(model, Path(self._folder.name, "model"))
         try:
             self.saved.signatures()
         except Exception as error:  # whatever the loader says is the reason
@@ -38,7 +38,10 @@ class SavedSide:
 
     def names(self, given: Sequence[str]) -> list[str]:
         """The names of inputs and outputs. Raises ModelError for what is none."""
-        legal = [*saved.signature_inputs(self.saved), *saved.signature_outputs(self.saved)]
+        legal = [
+            *loaded_model.signature_inputs(self.saved),
+            *loaded_model.signature_outputs(self.saved),
+        ]
         for name in given:
             if name not in legal:
                 raise ModelError(
@@ -49,11 +52,11 @@ class SavedSide:
     def tensors(self, more: Sequence[str], targets: Sequence[str]) -> list[str]:
         """What can be compared: the outputs of signatures."""
         self.names(targets)
-        return list(saved.signature_outputs(self.saved))
+        return list(loaded_model.signature_outputs(self.saved))
 
     def there(self, names: Sequence[str]) -> list[str]:
         """Of these outputs those that there are."""
-        held = set(saved.signature_outputs(self.saved))
+        held = set(loaded_model.signature_outputs(self.saved))
         return [name for name in names if name in held]
 
     def writing(self, names: Sequence[str]) -> list[str]:
@@ -64,7 +67,7 @@ class SavedSide:
         """What it is fed: the guess at unknown shapes with which most of it runs."""
         best, most = self.saved.feeds, -1
         for size, whole in GUESSES:
-            self.saved.feeds = saved.signature_feeds(self.saved, size, whole, given)
+            self.saved.feeds = loaded_model.signature_feeds(self.saved, size, whole, given)
             count = len(self.saved.run(tensors, False)[0])
             if count > most:
                 best, most = self.saved.feeds, count
@@ -93,21 +96,21 @@ class SavedSide:
     def sources(self, patched: Sequence[str]) -> list[str]:
         """The inputs by which gradients can be taken."""
         del patched  # all ops are in functions, where nobody can look
-        return list(saved.signature_sources(self.saved))
+        return list(loaded_model.signature_sources(self.saved))
 
     def targets(self, compared: Sequence[str], patched: Sequence[str]) -> list[str]:
         """Of these outputs those of which gradients can be taken."""
         del patched  # all ops are in functions, where nobody can look
-        floats = set(saved.floats(self.saved))
+        floats = set(loaded_model.floats(self.saved))
         return [name for name in compared if name in floats]
 
     def trained(self, names: Sequence[str]) -> list[str]:
         """None: all ops are in functions, where nobody can look."""
         return []
 
-    def formulas(self) -> list[Checked]:
+    def formulas(self) -> list[FormulaCheck]:
         """Each formula that the graph carries, against numpy."""
-        return formulas(self.graph, None)
+        return check_formulas(self.graph, None)
 
     def branches(self) -> dict[str, tuple[bool, bool]]:
         """None: all ops are in functions, where nobody can look."""

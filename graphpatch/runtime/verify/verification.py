@@ -7,16 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphpatch.analysis.soundness.static import Sound, as_written, faults_around, static
+from graphpatch.analysis.soundness.static import (
+    StaticCheck,
+    as_written,
+    faults_around,
+    static_check,
+)
 from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.heads import Progress
 from graphpatch.runtime.values import read_feed
-from graphpatch.runtime.verify.compare import Options, Subject, compare
-from graphpatch.runtime.verify.result import Ran, Verification, VerifiedGraph
+from graphpatch.runtime.verify.compare import ComparedGraph, CompareOptions, compare
+from graphpatch.runtime.verify.result import RunResult, Verification, VerifiedGraph
 
 
 def verify(
@@ -63,22 +68,26 @@ def verify(
         True
     """
     check_progress(progress)
-    one, other = _taken("original", original), _taken("patched", patched)
+    one, other = _model_as_written("original", original), _model_as_written("patched", patched)
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
-    options = Options(_feed(feed), *ends, allow_unsafe_ops, imports, progress) if run else None
+    options = (
+        CompareOptions(_feed_by_tensor(feed), *ends, allow_unsafe_ops, imports, progress)
+        if run
+        else None
+    )
     return _verified(one, other, options)
 
 
-def _taken(argument: str, given: ModelLike) -> Model:
+def _model_as_written(argument: str, given: ModelLike) -> Model:
     return as_written(model_from(argument, given))  # one from memory has edits that no file tells
 
 
-def _feed(feed: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+def _feed_by_tensor(feed: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
     given = {} if feed is None else feed if isinstance(feed, Mapping) else read_feed(feed)
     return {name if ":" in name else f"{name}:0": value for name, value in given.items()}
 
 
-def _verified(one: Model, other: Model, options: Options | None) -> Verification:
+def _verified(one: Model, other: Model, options: CompareOptions | None) -> Verification:
     counts = len(one.graphs), len(other.graphs)
     if counts[0] != counts[1]:
         raise ModelError(f"{one.path} has {counts[0]} graphs, and {other.path} {counts[1]}")
@@ -89,17 +98,21 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
         files = [one.file_in(Path(folder, "one")), other.file_in(Path(folder, "two"))]
         parts = []
         for left, right in zip(one.graphs, other.graphs, strict=True):
-            pair = Subject(one, left, files[0]), Subject(other, right, files[1])
-            sound = static(left, right)
-            parts.append(VerifiedGraph(right.around.tags, sound, _ran(sound, *pair, options)))
+            pair = ComparedGraph(one, left, files[0]), ComparedGraph(other, right, files[1])
+            sound = static_check(left, right)
+            parts.append(VerifiedGraph(right.around.tags, sound, _run_both(sound, *pair, options)))
     return Verification(str(one.path), str(other.path), parts, faults, (one, other))
 
 
-def _ran(sound: Sound, one: Subject, other: Subject, options: Options | None) -> Ran | None:
+def _run_both(
+    sound: StaticCheck, one: ComparedGraph, other: ComparedGraph, options: CompareOptions | None
+) -> RunResult | None:
     if options is None:
         return None
     if sound.broken:
-        return Ran(why="the patched graph is broken, so it was not run", is_wrong=True)
+        return RunResult(why="the patched graph is broken, so it was not run", is_wrong=True)
     if one.graph.around.is_object_based != other.graph.around.is_object_based:
-        return Ran(why="one of them is a TF2 SavedModel, with other names for inputs and outputs")
+        return RunResult(
+            why="one of them is a TF2 SavedModel, with other names for inputs and outputs"
+        )
     return compare(one, other, options)

@@ -55,7 +55,7 @@ class Worker:
 
         start(control_flow_v2)
         for name in imports:
-            _imported(name)
+            _run_import(name)
         return settings()
 
     def open(self, file: str, path: str, place: int) -> None:
@@ -93,7 +93,7 @@ def largest_size(values: Any) -> float:
     return float(sizes.max()) if sizes.size else 0.0
 
 
-def _imported(name: str) -> None:
+def _run_import(name: str) -> None:
     """Run a module or file of the user's, which registers gradients or loads libraries of ops."""
     try:
         if name.endswith(".py"):

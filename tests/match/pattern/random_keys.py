@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.match.attribute import OneOf
-from graphpatch.match.compare import Compared
+from graphpatch.match.bounds import Compared
 from graphpatch.match.inside import Inside
 from graphpatch.match.shape import Shape
 from graphpatch.match.value import Near

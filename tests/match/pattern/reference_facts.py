@@ -9,7 +9,7 @@ from typing import Any
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.attribute import OneOf
-from graphpatch.match.compare import Compared
+from graphpatch.match.bounds import Compared
 from graphpatch.match.glob import texts
 from graphpatch.match.inside import Inside
 from graphpatch.match.shape import Shape

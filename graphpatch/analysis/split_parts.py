@@ -1,0 +1,251 @@
+"""A graph with a gradient in parts, taken apart: two graphs or more, and how they are run.
+
+The parts are numbered in forward order, from 1. Each is run forward, from the first to the last
+but one; the last gives loss and gradient at once; then the others are run for their gradient, from
+the last to the first, and compute again what they need of their forward pass.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from graphpatch import names
+from graphpatch.analysis.cuts import Cut, in_frames
+from graphpatch.analysis.repeats import must_be_handed_on
+from graphpatch.arguments import check_path
+from graphpatch.errors import OutputError
+from graphpatch.formats.output import write_new_folder
+from graphpatch.graph.body import Node
+from graphpatch.graph.calls import called_by_op
+from graphpatch.graph.extract import Extract, Fed, StaticShape
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import ALL_VARIABLES, OPTIONAL_PLACEHOLDER, PLACEHOLDERS
+from graphpatch.graph.topology import readers_of
+from graphpatch.graph.wire import Piece, piece_bytes
+
+PARTS = "parts.json"
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardGraph:
+    """A graph that holds a gradient in parts: by each tensor the name of the gradient there.
+
+    `tensors` has dtype and shape of each tensor that is fed or fetched, as TensorFlow infers them.
+    """
+
+    graph: ModelGraph
+    loss: str
+    cuts: Sequence[Cut]
+    at_cuts: Sequence[Mapping[str, str]]
+    at_wrt: Mapping[str, str]
+    tensors: Mapping[str, tuple[str, StaticShape]]
+
+
+@dataclass(frozen=True, eq=False)
+class PartRun:
+    """One run of a part (counted from 0): what it fetches, and which ops it needs."""
+
+    part: int
+    fetch: tuple[str, ...]
+    indices: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Split:
+    """The parts of a backward graph; CutError where one cannot be run again for its gradient.
+
+    `save` writes them; `document` is what parts.json tells of them: for each run, by tensor name,
+    what to feed and to fetch, and of every tensor its dtype and shape.
+
+    Example:
+        >>> parts = graphpatch.split("model.pb", "loss", "features", "x")
+        >>> [run.part for run in parts.runs]
+        [0, 1, 0]
+    """
+
+    backward: BackwardGraph
+    model: str
+
+    def __post_init__(self) -> None:
+        _ = self.handed
+
+    @property
+    def ok(self) -> bool:
+        """True: `split` raises where a gradient cannot be split."""
+        return True
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a graph for each part, and parts.json, into a new folder, whole or not at all.
+
+        A folder of parts that were written before is replaced.
+
+        Raises:
+            OutputError: The folder holds other things or the model, or cannot be written.
+            ModelError: The file of the model was changed meanwhile.
+            TypeError: `folder` is not a path.
+
+        Example:
+            >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")
+        """
+        check_path("folder", folder, "the path of a folder to write")
+        path = Path(folder)
+        refuse_folder(path, self.model)
+        text = (json.dumps(self.document(), indent=2) + "\n").encode()
+        files = {name: b"".join(map(piece_bytes, some)) for name, some in self.files().items()}
+        write_new_folder(path, PARTS, [text], files)
+
+    def __repr__(self) -> str:
+        cuts = " | ".join(", ".join(cut) for cut in self.backward.cuts)
+        parts = f"{len(self.extracts)} parts cut at {cuts}"
+        return f"<Split: {self.model}, gradient of {self.backward.loss} in {parts}>"
+
+    def files(self) -> dict[str, list[Piece]]:
+        """The GraphDef of each part, by the name of its file."""
+        return {_part_file(k): one.pieces() for k, one in enumerate(self.extracts)}
+
+    def document(self) -> dict[str, Any]:
+        """What parts.json says: the runs in their order, what to feed and what to fetch."""
+        steps = [self._step(place, run) for place, run in enumerate(self.runs)]
+        backward = self.backward
+        named = {value for step in steps for value in _tensor_names(step)}
+        fetched = {value for step in steps for value in step["fetch"].values()}
+        return {
+            "version": 1,
+            "model": self.model,
+            "loss": backward.loss,
+            "wrt": list(backward.at_wrt),
+            "cuts": [list(cut) for cut in backward.cuts],
+            "parts": [self._described(k) for k in range(len(self.extracts))],
+            "steps": steps,
+            "inputs": sorted(named - fetched),
+            "gradients": dict(backward.at_wrt),
+            "tensors": {value: self._tensor(value) for value in sorted(named)},
+        }
+
+    @cached_property
+    def runs(self) -> list[PartRun]:
+        """The runs in their order."""
+        last = len(self.backward.cuts)
+        fetched = [(k, tuple(cut)) for k, cut in enumerate(self.backward.cuts)]
+        fetched.append((last, (self.backward.loss, *self._gradients(last))))
+        fetched += [(k, self._gradients(k)) for k in reversed(range(last))]
+        return [
+            PartRun(k, fetch, frozenset(self._extract(k, fetch).part.indices))
+            for k, fetch in fetched
+        ]
+
+    @cached_property
+    def extracts(self) -> list[Extract]:
+        """The graph of each part."""
+        fetched: list[list[str]] = [[] for _ in range(len(self.backward.cuts) + 1)]
+        for run in self.runs:
+            fetched[run.part] += run.fetch
+        return [self._extract(k, tuple(some)) for k, some in enumerate(fetched)]
+
+    @cached_property
+    def handed(self) -> dict[str, int]:
+        """The tensors that must be the same in several runs, with the first run that has them."""
+        return dict(self._handed())
+
+    def _extract(self, part: int, fetch: tuple[str, ...]) -> Extract:
+        tensors = self.backward.tensors
+        fed = tuple(Fed(name, *tensors[name]) for name in self._given(part))
+        return Extract(self.backward.graph, fed, fetch)
+
+    def _given(self, part: int) -> list[str]:
+        """The tensors that a part has from the others: its cut, and the gradient behind it."""
+        backward = self.backward
+        before = backward.cuts[part - 1] if part else ()
+        behind = backward.at_cuts[part] if part < len(backward.cuts) else {}
+        return [*before, *behind.values()]
+
+    def _gradients(self, part: int) -> tuple[str, ...]:
+        """The gradients that a part gives: at the cut before it, the first at `wrt`."""
+        found = self.backward.at_cuts[part - 1] if part else self.backward.at_wrt
+        return tuple(found.values())
+
+    def _handed(self) -> Iterator[tuple[str, int]]:
+        body, called = self.backward.graph.main, called_by_op(self.backward.graph.main)
+        frames = in_frames(body)
+        seen: set[int] = set()
+        for place, run in enumerate(self.runs):
+            later = frozenset().union(*(other.indices for other in self.runs[place + 1 :]))
+            for index in sorted(run.indices & later - seen):
+                seen.add(index)
+                node = Node(body, index)
+                if must_be_handed_on(
+                    self.backward.graph, node, called.get(index, ()), index in frames
+                ):
+                    yield from ((tensor, place) for tensor in self._read(node, later))
+
+    def _read(self, node: Node, by: frozenset[int]) -> Iterator[str]:
+        for output in range(len(node.outputs or ())):
+            tensor = names.TensorName(node.name, output)
+            if any(index in by for index, _ in readers_of(node.body, tensor)):
+                yield f"{node.name}:{output}"
+
+    def _step(self, place: int, run: PartRun) -> dict[str, Any]:
+        """One run as parts.json has it: tensors of the part's graph, and the values they are."""
+        stand_ins = self.extracts[run.part].placeholders()
+        feed = {f"{stand_ins[name]}:0": name for name in self._needed(run)}
+        feed |= {name: name for name in self._placeholders(run, PLACEHOLDERS)}
+        fetch = {f"{stand_ins[name]}:0" if name in stand_ins else name: name for name in run.fetch}
+        for tensor, first in self.handed.items():
+            if self._has(run, tensor):
+                (fetch if first == place else feed)[tensor] = tensor
+        optional = list(self._placeholders(run, {OPTIONAL_PLACEHOLDER}))
+        return {"part": _part_file(run.part), "feed": feed, "fetch": fetch, "may_feed": optional}
+
+    def _needed(self, run: PartRun) -> Iterator[str]:
+        """The given tensors that a run reads, or gives on."""
+        body = self.backward.graph.main
+        for name in self._given(run.part):
+            readers = readers_of(body, names.parse(name))
+            if name in run.fetch or any(index in run.indices for index, _ in readers):
+                yield name
+
+    def _has(self, run: PartRun, tensor: str) -> bool:
+        return self.backward.graph.main.by_name[names.op_of(tensor)] in run.indices
+
+    def _placeholders(self, run: PartRun, types: set[str] | frozenset[str]) -> Iterator[str]:
+        for index in sorted(run.indices):
+            node = Node(self.backward.graph.main, index)
+            if node.op in types:
+                yield f"{node.name}:0"
+
+    def _described(self, part: int) -> dict[str, Any]:
+        indices = self.extracts[part].part.indices
+        nodes = [Node(self.backward.graph.main, index) for index in indices]
+        held = [node.name for node in nodes if node.op in ALL_VARIABLES]
+        fed = len(self.extracts[part].fed)
+        return {"file": _part_file(part), "nodes": len(indices) + fed, "variables": held}
+
+    def _tensor(self, name: str) -> dict[str, Any]:
+        dtype, shape = self.backward.tensors[name]
+        return {"dtype": dtype, "shape": None if shape is None else list(shape)}
+
+
+def _part_file(part: int) -> str:
+    return f"part{part + 1}.pb"
+
+
+def _tensor_names(step: Mapping[str, Any]) -> list[str]:
+    return [*step["feed"].values(), *step["fetch"].values()]
+
+
+def refuse_folder(path: Path, model: str) -> None:
+    """Raise OutputError where a folder is not new, and holds no parts that were written before."""
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"{path} is not a folder, and the parts are several files")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.is_dir() and any(path.iterdir()) and not (path / PARTS).exists():
+        raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
+    if Path(model).exists() and path.resolve() in Path(model).resolve().parents:
+        raise OutputError(f"{path} holds the model itself; a model is never written over")

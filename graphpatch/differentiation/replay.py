@@ -1,0 +1,232 @@
+"""What one op answers when TensorFlow asks for its gradient: where it flows, or what is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from graphpatch import opdefs
+from graphpatch.control_flow.context_collections import StoredContexts
+from graphpatch.differentiation import flow
+from graphpatch.differentiation.bodies import OP_BY_OP
+from graphpatch.differentiation.gradient_reach import (
+    GradientReach,
+    OpGradientFlow,
+    Refusal,
+    differentiate,
+    ops_reached,
+)
+from graphpatch.differentiation.gradient_table import outputs_of
+from graphpatch.differentiation.override_keys import CUSTOM, is_registered, override_key
+from graphpatch.differentiation.patched_ops import CARRIED, is_carrier
+from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import calls, named_by
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import CALLS, LOOPS
+
+# With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
+TENSOR_ARRAYS = frozenset(
+    f"TensorArray{what}V3" for what in ("Read", "Write", "Gather", "Scatter", "Concat", "Split")
+)
+
+# What ops have in common that answer alike: their body, their form, the dtypes of what they read.
+AlikeKey = tuple[str, int, tuple[str | None, ...]]
+
+
+@dataclass(eq=False)
+class GradientReplay:
+    """The answers of the ops of a graph, whose functions are looked into once.
+
+    `stored` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
+    `tape`: functions are differentiated op by op, as a GradientTape does; `restored` are the keys
+    of gradients that are in the file for it, with the input slots into which they flow.
+    """
+
+    graph: ModelGraph
+    stored: StoredContexts = field(default_factory=StoredContexts)
+    control_flow_v2: bool = True
+    tape: bool = False
+    restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    _wirings: dict[str, Wiring] = field(default_factory=dict)
+    _inside: dict[str, GradientReach | None] = field(default_factory=dict)
+    _asked: dict[tuple[str, int], OpGradientFlow] = field(default_factory=dict)
+    _alike: dict[AlikeKey, OpGradientFlow] = field(default_factory=dict)
+    _reached: tuple[object, Set[int]] = (None, frozenset())
+    visited: int = 0  # ops, inputs and outputs, by all walks together
+
+    def wiring(self, body: Body) -> Wiring:
+        """The wiring of a body, made once."""
+        if body.label not in self._wirings:
+            self._wirings[body.label] = Wiring(body)
+        return self._wirings[body.label]
+
+    def backward(
+        self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
+    ) -> GradientReach:
+        """How far the gradients of `targets` come on their way to `sources`."""
+        stored, wiring = self.stored if body.is_main else None, self.wiring(body)
+        known, within = (body.label, *sources), self._reached[1]
+        if self._reached[0] != known:
+            within = ops_reached(wiring, sources)
+            self._reached = known, within
+            self.visited += len(within)
+        done = differentiate(
+            wiring, sources, targets, self.ask, stored, self.control_flow_v2, within
+        )
+        self.visited += sum(
+            1 + len(wiring.inputs(index)) + len(wiring.outputs(index)) for index in done.between
+        )
+        return done
+
+    def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:
+        """What an op answers where a gradient comes to one of its outputs."""
+        place = (wiring.body.label, index)
+        if place not in self._asked:
+            self._asked[place] = self._as_others(wiring, index)
+        return self._asked[place]
+
+    def _as_others(self, wiring: Wiring, index: int) -> OpGradientFlow:
+        """What an op answers, as others do that have its attrs and read the same dtypes.
+
+        Not of an op that calls functions, nor where something is raised, which names the op.
+        """
+        dtypes = tuple(map(wiring.dtype, wiring.inputs(index)))
+        key = wiring.body.label, wiring.form(index), dtypes
+        if key in self._alike:
+            return self._alike[key]
+        node = Node(wiring.body, index)
+        answer = self._answer(wiring, node)
+        if answer.first is None and not _is_call(wiring, node):
+            self._alike[key] = answer
+        return answer
+
+    def _answer(self, wiring: Wiring, node: Node) -> OpGradientFlow:
+        key = override_key(node)
+        if self.tape and key is not None and key in self.restored:
+            return OpGradientFlow(self.restored[key])
+        if key is not None and is_registered(key):
+            return self._by_type(wiring, node, key)
+        if node.op in wiring.body.library.signatures or node.op in CALLS:
+            return self._call(wiring, node)
+        if key is not None:
+            kind = "custom_gradient" if key.startswith(CUSTOM) else "key"
+            return _refused(node, kind, _lookup_error(node))
+        return self._by_type(wiring, node, node.op)
+
+    def _by_type(self, wiring: Wiring, node: Node, op: str) -> OpGradientFlow:
+        if op in OP_BY_OP and op == node.op:
+            return self._body_by_body(wiring, node)
+        known = opdefs.lookup(op)
+        if known is None or known.gradient == "missing":
+            return _refused(node, "missing", _lookup_error(node))
+        raised = flow.raises(op)
+        if raised:
+            return _refused(node, "prevent" if op == "PreventGradient" else "missing", raised)
+        if known.gradient == "none" or (op == "Cast" and not wiring.trainable((node.index, 0))):
+            return OpGradientFlow()
+        if op in TENSOR_ARRAYS and self.control_flow_v2:
+            return _refused(node, "tensor_array", "AssertionError")
+        dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
+        given = [flow.into(op, slot, len(dtypes), dtype) for slot, dtype in enumerate(dtypes)]
+        slots = frozenset(slot for slot, one in enumerate(given) if one != "none")
+        if not flow.may_be_zero(op):
+            return OpGradientFlow(slots)
+        return OpGradientFlow(slots, reach=_reach(wiring, node, op, slots))
+
+    def _call(self, wiring: Wiring, node: Node) -> OpGradientFlow:
+        """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
+        everywhere = frozenset(range(len(wiring.inputs(node.index))))
+        if not self.tape:
+            return OpGradientFlow(everywhere)
+        if is_carrier(node):
+            says = "what the tape gives raises NotFoundError or LookupError"
+            return OpGradientFlow(everywhere, (Refusal(node, CARRIED, says),))
+        names = [node.op] if node.op in wiring.body.library.signatures else named_by(node, "f")
+        inside = self.inside(names[0]) if names else None
+        if inside is None:
+            return OpGradientFlow(everywhere)
+        slots, live = inside.arguments
+        zero = dict.fromkeys(slots - live, frozenset[int]())
+        return OpGradientFlow(slots, (), zero, _told([inside]))
+
+    def _body_by_body(self, wiring: Wiring, node: Node) -> OpGradientFlow:
+        dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
+        floats = {
+            slot for slot, dtype in enumerate(dtypes) if dtype in flow.TRAINABLE - {"resource"}
+        }
+        keys = ("body",) if node.op in LOOPS else ("then_branch", "else_branch", "branches")
+        bodies = [self.inside(name) for key in keys for name in named_by(node, key)]
+        inside = [one for one in dict.fromkeys(bodies) if one is not None]
+        if node.op in LOOPS or not all(bodies):
+            return OpGradientFlow(frozenset(floats), inside=_told(inside))
+        # Their arguments are the inputs behind the first, which decides.
+        given = {place + 1 for one in inside for place in one.arguments[0]}
+        live = {place + 1 for one in inside for place in one.arguments[1]}
+        zero = dict.fromkeys(floats & given - live, frozenset[int]())
+        return OpGradientFlow(frozenset(floats & given), (), zero, _told(inside))
+
+    def inside(self, name: str) -> GradientReach | None:
+        """A function, from all that it gives to all that it takes; None for one that is not there.
+
+        A function that calls itself counts as one that lets everything through.
+        """
+        if name not in self._inside:
+            for label in self._innermost_first(name):
+                body = self.graph.functions.get(label)
+                self._inside[label] = None if body is None else self._through(body)
+        return self._inside[name]
+
+    def _innermost_first(self, name: str) -> Iterator[str]:
+        """A function behind those that it calls, which may be nested more deeply than Python's."""
+        todo = [(name, False)]
+        while todo:
+            label, has_been_entered = todo.pop()
+            if has_been_entered:
+                yield label
+            elif label not in self._inside:
+                self._inside[label] = None
+                body = self.graph.functions.get(label)
+                called = () if body is None else calls(body)
+                todo += [(label, True), *((callee, False) for _, callee in called)]
+
+    def _through(self, body: Body) -> GradientReach:
+        wiring = self.wiring(body)
+        given = [tensor for tensor in wiring.returned if wiring.trainable(tensor)]
+        taken = [(index, 0) for index in wiring.arguments.values()]
+        done = self.backward(body, [one for one in taken if wiring.trainable(one)], given)
+        _ = done.first, done.raises  # now that those of the functions that it calls are known
+        return done
+
+
+def _told(bodies: Sequence[GradientReach]) -> tuple[GradientReach, ...]:
+    """Those in which anything is raised."""
+    return tuple(one for one in bodies if one.told)
+
+
+def _is_call(wiring: Wiring, node: Node) -> bool:
+    return node.op in wiring.body.library.signatures or node.op in CALLS or node.op in OP_BY_OP
+
+
+def _reach(
+    wiring: Wiring, node: Node, op: str, slots: frozenset[int]
+) -> Mapping[int, frozenset[int]]:
+    """For each slot, the outputs from which a gradient comes to it that is not always zero."""
+    count, outputs = len(wiring.inputs(node.index)), wiring.outputs(node.index)
+    everywhere = frozenset(range(max(len(outputs), 1)))
+    found = {slot: outputs_of(op, slot, count) or frozenset() for slot in slots}
+    if op != node.op:  # its outputs have other names
+        return {slot: everywhere if names else frozenset() for slot, names in found.items()}
+    named = {
+        names: frozenset(place for place, arg in enumerate(outputs) if arg.name in names)
+        for names in set(found.values())
+    }
+    return {slot: named[names] for slot, names in found.items()}
+
+
+def _refused(node: Node, kind: str, says: str) -> OpGradientFlow:
+    return OpGradientFlow(refusals=(Refusal(node, kind, says),))
+
+
+def _lookup_error(node: Node) -> str:
+    return f"LookupError: No gradient defined for operation '{node.name}' (op type: {node.op})"

@@ -1,0 +1,108 @@
+"""TensorFlow asked for gradients, and which ops it looked up for them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from graphpatch import opdefs
+from graphpatch.names import OpKey
+from graphpatch.runtime.graph_run import first_line
+
+
+@dataclass(frozen=True, slots=True)
+class GradientAnswer:
+    """One gradient: `tensor` with its value, `none`, or `error` with what TensorFlow says."""
+
+    kind: str
+    value: Any = None
+    says: str = ""
+
+    def __str__(self) -> str:
+        return {"none": "None", "tensor": "a tensor"}.get(self.kind, self.says)
+
+
+class RaisedError(Exception):
+    """tf.gradients raises; the text says what."""
+
+
+def gradients(
+    ys: Sequence[Any],
+    xs: Sequence[Any],
+    upstream: Sequence[Any] | None = None,
+    apart: bool = False,
+    **options: Any,
+) -> list[Any]:
+    """What flows back from `ys` to each of `xs`, built in their graph; None where nothing does.
+
+    `upstream` is what arrives at `ys`: ones by default. With `apart`, nothing flows through one of
+    `xs` to another. `options` are others of `tf.compat.v1.gradients`.
+    """
+    import tensorflow as tf
+
+    more = {"colocate_gradients_with_ops": True, **options}  # as tf.gradients does
+    held = list(xs) if apart else None
+    return list(tf.compat.v1.gradients(ys, xs, upstream, stop_gradients=held, **more))
+
+
+def gradients_or_raised(
+    graph: Any, target: str, sources: Sequence[str], upstream: Any = None, dense: bool = False
+) -> list[Any]:
+    """The gradient of a tensor by each of others, weighted by `upstream`: a tensor, or None.
+
+    It is None where none flows. With `dense`, a sparse one is made a tensor. Raises RaisedError for
+    whatever a gradient function raises.
+    """
+    import tensorflow as tf
+
+    with graph.as_default():
+        try:
+            y, *xs = (graph.get_tensor_by_name(name) for name in (target, *sources))
+            found = gradients([y], xs, None if upstream is None else [upstream])
+            return [tf.convert_to_tensor(dx) if dense and dx is not None else dx for dx in found]
+        except Exception as error:
+            raise RaisedError(f"tf.gradients raises {first_line(error)}") from error
+
+
+def op_types_in(graph_def: Any) -> set[str]:
+    """The op types of a GraphDef, those in its functions too."""
+    bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
+    return {node.op for body in bodies for node in body}
+
+
+def warn_of_newer(before: set[str], after: set[str]) -> None:
+    """Say that TensorFlow 1.15, which knew all op types of a graph, does not know new ones."""
+    added = opdefs.newer_than_1_15(after - before)
+    if added and not opdefs.newer_than_1_15(before):
+        warnings.warn(
+            f"the gradients were built by TensorFlow 2 and have {', '.join(added)}, which "
+            "TensorFlow 1.15 does not know: load the result in TensorFlow 2",
+            stacklevel=3,
+        )
+
+
+@contextmanager
+def recorded() -> Iterator[set[OpKey]]:
+    """Note each op whose gradient TensorFlow looks up meanwhile.
+
+    `get_gradient_function` is asked of each op that an upstream gradient came to, whether its key
+    is registered or its function has a gradient of its own in the library; nothing is built of it
+    but by who asked. What C++ differentiates (SymbolicGradient over a body) does not ask.
+    """
+    from tensorflow.python.framework import ops
+
+    found, original = set[OpKey](), ops.get_gradient_function
+
+    def look_up(op: Any) -> Any:
+        is_body = hasattr(op.graph, "outer_graph")
+        found.add((op.graph.name if is_body else "main", op.name))
+        return original(op)
+
+    ops.get_gradient_function = look_up
+    try:
+        yield found
+    finally:
+        ops.get_gradient_function = original
