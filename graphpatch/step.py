@@ -33,7 +33,6 @@ from graphpatch.patches.op_args import refuse_all_malformed
 from graphpatch.patches.reach import (
     ops_that_compute,
     refuse_all_shadowed,
-    refuse_all_stopped,
     refuse_hidden,
     why_stopped,
 )
@@ -83,7 +82,6 @@ def ops_by_graph(
         refuse_all_malformed(nodes)
         if not isinstance(rule.patch, JointPatch):
             refuse_all_shadowed(nodes)
-        refuse_all_stopped(nodes)
         for _, one in found:
             refuse_hidden(one.nodes)
         if rule.on != (WHOLE,):  # which is asked about when it is known what it reads and gives
@@ -142,7 +140,7 @@ def _patch_graph(rule: Rule, graph: ModelGraph, found: MatchedOps, step: RuleRes
         for text in type_notes(rule.match.pattern):
             step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
-    step.notes.update(dict.fromkeys(idle_notes(rule, [*idle, *editor.idle])))
+    step.notes.update(dict.fromkeys(idle_notes(rule, [*idle, *editor.idle], len(found.nodes))))
     _collect_notes(step, editor)
 
 
@@ -238,13 +236,12 @@ def left_out_note(rule: str, found: MatchedOps) -> list[str]:
     return [f"rule {rule!r}: a match was left out: {places}: {first.reason}{_also(found.dropped)}"]
 
 
-def idle_notes(rule: Rule, reasons: list[str]) -> list[str]:
-    """That a rule means nothing on some of its ops, and why on the first."""
+def idle_notes(rule: Rule, reasons: list[str], count: int) -> list[str]:
+    """That a rule means nothing on some of its `count` ops, or on all, and why on the first."""
     if not reasons:
         return []
-    return [
-        f"rule {rule.author.rule!r} means nothing on some of its ops: {reasons[0]}{_also(reasons)}"
-    ]
+    which = "some of its ops" if len(reasons) < count else "any of its ops"
+    return [f"rule {rule.author.rule!r} means nothing on {which}: {reasons[0]}{_also(reasons)}"]
 
 
 def _also(found: Sized) -> str:

@@ -104,13 +104,6 @@ def _takers(nodes: Iterable[Node]) -> dict[Node, Node]:
     return found
 
 
-def refuse_all_stopped(nodes: Sequence[Node]) -> None:
-    """Raise PatchError where earlier rules stop what flows back to each of these ops."""
-    found = why_stopped(nodes)
-    if found and len(found) == len(nodes):
-        raise PatchError(f"nothing flows back there: {next(iter(found.values()))}")
-
-
 def refuse_hidden(nodes: Iterable[Node]) -> None:
     """Raise PatchError for an op that no gradient reaches, as an IdentityN leads it past.
 

@@ -73,7 +73,8 @@ class RuleOnNewOps:
         """What it did. Raises PatchError where it means nothing on any of the ops it matched."""
         if self.idle and len(self.idle) == len(self.step.matches):
             raise PatchError(f"rule {self.rule.author.rule!r}: {self.idle[0]}")
-        self.step.notes.update(dict.fromkeys(idle_notes(self.rule, self.idle)))
+        notes = idle_notes(self.rule, self.idle, len(self.step.matches))
+        self.step.notes.update(dict.fromkeys(notes))
         return self.step
 
 
