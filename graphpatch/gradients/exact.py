@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from graphpatch.gradients.spec import Computed, LibraryGradient
+from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER
 from graphpatch.opdefs import OpDef
 
 # TensorFlow's gradient of Identity is dy, that of Neg -dy, that of Sign zeros of the input's shape.
 IDENTITY, NEG, ZERO = "Identity", "Neg", "Sign"
 
-GIVE_DY = frozenset({"Identity", "RefIdentity", "PlaceholderWithDefault"})
+GIVE_DY = frozenset({"Identity", "RefIdentity", OPTIONAL_PLACEHOLDER})
 """Op types whose own gradient by input 0 is dy as it comes."""
 
 BUILT_IN = "built-in"
