@@ -106,7 +106,7 @@ def body_document(
         "name": one_line(found.sides[0].body.label),
         "names": list(map(one_line, names)),
         "types": _type_numbers(heads, tables),
-        "tensors": [tables.tensors.number(_tensor(found, shapes, key)) for key in found.order],
+        "tensors": [tables.tensors.number(_tensor(found, shapes, one)) for one in heads],
         "attrs": [_form_of(tables, one) for one in heads],
         "inputs": [_input_rows(found, one) for one in heads],
         "marks": marks,
@@ -158,9 +158,9 @@ def _type_numbers(heads: Sequence[LineHead], tables: Tables) -> list[int]:
     return [numbers[one] for one in types]
 
 
-def _tensor(found: BodyLines, shapes: Mapping[BodySide, Shapes | None], key: str) -> str:
+def _tensor(found: BodyLines, shapes: Mapping[BodySide, Shapes | None], one: LineHead) -> str:
     """The dtype and shape of what a line gives first, as far as either side knows them."""
-    heads = list(found.heads_of(key))
+    heads = [one] if len(found.sides) == 1 else list(found.heads_of(one.line.key))
     dtypes = (one.side.flowing.wiring.dtype((one.place, 0)) for one in heads)
     known = (_shape(shapes[one.side], one.place) for one in heads)
     return tensor_text(next(filter(None, dtypes), ""), reduce(merged, known))
