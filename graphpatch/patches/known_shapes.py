@@ -15,6 +15,7 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph.body import Node
+from graphpatch.patches import flow
 
 # For each result of a formula what it goes to (`x0`, `y0`), and the tensors of which it has at
 # least the joint shape.
@@ -40,10 +41,9 @@ def refuse_contradicted(
             continue
         key = form(node)
         if key not in known:
-            known[key] = joined(node)
+            known[key] = _unlike(node, joined(node))
         for goal, names in known[key].items():
-            if names - {goal}:
-                _refuse(node, goal, sorted(names), shapes_of(node.body), may_sum)
+            _refuse(node, goal, sorted(names), shapes_of(node.body), may_sum)
 
 
 def _is_elementwise(op_type: str) -> bool:
@@ -52,6 +52,17 @@ def _is_elementwise(op_type: str) -> bool:
     if op is None or any(arg.number_attr or arg.type_list_attr for arg in op.inputs):
         return False
     return set(range(len(op.inputs))) <= set(op.keeps_shape)
+
+
+def _unlike(node: Node, joined: JoinedShapes) -> JoinedShapes:
+    """Without what suits the op whatever its shapes: it keeps those of these tensors."""
+    op = node.opdef
+    alike = {"y0", "dy0", *(f"x{slot}" for slot in (op.keeps_shape if op is not None else ()))}
+    return {
+        goal: names
+        for goal, names in joined.items()
+        if not names <= ({goal} | (alike if goal in alike else frozenset()))
+    }
 
 
 def _tensors(node: Node, wiring: Wiring) -> dict[str, Tensor]:
@@ -76,6 +87,8 @@ def _refuse(
         found = _shape(shapes, tensors[name]) if name in tensors else None
         if found is None or wanted is None or _fits(found, wanted, may_sum):
             continue
+        if not any(map(flow.is_asked_for, node.outputs or ())):
+            return  # an override that never fires is told of as the op is patched
         done = "summed down or repeated" if may_sum else "repeated"
         raise PatchError(
             f"{node}: the formula has the shape of {name}, {_in_words(found)}, and cannot be "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 
 import msgspec
@@ -53,8 +53,13 @@ class OverrideGradient(msgspec.Struct, frozen=True):
             raise PatchError(f"the override would never be used: {never_fires(nodes[0])}")
         refuse_uneven(self.gradient, nodes)
         if isinstance(self.gradient, LibraryGradient | InlineFormula):
-            form = partial(carrier.question, self.gradient)
-            refuse_contradicted(nodes, form, partial(_joined, self.gradient), may_sum=True)
+            refuse_contradicted(nodes, self._form, partial(_joined, self.gradient), may_sum=True)
+
+    def _form(self, node: Node) -> Hashable:
+        """What the shape of a formula depends on: the op type, and the attrs that it reads."""
+        assert isinstance(self.gradient, LibraryGradient | InlineFormula)
+        is_plain = not self.gradient.attrs and not self.gradient.formula.reads_op
+        return node.op if is_plain else carrier.question(self.gradient, node)
 
     def idle(self, nodes: Sequence[Node]) -> str:
         """That dy is these ops' own gradient already."""
@@ -84,8 +89,6 @@ class OverrideGradient(msgspec.Struct, frozen=True):
 
 
 def _joined(gradient: Computed, node: Node) -> JoinedShapes:
-    if never_fires(node):
-        return {}
     try:
         return joined_shapes(gradient.for_op(node.op).formula, signature(node))
     except (GraphpatchError, ValueError):  # it does not fit, which is said as the op is patched

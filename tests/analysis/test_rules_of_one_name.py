@@ -11,7 +11,8 @@ from graphpatch import apply, diff, load
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import PatchError
 from graphpatch.formats import Model
-from graphpatch.graph.provenance import Author, origin
+from graphpatch.graph import provenance
+from graphpatch.graph.edits import Author
 from graphpatch.graph.rule_labels import carried_rules, rule_labels
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.page.rule_marks import of_patched
@@ -38,7 +39,7 @@ def raw(model: Any) -> bytes:
 def rule_ids(model: Model) -> dict[str, str]:
     """The ids, by the patch."""
     rules = {one.id for one in carried_rules(model.graphs)}
-    told = origin(model.graphs[0])["rules"]
+    told = provenance.patches(model.graphs[0])
     return {next(iter(told[one])): one for one in rules}
 
 
