@@ -10,12 +10,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 
 from graphpatch import opdefs
+from graphpatch.differentiation import flow
 from graphpatch.differentiation.shape_windows import Shape
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph.body import Node
-from graphpatch.patches import flow
 
 # For each result of a formula what it goes to (`x0`, `y0`), and the tensors of which it has at
 # least the joint shape.
