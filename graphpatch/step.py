@@ -31,7 +31,7 @@ from graphpatch.patches.group import group_of_match
 from graphpatch.patches.input_order import refuse_ambiguous
 from graphpatch.patches.op_args import refuse_all_malformed
 from graphpatch.patches.reach import (
-    ops_that_compute,
+    named_now,
     refuse_all_shadowed,
     refuse_hidden,
     why_stopped,
@@ -96,7 +96,7 @@ def patched_ops(rule: Rule, found: MatchedOps) -> list[Node]:
     """
     if not isinstance(rule.patch, OutputPatch) or not rule.patch.is_at_outputs:
         return found.nodes
-    return ops_that_compute(found.nodes, texts(rule.match.name or ()))
+    return named_now(found.nodes, texts(rule.match.name or ()))
 
 
 def patch_matched(rule: Rule, found: Sequence[tuple[ModelGraph, MatchedOps]]) -> RuleResult:

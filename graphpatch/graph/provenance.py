@@ -111,15 +111,6 @@ def name_in_model(node: Node) -> str:
     return next((edit.was for edit in edits_of(node, Renamed)), node.name)
 
 
-def added_under(body: Body) -> dict[str, int]:
-    """By name, the first op that a rule added under the name of another."""
-    found: dict[str, int] = {}
-    for node in touched(body):
-        if is_added(node):
-            found.setdefault(name_in_model(node), node.index)
-    return found
-
-
 def returned(body: Body) -> list[tuple[Node, Returned]]:
     """The outputs of a function that an edit returns from another tensor, the oldest edit first.
 

@@ -61,26 +61,38 @@ def refuse_shadowed(node: Node) -> None:
         )
 
 
-def ops_that_compute(nodes: Sequence[Node], named: Collection[str]) -> list[Node]:
-    """Of each op the one that computes its outputs: the op, or what a rule put in its place.
+def named_now(nodes: Sequence[Node], named: Collection[str]) -> list[Node]:
+    """Of each op of the model the one that has its name now, and so gives its tensors.
 
     An op that is `named` is meant itself.
     """
-    shadowed = [
-        one for one in _may_be_patched(nodes) if one.name not in named and provenance.shadow(one)
-    ]
-    takers = _takers(shadowed)
-    return [takers.get(node, node) for node in nodes]
+    now = {one: _named_now(one) for one in _may_be_patched(nodes) if one.name not in named}
+    return [now.get(node, node) for node in nodes]
+
+
+def _named_now(node: Node) -> Node:
+    return Node(node.body, node.body.by_name.get(provenance.name_in_model(node), node.index))
 
 
 def why_stopped(nodes: Iterable[Node]) -> dict[Node, str]:
     """The ops behind whose outputs an earlier rule put a StopGradient, and why nothing flows."""
-    found = {}
-    for node, taker in _takers(_may_be_patched(nodes)).items():
-        if taker.op == "StopGradient" and len(node.outputs or ()) == 1:
-            by = provenance.entries(taker)[0].rule
+    found, stops = {}, dict[Body, dict[str, str]]()
+    for node in _may_be_patched(nodes):
+        body = node.body
+        if body not in stops:
+            stops[body] = {provenance.name_in_model(one): by for one, by in _stops(body)}
+        by = stops[body].get(provenance.name_in_model(node), "")
+        if by and len(node.outputs or ()) == 1:
             found[node] = f"rule {by!r} stops what flows back to {node}"
     return found
+
+
+def _stops(body: Body) -> Iterator[tuple[Node, str]]:
+    """The StopGradients that rules added, and which rule."""
+    for node in provenance.may_be_signed(body):
+        added = provenance.added(node) if node.op == "StopGradient" else None
+        if added is not None:
+            yield node, added.rule
 
 
 def _may_be_patched(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -89,19 +101,6 @@ def _may_be_patched(nodes: Iterable[Node]) -> Iterator[Node]:
         body = node.body
         if (body.edited or body.heads.marked) and body.may_be_signed(node.index):
             yield node
-
-
-def _takers(nodes: Iterable[Node]) -> dict[Node, Node]:
-    """Of ops that have another name than in the model, the first that took the name."""
-    found, added = dict[Node, Node](), dict[Body, dict[str, int]]()
-    for node in nodes:
-        name, body = provenance.name_in_model(node), node.body
-        if name != node.name:
-            if body not in added:
-                added[body] = provenance.added_under(body)
-            if name in added[body]:
-                found[node] = Node(body, added[body][name])
-    return found
 
 
 def refuse_hidden(nodes: Iterable[Node]) -> None:
