@@ -127,34 +127,14 @@ def rules_from(
         raise RulesError(_readable_error(str(error), document)) from None
     if not file.rules and not allow_none:
         raise RulesError(NO_RULE)
-    _refuse_one_name(file.rules)
     return [
         _read_rule(place, spec, emit or "auto", allow_python)
         for place, spec in enumerate(file.rules)
     ]
 
 
-def _name(place: int, spec: RuleSpec) -> str:
-    return spec.name or f"rule {place + 1}"
-
-
-def _refuse_one_name(specs: Sequence[RuleSpec]) -> None:
-    """Raise RulesError for two rules of one name: `revert --rule` and `taken` mean one by it."""
-    places: dict[str, int] = {}
-    for place, spec in enumerate(specs):
-        name = _name(place, spec)
-        first = places.setdefault(name, place)
-        if first != place:
-            silent = next((f"rules[{one}]" for one in (first, place) if not specs[one].name), "")
-            why = f", which is what {silent} is called without a `name`" if silent else ""
-            raise RulesError(
-                f"rules[{first}] and rules[{place}] have one name, {name!r}{why}; "
-                f"give each its own, as reports, `taken` and `revert --rule` go by it"
-            )
-
-
 def _read_rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
-    name = _name(place, spec)
+    name = spec.name or f"rule {place + 1}"
     expect = Expect(spec.expect, spec.expect) if isinstance(spec.expect, int) else spec.expect
     try:
         if expect.max is not None and expect.max < expect.min:

@@ -14,6 +14,7 @@ from graphpatch.graph.alike import MARK
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.provenance import name_to_match, original_type
 from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
@@ -215,7 +216,8 @@ def listed_matches(
 
 
 def _match_document(body: Body, index: int) -> dict[str, Any]:
-    return {"body": body.label, "op": body.heads.names[index], "type": body.heads.ops[index]}
+    node = Node(body, index)
+    return {"body": body.label, "op": name_to_match(node), "type": original_type(node)}
 
 
 def _match_entry(

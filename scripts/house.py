@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 WATCHED = ("MOST", "KINDS", "_named", "Step", "Way", "Place", "Asked", "COLLECTION", "ENTERS",
            "SWITCHES", "FED", "VARIABLES")  # fmt: skip
-CONTROL_FLOW = ("frames", "branches", "contexts", "control_flow", "rebuilt", "pruned", "op_types",
+CONTROL_FLOW = ("frames", "branches", "contexts", "control_flow", "rebuilt", "pruned",
                 "known_values")  # fmt: skip
 
 

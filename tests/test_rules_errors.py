@@ -37,16 +37,6 @@ ERRORS: dict[str, tuple[Any, str]] = {
         "rules: expected at least 1 rule, found none (apply needs no rule only to convert: "
         "with -o MODEL.meta, or with --inputs and --outputs)",
     ),
-    "two of one name": (
-        [rule(name="a"), rule(), rule(name="a")],
-        "rules[0] and rules[2] have one name, 'a'; give each its own, as reports, `taken` and "
-        "`revert --rule` go by it",
-    ),
-    "the name of one that has none": (
-        [rule(name="rule 2"), rule()],
-        "rules[0] and rules[1] have one name, 'rule 2', which is what rules[1] is called without "
-        "a `name`; give each its own, as reports, `taken` and `revert --rule` go by it",
-    ),
     "an unknown key at the top": (
         {"version": 1, "rulez": []},
         "at the top: unknown key 'rulez'; nearest: rules",

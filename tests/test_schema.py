@@ -130,7 +130,6 @@ PASSED = {
     },
     "`expect`": {"more than at most", "a maximum below the minimum"},
     "Python": {"Python without --allow-python"},
-    "names": {"two of one name", "the name of one that has none"},
     "no rules": {"an empty list", "no rules in the list"},
 }
 

@@ -111,6 +111,13 @@ def name_in_model(node: Node) -> str:
     return next((edit.was for edit in edits_of(node, Renamed)), node.name)
 
 
+def name_to_match(node: Node) -> str:
+    """The name by which a match means an op: the one in the model, of what was added its own."""
+    if not node.body.may_be_signed(node.index) or is_added(node):
+        return node.name
+    return name_in_model(node)
+
+
 def returned(body: Body) -> list[tuple[Node, Returned]]:
     """The outputs of a function that an edit returns from another tensor, the oldest edit first.
 

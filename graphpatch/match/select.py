@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.provenance import name_to_match
 from graphpatch.match import glob
 from graphpatch.match.body_to_match import body_to_match
 from graphpatch.match.condition import Condition, everything
@@ -167,7 +168,7 @@ def match_of_ops(nodes: Iterable[Node]) -> dict[str, Any]:
     """A match by body and name; each op once, in their order."""
     by_body: dict[str, dict[str, None]] = {}
     for node in nodes:
-        by_body.setdefault(node.body.label, {})[node.name] = None
+        by_body.setdefault(node.body.label, {})[name_to_match(node)] = None
     places = [
         {"body": body, "name": next(iter(names)) if len(names) == 1 else list(names)}
         for body, names in by_body.items()

@@ -129,7 +129,7 @@ NO_MODEL = {
     "an HTML page": (b"<!DOCTYPE html>\n<html>", "an HTML or XML page"),
     "an HTML page after blanks": (b"\n  <html>", "an HTML or XML page"),
     "an HTML page with a byte order mark": (b"\xef\xbb\xbf<html>", "an HTML or XML page"),
-    "JSON": (b'{"version": 1, "rules": []}', "JSON, not a model; apply, match"),
+    "JSON": (b'{"version": 1, "rules": []}', "JSON, not a model; a rules file goes before"),
     "prose": (b"node by node, this is no graph\n", "text, but not that of"),
     "Latin 1": (b"node { name: \"\xe4\" }", "neither a protobuf nor UTF-8 text (byte 14)"),
     "noise": (bytes(range(256)), NOTHING),

@@ -87,7 +87,7 @@ def test_a_variable_that_another_one_reads(tmp_path: Path) -> None:
     path.write_bytes(meta.SerializeToString())
     [seen] = survey(graphpatch.load(path), ["x"], ["y"], control_flow_v2=False)
     assert [one.verdict for one in seen.diagnoses] == ["flows"]
-    pair = AskedPair("x:0", "y:0", seen.diagnoses[0].way)
+    pair = AskedPair("x:0", "y:0", seen.diagnoses[0].path)
     [ran] = run_pairs(graphpatch.load(path), 0, [pair], control_flow_v2=False)
     assert (ran["ran"], ran["zero"]) == (True, False), ran
 
@@ -255,9 +255,11 @@ def test_a_graph_is_imported_once_for_all_pairs_without_a_gradient(
         meta = tf1.train.export_meta_graph()
     path, imports = tmp_path / "model.meta", list[int]()
     path.write_bytes(meta.SerializeToString())
-    imported = gradient_run._imported
+    imported = gradient_run.imported_graph
     monkeypatch.setattr(
-        gradient_run, "_imported", lambda model, place: imports.append(1) or imported(model, place)
+        gradient_run,
+        "imported_graph",
+        lambda model, place: imports.append(1) or imported(model, place),
     )
     pairs = [AskedPair("x:0", name) for name in names]
     found = run_pairs(graphpatch.load(path), 0, pairs, control_flow_v2=False)

@@ -180,7 +180,7 @@ def test_the_command(run_cli: Any, rules_file: Any, tmp_path: Path) -> None:
     plain.write_bytes(training.built(training.net, training.adam, True))
     out = tmp_path / "new.meta"
     told = run_cli("apply", rules_file(*training.RULES), plain, "-o", out)
-    assert "--rebuild-gradients builds those of an optimizer anew" in told.stdout
+    assert "(--rebuild-gradients) builds those of an optimizer anew" in told.stdout
     ran = run_cli("apply", rules_file(*training.RULES), plain, "-o", out, "--rebuild-gradients")
     assert ran.code == 0, ran.stderr
     assert "gradients: the gradients of loss by one, bias, two were built anew" in ran.stdout
