@@ -32,7 +32,7 @@ DEFAULT = ("default", "stock")
 OWN, SURROGATE = "own", "surrogate"
 
 # What only a formula has.
-VARIABLES = re.compile(r"\b(?:d?x|d?y)\d*\b", re.ASCII)
+FORMULA_VARIABLE = re.compile(r"\b(?:d?x|d?y)\d*\b", re.ASCII)
 
 GradientSpec = str | dict[str, Any]
 
@@ -220,7 +220,7 @@ def _json(value: object) -> str:
 
 
 def _unknown(name: str) -> str:
-    if VARIABLES.search(name):
+    if FORMULA_VARIABLE.search(name):
         return f"{name!r} is no name of a gradient; of a formula: {_json({FORMULA: name})}"
     legal = [DEFAULT[0], REGISTERED, FORMULA, PYTHON, *LIBRARY]
     types = [one for one in opdefs.op_types() if one[:1] == name[:1].upper()]
