@@ -21,6 +21,8 @@ from graphpatch.graph.body import Node
 # least the joint shape.
 JoinedShapes = Mapping[str, frozenset[str]]
 
+REMEDY = "filter_gradient changes what flows back to its output, or through its inputs"
+
 
 def refuse_contradicted(
     nodes: Iterable[Node],
@@ -92,7 +94,7 @@ def _refuse(
         done = "summed down or repeated" if may_sum else "repeated"
         raise PatchError(
             f"{node}: the formula has the shape of {name}, {_in_words(found)}, and cannot be "
-            f"{done} to that of {goal}, {_in_words(wanted)}"
+            f"{done} to that of {goal}, {_in_words(wanted)}{'; ' + REMEDY if may_sum else ''}"
         )
 
 

@@ -52,12 +52,12 @@ class OverrideGradient(msgspec.Struct, frozen=True):
         if nodes and all(never_fires(node) for node in nodes):
             raise PatchError(f"the override would never be used: {never_fires(nodes[0])}")
         refuse_uneven(self.gradient, nodes)
-        if isinstance(self.gradient, LibraryGradient | InlineFormula):
+        if isinstance(self.gradient, InlineFormula):  # those of the library say what they fit
             refuse_contradicted(nodes, self._form, partial(_joined, self.gradient), may_sum=True)
 
     def _form(self, node: Node) -> Hashable:
         """What the shape of a formula depends on: the op type, and the attrs that it reads."""
-        assert isinstance(self.gradient, LibraryGradient | InlineFormula)
+        assert isinstance(self.gradient, InlineFormula)
         is_plain = not self.gradient.attrs and not self.gradient.formula.reads_op
         return node.op if is_plain else carrier.question(self.gradient, node)
 
