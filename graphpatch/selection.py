@@ -85,7 +85,8 @@ class Selection:
     ) -> dict[str, Any]:
         """A rule that patches just these ops, for `apply` or for a rules file.
 
-        Raises MatchError where there is none, as a rule on nothing does nothing.
+        Raises MatchError where there is none, as a rule on nothing does nothing, and ModelError
+        where the model tells of earlier rules what graphpatch did not write.
 
         Example:
             >>> relus = graphpatch.select("model.pb", op="Relu")

@@ -112,7 +112,7 @@ class _PatchedCopies:
         try:
             found = ops_by_graph(
                 rule, self.graphs, why=False, known=known
-            )  # `_described` tells why
+            )  # `_rule_document` tells why
         except GraphpatchError as error:  # nothing has been changed
             return str(error)
         try:

@@ -150,9 +150,9 @@ def differentiate(
 ) -> GradientReach:
     """Follow the gradients of `targets` back to `sources`.
 
-    `within` are the ops that depend on the sources, as `reached` tells them. `ask` says what an op
-    answers; `stored` are the v1 loops that have their contexts, None in a function, whose
-    loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
+    `within` are the ops that depend on the sources, as `ops_reached` tells them. `ask` says what an
+    op answers; `stored` are the v1 loops that have their contexts, None in a function, whose loops
+    are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
     lies beyond is what would come after it is fixed.
     """
     found = ops_on_paths(wiring, within, targets)

@@ -20,6 +20,7 @@ from graphpatch.differentiation.shape_windows import Shape
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 from graphpatch.graph.op_types import (
+    GIVES_ON,
     OPTIONAL_PLACEHOLDER,
     PLACEHOLDER,
     REF_VARIABLES,
@@ -27,7 +28,6 @@ from graphpatch.graph.op_types import (
 )
 
 HOLDERS = frozenset({PLACEHOLDER, OPTIONAL_PLACEHOLDER, *REF_VARIABLES})
-GIVES_ON = frozenset({"Identity", "PreventGradient", "StopGradient", "Snapshot"})
 TELLING = ENTERS | ALL_SWITCHES  # whose inputs tell the shapes of all outputs, not of the first
 MANY_OUTPUTS = 16  # outputs from which on their shapes are kept
 SAME_SHAPE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})

@@ -111,7 +111,7 @@ def without_functions(
 ) -> tuple[list[Piece], int]:
     """The object graph without what restores these functions, and how many objects it has then.
 
-    What `additions` added of others stays, its objects numbered anew.
+    What `objects_to_add` gave for others stays, its objects numbered anew.
     """
     parts = list(fields(source.data, objects.value, objects.end))
     nodes = [part for part in parts if part.holds(NODES)]

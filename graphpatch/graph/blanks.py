@@ -67,5 +67,5 @@ class Filled(msgspec.Struct, frozen=True, eq=False):
         return self.written.payloads[place].filled(self.rows[row])
 
 
-Held = tuple[Filled, int, int]
+FilledPayload = tuple[Filled, int, int]
 """The payload of a node that is not made yet: what it is filled from, and where there."""

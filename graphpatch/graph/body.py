@@ -14,7 +14,7 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.blanks import Held
+from graphpatch.graph.blanks import FilledPayload
 from graphpatch.graph.edits import SetInputs
 from graphpatch.graph.heads import LARGE, Heads
 from graphpatch.graph.large import MOST_ALIKE, Large
@@ -76,11 +76,11 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     signature: OpDefProto | None = None
     others: list[Field] = msgspec.field(default_factory=list)
     file_ret: dict[str, str] = msgspec.field(default_factory=dict)
-    edited: dict[int, Payload | Held | SetInputs] = msgspec.field(default_factory=dict)
+    edited: dict[int, Payload | FilledPayload | SetInputs] = msgspec.field(default_factory=dict)
     placed: dict[int, list[int] | LongOrder] = msgspec.field(default_factory=dict)
     root: dict[int, int] = msgspec.field(default_factory=dict)
     renamed: dict[int, str] = msgspec.field(default_factory=dict)
-    filled: dict[int, Held] = msgspec.field(default_factory=dict)
+    filled: dict[int, FilledPayload] = msgspec.field(default_factory=dict)
     single: set[int] = msgspec.field(default_factory=set)
     cut: list[int] = msgspec.field(default_factory=list)  # where nodes of the file were dropped
     is_ours: bool = False  # a function that a patch added

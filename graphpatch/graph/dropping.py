@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from graphpatch.graph.blanks import Held
+from graphpatch.graph.blanks import FilledPayload
 from graphpatch.graph.body import Body
 from graphpatch.graph.edits import SetInputs
 from graphpatch.graph.graph import Graph
@@ -43,7 +43,7 @@ def drop_nodes(
     )
     place = {index: at for at, index in enumerate(kept)} if dropped else {}
     new.marked = [range(at, at + 1) for at in (place.get(index, index) for index in marked)]
-    edited: dict[int, Payload | Held | SetInputs] = {
+    edited: dict[int, Payload | FilledPayload | SetInputs] = {
         place.get(index, index): one.signed() for index, one in now.items()
     }
     cut = [*old.cut, *(heads.starts[index] for index in dropped)]

@@ -31,6 +31,9 @@ ALL_VARIABLES = (*VARIABLES, "AutoReloadVariable")
 CALL, STATEFUL_CALL = "PartitionedCall", "StatefulPartitionedCall"
 CALLS = frozenset({CALL, STATEFUL_CALL})
 
+GIVES_ON = frozenset({"EnsureShape", "Identity", "PreventGradient", "Snapshot", "StopGradient"})
+"""Ops that give the tensor that they read on as it is."""
+
 # Loops and branches whose bodies are functions.
 LOOPS = frozenset({"While", "StatelessWhile"})
 IFS = frozenset({"If", "StatelessIf"})

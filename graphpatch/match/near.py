@@ -17,7 +17,7 @@ from graphpatch.match.glob import texts
 from graphpatch.match.in_words import key_in_words
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.pattern.near_miss import NearMiss, RejectedOp, near_misses
-from graphpatch.match.pattern_forms import Wanted, forms
+from graphpatch.match.pattern_forms import PatternLike, forms
 from graphpatch.match.spec import Match, Pattern
 from graphpatch.match.value import value_of
 from graphpatch.table import IN_MESSAGE, and_more, plural
@@ -120,7 +120,7 @@ def _missed_keys(
 NEAR_MISSES = 3
 
 
-def near_lines(bodies: Sequence[Body], wanted: Wanted) -> list[str]:
+def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
     """What the nodes of a pattern alone could be, and where it came near; of several of one."""
     every = forms(wanted)
     misses = [nearest_places(bodies, pattern) for pattern in every]

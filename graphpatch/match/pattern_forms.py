@@ -10,10 +10,10 @@ from graphpatch.match.pattern.check import check_pattern
 from graphpatch.match.pattern.syntax import parse_pattern, repeated
 from graphpatch.match.spec import WHOLE, Match, Pattern
 
-Wanted = str | Pattern | Sequence[str | Pattern]
+PatternLike = str | Pattern | Sequence[str | Pattern]
 
 
-def forms(wanted: Wanted) -> tuple[Pattern, ...]:
+def forms(wanted: PatternLike) -> tuple[Pattern, ...]:
     """The patterns of which any may be found; `"@swish"` stands for the ready ones of that name.
 
     Raises PatternError where one of them means nothing.
@@ -38,7 +38,7 @@ def _form_of_text(text: str) -> tuple[Pattern, ...]:
     return tuple(form.pattern() for form in ready.ready_pattern(name[1:]).forms)
 
 
-def type_notes(wanted: Wanted | None) -> list[str]:
+def type_notes(wanted: PatternLike | None) -> list[str]:
     """What a pattern may not mean as it was written: a type in several chains is several ops."""
     every = wanted if isinstance(wanted, tuple | list) else (wanted,)
     texts = [one for one in every if isinstance(one, str) and not one.strip().startswith("@")]

@@ -16,6 +16,7 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph.body import Node
+from graphpatch.patches.path_ends import comes_from_constant
 
 # For each result of a formula what it goes to (`x0`, `y0`), and the tensors of which it has at
 # least the joint shape.
@@ -82,7 +83,9 @@ def _refuse(
     may_sum: bool,
 ) -> None:
     tensors = _tensors(node, shapes.wiring)
-    if goal not in tensors or (may_sum and _is_constant(shapes.wiring, tensors[goal])):
+    if goal not in tensors:
+        return
+    if may_sum and comes_from_constant(shapes.wiring.node(tensors[goal][0])):
         return
     wanted = _shape(shapes, tensors[goal])
     for name in names:
@@ -117,15 +120,6 @@ def _shape(shapes: Shapes, tensor: Tensor) -> Shape:
         return shapes.of(tensor)
     except (ModelError, LookupError):  # a broken graph: an input that names nothing, or is missing
         return None
-
-
-def _is_constant(wiring: Wiring, tensor: Tensor) -> bool:
-    """Whether a tensor is a constant of the file, of which no program asks a gradient."""
-    index, seen = tensor[0], set[int]()
-    while index >= 0 and index not in seen and wiring.body.heads.ops[index] == "Identity":
-        seen.add(index)
-        index = next((read for read, _ in wiring.inputs(index)), -1)
-    return index >= 0 and wiring.body.heads.ops[index] == "Const"
 
 
 def _in_words(shape: Sequence[int | None]) -> str:

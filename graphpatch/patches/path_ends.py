@@ -110,10 +110,11 @@ def is_linear_in(node: Node, marks: bytearray, ends: SlotsByOp) -> bool:
     """Whether what flows back through an op does not depend on the noisy tensors that it reads."""
     producers = [node.body.producer(text) for text in node.data_inputs]
     noisy = [one is not None and bool(marks[one.index] or one in ends) for one in producers]
-    return is_linear(node.op, noisy, [_is_constant(one) for one in producers])
+    return is_linear(node.op, noisy, [comes_from_constant(one) for one in producers])
 
 
-def _is_constant(node: Node | None) -> bool:
+def comes_from_constant(node: Node | None) -> bool:
+    """Whether a tensor that this op gives is a constant of the file, passed on unchanged."""
     found = (one.op for one in topology.first_producers(node))
     return next((op for op in found if op not in {"Identity", *ENTERS}), "") == "Const"
 

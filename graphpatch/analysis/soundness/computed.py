@@ -10,7 +10,6 @@ from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import Differences
 from graphpatch.analysis.rule_words import StructureFault
 from graphpatch.analysis.soundness.numbering import (
-    GIVE_ON,
     SELECTS,
     KnownOps,
     Numbering,
@@ -24,6 +23,7 @@ from graphpatch.analysis.soundness.numbering import (
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.op_types import GIVES_ON
 
 OpValues = Mapping[str, Sequence[ValueNumber]]
 
@@ -145,7 +145,7 @@ def _tensor_given_on(node: Node) -> str:
     inputs = node.data_inputs
     if not inputs:
         return ""
-    if node.op in GIVE_ON or node.op == "IdentityN":
+    if node.op in GIVES_ON or node.op == "IdentityN":
         return inputs[0]
     if node.op in SELECTS and is_true(node.body, inputs[0]):
         return inputs[1]

@@ -17,13 +17,12 @@ from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.op_types import CALLS, FED
+from graphpatch.graph.op_types import CALLS, FED, GIVES_ON
 from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import piece_bytes
 
 ValueNumber = tuple[int, int]  # the number of an op, and which of its outputs
 
-GIVE_ON = frozenset({"EnsureShape", "Identity", "PreventGradient", "Snapshot", "StopGradient"})
 SELECTS = frozenset({"Select", "SelectV2"})
 DEPTH = 16  # of calls of functions that the original does not have
 
@@ -88,7 +87,7 @@ class Numbering:
         self, node: Node, taken: list[ValueNumber], depth: int
     ) -> list[ValueNumber] | None:
         """What an op gives that gives on what it reads; None for other ops."""
-        if node.op in GIVE_ON and taken:
+        if node.op in GIVES_ON and taken:
             return taken[:1]
         if node.op == "IdentityN":
             return taken
@@ -198,7 +197,7 @@ def function_of(node: Node) -> str:
 def is_true(body: Body, text: str) -> bool:
     """Whether a tensor is true throughout, whatever the graph is fed."""
     behind = first_producers(body.producer(text))
-    node = next((one for one in behind if one.op not in GIVE_ON | ENTERS), None)
+    node = next((one for one in behind if one.op not in GIVES_ON | ENTERS), None)
     if node is None:
         return False
     if node.op == "OnesLike":

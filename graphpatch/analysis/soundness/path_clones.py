@@ -22,7 +22,7 @@ from graphpatch.analysis.soundness.joined import (
     output_of,
     repeated_to,
 )
-from graphpatch.analysis.soundness.numbering import GIVE_ON, SELECTS, is_true
+from graphpatch.analysis.soundness.numbering import SELECTS, is_true
 from graphpatch.analysis.soundness.stored_gradients import (
     is_call,
     is_join,
@@ -35,6 +35,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_spans
+from graphpatch.graph.op_types import GIVES_ON
 from graphpatch.graph.provenance import clone_of
 from graphpatch.graph.wire import piece_bytes
 
@@ -207,7 +208,7 @@ def _given_on(node: Node | None, text: str) -> str | None:
     if node is None or not provenance.is_added(node) or clone_of(node):
         return None
     inputs, output = node.data_inputs, output_of(node, text)
-    if node.op in GIVE_ON or node.op == "IdentityN":
+    if node.op in GIVES_ON or node.op == "IdentityN":
         return inputs[output]
     if node.op in SELECTS and is_true(node.body, inputs[0]):
         return inputs[1]

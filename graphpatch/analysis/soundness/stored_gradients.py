@@ -170,7 +170,7 @@ def _by_call(node: Node, function: str, rules: FileRules) -> Iterator[StoredGrad
     yield StoredGradient(
         node, f"{label}, what its function passes on", function, _summed_upstream(node), {}
     )
-    if kind == "backward_as":  # what it is passed on to, `clean` asks
+    if kind == "backward_as":  # what it is passed on to, `clean_path` asks
         return
     yield from _counted_as(node, patch, kind, rules, label)
 

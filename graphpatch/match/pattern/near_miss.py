@@ -61,7 +61,7 @@ def _traced(search: Search) -> Iterator[NearMiss]:
         if around.failed is not None:
             yield _where_it_stopped(search, around, around.failed)
             continue
-        found = [search.completed(vertices) for vertices in walker.matches(anchor)]
+        found = [search.with_runs(vertices) for vertices in walker.matches(anchor)]
         refused = [(binding, reason) for binding, reason in found if reason]
         if not found:
             reason = "there are fewer such ops or links than the pattern asks for"

@@ -56,7 +56,7 @@ class Search(msgspec.Struct, eq=False, dict=True):
     def bindings(self) -> Iterator[Binding]:
         """Every match, in the order of the ops from which neighbourhoods are walked."""
         for vertices in self._assignments():
-            binding, reason = self.completed(vertices)
+            binding, reason = self.with_runs(vertices)
             if binding is not None and not reason:
                 yield binding
 
@@ -68,7 +68,7 @@ class Search(msgspec.Struct, eq=False, dict=True):
         for anchor in self.walker.candidates[self.walker.plan.anchor].indices():
             yield from self.walker.matches(anchor)
 
-    def completed(self, vertices: tuple[Vertex, ...]) -> tuple[Binding | None, str]:
+    def with_runs(self, vertices: tuple[Vertex, ...]) -> tuple[Binding | None, str]:
         """The match of an assignment, with its runs; and why it is none, where it is none."""
         decider, pattern, wiring = self.walker.decider, self.pattern, self.wiring
         ops: list[tuple[int, ...]] = [(one,) for one in vertices if not isinstance(one, TensorName)]

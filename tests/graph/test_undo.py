@@ -1,0 +1,64 @@
+"""What is taken back of bodies, and which rule is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.differentiation.patched_ops import rule_of
+from tests.graphs import function, graphdef, node
+
+T = {"T": "float32"}
+PATCHES: dict[str, dict[str, Any]] = {
+    "stop": {"patch": {"stop_gradient": True}},
+    "filter": {"patch": {"filter_gradient": {"clip": {"min": -1, "max": 1}}}},
+    "override": {"patch": {"override_gradient": "guided_relu"}, "emit": "function"},
+    "surrogate": {"patch": {"surrogate_gradient": "tanh(x)"}},
+}
+
+
+def two_outputs() -> Any:
+    body = function(
+        "f",
+        ["a", "b"],
+        [node("r", "Relu", "a", **T), node("s", "Relu", "b", **T)],
+        {"one": "r:activations:0", "two": "s:activations:0", "again": "r:activations:0"},
+    )
+    x = node("x", "Placeholder", dtype="float32")
+    call = node("call", "PartitionedCall", "x", "x", f="f")
+    return graphdef(x, call, functions=[body])
+
+
+@pytest.mark.parametrize("keys", PATCHES.values(), ids=PATCHES)
+def test_outputs_of_one_function(keys: dict[str, Any]) -> None:
+    """Each is given back, the last edit first."""
+    before = two_outputs()
+    before.node[1].attr["f"].func.name = "f"
+    rules = [
+        {"name": name, "match": {"name": name, "body": "f", "op": "Relu"}, **keys} for name in "rs"
+    ]
+    patched = graphpatch.apply(rules, before)
+    assert patched.graph_def() != before
+    assert graphpatch.revert(patched).graph_def() == before
+    for rule in "rs":
+        left = graphpatch.revert(patched, rule)
+        assert graphpatch.revert(left).graph_def() == before
+
+
+def test_the_last_rule_at_an_op_is_named() -> None:
+    model = graphdef(
+        node("x", "Placeholder", dtype="float32"),
+        node("r", "Relu", "x", **T),
+    )
+    clip = {"filter_gradient": {"clip": {"min": -1, "max": 1}}}
+    scale = {"override_gradient": {"scale": 0.5}}
+    rules = [
+        {"name": "first", "match": {"op": "Relu"}, "patch": clip},
+        {"name": "second", "match": {"op": "Relu"}, "patch": scale, "emit": "attr"},
+    ]
+    main = graphpatch.apply(rules, model).model.graphs[0].main
+    assert rule_of(main.node("r/forward")) == "second"
+    assert rule_of(main.node("r")) == "first"
+    assert rule_of(main.node("x")) == ""
