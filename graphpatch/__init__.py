@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 # Where each name comes from. Imported when it is asked for: a command needs few of them.
-_NAMES = {
+_EXPORTS = {
     "analysis.applied": "Check check",
     "analysis.diff": "Diff diff",
     "analysis.matches": "Matches matches",
@@ -96,7 +96,7 @@ _NAMES = {
     "runtime.verify.verification": "verify",
     "selection": "Selection select",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)
 

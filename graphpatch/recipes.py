@@ -116,7 +116,7 @@ def _biases(convolution: Any) -> RulesJson:
 
 
 def _straight_through_rules(name: str) -> RulesJson:
-    match: dict[str, Any] = {"op": list(_STEPS)}
+    match: dict[str, Any] = {"op": list(_STEP_TYPES)}
     match |= {"not": {"dtype": _INTEGERS}}  # lengths of sequences are counted by Sign, as ints
     match |= {"name": name} if name else {}
     return [rule("straight_through", match, {"straight_through": True})]
@@ -138,10 +138,10 @@ def _freeze(scope: str) -> RulesJson:
 
 
 _TRAINABLE = (*REF_VARIABLES, RESOURCE_VARIABLE)  # recipes name them in this order
-_STEPS = ("Round", "Rint", "Floor", "Ceil", "Sign")
+_STEP_TYPES = ("Round", "Rint", "Floor", "Ceil", "Sign")
 _NO_STEPS = (
-    f"the model has no {', '.join(_STEPS)}; FakeQuant ops and functions of tf.custom_gradient have "
-    f"a gradient of their own, and a comparison needs a surrogate_gradient"
+    f"the model has no {', '.join(_STEP_TYPES)}; FakeQuant ops and functions of "
+    f"tf.custom_gradient have a gradient of their own, and a comparison needs a surrogate_gradient"
 )
 _NO_VARIABLES = (
     "the model has no variables (in a frozen model they are constants), so there is nothing to "
@@ -211,7 +211,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 LIBRARY["straight_through"].source,
                 _straight_through_rules,
                 {"name": ""},
-                needs=(frozenset(_STEPS), _NO_STEPS),
+                needs=(frozenset(_STEP_TYPES), _NO_STEPS),
             ),
             Recipe(
                 "reverse",

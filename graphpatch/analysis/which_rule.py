@@ -35,12 +35,12 @@ def chosen_rules(
     if len(found) > 1:
         of_one_name = len({rule.rule for rule in found}) == 1
         which = "id" if of_one_name else "name"
-        listed = "\n".join(_lines(graphs, labels, found[:IN_LIST]))
+        listed = "\n".join(_rule_lines(graphs, labels, found[:IN_LIST]))
         raise PatchError(f"{wanted!r} is each of {len(found)} rules; give the {which}:\n{listed}")
     return set(found)
 
 
-def _lines(
+def _rule_lines(
     graphs: Sequence[Graph], labels: Mapping[Author, str], rules: Sequence[Author]
 ) -> Iterator[str]:
     """What tells rules apart: the id, the name, the patch, the ops."""

@@ -101,17 +101,17 @@ def _made(body: Body) -> ModelBody:
     touched = list(provenance.touched(body))
     model.is_undone = bool(touched)
     for node in touched:
-        _undo(node, heads)
+        _undo_edits(node, heads)
     was = {node.name: heads.names[node.index] for node in touched}
     for node in touched:
         if provenance.clone_of(node):  # reads ops by the names that they have now
-            heads.inputs[node.index] = tuple(_renamed(text, was) for text in node.inputs)
+            heads.inputs[node.index] = tuple(_as_model_reads(text, was) for text in node.inputs)
     for _, output in reversed(provenance.returned(body)):
         model.ret[output.output] = output.was
     return model
 
 
-def _undo(node: Node, heads: Heads) -> None:
+def _undo_edits(node: Node, heads: Heads) -> None:
     edits, inputs = provenance.entries(node), list(node.inputs)
     if any(isinstance(one, Added) and not one.clone_of for one in edits):
         heads.names[node.index], heads.inputs[node.index] = f"{ADDED}{node.index}", ()
@@ -126,7 +126,7 @@ def _undo(node: Node, heads: Heads) -> None:
     heads.inputs[node.index] = tuple(inputs)
 
 
-def _renamed(text: str, was: dict[str, str]) -> str:
+def _as_model_reads(text: str, was: dict[str, str]) -> str:
     op = names.op_of(text)
     if was.get(op, op) == op or was[op].startswith(ADDED):
         return text

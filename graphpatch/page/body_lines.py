@@ -106,7 +106,7 @@ def body_document(
         "name": one_line(found.sides[0].body.label),
         "names": list(map(one_line, names)),
         "types": _type_numbers(heads, tables),
-        "tensors": [tables.tensors.number(_tensor(found, shapes, one)) for one in heads],
+        "tensors": [tables.tensors.number(_tensor_text(found, shapes, one)) for one in heads],
         "attrs": [_form_of(tables, one) for one in heads],
         "inputs": [_input_rows(found, one) for one in heads],
         "marks": marks,
@@ -158,15 +158,15 @@ def _type_numbers(heads: Sequence[LineHead], tables: Tables) -> list[int]:
     return [numbers[one] for one in types]
 
 
-def _tensor(found: BodyLines, shapes: Mapping[BodySide, Shapes | None], one: LineHead) -> str:
+def _tensor_text(found: BodyLines, shapes: Mapping[BodySide, Shapes | None], one: LineHead) -> str:
     """The dtype and shape of what a line gives first, as far as either side knows them."""
     heads = [one] if len(found.sides) == 1 else list(found.heads_of(one.line.key))
     dtypes = (one.side.flowing.wiring.dtype((one.place, 0)) for one in heads)
-    known = (_shape(shapes[one.side], one.place) for one in heads)
+    known = (_line_shape(shapes[one.side], one.place) for one in heads)
     return tensor_text(next(filter(None, dtypes), ""), reduce(merged, known))
 
 
-def _shape(shapes: Shapes | None, place: int) -> Shape:
+def _line_shape(shapes: Shapes | None, place: int) -> Shape:
     return shapes.of((place, 0)) if place >= 0 and shapes is not None else None
 
 

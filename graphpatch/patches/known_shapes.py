@@ -46,7 +46,7 @@ def refuse_contradicted(
         if key not in known:
             known[key] = _unlike(node, joined(node))
         for goal, names in known[key].items():
-            _refuse(node, goal, sorted(names), shapes_of(node.body), may_sum)
+            _refuse_shape(node, goal, sorted(names), shapes_of(node.body), may_sum)
 
 
 def _is_elementwise(op_type: str) -> bool:
@@ -75,7 +75,7 @@ def _tensors(node: Node, wiring: Wiring) -> dict[str, Tensor]:
     return {**{f"x{slot}": tensor for slot, tensor in enumerate(read)}, **given}
 
 
-def _refuse(
+def _refuse_shape(
     node: Node,
     goal: str,
     names: Sequence[str],
@@ -87,9 +87,9 @@ def _refuse(
         return
     if may_sum and comes_from_constant(shapes.wiring.node(tensors[goal][0])):
         return
-    wanted = _shape(shapes, tensors[goal])
+    wanted = _known_shape(shapes, tensors[goal])
     for name in names:
-        found = _shape(shapes, tensors[name]) if name in tensors else None
+        found = _known_shape(shapes, tensors[name]) if name in tensors else None
         if found is None or wanted is None or _fits(found, wanted, may_sum):
             continue
         if not any(map(flow.is_asked_for, node.outputs or ())):
@@ -115,7 +115,7 @@ def _apart(one: int | None, two: int | None) -> bool:
     return one is not None and two is not None and one != two and 1 not in (one, two)
 
 
-def _shape(shapes: Shapes, tensor: Tensor) -> Shape:
+def _known_shape(shapes: Shapes, tensor: Tensor) -> Shape:
     try:
         return shapes.of(tensor)
     except (ModelError, LookupError):  # a broken graph: an input that names nothing, or is missing

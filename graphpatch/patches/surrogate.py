@@ -81,7 +81,7 @@ class SurrogateGradient:
 
         What has no such inputs is refused by `rewrite`.
         """
-        refuse_contradicted(nodes, _form, self._joined, may_sum=False)
+        refuse_contradicted(nodes, _surrogate_form, self._joined, may_sum=False)
 
     def _joined(self, node: Node) -> JoinedShapes:
         try:
@@ -160,7 +160,7 @@ class SurrogateGradient:
             raise PatchError(f"{node}: {error}") from error
 
 
-def _form(node: Node) -> Hashable:
+def _surrogate_form(node: Node) -> Hashable:
     """All that the formula's shape depends on, but for the shapes of what it reads."""
     flat = tuple(arg.dtype for arg in node.arguments or ())
     return node.op, flat, *(str(value) for _, value in sorted(node.attrs().items()))
