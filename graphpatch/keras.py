@@ -18,4 +18,6 @@ else:
 
     globals().update(for_tensorflow())
 
+PatchedGraph = PatchedModel  # as early programs call it
+
 __all__ = ["BackwardAs", "GradientFilter", "PatchedModel", "Surrogate"]

@@ -17,4 +17,6 @@ else:
 
     globals().update(for_legacy())
 
+PatchedGraph = PatchedModel  # as early programs call it
+
 __all__ = ["BackwardAs", "GradientFilter", "PatchedModel", "Surrogate"]

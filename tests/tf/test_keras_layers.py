@@ -359,3 +359,7 @@ def test_a_function_in_a_functional_model_says_which_layer_to_use() -> None:
     keras = pytest.importorskip("keras")
     with pytest.raises(TypeError, match=r"graphpatch\.keras"):
         graphpatch.reverse_gradient(keras.Input((3,)))
+
+
+def test_an_early_name_of_a_layer(built: Built) -> None:
+    assert built.layers.PatchedGraph is built.layers.PatchedModel
