@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import signal
 import sys
@@ -66,11 +67,12 @@ def test_there_is_no_moment_without_one(tmp_path: Path) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     temporary = folder_of(tmp_path / "new", "1")
-    for _ in range(300):
+    for count in itertools.count():
+        if count > 300 and len(missed) > 100:  # on a busy machine the watcher is seldom there
+            break
         exchange(temporary, path)
     ended.set()
     watcher.join()
-    assert len(missed) > 100
     assert not any(missed)
 
 

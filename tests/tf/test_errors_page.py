@@ -34,7 +34,9 @@ def keyed(key: str) -> Any:
 
 
 def on_a_tape() -> Any:
-    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+    """Of a gradient that no other test of this process has registered."""
+    formula = {"formula": "dy * sigmoid(0.8765 * x)"}
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": formula}}
     model = graphdef(X, node("y", "Relu", "x", T="float32"))
     patched = graphpatch.apply([{**rule, "emit": "function"}], model).model.graph_def()
     call = tf1.wrap_function(lambda: tf1.import_graph_def(patched, name=""), []).prune("x:0", "y:0")
@@ -49,7 +51,7 @@ def on_a_tape() -> Any:
 # What raises, and a word of what the row of each error that is printed, the last one first, says.
 RAISED: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a key of ours": (
-        lambda: keyed("graphpatch:guided_relu"),
+        lambda: keyed('graphpatch:{"scale":{"factor":0.8765}}'),
         ["--emit attr", "register_gradients"],
     ),
     "a key of tf.custom_gradient": (
