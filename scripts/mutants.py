@@ -50,6 +50,9 @@ KNOWN = {
     "if len(varint(length)) == value ^ at:": "the longer way of reframed gives the same bytes",
     "SMALL = 2 << 24  # bytes up to which a file is read: it may be cut short later, and nothing "
     "is lost": "how large a file is read is a matter of speed",
+    'return known.gradient == "registered" and gives(gradient_type(node)) is not "none"': (
+        "there is one object for this text"
+    ),
 }
 """Changes that may survive: the line that was changed, and why it makes no difference."""
 

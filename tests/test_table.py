@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphpatch.table import IN_LIST, and_more, beside, html_table, plural, short
+from graphpatch.table import IN_LIST, and_more, beside, html_table, path_in_words, plural, short
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,10 @@ def test_a_table_has_twenty_rows() -> None:
     assert ["19" in table for table in tables] == [True, True]
     assert ["and 1 more" in table for table in tables] == [False, True]
     assert "<td>20</td>" not in tables[1]
+
+
+def test_a_long_path_shows_its_ends() -> None:
+    assert path_in_words("abcd", 4) == "a -> b -> c -> d"
+    assert path_in_words("abcdefg", 4) == "a -> b -> ... 3 more ... -> f -> g"
+    many = [str(n) for n in range(2_004)]
+    assert path_in_words(many, 2) == "0 -> ... 2,002 more ... -> 2003"
