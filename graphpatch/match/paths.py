@@ -86,10 +86,11 @@ def _ops_on_paths(
     behind = downstream(body, sources, control, passes)
     starts = {body.by_name.get(tensor.op) for tensor in sources}
     before = upstream(body, targets, control, lambda i: i in starts or bool(behind[i]))
-    found = {index for index, mark in enumerate(before) if mark and behind[index]}
-    for tensor in sources:
+    inner = {index for index, mark in enumerate(before) if mark and behind[index]}
+    found = set(inner)
+    for tensor in sources:  # each by itself: a path may not lead through the op of another
         index = body.by_name.get(tensor.op)
-        if index is not None and (tensor in targets or _is_read(body, tensor, found, control)):
+        if index is not None and (tensor in targets or _is_read(body, tensor, inner, control)):
             found.add(index)
     return found
 

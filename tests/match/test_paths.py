@@ -20,7 +20,7 @@ from graphpatch.match.spec import Between, Match
 from graphpatch.names import op_of
 from tests import graphs
 from tests.draws import draws
-from tests.graphs import function, graphdef, node
+from tests.graphs import function, graphdef, main, node
 from tests.match.pattern.random_bodies import bodies
 
 
@@ -182,6 +182,14 @@ def on_paths(
             if path[-1] in ends | between:
                 paths += [[*path, one] for one in graph.successors(path[-1])]
     return found
+
+
+@pytest.mark.parametrize("sources", [("a", "x"), ("x", "a")])
+def test_the_order_of_the_sources_does_not_count(sources: tuple[str, str]) -> None:
+    """No path from x leads on through `a`, though one starts there."""
+    body = main(node("x", "Const"), node("a", "Mul", "x"), node("y", "Add", "a"))
+    path = Between(sources=sources, targets=("y",), stop_at=Match(op="Mul"))
+    assert {one.name for one in filter(holds(Match(between=path))(body), body)} == {"a", "y"}
 
 
 UNHURRIED = settings(deadline=None, suppress_health_check=list(HealthCheck))
