@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
 
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edits import Renamed
 from graphpatch.graph.model_body import ModelBody
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test, everything
@@ -25,10 +23,8 @@ ANY_RULE = ("*", "**")
 def of_the_model(match: Match) -> Condition | None:
     """The op is the model's own, and no rule added it; None where the match may mean any op.
 
-    An op that stands under the name of one that a rule patched counts as the model's, except where
-    it is asked what it is (`op`, `class`): it is another one. With `taken`, or its name written
-    out, what was added is meant too. Clones of the model's ops are its own: the gradient flows
-    through them.
+    With `taken`, or its name written out, what was added is meant too. Clones of the model's ops
+    are its own: the gradient flows through them.
     """
     by_kind = match.class_ is not None or not set(ANY_RULE) & set(texts(match.op or ANY_RULE))
     if match.taken is not None or ((match.any or match.all) and not by_kind):
@@ -40,14 +36,9 @@ def of_the_model(match: Match) -> Condition | None:
             return everything
         if isinstance(body, ModelBody):
             return lambda node: body.is_there(node.index)
-        old = cache(lambda: _old_names(body))
-
-        def is_its_own(node: Node) -> bool:
-            if not body.may_be_signed(node.index) or not adder(node) or node.name in spelled:
-                return True
-            return not by_kind and node.name in old()
-
-        return is_its_own
+        return lambda node: (
+            not body.may_be_signed(node.index) or not adder(node) or node.name in spelled
+        )
 
     return prepared
 
@@ -87,13 +78,3 @@ def _ops_not_own(is_own: Condition, others: Iterable[Condition], body: Body) -> 
     for node in provenance.may_be_signed(body):  # own reads the node, and is asked last
         if all(test(node) for test in tests) and not own(node):
             yield node
-
-
-def _old_names(body: Body) -> frozenset[str]:
-    """The names that ops of the model had before they made room for one that was added."""
-    return frozenset(
-        edit.was
-        for node in provenance.touched(body)
-        if not adder(node)
-        for edit in provenance.edits_of(node, Renamed)
-    )
