@@ -82,7 +82,7 @@ def ops_by_graph(
         nodes = [node for _, one in found for node in patched_ops(rule, one)]
         refuse_all_malformed(nodes)
         if not isinstance(rule.patch, JointPatch):
-            refuse_all_shadowed(nodes)
+            refuse_all_shadowed(nodes, goes_first=isinstance(rule.patch, OutputPatch))
         for _, one in found:
             refuse_hidden(one.nodes)
         if rule.on != (WHOLE,):  # which is asked about when it is known what it reads and gives

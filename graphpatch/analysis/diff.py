@@ -13,7 +13,7 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 from graphpatch.analysis import ops
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import paired_ops, unlike_pairs
-from graphpatch.analysis.rule_words import own_name, rules_at
+from graphpatch.analysis.rule_words import rules_at
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.container import GRAPH_DEF
@@ -26,6 +26,7 @@ from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import LIBRARY
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.provenance import name_in_model
 from graphpatch.graph.rule_labels import rule_labels
 from graphpatch.graph.wire import fields, message
 from graphpatch.table import html_table
@@ -195,7 +196,7 @@ def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], t
         if changes:
             found.changed.append({**_op_document(right), "changes": changes})
         if left.attr(OVERRIDE) != right.attr(OVERRIDE):
-            told[one.label, own_name(left)] = left, right
+            told[one.label, name_in_model(left)] = left, right
     returned = [key for key in {**one.ret, **other.ret} if one.ret.get(key) != other.ret.get(key)]
     for key in returned if one.is_ours == other.is_ours else ():
         change = f"output {key}: {one.ret.get(key)} -> {other.ret.get(key)}"
@@ -241,7 +242,7 @@ def _type_before_rules(one: ModelGraph, other: ModelGraph, body: str, op: str) -
     for graph in (one, other):
         for name in (f"{op}/forward", op):
             node = _node_at(graph, body, name)
-            if node is not None and own_name(node) == op and not provenance.is_added(node):
+            if node is not None and name_in_model(node) == op and not provenance.is_added(node):
                 return provenance.original_type(node)
     node = _node_at(one, body, op) or _node_at(other, body, op)
     return node.op if node is not None else ""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from graphpatch import names
-from graphpatch.analysis.rule_words import own_name
 from graphpatch.analysis.same import same_bytes
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import entry
 from graphpatch.graph.nodedef import NAME, fields_in_order, with_attr
+from graphpatch.graph.provenance import name_in_model
 from graphpatch.graph.wire import Span
 
 COMPARED_BYTES = 1 << 20  # bytes of nodes that are compared in one go
@@ -47,7 +47,7 @@ def _op_keys(body: Body) -> list[str]:
     """What an op is known by: its name before any rule; what a rule added, apart from those."""
     keys = list(body.heads.names)
     for node in provenance.touched(body):
-        keys[node.index] = f"+{node.name}" if provenance.is_added(node) else own_name(node)
+        keys[node.index] = f"+{node.name}" if provenance.is_added(node) else name_in_model(node)
     return keys
 
 

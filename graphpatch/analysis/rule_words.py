@@ -10,18 +10,14 @@ from typing import Any
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
-from graphpatch.graph.edits import Added, AttrSet, Author, Edit, Renamed
+from graphpatch.graph.edits import Added, AttrSet, Author, Edit
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.provenance import name_in_model
 from graphpatch.graph.rule_labels import rule_labels
 from graphpatch.names import OpKey
 from graphpatch.rule_spec import OPTIONS
 
 BESIDE = (*OPTIONS, "on")  # the keys of a patch that are no kind
-
-
-def own_name(node: Node) -> str:
-    """The name that an op had before rules moved it aside."""
-    return next((edit.was for edit in provenance.edits_of(node, Renamed)), node.name)
 
 
 def rules_at(
@@ -52,7 +48,7 @@ def patched_ops(node: Node) -> Iterator[tuple[Edit, str]]:
     """The edits of a node that change a gradient, each with the op whose gradient that is."""
     for edit in provenance.entries(node):
         if isinstance(edit, AttrSet) and edit.attr == OVERRIDE:
-            yield edit, own_name(node)
+            yield edit, name_in_model(node)
         elif isinstance(edit, Added) and edit.patched:
             yield edit, edit.patched
 
@@ -104,7 +100,7 @@ class StructureFault:
 
 def fault_at(kind: str, node: Node, says: str) -> StructureFault:
     """A fault of one op."""
-    return StructureFault(kind, node.body.label, own_name(node), f"{node}: {says}")
+    return StructureFault(kind, node.body.label, name_in_model(node), f"{node}: {says}")
 
 
 def split_new_faults(

@@ -11,7 +11,6 @@ import graphpatch
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.survey import doctors
-from graphpatch.analysis.rule_words import own_name
 from graphpatch.differentiation.gradient_reach import GradientReach
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
@@ -19,6 +18,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Body
 from graphpatch.graph.calls import called_functions
+from graphpatch.graph.provenance import name_in_model
 from graphpatch.page.body_flow import body_flow
 from graphpatch.page.body_lines import BodyLines, body_document, lines
 from graphpatch.page.changed import rules_between
@@ -208,7 +208,7 @@ class _Graph:
         for one in (pair for some in self.pairs for pair in some):
             for finding in self._blocking(one) if self._is_blocked(one) else ():
                 if finding.node.body.label == label:
-                    told.setdefault(own_name(finding.node), []).append(finding)
+                    told.setdefault(name_in_model(finding.node), []).append(finding)
         return body_document(found, self.tables, self.marks.written, told, numbers)
 
     def _is_blocked(self, one: PairDiagnosis) -> bool:

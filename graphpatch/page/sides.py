@@ -14,9 +14,9 @@ from functools import cached_property
 from graphpatch.analysis.doctor.causes import finding_of
 from graphpatch.analysis.doctor.finding import Finding, OpOnPath
 from graphpatch.analysis.doctor.path import PathStep
-from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.provenance import name_in_model
 from graphpatch.page.body_flow import FULL, NONE, BodyFlow, LaneFlow, OpFlow
 
 ABSENT, CHANGED, BLOCKED = LaneFlow.ABSENT, LaneFlow.CHANGED, LaneFlow.BLOCKED
@@ -101,7 +101,7 @@ def _line_keys(body: Body) -> dict[int, str]:
     for node in provenance.touched(body):
         added = provenance.added(node)
         if added is None:
-            found[node.index] = own_name(node)
+            found[node.index] = name_in_model(node)
         else:
             patched = "" if added.clone_of else added.patched
             found[node.index] = patched or f"+{node.name}"

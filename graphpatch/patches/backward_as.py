@@ -58,7 +58,7 @@ class BackwardAsPatch:
         body = nodes[0].body
         clones = list(provenance.clones(body, {node.name for node in nodes}))
         for node in nodes if not clones else ():
-            refuse_shadowed(node)
+            refuse_shadowed(node, goes_first=True)
         path = CleanPath(body, {node.index: self.input for node in (*nodes, *clones)}, editor)
         ends = self._ends(path)
         path.plan(ends)

@@ -44,20 +44,24 @@ def _refuse_whole(node: Node, editor: Editor) -> None:
         )
 
 
-def refuse_all_shadowed(nodes: Iterable[Node]) -> None:
-    """Raise PatchError for the first of these ops that an earlier rule put behind a gradient."""
+def refuse_all_shadowed(nodes: Iterable[Node], goes_first: bool) -> None:
+    """Raise PatchError for the first of these ops that an earlier rule put behind a gradient.
+
+    `goes_first`: this rule and that one go together, if this one comes first.
+    """
     for node in _may_be_patched(nodes):
-        refuse_shadowed(node)
+        refuse_shadowed(node, goes_first)
 
 
-def refuse_shadowed(node: Node) -> None:
+def refuse_shadowed(node: Node, goes_first: bool) -> None:
     """Raise PatchError for an op that an earlier rule put behind a gradient of its own."""
     by = provenance.shadow(node)
     if by:
         raise PatchError(
             f"no gradient reaches {node} any more, since rule {by!r} gave its outputs another "
-            f"one; leave the op out of one of the two rules: here {PATCHED_BEFORE}, or in that "
-            f'rule "not": {{"name": ...}}'
+            f"one; {'put this rule before that one, or ' if goes_first else ''}leave the op out of "
+            f"one of the two rules: here {PATCHED_BEFORE}, or in that rule "
+            f'"not": {{"name": ...}}'
         )
 
 

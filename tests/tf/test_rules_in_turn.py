@@ -96,6 +96,13 @@ def test_two_gradients_of_one_op(match: Any) -> None:
     for first in ("an override by a function", "a surrogate"):
         with pytest.raises(PatchError, match=r"no gradient reaches Relu .* \"taken\": false"):
             gradient([rule(FIRST[first][0], {"op": "Relu"}), deconv])
+    at_inputs = {"filter_gradient": {"scale": 2}, "at": "inputs"}
+    override = rule(FIRST["an override by a function"][0], {"op": "Relu"})
+    with pytest.raises(PatchError, match="put this rule before that one, or leave the op out"):
+        gradient([override, rule(at_inputs, match)])
+    np.testing.assert_allclose(
+        gradient([rule(at_inputs, match), override]), 2 * np.maximum(UP, 0) * POSITIVE
+    )
     through = {"name": "first", **rule({"straight_through": True}, {"op": "Relu"})}
     done = graphpatch.apply([through, {"name": "second", **deconv}], graph_def())
     assert any("replaces the gradient that rule 'first'" in note for note in done.report["notes"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphpatch.analysis.diff import differences_around
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import Differences
-from graphpatch.analysis.rule_words import StructureFault, fault_at, own_name, patched_ops
+from graphpatch.analysis.rule_words import StructureFault, fault_at, patched_ops
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph import provenance
@@ -15,6 +15,7 @@ from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edits import Renamed
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.provenance import name_in_model
 from graphpatch.table import short
 
 SIGNATURES = ("signature_def", "asset_file_def", "saver_def")
@@ -121,7 +122,7 @@ def _by_own_name(body: Body | None) -> dict[str, list[Node]]:
     for node in body or ():
         found.setdefault(node.name, []).append(node)
     for node in provenance.touched(body) if body is not None else ():
-        found.setdefault(own_name(node), []).append(node)
+        found.setdefault(name_in_model(node), []).append(node)
     return found
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from graphpatch import names
-from graphpatch.analysis.rule_words import StructureFault, fault_at, own_name
+from graphpatch.analysis.rule_words import StructureFault, fault_at
 from graphpatch.analysis.soundness.joined import (
     FileRules,
     counted_by_call,
@@ -36,7 +36,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_spans
 from graphpatch.graph.op_types import GIVES_ON
-from graphpatch.graph.provenance import clone_of
+from graphpatch.graph.provenance import clone_of, name_in_model
 from graphpatch.graph.wire import piece_bytes
 
 
@@ -182,7 +182,7 @@ class _CleanPathCheck:
 
 
 def _names_of(node: Node) -> set[str]:
-    return {node.name, own_name(node)}
+    return {node.name, name_in_model(node)}
 
 
 def _op_in_function(graph: Graph, node: Node) -> Node:

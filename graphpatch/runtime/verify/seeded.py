@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from graphpatch import opdefs
-from graphpatch.analysis.rule_words import own_name
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.container import META
 from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.graph import provenance
 from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.provenance import name_in_model
 from graphpatch.names import OpKey
 from graphpatch.runtime.graph_run import GraphRun, run_op_by_op, seeded_variable, variables_of
 from graphpatch.runtime.imported import bare_meta, imported
@@ -39,7 +39,7 @@ def _has_seeds(op: str) -> bool:
 def own_names(graph: ModelGraph) -> dict[tuple[str, str], str]:
     """By body and name: what the ops that rules moved aside were called before."""
     return {
-        (body.label, node.name): own_name(node)
+        (body.label, node.name): name_in_model(node)
         for body in graph.bodies
         for node in provenance.touched(body)
     }
