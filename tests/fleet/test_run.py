@@ -129,6 +129,14 @@ def test_ten_workers_killed_at_random_moments(tmp_path: Path, pool: Pool) -> Non
     assert len(set(written.values())) == 1
 
 
+def wait_until_seen(pool: Pool) -> None:
+    """A pool sees that workers died when no result waits to be read, which may take long."""
+    end = time.monotonic() + 60
+    while not vars(pool.executor)["_broken"]:
+        assert time.monotonic() < end, "the pool never saw that its workers died"
+        time.sleep(0.01)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", ["forkserver"], indirect=True)
 def test_the_fork_server_is_killed(tmp_path: Path, pool: Pool) -> None:
@@ -140,6 +148,7 @@ def test_the_fork_server_is_killed(tmp_path: Path, pool: Pool) -> None:
         if len(done) in (10, 30):
             os.kill(server, signal.SIGKILL)
             killed.append(server)
+            wait_until_seen(pool)
     assert len(set(killed)) == 2
     assert sorted(one.task.place for one in done) == list(range(60))
     assert not [one.error for one in done if one.error]
