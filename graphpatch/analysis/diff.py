@@ -25,6 +25,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import LIBRARY
 from graphpatch.graph.heads import Progress
+from graphpatch.graph.model_body import op_type_in_model
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.provenance import name_in_model
 from graphpatch.graph.rule_labels import rule_labels
@@ -237,15 +238,10 @@ def _node_at(graph: ModelGraph, label: str, op: str) -> Node | None:
     return body.node(op) if body is not None and op in body.by_name else None
 
 
-def _type_before_rules(one: ModelGraph, other: ModelGraph, body: str, op: str) -> str:
+def _type_before_rules(one: ModelGraph, other: ModelGraph, label: str, op: str) -> str:
     """The op type of an op before any rule moved it aside."""
-    for graph in (one, other):
-        for name in (f"{op}/forward", op):
-            node = _node_at(graph, body, name)
-            if node is not None and name_in_model(node) == op and not provenance.is_added(node):
-                return provenance.original_type(node)
-    node = _node_at(one, body, op) or _node_at(other, body, op)
-    return node.op if node is not None else ""
+    nodes = (_node_at(graph, label, op) for graph in (one, other))
+    return next((op_type_in_model(node) for node in nodes if node is not None), "")
 
 
 def _backward_in_words(rules: dict[str, str], node: Node | None) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch import names, opdefs
@@ -13,10 +14,13 @@ from graphpatch.differentiation.override_keys import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_body import as_model
 from graphpatch.graph.nodedef import mentions
 from graphpatch.graph.op_types import CALLS
 from graphpatch.match import glob
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
+from graphpatch.names import OpKey
 
 
 def count_types(model: Model) -> dict[str, int]:
@@ -27,20 +31,61 @@ def count_types(model: Model) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def count_overrides(model: Model) -> dict[str, dict[str, int]]:
-    """By op type, how many ops have another gradient than that of their type, by whose.
+@dataclass(slots=True)
+class ModelOps:
+    """How many ops of the model are of each op type, the most frequent first.
 
-    By a rule of graphpatch, `rule 'NAME'`; else by the key that the op names.
+    `patched` counts, by op type, those that have another gradient than that of their type, by whose
+    it is: a rule's, in words, or a key's. `by_rules` is how many ops rules added.
     """
-    counts: dict[str, Counter[str]] = {}
-    for body in _all_bodies(model):
-        for node in body:
-            key = override_key(node) if mentions(body.payload(node.index), attrs.OVERRIDE) else None
-            if key is not None:
-                rules = [one.rule for one in provenance.entries(node)]
-                by = f"rule {rules[-1]!r}" if rules else key
-                counts.setdefault(node.op, Counter())[by] += 1
-    return {op: dict(found) for op, found in counts.items()}
+
+    types: Counter[str] = field(default_factory=Counter)
+    patched: dict[str, Counter[str]] = field(default_factory=dict)
+    by_rules: int = 0
+
+
+def count_model_ops(model: Model) -> ModelOps:
+    """Count the ops of a model by the op types that they had before any rule."""
+    found = ModelOps()
+    for graph in model.graphs:
+        rules = _rules_at_ops(graph)
+        for body in graph.bodies:
+            _count_body(body, rules, found)
+    found.types = Counter(dict(sorted(found.types.items(), key=lambda item: (-item[1], item[0]))))
+    return found
+
+
+def _rules_at_ops(graph: Graph) -> Mapping[OpKey, dict[str, str]]:
+    if not any(map(provenance.may_be_signed, graph.bodies)):
+        return {}
+    from graphpatch.analysis.rule_words import rules_at  # imports all kinds of patches
+
+    return rules_at(graph)
+
+
+def _count_body(body: Body, rules: Mapping[OpKey, dict[str, str]], found: ModelOps) -> None:
+    may_be_patched = bool(provenance.may_be_signed(body))
+    own: Iterable[Node] = () if body.is_ours else body
+    if may_be_patched and own:
+        own = [node for node in as_model(body) if not provenance.clone_of(node)]
+    counts: Counter[str] = Counter()
+    for node in own:
+        op = node.op
+        counts[op] += 1
+        at = rules.get((body.label, node.name)) if may_be_patched else None
+        by = _by_whom(node, at)
+        if by:
+            found.patched.setdefault(op, Counter())[by] += 1
+    found.types += counts
+    found.by_rules += len(body) - counts.total()
+
+
+def _by_whom(node: Node, rules: Mapping[str, str] | None) -> str:
+    """Whose gradient an op has instead of that of its type, in words; nothing where it has none."""
+    if rules:
+        return ", then ".join(f"{words}, by rule {rule!r}" for rule, words in rules.items())
+    key = override_key(node) if mentions(node.body.payload(node.index), attrs.OVERRIDE) else None
+    return "" if key is None else f"overridden by {key}"
 
 
 def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[str]]:

@@ -191,7 +191,7 @@ def _finding_lines(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str
     node = finding.node
     place = "" if node.body.is_main else f" in function {node.body.label}"
     slot = "" if finding.slot is None else f", input {finding.slot}"
-    yield f"  blocked  {node.op} {node.name}{place}{slot}"
+    yield f"  blocked  {finding.op_type} {node.name}{place}{slot}"
     if (node.body.label, node.name) in told:
         return
     told.add((node.body.label, node.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -91,25 +91,27 @@ def _say_notes(model: Model) -> None:
 
 
 def _print_types(model: Model) -> None:
-    counts, overrides = ops.count_types(model), ops.count_overrides(model)
+    counted = ops.count_model_ops(model)
     functions = sum(len(graph.functions) for graph in model.graphs)
     inside = f", {functions} functions" if functions else ""
     say(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
-    width = min(WIDEST_TYPE, max(map(len, counts), default=0))
-    for op, count in counts.items():
+    width = min(WIDEST_TYPE, max(map(len, counted.types), default=0))
+    for op, count in counted.types.items():
         words = _default_in_words(
             ops.type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op)
         )
-        say(f"{count:8}  {op:{width}}  {_override_counts(words, count, overrides.get(op, {}))}")
+        say(f"{count:8}  {op:{width}}  {_with_patched(words, count, counted.patched.get(op, {}))}")
+    if counted.by_rules:
+        say(f"{counted.by_rules:8}  of the ops were added by rules; `graphpatch diff` lists them")
 
 
-def _override_counts(own: str, count: int, by: dict[str, int]) -> str:
+def _with_patched(own: str, count: int, by: Mapping[str, int]) -> str:
     """The gradient of so many ops of a type, of which some have another than the type's own."""
     if not by:
         return own
     if list(by.values()) == [count]:
-        return f"overridden by {next(iter(by))}"
-    each = short([f"{many} overridden by {one}" for one, many in by.items()])
+        return next(iter(by))
+    each = short([f"{many} {one}" for one, many in by.items()])
     return each if sum(by.values()) == count else f"{own}; {each}"
 
 

@@ -71,6 +71,16 @@ def as_model(body: Body) -> Body:
     return kept if body.edited or kept.is_undone else body
 
 
+def op_type_in_model(node: Node) -> str:
+    """The op type of the model's op of this name, whatever a rule put in its place.
+
+    Of an op that a rule added under a name of its own, that op's type.
+    """
+    model = as_model(node.body)
+    index = model.by_name.get(node.name)
+    return node.op if index is None else model.heads.ops[index]
+
+
 def _still_holds(kept: ModelBody, body: Body) -> bool:
     """Whether nothing was added since but what is not the model's, and nothing dropped."""
     if len(body) < kept.seen or any(_may_be_clone(body, n) for n in range(kept.seen, len(body))):

@@ -67,6 +67,7 @@ def test_a_tape_drops_what_a_function_carries(tmp_path: Path) -> None:
     assert (found.verdict, found.tape) == ("flows", "error")
     [finding] = found.findings
     assert (finding.kind, finding.rules) == ("carried", [])
+    assert (finding.op_type, finding.document()["type"]) == ("Tanh", "Tanh")
     assert "rule 'halves' carries its gradient in a function" in finding.what
     assert "register_gradients" in finding.remedy
     assert fix(model, ["x"], ["y"]).rules == []

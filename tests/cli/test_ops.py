@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import graphpatch
+from graphpatch.analysis import ops
 from graphpatch.formats import load
 from tests import graphs
 from tests.graphs import const, graphdef, node
@@ -209,6 +210,43 @@ def test_op_types_tell_which_ops_have_another_gradient(run_cli: Run, tmp_path: P
         "Identity": "default; 2 overridden by Neg, 1 overridden by Mine, 1 overridden by Half"
         " and 2 more",
         "Sign": "overridden by Mine",
-        "Round": "overridden by rule 'pass'",
+        "Round": "straight_through, by rule 'pass'",
         "Placeholder": "none: TensorFlow has no gradient for it (LookupError)",
     }
+
+
+def test_op_types_of_a_patched_model_are_those_of_the_model(run_cli: Run, tmp_path: Path) -> None:
+    """Rules put calls in the place of ops, and functions beside them: none of these counts."""
+    path, patched = tmp_path / "m.pb", tmp_path / "p.pb"
+    message = graphdef(
+        node("x", "Placeholder"),
+        node("relu", "Relu", "x"),
+        node("last", "Relu", "relu"),
+        node("y", "Tanh", "last"),
+    )
+    path.write_bytes(message.SerializeToString())
+    guided = {
+        "name": "guided",
+        "match": {"name": "relu"},
+        "patch": {"override_gradient": "guided_relu"},
+    }
+    clip = {
+        "name": "clip",
+        "match": {"op": "Tanh"},
+        "patch": {"filter_gradient": {"clip": {"min": -1, "max": 1}}},
+    }
+    graphpatch.apply([guided, clip], path).save(patched)
+    counted = ops.count_model_ops(load(patched))
+    assert counted.types == {"Relu": 2, "Placeholder": 1, "Tanh": 1}
+    assert counted.by_rules == load(patched).node_count - 4
+    assert counted.patched == {
+        "Relu": {"guided_relu, by rule 'guided'": 1},
+        "Tanh": {"filter_gradient clip(min=-1, max=1), by rule 'clip'": 1},
+    }
+    lines = run_cli("ops", patched).stdout.splitlines()
+    assert lines[1].split(maxsplit=2)[2] == "default; 1 guided_relu, by rule 'guided'"
+    assert lines[-1].split(maxsplit=1) == [
+        str(counted.by_rules),
+        "of the ops were added by rules; `graphpatch diff` lists them",
+    ]
+    assert ops.count_model_ops(load(path)).types == counted.types

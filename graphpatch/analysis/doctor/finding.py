@@ -13,6 +13,7 @@ from graphpatch.differentiation.patched_ops import CARRIED
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
+from graphpatch.graph.model_body import op_type_in_model
 
 RuleDict = dict[str, Any]
 
@@ -93,6 +94,11 @@ class Finding:
     rules: Sequence[RuleDict] = ()
 
     @property
+    def op_type(self) -> str:
+        """The op type that the op has in the model, whatever a rule put in its place."""
+        return op_type_in_model(self.node)
+
+    @property
     def is_of_tape(self) -> bool:
         """Whether a GradientTape alone ends here, and a Session goes on."""
         return self.kind == CARRIED
@@ -102,7 +108,7 @@ class Finding:
         return {
             "kind": self.kind,
             "op": self.node.name,
-            "type": self.node.op,
+            "type": self.op_type,
             "body": self.node.body.label,
             "slot": self.slot,
             "tape_only": self.is_of_tape,
