@@ -7,8 +7,10 @@ at all, as far as the store allows.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 # Stores in which an object appears when its upload is complete; elsewhere a new name is renamed.
 WHOLE_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
 PIECE = 1 << 20  # bytes that are copied at once
+MOST_UNPACKED = 8 << 30  # bytes of a model that lies inside another file
+MOST_READ = 512 << 20  # bytes of a file that is read whole: rules, a list, an array, a manifest
 OWN_MEMORY = "memory"  # each process has another one
 
 
@@ -120,11 +124,15 @@ def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str
 
 
 def read_small(path: str) -> bytes:
-    """A small file, whole. Raises FleetError where it cannot be read."""
+    """A small file, whole. Raises FleetError where it cannot be read, or is not small."""
     store, inside = opened_store(path)
-    with errors_as(f"cannot read {path}", FleetError):
-        data: bytes = store.cat_file(inside)
-        return data
+    with errors_as(f"cannot read {path}", FleetError), store.open(inside, "rb") as source:
+        data: bytes = source.read(MOST_READ + 1)
+    if len(data) > MOST_READ:
+        raise FleetError(
+            f"{path} has more than {MOST_READ >> 20} MB, which is no file of this kind"
+        )
+    return data
 
 
 def exists(path: str) -> bool:
@@ -142,31 +150,49 @@ def local_folder() -> AbstractContextManager[str]:
 
 
 def fetch(path: str, folder: Path) -> Path:
-    """Bring a model, a SavedModel with all that belongs to it, into a folder of this machine."""
+    """Bring a model, a SavedModel with all that belongs to it, into a folder of this machine.
+
+    Raises ModelError where it cannot be read, or unpacks from another file to more than
+    MOST_UNPACKED bytes.
+    """
     store, inside = opened_store(path)
     inside = inside.rstrip("/")
     if inside.rpartition("/")[2] in SAVED_MODEL_FILES:
         inside = inside.rpartition("/")[0]
     target = folder / inner_path(inside.rpartition("/")[2] or "model", path)
+    copy = _Copying(store, path, MOST_UNPACKED if is_chained(path) else math.inf)
     with errors_as(f"cannot read {path}", ModelError):
         if not store.isdir(inside):
-            _copy(store, inside, target)
+            copy.file(inside, target)
             return target
         for one in store.find(inside):
             if one.endswith("/"):
                 continue
             local = target / _relative_path(one, inside, path)
             local.parent.mkdir(parents=True, exist_ok=True)
-            _copy(store, one, local)
+            copy.file(one, local)
     return target
 
 
-def _copy(store: Any, inside: str, local: Path) -> None:
-    """Bring one file. `get_file` of fsspec before 2024 makes a folder in the current one, too."""
-    import shutil  # here, as local files need none of it
+@dataclass
+class _Copying:
+    """Files brought from a store, of which so many bytes are `left`."""
 
-    with store.open(inside, "rb") as source, local.open("wb") as target:
-        shutil.copyfileobj(source, target, PIECE)
+    store: Any
+    path: str
+    left: float
+
+    def file(self, inside: str, local: Path) -> None:
+        """Bring one. `get_file` of fsspec before 2024 makes a folder in the current one, too."""
+        with self.store.open(inside, "rb") as source, local.open("wb") as target:
+            while piece := source.read(PIECE):
+                self.left -= len(piece)
+                if self.left < 0:
+                    raise ModelError(
+                        f"{self.path} unpacks to more than {MOST_UNPACKED >> 30} GB; if you trust "
+                        f"it, unpack it first and give the path of what is in it"
+                    )
+                target.write(piece)
 
 
 def _relative_path(path: str, root: str, of: str) -> str:

@@ -79,6 +79,21 @@ def test_chained_urls_are_opened_where_they_are_asked_for(
     assert not list(here.iterdir())  # some versions of fsspec make folders where nobody asked
 
 
+def test_what_an_archive_unpacks_to_has_a_limit(
+    tmp_path: Path, rules_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec")
+    url, rules = archive(tmp_path / "good.zip"), str(rules_file(GUIDED))
+    order = FleetOrder(rules, (url,), str(tmp_path / "out"), allow_chained=True)
+    monkeypatch.setattr(remote, "MOST_UNPACKED", 10)
+    [one] = done(order)
+    assert "unpacks to more than" in one.error
+    assert not (tmp_path / "out" / "saved_model.pb").exists()
+    monkeypatch.setattr(remote, "MOST_READ", 10)
+    with pytest.raises(FleetError, match="has more than"):
+        remote.read_small(f"file://{rules}")
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
