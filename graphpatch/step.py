@@ -123,8 +123,7 @@ def naming_rule(rule: Rule) -> Iterator[None]:
 
 def _patch_graph(rule: Rule, graph: ModelGraph, found: MatchedOps, step: RuleResult) -> None:
     editor = Editor(graph, rule.author)
-    if found.nodes and isinstance(rule.patch, IdlePatch) and (why := rule.patch.idle(found.nodes)):
-        step.notes[f"rule {rule.author.rule!r} changes nothing: {why}"] = None
+    step.notes.update(dict.fromkeys(unchanged_notes(rule, found.nodes)))
     dropped = left_out_note(
         rule.author.rule, found
     )  # as the ops are called before they are patched
@@ -143,6 +142,12 @@ def _patch_graph(rule: Rule, graph: ModelGraph, found: MatchedOps, step: RuleRes
     step.notes.update(dict.fromkeys(dropped))
     step.notes.update(dict.fromkeys(idle_notes(rule, [*idle, *editor.idle], len(found.nodes))))
     _collect_notes(step, editor)
+
+
+def unchanged_notes(rule: Rule, nodes: Sequence[Node]) -> list[str]:
+    """That a rule changes nothing at any of these ops, where it does not."""
+    why = rule.patch.idle(nodes) if nodes and isinstance(rule.patch, IdlePatch) else ""
+    return [f"rule {rule.author.rule!r} changes nothing: {why}"] if why else []
 
 
 def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: RuleResult) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from graphpatch.differentiation.override_keys import override_key
+from graphpatch.differentiation.override_keys import gradient_type, override_key
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.gradients.exact import GIVE_DY
 from graphpatch.gradients.fits import signature
@@ -62,7 +62,11 @@ class OverrideGradient(msgspec.Struct, frozen=True):
         return node.op if is_plain else carrier.question(self.gradient, node)
 
     def idle(self, nodes: Sequence[Node]) -> str:
-        """That dy is these ops' own gradient already."""
+        """That it is these ops' gradient already."""
+        if isinstance(self.gradient, RegisteredKey):
+            key = self.gradient.key
+            is_same = all(gradient_type(node) == key for node in nodes)
+            return f"{key} is the gradient of these ops already" if is_same else ""
         is_own = all(node.op in GIVE_DY and override_key(node) is None for node in nodes)
         return "dy is the own gradient of these ops" if is_own and passes_on(self.gradient) else ""
 

@@ -65,3 +65,13 @@ def test_an_override_is_idle_where_dy_is_the_own_gradient() -> None:
         assert notes(patch) == []
         keyed = node("a", "Identity", "x", _gradient_op_type="Neg")
         assert notes(patch, keyed) == []
+
+
+def test_an_override_is_idle_where_it_names_the_gradient_that_is_there() -> None:
+    told = ["rule 'r' changes nothing: Tanh is the gradient of these ops already"]
+    for gradient in ("Tanh", {"registered": "Tanh"}):
+        patch = {"override_gradient": gradient}
+        assert notes(patch) == told
+        assert notes(patch, node("a", "Sigmoid", "x")) == []
+        assert notes(patch, node("a", "Tanh", "x", _gradient_op_type="Neg")) == []
+        assert notes(patch, node("a", "Neg", "x", _gradient_op_type="Tanh")) == told

@@ -23,7 +23,14 @@ from graphpatch.runtime.live.in_place import register_all, write_key
 from graphpatch.runtime.live.on_leaving import CreatedOps, apply_on_leaving
 from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.runtime.unconverted import unconverted
-from graphpatch.step import RuleResult, check_expected, idle_notes, naming_rule, patch_node
+from graphpatch.step import (
+    RuleResult,
+    check_expected,
+    idle_notes,
+    naming_rule,
+    patch_node,
+    unchanged_notes,
+)
 
 # What a match may ask of an op that nothing reads yet, and that nothing else is known of.
 ALONE = frozenset({"op", "name", "name_regex", "attr", "dtype", "value", "body"})
@@ -44,6 +51,7 @@ class RuleOnNewOps:
     rule: Rule
     step: RuleResult = field(init=False)
     idle: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
     known: dict[Hashable, Any] = field(default_factory=dict)  # of all ops: see Editor.cached
 
     def __post_init__(self) -> None:
@@ -64,6 +72,7 @@ class RuleOnNewOps:
             return
         entry = {"body": node.body.label, "op": node.name, "type": node.op}
         self.step.matches.append(entry)
+        self.unchanged += unchanged_notes(self.rule, [node])
         editor = Editor(graph, self.rule.author, node.name, known=self.known)
         with naming_rule(self.rule):
             patch_node(self.rule, node, editor, self.step)
@@ -75,6 +84,8 @@ class RuleOnNewOps:
             raise PatchError(f"rule {self.rule.author.rule!r}: {self.idle[0]}")
         notes = idle_notes(self.rule, self.idle, len(self.step.matches))
         self.step.notes.update(dict.fromkeys(notes))
+        if len(self.unchanged) == len(self.step.matches):
+            self.step.notes.update(dict.fromkeys(self.unchanged))
         return self.step
 
 

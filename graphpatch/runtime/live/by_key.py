@@ -18,7 +18,7 @@ from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import KINDS, Patch
+from graphpatch.patches import KINDS, IdlePatch, Patch
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.override import OverrideGradient
 from graphpatch.patches.stop import StopGradient
@@ -54,6 +54,10 @@ class KeyedPatch:
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where it would do nothing for all of these ops together."""
         self.patch.check(nodes)
+
+    def idle(self, nodes: Sequence[Node]) -> str:
+        """Why it changes nothing at any of these ops; nothing where it does."""
+        return self.patch.idle(nodes) if isinstance(self.patch, IdlePatch) else ""
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Set the key of one op. Raises NoKeyError where a key cannot do it."""
