@@ -16,6 +16,9 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.model_body import as_model
+from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.path_ends import comes_from_constant
 
 # For each result of a formula what it goes to (`x0`, `y0`), and the tensors of which it has at
@@ -45,8 +48,29 @@ def refuse_contradicted(
         key = form(node)
         if key not in known:
             known[key] = _unlike(node, joined(node))
+        if not known[key] or not any(map(flow.is_asked_for, node.outputs or ())):
+            continue  # an override that never fires is told of as the op is patched
+        shapes = shapes_of(node.body)
+        tensors = _tensors(node, shapes.wiring)
         for goal, names in known[key].items():
-            _refuse_shape(node, goal, sorted(names), shapes_of(node.body), may_sum)
+            _refuse_shape(node, goal, sorted(names), tensors, shapes, may_sum)
+
+
+def refuse_contradicted_match(
+    group: MatchedGroup, joined: JoinedShapes, editor: Editor, may_sum: bool
+) -> None:
+    """Raise PatchError as `refuse_contradicted` does, of a match that counts as one op."""
+    body = group.last.body
+    model = as_model(body)  # another body from the first match on that was patched
+    question = ("shapes", body.label, model is body)
+    shapes = editor.cached(question, lambda: Shapes(Wiring(model)))
+    wiring = shapes.wiring
+    tensors = _output_tensors(group.last)
+    for place, (node, slot) in enumerate(group.slots):
+        tensors[f"x{place}"] = wiring.inputs(node.index)[slot]
+    what = f"the match that ends in {group.last}"
+    for goal, names in joined.items():
+        _refuse_shape(what, goal, sorted(names - {goal}), tensors, shapes, may_sum)
 
 
 def _is_elementwise(op_type: str) -> bool:
@@ -70,19 +94,23 @@ def _unlike(node: Node, joined: JoinedShapes) -> JoinedShapes:
 
 def _tensors(node: Node, wiring: Wiring) -> dict[str, Tensor]:
     """The tensors of an op by what formulas call them."""
-    read, outputs = wiring.inputs(node.index), range(len(node.outputs or ()))
-    given = {f"{name}{n}": (node.index, n) for name in ("y", "dy") for n in outputs}
-    return {**{f"x{slot}": tensor for slot, tensor in enumerate(read)}, **given}
+    read = wiring.inputs(node.index)
+    return {**{f"x{slot}": tensor for slot, tensor in enumerate(read)}, **_output_tensors(node)}
+
+
+def _output_tensors(node: Node) -> dict[str, Tensor]:
+    outputs = range(len(node.outputs or ()))
+    return {f"{name}{n}": (node.index, n) for name in ("y", "dy") for n in outputs}
 
 
 def _refuse_shape(
-    node: Node,
+    what: object,
     goal: str,
     names: Sequence[str],
+    tensors: Mapping[str, Tensor],
     shapes: Shapes,
     may_sum: bool,
 ) -> None:
-    tensors = _tensors(node, shapes.wiring)
     if goal not in tensors:
         return
     if may_sum and comes_from_constant(shapes.wiring.node(tensors[goal][0])):
@@ -92,11 +120,9 @@ def _refuse_shape(
         found = _known_shape(shapes, tensors[name]) if name in tensors else None
         if found is None or wanted is None or _fits(found, wanted, may_sum):
             continue
-        if not any(map(flow.is_asked_for, node.outputs or ())):
-            return  # an override that never fires is told of as the op is patched
         done = "summed down or repeated" if may_sum else "repeated"
         raise PatchError(
-            f"{node}: the formula has the shape of {name}, {_in_words(found)}, and cannot be "
+            f"{what}: the formula has the shape of {name}, {_in_words(found)}, and cannot be "
             f"{done} to that of {goal}, {_in_words(wanted)}{'; ' + REMEDY if may_sum else ''}"
         )
 

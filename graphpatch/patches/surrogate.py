@@ -21,7 +21,11 @@ from graphpatch.patches.construction import put_beside
 from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.join import BackwardTensor, by_function, join
-from graphpatch.patches.known_shapes import JoinedShapes, refuse_contradicted
+from graphpatch.patches.known_shapes import (
+    JoinedShapes,
+    refuse_contradicted,
+    refuse_contradicted_match,
+)
 from graphpatch.patches.place import in_control_flow
 from graphpatch.patches.whole_shape import refuse_behind, shadow_behind
 
@@ -96,7 +100,9 @@ class SurrogateGradient:
         """Let one op count as the formula."""
         if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
-        self._put(node, node.data_inputs, op_args.known_inputs(node), [node], editor)
+        reads = node.data_inputs
+        found = self._nodes(node, reads, op_args.known_inputs(node), _output_of(node))
+        self._put(node, reads, found, [node], editor)
 
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as the formula of its inputs."""
@@ -113,7 +119,10 @@ class SurrogateGradient:
                 f"the match that ends in {group.last} has no {missing[0]}; {group.reading()}"
             )
         reads = group.reads
-        self._put(group.last, reads, group.args, group.nodes, editor, told=reads)
+        found = self._nodes(group.last, reads, group.args, _output_of(group.last))
+        joined = {"y0": found.shapes[0].least}
+        refuse_contradicted_match(group, joined, editor, may_sum=False)
+        self._put(group.last, reads, found, group.nodes, editor, told=reads)
 
     def by_input(self, group: MatchedGroup) -> ByInput:
         """One formula of all tensors."""
@@ -123,14 +132,12 @@ class SurrogateGradient:
         self,
         node: Node,
         reads: Sequence[str],
-        args: Sequence[FlatArg],
+        found: FormulaNodes,
         behind: Sequence[Node],
         editor: Editor,
         told: Sequence[str] = (),
     ) -> None:
         refuse_behind(behind, node, editor)
-        dtype = _output_of(node)
-        found = self._nodes(node, reads, args, dtype)
         carried = by_function(node, editor, self.emit)
         _refuse_ops_without_gradient(node, found, carried and by_function(node, editor, "auto"))
         shadow_behind(behind, node, editor)

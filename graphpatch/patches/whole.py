@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.attach import AttachedFunctions
 from graphpatch.gradients.fits import windows_of
-from graphpatch.gradients.gradient_program import gradient_ops
+from graphpatch.gradients.gradient_program import gradient_ops, joined_shapes
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
@@ -22,6 +21,7 @@ from graphpatch.patches import function_carrier, op_args
 from graphpatch.patches.carrier import refuse_key
 from graphpatch.patches.construction import constructed_whole
 from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.known_shapes import refuse_contradicted_match
 from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
 
@@ -34,24 +34,19 @@ def carry_whole(gradient: Gradient, group: MatchedGroup, editor: Editor, emit: s
     refuse_behind(group.nodes, group.last, editor)
     _refuse_last(group)
     gradient = _storable_gradient(gradient, group, emit)
-    if not isinstance(gradient, PythonGradient):
-        op = _checked_signature(gradient, group)
-        if constructed_whole(gradient, group, op, editor, emit):
-            return
-    found = _attached_functions(gradient, group, editor)
-    shadow_behind(group.nodes, group.last, editor)
-    function_carrier.attach_to(group.last, found, group.reads, group.nodes, editor)
-
-
-def _attached_functions(
-    gradient: LibraryGradient | InlineFormula | PythonGradient, group: MatchedGroup, editor: Editor
-) -> AttachedFunctions:
     kept = function_carrier.is_kept(group.last, editor)
     if isinstance(gradient, PythonGradient):
-        return function_carrier.traced_functions(gradient, _group_dtypes(group), kept, editor)
-    return function_carrier.computed_functions(
-        gradient, _checked_signature(gradient, group), kept, editor
-    )
+        found = function_carrier.traced_functions(gradient, _group_dtypes(group), kept, editor)
+    else:
+        op = _checked_signature(gradient, group)
+        if isinstance(gradient, InlineFormula):  # those of the library say what they fit
+            joined = joined_shapes(gradient.formula, op)
+            refuse_contradicted_match(group, joined, editor, may_sum=True)
+        if constructed_whole(gradient, group, op, editor, emit):
+            return
+        found = function_carrier.computed_functions(gradient, op, kept, editor)
+    shadow_behind(group.nodes, group.last, editor)
+    function_carrier.attach_to(group.last, found, group.reads, group.nodes, editor)
 
 
 def _checked_signature(gradient: LibraryGradient | InlineFormula, group: MatchedGroup) -> Signature:

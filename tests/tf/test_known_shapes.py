@@ -80,6 +80,35 @@ SURROGATES: dict[str, Case] = {
     "Conv2D, one channel more": (convolved, [(2, 4, 4, 1), (3, 3, 1, 6)], "x0"),
 }
 
+def dense(x: Any, w: Any) -> Any:
+    bias = tf.constant(np.zeros(w.shape[-1], np.float32))
+    return tf.nn.bias_add(tf.matmul(x, w), bias, name="op")
+
+
+def norm(x: Any) -> Any:
+    return tf.reduce_sum(tf.square(x), 1, name="op")
+
+
+DENSE = "MatMul -> op:BiasAdd; c:Const -> op"
+NORM = "Square -> op:Sum; c:Const -> op"
+
+MATCHES: dict[str, tuple[Callable[..., Any], list[Sizes], Any, str, str]] = {
+    "dense": (dense, [(2, 3), (3, 5)], "dy", DENSE, "override_gradient"),
+    "dense, square": (dense, [(3, 3), (3, 3)], "dy", DENSE, "override_gradient"),
+    "dense, right": (dense, [(2, 3), (3, 5)],
+                     ["matmul(dy, transpose(x1))", "matmul(transpose(x0), dy)"], DENSE,
+                     "override_gradient"),
+    "dense, as its input": (dense, [(2, 3), (3, 5)], "x0", DENSE, "surrogate_gradient"),
+    "dense, as a product": (dense, [(2, 3), (3, 5)], "matmul(x0, x1)", DENSE,
+                            "surrogate_gradient"),
+    "norm": (norm, [(2, 3)], "dy", NORM, "override_gradient"),
+    "norm, right": (norm, [(2, 3)], "0 * x0 + 1", NORM, "override_gradient"),
+    "norm, as its input": (norm, [(2, 3)], "tanh(x0)", NORM, "surrogate_gradient"),
+    "norm, square": (norm, [(3, 3)], "dy", NORM, "override_gradient"),
+    "Relu of a product": (lambda x, y: tf.nn.relu(x * y, name="op"), [(2, 3), (1, 3)], "dy * x1",
+                          "Mul -> op:Relu", "override_gradient"),
+}
+
 # graphpatch does not infer the shapes that these give.
 NOT_INFERRED: dict[str, Case] = {
     "Concat": (lambda x, y: tf.concat([x, y], 1, name="op"), [(2, 3), (2, 4)],
@@ -146,6 +175,36 @@ def test_what_is_refused_fails_and_what_is_not_runs(
     refused = refusal(rule, model)
     assert bool(refused) is not result, refused
     assert not refused or "the formula has the shape of" in refused
+
+
+@pytest.mark.parametrize("case", MATCHES)
+def test_a_match_as_one_op_is_refused_where_it_fails(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, sizes, formula, pattern, kind = MATCHES[case]
+    rule = rule_of(kind, formula)
+    rule = {"match": {"pattern": pattern}, "patch": {**rule["patch"], "on": "match"}}
+    model = model_of(build, sizes)
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(known_shapes, "_fits", lambda *_: True)
+        result = runs(graphpatch.apply([rule], model).graph_def(), sizes)
+    refused = refusal(rule, model)
+    assert bool(refused) is not result, refused
+    assert not refused or "the formula has the shape of" in refused
+
+
+def test_each_match_is_compared_with_the_shapes_of_the_model() -> None:
+    """The second match reads what the first, which is patched by then, gives."""
+
+    def twice(x: Any, w: Any) -> Any:
+        first = tf.nn.relu(tf.matmul(x, w))
+        return tf.nn.relu(tf.matmul(first, tf.ones([3, 5])), name="op")
+
+    model = model_of(twice, [(2, 3), (3, 3)])
+    patch = {"override_gradient": {"formula": ["dy", None]}, "on": "match"}
+    rule = {"match": {"pattern": "MatMul -> Relu"}, "patch": patch}
+    with pytest.raises(PatchError, match=r"op.*shape of (dy0|y0), .2, 5., .* of x0, .2, 3."):
+        graphpatch.apply([rule], model)
 
 
 def test_a_model_with_a_batch_of_any_size_is_refused_by_its_channels() -> None:
