@@ -124,9 +124,8 @@ def naming_rule(rule: Rule) -> Iterator[None]:
 def _patch_graph(rule: Rule, graph: ModelGraph, found: MatchedOps, step: RuleResult) -> None:
     editor = Editor(graph, rule.author)
     step.notes.update(dict.fromkeys(unchanged_notes(rule, found.nodes)))
-    dropped = left_out_note(
-        rule.author.rule, found
-    )  # as the ops are called before they are patched
+    # As the ops are called before they are patched.
+    dropped = list(left_out_notes(rule.author.rule, found))
     idle = list(why_stopped(found.nodes).values())
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
@@ -234,13 +233,17 @@ def _match_entry(
     return entry if tags is None else {**entry, "graph": tags}
 
 
-def left_out_note(rule: str, found: MatchedOps) -> list[str]:
-    """That matches were left out because they share ops with others, and which is the first."""
-    if not found.dropped:
-        return []
-    first = found.dropped[0]
-    places = ", ".join(f"{name} is {op}" for name, op in first.binding.captures.items())
-    return [f"rule {rule!r}: a match was left out: {places}: {first.reason}{_also(found.dropped)}"]
+def left_out_notes(rule: str, found: MatchedOps) -> Iterator[str]:
+    """That matches were left out, and why the first was: by overlaps, and by unknown shapes."""
+    if found.dropped:
+        first = found.dropped[0]
+        places = ", ".join(f"{name} is {op}" for name, op in first.binding.captures.items())
+        yield f"rule {rule!r}: a match was left out: {places}: {first.reason}{_also(found.dropped)}"
+    if found.undecided:
+        yield (
+            f"rule {rule!r} leaves out ops whose shape is not known well enough: "
+            f"{found.undecided[0]}{_also(found.undecided)}"
+        )
 
 
 def idle_notes(rule: Rule, reasons: list[str], count: int) -> list[str]:

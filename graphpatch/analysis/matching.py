@@ -18,7 +18,7 @@ from graphpatch.match.pattern_forms import forms, type_notes
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE, Match
 from graphpatch.rules import Rule
-from graphpatch.step import apply_rule, left_out_note, listed_matches, ops_by_graph, patch_matched
+from graphpatch.step import apply_rule, left_out_notes, listed_matches, ops_by_graph, patch_matched
 
 EXPLAINED = 100  # rules that match nothing, for which the nearest names are looked for
 NOT_EXPLAINED = f"\n  nearest names are listed for the first {EXPLAINED} rules that match nothing"
@@ -167,7 +167,7 @@ def _rule_document(
     return RuleMatches(
         rule,
         listed,
-        [text for some in found for text in left_out_note(rule, some)],
+        [text for some in found for text in left_out_notes(rule, some)],
         "",
         _why_no_match(graphs, match, names) if why or not listed else "",
         tuple(one for some, tag in tagged for one in places_of_match(some, tag or ""))

@@ -1,132 +1,193 @@
-"""The shape of output 0 by op type, where it is neither that of an input nor that of all together.
+"""The shapes of what ops give, by op type, where they are not simply those of what ops read.
 
 As TensorFlow's shape inference has it; an op that is missing here counts as not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import zip_longest
-
 from graphpatch.control_flow.op_types import LOOP_COND, TENSOR_ARRAY
-from graphpatch.differentiation.shape_windows import WINDOW_SHAPES, Shape
-from graphpatch.graph.body import Node
+from graphpatch.differentiation.array_shapes import ARRAY_SHAPES, LISTED
+from graphpatch.differentiation.op_shapes import (
+    OpShapes,
+    Shape,
+    ShapeRule,
+    axis_of,
+    broadcast,
+    merged_shape,
+)
+from graphpatch.differentiation.part_shapes import PART_SHAPES
+from graphpatch.differentiation.shape_windows import (
+    NORMALIZED,
+    NORMALIZED_BACK,
+    WINDOW_SHAPES,
+    kept_from_input,
+)
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.tensor import constant
 
-SHAPE_SIZES = 64  # more numbers than a shape or a list of axes has
-ShapeRule = Callable[[Node, Sequence[Shape]], Shape]
 
-
-def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The shape of tensors of these shapes together; None where one has no known rank."""
-    if any(one is None for one in shapes):
-        return None
-    rows = [tuple(reversed(one)) for one in shapes if one is not None]
-    columns = zip_longest(*rows, fillvalue=1)
-    return tuple(reversed([_together(sizes) for sizes in columns]))
-
-
-def _together(sizes: Sequence[int | None]) -> int | None:
-    large = {size for size in sizes if size is not None and size != 1}
-    if large:
-        return large.pop()
-    return None if None in sizes else 1
-
-
-def _const(node: Node, shapes: Sequence[Shape]) -> Shape:
-    found = constant(node)
+def _const_shape(op: OpShapes) -> Shape:
+    found = constant(op.node)
     return None if found is None else found.shape
 
 
-def _shape_of_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
-    return None if shapes[0] is None else (len(shapes[0]),)
+def _rank_list_shape(op: OpShapes) -> Shape:
+    return (None,) if op.shapes[0] is None else (len(op.shapes[0]),)
 
 
-def _scalar(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _scalar_shape(op: OpShapes) -> Shape:
     return ()
 
 
-def _bool_attr(node: Node, key: str) -> bool:
-    value = node.attr(key)
-    return value is not None and value.b
+def _list_shape(op: OpShapes) -> Shape:
+    return (None,)
 
 
-def _matmul_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _pair_shape(op: OpShapes) -> Shape:
+    return (2,)
+
+
+def _matmul_shape(op: OpShapes) -> Shape:
     """TensorFlow takes both for matrices, known or not."""
     one, two = (
-        shape if shape is not None and len(shape) == 2 else (None, None) for shape in shapes
+        shape if shape is not None and len(shape) == 2 else (None, None) for shape in op.shapes
     )
-    return one[_bool_attr(node, "transpose_a")], two[not _bool_attr(node, "transpose_b")]
+    return one[bool(op.attr("transpose_a"))], two[not op.attr("transpose_b")]
 
 
-def _reduce_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
-    """Without the axes, which a constant names."""
-    shape, axes = shapes[0], _ints(node, 1)
-    if axes is None or shape is None:
+def _matmuls_shape(op: OpShapes) -> Shape:
+    """Matrices in the last two axes, whose other axes are broadcast."""
+    one, two = op.shapes
+    if one is None or two is None:
         return None
+    batch = broadcast([one[:-2], two[:-2]])
+    row, column = one[-1 if op.attr("adj_x") else -2], two[-2 if op.attr("adj_y") else -1]
+    return None if batch is None else (*batch, row, column)
+
+
+def _reduction_shape(op: OpShapes) -> Shape:
+    """Without the axes, which a constant names."""
+    shape, axes, keeps = op.shapes[0], op.known(1), op.attr("keep_dims")
+    if shape is None:
+        return None
+    if axes is None:
+        return (None,) * len(shape) if keeps else None
     gone = {axis % len(shape) for axis in axes} if shape else set()
-    if _bool_attr(node, "keep_dims"):
+    if keeps:
         return tuple(1 if place in gone else size for place, size in enumerate(shape))
     return tuple(size for place, size in enumerate(shape) if place not in gone)
 
 
-def _reshape_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
-    sizes = _ints(node, 1)
-    return None if sizes is None else tuple(size if size >= 0 else None for size in sizes)
+def _without_axis_shape(op: OpShapes) -> Shape:
+    """Of `ArgMax`: without one axis; TensorFlow takes a number for a number."""
+    shape = op.shapes[0]
+    if not shape:
+        return shape
+    axis = axis_of(op.number(1), len(shape))
+    return (None,) * (len(shape) - 1) if axis is None else shape[:axis] + shape[axis + 1 :]
 
 
-def _fill_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
-    sizes = _ints(node, 0)
-    return None if sizes is None else tuple(sizes)
+def _places_shape(op: OpShapes) -> Shape:
+    """Of `Where`: as many rows as are true, each with an index for each axis."""
+    shape = op.shapes[0]
+    return (None, None if shape is None else len(shape))
 
 
-def _slice_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
-    """One number of a list, as in `shape(x)[0]`."""
-    mask = node.attr("shrink_axis_mask")
-    is_number = shapes[0] is not None and len(shapes[0]) == 1 and mask is not None and mask.i == 1
-    return () if is_number else None
+def _losses_shape(op: OpShapes) -> Shape:
+    """One loss for each row, and a gradient for each logit."""
+    is_sparse = op.node.op.startswith("Sparse")
+    logits = op.shapes[0] if is_sparse else merged_shape(op.shapes)
+    if op.output:
+        return logits
+    return None if logits is None else logits[:1]
 
 
-def _pack_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
-    """A list of numbers."""
-    return (len(shapes),) if all(one == () for one in shapes) else None
+def _resized_shape(op: OpShapes) -> Shape:
+    image, size = op.shapes[0], op.known(1)
+    batch, channels = (image[0], image[3]) if image is not None else (None, None)
+    return (batch, *(size if size is not None else (None, None)), channels)
 
 
-def _ints(node: Node, slot: int) -> list[int] | None:
-    """The integers of a constant that an op reads."""
-    producer = node.body.producer(node.data_inputs[slot])
-    if producer is None or producer.op != "Const":
-        return None
-    found = constant(producer)
-    if found is None or found.size > SHAPE_SIZES:
-        return None
-    import numpy as np  # few rules need it, and its threads keep workers from being forked
+def _largest_shape(op: OpShapes) -> Shape:
+    """Of `TopKV2`: so many of the last axis."""
+    shape = op.shapes[0]
+    return None if shape is None else (*shape[:-1], op.number(1))
 
-    pieces = [np.resize(*piece) for piece in found.pieces()]
-    if not pieces:  # an empty list, or a constant without its values
-        return None if found.size else []
-    return [int(one) for one in np.concatenate(pieces)]
+
+def _numbered_segments_shape(op: OpShapes) -> Shape:
+    """As many sums as a number says, of what is behind the axes of the segments."""
+    shape, ids = op.shapes[0], op.shapes[1]
+    return None if shape is None or ids is None else (op.number(2), *shape[len(ids) :])
+
+
+def _as_all_shape(op: OpShapes) -> Shape:
+    return merged_shape(op.shapes)
+
+
+def _segments_shape(op: OpShapes) -> Shape:
+    """Sums of rows by segment: how many there are, only the numbers tell."""
+    return None if op.shapes[0] is None else (None, *op.shapes[0][1:])
 
 
 REDUCED = "Sum Mean Max Min Prod All Any".split()
+KEEPING = (
+    "ReverseV2 ReverseSequence FakeQuantWithMinMaxVarsPerChannel FakeQuantWithMinMaxVars IdentityN "
+    "InvertPermutation ApplyAdam ApplyGradientDescent ApplyMomentum ApplyRMSProp ApplyAdagrad "
+    "QuantizeV2 MatrixBandPart RGBToHSV HSVToRGB AdjustSaturation AdjustContrastv2 AdjustHue"
+).split()
+SCALAR_OPS = (
+    "Rank Size L2Loss ScalarSummary HistogramSummary MergeSummary ImageSummary ShardedFilename "
+    "ShardedFilespec IsVariableInitialized VarIsInitializedOp TensorListReserve"
+).split()
+
+QUANTIZED = "QuantizeV2 QuantizedReshape QuantizedConv2D QuantizedRelu Requantize".split()
 
 RULES: dict[str, ShapeRule] = {
-    "Const": _const,
-    "Shape": _shape_of_shape,
-    "Rank": _scalar,
-    "Size": _scalar,
+    "Const": _const_shape,
+    "Shape": _rank_list_shape,
+    "ShapeN": _rank_list_shape,
     "MatMul": _matmul_shape,
-    "Reshape": _reshape_shape,
-    "Fill": _fill_shape,
-    "StridedSlice": _slice_shape,
-    "Pack": _pack_shape,
-    "SelectV2": lambda node, shapes: broadcast(shapes),
-    LOOP_COND: _scalar,
-    RESOURCE_VARIABLE: _scalar,
-    **dict.fromkeys(REDUCED, _reduce_shape),
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _matmuls_shape),
+    "SelectV2": lambda op: broadcast(op.shapes),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _without_axis_shape),
+    "Where": _places_shape,
+    "BroadcastGradientArgs": _list_shape,
+    **dict.fromkeys((TENSOR_ARRAY, "StackV2"), _pair_shape),
+    "SparseSoftmaxCrossEntropyWithLogits": _losses_shape,
+    "SoftmaxCrossEntropyWithLogits": _losses_shape,
+    **dict.fromkeys(("ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"), _resized_shape),
+    "ResizeArea": _resized_shape,
+    "TopKV2": _largest_shape,
+    **dict.fromkeys(("SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin"), _segments_shape),
+    **dict.fromkeys(("UnsortedSegmentSum", "UnsortedSegmentMax"), _numbered_segments_shape),
+    **dict.fromkeys(("UnsortedSegmentMin", "UnsortedSegmentProd"), _numbered_segments_shape),
+    **dict.fromkeys(("LRNGrad", "AccumulateNV2"), _as_all_shape),
+    "RequantizationRange": _scalar_shape,
+    **dict.fromkeys(SCALAR_OPS, _scalar_shape),
+    LOOP_COND: _scalar_shape,
+    RESOURCE_VARIABLE: _scalar_shape,
+    **dict.fromkeys(REDUCED, _reduction_shape),
+    **dict.fromkeys(KEEPING, kept_from_input),
+    **ARRAY_SHAPES,
+    **PART_SHAPES,
     **WINDOW_SHAPES,
 }
+"""The rule of an op type; of output 0 alone, where the op type is not in BY_OUTPUT."""
+
+BY_OUTPUT = frozenset(
+    {
+        *("Split", "SplitV", "Unpack", "BroadcastGradientArgs", "TopKV2"),
+        *LISTED,
+        "RequantizationRange",
+        *NORMALIZED,
+        *NORMALIZED_BACK,
+        *("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"),
+    }
+)
+"""Op types whose rules tell the shape of each output."""
+
+BY_SLOT = frozenset({"IdentityN", "ShapeN"})
+"""Op types whose outputs are each of the input with their number alone."""
 
 SCALARS = {
     (TENSOR_ARRAY, 1),
@@ -135,5 +196,6 @@ SCALARS = {
     ("TensorArrayScatterV3", 0),
     ("TensorArraySplitV3", 0),
     ("TensorArraySizeV3", 0),
+    *((op, output) for op in QUANTIZED for output in (1, 2)),
 }
-"""The flow of a TensorArray is a number, and so is its size."""
+"""The flow of a TensorArray is a number, and so is its size, and the range of quantized tensors."""

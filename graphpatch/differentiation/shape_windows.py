@@ -1,57 +1,53 @@
-"""The shape of output 0 of convolutions and poolings, and of what keeps the shape of its input."""
+"""The shapes of convolutions and poolings, of their gradients, and of normalisation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from graphpatch import opdefs
-from graphpatch.graph import attrs
-from graphpatch.graph.body import Node
-
-Shape = tuple[int | None, ...] | None
+from graphpatch.differentiation.op_shapes import OpShapes, Shape, merged_shape
 
 
-def kept_from_input(node: Node, shapes: Sequence[Shape]) -> Shape:
+def kept_from_input(op: OpShapes) -> Shape:
     """That of input 0."""
-    return shapes[0]
+    return op.shapes[0]
 
 
-def convolved(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _convolved_shape(op: OpShapes) -> Shape:
     """Windows over input 0, with as many channels as the last axis of the filter."""
-    image, kernel = shapes[0], shapes[1]
+    image, kernel = op.shapes[0], op.shapes[1]
     if image is None or kernel is None or len(image) != len(kernel):
         return None
-    return _windows(node, image, kernel[:-2], kernel[-1])
+    return _windows_shape(op, image, kernel[:-2], kernel[-1])
 
 
-def depthwise(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _depthwise_shape(op: OpShapes) -> Shape:
     """Windows over input 0, with each of its channels as often as the filter says."""
-    image, kernel = shapes[0], shapes[1]
+    image, kernel = op.shapes[0], op.shapes[1]
     if image is None or kernel is None or len(image) != len(kernel):
         return None
     given = kernel[-2:]
     channels = None if None in given else (given[0] or 0) * (given[1] or 0)
-    return _windows(node, image, kernel[:-2], channels)
+    return _windows_shape(op, image, kernel[:-2], channels)
 
 
-def pooled(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _pooled_shape(op: OpShapes) -> Shape:
     """Windows of the size that an attr names."""
-    image, sizes = shapes[0], _attr(node, "ksize")
+    image, sizes = op.shapes[0], op.attr("ksize")
     if image is None or not isinstance(sizes, list) or len(sizes) != len(image):
         return None
-    channel = _channel(node, len(image))
+    channel = _channel(op, len(image))
     window = tuple(size for axis, size in enumerate(sizes) if axis not in (0, channel))
-    return _windows(node, image, window, image[channel])
+    return _windows_shape(op, image, window, image[channel])
 
 
-def _windows(
-    node: Node, image: tuple[int | None, ...], window: tuple[int | None, ...], channels: int | None
+def _windows_shape(
+    op: OpShapes,
+    image: tuple[int | None, ...],
+    window: tuple[int | None, ...],
+    channels: int | None,
 ) -> Shape:
     """The shape of an image after windows of this size, in the op's strides and padding."""
-    channel, rank = _channel(node, len(image)), len(image)
-    strides, dilations = _attr(node, "strides"), _attr(node, "dilations") or [1] * rank
-    padding, explicit = _attr(node, "padding"), _attr(node, "explicit_paddings") or [0] * rank * 2
+    channel, rank = _channel(op, len(image)), len(image)
+    strides, dilations = op.attr("strides"), op.attr("dilations") or [1] * rank
+    padding, explicit = op.attr("padding"), op.attr("explicit_paddings") or [0] * rank * 2
     if not isinstance(strides, list) or len(strides) != rank or len(dilations) != rank:
         return None
     found, spatial = list(image), [axis for axis in range(rank) if axis not in (0, channel)]
@@ -68,25 +64,80 @@ def _windows(
     return tuple(found)
 
 
-def _channel(node: Node, rank: int) -> int:
+def _channel(op: OpShapes, rank: int) -> int:
     """The axis of the channels."""
-    layout = _attr(node, "data_format")
+    layout = op.attr("data_format")
     return 1 if isinstance(layout, str) and layout.startswith("NC") else rank - 1
 
 
-def _attr(node: Node, key: str) -> Any:
-    value = node.attr(key)
-    if value is not None:
-        return attrs.as_json(value)
-    known = opdefs.lookup(node.op)
-    default = next((one.default for one in known.attrs if one.name == key), None) if known else None
-    return list(default) if isinstance(default, tuple) else default
+def _channels_shape(op: OpShapes) -> Shape:
+    """One number for each channel of input 0."""
+    image = op.shapes[0]
+    return None if image is None else (image[_channel(op, len(image))],)
 
 
-KEPT = "BiasAdd BiasAddV1 FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 LRN".split()
+def _normalized_shape(op: OpShapes) -> Shape:
+    """The image, and lists of its channels, of which scale and offset tell too how many."""
+    channels, image = merged_shape([_channels_shape(op), *op.shapes[1:3]]), op.shapes[0]
+    if op.output:
+        return channels if op.output < STATISTICS else None
+    if image is None or not channels:
+        return image
+    axis = _channel(op, len(image))
+    return (*image[:axis], *channels, *image[axis + 1 :])
+
+
+def _normalized_back_shape(op: OpShapes) -> Shape:
+    """The gradients of the image, of scale and offset, and two empty lists."""
+    if op.output:
+        return _channels_shape(op) if op.output < FIRST_EMPTY else (0,)
+    return merged_shape(op.shapes[:2])
+
+
+def _of_image_shape(op: OpShapes) -> Shape:
+    """The gradient of an image, whose shape numbers spell; it has as many rows as dy."""
+    sizes, kernel, dy = op.spelled(0), op.shapes[1], op.shapes[2]
+    batch = None if dy is None else dy[0]
+    if sizes is None:
+        return (batch, None, None, None)
+    if len(sizes) == IMAGE_AXES and op.attr("data_format") == "NHWC":
+        return (batch, *sizes, None if kernel is None else kernel[-2])
+    return (batch, *sizes[1:])
+
+
+def _spelled_shape(op: OpShapes) -> Shape:
+    return op.spelled(0)
+
+
+def _of_filter_shape(op: OpShapes) -> Shape:
+    return op.spelled(1)
+
+
+IMAGE_AXES = 2  # of the sizes alone that are named where rows and channels are not
+FIRST_EMPTY = 3
+STATISTICS = 5  # outputs of a normalisation whose shapes are known: the image and four lists
+
+NORMALIZED = "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3".split()
+NORMALIZED_BACK = "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3".split()
+KEEPING_IMAGES = "BiasAdd BiasAddV1 LRN".split()
 WINDOW_SHAPES = {
-    **dict.fromkeys(KEPT, kept_from_input),
-    **dict.fromkeys(("Conv2D", "Conv3D"), convolved),
-    "DepthwiseConv2dNative": depthwise,
-    **dict.fromkeys(("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"), pooled),
+    **dict.fromkeys(KEEPING_IMAGES, kept_from_input),
+    **dict.fromkeys(("Conv2D", "Conv3D", "QuantizedConv2D"), _convolved_shape),
+    "DepthwiseConv2dNative": _depthwise_shape,
+    **dict.fromkeys(("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"), _pooled_shape),
+    "Conv2DBackpropInput": _of_image_shape,
+    **dict.fromkeys(("Conv3DBackpropInputV2", "AvgPoolGrad", "AvgPool3DGrad"), _spelled_shape),
+    **dict.fromkeys(
+        (
+            "Conv2DBackpropFilter",
+            "Conv3DBackpropFilterV2",
+            "DepthwiseConv2dNativeBackpropFilter",
+        ),
+        _of_filter_shape,
+    ),
+    "DepthwiseConv2dNativeBackpropInput": _spelled_shape,
+    "MaxPoolGrad": kept_from_input,
+    "BiasAddGrad": _channels_shape,
+    **dict.fromkeys(NORMALIZED, _normalized_shape),
+    **dict.fromkeys(NORMALIZED_BACK, _normalized_back_shape),
 }

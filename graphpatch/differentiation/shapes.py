@@ -15,21 +15,34 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.control_flow.frames import is_constant
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, FIXED, MERGES
-from graphpatch.differentiation.shape_rules import RULES, SCALARS, broadcast
-from graphpatch.differentiation.shape_windows import Shape
+from graphpatch.differentiation.known_numbers import gives_numbers, numbers_of
+from graphpatch.differentiation.op_shapes import (
+    LARGEST_RANK,
+    Numbers,
+    OpShapes,
+    Shape,
+    broadcast,
+    known_size,
+    merged_shape,
+)
+from graphpatch.differentiation.shape_rules import BY_OUTPUT, BY_SLOT, RULES, SCALARS
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 from graphpatch.graph.op_types import (
     GIVES_ON,
+    OLD_VARIABLE,
     OPTIONAL_PLACEHOLDER,
     PLACEHOLDER,
+    PLACEHOLDERS,
     REF_VARIABLES,
     RESOURCE_VARIABLE,
 )
 
-HOLDERS = frozenset({PLACEHOLDER, OPTIONAL_PLACEHOLDER, *REF_VARIABLES})
-TELLING = ENTERS | ALL_SWITCHES  # whose inputs tell the shapes of all outputs, not of the first
-MANY_OUTPUTS = 16  # outputs from which on their shapes are kept
+HOLDERS = PLACEHOLDERS | {OPTIONAL_PLACEHOLDER, *REF_VARIABLES}
+# Whose inputs tell the shapes of all outputs, not of the first alone.
+TELLING = ENTERS | ALL_SWITCHES | BY_OUTPUT | BY_SLOT
+SCALAR_IS_UNKNOWN = 21  # up to this version of GraphDefs a placeholder without sizes has any shape
+KEPT_OUTPUTS = 16  # outputs from which on their shapes are kept
 SAME_SHAPE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
@@ -38,6 +51,7 @@ class Shapes(msgspec.Struct, eq=False):
 
     wiring: Wiring
     _found: dict[Tensor, Shape] = msgspec.field(default_factory=dict)
+    _numbers: dict[Tensor, Numbers | None] = msgspec.field(default_factory=dict)
     _many: dict[int, AttrValue] = msgspec.field(default_factory=dict)
 
     def is_known(self, tensor: Tensor) -> bool:
@@ -69,57 +83,68 @@ class Shapes(msgspec.Struct, eq=False):
         if node is None or (tensor[1] and node.op not in TELLING and not _calls_function(node)):
             return
         noted = self._noted(node, tensor[1])
-        if tensor not in self._found and (noted is None or None in noted):
-            for read in self.wiring.inputs(tensor[0]):
-                before = self.wiring.node(read[0])
-                if before is None or before.op not in FIXED:  # that is not there yet on import
-                    yield read
+        if tensor in self._found or not (noted is None or None in noted or gives_numbers(node)):
+            return
+        for read in self._inputs(node, tensor):
+            before = self.wiring.node(read[0])
+            if before is None or before.op not in FIXED:  # that is not there yet on import
+                yield read
+
+    def _inputs(self, node: Node, tensor: Tensor) -> list[Tensor]:
+        inputs = self.wiring.inputs(tensor[0])
+        return inputs[tensor[1] : tensor[1] + 1] if node.op in BY_SLOT else inputs
 
     def _inferred(self, tensor: Tensor) -> Shape:
         node = self.wiring.node(tensor[0])
         if node is None:
             return None
         noted = self._noted(node, tensor[1])
-        if noted is not None and None not in noted:
+        if noted is not None and None not in noted and not gives_numbers(node):
             return noted
-        inputs, read = self.wiring.inputs(tensor[0]), set(self._read(tensor))
-        shapes = [self._found.get(one) if one in read else None for one in inputs]
-        found = self._by_op(node, tensor[1], shapes)
-        return noted if found is None else found
+        inputs, read = self._inputs(node, tensor), set(self._read(tensor))
+        known = [one if one in read else None for one in inputs]
+        shapes = [None if one is None else self._found.get(one) for one in known]
+        numbers = [None if one is None else self._numbers.get(one) for one in known]
+        op = OpShapes(node, tensor[1], shapes, numbers)
+        found = merged_shape([noted, self._by_op(op)])
+        if found is not None and len(found) > LARGEST_RANK:  # which no run can make
+            found = None
+        if gives_numbers(node):
+            self._numbers[tensor] = _numbers_or_none(op, found)
+        return found
 
     def _noted(self, node: Node, output: int) -> Shape:
         """What `_output_shapes` tells of an output; of many outputs it is read once."""
         value = self._many.get(node.index) or node.attr("_output_shapes")
         if value is None or output >= len(value.list.shape):
             return None
-        if len(value.list.shape) > MANY_OUTPUTS:
+        if len(value.list.shape) > KEPT_OUTPUTS:
             self._many[node.index] = value
         return _known_sizes(value.list.shape[output])
 
-    def _by_op(self, node: Node, output: int, shapes: Sequence[Shape]) -> Shape:
-        first = shapes[0] if shapes else None  # in a broken graph there may be no input
+    def _by_op(self, op: OpShapes) -> Shape:
+        node, shapes = op.node, op.shapes
         if node.op in MERGES:
-            return () if output else _merged(shapes)
+            return () if op.output else _merge_shape(shapes)
         if node.op in ENTERS:
-            return first if is_constant(node) else None
+            return shapes[0] if shapes and is_constant(node) else None
         if node.op in ALL_SWITCHES:
-            return first
+            return shapes[0] if shapes else None  # in a broken graph there may be no input
         if node.op in HOLDERS:
-            value = node.attr("shape")
-            return None if value is None else _known_sizes(value.shape)
+            return _declared_shape(node)
         if node.op == "ReadVariableOp":
             return self._of_variable(node)
-        if (node.op, output) in SCALARS:
+        if (node.op, op.output) in SCALARS:
             return ()
-        place = _argument_given_on(node, output)
+        place = _argument_given_on(node, op.output)
         if place is not None:
             return shapes[place] if place < len(shapes) else None
-        if output:
+        if op.output and node.op not in TELLING:
             return None
         rule = RULES.get(node.op)
         try:
-            return rule(node, shapes) if rule is not None else _kept_shape(node, shapes)
-        except (IndexError, ValueError):  # a broken graph: the op has other inputs
+            return rule(op) if rule is not None else _kept_shape(op)
+        except (LookupError, ValueError, TypeError, ArithmeticError):  # a broken graph
             return None
 
     def _of_variable(self, node: Node) -> Shape:
@@ -159,17 +184,32 @@ def _argument_given_on(node: Node, output: int) -> int | None:
     return arguments.index(text) if given is None and text in arguments else None
 
 
-def _kept_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _numbers_or_none(op: OpShapes, shape: Shape) -> Numbers | None:
+    try:
+        return numbers_of(op, shape)
+    except (LookupError, ValueError, TypeError, ArithmeticError):  # a broken graph
+        return None
+
+
+def _declared_shape(node: Node) -> Shape:
+    """What an attr says; where TensorFlow once spelled any shape as that of a number, nothing."""
+    value = node.attr("shape")
+    sizes = None if value is None else _known_sizes(value.shape)
+    is_old = node.op == PLACEHOLDER and node.body.library.producer <= SCALAR_IS_UNKNOWN
+    return None if sizes == () and (is_old or node.op == OLD_VARIABLE) else sizes
+
+
+def _kept_shape(op: OpShapes) -> Shape:
     """The shape of output 0 of an op that keeps that of an input, or broadcasts its inputs."""
-    known = node.opdef
+    known = op.node.opdef
     if known is None or not known.keeps_shape:
         return None
     if known.broadcasts:
-        return broadcast(shapes)
-    return shapes[known.keeps_shape[0]] if known.keeps_shape[0] < len(shapes) else None
+        return broadcast(op.shapes)
+    return merged_shape([op.shapes[slot] for slot in known.keeps_shape if slot < len(op.shapes)])
 
 
-def _merged(shapes: Sequence[Shape]) -> Shape:
+def _merge_shape(shapes: Sequence[Shape]) -> Shape:
     """What a Merge gives: of what comes round a loop nothing is known when it is imported."""
     if not shapes or any(one is None or len(one) != len(shapes[0] or ()) for one in shapes):
         return None
@@ -180,4 +220,4 @@ def _merged(shapes: Sequence[Shape]) -> Shape:
 def _known_sizes(shape: TensorShapeProto) -> Shape:
     if shape.unknown_rank:
         return None
-    return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
+    return tuple(known_size(dim.size) for dim in shape.dim)

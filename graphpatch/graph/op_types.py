@@ -20,7 +20,8 @@ PIPELINES = frozenset({
 })  # fmt: skip
 """Ops that give the next values of an input pipeline: of the iterator of a dataset, of a queue."""
 
-RESOURCE_VARIABLE, REF_VARIABLES = "VarHandleOp", ("VariableV2", "Variable")
+OLD_VARIABLE = "Variable"
+RESOURCE_VARIABLE, REF_VARIABLES = "VarHandleOp", ("VariableV2", OLD_VARIABLE)
 
 VARIABLES = (RESOURCE_VARIABLE, *REF_VARIABLES)
 """Ops that hold a variable."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,24 +18,26 @@ from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
 from graphpatch.match.nth import order_of_counting, picker
 from graphpatch.match.pattern.candidates import candidates
+from graphpatch.match.shape import undecided
 from graphpatch.match.spec import WHOLE, Match
 
 if TYPE_CHECKING:
     from graphpatch.match.pattern.binding import Binding
     from graphpatch.match.pattern.overlaps import DroppedMatch, KeptMatch
-from collections.abc import Iterable
 
 
 class MatchedOps(msgspec.Struct, frozen=True):
     """What a match means in a graph: the ops that a patch goes to, each once.
 
     Where the match has a pattern, `kept` has its matches that count, with the ops that each
-    brings, and `dropped` those that don't.
+    brings, and `dropped` those that don't. `undecided` tells of the ops that all but `shape` means,
+    and whose shape is not known well enough to say whether they match.
     """
 
     nodes: list[Node] = msgspec.field(default_factory=list)
     kept: list[KeptMatch] = msgspec.field(default_factory=list)
     dropped: list[DroppedMatch] = msgspec.field(default_factory=list)
+    undecided: list[str] = msgspec.field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -82,9 +84,19 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
         return _find_pattern(graph, match, on)
     found, wanted = MatchedOps(), conditions(match)
     for body in _matching_bodies(graph, match):
-        indices = candidates(body_to_match(body, match), match, wanted).indices()
+        model = body_to_match(body, match)
+        indices = candidates(model, match, wanted).indices()
         found.nodes.extend(Node(body, index) for index in indices)
+        if match.shape is not None:
+            found.undecided.extend(_of_unknown_shape(model, match, wanted))
     return found
+
+
+def _of_unknown_shape(body: Body, match: Match, wanted: Mapping[str, Condition]) -> Iterator[str]:
+    """The ops that are meant but for their shape, which may be the one that is asked for."""
+    others = {key: one for key, one in wanted.items() if key not in ("shape", "nth")}
+    indices = candidates(body, replace(match, shape=None, nth=None), others).indices()
+    return undecided(body, (Node(body, index) for index in indices), match.shape or ())
 
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -58,18 +58,30 @@ def shape_of(shapes: Shapes, node: Node) -> Sizes:
         return None
 
 
-def shape_holds(found: Sizes, wanted: Shape) -> bool:
-    """Whether a shape is what is asked for."""
+def shape_holds(found: Sizes, wanted: Shape, unknown: bool = False) -> bool:
+    """Whether a shape is what is asked for; `unknown` is said of what is not known of it."""
     if found is None:
-        return False
-    if wanted.sizes is not None and not _sizes_fit(found, wanted.sizes):
+        return unknown
+    if wanted.sizes is not None and not _sizes_fit(found, wanted.sizes, unknown):
         return False
     if wanted.rank is not None and not _size_is(len(found), wanted.rank):
         return False
     if wanted.elements is None:
         return True
     known = [size for size in found if size is not None]
-    return len(known) == len(found) and _size_is(math.prod(known), wanted.elements)
+    if len(known) < len(found):
+        return unknown
+    return _size_is(math.prod(known), wanted.elements)
+
+
+def undecided(body: Body, nodes: Iterable[Node], wanted: Shape | tuple[Any, ...]) -> Iterator[str]:
+    """Those of these ops that may have such a shape or not, each with what is known of it."""
+    asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
+    shapes = Shapes(Wiring(body))
+    for node in nodes:
+        found = shape_of(shapes, node)
+        if shape_holds(found, asked, unknown=True) and not shape_holds(found, asked):
+            yield f"{node} has shape {sizes_in_words(found)}"
 
 
 def shape_in_words(node: Node, wanted: object) -> str:
@@ -84,11 +96,11 @@ def sizes_in_words(found: Sizes) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in found)}]"
 
 
-def _sizes_fit(found: Sequence[int | None], wanted: Sequence[Any]) -> bool:
+def _sizes_fit(found: Sequence[int | None], wanted: Sequence[Any], unknown: bool) -> bool:
     if len(found) != len(wanted):
         return False
     return all(
-        one in (None, -1) or (size is not None and _size_is(size, one))
+        one in (None, -1) or (unknown if size is None else _size_is(size, one))
         for size, one in zip(found, wanted, strict=True)
     )
 

@@ -8,7 +8,7 @@ from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 from graphpatch.analysis.doctor.finding import Finding
-from graphpatch.differentiation.shape_windows import Shape
+from graphpatch.differentiation.op_shapes import Shape
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.doctor.finding import Finding
-from graphpatch.differentiation.shape_windows import Shape
+from graphpatch.differentiation.op_shapes import Shape
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node

@@ -11,7 +11,7 @@ from functools import cache
 
 from graphpatch import opdefs
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.shape_windows import Shape
+from graphpatch.differentiation.op_shapes import Shape
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError, PatchError

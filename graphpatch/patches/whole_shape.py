@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from graphpatch import names
-from graphpatch.differentiation.shape_windows import KEPT
+from graphpatch.differentiation.shape_windows import KEEPING_IMAGES
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.body import Node
@@ -45,7 +45,7 @@ def _broadcasts_output(node: Node, found: dict[str, bool]) -> bool | None:
     op = node.opdef
     if op is None:
         return None
-    slots = (0,) if node.op in KEPT else op.keeps_shape
+    slots = (0,) if node.op in KEEPING_IMAGES else op.keeps_shape
     texts = [str(names.parse(text)) for text in node.data_inputs]
     there = [found[texts[slot]] for slot in slots if slot < len(texts) and texts[slot] in found]
     return None if not there else op.broadcasts or any(there)

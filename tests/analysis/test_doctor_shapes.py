@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
@@ -59,3 +62,42 @@ def test_what_a_function_gives_on_has_the_shape_of_the_argument() -> None:
     graph = graphs.opened(graphdef(*nodes, functions=[body]))
     wiring = Wiring(graph.main)
     assert [Shapes(wiring).of((wiring.tensor("call")[0], n)) for n in range(2)] == [(3,), None]
+
+
+def test_ranks_that_no_tensor_has_take_no_memory() -> None:
+    """A chain in which each op adds an axis, and lists of 2 ** 40 numbers that would be shapes."""
+    zero = TensorProto(dtype="DT_INT32", int_val=[0], tensor_shape=TensorShapeProto())
+    axis = node("axis", "Const", dtype="int32", value=AttrValue(tensor=zero))
+    chain = [node(f"e{k}", "ExpandDims", f"e{k - 1}" if k else "c", "axis") for k in range(5000)]
+    wide = node("wide", "Placeholder", shape=AttrValue(shape={"dim": [{"size": 1 << 40}]}))
+    readers = (
+        node("fill", "Fill", "wide", "c"),
+        node("turned", "Transpose", "c", "wide"),
+        node("padded", "Pad", "any", "wide"),
+        node("repeated", "Tile", "any", "wide"),
+    )
+    body = main(const("c"), axis, *chain, node("any", "Placeholder"), wide, *readers)
+    wiring = Wiring(body)
+    shapes = Shapes(wiring)
+    assert len(shapes.of(wiring.tensor("e200")) or ()) == 202
+    for name in ("e4999", "fill", "turned", "padded", "repeated"):
+        assert len(shapes.of(wiring.tensor(name)) or ()) <= 1, name
+
+
+def test_what_a_broken_graph_spells_is_not_known() -> None:
+    ops = (
+        node("r", "Range", "c", "c", "c"),
+        node("s", "StridedSlice", "c", "c"),
+        node("p", "Pack"),
+        node("d", "DynamicStitch", "c", "c", "c"),
+        node("g", "GatherV2", "c"),
+        node("t", "Transpose", "c", "c"),
+        node("v", "SplitV", "c", "c", "c", num_split=2),
+        node("b", "SpaceToDepth", "c", block_size=0),
+        node("m", "Conv2DBackpropInput", "c", "c", "c"),
+        node("n", "FusedBatchNormV3", "c"),
+    )
+    wiring = Wiring(main(const("c", 12), *ops))
+    shapes = Shapes(wiring)
+    for one in ops:
+        shapes.of(wiring.tensor(one.name))

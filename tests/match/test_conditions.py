@@ -9,6 +9,7 @@ import pytest
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
+import graphpatch
 from graphpatch.errors import RulesError
 from graphpatch.graph.graph import Graph
 from graphpatch.match import attribute
@@ -261,3 +262,31 @@ def test_an_attr_that_no_op_has_gets_the_nearest() -> None:
     assert (
         attribute.attrs_in_words(pool, {"stride": 1}) == "it has no attr 'stride'; nearest: strides"
     )
+
+
+def test_ops_of_unknown_shape_are_named() -> None:
+    """Two are meant but for their shape: of one nothing is known, of one the last size is not."""
+    message = graphs.graphdef(
+        graphs.node("x", "Placeholder", shape=shape(2, 8)),
+        graphs.node("y", "Placeholder", shape=shape(2, -1)),
+        graphs.node("z", "Placeholder", shape=shape(3, -1)),
+        *(graphs.node(f"relu_{name}", "Relu", name) for name in "xyz"),
+        graphs.node("odd", "Dilation2D", "x", "x"),
+        graphs.node("relu_odd", "Relu", "odd"),
+    )
+    message.versions.producer = 1286
+    rule = {"name": "r", "match": {"op": "Relu", "shape": [2, 8]}, "patch": {"stop_gradient": True}}
+    [note] = [n for n in graphpatch.apply([rule], message).report["notes"] if "shape" in n]
+    assert note == (
+        "rule 'r' leaves out ops whose shape is not known well enough: "
+        "Relu 'relu_y' has shape [2, ?] (and 1 more)"
+    )
+    for wanted in ([2, -1], {"rank": 2, "sizes": [2, -1]}):
+        rule["match"] = {"op": "Relu", "shape": wanted}
+        [note] = [n for n in graphpatch.apply([rule], message).report["notes"] if "shape" in n]
+        assert note.endswith("Relu 'relu_odd' has shape not known")
+    rule["match"] = {"name": ["relu_x", "relu_z"], "shape": {"elements": 16}}
+    [note] = [n for n in graphpatch.apply([rule], message).report["notes"] if "shape" in n]
+    assert note.endswith("Relu 'relu_z' has shape [3, ?]")
+    rule["match"] = {"name": ["relu_x", "relu_z"], "shape": [2, 8]}
+    assert not [n for n in graphpatch.apply([rule], message).report["notes"] if "shape" in n]
