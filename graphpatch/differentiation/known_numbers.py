@@ -21,6 +21,7 @@ MOST_NUMBERS = 64  # more than a shape or a list of axes has
 LARGEST = 1 << 31  # from here on an int32 is another number
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16"})
 CAST = INTEGERS | {"float32", "float64"}  # in which these numbers are exact
+OF_ANY_LENGTH = frozenset({"BroadcastGradientArgs", "DynamicStitch"})  # as far as shapes tell
 MEASURES = frozenset({"Const", "Shape", "ShapeN", "Rank", "Size"})
 
 NumberRule = Callable[[OpShapes], Integers | None]
@@ -29,7 +30,7 @@ NumberRule = Callable[[OpShapes], Integers | None]
 def numbers_of(op: OpShapes, shape: Shape) -> Numbers | None:
     """The numbers of what an op gives, whose shape is this; None where they are not known."""
     size = product(shape) if shape is not None else None
-    if (size or 0) > MOST_NUMBERS:
+    if (size is None and op.node.op not in OF_ANY_LENGTH) or (size or 0) > MOST_NUMBERS:
         return None
     of_constants = all(one is not None and one.is_constant for one in op.numbers)
     if op.node.op in PARTLY_KNOWN:

@@ -80,6 +80,12 @@ def test_ranks_that_no_tensor_has_take_no_memory() -> None:
     wiring = Wiring(body)
     shapes = Shapes(wiring)
     assert len(shapes.of(wiring.tensor("e200")) or ()) == 202
+    sizes = TensorProto(
+        dtype="DT_INT32", int_val=[-(1 << 31)] * 2, tensor_shape={"dim": [{"size": 2}]}
+    )
+    below = node("below", "Const", dtype="int32", value=AttrValue(tensor=sizes))
+    filled = Wiring(main(axis, below, node("filled", "Fill", "below", "axis")))
+    assert Shapes(filled).of(filled.tensor("filled")) == (None, None)
     for name in ("e4999", "fill", "turned", "padded", "repeated"):
         assert len(shapes.of(wiring.tensor(name)) or ()) <= 1, name
 
