@@ -192,6 +192,27 @@ def test_values_go_along(old: Any, in_place: bool | None) -> None:
     assert len(patched.graph.get_operations()) == before
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_updates_of_batch_norm_go_along_and_are_not_run(in_place: bool) -> None:
+    """What `assign` of a resource variable returns passes for a variable, and assigns when read."""
+    with tf.Graph().as_default() as graph:
+        moving = tf1.get_variable("moving", initializer=1.0, trainable=False, use_resource=True)
+        tf1.add_to_collection(Keys.UPDATE_OPS, tf1.assign(moving, moving * 0.5, name="update"))
+        tf.identity(moving, name="y")
+    patched = graphpatch.patch_graph([filtered("y", {"scale": 2.0})], graph, in_place=in_place)
+    [update] = patched.graph.get_collection(Keys.UPDATE_OPS)
+    assert update.graph is patched.graph
+    assert update.name == "update"
+    with tf1.Session(graph=graph) as first, tf1.Session(graph=patched.graph) as second:
+        first.run(moving.initializer)
+        assert patched.restore(first, second) == ["moving:0"]
+        assert first.run(moving) == second.run(patched.variable(moving)) == 1.0
+        with patched.graph.as_default():
+            updates = tf.group(patched.graph.get_collection(Keys.UPDATE_OPS))
+        second.run(updates)
+        assert second.run(patched.variable(moving)) == second.run(update) * 2.0 == 0.5
+
+
 def test_get_variable_finds_the_variables_and_scopes_go_on(old: Any, patched: Any) -> None:
     with patched.graph.as_default():
         with tf1.variable_scope("net/layer0", reuse=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,14 +83,44 @@ class Counterparts:
         if self.old is self.new:
             return old
         if id(old) not in self.made:
-            self.made[id(old)] = (old, _remade(old, self.new))
+            make = self._copied if is_assignment(old) else self._remade
+            self.made[id(old)] = (old, make(old))
         return self.made[id(old)][1]
+
+    def _copied(self, old: Any) -> Any:
+        """A copy of an object with what stands in the new graph for what its attributes hold."""
+        new = copy.copy(old)
+        new.__dict__.update({name: self.of_any(value) for name, value in vars(old).items()})
+        return new
+
+    def _remade(self, old: Any) -> Any:
+        import tensorflow as tf
+
+        with self.new.as_default():
+            if not isinstance(old, tf.Variable):
+                return type(old).from_proto(old.to_proto())
+            from tensorflow.python.framework import ops
+
+            make = ops.get_from_proto_function(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+            new = make(old.to_proto())
+        new._constraint = old.constraint  # a function, of which no message tells
+        return new
 
     def _check(self, old: Any, graph: Any) -> None:
         if graph is not self.old and graph is not self.new:
             raise ValueError(
                 f"{_type_and_name(old)} is of another graph than the one that was patched"
             )
+
+
+def is_assignment(old: Any) -> bool:
+    """Whether it is what assigning to a resource variable returns.
+
+    It passes for a variable, is in UPDATE_OPS of nets with batch norm, and assigns when it is read.
+    """
+    import tensorflow as tf
+
+    return isinstance(old, tf.Variable) and old.initializer is None
 
 
 def is_remade(old: Any) -> bool:
@@ -109,20 +140,6 @@ def _is_composite(old: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(old, tf.SparseTensor | tf.IndexedSlices | tf.RaggedTensor)
-
-
-def _remade(old: Any, graph: Any) -> Any:
-    import tensorflow as tf
-
-    with graph.as_default():
-        if not isinstance(old, tf.Variable):
-            return type(old).from_proto(old.to_proto())
-        from tensorflow.python.framework import ops
-
-        make = ops.get_from_proto_function(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
-        new = make(old.to_proto())
-    new._constraint = old.constraint  # a function, of which no message tells
-    return new
 
 
 def _type_and_name(old: Any) -> str:

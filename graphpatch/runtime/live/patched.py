@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from graphpatch.runtime.live.counterparts import Counterparts
+from graphpatch.runtime.live.counterparts import Counterparts, is_assignment
 from graphpatch.table import plural
 
 
@@ -132,7 +132,7 @@ def collected_variables(graph: Any) -> list[Any]:
         id(one): one
         for key in graph.get_all_collection_keys()
         for one in graph.get_collection(key)
-        if isinstance(one, tf.Variable)
+        if isinstance(one, tf.Variable) and not is_assignment(one)
     }
     return list(found.values())
 
