@@ -220,6 +220,18 @@ def test_complex_tensors() -> None:
         np.testing.assert_allclose(tape.gradient(y, x, dy), factor * dy)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("factor", [0.3, [0.3, 0.3], np.float64(0.3)])
+def test_a_factor_is_not_rounded_to_float32(dtype: str, factor: Any) -> None:
+    x = tf.ones([2], dtype)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        scaled = graphpatch.scale_gradient(x, factor)
+        turned = graphpatch.reverse_gradient(x, factor)
+    assert tape.gradient(scaled, x).numpy().tolist() == [0.3, 0.3]
+    assert tape.gradient(turned, x).numpy().tolist() == [-0.3, -0.3]
+
+
 def test_no_gradient_flows_to_a_parameter_or_to_the_noisy_value() -> None:
     strength, x = tf.Variable(0.3), tf.Variable(X.astype(np.float32))
     with tf.GradientTape(persistent=True) as tape:

@@ -216,8 +216,8 @@ def _complex(name: str, numbers: Mapping[str, float]) -> BackwardFunction:
     def backward(inputs: Sequence[Any], _: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
         import tensorflow as tf
 
-        factor = next(iter(numbers.values())) if numbers else inputs[1]
-        found = upstream[0] * tf.cast(factor, upstream[0].dtype)
+        [factor] = numbers.values() or inputs[1:]
+        found = upstream[0] * tf.convert_to_tensor(factor, upstream[0].dtype)
         return [-found if name == "reverse" else found, *[None] * len(inputs[1:])]
 
     return backward

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-def as_tensor(function: str, value: Any) -> Any:
-    """The value as a tensor.
+def as_tensor(function: str, value: Any, hint: Any = None) -> Any:
+    """The value as a tensor; numbers of Python have the dtype of `hint` where they can.
 
     Raises TypeError for a symbolic tensor of Keras, for which there are layers.
     """
@@ -18,7 +18,7 @@ def as_tensor(function: str, value: Any) -> Any:
             f"{function} takes tensors and found a KerasTensor, which stands for the output of a "
             f"layer; in a functional model use a layer of graphpatch.keras"
         )
-    return tf.convert_to_tensor(value)
+    return tf.convert_to_tensor(value, dtype_hint=hint)
 
 
 def carrying(function: str, value: Any, complex_too: bool = False) -> Any:
@@ -64,7 +64,7 @@ def fitting(function: str, name: str, value: Any, tensor: Any) -> Any:
     """
     import tensorflow as tf
 
-    found = as_tensor(function, value)
+    found = as_tensor(function, value, tensor.dtype.real_dtype)
     if not (found.dtype.is_floating or found.dtype.is_integer):
         raise TypeError(f"{function}: {name} is {found.dtype.name}; it must be a real number")
     try:
