@@ -359,6 +359,10 @@ class Scaled:
         return x * self.w
 
 
+def ragged(rows: list[int]) -> Any:
+    return tf.RaggedTensor.from_row_splits(tf.constant([1.0, 2.0, 3.0]), rows)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "integers": (
         lambda: graphpatch.clip_gradient(tf.constant([1]), 0, 1),
@@ -408,6 +412,61 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "trainable variable",
     ),
+    "a gradient of another kind": (
+        lambda: graphpatch.filter_gradient([1.0], 3),  # type: ignore[arg-type]
+        TypeError,
+        'expected a gradient as a rules file has it, such as "sign"',
+    ),
+    "a tensor as the function": (
+        lambda: graphpatch.override_gradient(tf.ones([2]), "sign"),
+        TypeError,
+        "override_gradient: f: expected a function of tensors; found EagerTensor",
+    ),
+    "a tensor as the surrogate": (
+        lambda: graphpatch.surrogate(tf.sign, tf.ones([2]), tf.ones([2])),
+        TypeError,
+        "surrogate: g: expected a function of tensors",
+    ),
+    "nothing as the function": (
+        lambda: graphpatch.straight_through(None, tf.ones([2])),  # type: ignore[arg-type]
+        TypeError,
+        "straight_through: f: expected a function of tensors",
+    ),
+    "an option": (
+        lambda: graphpatch.override_gradient(tf.nn.leaky_relu, "sign")(tf.ones([2]), alpha=0.1),
+        TypeError,
+        "found alpha; bind options before",
+    ),
+    "an override of a ragged tensor": (
+        lambda: graphpatch.override_gradient(tf.nn.relu, "sign")(ragged([0, 1, 3])),
+        TypeError,
+        "found a RaggedTensor; use it on the values",
+    ),
+    "rows in other places": (
+        lambda: graphpatch.backward_as(ragged([0, 1, 3]), ragged([0, 2, 3])),
+        tf.errors.InvalidArgumentError,
+        "backward_as: what the value counts as has its values in other places",
+    ),
+    "more ragged dimensions": (
+        lambda: graphpatch.surrogate(
+            tf.identity, lambda x: tf.RaggedTensor.from_row_splits(x, [0, 2]), ragged([0, 1, 3])
+        ),
+        ValueError,
+        "the value has 1 ragged dimension, what it counts as has 2",
+    ),
+    "ragged and dense": (
+        lambda: graphpatch.backward_as(ragged([0, 1, 3]), tf.ones([3])),
+        TypeError,
+        "the value is a RaggedTensor, what it counts as a dense tensor",
+    ),
+    "sparse values in other places": (
+        lambda: graphpatch.straight_through(
+            lambda x: tf.SparseTensor(x.indices + 1, x.values, x.dense_shape),
+            tf.SparseTensor([[0]], [1.0], [3]),
+        ),
+        tf.errors.InvalidArgumentError,
+        "straight_through: what the value counts as has its values in other places",
+    ),
     "a shape that does not broadcast": (
         lambda: graphpatch.backward_as(tf.ones([2]), tf.ones([3])),
         ValueError,
@@ -421,6 +480,20 @@ def test_what_is_refused_when_called(name: str) -> None:
     call, error, says = REFUSED[name]
     with pytest.raises(error, match=says):
         call()
+
+
+def test_rows_that_differ_when_run_are_refused() -> None:
+    @tf.function
+    def weighted(rows: Any) -> Any:
+        x = tf.constant([1.0, 2.0, 3.0])
+        noisy = tf.RaggedTensor.from_row_splits(x, rows, validate=False)
+        clean = tf.RaggedTensor.from_row_splits(2.0 * x, [0, 1, 3])
+        [dx] = tf.gradients(graphpatch.backward_as(noisy, clean).flat_values, x)
+        return dx
+
+    assert weighted(tf.constant([0, 1, 3])).numpy().tolist() == [2.0] * 3
+    with pytest.raises(tf.errors.InvalidArgumentError, match="in other places"):
+        weighted(tf.constant([0, 2, 3]))
 
 
 def test_a_gradient_function_of_another_shape_is_refused() -> None:

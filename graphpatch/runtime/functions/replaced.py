@@ -14,7 +14,13 @@ from graphpatch.runtime.functions.specs import (
     gradient_meant,
     reads_outputs,
 )
-from graphpatch.runtime.functions.tensors import as_tensor, carrying, on_values
+from graphpatch.runtime.functions.tensors import (
+    as_tensor,
+    carrying,
+    check_function,
+    in_places_of,
+    on_values,
+)
 from graphpatch.runtime.functions.variables import watching
 from graphpatch.runtime.functions.with_gradient import BackwardFunction, with_gradient
 from graphpatch.runtime.unconverted import unconverted
@@ -55,6 +61,7 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
         >>> tape.gradient(y, x, tf.constant([1.0, 1.0, -1.0])).numpy()
         array([0., 1., 0.], dtype=float32)
     """
+    check_function("override_gradient", "f", f)
     if callable(spec):
         return _with_gradient(f, _backward_by_function(spec), None)
     formula = gradient_meant("override_gradient", spec).formula
@@ -83,7 +90,12 @@ def _with_gradient(
         reads = formula is None or reads_outputs(formula)
         return tf.nest.pack_sequence_as(y, with_gradient(outputs, inputs, backward, reads))
 
-    def overridden(*x: Any) -> Any:
+    def overridden(*x: Any, **options: Any) -> Any:
+        if options:
+            raise TypeError(
+                f"override_gradient: the function takes tensors by position, and found "
+                f"{', '.join(options)}; bind options before, as by functools.partial"
+            )
         return computed_as(f, *x)
 
     return overridden
@@ -148,6 +160,7 @@ def straight_through(f: Callable[[Any], Any], x: Any) -> Any:
         >>> tape.gradient(y, x).numpy()
         array([3., 3.], dtype=float32)
     """
+    check_function("straight_through", "f", f)
     clean = on_values(lambda one: carrying("straight_through", one, complex_too=True), x)
     with watching("straight_through") as watched:
         noisy = f(clean)
@@ -183,6 +196,8 @@ def surrogate(f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
         >>> tape.gradient(spikes, v).numpy()
         array([0.25], dtype=float32)
     """
+    for argument, given in (("f", f), ("g", g)):
+        check_function("surrogate", argument, given)
     x = tuple(on_values(lambda one: as_tensor("surrogate", one), one) for one in x)
     with watching("surrogate") as watched:
         noisy = f(*x)
@@ -222,6 +237,7 @@ def backward_as(noisy: Any, clean: Any) -> Any:
 
 
 def _two_functions(function: str, noisy: Any, clean: Any) -> Any:
+    clean = in_places_of(function, noisy, clean)
     return on_values(lambda a, b: _forward_and_backward(function, a, b), noisy, clean)
 
 

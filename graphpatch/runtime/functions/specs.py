@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from graphpatch.arguments import wrong_argument
 from graphpatch.errors import RulesError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient_program import gradient_ops
@@ -23,8 +24,14 @@ from graphpatch.runtime.functions.with_gradient import BackwardFunction
 Spec: TypeAlias = GradientSpec | Callable[..., Any]
 
 
-def gradient_meant(function: str, spec: GradientSpec) -> Computed:
-    """The gradient of the library, or the formula, that is meant. Raises RulesError for others."""
+def gradient_meant(function: str, spec: Any) -> Computed:
+    """The gradient of the library, or the formula, that is meant.
+
+    Raises RulesError for a gradient of another kind, TypeError for what is not one.
+    """
+    if not isinstance(spec, str | dict):
+        taken = 'a gradient as a rules file has it, such as "sign" or {"scale": 0.5}'
+        raise wrong_argument(function, taken, spec)
     found = parse_gradient(spec)
     if not isinstance(found, LibraryGradient | InlineFormula):
         raise RulesError(

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from graphpatch.arguments import wrong_argument
+from graphpatch.table import plural
+
+DENSE = "dense tensor"
+
 
 def as_tensor(function: str, value: Any, hint: Any = None) -> Any:
     """The value as a tensor; numbers of Python have the dtype of `hint` where they can.
 
-    Raises TypeError for a symbolic tensor of Keras, for which there are layers.
+    Raises TypeError for a symbolic tensor of Keras, for which there are layers, and for one that is
+    ragged or sparse.
     """
     import tensorflow as tf
 
@@ -17,6 +23,11 @@ def as_tensor(function: str, value: Any, hint: Any = None) -> Any:
         raise TypeError(
             f"{function} takes tensors and found a KerasTensor, which stands for the output of a "
             f"layer; in a functional model use a layer of graphpatch.keras"
+        )
+    if _kind(value) != DENSE:
+        raise TypeError(
+            f"{function} takes dense tensors here and found a {_kind(value)}; use it on the values "
+            f"alone, as tf.ragged.map_flat_values and tf.sparse.map_values do"
         )
     return tf.convert_to_tensor(value, dtype_hint=hint)
 
@@ -34,6 +45,12 @@ def carrying(function: str, value: Any, complex_too: bool = False) -> Any:
     return tensor
 
 
+def check_function(function: str, argument: str, given: Any) -> None:
+    """Raise TypeError where what is to be a function of tensors cannot be called."""
+    if not callable(given):
+        raise wrong_argument(f"{function}: {argument}", "a function of tensors", given)
+
+
 def on_values(change: Callable[..., Any], *tensors: Any) -> Any:
     """`change` of the tensors; of the values of ragged and sparse tensors, whose form is kept."""
     import tensorflow as tf
@@ -45,6 +62,49 @@ def on_values(change: Callable[..., Any], *tensors: Any) -> Any:
         found = change(*(one.values for one in tensors))
         return tf.SparseTensor(first.indices, found, first.dense_shape)
     return change(*tensors)
+
+
+def in_places_of(function: str, value: Any, other: Any) -> Any:
+    """`other`, whose values must stand in the places of those of `value`, ragged or sparse.
+
+    Raises TypeError where one is ragged or sparse and the other is not, ValueError where they are
+    nested in other ways. TensorFlow raises InvalidArgumentError where places are found to differ.
+    """
+    import tensorflow as tf
+
+    kinds = _kind(value), _kind(other)
+    if kinds[0] != kinds[1]:
+        raise TypeError(f"{function}: the value is a {kinds[0]}, what it counts as a {kinds[1]}")
+    places, others = _places(value), _places(other)
+    if len(places) != len(others):
+        raise ValueError(
+            f"{function}: the value has {plural(len(places), 'ragged dimension')}, what it counts "
+            f"as has {len(others)}"
+        )
+    said = f"{function}: what the value counts as has its values in other places"
+    checks = [
+        tf.debugging.assert_equal(tf.cast(one, tf.int64), tf.cast(two, tf.int64), message=said)
+        for one, two in zip(places, others, strict=True)
+        if one is not two
+    ]
+    with tf.control_dependencies(checks if not tf.executing_eagerly() else []):
+        return on_values(tf.identity, other) if checks else other
+
+
+def _kind(value: Any) -> str:
+    import tensorflow as tf
+
+    composite = isinstance(value, tf.RaggedTensor | tf.SparseTensor)
+    return type(value).__name__ if composite else DENSE
+
+
+def _places(value: Any) -> list[Any]:
+    """The tensors that say where the values of a ragged or sparse tensor stand."""
+    import tensorflow as tf
+
+    if isinstance(value, tf.RaggedTensor):
+        return list(value.nested_row_splits)
+    return [value.indices, value.dense_shape] if isinstance(value, tf.SparseTensor) else []
 
 
 def number_in(value: Any) -> Any:
