@@ -171,6 +171,38 @@ def test_fit_trains_what_lies_before(built: Built) -> None:
     assert np.abs(net.layers[0].get_weights()[0] - before).max() > 0.01
 
 
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_a_frozen_layer_forward_is_saved_and_loaded(built: Built, suffix: str) -> None:
+    """Keras freezes a layer without telling its variables, which exist when a model is loaded."""
+    keras, layers = built.keras, built.layers
+    frozen = keras.layers.Dense(3, trainable=False, name="frozen")
+    trained = keras.layers.Dense(3, activation="tanh", name="trained")
+    given = keras.Input((3,))
+    net = keras.Model(given, layers.Surrogate(frozen, trained)(given))
+    assert len(net.trainable_weights) == 2
+    net.save(built.folder / f"frozen{suffix}")
+    again = keras.models.load_model(built.folder / f"frozen{suffix}")
+    for one, other in zip(gradient(net), gradient(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+    again.layers[1].forward.trainable = True
+    with pytest.raises(ValueError, match="may have trainable=False"):
+        again.layers[1](X)
+
+
+def test_a_registered_function_is_read_from_an_h5_file(built: Built) -> None:
+    keras = built.keras
+    rounded = keras.utils.register_keras_serializable("tests")(_rounded)
+    net = keras.Sequential([keras.Input((3,)), built.layers.Surrogate(rounded, "tanh(x)")])
+    net.save(built.folder / "rounded.h5")
+    again = keras.models.load_model(built.folder / "rounded.h5")
+    assert again.layers[-1].forward is _rounded
+    assert again.layers[-1].backward == "tanh(x)"
+
+
+def _rounded(x: Any) -> Any:
+    return tf.round(x)
+
+
 def test_an_adjustable_filter(built: Built) -> None:
     layer = built.layers.GradientFilter({"reverse": 0.3}, adjustable=True)
     with pytest.raises(RulesError, match="has not been called yet"):

@@ -81,7 +81,7 @@ def _with_gradient(
 
         inputs = [as_tensor("override_gradient", one) for one in x]
         _need_one_that_carries(inputs)
-        with watching("override_gradient") as watched:
+        with watching("override_gradient", f) as watched:
             y = f(*inputs)
         watched.refuse()
         outputs = [tf.convert_to_tensor(one) for one in tf.nest.flatten(y)]
@@ -162,7 +162,7 @@ def straight_through(f: Callable[[Any], Any], x: Any) -> Any:
     """
     check_function("straight_through", "f", f)
     clean = on_values(lambda one: carrying("straight_through", one, complex_too=True), x)
-    with watching("straight_through") as watched:
+    with watching("straight_through", f) as watched:
         noisy = f(clean)
     watched.refuse()
     return _two_functions("straight_through", noisy, clean)
@@ -199,9 +199,9 @@ def surrogate(f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
     for argument, given in (("f", f), ("g", g)):
         check_function("surrogate", argument, given)
     x = tuple(on_values(lambda one: as_tensor("surrogate", one), one) for one in x)
-    with watching("surrogate") as watched:
+    with watching("surrogate", f) as watched:
         noisy = f(*x)
-    with watching("surrogate") as read:
+    with watching("surrogate", g) as read:
         clean = g(*x)
     watched.refuse(read)
     return _two_functions("surrogate", noisy, clean)
