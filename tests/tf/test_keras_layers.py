@@ -203,6 +203,26 @@ def _rounded(x: Any) -> Any:
     return tf.round(x)
 
 
+def test_other_floats_are_cast_and_other_dtypes_named(built: Built) -> None:
+    layer = built.layers.PatchedModel(graph_file(built.folder), "x", "y")
+    value, dx = gradient(layer, X.astype(np.float16))
+    assert (value.dtype, dx.dtype) == (tf.float32, tf.float16)
+    np.testing.assert_array_equal(layer(X.astype(np.float64)), layer(X))
+    with pytest.raises(TypeError, match="x is float32 in the graph, and found int64"):
+        layer(np.ones([1, 3], np.int64))
+
+
+def test_a_patched_graph_under_mixed_precision(built: Built) -> None:
+    keras = built.keras
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        layer = built.layers.PatchedModel(graph_file(built.folder), "x", "y")
+        net = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3), layer])
+        assert net(X).shape == (1, 3)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
 def test_an_adjustable_filter(built: Built) -> None:
     layer = built.layers.GradientFilter({"reverse": 0.3}, adjustable=True)
     with pytest.raises(RulesError, match="has not been called yet"):

@@ -26,8 +26,9 @@ class PatchedModel(UnchangedLayer):
     TensorFlow differentiate the layer; nothing is to be registered. In functions that the graph
     calls (PartitionedCall) TensorFlow raises NotFoundError. The graph must hold its weights as
     constants, which the layer does not train. Input: a tensor of the dtype and shape of the graph's
-    input; for several inputs a list in the order of `inputs`, or a dict by the names in `inputs`.
-    Output: a tensor, or a list in the order of `outputs`.
+    input, or of another floating dtype, as a mixed precision policy gives it, which is cast; for
+    several inputs a list in the order of `inputs`, or a dict by the names in `inputs`. Output: a
+    tensor, or a list in the order of `outputs`.
 
     Args:
         model: The path of a .pb, .pbtxt or .meta, its bytes, or a graphpatch.Model. The config of
@@ -46,7 +47,8 @@ class PatchedModel(UnchangedLayer):
         RulesError: A rule is not valid.
         MatchError: A rule does not match as often as it expects.
         PatchError: A patch cannot be done.
-        TypeError: `model` is of none of these kinds.
+        TypeError: `model` is of none of these kinds; when called: an input is of another dtype that
+            is not cast.
         ValueError: When called: other inputs are given than those in `inputs`.
 
     When not to use it: to train the weights of the graph. In an .h5 file, which has no room for
@@ -84,8 +86,6 @@ class PatchedModel(UnchangedLayer):
 
     def _ordered(self, inputs: Any) -> list[Any]:
         """The tensors that are given, in the order of `inputs`."""
-        import tensorflow as tf
-
         if isinstance(inputs, dict):
             if set(inputs) != set(self.inputs):
                 raise ValueError(f"PatchedModel takes {self.inputs}, and found {sorted(inputs)}")
@@ -97,7 +97,7 @@ class PatchedModel(UnchangedLayer):
                 f"{len(given)}"
             )
         dtypes = [tensor.dtype for tensor in self._function.inputs]
-        return [tf.convert_to_tensor(one, dtype) for one, dtype in zip(given, dtypes, strict=False)]
+        return list(map(_of_dtype, self.inputs, given, dtypes))
 
     def get_config(self) -> dict[str, Any]:
         """The patched graph, compressed, as text."""
@@ -110,6 +110,18 @@ class PatchedModel(UnchangedLayer):
         """The layer of a config."""
         data = zlib.decompress(base64.b64decode(config["model"]))
         return cls(**{**config, "model": data})
+
+
+def _of_dtype(name: str, given: Any, dtype: Any) -> Any:
+    """What is given as a tensor of this dtype. Raises TypeError where it is not such a float."""
+    import tensorflow as tf
+
+    tensor = tf.convert_to_tensor(given, dtype_hint=dtype)
+    if tensor.dtype != dtype and not (tensor.dtype.is_floating and dtype.is_floating):
+        raise TypeError(
+            f"PatchedModel: {name} is {dtype.name} in the graph, and found {tensor.dtype.name}"
+        )
+    return tf.cast(tensor, dtype)
 
 
 def _loaded(model: str | Path | bytes | Model) -> Model:
