@@ -88,12 +88,14 @@ class PatchedModel(UnchangedLayer):
         """The tensors that are given, in the order of `inputs`."""
         if isinstance(inputs, dict):
             if set(inputs) != set(self.inputs):
-                raise ValueError(f"PatchedModel takes {self.inputs}, and found {sorted(inputs)}")
+                raise ValueError(
+                    f"PatchedModel takes {list(self.inputs)}, and found {sorted(inputs)}"
+                )
             inputs = [inputs[name] for name in self.inputs]
         given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         if len(given) != len(self.inputs):
             raise ValueError(
-                f"PatchedModel takes {len(self.inputs)} inputs, {self.inputs}, and found "
+                f"PatchedModel takes {len(self.inputs)} inputs, {list(self.inputs)}, and found "
                 f"{len(given)}"
             )
         dtypes = [tensor.dtype for tensor in self._function.inputs]
