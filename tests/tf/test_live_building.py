@@ -352,6 +352,36 @@ def _differentiated(x: Any) -> Any:
     return tf.gradients(tf.square(-x), x)
 
 
+def defun(x: Any, negated: Callable[[Any], Any] = lambda x: tf.square(-x)) -> Any:
+    from tensorflow.python.framework import function
+
+    return function.Defun(tf.float32, func_name="negated")(negated)(x)
+
+
+def defun_with_a_call(x: Any) -> Any:
+    return defun(x, tf.function(lambda x: tf.square(-x)))
+
+
+@pytest.mark.parametrize("build", [defun, defun_with_a_call])
+@pytest.mark.parametrize("match", [{"op": "Neg"}, LATER["consumers"]])
+def test_ops_in_a_defun_are_refused(build: Callable[[Any], Any], match: Any) -> None:
+    """TensorFlow differentiates a Defun in C++, where it looks at no key."""
+    rule = overridden(match, {"formula": "10 * dy"})
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(graphpatch.PatchError, match="in a Defun"),
+        graphpatch.building([rule]),
+    ):
+        build(tf1.placeholder(tf.float32, [], name="x"))
+    with tf.Graph().as_default() as graph:
+        main = overridden({**match, "body": "main"}, {"formula": "10 * dy"})
+        with graphpatch.building([main]):
+            x = tf1.placeholder(tf.float32, [], name="x")
+            tf.square(-build(x), name="y")
+        if build is defun:  # C++ has no gradient of the call in the other
+            assert live.gradients(graph, "y:0", ["x:0"], {"x:0": 1.0}) == [2.0 * -1.0 * 10.0 * 2.0]
+
+
 def test_a_waiting_rule_inside_of_the_function() -> None:
     rule = overridden(LATER["consumers"], {"formula": "10 * dy"})
 

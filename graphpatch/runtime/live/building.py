@@ -18,7 +18,7 @@ from graphpatch.match.glob import texts
 from graphpatch.match.spec import Match
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.by_key import by_key
-from graphpatch.runtime.live.hook import listening, node_of
+from graphpatch.runtime.live.hook import listening, node_of, refuse_defun
 from graphpatch.runtime.live.in_place import register_all, write_key
 from graphpatch.runtime.live.on_leaving import CreatedOps, apply_on_leaving
 from graphpatch.runtime.model_of_graph import model_of
@@ -66,8 +66,11 @@ class RuleOnNewOps:
         """Whether the op is of a type that the rule asks for, which is cheap to tell."""
         return self._is_type is None or self._is_type(op.type)
 
-    def take(self, graph: ModelGraph, node: Node) -> None:
-        """Patch the node where the rule means it. Raises PatchError, with the rule's name."""
+    def take(self, graph: ModelGraph, node: Node, live: Any) -> None:
+        """Patch the node, of a live graph, where the rule means it.
+
+        Raises PatchError, with the rule's name.
+        """
         if not self._holds(node.body)(node):
             return
         entry = {"body": node.body.label, "op": node.name, "type": node.op}
@@ -75,6 +78,7 @@ class RuleOnNewOps:
         self.unchanged += unchanged_notes(self.rule, [node])
         editor = Editor(graph, self.rule.author, node.name, known=self.known)
         with naming_rule(self.rule):
+            refuse_defun(live, node)
             patch_node(self.rule, node, editor, self.step)
         self.idle += editor.idle
 
@@ -131,7 +135,7 @@ class Building:
             return
         graph, node = node_of(op)
         for rule in asking:
-            rule.take(graph, node)
+            rule.take(graph, node, op.graph)
         if node.body.edited:
             register_all(self.keys)
             write_key(node, op)

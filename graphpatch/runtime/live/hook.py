@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from graphpatch.errors import GraphpatchError
+from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.graph.body import MAIN, Node
 from graphpatch.graph.graph import LIBRARY
 from graphpatch.graph.model_graph import ModelGraph, graph_of
@@ -25,6 +25,20 @@ NODE, FUNCTION, SIGNATURE, NODE_DEF, NAME = 1, 1, 1, 3, 1
 def label_of(graph: Any) -> str:
     """What `body` in a match calls a graph: `main`, or the name of the function."""
     return getattr(graph, "name", None) or MAIN
+
+
+def refuse_defun(graph: Any, node: Node) -> None:
+    """Raise PatchError for an op in a Defun, of which TensorFlow builds the gradient in C++."""
+    from tensorflow.python.framework import function
+
+    while graph is not None and not isinstance(graph, function._FuncGraph):
+        graph = getattr(graph, "outer_graph", None)
+    if graph is not None:
+        raise PatchError(
+            f"{node} is in a Defun, which TensorFlow differentiates as a whole, without looking at "
+            f"keys: patch_graph patches it once it is built, and a tf.function can be patched as "
+            f'it is built; "body": "main" leaves functions out'
+        )
 
 
 def node_of(op: Any) -> tuple[ModelGraph, Node]:

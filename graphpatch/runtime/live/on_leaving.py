@@ -14,7 +14,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.rules import Rule
-from graphpatch.runtime.live.hook import label_of
+from graphpatch.runtime.live.hook import label_of, refuse_defun
 from graphpatch.runtime.live.in_place import built_before, write_key
 from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.step import RuleResult, check_expected, naming_rule, patch_matched
@@ -96,6 +96,7 @@ def _refuse_late(live: Any, found: MatchedOps, still_open: set[int]) -> None:
     if not found.nodes:
         return
     first, names = found.nodes[0], {node.name for node in found.nodes}
+    refuse_defun(live, first)
     if hasattr(live, "outer_graph") and id(live) not in still_open:
         raise PatchError(
             f"{first} is in function {label_of(live)}, which was traced to its end before the "
