@@ -40,6 +40,8 @@ def why_not(arg: FlatArg) -> str:
         return f"is a reference to a variable ({arg.dtype}_ref): patch the op that reads it"
     if arg.dtype is None:
         return "has a dtype that the NodeDef does not tell"
+    if arg.dtype in HANDLES:
+        return f"is a handle ({arg.dtype}): patch the outputs of the op that reads what it holds"
     return f"is {arg.dtype}, which carries no gradient"
 
 

@@ -155,6 +155,8 @@ def _nearest_values(graphs: Iterable[Graph], key: str, value: object, count: int
     if found or key == "name":
         return f"; nearest: {', '.join(dict.fromkeys(found))}" if found else ""
     more = ", ..." if len(legal) > NEAREST else ""
+    if not legal:
+        return ""
     return f"; there are: {', '.join(legal[:NEAREST])}{more}"
 
 

@@ -181,6 +181,14 @@ SAID: dict[str, tuple[Any, list[str]]] = {
 }  # fmt: skip
 
 
+def test_a_graph_without_ops_has_no_nearest_ones() -> None:
+    found = explain([graphs.opened(graphdef())], Match(op="Relu"))
+    assert [line.strip() for line in found.splitlines()] == [
+        "looked at 0 ops",
+        "op 'Relu': 0 of them",
+    ]
+
+
 @pytest.mark.parametrize(("value", "lines"), SAID.values(), ids=SAID)
 def test_it_says_why_nothing_was_found(value: Any, lines: list[str]) -> None:
     assert said(value) == lines

@@ -37,8 +37,19 @@ def test_before_the_op_it_stops_what_flows_to_these_inputs(at: str, read: list[s
         ("input:2", "MatMul", "has no input 2"),
         ("inputs", "Placeholder", "no input"),
         ("outputs", "Shape", "is int32, which carries no gradient"),
+        (
+            "outputs",
+            "VarHandleOp",
+            r"is a handle \(resource\): patch the outputs of the op that reads",
+        ),
     ],
 )
 def test_where_nothing_flows_it_is_refused(at: str, op: str, says: str) -> None:
     with pytest.raises(PatchError, match=says):
-        patched({**STOP, "at": at}, op, *NET, node("s", "Shape", "x", out_type="int32"))
+        patched(
+            {**STOP, "at": at},
+            op,
+            *NET,
+            node("s", "Shape", "x", out_type="int32"),
+            node("v", "VarHandleOp", dtype="float32", shape=[]),
+        )
