@@ -75,7 +75,7 @@ def in_places_of(function: str, value: Any, other: Any) -> Any:
     kinds = _kind(value), _kind(other)
     if kinds[0] != kinds[1]:
         raise TypeError(f"{function}: the value is a {kinds[0]}, what it counts as a {kinds[1]}")
-    places, others = _places(value), _places(other)
+    places, others = _value_places(value), _value_places(other)
     if len(places) != len(others):
         raise ValueError(
             f"{function}: the value has {plural(len(places), 'ragged dimension')}, what it counts "
@@ -98,7 +98,7 @@ def _kind(value: Any) -> str:
     return type(value).__name__ if composite else DENSE
 
 
-def _places(value: Any) -> list[Any]:
+def _value_places(value: Any) -> list[Any]:
     """The tensors that say where the values of a ragged or sparse tensor stand."""
     import tensorflow as tf
 
