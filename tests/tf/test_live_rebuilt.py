@@ -97,8 +97,8 @@ def test_the_map_from_the_old_graph_to_the_new(old: Any, patched: Any) -> None:
     assert patched.operation(x.op) is patched.operation("x") is new.get_operation_by_name("x")
     variable = old.get_collection(Keys.TRAINABLE_VARIABLES)[0]
     assert patched.variable(variable) is new.get_collection(Keys.TRAINABLE_VARIABLES)[0]
-    assert patched.of({"a": [x, x.op], "b": (variable, "x:0", "x")}) == {
-        "a": [patched.tensor(x), patched.operation("x")],
+    assert patched.of({"a": [x, x.op, None], "b": (variable, "x:0", "x")}) == {
+        "a": [patched.tensor(x), patched.operation("x"), None],
         "b": (patched.variable(variable), patched.tensor("x"), patched.operation("x")),
     }
     [sparse] = old.get_collection("sparse")

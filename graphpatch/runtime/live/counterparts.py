@@ -64,6 +64,8 @@ class Counterparts:
     def _one(self, old: Any) -> Any:
         import tensorflow as tf
 
+        if old is None:  # a gradient that TensorFlow does not have
+            return None
         if isinstance(old, str):
             return self.new.as_graph_element(old)
         if isinstance(old, tf.Variable):

@@ -78,8 +78,9 @@ class PatchedGraph:
         """What stands for a tensor, operation, variable, saver or queue runner of the old graph.
 
         Also for names (`x:0` is a tensor, `x` an operation), for sparse and ragged tensors, and
-        for all of these in a list, tuple or dict. Raises TypeError for anything else, ValueError
-        for what is of another graph, KeyError for a name that is not there.
+        for all of these in a list, tuple or dict, in which None stays. Raises TypeError for
+        anything else, ValueError for what is of another graph, KeyError for a name that is not
+        there.
         """
         return self.counterparts.of(old)
 
