@@ -33,13 +33,16 @@ class OpGradientFlow:
     """What an op answers where a gradient comes to its outputs: the input slots it flows into.
 
     `reach` has, by slot, the outputs from which what flows is not always zero; default: from any.
-    `inside` are the functions that it calls in which something is raised.
+    `inside` are the functions that it calls in which something is raised. `is_whole`: the op calls
+    a function that is differentiated as a whole. Such a one is asked though it is a source, and
+    each of its outputs gets zeros where it gets nothing else.
     """
 
     slots: frozenset[int] = frozenset()
     refusals: tuple[Refusal, ...] = ()
     reach: Mapping[int, frozenset[int]] = field(default_factory=dict)
     inside: tuple[GradientReach, ...] = ()
+    is_whole: bool = False
 
     @property
     def first(self) -> Refusal | None:
@@ -203,10 +206,17 @@ def _step(
     while queue:
         index = queue.popleft()
         done.visited.add(index)
-        if index not in ends and (answer := _visit(done, index, ask, inside)) is not None:
-            asked[index] = answer
+        if not _ends_at(done, index, ends, ask):
+            answer = _visit(done, index, ask, inside)
+            if answer is not None:
+                asked[index] = answer
         queue += loops.after(index, pending, done.got)
     return asked
+
+
+def _ends_at(done: GradientReach, index: int, ends: set[int], ask: Ask) -> bool:
+    """Whether an op is a source that TensorFlow does not ask."""
+    return index in ends and (index < 0 or not ask(done.wiring, index).is_whole)
 
 
 def _visit_without_contexts(
@@ -216,7 +226,7 @@ def _visit_without_contexts(
     asked = dict[int, OpGradientFlow]()
     while queue:
         index = queue.popleft()
-        if index not in pending or index in ends or index in done.visited:
+        if index not in pending or index in done.visited or _ends_at(done, index, ends, ask):
             continue
         done.visited.add(index)
         if (answer := _visit(done, index, ask, None)) is not None:
@@ -261,6 +271,8 @@ def _visit(
             done.told.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)
     done.got |= {inputs[slot] for slot in answer.slots if slot < len(inputs)}
+    if answer.is_whole:
+        done.got |= {one for one in done.wiring.tensors(index) if done.wiring.trainable(one)}
     _liven(done, index, answer)
     return answer
 

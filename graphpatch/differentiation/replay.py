@@ -17,6 +17,7 @@ from graphpatch.differentiation.gradient_reach import (
     ops_reached,
 )
 from graphpatch.differentiation.gradient_table import outputs_of
+from graphpatch.differentiation.handles import holds_no_number
 from graphpatch.differentiation.override_keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.patched_ops import CARRIED, is_carrier
 from graphpatch.differentiation.wiring import Tensor, Wiring
@@ -28,6 +29,11 @@ from graphpatch.graph.op_types import CALLS, LOOPS
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
 TENSOR_ARRAYS = frozenset(
     f"TensorArray{what}V3" for what in ("Read", "Write", "Gather", "Scatter", "Concat", "Split")
+)
+
+NO_HANDLE_DATA = (
+    "ValueError: Internal error: Tried to take gradients (or similar) of a variable without handle "
+    "data"
 )
 
 # What ops have in common that answer alike: their body, their form, the dtypes of what they read.
@@ -138,7 +144,9 @@ class GradientReplay:
         """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
         everywhere = frozenset(range(len(wiring.inputs(node.index))))
         if not self.tape:
-            return OpGradientFlow(everywhere)
+            tables = any(holds_no_number(wiring, one) for one in wiring.inputs(node.index))
+            refusals = (Refusal(node, "handle", NO_HANDLE_DATA),) if tables else ()
+            return OpGradientFlow(everywhere, refusals, is_whole=True)
         if is_carrier(node):
             says = "what the tape gives raises NotFoundError or LookupError"
             return OpGradientFlow(everywhere, (Refusal(node, CARRIED, says),))
@@ -151,15 +159,14 @@ class GradientReplay:
         return OpGradientFlow(slots, (), zero, _told([inside]))
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> OpGradientFlow:
-        dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
-        floats = {
-            slot for slot, dtype in enumerate(dtypes) if dtype in flow.TRAINABLE - {"resource"}
-        }
+        read = wiring.inputs(node.index)
+        floats = {slot for slot, one in enumerate(read) if wiring.trainable(one)}
         keys = ("body",) if node.op in LOOPS else ("then_branch", "else_branch", "branches")
         bodies = [self.inside(name) for key in keys for name in named_by(node, key)]
         inside = [one for one in dict.fromkeys(bodies) if one is not None]
         if node.op in LOOPS or not all(bodies):
-            return OpGradientFlow(frozenset(floats), inside=_told(inside))
+            tables = {slot for slot in floats if holds_no_number(wiring, read[slot])}
+            return OpGradientFlow(frozenset(floats - tables), inside=_told(inside))
         # Their arguments are the inputs behind the first, which decides.
         given = {place + 1 for one in inside for place in one.arguments[0]}
         live = {place + 1 for one in inside for place in one.arguments[1]}

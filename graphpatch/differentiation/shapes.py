@@ -15,6 +15,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.control_flow.frames import is_constant
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, FIXED, MERGES
+from graphpatch.differentiation.handles import handle_origin
 from graphpatch.differentiation.known_numbers import gives_numbers, numbers_of
 from graphpatch.differentiation.op_shapes import (
     LARGEST_RANK,
@@ -43,7 +44,6 @@ HOLDERS = PLACEHOLDERS | {OPTIONAL_PLACEHOLDER, *REF_VARIABLES}
 TELLING = ENTERS | ALL_SWITCHES | BY_OUTPUT | BY_SLOT
 SCALAR_IS_UNKNOWN = 21  # up to this version of GraphDefs a placeholder without sizes has any shape
 KEPT_OUTPUTS = 16  # outputs from which on their shapes are kept
-SAME_SHAPE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
 class Shapes(msgspec.Struct, eq=False):
@@ -149,19 +149,12 @@ class Shapes(msgspec.Struct, eq=False):
 
     def _of_variable(self, node: Node) -> Shape:
         """The shape that the handle of a variable tells, wherever it enters a loop or branch."""
-        seen: set[str] = set()
-        while node.data_inputs and node.name not in seen:
-            seen.add(node.name)
-            found = node.body.producer(node.data_inputs[0])
-            if found is None:
-                return None
-            node = found
-            if node.op == RESOURCE_VARIABLE:
-                value = node.attr("shape")
-                return None if value is None else _known_sizes(value.shape)
-            if node.op not in SAME_SHAPE:
-                return None
-        return None
+        read = self.wiring.inputs(node.index)
+        found = self.wiring.node(handle_origin(self.wiring, read[0])[0]) if read else None
+        if found is None or found.op != RESOURCE_VARIABLE:
+            return None
+        value = found.attr("shape")
+        return None if value is None else _known_sizes(value.shape)
 
 
 def _calls_function(node: Node) -> bool:
