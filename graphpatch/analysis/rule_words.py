@@ -9,7 +9,7 @@ from typing import Any
 
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edits import Added, AttrSet, Author, Edit
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import name_in_model
@@ -51,6 +51,17 @@ def patched_ops(node: Node) -> Iterator[tuple[Edit, str]]:
             yield edit, name_in_model(node)
         elif isinstance(edit, Added) and edit.patched:
             yield edit, edit.patched
+
+
+def ops_before_rules(body: Body) -> list[str]:
+    """The ops of the model that the ops read which rules added to a body."""
+    added = (
+        node
+        for node in provenance.touched(body)
+        if any(isinstance(edit, Added) for edit in provenance.entries(node))
+    )
+    read = (body.producer(text) for node in added for text in node.data_inputs)
+    return list(dict.fromkeys(name_in_model(one) for one in read if one is not None))
 
 
 def patch_in_words(patch: Mapping[str, Any] | None) -> str:

@@ -93,9 +93,9 @@ def command(
 ) -> None:
     """Say why the gradient of LOSS by X is None, zero or an error in MODEL, and what fixes it.
 
-    Default of --from: all placeholders, and the floats that iterators and queues give. Default of
-    --to: the outputs that nothing reads and that may be a loss. Of more than 10 pairs it prints
-    one of each kind; --json lists all.
+    Default of --from: all placeholders, and the floats that iterators, queues and parsers of
+    Examples give. Default of --to: the outputs that nothing reads and that may be a loss. Of more
+    than 10 pairs it prints one of each kind; --json lists all.
     """
     with bar() as progress:
         loaded = load(model, progress)

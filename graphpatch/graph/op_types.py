@@ -20,6 +20,9 @@ PIPELINES = frozenset({
 })  # fmt: skip
 """Ops that give the next values of an input pipeline: of the iterator of a dataset, of a queue."""
 
+PARSERS = frozenset({"ParseExample", "ParseExampleV2", "ParseSingleExample"})
+"""Ops that give the numbers and texts of serialized Examples."""
+
 OLD_VARIABLE = "Variable"
 RESOURCE_VARIABLE, REF_VARIABLES = "VarHandleOp", ("VariableV2", OLD_VARIABLE)
 

@@ -135,7 +135,7 @@ def diagnose(
     Args:
         model: What `load` takes.
         sources: Gradients by these tensors. Default: by all placeholders, and by
-            the floats that iterators and queues give.
+            the floats that iterators, queues and parsers of Examples give.
         targets: Gradients of these tensors. Default: of what is computed and read by no op.
         run: Run the gradients too, on seeded inputs; this needs TensorFlow.
         fix: Find the rules that make more pairs flow.

@@ -7,8 +7,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.graph.op_types import CALLS, PIPELINES, PLACEHOLDERS, RESOURCE_VARIABLE, VARIABLES
+from graphpatch.graph.op_types import CALLS, PLACEHOLDERS, RESOURCE_VARIABLE, VARIABLES
+from graphpatch.runtime.pipelines import fill_tables, next_values
 from graphpatch.runtime.values import Values, seeded_value
+from graphpatch.runtime.waiting import waiting_ops
 
 OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too
 
@@ -115,6 +117,7 @@ class GraphRun:
         session = tf.compat.v1.Session(graph=self.graph, config=self._config(optimise))
         try:
             self._assign(session)
+            fill_tables(self.graph, session)
         except BaseException:
             session.close()
             raise
@@ -146,11 +149,11 @@ def may_be_endless(op_types: Iterable[str]) -> bool:
 
 def seeded_feeds(graph: Any, size: int, whole: tuple[int, ...], given: Values) -> dict[str, Any]:
     """What is fed: what is given, and seeded values for placeholders and input pipelines."""
-    found = dict(given)
-    for tensor in (*placeholders(graph), *_next_of_pipelines(graph)):
-        if tensor.name not in found:
-            found[tensor.name] = seeded_value(tensor.name, tensor.dtype, tensor.shape, size, whole)
-    return found
+    found = {
+        one.name: seeded_value(one.name, one.dtype, one.shape, size, whole)
+        for one in placeholders(graph)
+    }
+    return {**found, **dict(next_values(graph, given, size, whole)), **given}
 
 
 def placeholders(graph: Any) -> Iterator[Any]:
@@ -158,16 +161,6 @@ def placeholders(graph: Any) -> Iterator[Any]:
     for op in graph.get_operations():
         if op.type in PLACEHOLDERS and not op.name.startswith(ASSIGNED):
             yield op.outputs[0]
-
-
-def _next_of_pipelines(graph: Any) -> Iterator[Any]:
-    """What iterators and queues give once a program has filled them, and no program does here.
-
-    A OneShotIterator needs no program.
-    """
-    for op in graph.get_operations():
-        if op.type in PIPELINES and op.inputs[0].op.type != "OneShotIterator":
-            yield from (one for one in op.outputs if one.dtype.name not in ("resource", "variant"))
 
 
 def variables_of(graph: Any) -> Iterator[Any]:
@@ -211,26 +204,6 @@ def without_failed(
         return []
     kept = [name for name in wanted if name in fed or graph.get_tensor_by_name(name).op not in lost]
     return kept if len(kept) < len(wanted) else []
-
-
-def waiting_ops(ops: Sequence[Any], fed: Container[str] = (), control: bool = True) -> set[Any]:
-    """These ops, and all that wait for them; who reads a fed tensor does not wait for its op.
-
-    Without `control`, only what is computed from their tensors.
-    """
-    found, todo = set(), list(ops)
-    while todo:
-        op = todo.pop()
-        if op not in found:
-            found.add(op)
-            todo += [
-                reader
-                for output in op.outputs
-                if output.name not in fed
-                for reader in output.consumers()
-            ]
-            todo += op._control_outputs if control else ()
-    return found
 
 
 def first_line(error: Exception) -> str:

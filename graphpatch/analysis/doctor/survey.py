@@ -21,7 +21,7 @@ from graphpatch.formats import Model
 from graphpatch.formats.object_graph import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.op_types import FED, PIPELINES
+from graphpatch.graph.op_types import FED, PARSERS, PIPELINES
 from graphpatch.graph.topology import tensor_named
 from graphpatch.match.nearest import nearest_tensors
 
@@ -174,14 +174,14 @@ def _left_out_note(
 
 
 def fed_floats(wiring: Wiring) -> list[Tensor]:
-    """The placeholders, and the floats that come from an input pipeline.
+    """The placeholders, and the floats that come from an input pipeline or a parser of Examples.
 
-    Where there is such a pipeline, placeholders of texts are left out: they name its iterator.
+    Where there is one, placeholders of texts are left out: they name an iterator, or are Examples.
     """
     found = [(index, 0) for op in sorted(FED) for index in _of_type(wiring, op)]
     read = [
         (index, output)
-        for op in sorted(PIPELINES)
+        for op in sorted(PARSERS | PIPELINES)
         for index in _of_type(wiring, op)
         for output in range(len(wiring.outputs(index)))
         if wiring.dtype((index, output)) in DIFFERENTIABLE

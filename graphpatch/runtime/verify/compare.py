@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from graphpatch.analysis.rule_words import rules_at
+from graphpatch.analysis.rule_words import ops_before_rules, rules_at
 from graphpatch.analysis.soundness.overrides import UnfiredReasons
 from graphpatch.analysis.soundness.undone import uncompared_ops
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
@@ -61,6 +61,7 @@ class CompareOptions:
 
 T = TypeVar("T")
 
+NOT_AMONG = "it is not among what is compared"
 TARGETS = 32  # outputs whose gradients are taken, where nobody names them
 PASSES = len(SETS) + 3  # sets of values, at most: seeded, changed, at activations and conditions
 
@@ -126,8 +127,7 @@ def _compare_started(
     if not other.graph.around.is_object_based:
         ran.unseen = list(uncompared_ops(other.graph, ran.forward.compared))
     ran.formulas = right.formulas()
-    patched = [op for body, op in rules_at(other.graph) if body == "main"]
-    _compare_backward(ran, left, right, patched, options)
+    _compare_backward(ran, other.graph, left, right, options)
     pairs = [(pair.source, pair.target) for pair in ran.backward.pairs]
     values = ran.forward.first.values
     upstream = {target: upstream_weights(target, values[target]) for _, target in pairs}
@@ -253,12 +253,14 @@ def _ask_both(left: RunningModel, right: RunningModel, ask: Callable[[RunningMod
 
 def _compare_backward(
     ran: RunResult,
+    graph: ModelGraph,
     left: RunningModel,
     right: RunningModel,
-    patched: Sequence[str],
     options: CompareOptions,
 ) -> None:
-    sources = left.names(options.sources) or left.sources(patched)
+    patched = [op for body, op in rules_at(graph) if body == "main"]
+    sources = left.names(options.sources)
+    sources = sources or left.sources([*patched, *ops_before_rules(graph.main)])
     targets = _targets(ran, left, patched, options)
     if not sources:
         ran.untaken.append(
@@ -276,6 +278,8 @@ def _targets(
     first = ran.forward.first
     named = left.names(options.targets)
     if named:
+        missing = (name for name in named if name not in first.values)
+        ran.untaken += (f"of {one}: {first.uncompared.get(one, NOT_AMONG)}" for one in missing)
         return [name for name in named if name in first.values]
     floats = left.targets(first.compared, patched)
     trained = set(left.trained(floats))

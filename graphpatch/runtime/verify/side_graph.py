@@ -21,7 +21,6 @@ from graphpatch.runtime.graph_run import (
     first_line,
     may_be_endless,
     seeded_feeds,
-    waiting_ops,
 )
 from graphpatch.runtime.tf_gradients import (
     GradientAnswer,
@@ -41,6 +40,7 @@ from graphpatch.runtime.verify.seeded import (
     restored_values,
     seeded_graph,
 )
+from graphpatch.runtime.waiting import waiting_ops
 
 
 @dataclass(eq=False)
