@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphpatch.differentiation.hidden import hidden_ops
@@ -123,8 +124,10 @@ def refuse_hidden(nodes: Iterable[Node]) -> None:
 
 
 def _hidden_by_custom_gradient(node: Node, by: Node) -> str:
-    first = f'{{"match": {{"op": "IdentityN", "name": "{by.name}"}}, '
-    first += '"patch": {"override_gradient": "default"}}'
+    match = {"op": "IdentityN", "name": by.name}
+    if not by.body.is_main:
+        match["body"] = by.body.label  # functions may have ops of one name
+    first = json.dumps({"match": match, "patch": {"override_gradient": "default"}})
     return (
         f"no gradient reaches {node}: {by} has a custom gradient (key {override_key(by)}, from "
         f"tf.custom_gradient), which leads past it to what the wrapped function was given, so this "

@@ -10,7 +10,7 @@ import pytest
 import graphpatch
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.errors import PatchError
-from tests.graphs import const, graphdef, main, node
+from tests.graphs import const, function, graphdef, main, node, saved
 
 KEY = b"CustomGradient-3"
 X = node("x", "Placeholder", dtype="float32")
@@ -127,6 +127,17 @@ def test_the_rule_that_the_message_names_takes_the_key_off(tmp_path: Path) -> No
     second = {"match": {"op": "Sigmoid"}, "patch": {"filter_gradient": {"scale": 0.5}}}
     result = graphpatch.apply([first, second], swish_in(tmp_path))
     assert len(result.report["rules"]) == 2
+
+
+def test_the_rule_that_the_message_names_is_for_one_function(tmp_path: Path) -> None:
+    """Other functions may have an IdentityN of the same name, whose key is meant."""
+    sigmoid = node("s", "Sigmoid", "x", T="float32")
+    custom = node("custom", "IdentityN", "s:y:0", "x", _gradient_op_type=KEY, **floats(2))
+    inner = function("f", ["x"], [sigmoid, custom], {"y": "custom:output:0"})
+    path = saved(tmp_path, X, node("call", "f", "x"), functions=[inner])
+    rule = {"match": {"op": "Sigmoid"}, "patch": {"override_gradient": "guided_relu"}}
+    with pytest.raises(PatchError, match='"name": "custom", "body": "f"'):
+        graphpatch.apply([rule], path)
 
 
 def test_the_op_itself_can_be_patched(tmp_path: Path) -> None:
