@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graphpatch.errors import ModelError, OutputError, nearest
-from graphpatch.graph.wire import BYTES, fields
+from graphpatch.graph.wire import BYTES, VARINT, fields
 from graphpatch.shown import one_line
 
 ZIP = b"PK\x03\x04"
@@ -40,6 +40,7 @@ _WEIGHTS = (
     "an HDF5 file without a Keras model; if it holds weights, build the model in Python, call "
     "model.load_weights({name!r}) and model.export({stem!r}), and name the folder {stem}"
 )
+_FINGERPRINT = "the fingerprint of a SavedModel, not its graph; give the folder that it is in"
 _ONNX = (
     "an ONNX model; graphpatch patches TensorFlow graphs: patch the TensorFlow model that it was "
     "converted from"
@@ -82,16 +83,29 @@ TESTS: tuple[tuple[Callable[[Bytes], bool], str], ...] = (
     (lambda data: data[-8:] == TABLE_END, _CHECKPOINT),
     (lambda data: data[:22] == b"model_checkpoint_path:", _CHECKPOINT),
     (lambda data: _is_onnx(data), _ONNX),
+    (lambda data: _is_fingerprint(data), _FINGERPRINT),
 )
 
 
 def _is_onnx(data: Bytes) -> bool:
     """A protobuf of an ONNX model: its IR version comes first, and its graph is field 7."""
+    found = _first_fields(data)
+    return data[:1] == b"\x08" and (7, BYTES) in found and (2, VARINT) not in found
+
+
+def _is_fingerprint(data: Bytes) -> bool:
+    """A FingerprintDef: hashes in fields 1 to 5, and an id in field 7."""
+    found = _first_fields(data)
+    return {(1, VARINT), (2, VARINT), (7, BYTES)} <= found and data[:1] == b"\x08"
+
+
+def _first_fields(data: Bytes) -> set[tuple[int, int]]:
+    """The numbers and wire types of a message's first fields, as far as it is one."""
     found: set[tuple[int, int]] = set()
     with contextlib.suppress(ModelError):
         for _, part in zip(range(32), fields(data, 0, len(data)), strict=False):
             found.add((part.number, part.wire))
-    return data[:1] == b"\x08" and (7, BYTES) in found
+    return found
 
 
 def foreign_file(name: str, data: Bytes) -> str:

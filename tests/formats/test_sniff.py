@@ -120,6 +120,7 @@ def test_what_is_read_is_written(tmp_path: Path, name: str) -> None:
 
 ONNX_NODE = wire.encoded(1, b"x") + wire.encoded(2, b"y") + wire.encoded(4, b"Relu")
 ONNX = b"\x08\x07" + wire.encoded(2, b"tf2onnx") + wire.encoded(7, wire.encoded(1, ONNX_NODE))
+FINGERPRINT = b"\x08\xad\xdf\x8d\xf4\x09\x10\x05" + wire.encoded(7, b"1000172")
 NOTHING = "not a GraphDef, a MetaGraphDef or a SavedModel"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 1\n"
 NO_MODEL = {
@@ -140,6 +141,7 @@ NO_MODEL = {
     "a zip (Keras v3)": (b"PK\x03\x04\x14\0\0\0\0\0", "a zip archive"),
     "a flatbuffer": (b"\x1c\0\0\0TFL3\x14\0\x20\0", "a TensorFlow Lite model"),
     "ONNX": (ONNX, "an ONNX model"),
+    "the fingerprint of a SavedModel": (FINGERPRINT, "the fingerprint of a SavedModel"),
     "a schema version alone": (b"\x08\x01", NOTHING),
     "another protobuf": (b"\x0a\x05hello", NOTHING),
     "an unknown field in text": (
