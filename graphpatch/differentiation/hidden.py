@@ -63,10 +63,15 @@ def _customs(body: Body) -> Iterator[int]:
 def _result_count(body: Body, index: int) -> int:
     """How many of its inputs are results: nothing reads the outputs for the others.
 
-    A result that nothing reads either has the Identity beside it, unless the graph was pruned.
+    Nothing but tf.gradients, which makes zeros of their shapes. A result that nothing reads either
+    has the Identity beside it, unless the graph was pruned.
     """
-    node = Node(body, index)
-    read = [body.heads.inputs[reader][slot] for reader, slot in body.readers.get(node.name, ())]
+    node, ops = Node(body, index), body.heads.ops
+    read = [
+        body.heads.inputs[reader][slot]
+        for reader, slot in body.readers.get(node.name, ())
+        if not flow.reads_shape_alone(ops[reader])
+    ]
     read += [body.ret[key] for key in body.returned.get(node.name, ())]
     places = [names.parse(text).index for text in read if not text.startswith("^")]
     idle = {op: _has_idle_identity(body, op) for op in map(names.op_of, node.data_inputs)}

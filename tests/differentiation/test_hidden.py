@@ -70,6 +70,21 @@ def test_two_results() -> None:
     assert found == {"a": "custom", "b": "custom"}
 
 
+@pytest.mark.parametrize("scope", ["gradients", "gradients_1", "mine"])
+def test_what_tf_gradients_reads_makes_no_result(scope: str) -> None:
+    """It makes zeros for the outputs that no loss is computed of: those of the arguments."""
+    found = hidden(
+        X,
+        node("relu", "Relu", "x", T="float32"),
+        node("s", "Sigmoid", "relu", T="float32"),
+        node("m", "Mul", "relu", "s", T="float32"),
+        node("custom", "IdentityN", "m", "relu", _gradient_op_type=KEY, **floats(2)),
+        node("loss", "Neg", "custom", T="float32"),
+        node(f"{scope}/zeros_like", "ZerosLike", "custom:1", T="float32"),
+    )
+    assert found == {"m": "custom", "s": "custom"}
+
+
 def test_one_inside_another() -> None:
     found = hidden(
         X,
