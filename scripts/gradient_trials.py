@@ -39,6 +39,7 @@ OUTPUT = -1  # in what a gradient reads: an output of the op
 
 # What a gradient function raises that has none to give: the op cannot be differentiated.
 REFUSALS = (LookupError, NotImplementedError)
+OF_TRIAL = "ValueError"  # what it raises for shapes and attrs that it does not take
 
 
 class Built(Trials):
@@ -90,9 +91,11 @@ def ask(op: Any) -> dict[str, Any]:
     declared inputs whose values the gradient is computed from, and -1 for those of the outputs;
     nothing where none is. Then `shapes` is "never" where it reads no shape of them either, and
     "unknown" where it reads those that are not known before the graph runs. `raises` is what it
-    raises, where it refuses in all trials. Nothing where no trial could be made.
+    raises, where it refuses in all trials, or raises the same in each. `refuses` has, by attr, the
+    value of a flag with which each trial raises the same. Nothing where no trial could be made.
     """
     trials, answers, refusals = Built(op), [], []
+    raised: set[str] = set()
     touched: dict[bool, list[bool]] = {False: [], True: []}  # by whether all shapes were known
     for shapes in trials.shapes() if trials.possible else ():
         for variant in trials.variants:
@@ -102,16 +105,51 @@ def ask(op: Any) -> dict[str, Any]:
                     answers.append(answer[:2])
                     touched[None not in shapes].append(answer[2])
             except REFUSALS as error:
-                refusals.append(f"{type(error).__name__}: {error}")
+                refusals.append(told(error))
             except Exception as error:  # it does not take such shapes or attrs
-                del error
+                raised.add(told(error))
+    refused = refusing(trials) if answers else {}
+    flags = {"refuses": refused} if refused else {}
     if answers:
         flows, reads = ([listed(together(some)) for some in zip(*both)] for both in zip(*answers))
         if any(reads):
-            return {"inputs": flows, "reads": reads}
+            return dict({"inputs": flows, "reads": reads}, **flags)
         of_shapes = shapes_read(touched[True], touched[False]) if any(flows) else ""
-        return dict({"inputs": flows}, **({"shapes": of_shapes} if of_shapes else {}))
+        return dict({"inputs": flows}, **({"shapes": of_shapes} if of_shapes else {}), **flags)
+    if len(raised) == 1 and not any(one.startswith(OF_TRIAL) for one in raised):
+        refusals += raised
     return {"raises": refusals[0].splitlines()[0]} if refusals else {}
+
+
+def told(error: Exception) -> str:
+    """What is raised, in its first line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def refusing(trials: Built) -> dict[str, Any]:
+    """The flags with which each trial raises the same: the value, and what is raised."""
+    import tensorflow as tf
+
+    found: dict[str, Any] = {}
+    for attr in trials.op.attr:
+        if attr.type == "bool" and attr.HasField("default_value"):
+            value = not attr.default_value.b
+            says = raised_with(trials, {attr.name: tf.compat.v1.AttrValue(b=value)})
+            if says:
+                found[attr.name] = [value, says]
+    return found
+
+
+def raised_with(trials: Built, variant: Any) -> str:
+    """What each trial with these attrs raises; nothing where one answers, or two differ."""
+    raised: set[str] = set()
+    for shapes in trials.shapes():
+        try:
+            if once(trials, shapes, variant) is not None:
+                return ""
+        except Exception as error:
+            raised.add(told(error))
+    return raised.pop() if len(raised) == 1 else ""
 
 
 def shapes_read(known: Sequence[bool], unknown: Sequence[bool]) -> str:

@@ -117,6 +117,16 @@ def raises(op_type: str) -> str:
     return found.raises if found is not None else ""
 
 
+def refused(node: Node, op_type: str) -> str:
+    """What the registered gradient of an op type raises at an op with these attrs; or nothing."""
+    found = gradient_table.recorded_gradient(op_type)
+    for name, (value, says) in found.refuses.items() if found is not None else ():
+        attr = node.attr(name)
+        if attr is not None and attr.b == value:
+            return says
+    return raises(op_type)
+
+
 def is_none(node: Node, slot: int) -> bool:
     """Whether TensorFlow gives None for an input of an op, by the op's type or by its override.
 

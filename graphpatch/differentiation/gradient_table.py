@@ -28,8 +28,9 @@ class GradientRow(msgspec.Struct, frozen=True, gc=False):
     -1 where it is computed from those of outputs; nothing where all gradients are computed from
     upstream gradients and shapes. Then `shapes` says which shapes of the op's tensors are read when
     the gradient runs: never any, or those that are unknown before; it is empty where all may be.
-    `raises` is what it raises, whatever it is asked. `before` are
-    the rows of TensorFlow 1.15, where they differ. Without rows, no trial could be made.
+    `raises` is what it raises, whatever it is asked, and `refuses` what with which value of a flag,
+    by attr. `before` are the rows of TensorFlow 1.15, where they differ. Without rows, no trial
+    could be made.
     """
 
     name: str
@@ -37,6 +38,7 @@ class GradientRow(msgspec.Struct, frozen=True, gc=False):
     reads: Rows = ()
     shapes: Literal["", "never", "unknown"] = ""
     raises: str = ""
+    refuses: dict[str, tuple[bool, str]] = {}
     before: Rows = ()
 
     def flows_to(self, place: int) -> bool:

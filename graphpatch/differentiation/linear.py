@@ -14,7 +14,7 @@ SIZES = frozenset(
     "axis begin block_shape concat_dim crops end multiples paddings perm reduction_indices shape"
     " shift split_dim strides".split()
 )
-PYTHON = "EagerPyFunc"  # its gradient is a program that the table cannot look into
+PYTHON = "EagerPyFunc"  # its gradient is a program, where the process has it
 
 
 def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool]) -> bool:
@@ -24,7 +24,9 @@ def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool])
     does; neither is so of an input that is fed. What flows to a constant does not count.
     """
     known, row = opdefs.lookup(op_type), gradient_table.recorded_gradient(op_type)
-    if row is None or not row.inputs or op_type == PYTHON:
+    if op_type == PYTHON:
+        return False
+    if row is None or not row.inputs:
         return row is not None and bool(row.raises)  # no gradient, so none that depends on values
     assert known is not None, f"{op_type} is in the table of gradients alone"
     places = [gradient_table.declared(known, slot, len(varies)) for slot in range(len(varies))]

@@ -126,9 +126,9 @@ class GradientReplay:
         known = opdefs.lookup(op)
         if known is None or known.gradient == "missing":
             return _refused(node, "missing", _lookup_error(node))
-        raised = flow.raises(op)
+        raised = flow.refused(node, op)
         if raised:
-            return _refused(node, "prevent" if op == "PreventGradient" else "missing", raised)
+            return _refused(node, "prevent" if op == "PreventGradient" else "refuses", raised)
         if known.gradient == "none" or (op == "Cast" and not wiring.trainable((node.index, 0))):
             return OpGradientFlow()
         if op in TENSOR_ARRAYS and self.control_flow_v2:

@@ -66,7 +66,10 @@ def test_dtypes() -> None:
 def test_what_is_raised() -> None:
     assert flow.raises("PreventGradient").startswith("LookupError: Gradient explicitly disabled.")
     assert flow.raises("SparseDenseCwiseAdd").startswith("NotImplementedError")
+    assert flow.raises("SparseSparseMaximum").startswith("TypeError")  # TensorFlow's own mistake
+    assert flow.raises("EagerPyFunc").startswith("AssertionError")  # no file holds its function
     assert not flow.raises("Relu")
+    assert not flow.raises("MatrixSolveLs")  # but where it is not fast
 
 
 def test_step_functions() -> None:

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+import graphpatch
+from graphpatch.analysis.doctor.survey import survey
 from graphpatch.differentiation import flow, gradient_table
+from tests.models.doctor_oracle import Agreement, compare_pairs
 
 tf = pytest.importorskip("tensorflow")
 
@@ -59,6 +62,8 @@ def test_the_table_has_what_tensorflow_gives(row: gradient_table.GradientRow, as
         for key in ("inputs", "reads")
     )
     assert (flows, reads, found.get("raises", "")) == (row.inputs, row.reads, row.raises)
+    refused = {attr: tuple(told) for attr, told in found.get("refuses", {}).items()}
+    assert refused == row.refuses
 
 
 x = [0.3, 0.6]
@@ -111,3 +116,31 @@ def test_only_the_first_output_of_a_batch_norm_has_a_gradient() -> None:
         [found] = tf.gradients(norm.batch_mean, image)
         assert not session.run(found).any()
     assert flow.into("FusedBatchNormV3", 0, 5, "float32", "batch_mean") == "zero"
+
+
+def raising(x: Any) -> Any:
+    """Ops whose gradients raise in all cases, and with one value of a flag."""
+    sparse = tf.sparse.from_dense(x)
+    given = {"a_indices": sparse.indices, "a_values": tf.reshape(x, [4]), "a_shape": [2, 2]}
+    given |= {f"b{name[1:]}": value for name, value in given.items()}
+    yield tf.raw_ops.SparseSparseMaximum(**given).output_values
+    yield tf.raw_ops.SparseSparseMinimum(**given).output_values
+    yield tf.raw_ops.EagerPyFunc(input=[x], token="of another process", Tout=[tf.float32])[0]
+    for fast in (False, True):
+        yield tf.raw_ops.MatrixSolveLs(matrix=x, rhs=x, l2_regularizer=0.0, fast=fast)
+
+
+def test_doctor_foretells_what_gradient_functions_raise(tmp_path: Path) -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2, 2], "x")
+        for place, one in enumerate(raising(x)):
+            tf.identity(one, f"y{place}")
+        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
+    path = tmp_path / "model.meta"
+    path.write_bytes(meta.SerializeToString())
+    [seen] = survey(graphpatch.load(path), ["x"], [f"y{place}" for place in range(5)])
+    found = Agreement()
+    compare_pairs(meta, seen.diagnoses, found)
+    assert found.differing == []
+    assert found.verdicts == {"error": 4, "flows": 1}
+    assert {one.kind for pair in seen.diagnoses for one in pair.findings} == {"refuses"}

@@ -14,7 +14,7 @@ from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
 
 # Findings that raise though they may stand beside the path: there the gradient can be stopped.
-RAISING = frozenset({"missing", "prevent", "key", "custom_gradient"})
+RAISING = frozenset({"missing", "refuses", "prevent", "key", "custom_gradient"})
 
 
 @dataclass(frozen=True, slots=True)
