@@ -73,14 +73,14 @@ class GraphRun:
     def run(self, fetches: Sequence[str], optimise: bool) -> tuple[dict[str, Any], dict[str, str]]:
         """The values of those tensors that can be computed, and why the others cannot.
 
-        Each call is a Session of its own, in which every random op starts anew. With `optimise`,
-        as Sessions do by default; else op by op, as the graph says.
+        Each try is a Session of its own, in which every random op and iterator starts anew. With
+        `optimise`, as Sessions do by default; else op by op, as the graph says.
         """
         import tensorflow as tf
 
         wanted, reasons = list(fetches), dict[str, str]()
-        with self._session(optimise) as session:
-            while wanted:
+        while wanted:
+            with self._session(optimise) as session:
                 try:
                     found = session.run(wanted, dict(self.feeds))
                     return dict(zip(wanted, found, strict=True)), reasons

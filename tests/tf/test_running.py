@@ -75,3 +75,18 @@ def test_gradients_of_a_run_without_end_are_asked_for_once(monkeypatch: pytest.M
     found, _ = graphed.gradients(["x:0", "one:0"], "y:0", [[1.0] * 300] * 300)
     assert {one.kind for one in found.values()} == {"error"}
     assert len(runs) == 1
+
+
+def test_what_fails_changes_nothing_of_what_is_run_again() -> None:
+    """Each try starts anew: a random op has drawn in the one that failed."""
+
+    def build(x: Any) -> Any:
+        drawn = tf.compat.v1.random_normal([4], seed=3, name="drawn")
+        tf.debugging.check_numerics(drawn * float("inf"), "broken", name="broken")
+        return x
+
+    running = graph_run.GraphRun(graph_of(build))
+    alone, _ = running.run(["drawn:0"], optimise=False)
+    found, reasons = running.run(["drawn:0", "broken:0"], optimise=False)
+    assert list(reasons) == ["broken:0"]
+    assert found["drawn:0"].tolist() == alone["drawn:0"].tolist()

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.dtypes import HANDLES
-from graphpatch.graph.op_types import PARSERS, VARIABLES
+from graphpatch.graph.op_types import PARSERS, PIPELINES, VARIABLES
 from graphpatch.runtime.graph_run import ASSIGNED
 from graphpatch.runtime.waiting import waiting_ops
 
@@ -85,12 +85,12 @@ def is_differentiable(tensor: Any) -> bool:
 
 
 def default_sources(graph: Any, fed: Iterable[str], patched: Iterable[str] = ()) -> list[str]:
-    """The floats that are fed or parsed; or else the variables of floats; or else constants.
+    """The floats that are fed, parsed or read; or else the variables of floats; or else constants.
 
     Of constants the largest count, which are weights: models that are fed words have no others.
     Those that `patched` ops are computed of are added where no fed float comes to these ops.
     """
-    parsed = [op for op in graph.get_operations() if op.type in PARSERS]
+    parsed = [op for op in graph.get_operations() if op.type in PARSERS | PIPELINES]
     given = [graph.get_tensor_by_name(name) for name in fed]
     given += (one for op in parsed for one in op.outputs)
     found = list(dict.fromkeys(one.name for one in given if is_differentiable(one)))
