@@ -4,7 +4,7 @@ Measured on 1.15.5 and 2.21. A Session differentiates a function that is called 
 or as an op of its own, as a whole (SymbolicGradient). That gives zeros for a loop and an error for
 a branch, be they functions (While, If) or ops (Enter, Switch), and an error for a PartitionedCall
 that Grappler does not inline; and where the library holds a GradientDef for the function, its body
-is not looked at.
+is not looked at. What calls a function otherwise, as MapDataset does, has no gradient.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.op_types import CALLS
 
 T = TypeVar("T")
+
+GRADIENT = "SymbolicGradient"  # names the function that it is the gradient of
 
 
 class Unreached(msgspec.Struct, eq=False, dict=True):
@@ -64,6 +66,8 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
     def _stopped(self, label: str, calls: Sequence[Node]) -> str:
         """Why no gradient comes to a function at one of these calls of it."""
         gradients = self.bodies.graph.library.gradients
+        if all(map(_has_no_gradient, calls)):
+            return f"TensorFlow has no gradient of {calls[0]}, which calls function {label}"
         for call in calls:
             by_op, ignored = call.op in OP_BY_OP, self.bodies.place_of(call).ignoring is not None
             if not by_op and label in gradients:
@@ -96,6 +100,14 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
                     spread_to[label] = spread_to[above]
                     todo.append(label)
         return spread_to
+
+
+def _has_no_gradient(call: Node) -> bool:
+    """Whether what calls a function has no gradient, as the map of a dataset has none."""
+    known = call.opdef
+    if call.op in CALLS | OP_BY_OP | {GRADIENT} or known is None:
+        return False
+    return known.gradient != "registered" and call.op not in call.body.library.signatures
 
 
 def _in_loop(which: str) -> str:
