@@ -94,8 +94,8 @@ def command(
     """Say why the gradient of LOSS by X is None, zero or an error in MODEL, and what fixes it.
 
     Default of --from: all placeholders, and the floats that iterators, queues and parsers of
-    Examples give. Default of --to: the outputs that nothing reads and that may be a loss. Of more
-    than 10 pairs it prints one of each kind; --json lists all.
+    Examples give. Default of --to: the outputs that nothing reads and that may be a loss, and the
+    floats that signatures give. Of more than 10 pairs it prints one of each kind; --json lists all.
     """
     with bar() as progress:
         loaded = load(model, progress)

@@ -54,7 +54,7 @@ def built_document(
     found = BuiltDocument({})
     graphs, bodies = [], list[dict[str, Any]]()
     for place, both in enumerate(zip(*asked, strict=True)):
-        one = _Graph(both, marks, place, ends_of(_wiring(both[0]), sources, targets), tables)
+        one = _Graph(both, marks, place, _ends(both[0], sources, targets), tables)
         if sources or targets:
             one.refuse_apart(models[0].path)
         graphs.append(one.document(bodies))
@@ -95,6 +95,10 @@ def _titles(paths: Sequence[str], marks: RuleMarks) -> list[str]:
     if marks.is_taken_off:
         return [f"{name} without its rules", name]
     return [name, f"with {plural(len(marks.written), 'rule')}" if marks.are_given else name]
+
+
+def _ends(asked: Doctor, sources: Sequence[str], targets: Sequence[str]) -> GradientEnds:
+    return ends_of(asked.session.graph, _wiring(asked), sources, targets)
 
 
 def _wiring(doctor: Doctor) -> Any:

@@ -6,12 +6,13 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.doctor.survey import fed_floats, unread_outputs
+from graphpatch.analysis.doctor.survey import default_targets, fed_floats
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.gradient_reach import GradientReach
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.topology import tensor_named
 from graphpatch.match.nearest import nearest_tensors
@@ -34,16 +35,21 @@ class GradientEnds:
     are_named: bool = True
 
 
-def ends_of(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> GradientEnds:
+def ends_of(
+    graph: ModelGraph, wiring: Wiring, sources: Sequence[str], targets: Sequence[str]
+) -> GradientEnds:
     """The ends of a graph; names that it does not have are left out.
 
-    Default: from what is computed of the sources, read by no op, and may be a loss, to what is
-    fed. A graph that is fed nothing is differentiated by its variables. Of ends that nobody named,
-    those are left out that are not real numbers: where that leaves no target (ArgMax), the real
-    numbers that they were computed of are the targets. The first is the one to which most ops lead.
+    Default: from what is computed of the sources, and may be a loss that no op reads or is a float
+    that a signature gives, to what is fed. A graph that is fed nothing is differentiated by its
+    variables. Of ends that nobody named, those are left out that are not real numbers: where that
+    leaves no target (ArgMax), the real numbers that they were computed of are the targets. The
+    first is the one to which most ops lead.
     """
     to = wiring.named(sources) if sources else _fed_tensors(wiring) or _variable_tensors(wiring)
-    back = wiring.named(targets) or _dependent(wiring, unread_outputs(wiring, every=False), to)
+    back = wiring.named(targets) or _dependent(
+        wiring, default_targets(graph, wiring, every=False), to
+    )
     names = tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back))
     return GradientEnds(*names, bool(sources or targets))
 

@@ -136,7 +136,8 @@ def diagnose(
         model: What `load` takes.
         sources: Gradients by these tensors. Default: by all placeholders, and by
             the floats that iterators, queues and parsers of Examples give.
-        targets: Gradients of these tensors. Default: of what is computed and read by no op.
+        targets: Gradients of these tensors. Default: of what is computed and read by no op,
+            and of the floats that signatures give.
         run: Run the gradients too, on seeded inputs; this needs TensorFlow.
         fix: Find the rules that make more pairs flow.
         every: False leaves out, of several default targets, those that cannot be a loss.

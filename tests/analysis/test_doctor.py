@@ -16,7 +16,7 @@ from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import GraphDiagnosis, survey
 from graphpatch.errors import ModelError
 from tests import graphs
-from tests.graphs import const, node
+from tests.graphs import const, graphdef, metagraph, node, saved_model_folder
 
 X = node("x", "Placeholder")
 
@@ -412,3 +412,14 @@ def test_targets_that_are_no_loss(model: Any, dtype: str, says: str) -> None:
     )
     assert found.verdict == "error"
     assert says in found.says
+
+
+def test_what_a_signature_gives_is_asked_for_though_it_is_read(tmp_path: Path) -> None:
+    """As an estimator's scores are, whose shape an op reads for another output."""
+    y = node("y", "Relu", "x", T="float32")
+    meta = metagraph(graphdef(node("x", "Placeholder", dtype="float32"), y), "serve")
+    meta.graph_def.node.append(node("shape", "Shape", "y", T="float32"))
+    meta.signature_def["predict"].outputs["scores"].name = "y:0"
+    found = graphpatch.diagnose(saved_model_folder(tmp_path, meta))
+    pairs = found.document()["graphs"][0]["pairs"]
+    assert [(one["to"], one["verdict"]) for one in pairs] == [("shape:0", "none"), ("y:0", "flows")]

@@ -8,7 +8,7 @@ import pytest
 
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.page.gradient_ends import ends_of
-from tests.graphs import attr, main, node
+from tests.graphs import attr, graph_of, node
 
 F, INTS, S = attr("float32"), attr("int64"), attr("string")
 TYPES = attr([F, INTS])
@@ -37,5 +37,6 @@ CASES: dict[str, tuple[list[Any], tuple[str, ...], tuple[str, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_ends_that_nobody_named(case: str) -> None:
     nodes, sources, targets = CASES[case]
-    found = ends_of(Wiring(main(*nodes)), (), ())
+    graph = graph_of(*nodes)
+    found = ends_of(graph, Wiring(graph.main), (), ())
     assert (tuple(sorted(found.sources)), found.targets) == (sources, targets)

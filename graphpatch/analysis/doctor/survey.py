@@ -8,6 +8,7 @@ from itertools import islice, product
 from math import lcm
 from typing import Any
 
+from graphpatch.analysis.diff import meta_around
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
 from graphpatch.control_flow.context_collections import StoredContexts, stored_contexts
@@ -116,7 +117,7 @@ def _diagnose_graph(
     graph, stored = asked.session.graph, asked.session.stored
     wiring = asked.session.wiring(graph.main)
     to, by = wiring.named(targets), wiring.named(sources)
-    ends = by or fed_floats(wiring), to or unread_outputs(wiring, every)
+    ends = by or fed_floats(wiring), to or default_targets(graph, wiring, every)
     uses = sum(1 + len(read) for body in graph.bodies for read in body.heads.inputs)
     count, most = len(ends[0]) * len(ends[1]), PAIRS_AT_LEAST + MOST_VISITED // (1 + uses)
     if (by and to) or count <= most:
@@ -191,6 +192,15 @@ def fed_floats(wiring: Wiring) -> list[Tensor]:
 
 def _of_type(wiring: Wiring, op: str) -> Sequence[int]:
     return wiring.body.by_type.get(op, ())
+
+
+def default_targets(graph: ModelGraph, wiring: Wiring, every: bool = True) -> list[Tensor]:
+    """What no op reads, as `unread_outputs` has it, and the floats that signatures give."""
+    signatures = meta_around(graph).signature_def.values()
+    names = [info.name for one in signatures for info in one.outputs.values() if info.name]
+    signed = wiring.named(names)
+    floats = [one for one in signed if wiring.dtype(one) in DIFFERENTIABLE]
+    return list(dict.fromkeys([*unread_outputs(wiring, every), *floats]))
 
 
 def unread_outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
