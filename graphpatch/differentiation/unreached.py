@@ -23,7 +23,7 @@ from graphpatch.graph.op_types import CALLS
 
 T = TypeVar("T")
 
-GRADIENT = "SymbolicGradient"  # names the function that it is the gradient of
+SYMBOLIC_GRADIENT = "SymbolicGradient"  # names the function that it is the gradient of
 
 
 class Unreached(msgspec.Struct, eq=False, dict=True):
@@ -105,7 +105,7 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
 def _has_no_gradient(call: Node) -> bool:
     """Whether what calls a function has no gradient, as the map of a dataset has none."""
     known = call.opdef
-    if call.op in CALLS | OP_BY_OP | {GRADIENT} or known is None:
+    if call.op in CALLS | OP_BY_OP | {SYMBOLIC_GRADIENT} or known is None:
         return False
     return known.gradient != "registered" and call.op not in call.body.library.signatures
 

@@ -15,7 +15,7 @@ SPARSE_COUNTS = {"ParseExampleV2": "num_sparse", "ParseSingleExample": "num_spar
 FILLS_TABLES = frozenset({
     "InitializeTable", "InitializeTableV2", "LookupTableImport", "LookupTableImportV2",
 })  # fmt: skip
-OF_CONSTANTS = frozenset("Cast ConcatV2 Const Identity NoOp Pack Range Reshape".split())
+ENTRY_MAKERS = frozenset("Cast ConcatV2 Const Identity NoOp Pack Range Reshape".split())
 
 
 def next_values(
@@ -66,4 +66,4 @@ def _is_told(op: Any) -> bool:
         if before not in found:
             found.add(before)
             todo += [*before.control_inputs, *(one.op for one in before.inputs)]
-    return all(one.type in OF_CONSTANTS for one in found)
+    return all(one.type in ENTRY_MAKERS for one in found)
