@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container, Iterator
 from typing import Any
 
@@ -26,8 +27,14 @@ def next_values(
     Not of a OneShotIterator, which needs no program, nor of a parser of Examples that are given.
     """
     ops = graph.get_operations()
-    asked = [one.op for op in ops for one in op.outputs if one.name in given]
-    parsed = waiting_ops(asked) if asked else set()
+    given_to = [
+        reader
+        for op in ops
+        for one in op.outputs
+        if one.name in given
+        for reader in one.consumers()
+    ]
+    parsed = waiting_ops(given_to)
     for op in ops:
         if op.type in PIPELINES and op.inputs[0].op.type != "OneShotIterator":
             for one in op.outputs:
@@ -52,9 +59,15 @@ def _sparse_parts(op: Any, size: int) -> Iterator[tuple[str, Any]]:
 def fill_tables(graph: Any, session: Any) -> None:
     """Put the entries into tables that constants tell, as a program does that loads the model.
 
-    Other tables stay empty, and TensorFlow names them where they are read.
+    Other tables stay empty, and so do those whose entries TensorFlow refuses; it names them where
+    they are read.
     """
-    session.run([op for op in graph.get_operations() if op.type in FILLS_TABLES and _is_told(op)])
+    import tensorflow as tf
+
+    for op in graph.get_operations():
+        if op.type in FILLS_TABLES and _is_told(op):
+            with contextlib.suppress(tf.errors.OpError):
+                session.run(op)
 
 
 def _is_told(op: Any) -> bool:

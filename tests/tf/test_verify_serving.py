@@ -119,3 +119,40 @@ def test_why_a_named_target_has_no_gradient_is_said(tmp_path: Path) -> None:
     found = graphpatch.verify(model, nets.patched_beside(model, GUIDED), targets=["y"])
     [graph] = found.document()["graphs"]
     assert graph["gradients_not_taken"] == ["of y:0: it comes after a write to a variable"]
+
+
+def test_a_table_that_tensorflow_refuses_to_fill_stays_empty(tmp_path: Path) -> None:
+    """Its two entries have one key; nothing that is compared reads it."""
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+
+    def build() -> None:
+        keys, values = np.array([1, 1], np.int64), np.array([2, 3], np.int64)
+        tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), 0)
+        x = tf1.placeholder(tf.float32, [2], name="x")
+        tf.negative(tf.nn.relu(x), name="y")
+
+    model = save(build, tmp_path / "model.pb")
+    assert graphpatch.verify(model, nets.patched_beside(model, GUIDED)).ok
+
+
+def test_one_given_output_of_a_parser_leaves_the_others_fed(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+
+    def build() -> None:
+        serialized = tf1.placeholder(tf.string, [None], "serialized")
+        features = {name: tf1.FixedLenFeature([2], tf.float32) for name in ("one", "two")}
+        found = tf1.parse_example(serialized, features, name="parsed")
+        tf.negative(tf.nn.relu(found["one"] * found["two"]), name="y")
+
+    model = save(build, tmp_path / "model.pb")
+    patched = nets.patched_beside(model, GUIDED)
+    [parser] = [op.name for op in graphpatch.load(model).graphs[0].main if "ParseExample" in op.op]
+    given = {f"{parser}:0": np.ones((3, 2), np.float32)}
+    found = graphpatch.verify(model, patched, feed=given)
+    assert found.ok, found.not_compared
+    [graph] = found.document()["graphs"]
+    assert f"{parser}:1" in graph["fed"]
