@@ -61,14 +61,41 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
     def _reasons(self) -> dict[str, str]:
         """Why no gradient comes to functions, at one of the calls by which each is reached."""
         found = {label: self._stopped(label, calls) for label, calls in self.bodies.callers.items()}
-        return self._spread({label: reason for label, reason in found.items() if reason})
+        unasked = {
+            label: f"TensorFlow has no gradient of {call}, by which function {label} is called"
+            for label, call in self._without_gradients.items()
+        }
+        return self._spread({label: reason for label, reason in found.items() if reason}) | unasked
+
+    @cached_property
+    def _without_gradients(self) -> dict[str, Node]:
+        """The functions that only ops without a gradient reach, each with one that calls it."""
+        callers, below = self.bodies.callers, dict[str, list[str]]()
+        live = {
+            label: [one for one in calls if not _has_no_gradient(one)]
+            for label, calls in callers.items()
+        }
+        for label, calls in live.items():
+            for one in calls:
+                below.setdefault(one.body.label, []).append(label)
+        left = {label: len(calls) for label, calls in live.items()}
+        found = {label: callers[label][0] for label, count in left.items() if not count}
+        todo = deque(found)
+        while todo:
+            above = todo.popleft()
+            for label in below.get(above, ()):
+                left[label] -= 1
+                if not left[label] and label not in found:
+                    found[label] = found[above]
+                    todo.append(label)
+        return found
 
     def _stopped(self, label: str, calls: Sequence[Node]) -> str:
         """Why no gradient comes to a function at one of these calls of it."""
         gradients = self.bodies.graph.library.gradients
-        if all(map(_has_no_gradient, calls)):
-            return f"TensorFlow has no gradient of {calls[0]}, which calls function {label}"
         for call in calls:
+            if _has_no_gradient(call) or call.body.label in self._without_gradients:
+                continue
             by_op, ignored = call.op in OP_BY_OP, self.bodies.place_of(call).ignoring is not None
             if not by_op and label in gradients:
                 return f"the model declares {gradients[label]} as the gradient of function {label}"
