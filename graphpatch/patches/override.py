@@ -56,10 +56,11 @@ class OverrideGradient(msgspec.Struct, frozen=True):
             refuse_contradicted(nodes, self._form, partial(_joined, self.gradient), may_sum=True)
 
     def _form(self, node: Node) -> Hashable:
-        """What the shape of a formula depends on: the op type, and the attrs that it reads."""
+        """What the shape of a formula depends on: op type, dtypes, and the attrs that it reads."""
         assert isinstance(self.gradient, InlineFormula)
         is_plain = not self.gradient.attrs and not self.gradient.formula.reads_op
-        return node.op if is_plain else carrier.question(self.gradient, node)
+        dtypes = tuple(arg.dtype for arg in node.arguments or ())
+        return (node.op, dtypes) if is_plain else carrier.question(self.gradient, node)
 
     def idle(self, nodes: Sequence[Node]) -> str:
         """That it is these ops' gradient already."""

@@ -212,6 +212,18 @@ def test_each_match_is_compared_with_the_shapes_of_the_model() -> None:
         graphpatch.apply([rule], model)
 
 
+def test_an_op_of_other_dtypes_before_it_does_not_hide_an_op() -> None:
+    """A Concat of integers, which the formula does not suit, stands before it."""
+
+    def both(x: Any, y: Any) -> Any:
+        tf.concat([tf.constant([1]), tf.constant([2])], 0, name="sizes")
+        return tf.concat([x, y], 1, name="op")
+
+    rule = {"match": {"op": "ConcatV2"}, "patch": {"override_gradient": {"formula": "dy * 0.5"}}}
+    with pytest.raises(PatchError, match="ConcatV2 'op': the formula has the shape of"):
+        graphpatch.apply([rule], model_of(both, [(2, 3), (2, 4)]))
+
+
 def test_a_model_with_a_batch_of_any_size_is_refused_by_its_channels() -> None:
     sizes = [(None, 4, 4, 3), (1, 1, 3, 6)]
     with pytest.raises(PatchError) as caught:
