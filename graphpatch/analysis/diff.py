@@ -16,7 +16,7 @@ from graphpatch.analysis.pairs import paired_ops, unlike_pairs
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
-from graphpatch.formats.container import GRAPH_DEF
+from graphpatch.formats.container import meta_around
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph import provenance
@@ -29,7 +29,7 @@ from graphpatch.graph.model_body import op_type_in_model
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.provenance import name_in_model
 from graphpatch.graph.rule_labels import rule_labels
-from graphpatch.graph.wire import fields, message
+from graphpatch.graph.wire import message
 from graphpatch.table import html_table
 
 MAPS = ("collection_def", "signature_def")
@@ -52,16 +52,6 @@ def _rest(graph: ModelGraph) -> GraphDef:
     data = graph.source.data
     kept = [data[one.start : one.end] for one in graph.others if one.number != LIBRARY]
     return message(GraphDef, b"".join(kept))
-
-
-def meta_around(graph: ModelGraph) -> MetaGraphDef:
-    """The MetaGraphDef without its GraphDef."""
-    data, meta = graph.source.data, graph.around.meta
-    if meta is None:
-        return MetaGraphDef()
-    parts = fields(data, meta.value, meta.end)
-    kept = [data[one.start : one.end] for one in parts if one.number != GRAPH_DEF]
-    return message(MetaGraphDef, b"".join(kept))
 
 
 def _metas(one: MetaGraphDef, other: MetaGraphDef) -> Iterator[str]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch import names, opdefs
-from graphpatch.analysis.diff import meta_around
 from graphpatch.errors import UnsafeError
+from graphpatch.formats.container import meta_around
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
 from graphpatch.graph.model_graph import ModelGraph

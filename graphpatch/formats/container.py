@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
 import msgspec
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.emit import graph_pieces
@@ -22,6 +23,7 @@ from graphpatch.graph.wire import (
     Source,
     enclosed,
     fields,
+    message,
     reframed,
     splice,
     utf8,
@@ -230,3 +232,13 @@ def _is_node(source: Source, start: int, end: int) -> bool:
         return op is not None and bool(OP_TYPE.fullmatch(source.data[op.value : op.end].decode()))
     except UnicodeDecodeError:
         return False
+
+
+def meta_around(graph: ModelGraph) -> MetaGraphDef:
+    """The MetaGraphDef without its GraphDef."""
+    data, meta = graph.source.data, graph.around.meta
+    if meta is None:
+        return MetaGraphDef()
+    parts = fields(data, meta.value, meta.end)
+    kept = [data[one.start : one.end] for one in parts if one.number != GRAPH_DEF]
+    return message(MetaGraphDef, b"".join(kept))

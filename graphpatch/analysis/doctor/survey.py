@@ -8,7 +8,6 @@ from itertools import islice, product
 from math import lcm
 from typing import Any
 
-from graphpatch.analysis.diff import meta_around
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
 from graphpatch.control_flow.context_collections import StoredContexts, stored_contexts
@@ -19,6 +18,7 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
+from graphpatch.formats.container import meta_around
 from graphpatch.formats.object_graph import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.model_graph import ModelGraph

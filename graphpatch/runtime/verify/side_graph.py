@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.analysis.diff import meta_around
 from graphpatch.analysis.gradient_scope import GradientScope, gradient_scopes
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
+from graphpatch.formats.container import meta_around
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.op_types import CALLS
 from graphpatch.match.nearest import nearest_names
