@@ -166,7 +166,7 @@ def test_variables_and_loops_are_no_cut() -> None:
         node("loss", "Relu", "read"),
     ]
     assert cuts_of(held, ["read"]) == [("read:0",)]
-    with pytest.raises(CutError, match="h:0 cannot be cut at: it is resource"):
+    with pytest.raises(CutError, match="h:0 cannot be cut at: it is a handle"):
         cuts_of(held, ["h"])
 
 
