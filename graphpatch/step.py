@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from graphpatch import opdefs
+from graphpatch.differentiation.op_shapes import sizes_in_words
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
 from graphpatch.graph.alike import MARK
 from graphpatch.graph.body import Body, Node
@@ -240,9 +241,10 @@ def left_out_notes(rule: str, found: MatchedOps) -> Iterator[str]:
         places = ", ".join(f"{name} is {op}" for name, op in first.binding.captures.items())
         yield f"rule {rule!r}: a match was left out: {places}: {first.reason}{_also(found.dropped)}"
     if found.undecided:
+        node, sizes = found.undecided[0]
         yield (
-            f"rule {rule!r} leaves out ops whose shape is not known well enough: "
-            f"{found.undecided[0]}{_also(found.undecided)}"
+            f"rule {rule!r} leaves out ops whose shape is not known well enough: {node} has shape "
+            f"{sizes_in_words(sizes)}{_also(found.undecided)}"
         )
 
 

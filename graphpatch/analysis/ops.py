@@ -76,7 +76,7 @@ def _count_body(body: Body, rules: Mapping[OpKey, dict[str, str]], found: ModelO
         by = _by_whom(node, at)
         if by:
             found.patched.setdefault(op, Counter())[by] += 1
-    found.types += counts
+    found.types.update(counts)
     found.by_rules += len(body) - counts.total()
 
 

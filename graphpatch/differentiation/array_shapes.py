@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from graphpatch.differentiation.op_shapes import (
     OpShapes,
-    Shape,
     ShapeRule,
+    Sizes,
     axis_of,
     known_size,
     merged_shape,
@@ -15,10 +15,9 @@ from graphpatch.differentiation.op_shapes import (
     total,
     unknown_of_rank,
 )
-from graphpatch.graph.op_types import CASES, IFS, PIPELINES
 
 
-def _reshaped_shape(op: OpShapes) -> Shape:
+def _reshaped_shape(op: OpShapes) -> Sizes:
     """The shape that the numbers spell; one size that they leave open is told by all elements."""
     found, count = op.spelled(1), product(op.shapes[0] or (None,)) if op.shapes[0] != () else 1
     if found is None or found.count(None) != 1 or count is None:
@@ -29,7 +28,7 @@ def _reshaped_shape(op: OpShapes) -> Shape:
     return tuple(count // rest if size is None else size for size in found)
 
 
-def _expanded_shape(op: OpShapes) -> Shape:
+def _expanded_shape(op: OpShapes) -> Sizes:
     shape, number = op.shapes[0], op.number(1)
     if shape is None:
         return None
@@ -37,7 +36,7 @@ def _expanded_shape(op: OpShapes) -> Shape:
     return None if axis is None else (*shape[:axis], 1, *shape[axis:])
 
 
-def _squeezed_shape(op: OpShapes) -> Shape:
+def _squeezed_shape(op: OpShapes) -> Sizes:
     shape, named = op.shapes[0], op.attr("squeeze_dims")
     if shape is None or (not named and None in shape):
         return None
@@ -45,7 +44,7 @@ def _squeezed_shape(op: OpShapes) -> Shape:
     return tuple(n for axis, n in enumerate(shape) if not (axis in gone and (named or n == 1)))
 
 
-def _transposed_shape(op: OpShapes) -> Shape:
+def _transposed_shape(op: OpShapes) -> Sizes:
     shape, order, listed = op.shapes[0], op.known(1), op.shapes[1]
     if shape is not None and order is not None:
         return tuple(shape[axis] for axis in order)
@@ -54,7 +53,7 @@ def _transposed_shape(op: OpShapes) -> Shape:
     return None if listed is None or listed[0] is None else unknown_of_rank(listed[0])
 
 
-def _packed_shape(op: OpShapes) -> Shape:
+def _packed_shape(op: OpShapes) -> Sizes:
     each = merged_shape(op.shapes)
     if each is None:
         return None
@@ -62,13 +61,13 @@ def _packed_shape(op: OpShapes) -> Shape:
     return None if axis is None else (*each[:axis], len(op.shapes), *each[axis:])
 
 
-def _unpacked_shape(op: OpShapes) -> Shape:
+def _unpacked_shape(op: OpShapes) -> Sizes:
     shape = op.shapes[0]
     axis = None if shape is None else axis_of(op.attr("axis") or 0, len(shape))
     return None if shape is None or axis is None else shape[:axis] + shape[axis + 1 :]
 
 
-def _concat_shape(parts: Sequence[Shape], number: int | None) -> Shape:
+def _concat_shape(parts: Sequence[Sizes], number: int | None) -> Sizes:
     """The shape of parts one after the other along an axis."""
     rank = next((len(one) for one in parts if one is not None), None)
     if rank is None:
@@ -81,11 +80,11 @@ def _concat_shape(parts: Sequence[Shape], number: int | None) -> Shape:
     return _with_size(rest, axis, total([None if one is None else one[axis] for one in filled]))
 
 
-def _with_size(shape: Shape, axis: int, size: int | None) -> Shape:
+def _with_size(shape: Sizes, axis: int, size: int | None) -> Sizes:
     return None if shape is None else (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def _split_shape(op: OpShapes) -> Shape:
+def _split_shape(op: OpShapes) -> Sizes:
     shape, number, count = op.shapes[1], op.number(0), op.attr("num_split")
     if shape is None:
         return None
@@ -96,7 +95,7 @@ def _split_shape(op: OpShapes) -> Shape:
     return _with_size(shape, axis, None if size is None else size // count)
 
 
-def _split_by_sizes_shape(op: OpShapes) -> Shape:
+def _split_by_sizes_shape(op: OpShapes) -> Sizes:
     shape, sizes, number = op.shapes[0], op.known(1), op.number(2)
     if shape is None:
         return None
@@ -109,7 +108,7 @@ def _split_by_sizes_shape(op: OpShapes) -> Shape:
     return _with_size(shape, axis, size)
 
 
-def _tiled_shape(op: OpShapes) -> Shape:
+def _tiled_shape(op: OpShapes) -> Sizes:
     shape, times = op.shapes[0], op.spelled(1)
     if shape is None or times is None:
         known = shape if times is None else times
@@ -117,7 +116,7 @@ def _tiled_shape(op: OpShapes) -> Shape:
     return tuple(product(pair) for pair in zip(shape, times, strict=True))
 
 
-def _padded_shape(op: OpShapes) -> Shape:
+def _padded_shape(op: OpShapes) -> Sizes:
     shape, pads, listed = op.shapes[0], op.known(1), op.shapes[1]
     if pads is None or shape is None:
         rank = len(shape) if shape is not None else listed[0] if listed else None
@@ -126,7 +125,7 @@ def _padded_shape(op: OpShapes) -> Shape:
     return tuple(total((size, *pair)) for size, pair in zip(shape, around, strict=True))
 
 
-def _one_hot_shape(op: OpShapes) -> Shape:
+def _one_hot_shape(op: OpShapes) -> Sizes:
     shape, depth = op.shapes[0], op.number(1)
     if shape is None:
         return None
@@ -134,7 +133,7 @@ def _one_hot_shape(op: OpShapes) -> Shape:
     return None if axis is None else (*shape[:axis], depth, *shape[axis:])
 
 
-def _range_shape(op: OpShapes) -> Shape:
+def _range_shape(op: OpShapes) -> Sizes:
     numbers = [op.number(slot) for slot in range(3)]
     start, end, step = numbers
     if start is None or end is None or not step:
@@ -142,42 +141,35 @@ def _range_shape(op: OpShapes) -> Shape:
     return (len(range(start, end, step)),)
 
 
-def _filled_shape(op: OpShapes) -> Shape:
+def _filled_shape(op: OpShapes) -> Sizes:
     return op.spelled(0)
 
 
-def _spelled_second_shape(op: OpShapes) -> Shape:
+def _spelled_second_shape(op: OpShapes) -> Sizes:
     return op.spelled(1)
 
 
-def _spelled_third_shape(op: OpShapes) -> Shape:
+def _spelled_third_shape(op: OpShapes) -> Sizes:
     return op.spelled(2)
 
 
-def _named_shape(op: OpShapes) -> Shape:
+def _named_shape(op: OpShapes) -> Sizes:
     """The shape that an attr tells."""
     sizes = op.attr("shape")
     return None if sizes is None else tuple(map(known_size, sizes))
 
 
-def _listed_shape(op: OpShapes) -> Shape:
-    """The shape that an attr tells of this output."""
-    told = op.attr("output_shapes") or []
-    sizes = told[op.output] if op.output < len(told) else None
-    return None if sizes is None else tuple(map(known_size, sizes))
-
-
-def _elements_shape(op: OpShapes) -> Shape:
+def _elements_shape(op: OpShapes) -> Sizes:
     """Of what a TensorArray gives: as many elements as are asked for, of the shape of an attr."""
     asked, each = op.shapes[1], op.attr("element_shape")
     return None if asked is None or each is None else (*asked, *map(known_size, each))
 
 
-def _ensured_shape(op: OpShapes) -> Shape:
+def _ensured_shape(op: OpShapes) -> Sizes:
     return merged_shape([op.shapes[0], _named_shape(op)])
 
 
-def _blocks_shape(op: OpShapes, grow: bool) -> Shape:
+def _blocks_shape(op: OpShapes, grow: bool) -> Sizes:
     """Blocks of the image into channels, or back."""
     shape, size = op.shapes[0], op.attr("block_size")
     if shape is None or op.attr("data_format") != "NHWC" or len(shape) != 4:
@@ -189,7 +181,6 @@ def _blocks_shape(op: OpShapes, grow: bool) -> Shape:
     return (shape[0], *rows, channels)
 
 
-LISTED = PIPELINES | IFS | CASES
 RANDOM_OPS = "RandomUniform RandomStandardNormal RandomUniformInt TruncatedNormal".split()
 RANDOM_OPS += [f"Stateless{name}" for name in RANDOM_OPS]
 ARRAY_SHAPES: dict[str, ShapeRule] = {
@@ -214,7 +205,6 @@ ARRAY_SHAPES: dict[str, ShapeRule] = {
     "BroadcastTo": _spelled_second_shape,
     "ScatterNd": _spelled_third_shape,
     "TensorArrayGatherV3": _elements_shape,
-    **dict.fromkeys(LISTED, _listed_shape),
     "EnsureShape": _ensured_shape,
     "DepthToSpace": lambda op: _blocks_shape(op, grow=True),
     "SpaceToDepth": lambda op: _blocks_shape(op, grow=False),

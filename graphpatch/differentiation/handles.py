@@ -13,16 +13,18 @@ PASSING = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
 def handle_origin(wiring: Wiring, tensor: Tensor) -> Tensor:
-    """What gives a handle first, before it enters loops and branches."""
-    seen = set[Tensor]()
-    while tensor not in seen:
-        seen.add(tensor)
+    """What gives a handle first, before it enters loops and branches; each is looked for once."""
+    known, passed = wiring.handle_origins, dict[Tensor, None]()
+    while tensor not in known and tensor not in passed:
+        passed[tensor] = None
         node = wiring.node(tensor[0])
         inputs = wiring.inputs(tensor[0])
         if node is None or node.op not in PASSING or not inputs:
             break
         tensor = inputs[0]
-    return tensor
+    origin = known.get(tensor, tensor)
+    known.update(dict.fromkeys(passed, origin))
+    return origin
 
 
 def holds_no_number(wiring: Wiring, tensor: Tensor) -> bool:

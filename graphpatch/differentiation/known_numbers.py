@@ -12,22 +12,22 @@ import operator
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from graphpatch.differentiation.op_shapes import Integers, Numbers, OpShapes, Shape, product
+from graphpatch.differentiation.op_shapes import Integers, Numbers, OpShapes, Sizes, product
 from graphpatch.graph.body import Node
 from graphpatch.graph.op_types import GIVES_ON
 from graphpatch.graph.tensor import constant
 
 MOST_NUMBERS = 64  # more than a shape or a list of axes has
 LARGEST = 1 << 31  # from here on an int32 is another number
-INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16"})
-CAST = INTEGERS | {"float32", "float64"}  # in which these numbers are exact
+INTEGERS = frozenset({"int32", "int64"})
+EXACT = {"float32": 1 << 24, "float64": LARGEST}  # up to here they have all integers
 OF_ANY_LENGTH = frozenset({"BroadcastGradientArgs", "DynamicStitch"})  # as far as shapes tell
 MEASURES = frozenset({"Const", "Shape", "ShapeN", "Rank", "Size"})
 
 NumberRule = Callable[[OpShapes], Integers | None]
 
 
-def numbers_of(op: OpShapes, shape: Shape) -> Numbers | None:
+def numbers_of(op: OpShapes, shape: Sizes) -> Numbers | None:
     """The numbers of what an op gives, whose shape is this; None where they are not known."""
     size = product(shape) if shape is not None else None
     if (size is None and op.node.op not in OF_ANY_LENGTH) or (size or 0) > MOST_NUMBERS:
@@ -122,9 +122,11 @@ def _strided_numbers(op: OpShapes) -> Integers | None:
 def _cast_numbers(op: OpShapes) -> Integers | None:
     """Of a shape that is known in part, TensorFlow follows casts between integers."""
     found, dtypes = op.numbers[0], {op.attr("SrcT"), op.attr("DstT")}
-    if found is None or not (dtypes <= INTEGERS or (found.is_constant and dtypes <= CAST)):
-        return None
-    return found.values
+    if found is None or dtypes <= INTEGERS:
+        return None if found is None else found.values
+    most = min(EXACT.get(dtype, LARGEST if dtype in INTEGERS else 0) for dtype in dtypes)
+    is_exact = all(one is not None and abs(one) <= most for one in found.values)
+    return found.values if found.is_constant and is_exact else None
 
 
 def _first_numbers(op: OpShapes) -> Integers | None:
@@ -138,7 +140,7 @@ def _each_numbers(compute: Callable[[int, int], int]) -> NumberRule:
     def computed(op: OpShapes) -> Integers | None:
         one, two = op.known(0) or [], op.known(1) or []
         count = max(len(one), len(two))
-        if {len(one), len(two)} - {1, count}:
+        if op.attr("T") not in INTEGERS or {len(one), len(two)} - {1, count}:
             return None
         one, two = (some if len(some) == count else some * count for some in (one, two))
         return tuple(map(compute, one, two))
@@ -151,7 +153,8 @@ def _all_numbers(compute: Callable[[Sequence[int]], int]) -> NumberRule:
 
     def computed(op: OpShapes) -> Integers | None:
         found, shape = op.known(0) or [], op.shapes[0] or ()
-        return (compute(found),) if len(shape) == 1 and op.known(1) in ([0], [-1]) else None
+        is_list = len(shape) == 1 and op.attr("T") in INTEGERS
+        return (compute(found),) if is_list and op.known(1) in ([0], [-1]) else None
 
     return computed
 
@@ -169,11 +172,13 @@ def _slice_numbers(op: OpShapes) -> Integers | None:
 
 def _range_numbers(op: OpShapes) -> Integers | None:
     start, end, step = (op.number(slot) or 0 for slot in range(3))
-    return tuple(range(start, end, step))
+    found = range(start, end, step)
+    return tuple(found) if len(found) <= MOST_NUMBERS else None
 
 
 def _fill_numbers(op: OpShapes) -> Integers | None:
-    return (op.number(1),) * (product(op.known(0) or ()) or 0)
+    count = product(op.known(0) or ()) or 0
+    return (op.number(1),) * count if count <= MOST_NUMBERS else None
 
 
 def _summed_axes_numbers(op: OpShapes) -> Integers | None:
@@ -218,6 +223,7 @@ OF_CONSTANTS: dict[str, NumberRule] = {
     "AddV2": _each_numbers(operator.add),
     "Sub": _each_numbers(operator.sub),
     "Mul": _each_numbers(operator.mul),
+    "Neg": lambda op: tuple(-one for one in op.known(0) or []),
     "FloorDiv": _each_numbers(operator.floordiv),
     "FloorMod": _each_numbers(operator.mod),
     "Maximum": _each_numbers(max),

@@ -12,7 +12,7 @@ from graphpatch.graph.body import Node
 
 LARGEST_RANK = 254  # that TensorFlow makes tensors of
 
-Shape = tuple[int | None, ...] | None
+Sizes = tuple[int | None, ...] | None
 """The sizes of a tensor, None for one that is not known; None where the rank is not."""
 
 Integers = tuple[int | None, ...]
@@ -34,7 +34,7 @@ class OpShapes(NamedTuple):
 
     node: Node
     output: int
-    shapes: Sequence[Shape]
+    shapes: Sequence[Sizes]
     numbers: Sequence[Numbers | None]
 
     def known(self, slot: int) -> list[int] | None:
@@ -49,7 +49,7 @@ class OpShapes(NamedTuple):
         found = self.known(slot)
         return found[0] if found is not None and len(found) == 1 else None
 
-    def spelled(self, slot: int) -> Shape:
+    def spelled(self, slot: int) -> Sizes:
         """The shape that the numbers of an input spell, as far as they are known."""
         found, shape = self.numbers[slot], self.shapes[slot]
         if found is not None:
@@ -68,7 +68,7 @@ class OpShapes(NamedTuple):
         return list(default) if isinstance(default, tuple) else default
 
 
-ShapeRule = Callable[[OpShapes], Shape]
+ShapeRule = Callable[[OpShapes], Sizes]
 """The shape of what an op gives, by what is known of what it reads."""
 
 
@@ -77,12 +77,19 @@ def known_size(size: int | None) -> int | None:
     return size if size is not None and size >= 0 else None
 
 
-def unknown_of_rank(rank: int) -> Shape:
+def sizes_in_words(found: Sizes) -> str:
+    """A shape as text; ? for a size that is not known."""
+    if found is None:
+        return "not known"
+    return f"[{', '.join('?' if size is None else str(size) for size in found)}]"
+
+
+def unknown_of_rank(rank: int) -> Sizes:
     """So many sizes of which none is known."""
     return (None,) * rank if rank <= LARGEST_RANK else None
 
 
-def broadcast(shapes: Sequence[Shape]) -> Shape:
+def broadcast(shapes: Sequence[Sizes]) -> Sizes:
     """The shape of tensors of these shapes together; None where one has no known rank."""
     if any(one is None for one in shapes):
         return None
@@ -92,13 +99,13 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def _together(sizes: Sequence[int | None]) -> int | None:
-    large = {size for size in sizes if size is not None and size != 1}
+    large = {size for size in sizes if size is not None and size > 1}
     if large:
         return large.pop()
-    return None if None in sizes else 1
+    return None if None in sizes else min(size for size in sizes if size is not None)
 
 
-def merged_shape(shapes: Sequence[Shape]) -> Shape:
+def merged_shape(shapes: Sequence[Sizes]) -> Sizes:
     """What is known of one shape that all of these are."""
     known = [one for one in shapes if one is not None]
     if not known or any(len(one) != len(known[0]) for one in known):

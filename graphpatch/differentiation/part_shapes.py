@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from graphpatch.differentiation.op_shapes import (
     OpShapes,
-    Shape,
     ShapeRule,
+    Sizes,
     axis_of,
     unknown_of_rank,
 )
 
 
-def _cut_shape(op: OpShapes) -> Shape:
+def _cut_shape(op: OpShapes) -> Sizes:
     """Of `Slice`: the sizes, where -1 is all behind the beginning."""
     shape, begin, sizes = op.shapes[0], op.numbers[1], op.known(2)
     if sizes is None:
@@ -37,7 +37,7 @@ class _Taken(NamedTuple):
     is_dropped: bool
 
 
-def _strided_shape(op: OpShapes) -> Shape:
+def _strided_shape(op: OpShapes) -> Sizes:
     shape, strides = op.shapes[0], op.known(3)
     if shape is None or strides is None:
         return None
@@ -73,37 +73,37 @@ def _taken_axes(op: OpShapes, rank: int, count: int) -> Iterator[_Taken]:
 
 def _steps(op: OpShapes, place: int, size: int | None, stride: int) -> int | None:
     """How many elements a slice takes of an axis."""
-    ends = list[int | None]()
-    for slot, key in ((1, "begin_mask"), (2, "end_mask")):
-        if (op.attr(key) or 0) >> place & 1:
-            ends.append(None)
-            continue
-        numbers = op.known(slot)
-        if numbers is None:
-            return None
-        ends.append(numbers[place])
+    masked = [bool((op.attr(key) or 0) >> place & 1) for key in ("begin_mask", "end_mask")]
+    known = [op.known(slot) for slot in (1, 2)]
+    if None in known and not all(masked):
+        return None
+    ends = [
+        None if is_open or numbers is None else numbers[place]
+        for is_open, numbers in zip(masked, known, strict=True)
+    ]
     return None if size is None else len(range(*slice(ends[0], ends[1], stride).indices(size)))
 
 
-def _gathered_shape(op: OpShapes) -> Shape:
+def _gathered_shape(op: OpShapes) -> Sizes:
     return _picked_shape(op, 0, 0)
 
 
-def _gathered_along_shape(op: OpShapes) -> Shape:
+def _gathered_along_shape(op: OpShapes) -> Sizes:
     return _picked_shape(op, op.number(2), op.attr("batch_dims") or 0)
 
 
-def _picked_shape(op: OpShapes, number: int | None, batch: int) -> Shape:
+def _picked_shape(op: OpShapes, number: int | None, batch: int) -> Sizes:
     shape, picks = op.shapes[0], op.shapes[1]
     if shape is None or picks is None:
         return None
-    axis, batch = axis_of(number, len(shape)), batch % (len(picks) + 1) if batch < 0 else batch
+    axis = axis_of(number, len(shape))
     if axis is None:
         return unknown_of_rank(len(shape) + len(picks) - 1 - batch)
-    return (*shape[:axis], *picks[batch:], *shape[axis + 1 :])
+    first = batch + len(picks) if batch < 0 else batch
+    return (*shape[:axis], *picks[first:], *shape[axis + 1 :])
 
 
-def _gathered_points_shape(op: OpShapes) -> Shape:
+def _gathered_points_shape(op: OpShapes) -> Sizes:
     shape, picks = op.shapes[0], op.shapes[1]
     if shape is None or not picks or picks[-1] is None:
         return None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from graphpatch.differentiation.op_shapes import OpShapes, Shape, merged_shape
+from graphpatch.differentiation.op_shapes import OpShapes, Sizes, merged_shape
 
 
-def kept_from_input(op: OpShapes) -> Shape:
+def kept_from_input(op: OpShapes) -> Sizes:
     """That of input 0."""
     return op.shapes[0]
 
 
-def _convolved_shape(op: OpShapes) -> Shape:
+def _convolved_shape(op: OpShapes) -> Sizes:
     """Windows over input 0, with as many channels as the last axis of the filter."""
     image, kernel = op.shapes[0], op.shapes[1]
     if image is None or kernel is None or len(image) != len(kernel):
@@ -18,7 +18,7 @@ def _convolved_shape(op: OpShapes) -> Shape:
     return _windows_shape(op, image, kernel[:-2], kernel[-1])
 
 
-def _depthwise_shape(op: OpShapes) -> Shape:
+def _depthwise_shape(op: OpShapes) -> Sizes:
     """Windows over input 0, with each of its channels as often as the filter says."""
     image, kernel = op.shapes[0], op.shapes[1]
     if image is None or kernel is None or len(image) != len(kernel):
@@ -28,14 +28,15 @@ def _depthwise_shape(op: OpShapes) -> Shape:
     return _windows_shape(op, image, kernel[:-2], channels)
 
 
-def _pooled_shape(op: OpShapes) -> Shape:
+def _pooled_shape(op: OpShapes) -> Sizes:
     """Windows of the size that an attr names."""
     image, sizes = op.shapes[0], op.attr("ksize")
     if image is None or not isinstance(sizes, list) or len(sizes) != len(image):
         return None
     channel = _channel(op, len(image))
     window = tuple(size for axis, size in enumerate(sizes) if axis not in (0, channel))
-    return _windows_shape(op, image, window, image[channel])
+    channels = image[channel]
+    return _windows_shape(op, image, window, channels and channels // sizes[channel])
 
 
 def _windows_shape(
@@ -43,7 +44,7 @@ def _windows_shape(
     image: tuple[int | None, ...],
     window: tuple[int | None, ...],
     channels: int | None,
-) -> Shape:
+) -> Sizes:
     """The shape of an image after windows of this size, in the op's strides and padding."""
     channel, rank = _channel(op, len(image)), len(image)
     strides, dilations = op.attr("strides"), op.attr("dilations") or [1] * rank
@@ -70,13 +71,13 @@ def _channel(op: OpShapes, rank: int) -> int:
     return 1 if isinstance(layout, str) and layout.startswith("NC") else rank - 1
 
 
-def _channels_shape(op: OpShapes) -> Shape:
+def _channels_shape(op: OpShapes) -> Sizes:
     """One number for each channel of input 0."""
     image = op.shapes[0]
     return None if image is None else (image[_channel(op, len(image))],)
 
 
-def _normalized_shape(op: OpShapes) -> Shape:
+def _normalized_shape(op: OpShapes) -> Sizes:
     """The image, and lists of its channels, of which scale and offset tell too how many."""
     channels, image = merged_shape([_channels_shape(op), *op.shapes[1:3]]), op.shapes[0]
     if op.output:
@@ -87,14 +88,14 @@ def _normalized_shape(op: OpShapes) -> Shape:
     return (*image[:axis], *channels, *image[axis + 1 :])
 
 
-def _normalized_back_shape(op: OpShapes) -> Shape:
+def _normalized_back_shape(op: OpShapes) -> Sizes:
     """The gradients of the image, of scale and offset, and two empty lists."""
     if op.output:
         return _channels_shape(op) if op.output < FIRST_EMPTY else (0,)
     return merged_shape(op.shapes[:2])
 
 
-def _of_image_shape(op: OpShapes) -> Shape:
+def _of_image_shape(op: OpShapes) -> Sizes:
     """The gradient of an image, whose shape numbers spell; it has as many rows as dy."""
     sizes, kernel, dy = op.spelled(0), op.shapes[1], op.shapes[2]
     batch = None if dy is None else dy[0]
@@ -105,11 +106,11 @@ def _of_image_shape(op: OpShapes) -> Shape:
     return (batch, *sizes[1:])
 
 
-def _spelled_shape(op: OpShapes) -> Shape:
+def _spelled_shape(op: OpShapes) -> Sizes:
     return op.spelled(0)
 
 
-def _of_filter_shape(op: OpShapes) -> Shape:
+def _of_filter_shape(op: OpShapes) -> Sizes:
     return op.spelled(1)
 
 

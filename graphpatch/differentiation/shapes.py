@@ -21,18 +21,22 @@ from graphpatch.differentiation.op_shapes import (
     LARGEST_RANK,
     Numbers,
     OpShapes,
-    Shape,
+    Sizes,
     broadcast,
     known_size,
     merged_shape,
 )
 from graphpatch.differentiation.shape_rules import BY_OUTPUT, BY_SLOT, RULES, SCALARS
 from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.errors import ModelError
 from graphpatch.graph.body import Node
 from graphpatch.graph.op_types import (
+    CASES,
     GIVES_ON,
+    IFS,
     OLD_VARIABLE,
     OPTIONAL_PLACEHOLDER,
+    PIPELINES,
     PLACEHOLDER,
     PLACEHOLDERS,
     REF_VARIABLES,
@@ -42,6 +46,7 @@ from graphpatch.graph.op_types import (
 HOLDERS = PLACEHOLDERS | {OPTIONAL_PLACEHOLDER, *REF_VARIABLES}
 # Whose inputs tell the shapes of all outputs, not of the first alone.
 TELLING = ENTERS | ALL_SWITCHES | BY_OUTPUT | BY_SLOT
+LISTED = PIPELINES | IFS | CASES  # that have the shapes of their outputs in an attr
 SCALAR_IS_UNKNOWN = 21  # up to this version of GraphDefs a placeholder without sizes has any shape
 KEPT_OUTPUTS = 16  # outputs from which on their shapes are kept
 
@@ -50,16 +55,23 @@ class Shapes(msgspec.Struct, eq=False):
     """The shapes of the tensors of a body, as far as TensorFlow infers them; each inferred once."""
 
     wiring: Wiring
-    _found: dict[Tensor, Shape] = msgspec.field(default_factory=dict)
+    _found: dict[Tensor, Sizes] = msgspec.field(default_factory=dict)
     _numbers: dict[Tensor, Numbers | None] = msgspec.field(default_factory=dict)
-    _many: dict[int, AttrValue] = msgspec.field(default_factory=dict)
+    _many: dict[tuple[int, str], AttrValue] = msgspec.field(default_factory=dict)
 
     def is_known(self, tensor: Tensor) -> bool:
         """Whether every size of a tensor is known."""
         found = self.of(tensor)
         return found is not None and None not in found
 
-    def of(self, tensor: Tensor) -> Shape:
+    def if_known(self, tensor: Tensor) -> Sizes:
+        """The sizes of a tensor; None also where a broken graph has not what it reads."""
+        try:
+            return self.of(tensor)
+        except (ModelError, LookupError):
+            return None
+
+    def of(self, tensor: Tensor) -> Sizes:
         """The sizes of a tensor, None for one that is not known; None where the rank is not."""
         todo, begun = [tensor], set[Tensor]()
         while todo:
@@ -80,7 +92,9 @@ class Shapes(msgspec.Struct, eq=False):
     def _read(self, tensor: Tensor) -> Iterator[Tensor]:
         """The tensors whose shapes tell that of this one."""
         node = self.wiring.node(tensor[0])
-        if node is None or (tensor[1] and node.op not in TELLING and not _calls_function(node)):
+        if node is None or node.op in LISTED:
+            return
+        if tensor[1] and node.op not in TELLING and not _calls_function(node):
             return
         noted = self._noted(node, tensor[1])
         if tensor in self._found or not (noted is None or None in noted or gives_numbers(node)):
@@ -91,10 +105,12 @@ class Shapes(msgspec.Struct, eq=False):
                 yield read
 
     def _inputs(self, node: Node, tensor: Tensor) -> list[Tensor]:
+        if node.op in LISTED:
+            return []
         inputs = self.wiring.inputs(tensor[0])
         return inputs[tensor[1] : tensor[1] + 1] if node.op in BY_SLOT else inputs
 
-    def _inferred(self, tensor: Tensor) -> Shape:
+    def _inferred(self, tensor: Tensor) -> Sizes:
         node = self.wiring.node(tensor[0])
         if node is None:
             return None
@@ -113,16 +129,20 @@ class Shapes(msgspec.Struct, eq=False):
             self._numbers[tensor] = _numbers_or_none(op, found)
         return found
 
-    def _noted(self, node: Node, output: int) -> Shape:
-        """What `_output_shapes` tells of an output; of many outputs it is read once."""
-        value = self._many.get(node.index) or node.attr("_output_shapes")
+    def _noted(self, node: Node, output: int) -> Sizes:
+        """What `_output_shapes` tells of an output."""
+        return self._listed(node, "_output_shapes", output)
+
+    def _listed(self, node: Node, key: str, output: int) -> Sizes:
+        """What an attr tells of an output; of many outputs it is read once."""
+        value = self._many.get((node.index, key)) or node.attr(key)
         if value is None or output >= len(value.list.shape):
             return None
         if len(value.list.shape) > KEPT_OUTPUTS:
-            self._many[node.index] = value
+            self._many[node.index, key] = value
         return _known_sizes(value.list.shape[output])
 
-    def _by_op(self, op: OpShapes) -> Shape:
+    def _by_op(self, op: OpShapes) -> Sizes:
         node, shapes = op.node, op.shapes
         if node.op in MERGES:
             return () if op.output else _merge_shape(shapes)
@@ -132,6 +152,8 @@ class Shapes(msgspec.Struct, eq=False):
             return shapes[0] if shapes else None  # in a broken graph there may be no input
         if node.op in HOLDERS:
             return _declared_shape(node)
+        if node.op in LISTED:
+            return self._listed(node, "output_shapes", op.output)
         if node.op == "ReadVariableOp":
             return self._of_variable(node)
         if (node.op, op.output) in SCALARS:
@@ -147,7 +169,7 @@ class Shapes(msgspec.Struct, eq=False):
         except (LookupError, ValueError, TypeError, ArithmeticError):  # a broken graph
             return None
 
-    def _of_variable(self, node: Node) -> Shape:
+    def _of_variable(self, node: Node) -> Sizes:
         """The shape that the handle of a variable tells, wherever it enters a loop or branch."""
         read = self.wiring.inputs(node.index)
         found = self.wiring.node(handle_origin(self.wiring, read[0])[0]) if read else None
@@ -177,14 +199,14 @@ def _argument_given_on(node: Node, output: int) -> int | None:
     return arguments.index(text) if given is None and text in arguments else None
 
 
-def _numbers_or_none(op: OpShapes, shape: Shape) -> Numbers | None:
+def _numbers_or_none(op: OpShapes, shape: Sizes) -> Numbers | None:
     try:
         return numbers_of(op, shape)
     except (LookupError, ValueError, TypeError, ArithmeticError):  # a broken graph
         return None
 
 
-def _declared_shape(node: Node) -> Shape:
+def _declared_shape(node: Node) -> Sizes:
     """What an attr says; where TensorFlow once spelled any shape as that of a number, nothing."""
     value = node.attr("shape")
     sizes = None if value is None else _known_sizes(value.shape)
@@ -192,7 +214,7 @@ def _declared_shape(node: Node) -> Shape:
     return None if sizes == () and (is_old or node.op == OLD_VARIABLE) else sizes
 
 
-def _kept_shape(op: OpShapes) -> Shape:
+def _kept_shape(op: OpShapes) -> Sizes:
     """The shape of output 0 of an op that keeps that of an input, or broadcasts its inputs."""
     known = op.node.opdef
     if known is None or not known.keeps_shape:
@@ -202,7 +224,7 @@ def _kept_shape(op: OpShapes) -> Shape:
     return merged_shape([op.shapes[slot] for slot in known.keeps_shape if slot < len(op.shapes)])
 
 
-def _merge_shape(shapes: Sequence[Shape]) -> Shape:
+def _merge_shape(shapes: Sequence[Sizes]) -> Sizes:
     """What a Merge gives: of what comes round a loop nothing is known when it is imported."""
     if not shapes or any(one is None or len(one) != len(shapes[0] or ()) for one in shapes):
         return None
@@ -210,7 +232,7 @@ def _merge_shape(shapes: Sequence[Shape]) -> Shape:
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in columns)
 
 
-def _known_sizes(shape: TensorShapeProto) -> Shape:
-    if shape.unknown_rank:
+def _known_sizes(shape: TensorShapeProto) -> Sizes:
+    if shape.unknown_rank or len(shape.dim) > LARGEST_RANK:
         return None
     return tuple(known_size(dim.size) for dim in shape.dim)

@@ -27,6 +27,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     body: Body
 
     def __post_init__(self) -> None:
+        self.handle_origins: dict[Tensor, Tensor] = {}  # as `handles` finds them
         self._inputs: dict[int, list[Tensor]] = {}
         self._outputs: dict[int, list[FlatArg]] = {}
         self._readers: dict[int, list[tuple[int, int, int]]] = {}

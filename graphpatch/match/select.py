@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from graphpatch.differentiation.op_shapes import Sizes
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import name_to_match
@@ -37,7 +38,7 @@ class MatchedOps(msgspec.Struct, frozen=True):
     nodes: list[Node] = msgspec.field(default_factory=list)
     kept: list[KeptMatch] = msgspec.field(default_factory=list)
     dropped: list[DroppedMatch] = msgspec.field(default_factory=list)
-    undecided: list[str] = msgspec.field(default_factory=list)
+    undecided: list[tuple[Node, Sizes]] = msgspec.field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -92,7 +93,9 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
     return found
 
 
-def _of_unknown_shape(body: Body, match: Match, wanted: Mapping[str, Condition]) -> Iterator[str]:
+def _of_unknown_shape(
+    body: Body, match: Match, wanted: Mapping[str, Condition]
+) -> Iterator[tuple[Node, Sizes]]:
     """The ops that are meant but for their shape, which may be the one that is asked for."""
     others = {key: one for key, one in wanted.items() if key not in ("shape", "nth")}
     indices = candidates(body, replace(match, shape=None, nth=None), others).indices()

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from graphpatch.differentiation.op_shapes import Sizes, sizes_in_words
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
-from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import bounds
 from graphpatch.match.bounds import Compared
@@ -36,9 +36,6 @@ class Shape(
     sizes: Annotated[tuple[Size, ...] | None, described("The sizes; -1 is any.", [-1, 8])] = None
 
 
-Sizes = Sequence[int | None] | None
-
-
 def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
     """Output 0 has such a shape. What is not known to have it does not match."""
     asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
@@ -51,11 +48,8 @@ def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
 
 
 def shape_of(shapes: Shapes, node: Node) -> Sizes:
-    """The sizes of output 0, None for those that are not known; None where the rank is not."""
-    try:
-        return shapes.of((node.index, 0)) if node.outputs else None
-    except (ModelError, LookupError):  # a broken graph: an input that names nothing, or is missing
-        return None
+    """The sizes of output 0, as far as they are known."""
+    return shapes.if_known((node.index, 0)) if node.outputs else None
 
 
 def shape_holds(found: Sizes, wanted: Shape, unknown: bool = False) -> bool:
@@ -74,26 +68,21 @@ def shape_holds(found: Sizes, wanted: Shape, unknown: bool = False) -> bool:
     return _size_is(math.prod(known), wanted.elements)
 
 
-def undecided(body: Body, nodes: Iterable[Node], wanted: Shape | tuple[Any, ...]) -> Iterator[str]:
+def undecided(
+    body: Body, nodes: Iterable[Node], wanted: Shape | tuple[Any, ...]
+) -> Iterator[tuple[Node, Sizes]]:
     """Those of these ops that may have such a shape or not, each with what is known of it."""
     asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
     shapes = Shapes(Wiring(body))
     for node in nodes:
         found = shape_of(shapes, node)
         if shape_holds(found, asked, unknown=True) and not shape_holds(found, asked):
-            yield f"{node} has shape {sizes_in_words(found)}"
+            yield node, found
 
 
 def shape_in_words(node: Node, wanted: object) -> str:
     """The shape of an op's output 0, in words."""
     return f"shape is {sizes_in_words(shape_of(Shapes(Wiring(node.body)), node))}"
-
-
-def sizes_in_words(found: Sizes) -> str:
-    """A shape as text; ? for a size that is not known."""
-    if found is None:
-        return "not known"
-    return f"[{', '.join('?' if size is None else str(size) for size in found)}]"
 
 
 def _sizes_fit(found: Sequence[int | None], wanted: Sequence[Any], unknown: bool) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from graphpatch.analysis.doctor.finding import Finding
-from graphpatch.differentiation.op_shapes import Shape
+from graphpatch.differentiation.op_shapes import Sizes, merged_shape
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
@@ -17,7 +17,7 @@ from graphpatch.names import op_of
 from graphpatch.page.folds import folds, lane_columns
 from graphpatch.page.line_order import in_reading_order
 from graphpatch.page.sides import BodySide, OpLine, head, mark_changed
-from graphpatch.page.tables import Tables, merged, tensor_text
+from graphpatch.page.tables import Tables, tensor_text
 from graphpatch.shown import one_line
 
 MOST_SHAPES = 10_000  # lines of a body whose shapes are inferred
@@ -163,10 +163,10 @@ def _tensor_text(found: BodyLines, shapes: Mapping[BodySide, Shapes | None], one
     heads = [one] if len(found.sides) == 1 else list(found.heads_of(one.line.key))
     dtypes = (one.side.flowing.wiring.dtype((one.place, 0)) for one in heads)
     known = (_line_shape(shapes[one.side], one.place) for one in heads)
-    return tensor_text(next(filter(None, dtypes), ""), reduce(merged, known))
+    return tensor_text(next(filter(None, dtypes), ""), merged_shape(list(known)))
 
 
-def _line_shape(shapes: Shapes | None, place: int) -> Shape:
+def _line_shape(shapes: Shapes | None, place: int) -> Sizes:
     return shapes.of((place, 0)) if place >= 0 and shapes is not None else None
 
 

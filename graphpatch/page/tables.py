@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.doctor.finding import Finding
-from graphpatch.differentiation.op_shapes import Shape
+from graphpatch.differentiation.op_shapes import Sizes, sizes_in_words
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
@@ -107,15 +107,8 @@ def _safe_texts(value: Any) -> Any:
     return value
 
 
-def merged(one: Shape, other: Shape) -> Shape:
-    """The sizes that either of two shapes of a tensor knows."""
-    if one is None or other is None or len(one) != len(other):
-        return other if one is None else one
-    return tuple(b if a is None else a for a, b in zip(one, other, strict=True))
-
-
-def tensor_text(dtype: str, shape: Shape) -> str:
+def tensor_text(dtype: str, shape: Sizes) -> str:
     """The dtype and shape of what an op gives first: `float32 [?, 8, 8, 1]`, as far as known."""
     if shape is None:
         return dtype
-    return f"{dtype} [{', '.join('?' if size is None else str(size) for size in shape)}]"
+    return f"{dtype} {sizes_in_words(shape)}"

@@ -11,10 +11,10 @@ from functools import cache
 
 from graphpatch import opdefs
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.op_shapes import Shape
+from graphpatch.differentiation.op_shapes import sizes_in_words
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.errors import ModelError, PatchError
+from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.model_body import as_model
@@ -115,15 +115,15 @@ def _refuse_shape(
         return
     if may_sum and comes_from_constant(shapes.wiring.node(tensors[goal][0])):
         return
-    wanted = _known_shape(shapes, tensors[goal])
+    wanted = shapes.if_known(tensors[goal])
     for name in names:
-        found = _known_shape(shapes, tensors[name]) if name in tensors else None
+        found = shapes.if_known(tensors[name]) if name in tensors else None
         if found is None or wanted is None or _fits(found, wanted, may_sum):
             continue
         done = "summed down or repeated" if may_sum else "repeated"
         raise PatchError(
-            f"{what}: the formula has the shape of {name}, {_in_words(found)}, and cannot be "
-            f"{done} to that of {goal}, {_in_words(wanted)}{'; ' + REMEDY if may_sum else ''}"
+            f"{what}: the formula has the shape of {name}, {sizes_in_words(found)}, and cannot be "
+            f"{done} to that of {goal}, {sizes_in_words(wanted)}{'; ' + REMEDY if may_sum else ''}"
         )
 
 
@@ -139,14 +139,3 @@ def _fits(found: Sequence[int | None], wanted: Sequence[int | None], may_sum: bo
 
 def _apart(one: int | None, two: int | None) -> bool:
     return one is not None and two is not None and one != two and 1 not in (one, two)
-
-
-def _known_shape(shapes: Shapes, tensor: Tensor) -> Shape:
-    try:
-        return shapes.of(tensor)
-    except (ModelError, LookupError):  # a broken graph: an input that names nothing, or is missing
-        return None
-
-
-def _in_words(shape: Sequence[int | None]) -> str:
-    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"

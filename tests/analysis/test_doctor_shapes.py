@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -107,3 +108,44 @@ def test_what_a_broken_graph_spells_is_not_known() -> None:
     shapes = Shapes(wiring)
     for one in ops:
         shapes.of(wiring.tensor(one.name))
+
+
+def test_shapes_of_wide_and_of_flat_graphs_take_no_longer_by_the_square() -> None:
+    """By what is read, counted: outputs of one If, handles behind a chain, sizes of a variable."""
+    rank = AttrValue(shape={"dim": [{"size": 1}] * 5000})
+    variable = node("v", "VarHandleOp", shape=rank, dtype="float32")
+    names = ["v", *(f"i{k}" for k in range(400))]
+    chain = [node(one, "Identity", before) for before, one in pairwise(names)]
+    reads = [node(f"r{k}", "ReadVariableOp", f"i{k}", dtype="float32") for k in range(400)]
+    wiring = Wiring(main(variable, *chain, *reads))
+    shapes = Shapes(wiring)
+    assert {shapes.of(wiring.tensor(one.name)) for one in reads} == {None}
+    assert len(wiring.handle_origins) == 401
+    branch = node("if", "If", "c", *["c"] * 300, Tout=["float32"] * 300)
+    branch.attr["output_shapes"].list.shape.extend([TensorShapeProto(dim=[{"size": 7}])] * 300)
+    wiring = Wiring(main(const("c"), branch))
+    shapes = Shapes(wiring)
+    assert [shapes.of((1, output)) for output in range(300)] == [(7,)] * 300
+    assert len(shapes._found) == 300  # none of what it reads
+
+
+@pytest.mark.parametrize("sizes", [[1 << 30], [-(1 << 15), -(1 << 15)]])
+def test_a_shape_that_a_file_tells_does_not_make_long_lists(sizes: list[int]) -> None:
+    told = TensorShapeProto(dim=[{"size": 3}] * len(sizes))
+    dims = TensorProto(
+        dtype="DT_INT32", int_val=sizes, tensor_shape={"dim": [{"size": len(sizes)}]}
+    )
+    number = TensorProto(dtype="DT_INT32", int_val=[1], tensor_shape=TensorShapeProto())
+    end = TensorProto(dtype="DT_INT32", int_val=[1 << 30], tensor_shape=TensorShapeProto())
+    nodes = [
+        node(name, "Const", dtype="int32", value=AttrValue(tensor=value))
+        for name, value in (("dims", dims), ("one", number), ("end", end))
+    ]
+    nodes += [node("fill", "Fill", "dims", "one"), node("range", "Range", "one", "end", "one")]
+    for one in nodes[-2:]:
+        one.attr["_output_shapes"].list.shape.append(told)
+    wiring = Wiring(main(*nodes))
+    shapes = Shapes(wiring)
+    for name in ("fill", "range"):
+        shapes.of(wiring.tensor(name))
+        assert shapes._numbers[wiring.tensor(name)] is None

@@ -59,6 +59,9 @@ def shape_of(x: Any) -> Any:
 
 
 # fmt: off
+# What TensorFlow knows and graphpatch does not.
+UNDER_KNOWN = {"casts and sums that wrap or round"}
+
 CASES: dict[str, Case] = {
     "reshape": lambda: [tf.reshape(holder(2, 3), [-1]), tf.reshape(holder(None, 3), [-1, 3]),
                         tf.reshape(anything(), [-1, 4]), tf.reshape(holder(4, 6), [2, -1, 3]),
@@ -117,6 +120,21 @@ CASES: dict[str, Case] = {
                        tf.gather(holder(9, 4), holder(3, dtype=tf.int32),
                                  axis=tf1.placeholder(tf.int32, [])),
                        raw.Gather(params=holder(9, 4), indices=holder(2, dtype=tf.int32))],
+    "gather, batch counted from the end": lambda: [
+        raw.GatherV2(params=holder(2, 5, 4), indices=holder(2, 3, dtype=tf.int32), axis=axis,
+                     batch_dims=-1)
+        for axis in (1, tf1.placeholder(tf.int32, []))],
+    "slices whose ends are computed": lambda: [
+        cut for i in [tf1.placeholder(tf.int32, [])]
+        for cut in (holder(8, 9)[:5, i:], holder(8, 9)[2:, :i], holder(8, 9)[:, ::2, None],
+                    holder(8, 9)[i], holder(8, 9)[..., :i])],
+    "casts and sums that wrap or round": lambda: [
+        tf.zeros(tf.reshape(size, [1])) for size in (
+            tf.cast(tf.cast(tf.constant(300), tf.uint8), tf.int32),
+            tf.cast(tf.constant(200, tf.uint8) + tf.constant(100, tf.uint8), tf.int32),
+            tf.cast(tf.cast(tf.constant(16777217), tf.float32), tf.int32) - 16777000)],
+    "sizes of nothing": lambda: [holder(0, 3) + holder(None, 1), holder(0, 3) + holder(1, 3),
+                                 holder(0) * holder(None)],
     "gather_nd": lambda: [tf.gather_nd(holder(4, 5, 6), holder(None, 2, dtype=tf.int32)),
                           tf.gather_nd(holder(4, 5, 6), holder(7, None, dtype=tf.int32))],
     "one_hot": lambda: [tf.one_hot(holder(None, dtype=tf.int32), 5),
@@ -183,6 +201,8 @@ CASES: dict[str, Case] = {
         tf.nn.bias_add(holder(None, 3), holder(3))],
     "pooling": lambda: [tf.nn.max_pool2d(holder(None, 9, 9, 3), 2, 2, "VALID"),
                         tf.nn.avg_pool2d(holder(2, None, 9, 3), 3, 2, "SAME")],
+    "pooling of channels": lambda: raw.MaxPool(
+        input=holder(1, 8, 8, 4), ksize=[1, 1, 1, 2], strides=[1, 1, 1, 2], padding="VALID"),
     "batch norm": lambda: [tf1.nn.fused_batch_norm(holder(None, 4, 4, 3), holder(3), holder(3)),
                            tf1.nn.fused_batch_norm(holder(2, 4, 4, None), holder(3), holder(3)),
                            tf1.nn.fused_batch_norm(holder(2, 3, 4, 4), holder(3), holder(3),
@@ -224,9 +244,12 @@ def differing(message: Any) -> dict[str, Any]:
 def test_a_shape_is_the_one_that_tensorflow_infers(case: str) -> None:
     tf1.disable_control_flow_v2()
     try:
-        assert differing(graph_of(CASES[case])) == {}
+        found = differing(graph_of(CASES[case]))
     finally:
         tf1.enable_control_flow_v2()
+    if case in UNDER_KNOWN:
+        found = {name: pair for name, pair in found.items() if contradicts(*pair)}
+    assert found == {}
 
 
 @pytest.mark.parametrize("case", sorted(CASES.keys() - {"quantized"}))
