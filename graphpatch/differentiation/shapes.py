@@ -29,7 +29,7 @@ from graphpatch.differentiation.op_shapes import (
 from graphpatch.differentiation.shape_rules import BY_OUTPUT, BY_SLOT, RULES, SCALARS
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.op_types import (
     CASES,
     GIVES_ON,
@@ -57,6 +57,7 @@ class Shapes(msgspec.Struct, eq=False):
     wiring: Wiring
     _found: dict[Tensor, Sizes] = msgspec.field(default_factory=dict)
     _numbers: dict[Tensor, Numbers | None] = msgspec.field(default_factory=dict)
+    _given: dict[str, list[int | None]] = msgspec.field(default_factory=dict)
     _many: dict[tuple[int, str], AttrValue] = msgspec.field(default_factory=dict)
 
     def is_known(self, tensor: Tensor) -> bool:
@@ -107,8 +108,19 @@ class Shapes(msgspec.Struct, eq=False):
     def _inputs(self, node: Node, tensor: Tensor) -> list[Tensor]:
         if node.op in LISTED:
             return []
-        inputs = self.wiring.inputs(tensor[0])
-        return inputs[tensor[1] : tensor[1] + 1] if node.op in BY_SLOT else inputs
+        inputs, slot = self.wiring.inputs(tensor[0]), tensor[1]
+        if _calls_function(node):
+            place = self._argument_given_on(node, slot)
+            return [] if place is None else inputs[place : place + 1]
+        return inputs[slot : slot + 1] if node.op in BY_SLOT else inputs
+
+    def _argument_given_on(self, node: Node, output: int) -> int | None:
+        """Of a call of a function that gives an argument on as this output: which one."""
+        if node.op not in self._given:
+            body = node.body.library.function(node.op)
+            self._given[node.op] = [] if body is None else _arguments_given_on(body)
+        found = self._given[node.op]
+        return found[output] if output < len(found) else None
 
     def _inferred(self, tensor: Tensor) -> Sizes:
         node = self.wiring.node(tensor[0])
@@ -158,9 +170,8 @@ class Shapes(msgspec.Struct, eq=False):
             return self._of_variable(node)
         if (node.op, op.output) in SCALARS:
             return ()
-        place = _argument_given_on(node, op.output)
-        if place is not None:
-            return shapes[place] if place < len(shapes) else None
+        if _calls_function(node):
+            return shapes[0] if shapes else None
         if op.output and node.op not in TELLING:
             return None
         rule = RULES.get(node.op)
@@ -183,20 +194,25 @@ def _calls_function(node: Node) -> bool:
     return node.op in node.body.library.signatures
 
 
-def _argument_given_on(node: Node, output: int) -> int | None:
-    """Of a call of a function that gives an argument on as this output: which one."""
-    body = node.body.library.function(node.op) if _calls_function(node) else None
-    if body is None or body.signature is None:
-        return None
-    outputs = body.signature.output_arg
-    text = body.ret.get(outputs[output].name, "") if output < len(outputs) else ""
-    given, arguments = body.producer(text), list(body.arguments)
-    for _ in body:
+def _arguments_given_on(body: Body) -> list[int | None]:
+    """Of each output of a function: which argument it gives on as it is, None where it does not."""
+    outputs = body.signature.output_arg if body.signature is not None else ()
+    known: dict[str, int | None] = {name: n for n, name in enumerate(body.arguments)}
+    return [_argument_for(body, body.ret.get(one.name, ""), known) for one in outputs]
+
+
+def _argument_for(body: Body, text: str, known: dict[str, int | None]) -> int | None:
+    """Which argument a tensor is; `known` has those that were looked for before."""
+    passed = list[str]()
+    while text not in known:
+        known[text] = None  # for a tensor that is given on to itself
+        passed.append(text)
+        given = body.producer(text)
         if given is None or given.op not in GIVES_ON or not given.data_inputs:
             break
         text = given.data_inputs[0]
-        given = body.producer(text)
-    return arguments.index(text) if given is None and text in arguments else None
+    known.update(dict.fromkeys(passed, known[text]))
+    return known[text]
 
 
 def _numbers_or_none(op: OpShapes, shape: Sizes) -> Numbers | None:

@@ -12,6 +12,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
+from graphpatch.graph.body import Node
 from tests import graphs
 from tests.graphs import const, function, graphdef, main, node
 
@@ -127,6 +128,14 @@ def test_shapes_of_wide_and_of_flat_graphs_take_no_longer_by_the_square() -> Non
     shapes = Shapes(wiring)
     assert [shapes.of((1, output)) for output in range(300)] == [(7,)] * 300
     assert len(shapes._found) == 300  # none of what it reads
+    arguments = [f"a{n}" for n in range(300)]
+    given = function("f", arguments, [], {f"o{n}": f"a{n}" for n in range(300)})
+    call = node("call", "f", *["c"] * 300)
+    graph = graphs.opened(graphdef(const("c"), call, functions=[given]))
+    wiring = Wiring(graph.main)
+    shapes = Shapes(wiring)
+    assert [shapes._inputs(Node(wiring.body, 1), (1, n)) for n in range(300)] == [[(0, 0)]] * 300
+    assert [shapes.of((1, n)) for n in range(300)] == [(1,)] * 300
 
 
 @pytest.mark.parametrize("sizes", [[1 << 30], [-(1 << 15), -(1 << 15)]])
