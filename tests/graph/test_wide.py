@@ -9,7 +9,7 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
-from graphpatch.differentiation.shape_windows import Shape
+from graphpatch.differentiation.op_shapes import Sizes
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
@@ -173,7 +173,7 @@ def test_the_shape_of_an_input_is_inferred_once(monkeypatch: pytest.MonkeyPatch)
     body = graphs.main(X, added(1000))
     asked, inferred = list[Tensor](), Shapes._inferred
 
-    def counted(shapes: Shapes, tensor: Tensor) -> Shape:
+    def counted(shapes: Shapes, tensor: Tensor) -> Sizes:
         asked.append(tensor)
         return inferred(shapes, tensor)
 
