@@ -181,13 +181,21 @@ def _fill_numbers(op: OpShapes) -> Integers | None:
     return (op.number(1),) * count if count <= MOST_NUMBERS else None
 
 
+def _reversed_numbers(op: OpShapes) -> Integers | None:
+    return tuple(reversed(op.known(0) or [])) if len(op.shapes[0] or ()) == 1 else None
+
+
 def _summed_axes_numbers(op: OpShapes) -> Integers | None:
-    """Of two shapes the axes along which one of them, by the output, was repeated."""
-    one, two = op.known(0) or [], op.known(1) or []
-    rank = max(len(one), len(two))
-    padded = [[1] * (rank - len(some)) + some for some in (one, two)]
-    mine, other = padded if not op.output else reversed(padded)
-    return tuple(axis for axis in range(rank) if mine[axis] == 1 and other[axis] != 1)
+    """Of two shapes the axes of size 1, or none, of the one that the output is for.
+
+    TensorFlow names those along which neither is repeated too, unless the shapes are the same.
+    """
+    pair = op.known(0) or [], op.known(1) or []
+    if pair[0] == pair[1]:
+        return ()
+    mine, rank = pair[op.output], max(map(len, pair))
+    sizes = [1] * (rank - len(mine)) + mine
+    return tuple(axis for axis, size in enumerate(sizes) if size == 1)
 
 
 def _stitched_numbers(op: OpShapes) -> Integers | None:
@@ -239,5 +247,5 @@ OF_CONSTANTS: dict[str, NumberRule] = {
     "Slice": _slice_numbers,
     "Range": _range_numbers,
     "Fill": _fill_numbers,
-    "ReverseV2": lambda op: tuple(reversed(op.known(0) or [])),
+    "ReverseV2": _reversed_numbers,
 }

@@ -48,6 +48,8 @@ HOLDERS = PLACEHOLDERS | {OPTIONAL_PLACEHOLDER, *REF_VARIABLES}
 TELLING = ENTERS | ALL_SWITCHES | BY_OUTPUT | BY_SLOT
 LISTED = PIPELINES | IFS | CASES  # that have the shapes of their outputs in an attr
 SCALAR_IS_UNKNOWN = 21  # up to this version of GraphDefs a placeholder without sizes has any shape
+# What a rule meets in a broken graph: inputs and attrs that are missing, or mean nothing.
+FAULTS_OF_GRAPHS = (LookupError, ValueError, TypeError, ArithmeticError)
 KEPT_OUTPUTS = 16  # outputs from which on their shapes are kept
 
 
@@ -93,9 +95,7 @@ class Shapes(msgspec.Struct, eq=False):
     def _read(self, tensor: Tensor) -> Iterator[Tensor]:
         """The tensors whose shapes tell that of this one."""
         node = self.wiring.node(tensor[0])
-        if node is None or node.op in LISTED:
-            return
-        if tensor[1] and node.op not in TELLING and not _calls_function(node):
+        if node is None or (tensor[1] and node.op not in TELLING and not _calls_function(node)):
             return
         noted = self._noted(node, tensor[1])
         if tensor in self._found or not (noted is None or None in noted or gives_numbers(node)):
@@ -177,7 +177,7 @@ class Shapes(msgspec.Struct, eq=False):
         rule = RULES.get(node.op)
         try:
             return rule(op) if rule is not None else _kept_shape(op)
-        except (LookupError, ValueError, TypeError, ArithmeticError):  # a broken graph
+        except FAULTS_OF_GRAPHS:
             return None
 
     def _of_variable(self, node: Node) -> Sizes:
@@ -218,7 +218,7 @@ def _argument_for(body: Body, text: str, known: dict[str, int | None]) -> int | 
 def _numbers_or_none(op: OpShapes, shape: Sizes) -> Numbers | None:
     try:
         return numbers_of(op, shape)
-    except (LookupError, ValueError, TypeError, ArithmeticError):  # a broken graph
+    except FAULTS_OF_GRAPHS:
         return None
 
 
