@@ -17,7 +17,7 @@ import pytest
 
 from graphpatch import Model, load
 from graphpatch.runtime.verify import process
-from tests import forked, graphs
+from tests import forked, graphs, inside
 from tests.order import longest_first
 from tests.pinned import PINNED
 
@@ -87,9 +87,10 @@ def _soon_started() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def run_cli() -> Callable[..., Ran]:
-    """Run the command in a process of its own: `run_cli("ops", path)`.
+    """Run a command: `run_cli("ops", path)`.
 
-    It is a fork of a process that has imported the command; `command=COMMAND` starts Python.
+    It runs in this process where `inside.can_run` says so; else in a fork of one that has imported
+    the command. `command=COMMAND` starts Python.
     """
 
     def run(
@@ -101,9 +102,13 @@ def run_cli() -> Callable[..., Ran]:
         timeout: float = 120,
     ) -> Ran:
         anew = any(name.startswith(READ_AT_THE_START) for name in env or {})
+        words = list(map(str, args))
+        if not command and not anew and inside.can_run(words, cwd):
+            code, raw, err = inside.run(words, stdin, cwd, env or {})
+            return Ran(code, raw, err.decode(errors="backslashreplace"))
         command = command or (COMMAND if anew else forked.running(args))
         done = subprocess.run(
-            [*command, *map(str, args)],
+            [*command, *words],
             input=stdin,
             capture_output=True,
             cwd=cwd,

@@ -27,6 +27,7 @@ def environments(source: str) -> Iterator[tuple[int, str]]:
             yield call.lineno, ast.unparse(given[0]) if given else "os.environ"
 
 
+@pytest.mark.slow
 def test_no_process_starts_without_the_pin() -> None:
     """An empty environment has none, and TensorFlow 2 turns oneDNN on by the processor then."""
     found = {

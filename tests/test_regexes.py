@@ -140,6 +140,7 @@ def overlaps(expression: str) -> bool:
     return has_overlap(parser.parse(expression))
 
 
+@pytest.mark.slow
 def test_no_repeat_stands_beside_one_of_the_same_letters() -> None:
     found = set(expressions()) - MADE_LATER
     assert {one for one in found if overlaps(one)} == ENDING
@@ -149,6 +150,7 @@ def test_no_repeat_stands_beside_one_of_the_same_letters() -> None:
         assert not overlaps(one), one
 
 
+@pytest.mark.slow
 def test_no_repeat_stands_in_a_repeat() -> None:
     every = set(expressions())
     found = every - MADE_LATER

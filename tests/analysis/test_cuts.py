@@ -183,6 +183,7 @@ def dags(draw: st.DrawFn) -> list[NodeDef]:
     return nodes
 
 
+@pytest.mark.slow
 @given(dags())
 @settings(max_examples=200, deadline=None)
 def test_the_smallest_cut_is_that_of_all_subsets(nodes: list[NodeDef]) -> None:

@@ -18,6 +18,8 @@ from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.body import Node
 from tests.graphs import function, graphdef, node
 
+pytestmark = pytest.mark.slow
+
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 
 

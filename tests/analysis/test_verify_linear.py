@@ -12,6 +12,8 @@ from graphpatch.analysis.soundness.path_clones import clone_faults
 from graphpatch.analysis.soundness.stored_gradients import stored_gradients
 from tests.graphs import graphdef, node
 
+pytestmark = pytest.mark.slow
+
 COUNT = 600
 BACKWARD_AS = {"match": {"op": "Relu"}, "patch": {"backward_as": {"input": 0}}}
 X = node("x", "Placeholder")

@@ -275,6 +275,7 @@ def sparse_model(path: Path, size: int) -> None:
     os.truncate(path, len(MODEL + node) + size)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_from_outside(folder: Path) -> None:
     sparse_model(folder / "sparse.pb", 1 << 29)
     (folder / "old.pb").write_bytes(b"the old file")

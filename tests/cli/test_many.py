@@ -186,6 +186,7 @@ from graphpatch.cli import main; main()
 """
 
 
+@pytest.mark.slow
 def test_no_space_left_halfway(run_cli: Run, folder: Path) -> None:
     first = FULL.format(room=len(LARGE) // 2, spent=folder / "spent")
     args = ("apply", "rules.json", "reg", "-o", "out", "-j", "2")

@@ -165,6 +165,7 @@ def test_what_is_refused(
     assert "pip install 'graphpatch[remote]'" in run(capsys, *beside)[2]
 
 
+@pytest.mark.slow
 def test_every_real_model(
     capsys: pytest.CaptureFixture[str], store: Any, tmp_path: Path, models_folder: Path
 ) -> None:

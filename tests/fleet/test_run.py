@@ -112,6 +112,7 @@ def test_an_interrupt_ends_the_workers(tmp_path: Path, pool: Pool) -> None:
     assert not any(worker.is_alive() for worker in pool.workers)
 
 
+@pytest.mark.slow
 def test_ten_workers_killed_at_random_moments(tmp_path: Path, pool: Pool) -> None:
     given = tasks(tmp_path, 200)
     chosen = random.Random(7)

@@ -26,6 +26,8 @@ from graphpatch.rules import rules_in
 from tests import graphs
 from tests.graphs import node
 
+pytestmark = pytest.mark.slow
+
 RELU = {"op": "Relu"}
 GUIDED = [{"match": RELU, "patch": {"override_gradient": "guided_relu"}}]
 STOP = [{"match": RELU, "patch": {"stop_gradient": True}}]

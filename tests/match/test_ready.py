@@ -55,6 +55,7 @@ def test_inputs_of_what_commutes_may_be_swapped(name: str) -> None:
     assert matched(net, [pattern]) == {pattern: [last]}
 
 
+@pytest.mark.slow
 def test_every_form_is_used() -> None:
     nets = []
     for build in FOUND.values():

@@ -284,6 +284,7 @@ def drawn_bodies(draw: st.DrawFn) -> tuple[dict[str, Any], list[list[int]]]:
     return body, reads
 
 
+@pytest.mark.slow
 def test_every_edge_has_its_lane_and_no_two_lanes_are_one(chrome: Any, digits: Path) -> None:
     opened = Opened(chrome, digits)
 

@@ -19,6 +19,8 @@ from tests import graphs
 from tests.page.browser import Opened, browser
 from tests.page.screenshot import Colour, Screenshot, colour, inks
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 DIGITS, GUIDED = ROOT / "scripts/models/digits.pb", ROOT / "scripts/models/guided.json"
 TALL, HEIGHT = 1300, 26  # pixels of the page, of a row

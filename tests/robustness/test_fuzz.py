@@ -34,6 +34,8 @@ from graphpatch import cli  # noqa: E402
 from graphpatch.cli import ops  # noqa: E402
 from graphpatch.page.view import page  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 CASE = case.Case({"m.pb": b"no model"}, [["ops", "m.pb"]], "m.pb")
 
 

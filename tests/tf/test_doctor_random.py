@@ -15,6 +15,8 @@ from tests.examples import ROOT
 from tests.models import catalogue
 from tests.models.doctor_oracle import Agreement, compare_pairs
 
+pytestmark = pytest.mark.slow
+
 tf = pytest.importorskip("tensorflow")
 
 

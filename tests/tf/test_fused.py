@@ -10,6 +10,8 @@ import pytest
 from tests.tf.batch import RUNTIMES, Batch, graph
 from tests.tf.places import PLACES
 
+pytestmark = pytest.mark.slow
+
 tf = pytest.importorskip("tensorflow")
 
 SWISH = {"pattern": "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"}

@@ -13,6 +13,8 @@ from graphpatch.graph.body import Body
 from tests.graphs import node
 from tests.match.pattern.searched import bindings, body
 
+pytestmark = pytest.mark.slow
+
 LINE = 20_000
 
 

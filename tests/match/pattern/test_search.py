@@ -45,6 +45,7 @@ def search_as_the_reference(examples: int, **how: Any) -> tuple[Counter[str], Co
     return asked, matched
 
 
+@pytest.mark.slow
 def test_the_same_matches_as_by_brute_force() -> None:
     asked, matched = search_as_the_reference(100, derandomize=True, database=None)
     assert sum(matched.values()) >= sum(asked.values()) / 4
