@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ from graphpatch.analysis.soundness.static import as_written
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
-from graphpatch.page.body_lines import BodyLines
-from graphpatch.page.gradient_ends import REAL, GradientEnds
+from graphpatch.page.ends import REAL, GradientEnds
+from graphpatch.page.lines import BodySide
 from graphpatch.page.pictures import Measured, pictures
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.process import ProcessDiedError, TensorFlowProcess
 from graphpatch.runtime.verify.start import needs_control_flow_v1
 from graphpatch.shown import one_line
+from graphpatch.table import and_more
 
+TINY = 1e-12  # of the largest gradient: what is smaller is rounding, and counts as zero
 MOST_LINES_RUN = 3000  # lines of a graph whose gradients are run
 NOT_RUN = "not run: TensorFlow calls a TF2 SavedModel as a whole, and tells nothing of its ops"
 
@@ -33,7 +36,7 @@ SizeAnswers = dict[str, Measured]
 
 def sizes(
     ends: Sequence[GradientEnds],
-    mains: Sequence[BodyLines],
+    mains: Sequence[BodySide],
     models: Sequence[Model],
     feed: Feed | None,
     allow_unsafe_ops: bool,
@@ -62,7 +65,7 @@ def sizes(
 def _sizes_in_graph(
     place: int,
     ends: GradientEnds,
-    main: BodyLines,
+    main: BodySide,
     models: Sequence[Model],
     files: Sequence[Path],
     feed: Mapping[str, Any],
@@ -87,11 +90,10 @@ def _nothing(why: str) -> dict[str, Any]:
     return {"note": why, "sizes": None, "sources": []}
 
 
-def _target(main: BodyLines, ends: GradientEnds) -> str | None:
+def _target(main: BodySide, ends: GradientEnds) -> str | None:
     """The first target that is a real number."""
-    wiring = main.sides[0].flowing.wiring
-    for name, tensor in zip(ends.targets, main.sides[0].flowing.targets, strict=False):
-        if wiring.dtype(tensor) in REAL:
+    for name, tensor in zip(ends.targets, main.targets, strict=False):
+        if main.wiring.dtype(tensor) in REAL:
             return name
     return None
 
@@ -102,7 +104,7 @@ def _run_of_model(
     files: Sequence[Path],
     place: int,
     ends: GradientEnds,
-    main: BodyLines,
+    main: BodySide,
     target: str,
     feed: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -124,6 +126,10 @@ def _run_of_model(
         asked = [(process, names, target, upstream, whole) for process in processes]
         answers = list(pool.map(lambda one: _ask_sizes(*one), asked))
     says = f"run: gradients of {words} of {one_line(target)}"
+    seeded = [name for name in whole if name not in feed]
+    if seeded:
+        names = ", ".join(map(one_line, seeded[:3])) + and_more(seeded, 3)
+        says += f"; {names} seeded, not real data: give --feed FILE.npz"
     raised = [one_line(says) for one in answers for _, _, says in one.values() if says]
     if raised:
         says += f"; {raised[0]}"
@@ -166,21 +172,29 @@ def upstream_gradient(value: Any) -> tuple[Any, str]:
     return upstream, "the largest element of each row"
 
 
-def _first_tensors(main: BodyLines) -> dict[str, int]:
+def _first_tensors(main: BodySide) -> dict[str, int]:
     """The tensors that lines give first, with their rows: those of which there are gradients."""
-    found = {}
-    for row, key in enumerate(main.order[:MOST_LINES_RUN]):
-        wiring = main.sides[0].flowing.wiring
-        index = wiring.body.by_name.get(key)
-        if index is not None and wiring.dtype((index, 0)) in REAL:
-            found[f"{key}:0"] = row
-    return found
+    rows = {}
+    for row, key in enumerate(islice(main.lines, MOST_LINES_RUN)):
+        index = main.body.by_name.get(key)
+        if index is not None and main.wiring.dtype((index, 0)) in REAL:
+            rows[f"{key}:0"] = row
+    return rows
 
 
 def _sizes_by_row(rows: Mapping[str, int], answers: Sequence[SizeAnswers]) -> dict[str, Any]:
+    """The size of each line's gradient on each side; tiny ones count as 0."""
     lines = {row: [_json_number(one[name][0]) for one in answers] for name, row in rows.items()}
-    known = [size for some in lines.values() for size in some if isinstance(size, float) and size]
-    return {"lines": lines, "least": min(known, default=1.0), "most": max(known, default=1.0)}
+    most = max(
+        (size for sizes in lines.values() for size in sizes if isinstance(size, float)), default=1.0
+    )
+    tiny = TINY * most
+    lines = {
+        row: [0.0 if isinstance(size, float) and size < tiny else size for size in sizes]
+        for row, sizes in lines.items()
+    }
+    known = [size for sizes in lines.values() for size in sizes if isinstance(size, float) and size]
+    return {"lines": lines, "least": min(known, default=1.0), "most": most or 1.0, "tiny": TINY}
 
 
 def _json_number(found: float | None) -> float | str | None:

@@ -26,23 +26,14 @@ from graphpatch.formats.output import write_file
 from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern
 from graphpatch.page.document import BuiltDocument, built_document
-from graphpatch.page.gradient_ends import refuse_unknown
+from graphpatch.page.ends import refuse_unknown
 from graphpatch.page.rule_marks import RuleMarks, of_matches, of_patched
 from graphpatch.shown import json_text
 
 if TYPE_CHECKING:
     from graphpatch.page.gradient_sizes import Feed
 
-SCRIPTS = (
-    "rows.js",
-    "places.js",
-    "lanes.js",
-    "plots.js",
-    "list.js",
-    "search.js",
-    "detail.js",
-    "main.js",
-)
+SCRIPTS = ("lines.js", "lanes.js", "plots.js", "list.js", "panel.js", "page.js")
 PLACE = re.compile(r"\{(\w+)\}")
 # What ends a script, or begins a comment in one, wherever it is in a text of the model.
 HTML_ESCAPES = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
@@ -54,8 +45,9 @@ def page(document: dict[str, Any], title: str) -> str:
     Its policy lets run the script of the page alone, whatever the names of a model are.
     """
     style, script = _page_file("page.css"), "\n".join(map(_page_file, SCRIPTS))
+    runs = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     parts = {
-        "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'",
+        "policy": f"default-src 'none'; {runs}; img-src blob:",
         "title": escape(title),
         "style": style,
         "document": as_script(document),

@@ -13,9 +13,9 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
+from graphpatch.page.curves import plot
 from graphpatch.page.events import TAG, write_events
 from graphpatch.page.pictures import pictures
-from graphpatch.page.plots import plot
 from graphpatch.page.view import as_script, page
 from tests import graphs
 
@@ -115,7 +115,7 @@ def test_where_a_tape_alone_ends_is_no_end_of_a_session(tmp_path: Path) -> None:
 def test_a_patched_model_stands_beside_its_original(both: dict[str, Any], tmp_path: Path) -> None:
     graphpatch.apply(GUIDED, DIGITS).save(tmp_path / "patched.pb")
     alone = graphpatch.view(tmp_path / "patched.pb", sources="image", targets="logits").document()
-    for key in ("names", "sides", "marks", "folds"):
+    for key in ("names", "sides", "marks"):
         assert alone["bodies"][0][key] == both["bodies"][0][key], key
 
 
@@ -149,7 +149,7 @@ def test_a_rule_that_cannot_be_applied_is_told() -> None:
 def test_a_pattern_is_marked() -> None:
     found = graphpatch.view(DIGITS, rules={"pattern": "FusedBatchNormV3 -> Relu|Relu6"}).document()
     body = found["bodies"][0]
-    assert [body["names"][row] for row in body["marks"]] == ["block2/relu", "block1/relu"]
+    assert {body["names"][row] for row in body["marks"]} == {"block2/relu", "block1/relu"}
     assert CHANGED not in body["sides"][0]["flow"]
 
 
@@ -289,6 +289,28 @@ def test_the_last_point_of_a_curve(name: str) -> None:
     assert found["axis"] == axis
     after = {one["dy"]: one["points"] for one in found["curves"] if one["side"] == "after"}
     assert {dy: points and points[-1][1] for dy, points in after.items()} == ends
+
+
+@pytest.mark.parametrize(("patch", "op", "ends"), [
+    (None, "Relu6", (-3, 8)),
+    ({"override_gradient": {"formula": "where(abs(x) < 10, dy, 0)"}}, "Sign", (-3, 12)),
+    ({"filter_gradient": {"clip": {"min": -0.1, "max": 0.1}}}, "MatMul", (-3, 3)),
+])  # fmt: skip
+def test_a_curve_goes_as_far_as_its_knees(patch: Any, op: str, ends: tuple[int, int]) -> None:
+    found = plot(patch, op)
+    assert found is not None
+    assert (found["low"], found["high"]) == ends
+    (points,) = [one["points"] for one in found["curves"]][-1:]
+    assert [points[0][0], points[-1][0]] == list(ends)
+
+
+def test_a_page_tells_the_inputs_and_outputs(both: dict[str, Any]) -> None:
+    (graph,) = both["graphs"]
+    assert [(end["name"], end["tensor"]) for end in graph["inputs"]] == [
+        ("image:0", "float32 [?, 8, 8, 1]"),
+        ("dropout_rate:0", "float32 []"),
+    ]
+    assert [end["name"] for end in graph["outputs"]] == ["logits:0"]
 
 
 def test_what_has_no_curve() -> None:

@@ -5,7 +5,7 @@ Where a row is and how far columns lie apart, the page tells; what is drawn ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,18 @@ LAYOUT = """
   });
   return {
     rows: [...document.querySelectorAll(".row")].map(element => {
-      const { kind, row } = view.shown.rows[Number(element.id.slice(3))];
+      const index = Number(element.id.slice(3)), shown = view.shown.rows[index];
+      const kind = shown.kind, row = view.bodies[0].names[shown.row];
       const { top } = element.getBoundingClientRect();
       const [lanes, bars] = [".lanes", "svg.bars"].map(name => boxes(element, name));
-      return { kind, row, top, lanes, bars };
+      return { kind, row, index, top, lanes, bars };
     }),
-    pitch: view.sides().map(side => view.list.pitch.get(side)),
+    pitch: view.sides().map(side => view.list.pitch.get(side).of),
+    at: Object.fromEntries(
+      view.bodies[0].names.map((name, row) => [name, view.shown.parts[0].at[row]])),
+    sides: view.shown.parts[0].sides.map(side => ({
+      knots: Object.fromEntries(side.knots), lanes: side.lanes.map(lane => [lane.to, lane.column]),
+    })),
     heats: boxes(document, "svg.heat"),
     histograms: boxes(document, "svg.histogram"),
     curves: boxes(document, "svg.curves"),
@@ -147,42 +153,40 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Seen]]
             seen.opened.close()
 
 
-def dense(columns: Sequence[int]) -> dict[int, int]:
-    """The place of each column that is used, from the left."""
-    return {one: place for place, one in enumerate(sorted({*columns} - {-1}))}
-
-
-def passing(side: Mapping[str, Any], row: int) -> dict[int, tuple[int, int]]:
-    """The lanes that pass a line or end at it: by column the most that flows there, and how tall.
+def passing(seen: Seen, number: int, index: int) -> dict[int, tuple[int, int]]:
+    """The lanes that pass a row or end at it: by column the most that flows there, and how tall.
 
     A lane that ends is seen as far as the knot.
     """
-    found: dict[int, tuple[int, int]] = {}
+    side, names, at = seen.body["sides"][number], seen.body["names"], seen.layout["at"]
+    columns = dict(seen.layout["sides"][number]["lanes"])
+    lanes: dict[int, tuple[int, int]] = {}
     for reader, edges in enumerate(side["edges"]):
         for producer, flow in zip(edges[::2], edges[1::2], strict=True):
-            if reader < row <= producer:
-                column, tall = side["columns"][producer], 5 if row == producer else HEIGHT
-                found[column] = max(flow, found.get(column, (0, 0))[0]), tall
-    return found
+            first, last = at[names[reader]], at[names[producer]]
+            if first < index <= last:
+                column, tall = columns[last], 5 if index == last else HEIGHT
+                lanes[column] = max(flow, lanes.get(column, (0, 0))[0]), tall
+    return lanes
 
 
 def wrong(seen: Seen) -> Iterator[str]:
     """The knots and lanes that have another colour than what flows there."""
     for number, side in enumerate(seen.body["sides"]):
-        places, pitch = dense(side["columns"]), seen.layout["pitch"][number]
-        for one in (one for one in seen.layout["rows"] if one["kind"] == "line"):
-            row, left = one["row"], one["lanes"][number]["left"] + 2
-            x = {column: left + (place + 0.5) * pitch for column, place in places.items()}
-            where = f"{seen.body['names'][row]}, side {number}"
+        pitch, laid = seen.layout["pitch"][number], seen.layout["sides"][number]
+        for shown in (row for row in seen.layout["rows"] if row["kind"] == "line"):
+            row, left = seen.body["names"].index(shown["row"]), shown["lanes"][number]["left"] + 2
+            where = f"{shown['row']}, side {number}"
 
             if side["flow"][row]:
-                found = seen.shot.at(x[side["columns"][row]], one["top"] + HEIGHT / 2)
+                x = left + (laid["knots"][str(shown["index"])] + 0.5) * pitch
+                pixel = seen.shot.at(x, shown["top"] + HEIGHT / 2)
                 want = KNOT[side["flow"][row]]
                 hue = seen.paper if want == "paper" else seen.inks[want]
-                if np.abs(found - hue).max() > 8:
-                    yield f"the knot of {where} is {found}, and not {want}"
-            for column, (flow, tall) in passing(side, row).items():
-                strip = seen.shot.box(x[column] - 0.5, one["top"], 1.6, tall)
+                if np.abs(pixel - hue).max() > 8:
+                    yield f"the knot of {where} is {pixel}, and not {want}"
+            for column, (flow, tall) in passing(seen, number, shown["index"]).items():
+                strip = seen.shot.box(left + (column + 0.5) * pitch - 0.5, shown["top"], 1.6, tall)
                 if seen.ink(strip)[:1] != [LANE[flow]]:
                     yield f"lane {column} at {where} is {seen.ink(strip)}, and not {LANE[flow]}"
 
@@ -202,7 +206,7 @@ def test_knots_and_lanes_have_the_colour_of_what_flows(
     seen = pages[name]
     seen.look(look)
     lines = [one["row"] for one in seen.layout["rows"] if one["kind"] == "line"]
-    assert lines == list(range(len(seen.body["names"])))
+    assert sorted(lines) == sorted(seen.body["names"])
     assert {flow for side in seen.body["sides"] for flow in side["flow"]} >= FLOWS[name]
     assert list(wrong(seen)) == []
 
@@ -212,7 +216,8 @@ def test_bars_are_as_long_as_sizes_say(pages: dict[str, Seen], look: str) -> Non
     seen = pages["run"]
     seen.look(look)
     sizes = seen.document["run"]["graphs"][0]["sizes"]["lines"]
-    drawn = {one["row"]: one["bars"][0] for one in seen.layout["rows"] if one["bars"]}
+    names = seen.body["names"]
+    drawn = {names.index(one["row"]): one["bars"][0] for one in seen.layout["rows"] if one["bars"]}
     assert drawn.keys() == sizes.keys()
     for row, box in drawn.items():
         for side, ink in enumerate(("full", "changed")):
@@ -258,7 +263,9 @@ def test_the_plot_of_a_rule_has_both_curves(pages: dict[str, Seen], look: str) -
     seen = pages["two"]
     row = seen.body["names"].index("block2/relu")
     plot = seen.document["tables"]["plots"][seen.body["plots"][row]]
-    seen.look(look, f"view.go(0, {row}); document.querySelector('.plot').scrollIntoView();")
+    ends = plot["low"], plot["high"]
+    go = f"view.go(0, view.bodies[0].rowOf[{row}])"
+    seen.look(look, f"{go}; document.querySelector('.plot').scrollIntoView();")
     seen.opened.page.evaluate("view.panel.close(); view.selected = -1; view.list.draw()")
     for box, dy in zip(seen.layout["curves"], (1, -1), strict=True):
         curves = [one for one in plot["curves"] if one["dy"] == dy]
@@ -266,7 +273,10 @@ def test_the_plot_of_a_rule_has_both_curves(pages: dict[str, Seen], look: str) -
         for curve in curves:
             ink = {"before": "full", "after": "changed"}[curve["side"]]
             seen_at = [
-                ink in seen.ink(seen.shot.box(*_corner(box, x, y / top), 3, 3))
+                ink
+                in seen.ink(
+                    seen.shot.box(*_corner(box, x, y / top, plot["low"], plot["high"]), 3, 3)
+                )
                 for x, y in curve["points"]
             ]
             # That before is dashed, and lies below the other where both are alike.
@@ -275,8 +285,10 @@ def test_the_plot_of_a_rule_has_both_curves(pages: dict[str, Seen], look: str) -
             assert np.mean(seen_at) >= least, (dy, curve["side"])
 
 
-def _corner(box: Mapping[str, float], x: float, y: float) -> tuple[float, float]:
+def _corner(
+    box: Mapping[str, float], x: float, y: float, low: float, high: float
+) -> tuple[float, float]:
     """One pixel up and left of a point of a plot, which is drawn in 210 x 130 units."""
     scale = box["width"] / 210
-    across, down = 16 + (x + 3) / 6 * 178, 65 - y * 55
+    across, down = 16 + (x - low) / (high - low) * 178, 65 - y * 55
     return box["left"] + across * scale - 1, box["top"] + down * scale - 1

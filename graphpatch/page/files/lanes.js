@@ -1,41 +1,60 @@
 "use strict";
 
-// The lanes at the left: from each op that reads another a line to it, in that one's column.
+// The lanes at the left. A lane leads from the first row that reads an op down to the op's own row,
+// in the op's column; all that read it join the same lane, as branches do in `git log --graph`.
 
-const HEIGHT = 26, MIDDLE = HEIGHT / 2;
+const HEIGHT = 26, MIDDLE = HEIGHT / 2; // of a row of one line of text
 const SVG = "http://www.w3.org/2000/svg";
 const STEP = 64; // rows between two places where it is known which lanes pass
+const MOST_LANES = 8; // columns; more lanes run together in the last one
 
-// For each side of a part: the lanes between its rows, their columns made dense, and which pass.
+// For each side of a part: the lanes between its rows, the column of each row, and which lanes pass.
 function layOut(part, body) {
   part.sides = body.sides.map(side => {
-    const lanes = new Map();
+    const byProducer = new Map(), starts = new Map();
     side.edges.forEach((edges, row) => {
       for (let k = 0; k < edges.length; k += 2) {
         const producer = edges[k], from = part.at[row], to = part.at[producer];
-        if (to <= from) continue; // within a folded scope, or a loop's way back
-        let lane = lanes.get(producer);
-        if (!lane) lanes.set(producer, lane = { from, to, column: side.columns[producer], joins: [] });
+        if (to <= from || producer >= body.group) continue; // in a folded scope, a loop's way back, a variable
+        let lane = byProducer.get(to);
+        if (!lane) byProducer.set(to, lane = { from, to, column: 0, joins: [] });
         lane.joins.push([from, edges[k + 1]]);
-        lane.from = Math.min(lane.from, from);
+        if (!starts.has(from)) starts.set(from, []);
+        starts.get(from).push(lane);
       }
     });
-    return arranged([...lanes.values()], part, side);
+    const columns = new Columns(), knots = new Map(), ready = new Set();
+    part.at.forEach((index, row) => {
+      if (knots.has(index) || !side.flow[row] || row >= body.group) return;
+      const lane = byProducer.get(index);
+      knots.set(index, lane ? lane.column : columns.take());
+      columns.give(knots.get(index));
+      for (const begun of starts.get(index) || []) {
+        if (ready.has(begun)) continue;
+        ready.add(begun);
+        begun.column = columns.take(knots.get(index));
+      }
+    });
+    const lanes = [...byProducer.values()].sort((a, b) => a.from - b.from);
+    return { knots, lanes, width: Math.max(columns.count, 1), marks: checkpoints(lanes) };
   });
 }
 
-function arranged(lanes, part, side) {
-  const knots = new Map(), used = new Set();
-  part.at.forEach((shown, row) => {
-    if (!knots.has(shown) && side.columns[row] >= 0) knots.set(shown, side.columns[row]);
-  });
-  knots.forEach(column => used.add(column));
-  const dense = new Map([...used, ...lanes.map(lane => lane.column)].sort((a, b) => a - b).map(column => [column, 0]));
-  [...dense.keys()].forEach((column, place) => dense.set(column, place));
-  lanes.forEach(lane => { lane.column = dense.get(lane.column); });
-  knots.forEach((column, shown) => knots.set(shown, dense.get(column)));
-  lanes.sort((a, b) => a.from - b.from);
-  return { knots, lanes, width: Math.max(dense.size, 1), marks: checkpoints(lanes) };
+// The columns that are free; the leftmost is taken first.
+class Columns {
+  constructor() {
+    this.free = [];
+    this.count = 0;
+  }
+
+  take(wanted = -1) {
+    const place = Math.max(this.free.indexOf(wanted), 0);
+    return this.free.length ? this.free.splice(place, 1)[0] : this.count++;
+  }
+
+  give(column) {
+    this.free.splice(before(this.free, column), 0, column);
+  }
 }
 
 // Every STEP rows, the place in the list of lanes and those of them that pass there.
@@ -43,7 +62,7 @@ function checkpoints(lanes) {
   const marks = new Map();
   let active = [], next = 0;
   if (!lanes.length) return marks;
-  const last = Math.max(...lanes.slice(-1).map(lane => lane.from), 0);
+  const last = lanes[lanes.length - 1].from;
   for (let row = Math.floor(lanes[0].from / STEP) * STEP; row <= last + STEP; row += STEP) {
     active = active.filter(lane => lane.to >= row);
     marks.set(row, { next, active });
@@ -56,23 +75,23 @@ function checkpoints(lanes) {
 }
 
 // The lanes that touch a row.
-function touching(laid, row) {
+function touching(side, row) {
   const begin = Math.floor(row / STEP) * STEP;
-  let mark = laid.marks.get(begin);
+  let mark = side.marks.get(begin);
   if (!mark) {
-    if (!laid.marks.end || begin < laid.marks.last) return [];
-    mark = laid.marks.end;
+    if (!side.marks.end || begin < side.marks.last) return [];
+    mark = side.marks.end;
   }
-  const found = mark.active.slice();
-  for (let next = mark.next; next < laid.lanes.length && laid.lanes[next].from <= row; next++) found.push(laid.lanes[next]);
-  return found.filter(lane => lane.from <= row && row <= lane.to);
+  const passing = mark.active.slice();
+  for (let next = mark.next; next < side.lanes.length && side.lanes[next].from <= row; next++) passing.push(side.lanes[next]);
+  return passing.filter(lane => lane.from <= row && row <= lane.to);
 }
 
 // What flows in a lane at a row: the most of what has joined it, above the row or also at it.
-function state(lane, row, also) {
-  let best = 0;
-  for (const [from, flow] of lane.joins) if (from < row || (also && from === row)) best = Math.max(best, flow);
-  return best;
+function flowIn(lane, row, isIncluded) {
+  let most = 0;
+  for (const [from, flow] of lane.joins) if (from < row || (isIncluded && from === row)) most = Math.max(most, flow);
+  return most;
 }
 
 function svg(name, attributes, ...children) {
@@ -82,25 +101,31 @@ function svg(name, attributes, ...children) {
   return element;
 }
 
-// One row of lanes as an SVG. `pitch` is how far columns lie apart, `most` how many there is room for.
-function drawLanes(shownRow, number, flow, pitch, most) {
-  const laid = shownRow.part.sides[number];
-  const at = column => (Math.min(column, most - 1) + 0.5) * pitch + 2;
-  const picture = svg("svg", { width: Math.min(laid.width, most) * pitch + 4, height: HEIGHT, "aria-hidden": "true" });
-  const row = shownRow.index, knot = laid.knots.get(row);
-  const isKnot = shownRow.kind !== "scope" && shownRow.kind !== "function" && knot !== undefined && flow > 0;
+// The lanes of one row as an SVG, as tall as the row is; columns lie `pitch` pixels apart.
+function drawLanes(shownRow, side, flow, pitch, height) {
+  const at = column => (Math.min(column, MOST_LANES - 1) + 0.5) * pitch + 2;
+  const picture = svg("svg", { width: Math.min(side.width, MOST_LANES) * pitch + 4, height, "aria-hidden": "true" });
+  const row = shownRow.index, knot = side.knots.get(row);
+  const isKnot = ["line", "folded"].includes(shownRow.kind) && knot !== undefined && flow > 0;
   const line = (path, flows) => picture.append(svg("path", { d: path, class: `lane f${flows}` }));
   const x = isKnot ? at(knot) : 0;
-  for (const lane of touching(laid, row)) {
-    const lx = at(lane.column), above = state(lane, row, false), below = state(lane, row, true);
-    if (lane.from < row && row < lane.to) line(`M${lx} 0V${HEIGHT}`, above);
+  let together = 0;
+  for (const lane of touching(side, row)) {
+    const lx = at(lane.column), above = flowIn(lane, row, false), below = flowIn(lane, row, true);
+    if (lane.from < row && row < lane.to) {
+      if (lane.column >= MOST_LANES - 1) together++;
+      line(`M${lx} 0V${height}`, above);
+    }
     if (row === lane.to && isKnot) line(lx === x ? `M${x} 0V${MIDDLE}` : `M${lx} 0C${lx} ${MIDDLE} ${x} 2 ${x} ${MIDDLE}`, above);
     if (row < lane.to && isKnot) {
       for (const [from, flows] of lane.joins) {
-        if (from !== row) continue;
-        line(lx === x ? `M${x} ${MIDDLE}V${HEIGHT}` : `M${x} ${MIDDLE}C${x} ${HEIGHT - 2} ${lx} ${MIDDLE} ${lx} ${HEIGHT}`, flows || below);
+        if (from === row) line(lx === x ? `M${x} ${MIDDLE}V${height}` : `M${x} ${MIDDLE}C${x} ${HEIGHT - 2} ${lx} ${MIDDLE} ${lx} ${HEIGHT}V${height}`, flows || below);
       }
     }
+  }
+  if (together > 1) {
+    picture.append(svg("path", { d: `M${at(MOST_LANES)} 0V${height}`, class: "lane together" }));
+    picture.append(svg("text", { x: at(MOST_LANES), y: MIDDLE + 3, class: "tick", "text-anchor": "middle" }, String(together)));
   }
   if (isKnot) picture.append(drawKnot(x, flow, shownRow.kind === "folded"));
   return picture;

@@ -1,10 +1,12 @@
 "use strict";
 
-// The list: of all rows those in sight are in the page, at their place in a tall, empty box.
+// The list: of all rows, those in sight are in the page, each at its place in a tall, empty box.
 
 const MORE = 12; // rows above and below those in sight
-const DEEPEST = 8; // functions in each other that are set in
+const DEEPEST = 12; // scopes and functions in each other that are indented
+const INDENT = 14; // pixels
 const MOST_PRINTED = 4000;
+const TEXT_LINE = 18; // pixels of a further line of text in a row
 
 function make(name, className, ...children) {
   const element = document.createElement(name);
@@ -13,23 +15,21 @@ function make(name, className, ...children) {
   return element;
 }
 
-// What is left out where fewer are shown than there are.
-const andMore = (found, shown) => found.length > shown ? ` and ${(found.length - shown).toLocaleString("en")} more` : "";
-
-const letter = number => String.fromCharCode(65 + number % 26) + (number >= 26 ? Math.floor(number / 26) : "");
-
-function badge(number, name) {
-  const found = make("span", `badge c${number % 8}`, letter(number));
-  found.title = name;
-  return found;
+function makeButton(className, words, does) {
+  const button = make("button", className, words);
+  button.type = "button";
+  button.addEventListener("click", does);
+  return button;
 }
 
-// A name, its scope paler than what is behind it.
-function named(name, end) {
-  const cut = name.lastIndexOf("/") + 1;
-  const found = make("span", "name", make("span", "scope-of", name.slice(0, cut)), make("bdi", "leaf", name.slice(cut) + end));
-  found.title = name;
-  return found;
+const number = count => count.toLocaleString("en");
+const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+const letter = place => String.fromCharCode(65 + place % 26) + (place >= 26 ? Math.floor(place / 26) : "");
+
+function badge(place, name) {
+  const element = make("span", `badge c${place % 8}`, letter(place));
+  element.title = name;
+  return element;
 }
 
 class List {
@@ -37,154 +37,206 @@ class List {
     this.view = view;
     this.box = document.getElementById("list");
     this.space = document.getElementById("space");
+    this.ruler = document.createElement("canvas").getContext("2d");
     this.box.addEventListener("scroll", () => this.later());
-    window.addEventListener("resize", () => this.later());
+    window.addEventListener("resize", () => { this.place(); this.later(); });
     window.addEventListener("beforeprint", () => this.draw(true));
     window.addEventListener("afterprint", () => this.draw());
-    this.asked = false;
+    this.isAsked = false;
   }
 
   later() {
-    if (this.asked) return;
-    this.asked = true;
-    requestAnimationFrame(() => { this.asked = false; this.draw(); });
+    if (this.isAsked) return;
+    this.isAsked = true;
+    requestAnimationFrame(() => { this.isAsked = false; this.draw(); });
+  }
+
+  // Find the height and the top of each row: a row with a reason is as tall as its text.
+  place() {
+    const { rows } = this.view.shown, sides = this.view.sides();
+    const room = Math.max(48, this.box.clientWidth * 0.3 / sides.length);
+    this.pitch = new Map();
+    for (const side of sides) {
+      const widest = Math.max(1, ...this.view.shown.parts.map(part => part.sides[side] ? part.sides[side].width : 0));
+      const columns = Math.min(widest, MOST_LANES + 1);
+      this.pitch.set(side, { of: Math.max(6, Math.min(15, room / columns)), columns });
+    }
+    const lanes = sides.reduce((sum, side) => sum + this.laneWidth(side) + 8, 0);
+    this.tops = new Float64Array(rows.length + 1);
+    rows.forEach((row, index) => {
+      row.height = HEIGHT + TEXT_LINE * this.furtherLines(row, lanes);
+      this.tops[index + 1] = this.tops[index] + row.height;
+    });
+    this.space.style.height = `${this.tops[rows.length]}px`;
+  }
+
+  laneWidth(side) {
+    const { of, columns } = this.pitch.get(side);
+    return columns * of + 6;
+  }
+
+  furtherLines(row, lanes) {
+    const why = row.kind === "line" ? this.why(row) : "";
+    if (!why) return 0;
+    const body = this.view.bodies[row.body], tables = this.view.doc.tables;
+    const words = `${tables.types[body.types[row.row]]} ${body.names[row.row].slice(row.scope.length)} ${tables.tensors[body.tensors[row.row]]} ${why}`;
+    this.ruler.font = "13px sans-serif";
+    const room = this.box.clientWidth - lanes - Math.min(row.depth, DEEPEST) * INDENT - 260;
+    return Math.min(3, Math.ceil(this.ruler.measureText(words).width * 1.12 / Math.max(room, 120)) - 1);
+  }
+
+  // The index of the row at a height.
+  at(top) {
+    let low = 0, high = this.view.shown.rows.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.tops[middle + 1] <= top) low = middle + 1; else high = middle;
+    }
+    return low;
   }
 
   draw(isPrinted = false) {
-    const rows = this.view.shown.rows;
-    const first = isPrinted ? 0 : Math.max(0, Math.floor(this.box.scrollTop / HEIGHT) - MORE);
-    const last = isPrinted ? Math.min(rows.length, MOST_PRINTED) : Math.min(rows.length, Math.ceil((this.box.scrollTop + this.box.clientHeight) / HEIGHT) + MORE);
-    this.space.style.height = `${(isPrinted ? last : rows.length) * HEIGHT}px`;
-    this.measure(rows.slice(first, last));
+    const { rows } = this.view.shown;
+    const first = isPrinted ? 0 : Math.max(0, this.at(this.box.scrollTop) - MORE);
+    const last = Math.min(rows.length, isPrinted ? MOST_PRINTED : this.at(this.box.scrollTop + this.box.clientHeight) + MORE);
+    this.space.style.height = `${this.tops[isPrinted ? last : rows.length]}px`;
     this.space.className = this.view.sides().length > 1 ? "two" : "";
-    const drawn = [];
-    for (let index = first; index < last; index++) {
-      const element = this.row(rows[index]);
-      element.style.transform = `translateY(${index * HEIGHT}px)`;
-      drawn.push(element);
-    }
-    if (!rows.length) drawn.push(make("p", "empty", "No op lies between these ends: name others with --from and --to."));
+    const drawn = rows.slice(first, last).map(row => {
+      const element = this.row(row);
+      element.style.transform = `translateY(${this.tops[row.index]}px)`;
+      element.style.height = `${row.height}px`;
+      return element;
+    });
+    if (!rows.length) drawn.push(make("p", "empty", this.view.search.isOn ? "No op has these words in its name or type." : "No op lies between these ends: name others with --from and --to."));
     this.space.replaceChildren(...drawn);
     this.heads();
-    const selected = this.view.selected;
+    const { selected } = this.view;
     if (selected >= first && selected < last) this.box.setAttribute("aria-activedescendant", `row${selected}`);
     else this.box.removeAttribute("aria-activedescendant");
   }
 
-  // How far columns lie apart, so that lanes take no more than a part of the width.
-  measure(rows) {
-    const sides = this.view.sides();
-    const room = Math.max(60, this.box.clientWidth * (this.box.clientWidth < 600 ? 0.3 : 0.4)) / sides.length;
-    const wide = new Map();
-    for (const row of rows) for (const side of sides) {
-      if (row.part.sides[side]) wide.set(side, Math.max(wide.get(side) || 1, row.part.sides[side].width));
-    }
-    this.pitch = new Map(), this.most = new Map(), this.width = new Map();
-    for (const side of sides) {
-      const columns = Math.max(wide.get(side) || 1, sides.length > 1 ? 3 : 1);
-      const pitch = Math.max(7, Math.min(15, room / columns));
-      const most = Math.max(2, Math.floor(room / pitch));
-      this.pitch.set(side, pitch), this.most.set(side, most);
-      this.width.set(side, Math.min(columns, most) * pitch + 4);
-    }
-  }
-
-  // What the columns are, above them.
+  // What the columns are, and what the symbols mean, above the list.
   heads() {
-    const sides = this.view.sides(), heads = document.getElementById("heads");
-    const cells = sides.map(side => {
+    const sides = this.view.sides(), isSearch = this.view.search.isOn;
+    const cells = isSearch ? [] : sides.map(side => {
       const cell = make("span", "lanes", sides.length > 1 ? ["before", "after"][side] : "");
-      cell.style.width = `${this.width.get(side)}px`;
+      cell.style.width = `${this.laneWidth(side)}px`;
       return cell;
     });
-    heads.replaceChildren(...cells, make("span", "", "op"), make("span", "grow"));
+    const legend = make("span", "symbols");
+    for (const flow of [Flow.FULL, Flow.CHANGED, Flow.ZERO, Flow.NONE, Flow.BLOCKED, Flow.ERROR]) legend.append(symbol(flow));
+    const heads = document.getElementById("heads");
+    heads.replaceChildren(...cells, make("span", "", "op"), make("span", "grow"), legend);
     if (this.view.sizes) heads.append(make("span", "", "largest |gradient|"));
-    heads.append(make("span", "", "what flows back"));
-  }
-
-  lanes(row) {
-    const body = this.view.doc.bodies[row.part.body];
-    return this.view.sides().map(side => {
-      const cell = make("span", "lanes");
-      cell.style.width = `${this.width.get(side) || 0}px`;
-      const known = body.sides[side];
-      if (!known) return cell;
-      const flow = row.kind === "function" ? 0 : flowOf(known, row.row, row.last, this.view.bodies[row.part.body]);
-      cell.append(drawLanes(row, side, flow, this.pitch.get(side), this.most.get(side)));
-      return cell;
-    });
   }
 
   row(row) {
     const element = make("div", `row ${row.kind}`);
     element.id = `row${row.index}`;
     element.setAttribute("role", "treeitem");
-    if (row.part.depth) { element.classList.add("inner"); element.style.left = `${Math.min(row.part.depth, DEEPEST) * 12}px`; }
-    element.setAttribute("aria-level", row.part.depth + 1 + this.depth(row));
+    element.setAttribute("aria-level", row.depth + 1);
     element.setAttribute("aria-setsize", this.view.shown.rows.length);
     element.setAttribute("aria-posinset", row.index + 1);
     element.setAttribute("aria-selected", row.index === this.view.selected);
-    if (row.kind !== "function" && this.view.search.within(row.body, row.row, row.kind === "scope" ? row.row - 1 : row.last)) element.classList.add("hit");
-    element.append(...this.lanes(row));
+    if (!this.view.search.isOn) element.append(...this.lanes(row));
+    const indent = make("span", "indent");
+    indent.style.width = `${Math.min(row.depth, DEEPEST) * INDENT}px`;
+    element.append(indent);
     if (row.kind === "line") this.fillLine(element, row);
-    else if (row.kind === "function") element.append(make("span", "name", "ƒ ", this.view.doc.bodies[row.body].name));
+    else if (row.kind === "function") element.append(make("span", "name", "ƒ ", this.view.bodies[row.body].name));
     else this.fillScope(element, row);
     return element;
   }
 
-  depth(row) {
-    return row.fold >= 0 ? this.view.doc.bodies[row.body].folds[row.fold][2] : 0;
+  lanes(row) {
+    const body = this.view.bodies[row.part.body];
+    return this.view.sides().map(side => {
+      const cell = make("span", "lanes"), laid = row.part.sides[side];
+      cell.style.width = `${this.laneWidth(side)}px`;
+      if (!laid) return cell;
+      const flow = row.kind === "line" || row.kind === "folded" ? flowOf(body.sides[side], row.row, row.last, body) : 0;
+      cell.append(drawLanes(row, laid, flow, this.pitch.get(side).of, row.height));
+      return cell;
+    });
   }
 
   fillScope(element, row) {
-    const body = this.view.bodies[row.body], fold = body.folds[row.fold], isOpen = row.kind === "scope";
-    element.setAttribute("aria-expanded", isOpen);
-    const inside = holds(body, row.row, row.last, this.view.places.inside);
-    element.append(make("span", "arrow", isOpen ? "▾" : "▸"), named(fold[3], "/"));
-    element.append(make("span", "count", `${(row.last - row.row + 1).toLocaleString("en")} ops`));
-    if (isOpen) return;
-    inside.rules.forEach(rule => element.append(badge(rule, this.view.doc.rules[rule].name)));
+    const body = this.view.bodies[row.body], fold = body.folds[row.fold], { places, doc } = this.view;
+    element.setAttribute("aria-expanded", fold.isOpen);
+    const words = fold.isGroup ? this.variables(body) : fold.name.slice(row.scope && !fold.isGroup ? row.scope.length + 1 : 0) + "/";
+    const name = make("span", "name", make("bdi", "leaf", words));
+    name.title = fold.isGroup ? words : `${fold.name}/`;
+    element.append(make("span", "arrow", fold.isOpen ? "▾" : "▸"), name);
+    if (!fold.isGroup) element.append(make("span", "count", plural(row.last - row.row + 1, "op")));
+    if (fold.isOpen) return;
+    const held = places.holds(row.body, row.row, row.last);
+    held.rules.forEach(rule => element.append(badge(rule, doc.rules[rule].name)));
+    if (held.onPath) element.append(make("span", "why", "a gradient ends inside"));
     element.append(make("span", "grow"));
-    if (inside.onPath) element.append(make("span", "flow f5", "ends inside"));
-    else element.append(this.flow(body, row));
+    if (!fold.isGroup) element.append(this.flow(body, row));
+  }
+
+  // "61 variables: 46 get a gradient", of the last side.
+  variables(body) {
+    const count = body.names.length - body.group, { flow } = body.sides[body.sides.length - 1];
+    const got = flow.slice(body.group).filter(one => one >= Flow.FULL && one <= Flow.CHANGED).length;
+    return `${plural(count, "variable")}: ${got === count ? "each gets a gradient" : got ? `${number(got)} get a gradient` : "none gets a gradient"}`;
   }
 
   fillLine(element, row) {
-    const body = this.view.bodies[row.body], name = body.names[row.row];
+    const { doc, places, search } = this.view, body = this.view.bodies[row.body], name = body.names[row.row];
     const isOpen = this.view.shown.inside.has(row.path);
-    if (body.calls[row.row]) {
+    if (body.calls[row.row] && !search.isOn) {
       element.setAttribute("aria-expanded", isOpen);
       element.append(make("span", "arrow", isOpen ? "▾" : "▸"));
     }
-    const inside = this.view.places.called(row.body, row.row);
-    const marks = new Set([...body.marks[row.row] || [], ...isOpen ? [] : inside.rules]);
-    for (const mark of marks) element.append(badge(mark, this.view.doc.rules[mark].name));
-    element.append(make("span", "type", this.view.doc.tables.types[body.types[row.row]]), named(name, ""));
-    const end = body.ends[row.row];
-    if (end) element.append(make("span", "end", end));
-    element.append(make("span", "tensor", this.view.doc.tables.tensors[body.tensors[row.row]]), make("span", "grow"));
-    if (body.onPath.has(row.row)) element.append(make("span", "why", this.view.doc.tables.findings[body.findings[row.row][0]].what));
-    else if (inside.onPath && !isOpen) element.append(make("span", "why", "a gradient ends inside"));
-    const bars = this.view.sizes && row.body === this.view.graph.body ? drawBars(this.view.sizes, row.row, this.view.sides()) : null;
-    if (bars) element.append(bars);
-    else if (this.view.sizes) element.append(make("span", "bars none-run"));
+    const inside = places.holds(row.body, row.row, row.row);
+    for (const mark of isOpen ? body.marks[row.row] || [] : inside.rules) element.append(badge(mark, doc.rules[mark].name));
+    const shown = row.scope ? name.slice(row.scope.length + 1) : name, cut = shown.lastIndexOf("/") + 1;
+    const named = make("span", "name", make("span", "scope-of", shown.slice(0, cut)), make("bdi", "leaf", shown.slice(cut)));
+    named.title = name;
+    element.append(make("span", "type", doc.tables.types[body.types[row.row]]), named);
+    if (body.ends[row.row]) element.append(make("span", "end", body.ends[row.row]));
+    element.append(make("span", "tensor", doc.tables.tensors[body.tensors[row.row]]));
+    const why = this.why(row);
+    if (why) element.append(make("span", "why", why));
+    element.append(make("span", "grow"));
+    if (this.view.sizes) element.append(row.body === this.view.graph.body && drawBars(this.view.sizes, row.row, this.view.sides()) || make("span", "bars none-run"));
     element.append(this.flow(body, row));
   }
 
+  // Why a gradient ends at a line, where it does.
+  why(row) {
+    const body = this.view.bodies[row.body];
+    if (body.onPath.has(row.row)) return this.view.doc.tables.findings[body.findings[row.row][0]].what;
+    const isClosed = body.calls[row.row] && !this.view.shown.inside.has(row.path);
+    return isClosed && this.view.places.holds(row.body, row.row, row.row).onPath ? "a gradient ends inside" : "";
+  }
+
+  // What flows on, where that is not the full gradient on all sides.
   flow(body, row) {
-    const found = make("span", "flows");
+    const element = make("span", "flows");
     const flows = this.view.sides().map(side => body.sides[side] ? flowOf(body.sides[side], row.row, row.last, body) : 0);
     const isSame = flows.every(flow => flow === flows[0]);
+    if (isSame && flows[0] === Flow.FULL) return element;
     (isSame ? flows.slice(0, 1) : flows).forEach((flow, place) => {
-      if (place) found.append(make("span", "to", "→"));
-      found.append(make("span", `flow f${flow}`, WORDS[flow] || "not there"));
+      if (place) element.append(make("span", "to", "→"));
+      element.append(make("span", `flow f${flow}`, WORDS[flow] || "not there"));
     });
-    return found;
+    return element;
   }
 
   scrollTo(index) {
-    const top = index * HEIGHT, box = this.box;
+    if (!(index in this.tops)) return;
+    const top = this.tops[index], bottom = this.tops[index + 1] || top + HEIGHT, { box } = this;
     if (top < box.scrollTop + HEIGHT) box.scrollTop = Math.max(0, top - 2 * HEIGHT);
-    else if (top + 2 * HEIGHT > box.scrollTop + box.clientHeight) box.scrollTop = top + 3 * HEIGHT - box.clientHeight;
+    else if (bottom + HEIGHT > box.scrollTop + box.clientHeight) box.scrollTop = bottom + 2 * HEIGHT - box.clientHeight;
   }
+}
+
+function symbol(flow) {
+  const picture = svg("svg", { width: 22, height: HEIGHT, "aria-hidden": "true" });
+  if (flow <= Flow.CHANGED) picture.append(svg("path", { d: `M11 3V${HEIGHT - 3}`, class: `lane f${flow}` }));
+  picture.append(drawKnot(11, flow, false));
+  return make("span", "symbol", picture, WORDS[flow]);
 }

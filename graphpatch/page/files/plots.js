@@ -7,19 +7,19 @@ function drawPlot(plot) {
   const upstream = plot.axis === "x" ? [1, -1] : [null];
   for (const dy of upstream) {
     const curves = plot.curves.filter(curve => curve.dy === dy);
-    group.append(make("figure", "", drawCurves(curves, plot.axis), make("figcaption", "", dy === null ? "dx over dy" : `dx over x, where dy = ${dy}`)));
+    group.append(make("figure", "", drawCurves(curves, plot), make("figcaption", "", dy === null ? "dx over dy" : `dx over x, where dy = ${dy}`)));
   }
   return group;
 }
 
-function drawCurves(curves, axis) {
+function drawCurves(curves, { axis, low, high }) {
   const W = 210, H = 130, P = 16;
   const values = curves.flatMap(curve => (curve.points || []).map(point => point[1]));
   const top = Math.max(1.2, ...values.map(Math.abs)) * 1.05;
-  const x = v => P + (v + 3) / 6 * (W - 2 * P), y = v => H / 2 - v / top * (H / 2 - 10);
+  const x = v => P + (v - low) / (high - low) * (W - 2 * P), y = v => H / 2 - v / top * (H / 2 - 10);
   const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", class: "curves", "aria-label": curves.map(curve => `${curve.side}: ${curve.points ? "a curve" : "None"}`).join(", ") });
   picture.append(svg("path", { d: `M${P} ${y(0)}H${W - P}M${x(0)} 8V${H - 8}`, class: "axis" }));
-  for (const v of [-3, 3]) picture.append(text(x(v), y(0) + 11, v, "tick"));
+  for (const v of [low, high]) picture.append(text(x(v), y(0) + 11, v, "tick"));
   for (const v of [-1, 1]) picture.append(svg("path", { d: `M${x(0) - 3} ${y(v)}h6`, class: "axis" }), text(x(0) - 9, y(v) + 3, v, "tick"));
   picture.append(text(W - 8, y(0) - 4, axis, "tick"));
   const none = [];

@@ -1,19 +1,21 @@
 """Curves of gradients: what goes in and what comes out, before and after a rule, as numbers.
 
-A gradient that reads the op's input is drawn over it, from -3 to 3, for an upstream gradient of 1
-and of -1. One that reads the upstream gradient alone is drawn over that.
+A gradient that reads the op's input is drawn over it, for an upstream gradient of 1 and of -1. One
+that reads the upstream gradient alone is drawn over that. Both go from -3 to 3, and further where a
+number of the formula lies outside: a Relu6 has its knee at 6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from graphpatch.errors import GraphpatchError
-from graphpatch.gradients.expression import Call, walk
+from graphpatch.gradients.expression import Call, Literal, walk
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.library import LIBRARY
@@ -28,7 +30,9 @@ from graphpatch.gradients.spec import (
 )
 from graphpatch.gradients.tensors import ConstantTensor
 
-LOWEST, HIGHEST, POINTS = -3.0, 3.0, 61
+LOWEST, HIGHEST = -3.0, 3.0
+MARGIN, FURTHEST = 2.0, 100.0  # beyond the outermost knee; what lies further out is no knee
+POINTS = 61
 UPSTREAM = (1.0, -1.0)
 
 # Ops of one input: what they compute, and TensorFlow's default gradient of them.
@@ -62,6 +66,7 @@ class DrawnGradient:
     words: str
     dx: Callable[[Array, Array, Array], Array | None]
     reads: frozenset[str] = frozenset({"dy0"})
+    knees: tuple[float, ...] = ()
 
 
 def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None:
@@ -78,15 +83,29 @@ def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None
     if not sides or (patch and after is None):
         return None
     axis = "x" if any(one.reads & {"x0", "y0"} for one in sides.values()) else "dy"
+    across = _range_with_knees([knee for one in sides.values() for knee in one.knees])
     curves = [
-        {"side": side, "dy": dy, "points": _points(one, op_type, dy)}
+        {"side": side, "dy": dy, "points": _points(one, op_type, dy, across)}
         for side, one in sides.items()
         for dy in ((None,) if axis == "dy" else UPSTREAM)
     ]
     if any(one.reads & {"y0"} and op_type not in CURVES for one in sides.values()):
         return None
     words = {side: one.words for side, one in sides.items()}
-    return {"op": op_type, "axis": axis, "words": words, "curves": curves}
+    low, high = float(across[0]), float(across[-1])
+    about = {"op": op_type, "axis": axis, "low": low, "high": high, "words": words}
+    return {**about, "curves": curves}
+
+
+def _range_with_knees(knees: Sequence[float]) -> Array:
+    """The numbers over which gradients are drawn, knees among them."""
+    near = [knee for knee in knees if abs(knee) <= FURTHEST]
+    outside = [knee for knee in near if not LOWEST < knee < HIGHEST]
+    low = min([LOWEST, *(knee - MARGIN for knee in outside if knee < 0)])
+    high = max([HIGHEST, *(knee + MARGIN for knee in outside if knee > 0)])
+    beside = [knee + step for knee in near for step in (-1e-3, 0, 1e-3)]
+    inside = [number for number in beside if low <= number <= high]
+    return np.unique(np.concatenate([np.linspace(low, high, POINTS), inside]))
 
 
 def _default_gradient(op_type: str) -> DrawnGradient | None:
@@ -149,7 +168,16 @@ def _of_formula(formula: Formula) -> DrawnGradient | None:
         return numpy_gradient(formula, [x], [y], [dy])[0]
 
     given = [f"{name}={value:g}" for name, value in formula.values]
-    return DrawnGradient(", ".join([str(formula), *given]), dx, formula.variables)
+    words = ", ".join([str(formula), *given])
+    return DrawnGradient(words, dx, formula.variables, _knees(formula))
+
+
+def _knees(formula: Formula) -> tuple[float, ...]:
+    """The numbers of a formula, at which its curve may have a knee."""
+    parts = [part for one in formula.expressions if one is not None for part in walk(one)]
+    literals = [part.value for part in parts if isinstance(part, Literal)]
+    values = [value for _, value in formula.values if not isinstance(value, ConstantTensor)]
+    return tuple(float(value) for value in (*literals, *values) if math.isfinite(value))
 
 
 def _derivative(text: str) -> DrawnGradient | None:
@@ -168,11 +196,13 @@ def _derivative(text: str) -> DrawnGradient | None:
         )
         return np.asarray(dy * (up - down) / (2 * half))
 
-    return DrawnGradient(f"dy * g'(x), g(x) = {text}", dx, frozenset({"x0", "dy0"}))
+    words = f"dy * g'(x), g(x) = {text}"
+    return DrawnGradient(words, dx, frozenset({"x0", "dy0"}), _knees(formula))
 
 
-def _points(back: DrawnGradient, op_type: str, dy: float | None) -> list[list[float]] | None:
-    across = np.linspace(LOWEST, HIGHEST, POINTS)
+def _points(
+    back: DrawnGradient, op_type: str, dy: float | None, across: Array
+) -> list[list[float]] | None:
     x = np.ones_like(across) if dy is None else across
     upstream = across if dy is None else np.full_like(across, dy)
     y = CURVES[op_type][0](x) if op_type in CURVES else x
@@ -182,7 +212,7 @@ def _points(back: DrawnGradient, op_type: str, dy: float | None) -> list[list[fl
         return None
     if dx is None or not np.isfinite(dx).all():
         return None
-    return [[round(float(a), 2), round(float(b), 3)] for a, b in zip(across, dx, strict=True)]
+    return [[round(float(a), 3), round(float(b), 3)] for a, b in zip(across, dx, strict=True)]
 
 
 IDENTITY = DrawnGradient("dy", lambda x, y, dy: dy)

@@ -1,0 +1,93 @@
+"""A model's inputs, outputs and variables: with what `ops` and the page begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from graphpatch.analysis.doctor.survey import default_targets, fed_floats
+from graphpatch.differentiation.op_shapes import sizes_in_words
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.formats.container import meta_around
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import VARIABLES
+from graphpatch.shown import one_line
+from graphpatch.table import plural
+
+
+class InterfaceTensor(msgspec.Struct, frozen=True):
+    """A tensor that is fed, or that the model gives: its name, dtype, shape and signatures.
+
+    `signatures` are those that it belongs to, each with the name that it has there:
+    `serving_default: images`.
+    """
+
+    name: str
+    dtype: str
+    shape: str
+    signatures: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The tensor as a line: `image:0 float32 [?, 8, 8, 1], serving_default: images`."""
+        kind = " ".join(filter(None, (self.dtype, self.shape)))
+        return ", ".join([f"{self.name} {kind}".rstrip(), *self.signatures])
+
+    def document(self) -> dict[str, Any]:
+        """Return the tensor as JSON has it."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
+
+
+class Interface(msgspec.Struct, frozen=True):
+    """The tensors that a graph is fed and that it gives, and how many variables it has."""
+
+    inputs: list[InterfaceTensor]
+    outputs: list[InterfaceTensor]
+    variables: int
+
+    @property
+    def weights(self) -> str:
+        """How many variables there are, in words; nothing where there are none."""
+        return plural(self.variables, "variable") if self.variables else ""
+
+    def document(self) -> dict[str, Any]:
+        """Return the interface as JSON has it."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
+
+
+def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
+    """Return what a graph is fed and what it gives.
+
+    Inputs are placeholders, what an input pipeline gives, and what signatures name; outputs are
+    what signatures name, else what no op reads and may be a loss or a prediction. Those of
+    signatures come first.
+    """
+    signatures = meta_around(graph).signature_def
+    shapes = Shapes(wiring)
+
+    def described(defaults: Iterable[Tensor], ends: Mapping[Tensor, list[str]]) -> Iterator[Any]:
+        for tensor in dict.fromkeys([*ends, *defaults]):
+            yield InterfaceTensor(
+                one_line(wiring.spelled(tensor)),
+                wiring.dtype(tensor) or "",
+                sizes_in_words(shapes.of(tensor)),
+                tuple(map(one_line, ends.get(tensor, ()))),
+            )
+
+    inputs: dict[Tensor, list[str]] = {}
+    outputs: dict[Tensor, list[str]] = {}
+    for key, signature in sorted(signatures.items()):
+        for infos, ends in ((signature.inputs, inputs), (signature.outputs, outputs)):
+            for argument, info in sorted(infos.items()):
+                for tensor in wiring.named([info.name]) if info.name else ():
+                    ends.setdefault(tensor, []).append(f"{key}: {argument}")
+    variables = sum(len(wiring.body.by_type.get(op, ())) for op in VARIABLES)
+    given = [] if outputs else default_targets(graph, wiring, every=False)
+    return Interface(
+        list(described(fed_floats(wiring), inputs)), list(described(given, outputs)), variables
+    )

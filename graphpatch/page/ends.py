@@ -1,0 +1,155 @@
+"""From which tensors to which a page leads: those that are named, or those a user would name."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
+from graphpatch.analysis.doctor.survey import default_targets, fed_floats
+from graphpatch.differentiation import flow
+from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER, VARIABLES
+from graphpatch.graph.topology import tensor_named
+from graphpatch.match.nearest import nearest_tensors
+from graphpatch.page.lines import BodySide, ops_between
+
+REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
+MOST_PAIRS_ASKED = 12
+MOST_OPS_ASKED = 400_000  # ops that are looked at for pairs, all together
+
+
+@dataclass(frozen=True, slots=True)
+class GradientEnds:
+    """Tensors of the main graph, by name: the gradients of `targets` flow back to `sources`.
+
+    `are_named`: somebody asked about them; else they are what a user would name.
+    """
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    are_named: bool = True
+
+
+def ends_of(
+    graph: ModelGraph, wiring: Wiring, sources: Sequence[str], targets: Sequence[str]
+) -> GradientEnds:
+    """The ends of a graph; names that it does not have are left out.
+
+    Default: from what is computed of the sources, and may be a loss that no op reads or is a float
+    that a signature gives, to what is fed; a rate of dropout and other placeholders that have a
+    default come last. A graph that is fed nothing is differentiated with respect to its variables.
+    Of ends that nobody named, those are left out that are not real numbers: where that leaves no
+    target (ArgMax), the real numbers that they were computed of are the targets. The first is the
+    one to which most ops lead.
+    """
+    to = wiring.named(sources) or _fed_tensors(wiring) or _variable_tensors(wiring)
+    back = wiring.named(targets) or _dependent(
+        wiring, default_targets(graph, wiring, every=False), to
+    )
+    names = tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back))
+    return GradientEnds(*names, bool(sources or targets))
+
+
+def _fed_tensors(wiring: Wiring) -> list[Tensor]:
+    """What is fed: real numbers, else what is not text (names of checkpoints), else all of it."""
+    ops = wiring.body.heads.ops
+    fed = sorted(fed_floats(wiring), key=lambda tensor: ops[tensor[0]] == OPTIONAL_PLACEHOLDER)
+    real = [tensor for tensor in fed if wiring.dtype(tensor) in REAL]
+    return real or [tensor for tensor in fed if wiring.dtype(tensor) != "string"] or fed
+
+
+def _variable_tensors(wiring: Wiring) -> list[Tensor]:
+    return [(index, 0) for op in VARIABLES for index in wiring.body.by_type.get(op, ())]
+
+
+def _dependent(
+    wiring: Wiring, targets: Sequence[Tensor], sources: Sequence[Tensor]
+) -> list[Tensor]:
+    """Of the targets those that are computed of a source; all where none is."""
+    inside = ops_between(wiring, sources, targets)
+    led_to = [tensor for tensor in targets if tensor[0] in inside]
+    real = [tensor for tensor in led_to if wiring.dtype(tensor) in REAL]
+    dependent = real or _real_before(wiring, led_to, inside, sources) or led_to
+    if len(dependent) > 1:
+        counted = dependent[: max(1, MOST_OPS_ASKED // (len(inside) + 1))]
+        sizes = {tensor: len(_before(wiring, tensor, inside)) for tensor in counted}
+        dependent.sort(key=lambda tensor: -sizes.get(tensor, 0))
+    return dependent or list(targets)
+
+
+def _real_before(
+    wiring: Wiring, targets: Sequence[Tensor], inside: Container[int], sources: Sequence[Tensor]
+) -> list[Tensor]:
+    """The nearest real numbers that targets are computed of: the scores before an ArgMax."""
+    nearest: dict[Tensor, None] = {}
+    seen, todo = set(targets), list(targets)
+    for index, _ in todo:
+        if flow.reads_shape_alone(wiring.body.heads.ops[index]):
+            continue
+        for tensor in wiring.inputs(index):
+            if tensor in seen or tensor[0] not in inside or tensor in sources:
+                continue
+            seen.add(tensor)
+            if wiring.dtype(tensor) in REAL:
+                nearest[tensor] = None
+            else:
+                todo.append(tensor)
+    return list(nearest)
+
+
+def _before(wiring: Wiring, target: Tensor, inside: Container[int]) -> set[int]:
+    """The ops that a target is computed of, as far as they are inside."""
+    before: set[int] = set()
+    todo = [target[0]]
+    while todo:
+        index = todo.pop()
+        if index not in before and index in inside:
+            before.add(index)
+            todo += [producer for producer, _ in wiring.inputs(index)]
+    return before
+
+
+def refuse_unknown(models: Sequence[Model], texts: Sequence[str]) -> None:
+    """Raise ModelError for a name that is not a tensor of a main graph of any of these models."""
+    mains = [graph.main for model in models for graph in model.graphs]
+    for text in texts:
+        if all(tensor_named(main, text) is None for main in mains):
+            legal = [name for main in mains for name in main.heads.names]
+            words = nearest_tensors(text, legal)
+            raise ModelError(
+                f"{models[0].path}: no tensor of the main graph is named {text!r}{words}"
+            )
+
+
+def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[PairDiagnosis], int]:
+    """Ask doctor about each pair of ends; and count the pairs that it was not asked about.
+
+    Of many pairs the first are asked about, fewer in a large graph; of ends that nobody named those
+    that are connected, if any are. A pair that flows in a graph without functions and loops is
+    known from `main`, the lines between all ends.
+    """
+    wiring = main.wiring
+    most = max(1, min(MOST_PAIRS_ASKED, MOST_OPS_ASKED // (len(wiring.body) + 1)))
+    sources, targets = wiring.named(ends.sources), wiring.named(ends.targets)
+    every = [(source, target) for target in targets for source in sources]
+    if not ends.are_named and len(every) > 1:
+        inside = ops_between(wiring, sources, targets)
+        counted = targets[: max(1, MOST_OPS_ASKED // (len(inside) + 1))]
+        before = {target: _before(wiring, target, inside) for target in counted}
+        connected = [(a, b) for a, b in every if b not in before or a[0] in before[b]]
+        every = connected or every
+    session = doctor.session
+    is_plain = len(targets) == 1 and not session.graph.functions and not session.stored.in_loops
+
+    def diagnosis(source: Tensor, target: Tensor) -> PairDiagnosis:
+        flows = source in main.back.live and not main.back.told and wiring.dtype(target) in REAL
+        if is_plain and flows:
+            names = wiring.spelled(source), wiring.spelled(target)
+            return PairDiagnosis(*names, "flows", "flows", connected=True)
+        return doctor.diagnose(source, target)
+
+    return [diagnosis(*pair) for pair in every[:most]], max(0, len(every) - most)
