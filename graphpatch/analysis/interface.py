@@ -75,7 +75,7 @@ def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
             yield InterfaceTensor(
                 one_line(wiring.spelled(tensor)),
                 wiring.dtype(tensor) or "",
-                sizes_in_words(shapes.of(tensor)),
+                "" if (shape := shapes.of(tensor)) is None else sizes_in_words(shape),
                 tuple(map(one_line, ends.get(tensor, ()))),
             )
 
@@ -87,7 +87,7 @@ def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
                 for tensor in wiring.named([info.name]) if info.name else ():
                     ends.setdefault(tensor, []).append(f"{key}: {argument}")
     variables = sum(len(wiring.body.by_type.get(op, ())) for op in VARIABLES)
+    # The name of a checkpoint, which a Saver is fed, is no input of the model.
+    fed = [tensor for tensor in fed_floats(wiring) if wiring.dtype(tensor) != "string"]
     given = [] if outputs else default_targets(graph, wiring, every=False)
-    return Interface(
-        list(described(fed_floats(wiring), inputs)), list(described(given, outputs)), variables
-    )
+    return Interface(list(described(fed, inputs)), list(described(given, outputs)), variables)

@@ -273,10 +273,7 @@ def test_the_plot_of_a_rule_has_both_curves(pages: dict[str, Seen], look: str) -
         for curve in curves:
             ink = {"before": "full", "after": "changed"}[curve["side"]]
             seen_at = [
-                ink
-                in seen.ink(
-                    seen.shot.box(*_corner(box, x, y / top, plot["low"], plot["high"]), 3, 3)
-                )
+                ink in seen.ink(seen.shot.box(*_corner(box, x, y / top, *ends), 3, 3))
                 for x, y in curve["points"]
             ]
             # That before is dashed, and lies below the other where both are alike.

@@ -131,7 +131,7 @@ class View {
     const blocked = pair.sides[0].verdict === "flows" ? [] : this.nearestFirst(pair.sides[0].findings);
     if (blocked.length) line.append(isAlike ? " before and after, it ends at " : isTwo ? " before, it ends at " : " it ends at ", this.blocker(blocked[0]));
     if (blocked.length > 1) {
-      const button = makeButton("link", ` and ${number(blocked.length - 1)} more`, () => { button.replaceWith(...blocked.slice(1).flatMap(finding => [", ", this.blocker(finding)])); this.list.place(); this.list.draw(); });
+      const button = makeButton("link more", `and ${number(blocked.length - 1)} more`, () => { button.replaceWith(...blocked.slice(1).flatMap(finding => [", ", this.blocker(finding)])); this.list.place(); this.list.draw(); });
       line.append(button);
     }
     if (isTwo && pair.sides[1].verdict === "flows") {
