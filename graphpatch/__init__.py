@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from graphpatch.application import apply as apply
     from graphpatch.errors import CutError as CutError
     from graphpatch.errors import FleetError as FleetError
+    from graphpatch.errors import ForeignError as ForeignError
     from graphpatch.errors import FormulaError as FormulaError
     from graphpatch.errors import GraphpatchError as GraphpatchError
     from graphpatch.errors import MatchError as MatchError
@@ -75,7 +76,7 @@ _EXPORTS = {
     "analysis.revert": "Reverted revert",
     "analysis.split_parts": "Split",
     "application": "Result apply",
-    "errors": "CutError FleetError FormulaError GraphpatchError MatchError ModelError OutputError"
+    "errors": "CutError FleetError ForeignError FormulaError GraphpatchError MatchError ModelError OutputError"
     " PatchError PatternError RulesError UnsafeError",
     "formats": "Export Model load",
     "match.pattern.build": "pattern",
@@ -123,4 +124,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -112,6 +112,7 @@ def apply(
     model: ModelLike,
     progress: Progress | None = None,
     export: Export | None = None,
+    allow_python: bool = False,
 ) -> Result:
     """Apply rules, each on the result of the one before, and return the patched model.
 
@@ -125,6 +126,8 @@ def apply(
         progress: Called with what is done, how much of it, and of how much.
         export: The patched graph is to be saved as a TF2 SavedModel from its inputs to its
             outputs, whose gradients work with GradientTape.
+        allow_python: Let {"python": "package.module:function"} import that module and call the
+            function.
 
     Raises:
         RulesError: A rule is not valid.
@@ -142,7 +145,9 @@ def apply(
     """
     if export is not None and not isinstance(export, Export):
         raise wrong_argument("export", "a graphpatch.Export, of inputs and outputs", export)
-    return apply_rules(rules_of(rules), model_from("model", model, progress), progress, export)
+    return apply_rules(
+        rules_of(rules, allow_python), model_from("model", model, progress), progress, export
+    )
 
 
 def apply_rules(
@@ -160,16 +165,16 @@ def apply_rules(
     return Result(patched, _report(loaded, patched, [*notes, *patched.notes()], steps))
 
 
-def rules_of(rules: RulesLike) -> list[Rule]:
+def rules_of(rules: RulesLike, allow_python: bool = False) -> list[Rule]:
     """The rules that the argument `rules` of a function holds.
 
     A path, a dict with `rules`, one rule, or a list of them, each a dict or a `Rule`. Raises
     RulesError where one is not valid, TypeError where it is none of these.
     """
     if isinstance(rules, str | os.PathLike):
-        return load_rules(rules)
+        return load_rules(rules, allow_python=allow_python)
     if isinstance(rules, Mapping) and "rules" in rules:
-        return rules_from({"version": 1, **rules})
+        return load_rules(rules, allow_python=allow_python)
     listed = [rules] if isinstance(rules, Rule | Mapping) else rules
     if not isinstance(listed, list | tuple):
         more = (
@@ -181,7 +186,7 @@ def rules_of(rules: RulesLike) -> list[Rule]:
             what = type(rule).__name__
             raise TypeError(f"rules[{place}]: expected a dict or a Rule; found {what}")
     written = [rule for rule in listed if not isinstance(rule, Rule)]
-    read = iter(rules_from(written) if written or not listed else ())
+    read = iter(rules_from(written, None, allow_python) if written or not listed else ())
     return [rule if isinstance(rule, Rule) else next(read) for rule in listed]
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
+from graphpatch.decoding import decode
 from graphpatch.dtypes import DIFFERENTIABLE as DIFFERENTIABLE
 from graphpatch.dtypes import DTYPE_NAMES as DTYPE_NAMES
 from graphpatch.dtypes import is_ref
@@ -125,7 +126,7 @@ def _data() -> bytes:
 @cache
 def table() -> OpTable:
     """The shipped table, read on first use."""
-    return msgspec.json.decode(_data(), type=OpTable)
+    return decode(_data(), OpTable)
 
 
 @cache

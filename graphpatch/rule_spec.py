@@ -99,6 +99,13 @@ class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             [{"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}],
         ),
     ]
+    written: Annotated[
+        str,
+        described(
+            "The mark of a file that graphpatch wrote, and may replace while nobody has edited it.",
+            "by graphpatch; checksum 3f9a51b2c07d46e8",
+        ),
+    ] = ""
     schema: Annotated[
         str,
         described(

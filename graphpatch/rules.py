@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from graphpatch.arguments import check_path
+from graphpatch.arguments import wrong_argument
+from graphpatch.decoding import convert
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.gradients.npy import in_folder
 from graphpatch.gradients.rule_tensors import with_tensors
@@ -66,24 +67,32 @@ class Rule:
 
 
 def load_rules(
-    path: str | os.PathLike[str], emit: str | None = None, allow_python: bool = False
+    path: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    emit: str | None = None,
+    allow_python: bool = False,
 ) -> list[Rule]:
-    """The rules of a file; `-` reads standard input, and `@NAME` is a recipe.
+    """Read the rules of a file, or a list of them; `-` is standard input, `@NAME` a recipe.
 
     Args:
-        path: The file.
+        path: The file; or a list of rules as dicts, or a dict with `rules`.
         emit: How gradients are stored where a rule does not say. Default: `auto`.
         allow_python: Let {"python": "package.module:function"} import that module and call the
             function when the rules are applied.
 
     Raises:
         RulesError: It is not JSON, with line and column; or not a rules file, with the key's path.
-        TypeError: `path` is not a path.
+        TypeError: `path` is none of these.
 
     Example:
         >>> rules = graphpatch.load_rules("@guided_backprop")
     """
-    check_path("path", path, "the path of a rules file, or the name of a recipe")
+    if isinstance(path, Mapping) and "rules" in path:
+        return rules_from({"version": 1, **path}, emit, allow_python)
+    if isinstance(path, list | tuple) and all(isinstance(rule, Mapping) for rule in path):
+        return rules_from(path, emit, allow_python)
+    taken = "the path of a rules file, the name of a recipe, a list of dicts, a dict with `rules`"
+    if not isinstance(path, str | os.PathLike):
+        raise wrong_argument("path", taken, path)
     if is_recipe(path):
         return rules_from(recipe_rules(str(path)), emit, allow_python)
     folder = Path() if str(path) == "-" else Path(path).parent
@@ -122,7 +131,7 @@ def rules_from(
         if json_depth(document) > DEEPEST_JSON:
             raise RulesError(f"it is nested more than {DEEPEST_JSON} levels deep")
         whole = with_tensors(document, in_folder(folder or Path()))
-        file = msgspec.convert(whole, RulesFile)
+        file = convert(whole, RulesFile)
     except msgspec.ValidationError as error:
         raise RulesError(_readable_error(str(error), document)) from None
     if not file.rules and not allow_none:

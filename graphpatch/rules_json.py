@@ -6,7 +6,6 @@ import codecs
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -19,6 +18,7 @@ from graphpatch.formats.foreign import foreign_file, not_there
 from graphpatch.gradients.npy import Files
 from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.graph.wire import Source
+from graphpatch.mapped import read_whole
 from graphpatch.recipes import RECIPES, SIGN
 
 DEEPEST_JSON = 120  # levels of JSON; each match in another one is at least one
@@ -83,14 +83,15 @@ LIKE = {
 def raw_rules(path: str | os.PathLike[str]) -> bytes:
     """What a rules file holds; `-` is standard input. Raises RulesError where it is not read."""
     try:
-        return sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        return read_whole(path)
     except FileNotFoundError as error:
         called = f"; the recipe of this name is {SIGN}{path}" if str(path) in RECIPES else ""
         raise RulesError(f"{not_there(Path(path))}{called}") from error
     except IsADirectoryError as error:
         raise RulesError(f"{path} is a folder; expected a rules file, in JSON") from error
     except OSError as error:
-        raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
+        name = "standard input" if str(path) == "-" else path
+        raise RulesError(f"cannot read {name}: {error.strerror or error}") from error
 
 
 def self_contained(raw: bytes, path: str, files: Files) -> bytes:

@@ -129,7 +129,7 @@ def test_verify_says_what_it_needs(run_cli: Run, folder: Path) -> None:
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr == (
         "graphpatch: verify runs both models with TensorFlow, which is not installed here: pip "
-        "install 'graphpatch[tensorflow]'; --no-run looks at the graphs alone (in Python: "
+        "install tensorflow; --no-run looks at the graphs alone (in Python: "
         "run=False)\n"
     )
 

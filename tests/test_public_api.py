@@ -17,8 +17,8 @@ from tests.examples import ROOT, pages
 
 SIGNATURES = {
     "apply": "(rules: 'RulesLike', model: 'ModelLike', progress: 'Progress | None' = None,"
-    " export: 'Export | None' = None) -> 'Result'",
-    "building": "(rules: 'RulesLike') -> 'Iterator[Building]'",
+    " export: 'Export | None' = None, allow_python: 'bool' = False) -> 'Result'",
+    "building": "(rules: 'RulesLike', allow_python: 'bool' = False) -> 'Iterator[Building]'",
     "check": "(rules: 'RulesLike', model: 'ModelLike') -> 'Check'",
     "diagnose": "(model: 'ModelLike', sources: 'str | Sequence[str]' = (),"
     " targets: 'str | Sequence[str]' = (), *, run: 'bool' = False, fix: 'bool' = False,"
@@ -30,12 +30,12 @@ SIGNATURES = {
     " jacobian: 'bool' = False, check: 'bool' = False) -> 'Parts'",
     "import_model": "(model: 'ModelLike', name: 'str' = '', tags: 'str' = '') -> 'Any'",
     "load": "(model: 'ModelLike', progress: 'Progress | None' = None) -> 'Model'",
-    "load_rules": "(path: 'str | os.PathLike[str]', emit: 'str | None' = None,"
-    " allow_python: 'bool' = False) -> 'list[Rule]'",
+    "load_rules": "(path: 'str | os.PathLike[str] | Mapping[str, Any] | Sequence[Mapping[str, Any]]',"
+    " emit: 'str | None' = None, allow_python: 'bool' = False) -> 'list[Rule]'",
     "matches": "(rules: 'RulesLike | Pattern | Mapping[str, Any]', model: 'ModelLike', *,"
     " explain: 'bool' = False, progress: 'Progress | None' = None) -> 'Matches'",
     "patch_graph": "(rules: 'RulesLike', graph: 'tf.Graph | None' = None, *,"
-    " in_place: 'bool | None' = None) -> 'PatchedGraph'",
+    " in_place: 'bool | None' = None, allow_python: 'bool' = False) -> 'PatchedGraph'",
     "pattern": "(text: 'str', closed: 'bool | Sequence[str]' = False,"
     " **ops: 'Match | Mapping[str, Any]') -> 'Pattern'",
     "clip_gradient": "(x: 'Any', min: 'Any', max: 'Any') -> 'Any'",
@@ -74,6 +74,7 @@ EXPORTED = {
     "Diff",
     "Export",
     "FleetError",
+    "ForeignError",
     "FormulaError",
     "GraphpatchError",
     "MatchError",

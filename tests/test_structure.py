@@ -24,6 +24,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 ROOMS = (
     "above",
     "mapped",
+    "decoding",
     "shown",
     "errors",
     "arguments",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ from graphpatch.analysis.cuts import Cut, in_frames
 from graphpatch.analysis.repeats import must_be_handed_on
 from graphpatch.arguments import check_path
 from graphpatch.errors import OutputError
+from graphpatch.formats.destination import JSON_MARK, is_same, marked
 from graphpatch.formats.output import write_new_folder
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import called_by_op
@@ -80,10 +82,13 @@ class Split:
         """True: `split` raises where a gradient cannot be split."""
         return True
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(
+        self, folder: str | os.PathLike[str], confirm: Callable[[], None] | None = None
+    ) -> None:
         """Write a graph for each part, and parts.json, into a new folder, whole or not at all.
 
-        A folder of parts that were written before is replaced.
+        A folder of parts that were written before is replaced. `confirm` is called when all is
+        written, before the folder takes its name.
 
         Raises:
             OutputError: The folder holds other things or the model, or cannot be written.
@@ -96,9 +101,9 @@ class Split:
         check_path("folder", folder, "the path of a folder to write")
         path = Path(folder)
         refuse_folder(path, self.model)
-        text = (json.dumps(self.document(), indent=2) + "\n").encode()
+        text = marked(json.dumps({**self.document(), **JSON_MARK}, indent=2) + "\n")
         files = {name: b"".join(map(piece_bytes, some)) for name, some in self.files().items()}
-        write_new_folder(path, PARTS, [text], files)
+        write_new_folder(path, PARTS, [text], files, confirm)
 
     def __repr__(self) -> str:
         cuts = " | ".join(", ".join(cut) for cut in self.backward.cuts)
@@ -231,6 +236,11 @@ class Split:
         return {"dtype": dtype, "shape": None if shape is None else list(shape)}
 
 
+def is_part(name: str) -> bool:
+    """Return whether a file of this name belongs to a folder of parts."""
+    return name == PARTS or re.fullmatch(r"part\d+\.pb", name) is not None
+
+
 def _part_file(part: int) -> str:
     return f"part{part + 1}.pb"
 
@@ -247,5 +257,7 @@ def refuse_folder(path: Path, model: str) -> None:
         raise OutputError(f"cannot write {path}: there is no folder {path.parent}")
     if path.is_dir() and any(path.iterdir()) and not (path / PARTS).exists():
         raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
+    if is_same(path, model):
+        raise OutputError(f"{path} is the model itself; a model is never written over")
     if Path(model).exists() and path.resolve() in Path(model).resolve().parents:
         raise OutputError(f"{path} holds the model itself; a model is never written over")

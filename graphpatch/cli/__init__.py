@@ -118,13 +118,34 @@ def main() -> None:
     # A process that reads one graph makes millions of objects and no garbage in cycles.
     gc.disable()
     mapped.BEFORE_MAPPING.append(report_cut_short)
-    code = _run()
+    code = _run() if _open_standard_streams() else GraphpatchError.exit_code
     gc.freeze()  # else Python looks through all that is left of them as it ends
     sys.exit(code)
 
 
+def _open_standard_streams() -> bool:
+    """Open those that are closed, so that no file of ours takes their number.
+
+    Without standard output nothing can be told, so nothing is done: then this is False.
+    """
+    is_told = sys.stdout is not None
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdin, sys.stderr = sys.stdin or open(0), sys.stderr or open(2, "w")  # noqa: SIM115
+    if not is_told:
+        say_error("standard output is closed; nothing was done")
+    return is_told
+
+
 def _run() -> int:
     try:
+        if (
+            signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+        ):  # until here an interrupt just ends it
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = cli.main(prog_name="graphpatch", standalone_mode=False)
     except click.ClickException as error:
         text = io.StringIO()
@@ -147,6 +168,7 @@ def _failed(error: Exception) -> int:
         say_error(error)
         return error.exit_code
     if isinstance(error, OSError) and error.errno in NO_ROOM:
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (else Python tries again)
         say_error(f"cannot write standard output: {error.strerror}")
     elif isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
         say_error(f"the system lets no more files be opened: {error.strerror}")
@@ -155,7 +177,7 @@ def _failed(error: Exception) -> int:
     elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("tensorflow"):
         say_error(
             "this runs gradients or graphs with TensorFlow, which is not installed here: pip "
-            "install 'graphpatch[tensorflow]'"
+            "install tensorflow"
         )
     elif isinstance(error, RecursionError):
         say_error("the input is nested more deeply than graphpatch follows")

@@ -27,7 +27,8 @@ from graphpatch.cli.json_forms import (
     listed,
 )
 from graphpatch.cli.many import apply_to, destination_in_words, worker_options
-from graphpatch.cli.say import notes_of_warnings
+from graphpatch.cli.outputs import force_option
+from graphpatch.cli.say import noted, notes_of_warnings
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.order import FleetOrder, Workers
 from graphpatch.formats import Export
@@ -75,6 +76,7 @@ OUTPUT = json_object(
     help="Build the gradients of a training graph again, for its optimizer.",
 )
 @click.option("--loss", multiple=True, metavar="TENSOR", help="The loss of these gradients.")
+@force_option
 @click.option("--dry-run", is_flag=True, help="Write nothing; show where models would go.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; of many, a line.")
 @click.option("--resume", is_flag=True, help="Skip models that are in -o DIR already.")
@@ -89,6 +91,7 @@ def command(
     allow_python: bool,
     rebuild_gradients: bool,
     loss: tuple[str, ...],
+    force: bool,
     dry_run: bool,
     as_json: bool,
     resume: bool,
@@ -104,7 +107,7 @@ def command(
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
     refuse_swapped("apply", rules, models)
     order = FleetOrder(
-        rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained
+        rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained, force=force
     )
     if loss and not rebuild_gradients:
         raise click.UsageError("--loss goes with --rebuild-gradients")
@@ -186,7 +189,7 @@ def _report_lines(report: dict[str, Any]) -> list[str]:
         )
     path = report["output"] or report["would_write"]
     lines += _to_register(report["consumer"]["session"], path)
-    lines += [f"  note: {text}" for text in fold_notes(report["notes"])]
+    lines += noted(fold_notes(report["notes"]), "  ")
     if report["output"] and not Path(path).suffix and Path(path).is_file():
         lines.append(f"  note: {path} is a file; a / at its end would make it a folder")
     return lines

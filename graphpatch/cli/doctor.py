@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,11 +13,16 @@ from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.fix import FixResult, fix
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.json_forms import OBJECT, TEXT, json_object, listed
-from graphpatch.cli.outputs import RULES_FILE
+from graphpatch.cli.outputs import (
+    RULES_FILE,
+    force_option,
+    refuse_rules_file,
+    replaced,
+    write_rules_file,
+)
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say_json, say_lines
+from graphpatch.cli.say import noted, say_json, say_lines
 from graphpatch.formats import load
-from graphpatch.formats.output import refuse_inputs, write_file
 from graphpatch.runtime.diagnose import VERDICT_WORDS, diagnose
 from graphpatch.runtime.diagnose import Diagnosis as Found
 from graphpatch.table import path_in_words, plural
@@ -75,6 +78,7 @@ OUTPUT = json_object(
 @click.option(
     "--fix", "rules", metavar="RULES.json", type=RULES_FILE, help="Write the rules that fix it."
 )
+@force_option
 @click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
 @click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
 @click.option("--no-control-flow-v2", is_flag=True, help="As after disable_control_flow_v2().")
@@ -85,6 +89,7 @@ def command(
     sources: tuple[str, ...],
     targets: tuple[str, ...],
     rules: str | None,
+    force: bool,
     run: bool,
     allow_unsafe_ops: bool,
     no_control_flow_v2: bool,
@@ -97,6 +102,8 @@ def command(
     Examples give. Default of --to: the outputs that nothing reads and that may be a loss, and the
     floats that signatures give. Of more than 10 pairs it prints one of each kind; --json lists all.
     """
+    if rules:
+        is_replaced = refuse_rules_file(rules, force, {"the model itself": model})
     with bar() as progress:
         loaded = load(model, progress)
         found = diagnose(
@@ -111,18 +118,18 @@ def command(
         if rules:  # the same ones, however they are printed
             fixed = fix(loaded, sources, targets, not no_control_flow_v2, every)
             found = replace(found, fixed=fixed)
-            _write_rules(rules, model, fixed)
-    if as_json:
-        say_json({**found.document(rules), "model": model})
+
+    def tell() -> None:
+        if as_json:
+            say_json({**found.document(rules), "model": model})
+        else:
+            named = f"{rules}{replaced(is_replaced)}" if rules else None
+            say_lines(_lines_of_survey(found, named, every))
+
+    if rules and found.fixed is not None and found.fixed.rules:
+        write_rules_file(rules, {"version": 1, "rules": found.fixed.rules}, tell)
     else:
-        say_lines(_lines_of_survey(found, rules, every))
-
-
-def _write_rules(path: str, model: str, fixed: FixResult) -> None:
-    refuse_inputs(path, {"the model itself": model})
-    if fixed.rules:
-        document = {"version": 1, "rules": fixed.rules}
-        write_file(Path(path), [(json.dumps(document, indent=2) + "\n").encode()])
+        tell()
 
 
 def _lines_of_survey(found: Found, rules: str | None, every: bool) -> Iterator[str]:
@@ -133,7 +140,7 @@ def _lines_of_survey(found: Found, rules: str | None, every: bool) -> Iterator[s
         if not graph.diagnoses:
             yield "no pair to look at: no placeholder or no output; name them with --from and --to"
         yield from _lines_of_pairs(graph.diagnoses, results, every)
-        yield from (f"note: {note.text()}" for note in graph.notes)
+        yield from noted(note.text() for note in graph.notes)
     if found.fixed is not None:
         yield from _fix_lines(found.fixed, rules or "", bool(found.pairs) and not found.ok)
 

@@ -53,20 +53,28 @@ def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None
         raise click.UsageError("--json and the model would both go to standard output")
     if order.is_of_many():
         return report_each(*patch_models(order), as_json, patched_lines, "patched")
-    ended = _by_workers(order) if order.is_for_workers() else _here(order, finish)
+
+    alone = len(order.models) == 1 and not order.is_for_workers()
+
+    def say_report(report: dict[str, Any]) -> None:
+        if not as_json:
+            say_lines(tell(report), err=piped)
+        elif alone:
+            say_json({"outputs": [report]})
+
+    if order.is_for_workers():
+        ended = _by_workers(order)
+    else:
+        with bar() as progress:  # a report is printed before its output takes its name
+            ended = list(patch_models(order, in_process(progress, finish, say_report))[1])
     for done in ended:
         if done.error:
             say_error(done.error)
-        elif not as_json:
-            say_lines(tell(done.report), err=piped)
-    if as_json:
+        elif order.is_for_workers() and not as_json:
+            say_lines(tell(done.report))
+    if as_json and not (alone and ended[0].report):
         say_json(joint_document(ended))
     return exit_code(ended)
-
-
-def _here(order: FleetOrder, finish: Finish | None) -> list[TaskResult]:
-    with bar() as progress:
-        return list(patch_models(order, in_process(progress, finish))[1])
 
 
 def _by_workers(order: FleetOrder) -> list[TaskResult]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,12 +11,17 @@ from graphpatch.analysis.saved_rules import as_rules_file
 from graphpatch.application import pattern_matches
 from graphpatch.cli.completing import PATH, pattern_option
 from graphpatch.cli.json_forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, json_object, listed
-from graphpatch.cli.outputs import RULES_FILE
+from graphpatch.cli.outputs import (
+    RULES_FILE,
+    force_option,
+    refuse_rules_file,
+    replaced,
+    write_rules_file,
+)
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say_json_of_texts, say_lines
+from graphpatch.cli.say import say, say_json_of_texts, say_lines
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.formats import load
-from graphpatch.formats.output import refuse_inputs, write_file
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match
 from graphpatch.patches.group import reads_in_words
@@ -60,6 +63,7 @@ OUTPUT = json_object(
     type=RULES_FILE,
     help="Write a rules file with one rule for each match.",
 )
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     paths: tuple[str, ...],
@@ -68,6 +72,7 @@ def command(
     pattern: str | None,
     explain: bool,
     save: str | None,
+    force: bool,
     as_json: bool,
 ) -> int:
     """Show what the rules of RULES, or a match typed here, match in MODEL. No model is written."""
@@ -79,6 +84,10 @@ def command(
     if typed and save:
         raise click.UsageError("--save writes what a rules file matches; give RULES and MODEL")
     refuse_swapped("match", paths[0], paths[1:])
+    if save:
+        inputs = dict(zip(("the rules file", "the model itself"), paths, strict=True))
+        is_replaced = refuse_rules_file(save, force, inputs)
+    saved: dict[str, Any] = {}
     with bar() as progress:
         model = load(paths[-1], progress)
         if typed:
@@ -87,11 +96,20 @@ def command(
             rules = load_rules(paths[0])
             found = match_rules(rules, model, explain)
             if save:
-                _save(save, as_rules_file(rules, model), paths)
-    if as_json:
-        say_json_of_texts({"model": paths[-1], "rules": [one.document() for one in found]})
+                saved = as_rules_file(rules, model)
+
+    def tell() -> None:
+        if as_json:
+            say_json_of_texts({"model": paths[-1], "rules": [one.document() for one in found]})
+        else:
+            say_lines(line for one in found for line in _lines_of_matches(one))
+            if save and is_replaced:
+                say(f"{save}{replaced(is_replaced)}")
+
+    if save:
+        write_rules_file(save, saved, tell)
     else:
-        say_lines(line for one in found for line in _lines_of_matches(one))
+        tell()
     return 1 if any(one.error for one in found) else 0
 
 
@@ -100,13 +118,6 @@ def _typed_match(typed: dict[str, Any]) -> Match:
     match = Match(**typed)
     conditions(match)
     return match
-
-
-def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
-    target = Path(path)
-    for one in inputs:
-        refuse_inputs(path, {"what is read": one})
-    write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
 
 
 def _lines_of_matches(matched: RuleMatches) -> list[str]:

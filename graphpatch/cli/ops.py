@@ -12,7 +12,7 @@ from graphpatch.analysis import ops
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say, say_json, say_lines
+from graphpatch.cli.say import noted, say, say_json, say_lines
 from graphpatch.differentiation import flow
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
@@ -81,13 +81,15 @@ def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> N
 
 
 def _say_notes(model: Model) -> None:
+    notes: list[str] = []
     for graph in model.graphs:
         try:
             check_graph(graph)
         except ModelError as error:
-            say(f"note: {model.path}: {error}", err=True)
-        for text in foreign(graph):
-            say(f"note: {text}", err=True)
+            notes.append(f"{model.path}: {error}")
+        notes += foreign(graph)
+    if notes:
+        say_lines(noted(notes), err=True)
 
 
 def _print_types(model: Model) -> None:

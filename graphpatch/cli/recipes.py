@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import click
 import msgspec
 
 from graphpatch.cli.json_forms import TEXT, json_object, listed
-from graphpatch.cli.outputs import RULES_FILE
+from graphpatch.cli.outputs import (
+    RULES_FILE,
+    force_option,
+    refuse_rules_file,
+    replaced,
+    write_rules_file,
+)
 from graphpatch.cli.say import say_json, say_lines
-from graphpatch.errors import OutputError
-from graphpatch.formats.output import reported
 from graphpatch.recipes import RECIPES, SIGN, Recipe, recipe_named, recipe_rules
 from graphpatch.rules import rules_from
 
@@ -26,8 +30,9 @@ OUTPUT = json_object({"recipes": listed(json_object({"name": TEXT, "for": TEXT, 
     type=RULES_FILE,
     help="Write the recipe NAME as a rules file to edit.",
 )
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(name: str | None, save: str | None, as_json: bool) -> None:
+def command(name: str | None, save: str | None, force: bool, as_json: bool) -> None:
     """List the recipes, or print the rules of NAME, such as `@reverse(at=features)`."""
     if name is None:
         if save is not None:
@@ -37,7 +42,9 @@ def command(name: str | None, save: str | None, as_json: bool) -> None:
     rules = recipe_rules(name if name.startswith(SIGN) else SIGN + name)
     rules_from(rules)
     if save is not None:
-        _write_recipe(rules, Path(save))
+        is_replaced = refuse_rules_file(save, force, {})
+        tell = partial(say_lines, [f"{save}{replaced(is_replaced)}"])
+        write_rules_file(save, msgspec.to_builtins(rules), tell)
     elif as_json:
         say_json(rules)
     else:
@@ -62,11 +69,3 @@ def _recipe_document(recipe: Recipe) -> dict[str, object]:
 
 def _indented_json(rules: object) -> str:
     return msgspec.json.format(msgspec.json.encode(rules), indent=2).decode()
-
-
-def _write_recipe(rules: object, path: Path) -> None:
-    if path.exists():
-        raise OutputError(f"{path} exists; it is not written over")
-    with reported(str(path)):
-        path.write_text(_indented_json(rules) + "\n")
-    say_lines([str(path)])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import click
 
-from graphpatch.cli.outputs import RULES_FILE
+from graphpatch.cli.outputs import RULES_FILE, force_option, refuse_rules_file, replaced
 from graphpatch.cli.say import say_lines
-from graphpatch.errors import OutputError
-from graphpatch.formats.output import reported
+from graphpatch.formats.destination import Destination
 
 
 @click.command("references")
@@ -25,20 +25,23 @@ from graphpatch.formats.output import reported
     default="references.json",
     show_default=True,
 )
-def command(model: str, feed: str, out: str) -> None:
+@force_option
+def command(model: str, feed: str, out: str, force: bool) -> None:
     """Measure the input of each activation of MODEL on a reference, and write DeepLIFT's rules.
 
     The arrays go to a folder beside the rules file. `graphpatch apply` takes the rules.
     """
     path = Path(out)
-    if path.exists() or path.with_suffix("").exists():
-        raise OutputError(f"{path}, or the folder {path.with_suffix('')}, exists; not written over")
+    folder = path.with_suffix("")
+    is_replaced = refuse_rules_file(out, force, {"the model itself": model, "the feed": feed})
+    if folder.exists() and not is_replaced:
+        Destination(str(folder), force, is_marked=True).replaces()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from graphpatch.runtime.references import references
     from graphpatch.runtime.values import read_feed
 
     found = references(model, read_feed(feed), path.with_suffix("").name)
-    with reported(out):
-        found.save(path)
+    where = f"{out}{replaced(is_replaced)}"
     skipped = [f"  skipped  {name}: {why}" for name, why in found.skipped.items()]
-    say_lines([f"{model}: {len(found.arrays)} activations -> {out}", *skipped])
+    lines = [f"{model}: {len(found.arrays)} activations -> {where}", *skipped]
+    found.save(path, partial(say_lines, lines))

@@ -10,10 +10,14 @@ import click
 from graphpatch.analysis.revert import revert
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.json_forms import INTEGER, NODES, TEXT, TEXT_OR_NULL, TEXTS, json_object
+from graphpatch.cli.outputs import force_option, replaced
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say_json, say_lines
+from graphpatch.cli.say import noted, say_json, say_lines
 from graphpatch.formats import Model, load
+from graphpatch.formats.destination import Destination, refuse_inputs
+from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.save import write_to_stdout
+from graphpatch.formats.unfinished import sweep
 
 OUTPUT = json_object(
     {
@@ -44,6 +48,7 @@ OUTPUT = json_object(
     help="Take off this rule alone: its name, or its id where several have one name.",
 )
 @click.option("--allow-changed", is_flag=True, help="Revert even if the file has changed since.")
+@force_option
 @click.option("--dry-run", is_flag=True, help="Do everything but write.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
@@ -51,6 +56,7 @@ def command(
     out: str | None,
     rule: str | None,
     allow_changed: bool,
+    force: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -65,16 +71,26 @@ def command(
         piped = output == "-"
         if piped and as_json:
             raise click.UsageError("--json and the model would both go to standard output")
-        if output is not None:
-            if output == "-":
-                write_to_stdout(found.model, progress)
+        document = {**found.document(), "model": model, "output": output}
+
+        def tell() -> None:
+            if as_json:
+                say_json(document)
             else:
-                found.model.save(output, progress)
-    document = {**found.document(), "model": model, "output": output}
-    if as_json:
-        say_json(document)
-    else:
-        say_lines(_lines_of_revert(document), err=piped)
+                say_lines(_lines_of_revert(document), err=piped)
+
+        if output is None:
+            tell()
+        elif piped:
+            write_to_stdout(found.model, progress)
+            tell()
+        else:
+            refuse_inputs(output, {"the model itself": model})
+            refuse_suffix(output, patched.path)
+            if Destination(output, force).replaces():
+                document["replaced"] = True
+            sweep([output])
+            found.model.write(output, progress, tell)
 
 
 def _output_beside(patched: Model, reverted: Model) -> str:
@@ -90,10 +106,11 @@ def _output_beside(patched: Model, reverted: Model) -> str:
 
 
 def _lines_of_revert(document: dict[str, Any]) -> list[str]:
-    lines = [f"{document['model']} -> {document['output'] or '(dry run, nothing written)'}"]
+    where = document["output"] or "(dry run, nothing written)"
+    lines = [f"{document['model']} -> {where}{replaced('replaced' in document)}"]
     lines += [f"  taken off: {name}" for name in document["rules"]]
     lines += [f"  left: {name}" for name in document["left"]]
     ops = document["ops"]
     back, out = ops["restored"], ops["dropped"]
     lines.append(f"  {back} op{'s'[: back != 1]} as before, {out} op{'s'[: out != 1]} taken out")
-    return lines + [f"  note: {text}" for text in document["notes"]]
+    return [*lines, *noted(document["notes"], "  ")]

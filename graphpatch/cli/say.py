@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import click
 
 from graphpatch.shown import LONGEST_LINE, ROOM_TO_COUNT, json_of_texts, json_text, one_line, shown
+from graphpatch.table import IN_LIST, and_more
 
 # Which words are coloured, and how; at most one of them in a line.
 COLOURED: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -75,6 +76,14 @@ def _echo(text: str, err: bool) -> None:
     if in_colour:
         safe = "\n".join(map(coloured, safe.split("\n")))
     click.echo(safe, err=err, color=in_colour)
+
+
+def noted(notes: Iterable[str], before: str = "") -> Iterator[str]:
+    """Return notes as lines: the first of many, and how many more there are."""
+    notes = list(notes)
+    yield from (f"{before}note: {text}" for text in notes[:IN_LIST])
+    if more := and_more(notes, IN_LIST):
+        yield f"{before}note: {more}"
 
 
 @contextmanager

@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.split_parts import refuse_folder
+from graphpatch.analysis.split_parts import is_part, refuse_folder
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
+from graphpatch.cli.outputs import force_option, replaced
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import notes_of_warnings, say_json, say_lines
+from graphpatch.cli.say import noted, notes_of_warnings, say_json, say_lines
 from graphpatch.errors import OutputError
+from graphpatch.formats.destination import Destination
 
 OUTPUT = json_object(
     {
@@ -54,6 +56,7 @@ OUTPUT = json_object(
     metavar="PATH",
     help="Folder to write; default: MODEL.parts.",
 )
+@force_option
 @click.option("--allow-unsafe-ops", is_flag=True, help="Import ops too that touch files or Python.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
@@ -62,6 +65,7 @@ def command(
     loss: str,
     wrt: tuple[str, ...],
     out: str | None,
+    force: bool,
     allow_unsafe_ops: bool,
     as_json: bool,
 ) -> None:
@@ -77,16 +81,21 @@ def command(
     if folder == "-":
         raise OutputError("- is not a folder, and the parts are several files")
     refuse_folder(Path(folder), model)
+    written = Destination(folder, force, is_marked=True, parts=is_part)
+    where = f"{folder}{replaced(written.replaces())}"
     with bar() as progress:
         listed = [_comma_separated([cut]) for cut in cuts]
         with notes_of_warnings() as notes:
             found = split(model, loss, listed, _comma_separated(wrt), progress, allow_unsafe_ops)
-        found.save(folder)
-        document = found.document()
-    if as_json:
-        say_json({"output": folder, **document, "notes": notes})
-    else:
-        say_lines([*_steps_in_words(folder, document), *(f"note: {note}" for note in notes)])
+    document = found.document()
+
+    def tell() -> None:
+        if as_json:
+            say_json({"output": folder, **document, "notes": notes})
+        else:
+            say_lines([*_steps_in_words(where, document), *noted(notes)])
+
+    found.save(folder, tell)
 
 
 def _comma_separated(texts: tuple[str, ...] | list[str]) -> list[str]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 import webbrowser
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
-from graphpatch.cli.outputs import PAGE
+from graphpatch.cli.outputs import PAGE, force_option, replaced
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say, say_error, say_json, say_lines
+from graphpatch.cli.say import noted, say, say_error, say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats import load
-from graphpatch.formats.output import refuse_inputs
+from graphpatch.formats.destination import Destination, refuse_inputs
 from graphpatch.page.view import View, refuse_model, view
 from graphpatch.table import plural, short
 
@@ -57,6 +58,7 @@ OUTPUT = json_object(
     type=PAGE,
     help="Default: MODEL.html, beside the model; `-` is standard output.",
 )
+@force_option
 @click.option("--tensorboard", metavar="LOGDIR", help="Write the graph for TensorBoard instead.")
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in the browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the page's data; write no page.")
@@ -71,6 +73,7 @@ def command(
     feed: str | None,
     allow_unsafe_ops: bool,
     output: str | None,
+    force: bool,
     tensorboard: str | None,
     is_opened: bool,
     as_json: bool,
@@ -93,13 +96,18 @@ def command(
         raise click.UsageError("--open opens a page in a file; name one with -o PAGE.html")
     options: dict[str, Any] = {"run": run, "feed": feed, "allow_unsafe_ops": allow_unsafe_ops}
     options |= {"sources": list(sources), "targets": list(targets)}
+    is_replaced = False
+    if not (as_json or tensorboard):
+        is_replaced = Destination(path, force, is_marked=True).replaces()
     found = _viewed(path, model, patched, {"pattern": pattern} if pattern else rules, options)
     if as_json:
         say_json(found.document())
+    elif found.errors:
+        pass  # no page of rules that failed
     elif tensorboard:
         _write_events(found, tensorboard)
     else:
-        _write_page(found, path, is_opened)
+        _write_page(found, path, is_opened, is_replaced)
     for error in found.errors:
         say_error(f"{model}: {error}")
     return 0 if found.ok else 1
@@ -128,12 +136,12 @@ def _page_beside(model: str) -> str:
     return str(path.with_name(f"{path.stem if path.is_file() else path.name}.html"))
 
 
-def _write_page(found: View, path: str, is_opened: bool) -> None:
+def _write_page(found: View, path: str, is_opened: bool, is_replaced: bool) -> None:
     if path == "-":
         sys.stdout.write(found.html)
         return
-    found.save(path)
-    say_lines(_lines_of_view(found.document(), path))
+    lines = list(_lines_of_view(found.document(), f"{path}{replaced(is_replaced)}"))
+    found.save(path, partial(say_lines, lines))
     if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
         raise OutputError(f"no browser to open {path} in was found; the page is written")
 
@@ -158,7 +166,7 @@ def _lines_of_view(document: dict[str, Any], path: str) -> Iterator[str]:
         more = len(graph["pairs"]) + graph["pairs_left_out"] - MOST_PAIRS_SHOWN
         if more > 0:
             yield f"  ... {plural(more, 'more pair')}"
-        yield from (f"  note: {note}" for note in graph["notes"])
+        yield from noted(graph["notes"], "  ")
     for graph in (document["run"] or {"graphs": []})["graphs"]:
         yield f"  {graph['note']}"
 

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from graphpatch import opdefs
+from graphpatch.decoding import decode
 
 Rows = tuple[tuple[int, ...] | None, ...]
 """For each input that an op declares: the declared outputs whose upstream gradient reaches it.
@@ -66,7 +67,7 @@ def gradient_table() -> GradientTable:
     """The shipped table, read on first use."""
     data = pkgutil.get_data("graphpatch.data", "gradients.json")
     assert data is not None, "graphpatch is installed without its table of gradients"
-    return msgspec.json.decode(data, type=GradientTable)
+    return decode(data, GradientTable)
 
 
 @cache

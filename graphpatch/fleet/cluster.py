@@ -15,7 +15,7 @@ from graphpatch.errors import FleetError
 from graphpatch.fleet import remote
 from graphpatch.fleet.greeting import client_of_scheduler
 from graphpatch.fleet.pool import Pool
-from graphpatch.formats.output import reported
+from graphpatch.formats.destination import reported
 
 WORKER_TIMEOUT = 5  # seconds, for a worker to be there
 
@@ -121,7 +121,7 @@ def _connect(address: str) -> Any:
     try:
         return client_of_scheduler(address)
     except ImportError:
-        raise FleetError("--scheduler needs Dask: pip install 'graphpatch[distributed]'") from None
+        raise FleetError("--scheduler needs Dask: pip install distributed") from None
     except Exception as error:  # whatever an address can be wrong in
         reason = " ".join(str(error).split()) or type(error).__name__
         raise FleetError(f"no scheduler answers at {address}: {reason}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +19,10 @@ from graphpatch.fleet.order import FleetOrder
 from graphpatch.fleet.plan import local_outputs, plan
 from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.fleet.work import Work
-from graphpatch.formats.output import reported
+from graphpatch.formats.destination import reported
 from graphpatch.formats.unfinished import sweep
 
 if TYPE_CHECKING:
-    from graphpatch.fleet.manifest import Manifest
     from graphpatch.fleet.pool import Pool
 
 
@@ -48,12 +48,8 @@ def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Iter
         tasks = plan(found, order.out, order.rules, into is not None)
     if not order.dry_run:
         sweep(local_outputs(tasks))  # what an earlier run left half-written
-    if into is not None and not order.dry_run:
-        _make(into)
-        if here is None:
-            from graphpatch.fleet.manifest import Manifest
-
-            return len(tasks), _recorded(order, job, tasks, Manifest(into, job))
+    if into is not None and not order.dry_run and here is None:
+        return len(tasks), _recorded(order, job, tasks, into)
     return len(tasks), _results_of_tasks(order, here or work.patch_model, job, tasks)
 
 
@@ -66,25 +62,38 @@ def _unwritten(found: Sequence[FoundModels]) -> list[Task]:
     return [Task(place, one.model, "", one.searched) for place, one in enumerate(found)]
 
 
-def _recorded(
-    order: FleetOrder, job: Job, tasks: list[Task], manifest: Manifest
-) -> Iterator[TaskResult]:
-    """The results, each written down."""
-    if order.resume:
-        tasks = [replace(task, known=manifest.known(task)) for task in tasks]
-    results = _results_of_tasks(order, work.patch_model, replace(job, recorded=True), tasks)
+def _recorded(order: FleetOrder, job: Job, tasks: list[Task], into: str) -> Iterator[TaskResult]:
+    """The results, each written down in the folder that they go into."""
+    from graphpatch.fleet.manifest import Manifest
+
+    with _made(into):
+        manifest = Manifest(into, job)
+        if order.resume:
+            tasks = [replace(task, known=manifest.known(task)) for task in tasks]
+        results = _results_of_tasks(order, work.patch_model, replace(job, recorded=True), tasks)
+        try:
+            for done in results:
+                manifest.add(done)
+                yield done
+        finally:
+            manifest.close()
+
+
+@contextmanager
+def _made(folder: str) -> Iterator[None]:
+    """Make a folder; what is made goes again where it stays empty, as a run that failed left it."""
+    path = Path(folder)
+    missing = [] if remote.is_remote(folder) else [path, *path.parents]
+    missing = [one for one in missing if not one.exists()]
+    with reported(folder):
+        for one in reversed(missing):
+            one.mkdir(exist_ok=True)
     try:
-        for done in results:
-            manifest.add(done)
-            yield done
+        yield
     finally:
-        manifest.close()
-
-
-def _make(folder: str) -> None:
-    if not remote.is_remote(folder):
-        with reported(folder):
-            Path(folder).mkdir(parents=True, exist_ok=True)
+        for one in missing:
+            with suppress(OSError):  # there is something in it
+                one.rmdir()
 
 
 def _results_of_tasks(

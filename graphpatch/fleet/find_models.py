@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -15,6 +14,7 @@ from graphpatch.errors import FleetError, RulesError
 from graphpatch.fleet import remote
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.target import FILES
+from graphpatch.mapped import read_whole
 from graphpatch.match import regex
 from graphpatch.match.glob import QUOTED
 from graphpatch.shown import one_line
@@ -187,12 +187,7 @@ def local_files(base: str, descend: Descend) -> Iterator[str]:
 def _models_of_list(path: str, allow_chained: bool) -> list[FoundModels]:
     """The models of a list, a line each. Names in it are mirrored from the folder they share."""
     try:
-        if path == "-":
-            text = sys.stdin.buffer.read().decode()
-        elif remote.is_remote(path):
-            text = remote.read_small(path).decode()
-        else:
-            text = Path(path).read_text(encoding="utf-8")
+        text = (remote.read_small if remote.is_remote(path) else read_whole)(path).decode()
     except OSError as error:
         raise FleetError(f"cannot read the list {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

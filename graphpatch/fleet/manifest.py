@@ -12,10 +12,12 @@ from typing import Any
 
 import msgspec
 
+from graphpatch.decoding import convert
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
 from graphpatch.fleet.task import Job, RecordedOutput, Task, TaskResult
-from graphpatch.formats.output import reported, write_file
+from graphpatch.formats.destination import reported
+from graphpatch.formats.output import write_file
 
 MANIFEST_NAME = "graphpatch-manifest.jsonl"
 
@@ -62,7 +64,7 @@ class Manifest:
         name = self._relative(task.output)
         if name not in self.lines:
             return None
-        line = msgspec.convert(self.lines[name], ManifestEntry)
+        line = convert(self.lines[name], ManifestEntry)
         same = line.rules is not None and line.rules.sha256 == self.digest
         if not same or line.version != self.job.version or not line.sha256:
             return None
@@ -83,7 +85,9 @@ class Manifest:
             self.close()
 
     def close(self) -> None:
-        """Write the whole. Raises OutputError where that cannot be done."""
+        """Write the whole, if a line was added. Raises OutputError where that cannot be done."""
+        if not self.added:
+            return
         data = "".join(map(_json_line, self.lines.values())).encode()
         if remote.is_remote(self.path):
             remote.write_small(self.path, data)
@@ -126,8 +130,8 @@ class Manifest:
         for text in data.split(b"\n"):
             # ValueError: not UTF-8. RecursionError: nested so deeply that nobody of us wrote it.
             with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
-                line = msgspec.json.decode(text, type=ManifestEntry)
-                lines[line.output] = msgspec.json.decode(text)
+                line = json.loads(text)  # msgspec refuses names that are not UTF-8
+                lines[convert(line, ManifestEntry).output] = line
         return lines
 
 

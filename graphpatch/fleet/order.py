@@ -9,7 +9,7 @@ import msgspec
 
 from graphpatch.fleet import remote
 from graphpatch.fleet.find_models import is_plain_folder, is_search
-from graphpatch.formats.output import reported
+from graphpatch.formats.destination import reported
 from graphpatch.formats.target import Export
 from graphpatch.gradients.npy import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules
@@ -39,6 +39,7 @@ class FleetOrder(msgspec.Struct, frozen=True):
     workers: Workers = Workers()
     allow_chained: bool = False  # URLs of what lies inside of another file
     export: Export | None = None
+    force: bool = False  # outputs may replace what graphpatch did not write
     in_process: bool = False  # what is asked for cannot be told to workers
 
     def __post_init__(self) -> None:
@@ -90,6 +91,7 @@ class FleetOrder(msgspec.Struct, frozen=True):
             self.allow_python,
             self.dry_run,
             root=root,
+            force=self.force,
             export=self.export,
             allow_none=converts and not self.is_for_workers(),
         )

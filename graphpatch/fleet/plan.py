@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -10,9 +9,9 @@ from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
 from graphpatch.fleet.find_models import FoundModels, path_below
 from graphpatch.fleet.task import Task
+from graphpatch.formats.destination import identity, local_path, place, refuse_inputs
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.output import refuse_inputs
 from graphpatch.formats.target import FILES, patched_name
 
 
@@ -43,8 +42,7 @@ def plan(
     _refuse_rules(to_files, rules)
     if not folder and out is not None:
         refuse_suffix(out)
-    if folder or len(tasks) > 1:  # that one model is not written over itself is seen to then
-        _refuse_models(to_files)
+    _refuse_models(to_files)
     return tasks
 
 
@@ -86,7 +84,7 @@ def _mirrored(found: Sequence[FoundModels], out: str) -> list[str]:
 
 
 def _refuse_inside(out: str, tree: str) -> None:
-    inner, outer = _real(out), _real(tree)
+    inner, outer = place(out), place(tree)
     if inner == outer or inner.startswith(outer.rstrip("/") + "/"):
         raise OutputError(
             f"{out} lies in {tree}, which is searched for models: the next run would take the "
@@ -117,32 +115,30 @@ def _refuse_rules(tasks: Sequence[Task], rules: str) -> None:
     """No output is the rules file."""
     for task in tasks:
         refuse_inputs(task.output, {"the rules file": rules})
-        if _real(task.output) == _real(rules):  # in a store
-            raise OutputError(f"{task.output} is the rules file; it is never written over")
 
 
 def _refuse_models(tasks: Sequence[Task]) -> None:
     """No output is a model, or lies in one."""
-    models = {_real(task.model): task for task in tasks}
+    models = {identity(task.model): task for task in tasks}
     for task in tasks:
-        target = _real(task.output)
-        if target in models:
-            which = "the model itself" if models[target] is task else "another of the models"
+        first = models.get(identity(task.output))
+        if first is not None:
+            which = "the model itself" if first is task else "another of the models"
             raise OutputError(f"{task.output} is {which}; a model is never written over")
-    folders = {_real(folder) for task in tasks if (folder := _saved_model_folder(task.model))}
+    whole = {place(task.model).partition("::")[0] for task in tasks if "::" in task.model}
+    whole |= {place(folder) for task in tasks if (folder := _saved_model_folder(task.model))}
     for task in tasks:
-        if not folders.isdisjoint(map(str, PurePosixPath(_real(task.output)).parents)):
+        target = place(task.output)
+        if target in whole:
+            raise OutputError(f"{task.output} holds one of the models; it is never written over")
+        if not whole.isdisjoint(map(str, PurePosixPath(target).parents)):
             raise OutputError(f"{task.output} lies in a model's folder, which is never changed")
 
 
 def _saved_model_folder(model: str) -> str:
     """The folder of a SavedModel on this machine; nothing for another model."""
-    if remote.is_remote(model):
+    path = local_path(model)
+    if path is None:
         return ""
-    path = Path(model)
     folder = path.parent if path.name in SAVED_MODEL_FILES else path
     return str(folder) if folder.is_dir() else ""
-
-
-def _real(path: str) -> str:
-    return path.rstrip("/") if remote.is_remote(path) else os.path.realpath(path)

@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
-from graphpatch.errors import FleetError, GraphpatchError, ModelError, OutputError
+from graphpatch.errors import FleetError, ModelError, OutputError
+from graphpatch.formats.destination import errors_as as errors_as
+from graphpatch.formats.destination import is_remote as is_remote
+from graphpatch.formats.destination import opened_store as opened_store
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.unfinished import unfinished_name
+from graphpatch.mapped import MOST_READ
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -25,13 +29,7 @@ if TYPE_CHECKING:
 WHOLE_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
 PIECE = 1 << 20  # bytes that are copied at once
 MOST_UNPACKED = 8 << 30  # bytes of a model that lies inside another file
-MOST_READ = 512 << 20  # bytes of a file that is read whole: rules, a list, an array, a manifest
 OWN_MEMORY = "memory"  # each process has another one
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path names a store, and not a file of this machine."""
-    return "://" in path
 
 
 def is_own_memory(path: str) -> bool:
@@ -42,19 +40,6 @@ def is_own_memory(path: str) -> bool:
 def is_own_disk(path: str) -> bool:
     """Whether a URL names a file of this machine."""
     return path.startswith(("file://", "local://"))
-
-
-def opened_store(path: str) -> tuple[AbstractFileSystem, str]:
-    """The store that a path names, and the path in it. Raises FleetError where there is none."""
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError:
-        raise FleetError(
-            f"{path}: remote paths need fsspec: pip install 'graphpatch[remote]'"
-        ) from None
-    with errors_as(f"cannot reach {path}", FleetError):
-        store, inside = url_to_fs(path)
-    return store, inside
 
 
 def is_chained(path: str) -> bool:
@@ -82,18 +67,6 @@ def inner_path(name: str, of: str) -> str:
     if odd or "::" in name or "://" in name or PureWindowsPath(name).drive:
         raise FleetError(f"{of} holds the name {name!r}, which does not stay in its folder")
     return name
-
-
-@contextlib.contextmanager
-def errors_as(what: str, kind: type[GraphpatchError]) -> Iterator[None]:
-    """Raise this kind of error for what a store refuses, whatever its library raises."""
-    try:
-        yield
-    except GraphpatchError:
-        raise
-    except Exception as error:  # each store's library has errors of its own
-        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise kind(f"{what}: {said}") from error
 
 
 def is_plain_folder(path: str) -> bool:

@@ -29,6 +29,7 @@ class Job(msgspec.Struct, frozen=True):
     recorded: bool = False  # hashes are taken, for the manifest
     root: str = ""
     export: Export | None = None
+    force: bool = False
     allow_none: bool = False  # without a rule, a model is only converted
     version: str = msgspec.field(default_factory=lambda: graphpatch.__version__)
 

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -18,16 +20,18 @@ from graphpatch.errors import FleetError, ForeignError, GraphpatchError, ModelEr
 from graphpatch.fleet import remote
 from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.formats import load
+from graphpatch.formats.destination import Destination
 from graphpatch.formats.folder import regular_files
 from graphpatch.formats.foreign import not_there
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import Model
-from graphpatch.formats.output import destination
+from graphpatch.formats.output import Confirm
 from graphpatch.formats.save import write_to_stdout
 from graphpatch.graph.heads import Progress
 
 Work = Callable[[Job, Task], TaskResult]
 Finish = Callable[[Result], Result]
+Tell = Callable[[dict[str, Any]], None]
 
 
 def patch_model(job: Job, task: Task) -> TaskResult:
@@ -35,15 +39,16 @@ def patch_model(job: Job, task: Task) -> TaskResult:
     return _timed(_patch_model, job, task)
 
 
-def in_process(progress: Progress, finish: Finish | None = None) -> Work:
+def in_process(progress: Progress, finish: Finish | None = None, tell: Tell | None = None) -> Work:
     """The same in the process of the command: it shows progress, and finishes each result.
 
-    What is wrong with a model is told in what is returned; any other error is raised.
+    What is wrong with a model is told in what is returned; any other error is raised. `tell` gets
+    the report before an output takes its name: where it raises, there is none.
     """
 
     def work(job: Job, task: Task) -> TaskResult:
         try:
-            return _patch_model(job, task, progress, finish)
+            return _patch_model(job, task, progress, finish, tell)
         except GraphpatchError as error:
             return TaskResult(task, error=str(error))
 
@@ -99,18 +104,39 @@ def _tried(work: Work, job: Job, task: Task) -> TaskResult:
 
 
 def _patch_model(
-    job: Job, task: Task, progress: Progress | None = None, finish: Finish | None = None
+    job: Job,
+    task: Task,
+    progress: Progress | None = None,
+    finish: Finish | None = None,
+    tell: Tell | None = None,
 ) -> TaskResult:
     with _at_hand(job, task.model) as path:
         source = content(_path_of_model(path)) if job.recorded else ""
         if task.known is not None and _is_done(job, task, source):
             return TaskResult(task, passed_over="done before, and unchanged since")
+        target = _target(job, task.output)
+        replaces = bool(task.output) and Destination(target, job.force, label=task.output).replaces(
+            _path_of_model(path)
+        )
         result = apply_rules(job.rules(), load(path, progress), progress, job.export)
         result = finish(result) if finish else result
-        where = destination(task.output, job.dry_run, Path(job.root, task.output))
-        written = "" if job.dry_run else _write_model(job, result.model, task.output, progress)
-    told = result.told(task.model, task.output, where)
+        where: dict[str, Any] = {"output": None if job.dry_run else task.output}
+        where |= {"would_write": task.output} if job.dry_run else {}
+        where |= {"replaced": True} if replaces else {}
+        told = result.told(task.model, task.output, where)
+        confirm = partial(tell, told) if tell is not None else None
+        written = ""
+        if not job.dry_run:
+            written = _write_model(job, result.model, task.output, progress, confirm)
+        elif confirm is not None:
+            confirm()
     return TaskResult(task, told, source=source, output=written)
+
+
+def _target(job: Job, output: str) -> str:
+    """The output as this process finds it."""
+    is_here = job.root and not remote.is_remote(output)
+    return str(Path(job.root, output)) if is_here else output
 
 
 def _check_task(job: Job, task: Task) -> TaskResult:
@@ -163,22 +189,26 @@ def _is_done(job: Job, task: Task, source: str) -> bool:
         return content(path) == known.output
 
 
-def _write_model(job: Job, model: Model, output: str, progress: Progress | None) -> str:
+def _write_model(
+    job: Job, model: Model, output: str, progress: Progress | None, confirm: Confirm | None
+) -> str:
     """Write the model, and return the content of what was written where that is recorded."""
     if output == "-":
         write_to_stdout(model, progress)
+        if confirm is not None:
+            confirm()
         return ""
     if remote.is_remote(output):
         with remote.local_folder() as folder:
             local = Path(folder, output.rstrip("/").rpartition("/")[2])
-            model.write(local)
+            model.write(local, confirm=confirm)
             remote.deliver(local, output)
             return content(local) if job.recorded else ""
     path = Path(job.root, output)
     with _errors_name(str(path), output) if job.root else nullcontext():
         if job.recorded:
             path.parent.mkdir(parents=True, exist_ok=True)
-        model.write(path, progress)
+        model.write(path, progress, confirm)
     return content(path) if job.recorded else ""
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from graphpatch.arguments import check_progress
 from graphpatch.errors import ModelError
+from graphpatch.formats.destination import SAVED_MODEL_FILES as SAVED_MODEL_FILES
 from graphpatch.formats.foreign import not_there
 from graphpatch.formats.from_bytes import opened_at
 from graphpatch.formats.model import Model
@@ -15,8 +15,9 @@ from graphpatch.formats.model_like import ModelLike, in_memory
 from graphpatch.formats.target import FILES
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source, map_file
+from graphpatch.mapped import read_whole
 
-SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
+MOST_PIPED = 8 << 30  # bytes of a model that comes through a pipe; as text it may be long
 MODELS_NAMED = 5  # models of a folder that are named
 
 
@@ -54,14 +55,15 @@ def model_from(argument: str, given: ModelLike, progress: Progress | None = None
     path = Path(given)
     try:
         if str(path) == "-":
-            return opened_at(Path("-"), Source(sys.stdin.buffer.read()), "", progress)
+            return opened_at(Path("-"), Source(read_whole(path, MOST_PIPED)), "", progress)
         if path.is_dir():
             path = _message_in(path)
         return opened_at(path, map_file(path), _folder_file(path), progress)
     except FileNotFoundError as error:
         raise ModelError(not_there(path)) from error
     except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
+        name = "standard input" if str(path) == "-" else path
+        raise ModelError(f"cannot read {name}: {error.strerror or error}") from error
 
 
 def _message_in(folder: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -236,14 +236,21 @@ class Model:
         sweep([Path(path)])
         self.write(path, progress)
 
-    def write(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+    def write(
+        self,
+        path: str | os.PathLike[str],
+        progress: Progress | None = None,
+        confirm: Callable[[], None] | None = None,
+    ) -> None:
         """Write it as `save` does; for many models at once what others left is taken away first.
+
+        `confirm` is called when all is written, before it takes its name.
 
         Raises OutputError and ModelError as `save` does.
         """
         from graphpatch.formats.save import write_model
 
-        write_model(self, Path(path), progress)
+        write_model(self, Path(path), progress, confirm)
 
     def encoded(self, suffix: str) -> Sequence[Piece]:
         """What a file with this ending holds; another ending leaves the encoding as it was.

@@ -7,9 +7,8 @@ import errno
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from graphpatch.errors import OutputError
+from graphpatch.formats.destination import reported
 from graphpatch.formats.folder import regular_files
 from graphpatch.formats.unfinished import sweep, unfinished, unfinished_name
 from graphpatch.graph.heads import Progress
@@ -76,7 +75,19 @@ NOT_IN_KERNEL = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errn
 COPIED_CHUNK = 1 << 26  # bytes a copy in the kernel moves at once, between two reports of progress
 
 
-def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = None) -> None:
+Confirm = Callable[[], None]
+"""What is done when an output is whole, before it takes its name; where it raises, nothing is left.
+
+A command says there what it wrote: if nobody can be told, it failed.
+"""
+
+
+def write_file(
+    path: Path,
+    pieces: Sequence[Piece],
+    progress: Progress | None = None,
+    confirm: Confirm | None = None,
+) -> None:
     """Write the pieces to `path`; until they are all there, what was there before stays.
 
     A link is followed; a pipe or device is written to as it is. Raises OutputError where the
@@ -86,39 +97,22 @@ def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = 
         if path.exists() and not (path.is_file() or path.is_dir()):
             with path.open("wb", buffering=0) as device:
                 write_pieces(device.fileno(), pieces, progress)
+            _confirmed(confirm)
             return
         target = _followed(path)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with unfinished(target) as temporary:
             _write(temporary, pieces, progress)
             _keep_mode(target, temporary)
+            _confirmed(confirm)
             temporary.replace(target)
 
 
-def refuse_inputs(output: str | Path, inputs: Mapping[str, str | Path | None]) -> None:
-    """Raise OutputError where an output would be written over a file that is read.
-
-    `inputs` has the path of each, by what it is ("the rules file"). `-` is not a file.
-    """
-    for what, read in inputs.items():
-        if read is None or "-" in (str(output), str(read)):
-            continue
-        try:
-            is_same = Path(output).samefile(read)
-        except (OSError, ValueError):  # one of them is not there
-            is_same = False
-        if is_same:
-            raise OutputError(f"{output} is {what}; it is never written over")
-
-
-def destination(output: str, dry_run: bool, at: Path | None = None) -> dict[str, Any]:
-    """Where a report says that a model goes; `replaced` where a file or folder is there now.
-
-    `at` is its path for this process, where that is another one.
-    """
-    path = Path(output) if at is None else at
-    replaced = path.is_file() or (path.is_dir() and any(path.iterdir()))
-    where = {"output": None, "would_write": output} if dry_run else {"output": output}
-    return {**where, "replaced": True} if replaced else where
+def _confirmed(confirm: Confirm | None) -> None:
+    if confirm is not None:
+        with reported("standard output"):
+            confirm()
 
 
 def write_folder(
@@ -128,6 +122,7 @@ def write_folder(
     pieces: Sequence[Piece],
     left_out: Sequence[str],
     others: Mapping[str, bytes] | None = None,
+    confirm: Confirm | None = None,
 ) -> None:
     """Write a folder like `original`, with the file `name` made of the pieces.
 
@@ -140,20 +135,27 @@ def write_folder(
             _write(temporary / other, [data])
         _write(temporary / name, pieces)
         _keep_modes(target, temporary)
+        _confirmed(confirm)
         exchange(temporary, target)
 
 
 def write_new_folder(
-    path: Path, name: str, pieces: Sequence[Piece], others: Mapping[str, bytes]
+    path: Path,
+    name: str,
+    pieces: Sequence[Piece],
+    others: Mapping[str, bytes],
+    confirm: Confirm | None = None,
 ) -> None:
-    """Write a folder of a file `name`, made of the pieces, and of others by their paths in it."""
+    """Write a folder of other files by their paths in it, and a file `name` made of the pieces."""
     target = _followed(path)
     with reported(path), unfinished(target, is_folder=True) as temporary:
         for other, data in others.items():
             (temporary / other).parent.mkdir(exist_ok=True)
             _write(temporary / other, [data])
-        _write(temporary / name, pieces)
+        if name:
+            _write(temporary / name, pieces)
         _keep_modes(target, temporary)
+        _confirmed(confirm)
         exchange(temporary, target)
 
 
@@ -263,16 +265,3 @@ def _copy_in_kernel(descriptor: int, span: Span) -> int:
             return at
         at += copied
     return at
-
-
-@contextlib.contextmanager
-def reported(path: Path | str) -> Iterator[None]:
-    """Raise OutputError for what the system refuses; that a reader went away is not an error."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        missing = error.errno == errno.ENOENT and not Path(path).parent.exists()
-        more = f"; there is no folder {Path(path).parent}" if missing else ""
-        raise OutputError(f"cannot write {path}: {error.strerror or error}{more}") from error

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from graphpatch.errors import OutputError
 from graphpatch.formats.container import SAVED
+from graphpatch.formats.destination import reported
 from graphpatch.formats.model import MESSAGE, Model
 from graphpatch.formats.output import (
-    reported,
+    Confirm,
     write_file,
     write_folder,
     write_new_folder,
@@ -24,7 +25,9 @@ from graphpatch.graph.wire import refuse_changed
 FINGERPRINT = "fingerprint.pb"
 
 
-def write_model(model: Model, path: Path, progress: Progress | None) -> None:
+def write_model(
+    model: Model, path: Path, progress: Progress | None, confirm: Confirm | None = None
+) -> None:
     """Write a model, whole or not at all; OutputError where it cannot be written there."""
     with reported(path):
         _refuse_input(model, path)
@@ -32,14 +35,14 @@ def write_model(model: Model, path: Path, progress: Progress | None) -> None:
         in_memory = model.in_memory and model.export is None
         if in_memory and model.container is SAVED and path.suffix not in FILES:
             _refuse_foreign(model, path)
-            write_new_folder(path, MESSAGE, model.encoded(""), {})
+            write_new_folder(path, MESSAGE, model.encoded(""), {}, confirm)
         elif model.file:
-            _write_folder(model, path)
+            _write_folder(model, path, confirm)
         else:
-            write_file(path, model.encoded(path.suffix), progress)
+            write_file(path, model.encoded(path.suffix), progress, confirm)
 
 
-def _write_folder(model: Model, path: Path) -> None:
+def _write_folder(model: Model, path: Path, confirm: Confirm | None) -> None:
     if path.suffix in FILES:
         raise OutputError(f"a SavedModel is a folder, and cannot be written as the file {path}")
     if path.is_file():
@@ -50,10 +53,11 @@ def _write_folder(model: Model, path: Path) -> None:
         from graphpatch.formats import new_saved_model
 
         _refuse_foreign(model, path)
-        write_new_folder(path, model.file, model.pieces(), new_saved_model.CHECKPOINT)
+        files = new_saved_model.CHECKPOINT
+        write_new_folder(path, model.file, model.pieces(), files, confirm)
         return
     pieces = model.encoded(Path(model.file).suffix)
-    write_folder(path, Path(model.path), model.file, pieces, [FINGERPRINT], model.files)
+    write_folder(path, Path(model.path), model.file, pieces, [FINGERPRINT], model.files, confirm)
 
 
 def _refuse_foreign(model: Model, path: Path) -> None:

@@ -10,12 +10,12 @@ written in it: each edit is read as one of these types, and as nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
+from graphpatch.decoding import decoder
 from graphpatch.graph.heads import PROVENANCE
 from graphpatch.graph.nodedef import Payload, attr_span, attr_value, with_attr, with_inputs
 
@@ -155,15 +155,11 @@ class Written(NamedTuple):
 ProvenanceEntry = Added | Renamed | Enclosed | Shadowed | AttrSet | InputSet | Returned | Origin
 
 
-@cache
-def _decoder() -> msgspec.json.Decoder[ProvenanceEntry]:
-    return msgspec.json.Decoder(ProvenanceEntry)
-
-
 def read_entry(text: bytes) -> Edit | Origin:
     """An edit, or what the model was, from what was written; ValueError says why it is neither."""
     try:
-        return _decoder().decode(text)
+        entry: Edit | Origin = decoder(ProvenanceEntry).decode(text)
+        return entry
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except msgspec.MsgspecError as error:

@@ -20,7 +20,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from graphpatch.errors import OutputError
 from graphpatch.formats import Model
-from graphpatch.formats.output import reported
+from graphpatch.formats.destination import reported
 from graphpatch.graph.attrs import as_json
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph

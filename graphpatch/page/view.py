@@ -6,7 +6,7 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -20,6 +20,7 @@ from graphpatch.application import RulesLike, apply
 from graphpatch.arguments import check_path, tensor_names
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Model
+from graphpatch.formats.destination import PAGE_MARK, marked
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model_like import ModelLike
 from graphpatch.formats.output import write_file
@@ -107,8 +108,10 @@ class View:
         """What `view --json` prints: the data that the page draws."""
         return self.data
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], confirm: Callable[[], None] | None = None) -> None:
         """Write the page to a file, whole or not at all, over what was there.
+
+        `confirm` is called when all is written, before the file takes its name.
 
         Raises OutputError where the file cannot be written, or is one of the models; ModelError
         where the file of a model was changed; TypeError where `path` is not a path.
@@ -119,7 +122,8 @@ class View:
         check_path("path", path, "the path of a page to write")
         for model in self.models:
             refuse_model(Path(path), model)
-        write_file(Path(path), [self.html.encode()])
+        page = marked(f"{self.html.rstrip()}\n{PAGE_MARK}\n")
+        write_file(Path(path), [page], confirm=confirm)
 
     def __repr__(self) -> str:
         lines = sum(len(self.data["bodies"][one["body"]]["names"]) for one in self.data["graphs"])

@@ -130,8 +130,7 @@ def _need_tensorflow() -> None:
         import tensorflow as tf  # noqa: F401
     except ImportError as error:
         raise PatchError(
-            "gradients are built by TensorFlow, which is not installed here: "
-            "pip install 'graphpatch[tensorflow]'"
+            "gradients are built by TensorFlow, which is not installed here: pip install tensorflow"
         ) from error
 
 

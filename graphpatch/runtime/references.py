@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graphpatch.errors import GraphpatchError, ModelError
+from graphpatch.formats.destination import JSON_MARK, marked
 from graphpatch.formats.load import model_from
 from graphpatch.formats.messages import graph_with_tags
 from graphpatch.formats.model_like import ModelLike
+from graphpatch.formats.output import Confirm, write_file, write_new_folder
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
@@ -43,17 +48,22 @@ class References:
     arrays: dict[str, Any]
     skipped: dict[str, str]
 
-    def save(self, path: str | Path) -> None:
-        """Write the rules, and beside them the arrays, in a folder of the rules' name."""
-        import msgspec
+    def save(self, path: str | Path, confirm: Confirm | None = None) -> None:
+        """Write the rules, and beside them the arrays, in a folder of the rules' name.
 
+        `confirm` is called when all is written; where it raises, nothing is left.
+        """
         target = Path(path)
-        for name, array in self.arrays.items():
-            file = target.parent / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            np.save(file, array)
-        text = msgspec.json.format(msgspec.json.encode(self.rules), indent=2)
-        target.write_bytes(text + b"\n")
+        files = {Path(name).name: _npy(array) for name, array in self.arrays.items()}
+        text = marked(json.dumps({**self.rules, **JSON_MARK}, indent=2) + "\n")
+        rules = partial(write_file, target, [text], confirm=confirm)
+        write_new_folder(target.with_suffix(""), "", [], files, confirm=rules)
+
+
+def _npy(array: Any) -> bytes:
+    file = BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "references") -> References:

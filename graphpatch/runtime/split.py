@@ -81,8 +81,7 @@ def _require_tensorflow() -> None:
         import tensorflow  # noqa: F401
     except ImportError as error:
         raise CutError(
-            "a gradient is built by TensorFlow, which is not installed here: "
-            "pip install 'graphpatch[tensorflow]'"
+            "a gradient is built by TensorFlow, which is not installed here: pip install tensorflow"
         ) from error
 
 

@@ -78,7 +78,7 @@ def _import_tensorflow() -> Any:
     except ImportError as error:
         raise RulesError(
             '{"python": ...} is traced by TensorFlow, which is not installed here: '
-            "pip install 'graphpatch[tensorflow]'"
+            "pip install tensorflow"
         ) from error
     return tf
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch.arguments import wrong_argument
+from graphpatch.decoding import convert
 from graphpatch.errors import PatternError, did_you_mean
 from graphpatch.match.pattern.check import check_pattern
 from graphpatch.match.pattern.syntax import parse_pattern
@@ -58,7 +59,7 @@ def pattern(
 def _asking_more(match: Match, name: str, more: Match | Mapping[str, Any]) -> Match:
     """A match that also asks for more; the op type stays on top, where an index finds it."""
     try:
-        wanted = msgspec.convert(more, Match)
+        wanted = convert(more, Match)
     except msgspec.ValidationError as error:
         raise PatternError(f"pattern, node {name!r}: {error}") from None
     return replace(match, all=(*(match.all or ()), wanted))

@@ -27,6 +27,7 @@ import msgspec
 from msgspec import UNSET
 
 from graphpatch import names, opdefs
+from graphpatch.decoding import convert
 from graphpatch.errors import PatternError, did_you_mean
 from graphpatch.match.pattern.check import check_pattern
 from graphpatch.match.pattern.tokens import EdgePart, InText, pattern_error, tokenize
@@ -234,7 +235,7 @@ class _PatternParser(msgspec.Struct):
             self.refuse_value(found, sign)
         bounds = before.bounds if before is not None else {}
         bounds = {**bounds, sign.text: _number_of(self.expect_kind("number", sign, "a number"))}
-        self.nodes[found.name] = Match(op="Const", value=msgspec.convert(bounds, Near))
+        self.nodes[found.name] = Match(op="Const", value=convert(bounds, Near))
 
     def refuse_value(self, found: _Mention, mark: Token) -> None:
         match = self.nodes.get(found.name)

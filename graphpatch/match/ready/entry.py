@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from graphpatch.decoding import convert
 from graphpatch.graph.op_types import REF_VARIABLES
 from graphpatch.match.op_classes import RESHAPED
 from graphpatch.match.pattern.syntax import parse_pattern
@@ -75,7 +76,7 @@ class PatternForm(msgspec.Struct, frozen=True):
         nodes = dict(found.nodes)
         for name, besides in self.where.items():
             match = msgspec.to_builtins(nodes[name])
-            nodes[name] = msgspec.convert({**match, **besides}, Match)
+            nodes[name] = convert({**match, **besides}, Match)
         return replace(found, nodes=nodes)
 
 

@@ -20,9 +20,11 @@ def as_tensor(function: str, value: Any, hint: Any = None) -> Any:
     import tensorflow as tf
 
     if type(value).__name__ == "KerasTensor":
+        legacy = type(value).__module__.partition(".")[0] == "tf_keras"
+        layers = "graphpatch.tf_keras" if legacy else "graphpatch.keras"
         raise TypeError(
             f"{function} takes tensors and found a KerasTensor, which stands for the output of a "
-            f"layer; in a functional model use a layer of graphpatch.keras"
+            f"layer; in a functional model use a layer of {layers}"
         )
     if _kind(value) != DENSE:
         raise TypeError(

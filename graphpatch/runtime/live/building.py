@@ -184,7 +184,7 @@ class Building:
 
 @unconverted
 @contextlib.contextmanager
-def building(rules: RulesLike) -> Iterator[Building]:
+def building(rules: RulesLike, allow_python: bool = False) -> Iterator[Building]:
     """Give ops that are created in this context the gradients that the rules say.
 
     Forward: nothing changes. Backward: an op that a rule means, by op type, name, attrs, dtype or
@@ -193,6 +193,7 @@ def building(rules: RulesLike) -> Iterator[Building]:
 
     Args:
         rules: A rules file's path, a list of dicts, a dict with `rules`, or `Rule`s.
+        allow_python: Let {"python": "package.module:function"} import that module.
 
     Raises:
         RulesError: On entering: a rule is not valid.
@@ -214,7 +215,7 @@ def building(rules: RulesLike) -> Iterator[Building]:
         [0.]
     """
     keys: dict[str, None] = {}
-    ready = [by_key(rule, True, keys) for rule in rules_of(rules)]
+    ready = [by_key(rule, True, keys) for rule in rules_of(rules, allow_python)]
     found = Building(
         [RuleOnNewOps(rule) for rule in ready if is_alone(rule.match)],
         [rule for rule in ready if not is_alone(rule.match)],

@@ -28,6 +28,7 @@ def patch_graph(
     graph: tf.Graph | None = None,
     *,
     in_place: bool | None = None,
+    allow_python: bool = False,
 ) -> PatchedGraph:
     """Apply rules to a live `tf.compat.v1` graph, each on the result of the one before.
 
@@ -40,6 +41,7 @@ def patch_graph(
         rules: A rules file's path, a list of dicts, a dict with `rules`, or `Rule`s.
         graph: The graph. Default: the default graph.
         in_place: True raises where keys are not enough; False makes a patched graph in any case.
+        allow_python: Let {"python": "package.module:function"} import that module.
 
     Raises:
         RulesError: A rule is not valid.
@@ -61,7 +63,7 @@ def patch_graph(
         [0.]
     """
     found = _graph(graph)
-    ready, model = rules_of(rules), replace(model_of(found), live=True)
+    ready, model = rules_of(rules, allow_python), replace(model_of(found), live=True)
     if in_place is False:
         return _patched_by_rebuilding(ready, model, found, "in_place is False")
     try:

@@ -32,7 +32,7 @@ def start(control_flow_v2: bool = True) -> None:
     except ImportError as error:
         raise GraphpatchError(
             "verify runs both models with TensorFlow, which is not installed here: pip install "
-            "'graphpatch[tensorflow]'; --no-run looks at the graphs alone (in Python: run=False)"
+            "tensorflow; --no-run looks at the graphs alone (in Python: run=False)"
         ) from error
 
 

@@ -1,0 +1,288 @@
+"""Where an output goes: what its path or URL leads to, and whether it may be replaced.
+
+An output that graphpatch wrote is replaced: a patched model carries a record on the nodes that
+rules changed, and other files carry a mark with a checksum, which no longer fits once they are
+edited. Anything else that holds something is replaced only by `--force`.
+"""
+
+from __future__ import annotations
+
+import errno
+import filecmp
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import xxhash
+
+from graphpatch.errors import FleetError, GraphpatchError, OutputError
+from graphpatch.graph.heads import PROVENANCE
+from graphpatch.table import short
+
+SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
+# What TensorFlow puts at the top of a SavedModel's folder.
+SAVED_MODEL_PARTS = frozenset(
+    (
+        *SAVED_MODEL_FILES,
+        "fingerprint.pb",
+        "keras_metadata.pb",
+        "variables",
+        "assets",
+        "assets.extra",
+    )
+)
+OWN_DISK = ("file", "local")  # schemes of URLs that lead to files of this machine
+# The attr that holds the record, as a key of the map of attrs: in a message, and in text.
+RECORDS = (b"\n" + bytes([len(PROVENANCE)]) + PROVENANCE, b'key: "%b"' % PROVENANCE)
+BLOCK = 1 << 20  # bytes of a file that are searched at once
+
+MARK = "by graphpatch; checksum "
+_MARK = re.compile(re.escape(MARK).encode() + rb"([0-9a-f]{16})")
+NO_CHECKSUM = "0" * 16
+JSON_MARK = {"written": MARK + NO_CHECKSUM}
+"""The mark as a key of a JSON object, the last one."""
+PAGE_MARK = f"<!-- written {MARK}{NO_CHECKSUM} -->"
+"""The mark at the end of a page."""
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path is a URL, and not a file's name on this machine."""
+    return "://" in path
+
+
+def opened_store(path: str) -> tuple[Any, str]:
+    """Return the store that a URL names, and the path in it. Raises FleetError for no store."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise FleetError(f"{path}: remote paths need fsspec: pip install fsspec") from None
+    with errors_as(f"cannot reach {path}", FleetError):
+        store, inside = url_to_fs(path)
+    return store, inside
+
+
+@contextmanager
+def errors_as(what: str, kind: type[GraphpatchError]) -> Iterator[None]:
+    """Raise this kind of error for what a store refuses, whatever its library raises."""
+    try:
+        yield
+    except GraphpatchError:
+        raise
+    except Exception as error:  # each store's library has errors of its own
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise kind(f"{what}: {said}") from error
+
+
+@contextmanager
+def reported(path: Path | str) -> Iterator[None]:
+    """Raise OutputError for what the system refuses; that a reader went away is not an error."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        missing = error.errno == errno.ENOENT and not Path(path).parent.exists()
+        more = f"; there is no folder {Path(path).parent}" if missing else ""
+        raise OutputError(f"cannot write {path}: {error.strerror or error}{more}") from error
+
+
+def place(path: str | Path) -> str:
+    """Return what a path or URL leads to: a real path, or a store and a path in it.
+
+    Of a file inside another file (`zip://m.pb::file:///all.zip`) that other file comes first.
+    """
+    *inner, outer = str(path).split("::") if is_remote(str(path)) else [str(path)]
+    found = _place(outer)
+    for link in reversed(inner):
+        scheme, sign, name = link.partition("://")
+        if sign and scheme == "dir":
+            found = posixpath.join(found, name)
+        elif sign:  # a cache has no path of its own
+            found += f"::{name}"
+    return found
+
+
+def _place(path: str) -> str:
+    scheme, sign, rest = path.partition("://")
+    if not sign:
+        return os.path.realpath(path)
+    if scheme in OWN_DISK:
+        return os.path.realpath(os.path.expanduser(rest or "/"))  # noqa: PTH111  (as fsspec does)
+    try:
+        from fsspec import get_filesystem_class
+
+        kind = get_filesystem_class(scheme)
+        names = (kind.protocol,) if isinstance(kind.protocol, str) else kind.protocol
+        scheme, rest = names[0], kind._strip_protocol(path)
+    except (ImportError, ValueError):  # whoever opens it says so
+        pass
+    return f"{scheme}://{posixpath.normpath(rest.strip('/'))}"
+
+
+def local_path(path: str | Path) -> Path | None:
+    """Return the path on this machine that a path or URL leads to, or None for another place."""
+    found = str(path) if not is_remote(str(path)) else place(path)
+    return None if is_remote(found) or "::" in found else Path(found)
+
+
+def identity(path: str | Path) -> str | tuple[int, int]:
+    """Return a key that is equal for two names of one file, links of both kinds included."""
+    local = local_path(path)
+    try:
+        status = None if local is None else local.stat()
+    except (OSError, ValueError):
+        status = None
+    return place(path) if status is None else (status.st_dev, status.st_ino)
+
+
+def is_same(one: str | Path, other: str | Path) -> bool:
+    """Return whether two paths or URLs lead to one file, or one to a file inside the other."""
+    places = sorted((place(one), place(other)), key=len)
+    return identity(one) == identity(other) or places[1].startswith(f"{places[0]}::")
+
+
+def refuse_inputs(output: str | Path, inputs: Mapping[str, str | Path | None]) -> None:
+    """Raise OutputError where an output would be written over a file that is read.
+
+    `inputs` has the path of each, by what it is ("the rules file"). `-` is not a file.
+    """
+    for what, read in inputs.items():
+        if read is not None and "-" not in (str(output), str(read)) and is_same(output, read):
+            raise OutputError(f"{output} is {what}; it is never written over")
+
+
+@dataclass(frozen=True)
+class Destination:
+    """An output, and what it may replace.
+
+    `force` allows to replace anything. `is_marked` is for outputs that are not models; `parts` are
+    the names that a folder written by graphpatch may have at its top. `label` is what messages call
+    the output, where `path` is another spelling of it.
+    """
+
+    path: str
+    force: bool = False
+    is_marked: bool = False
+    parts: Callable[[str], bool] = SAVED_MODEL_PARTS.__contains__
+    label: str = ""
+
+    def replaces(self, original: str | Path | None = None) -> bool:
+        """Return whether something is there that the output replaces.
+
+        A copy of the `original` is nothing to lose. Raises OutputError where something is there
+        that graphpatch did not write, and nothing allows to replace it.
+        """
+        if self.path == "-":
+            return False
+        with reported(self.label or self.path):
+            held = _Held.at(self.path)
+            if held is None:
+                return False
+            if not self.force:
+                self._refuse(held, original)
+            return True
+
+    def _refuse(self, held: _Held, original: str | Path | None) -> None:
+        """Raise OutputError for what graphpatch did not write."""
+        allowed = self.parts
+        if original is not None and Path(original).is_dir():
+            tops = {one.name for one in Path(original).iterdir()}
+            allowed = lambda name: name in tops or self.parts(name)  # noqa: E731
+        strange = [name for name in held.names if not allowed(name)]
+        if held.names and not strange and not held.message:
+            strange = held.names
+        if strange:
+            what = f"holds what graphpatch did not write: {short(strange)}"
+        elif _is_copy(self.path, original) or held.is_ours(self.is_marked):
+            return
+        elif self.is_marked:
+            what = "exists, and graphpatch did not write it, or it was edited since"
+        else:
+            what = "exists, and is not a model that graphpatch patched"
+        raise OutputError(
+            f"{self.label or self.path} {what}; name another output, or replace it with --force"
+        )
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What is at a place: a file, or a folder's message and the names at its top."""
+
+    open: Callable[[str], IO[bytes]]
+    message: str
+    names: list[str]
+
+    @classmethod
+    def at(cls, path: str) -> _Held | None:
+        """Return it, or None for nothing, for an empty file or folder, and for a device."""
+        local = local_path(path)
+        if local is not None:
+            if local.is_dir():
+                return cls._of_folder(
+                    str(local),
+                    [one.name for one in local.iterdir()],
+                    lambda name: Path(name).open("rb"),
+                )
+            if not local.is_file() or not local.stat().st_size:
+                return None
+            return cls(lambda name: Path(name).open("rb"), str(local), [])
+        store, inside = opened_store(path)
+        with errors_as(f"cannot read {path}", OutputError):
+            if store.isdir(inside):
+                names = [
+                    one.rstrip("/").rpartition("/")[2] for one in store.ls(inside, detail=False)
+                ]
+                return cls._of_folder(inside.rstrip("/"), names, store.open)
+            if not store.exists(inside) or store.size(inside) == 0:
+                return None
+        return cls(store.open, inside, [])
+
+    @classmethod
+    def _of_folder(
+        cls, folder: str, names: list[str], open: Callable[[str], IO[bytes]]
+    ) -> _Held | None:
+        messages = [name for name in (*SAVED_MODEL_FILES, "parts.json") if name in names]
+        message = f"{folder}/{messages[0]}" if messages else ""
+        return cls(open, message, sorted(names)) if names else None
+
+    def is_ours(self, is_marked: bool) -> bool:
+        """Return whether the file carries graphpatch's mark, or the record of a patched model."""
+        with self.open(self.message) as file:
+            if is_marked:
+                return is_unedited(file.read())
+            before = b""
+            while block := file.read(BLOCK):
+                if any(record in before + block for record in RECORDS):
+                    return True
+                before = block[-max(map(len, RECORDS)) :]
+        return False
+
+
+def _is_copy(path: str, original: str | Path | None) -> bool:
+    local = local_path(path)
+    if local is None or original is None or not (local.is_file() and Path(original).is_file()):
+        return False
+    return filecmp.cmp(local, original, shallow=False)
+
+
+def marked(text: str) -> bytes:
+    """Return a text with its checksum in its mark, where NO_CHECKSUM stands."""
+    data = text.encode()
+    checksum = xxhash.xxh3_64(data).hexdigest()
+    before, mark, after = data.rpartition(f"{MARK}{NO_CHECKSUM}".encode())
+    return before + mark.replace(NO_CHECKSUM.encode(), checksum.encode()) + after
+
+
+def is_unedited(data: bytes) -> bool:
+    """Return whether data carries the mark, and is as it was when it got it."""
+    marks = list(_MARK.finditer(data))
+    if not marks:
+        return False
+    found = marks[-1]
+    plain = data[: found.start(1)] + NO_CHECKSUM.encode() + data[found.end(1) :]
+    return xxhash.xxh3_64(plain).hexdigest().encode() == found[1]

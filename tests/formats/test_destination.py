@@ -1,0 +1,149 @@
+"""What a path or URL leads to, and what an output may replace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphpatch.errors import OutputError
+from graphpatch.formats.destination import (
+    JSON_MARK,
+    Destination,
+    is_same,
+    is_unedited,
+    marked,
+    place,
+)
+from tests.refusals import everything, sound_files
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return sound_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file://{0}/model.pb",
+        "local://{0}/model.pb",
+        "file:///{0}/saved/../model.pb",
+        "simplecache::file://{0}/model.pb",
+        "zip://a.pb::file://{0}/model.pb",
+        "dir://model.pb::file://{0}",
+        "{0}/link.pb",
+        "{0}/hard.pb",
+    ],
+)
+def test_urls_and_links_of_one_file_are_the_same(folder: Path, url: str) -> None:
+    (folder / "link.pb").symlink_to("model.pb")
+    os.link(folder / "model.pb", folder / "hard.pb")
+    path = url.format(folder)
+    assert is_same(path, folder / "model.pb")
+    assert is_same(folder / "model.pb", path)
+    assert not is_same(path, folder / "large.pb")
+
+
+def test_stores_are_spelled_in_one_way() -> None:
+    assert place("memory://a/b.pb") == place("memory:///a/./b.pb")
+    assert place("zip://m.pb::memory://a.zip") != place("zip://n.pb::memory://a.zip")
+    assert not is_same("zip://m.pb::memory://a.zip", "zip://n.pb::memory://a.zip")
+
+
+@pytest.mark.parametrize(
+    ("model", "out"),
+    [
+        ("model.pb", "file://{0}/model.pb"),
+        ("file://{0}/model.pb", "model.pb"),
+        ("local://{0}/model.pb", "file://{0}/hard.pb"),
+        ("many", "file://{0}/many/"),
+        ("file://{0}/many", "many/"),
+        ("saved", "file://{0}/saved"),
+        ("file://{0}/saved", "saved"),
+    ],
+)
+def test_no_command_writes_over_its_input(run_cli: Run, folder: Path, model: str, out: str) -> None:
+    (folder / "many").mkdir()
+    (folder / "many/a.pb").write_bytes((folder / "model.pb").read_bytes())
+    os.link(folder / "model.pb", folder / "hard.pb")
+    before = everything(folder)
+    for force in ([], ["--force"]):
+        args = ("rules.json", model.format(folder), "-o", out.format(folder))
+        done = run_cli("apply", *args, *force, cwd=folder)
+        assert done.code == 1, done.stderr
+        assert everything(folder) == before
+
+
+# Each command that writes; what it writes; what else it needs.
+WRITERS: dict[str, tuple[list[str], str]] = {
+    "apply": (["apply", "rules.json", "model.pb", "-o", "out.pb"], "out.pb"),
+    "apply, a folder": (["apply", "rules.json", "saved", "-o", "out"], "out"),
+    "apply, many": (["apply", "rules.json", "model.pb", "large.pb", "-o", "out/"], "out/model.pb"),
+    "revert": (["revert", "patched.pb", "--rule", "rule 1", "-o", "out.pb"], "out.pb"),
+    "view": (["view", "model.pb", "-o", "out.html"], "out.html"),
+    "recipes": (["recipes", "guided_backprop", "--save", "out.json"], "out.json"),
+    "match": (["match", "rules.json", "model.pb", "--save", "out.json"], "out.json"),
+}
+
+
+@pytest.mark.parametrize(("args", "out"), WRITERS.values(), ids=WRITERS)
+def test_what_graphpatch_did_not_write_is_replaced_by_force_alone(
+    run_cli: Run, folder: Path, args: list[str], out: str
+) -> None:
+    assert run_cli("apply", "rules.json", "model.pb", "-o", "patched.pb", cwd=folder).code == 0
+    path = folder / out
+    if out == "out":
+        path.mkdir()
+        mine = path / "saved_model.pb"
+    else:
+        path.parent.mkdir(exist_ok=True)
+        mine = path
+    mine.write_bytes(b"mine")
+    refused = run_cli(*args, cwd=folder)
+    assert refused.code == 1
+    assert "--force" in refused.stderr
+    assert mine.read_bytes() == b"mine"
+    assert run_cli(*args, "--force", cwd=folder).code == 0
+    assert mine.read_bytes() != b"mine"
+    if args[0] == "revert":  # the original again: as anybody could have written it
+        return
+    again = run_cli(*args, cwd=folder)
+    assert again.code == 0, again.stderr
+    assert "(replaced)" in again.stdout
+
+
+def test_a_rules_file_that_was_edited_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    text = f'{{"rules": [], "written": "{JSON_MARK["written"]}"}}\n'
+    path.write_bytes(marked(text))
+    assert is_unedited(path.read_bytes())
+    assert Destination(str(path), is_marked=True).replaces()
+    path.write_bytes(path.read_bytes().replace(b"[]", b"[1]"))
+    with pytest.raises(OutputError, match="or it was edited since"):
+        Destination(str(path), is_marked=True).replaces()
+    assert Destination(str(path), force=True, is_marked=True).replaces()
+
+
+def test_a_patched_folder_with_a_file_of_the_users_is_not_replaced(
+    run_cli: Run, folder: Path
+) -> None:
+    args = ("apply", "rules.json", "saved", "-o", "out")
+    assert run_cli(*args, cwd=folder).code == 0
+    assert "(replaced)" in run_cli(*args, cwd=folder).stdout
+    (folder / "out/notes.txt").write_text("mine")
+    assert "holds what graphpatch did not write: notes.txt" in run_cli(*args, cwd=folder).stderr
+    assert (folder / "out/notes.txt").read_text() == "mine"
+
+
+def test_a_copy_of_the_model_and_empty_files_are_nothing_to_lose(folder: Path) -> None:
+    (folder / "copy.pb").write_bytes((folder / "model.pb").read_bytes())
+    (folder / "empty.pb").touch()
+    assert Destination(str(folder / "copy.pb")).replaces(folder / "model.pb")
+    assert not Destination(str(folder / "empty.pb")).replaces()
+    assert not Destination("/dev/null").replaces()

@@ -1,0 +1,53 @@
+"""The first use from several threads at once, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+PROGRAM = """
+import sys, threading
+import graphpatch
+from graphpatch.cli import ops, doctor, match, diff, check  # as commands are imported
+rule, model, calls = {rule}, {model!r}, {calls!r}
+barrier, errors = threading.Barrier(8), []
+
+def work(number):
+    barrier.wait()
+    try:
+        eval(calls[number % len(calls)])
+    except BaseException as error:
+        errors.append(error)
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(errors or "fine")
+"""
+RULE = {"match": {"op": "Relu", "body": "main"}, "patch": {"override_gradient": "guided_relu"}}
+CALLS = (
+    "graphpatch.apply([rule], model)",
+    "graphpatch.select(model, op='Relu')",
+    "graphpatch.diff(model, graphpatch.apply([rule], model))",
+    "graphpatch.diagnose(model)",
+    "graphpatch.check([rule], graphpatch.apply([rule], model))",
+    "graphpatch.revert(graphpatch.apply([rule], model))",
+    "graphpatch.matches(graphpatch.pattern('Relu -> *'), model)",
+    "graphpatch.view(model, rules='@guided_backprop')",
+)
+
+
+@pytest.mark.parametrize("calls", [CALLS[:1], CALLS[1:2], CALLS], ids=["apply", "select", "all"])
+def test_eight_threads_that_begin_at_once(run_cli: Run, model_file: Path, calls: Any) -> None:
+    program = PROGRAM.format(rule=json.dumps(RULE), model=str(model_file), calls=calls)
+    done = run_cli(command=[sys.executable, "-c", program])
+    assert (done.code, done.stdout, done.stderr) == (0, "fine\n", "")
