@@ -76,8 +76,8 @@ _EXPORTS = {
     "analysis.revert": "Reverted revert",
     "analysis.split_parts": "Split",
     "application": "Result apply",
-    "errors": "CutError FleetError ForeignError FormulaError GraphpatchError MatchError ModelError OutputError"
-    " PatchError PatternError RulesError UnsafeError",
+    "errors": "CutError FleetError ForeignError FormulaError GraphpatchError MatchError ModelError"
+    " OutputError PatchError PatternError RulesError UnsafeError",
     "formats": "Export Model load",
     "match.pattern.build": "pattern",
     "page.view": "View view",

@@ -32,6 +32,7 @@ from graphpatch.cli.say import noted, notes_of_warnings
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.order import FleetOrder, Workers
 from graphpatch.formats import Export
+from graphpatch.formats.destination import SAVED_MODEL_FILES, is_remote
 from graphpatch.formats.target import FILES
 from graphpatch.gradients.spec import KEY_PREFIX
 from graphpatch.recipes import is_recipe
@@ -116,7 +117,8 @@ def command(
         export = _export(inputs, outputs, models, out)
         order = replace(order, export=export, in_process=True)
     finish = partial(_with_rebuilt_gradients, losses=list(loss)) if rebuild_gradients else None
-    return apply_to(order, as_json, _report_lines, finish)
+    tell = partial(_report_lines, is_export=order.export is not None)
+    return apply_to(order, as_json, tell, finish)
 
 
 def _refuse_workers(order: FleetOrder, option: str) -> None:
@@ -178,7 +180,7 @@ def fold_notes(notes: Iterable[str]) -> list[str]:
     ]
 
 
-def _report_lines(report: dict[str, Any]) -> list[str]:
+def _report_lines(report: dict[str, Any], is_export: bool = False) -> list[str]:
     lines = [destination_in_words(report)]
     told = [rule for rule in report["rules"] if rule["matches"] or not is_recipe(rule["name"])]
     width = max((len(rule["name"]) for rule in told), default=0)
@@ -190,9 +192,15 @@ def _report_lines(report: dict[str, Any]) -> list[str]:
     path = report["output"] or report["would_write"]
     lines += _to_register(report["consumer"]["session"], path)
     lines += noted(fold_notes(report["notes"]), "  ")
-    if report["output"] and not Path(path).suffix and Path(path).is_file():
+    if report["output"] and not is_export and _is_file_without_suffix(report["model"], path):
         lines.append(f"  note: {path} is a file; a / at its end would make it a folder")
     return lines
+
+
+def _is_file_without_suffix(model: str, output: str) -> bool:
+    """Return whether an output whose name has no ending becomes a file, as the model is one."""
+    is_folder = Path(model).is_dir() or Path(model).name in SAVED_MODEL_FILES
+    return not (is_folder or output.endswith("/") or Path(output).suffix or is_remote(output))
 
 
 def _to_register(keys: Sequence[str], path: str) -> list[str]:

@@ -167,7 +167,7 @@ OUTPUTS: dict[str, tuple[list[str], list[str]]] = {
         ["saved", "model.pb", "-o", "new"],
         ["new/saved/saved_model.pb", "new/model.pb", f"new/{MANIFEST}"],
     ),
-    "over an old SavedModel": (["saved", "-o", "older"], ["older/saved_model.pb"]),
+    "over an old SavedModel": (["saved", "-o", "older", "--force"], ["older/saved_model.pb"]),
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_graph_becomes_a_saved_model(run_cli: Run, folder: Path, out: str) -> None:
     (folder / "empty").mkdir()
     graphs.saved_model_folder(folder / "older", graphs.metagraph(graphs.sample(), "old"))
-    done = run_cli("apply", "rules.json", "model.pb", "-o", out, *XY, cwd=folder)
+    done = run_cli("apply", "rules.json", "model.pb", "-o", out, *XY, "--force", cwd=folder)
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"model.pb -> {out}{' (replaced)' if out == 'older' else ''}",
@@ -104,13 +104,22 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "model.pb: there is no tensor done: 'done' is an op with 0 outputs",
     ),
     "over the rules": (["model.pb", "-o", "rules.json", *XY], "rules.json is the rules file"),
-    "over a file": (["model.pb", "-o", "notes", *XY], "notes is a file, and a SavedModel is a"),
+    "over a file": (
+        ["model.pb", "-o", "notes", *XY, "--force"],
+        "notes is a file, and",
+    ),
     "below a file": (["model.pb", "-o", "notes/new", *XY], "cannot write notes/new: Not a dir"),
     "no such folder": (["model.pb", "-o", "gone/new", *XY], "cannot write gone/new: No such file"),
-    "around the model": (["model.pb", "-o", ".", *XY], ". holds the model itself; a model is"),
-    "over other things": (["model.pb", "-o", "other", *XY], "other is a folder of other things"),
+    "around the model": (
+        ["model.pb", "-o", ".", *XY, "--force"],
+        ". holds the model itself",
+    ),
+    "over other things": (
+        ["model.pb", "-o", "other", *XY, "--force"],
+        "other is a folder of other",
+    ),
     "over the model": (["saved", "-o", "saved", *XY], "saved is the model itself; a model is"),
-    "in the model": (["saved", "-o", "saved/new", *XY], "saved/new lies in the model's folder"),
+    "in the model": (["saved", "-o", "saved/new", *XY], "saved/new lies in a model's folder"),
 }
 
 

@@ -82,6 +82,7 @@ def test_what_is_written(run_cli: Run, folder: Path) -> None:
     done = run_cli(*SPLIT, "--cut", "a,skip", "--cut", "add", "--json", cwd=folder)
     assert done.code == 0, done.stderr
     written = json.loads((folder / "model.parts" / "parts.json").read_text())
+    assert written.pop("written").startswith("by graphpatch; checksum ")
     assert done.json == {"output": "model.parts", **written, "notes": []}
     pytest.importorskip("jsonschema").validate(done.json, output_schema("split"))
     assert written["cuts"] == [["a:0", "skip:0"], ["add:0"]]

@@ -49,7 +49,7 @@ def test_a_rule_that_matches_nothing_is_told(run_cli: Run, model: Path, tmp_path
     assert done.code == 1
     assert "digits.pb: rule 'guided backprop': matched nothing, expected at least 1" in done.stderr
     assert "op 'ReLU', 'Relu_6': 0 of them; nearest: Relu, Relu6" in done.stderr
-    assert (tmp_path / "digits.html").exists()
+    assert not (tmp_path / "digits.html").exists()
 
 
 REFUSED: dict[str, tuple[list[str], int, str]] = {

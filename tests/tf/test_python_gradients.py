@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
-from graphpatch.rules import rules_from
+from graphpatch.errors import RulesError
 from tests import graphs
 from tests.graphs import graphdef, in_memory, node
 from tests.tf import tensorflow1
@@ -76,7 +77,7 @@ def patched_by_python(
     """The graph with the gradient of the op `r`, or of what `match` means, patched."""
     rule = {"match": match or {"name": "r"}, "patch": {kind: {"python": f"{MODULE}:{name}"}}}
     model = in_memory(graph)
-    result = graphpatch.apply(rules_from([rule], allow_python=True), model)
+    result = graphpatch.apply([rule], model, allow_python=True)
     return graphs.joined(result.model.pieces())
 
 
@@ -260,3 +261,28 @@ def under(prefix: str, raw: bytes) -> GraphDef:
 def test_it_holds_in_function_bodies(function: str, place: str, run_bodies: Found) -> None:
     found = run_bodies[f"{function}_{place}"]["x:0"]
     np.testing.assert_allclose(found, EXPECTED[function][place], rtol=1e-6)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_lists_and_live_graphs_take_python_too(allowed: bool) -> None:
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"python": f"{MODULE}:guided"}}}
+
+    def refused() -> Any:
+        return nullcontext() if allowed else pytest.raises(RulesError, match="allow_python=True")
+
+    with refused():
+        assert len(graphpatch.load_rules([rule], allow_python=allowed)) == 1
+    with refused(), tf1.Graph().as_default():
+        with graphpatch.building([rule], allow_python=allowed) as made:
+            tf.nn.relu(tf1.placeholder(tf.float32, [2]))
+        assert len(made.report["rules"][0]["matches"]) == 1
+    with refused(), tf1.Graph().as_default():
+        tf.nn.relu(tf1.placeholder(tf.float32, [2]))
+        assert graphpatch.patch_graph([rule], allow_python=allowed).report["rules"]
+
+
+def test_a_tensor_of_tf_keras_is_told_of_the_layers_for_it() -> None:
+    for module, layers in (("tf_keras.src.engine", "tf_keras"), ("keras.src.backend", "keras")):
+        symbolic = type("KerasTensor", (), {"__module__": module})()
+        with pytest.raises(TypeError, match=rf"use a layer of graphpatch\.{layers}$"):
+            graphpatch.clip_gradient(symbolic, 0, 1)
