@@ -31,7 +31,8 @@ SIGNATURES = {
     "import_model": "(model: 'ModelLike', name: 'str' = '', tags: 'str' = '') -> 'Any'",
     "load": "(model: 'ModelLike', progress: 'Progress | None' = None) -> 'Model'",
     "load_rules": "(path: 'str | os.PathLike[str] | Mapping[str, Any]"
-    " | Sequence[Mapping[str, Any]]', emit: 'str | None' = None, allow_python: 'bool' = False) -> 'list[Rule]'",
+    " | Sequence[Mapping[str, Any]]', emit: 'str | None' = None,"
+    " allow_python: 'bool' = False) -> 'list[Rule]'",
     "matches": "(rules: 'RulesLike | Pattern | Mapping[str, Any]', model: 'ModelLike', *,"
     " explain: 'bool' = False, progress: 'Progress | None' = None) -> 'Matches'",
     "patch_graph": "(rules: 'RulesLike', graph: 'tf.Graph | None' = None, *,"
