@@ -1,9 +1,10 @@
 """Write the page of each model of a folder, open it in Chromium, and tell what went wrong.
 
 Usage: view_models.py FOLDER [--keep DIR]. A model that graphpatch refuses with one message counts
-as refused; what counts as wrong is any other exception, a message in the browser's console, and a
-page that shows no line of those that it has. Says at the end how many models were shown, with how
-many lines. Exits 1 where something is wrong.
+as refused; what counts as wrong is any other exception, a message in the browser's console, a
+page that shows no line of those that it has, and one whose header, rows and panel do not name the
+same op where a gradient ends. Says at the end how many models were shown, with how many lines.
+Exits 1 where something is wrong.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def opened(page: Any, path: Path) -> Iterator[str]:
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(path.resolve().as_uri())
+    yield from disagreeing(page)
     page.click("#open")
     lines, rows = page.evaluate(
         "[view.bodies[view.graph.body].names.length, document.querySelectorAll('.row').length]"
@@ -48,6 +50,37 @@ def opened(page: Any, path: Path) -> Iterator[str]:
     if lines and not rows:
         yield "it has lines, and shows none"
     yield from said
+
+
+BLOCKER = """
+number => {
+  const verdict = document.querySelectorAll("#verdicts .verdict")[number];
+  const link = verdict.querySelector(".link:not(.more)");
+  if (!link) return null;
+  link.click();
+  const row = document.querySelector(".row[aria-selected=true]");
+  const text = query => (document.querySelector(query) || {}).textContent || "";
+  return {
+    header: link.textContent, why: link.title, row: row ? row.textContent : "",
+    title: row ? row.querySelector(".name").title : "", panel: text("#panel h2"),
+    what: text("#panel .finding p"),
+  };
+}
+"""
+
+
+def disagreeing(page: Any) -> Iterator[str]:
+    """Where the header, the row and the panel do not say the same of the op that blocks a pair."""
+    for number in range(page.locator("#verdicts .verdict").count()):
+        said = page.evaluate(BLOCKER, number)
+        if said is None:
+            continue
+        if not said["row"]:
+            yield f"the header names {said['header']!r}, which has no row"
+        elif said["panel"] != f"{said['header'].partition(' ')[0]} {said['title']}":
+            yield f"the header names {said['header']!r}, the panel {said['panel']!r}"
+        elif said["why"] != said["what"] or said["why"] not in said["row"]:
+            yield f"{said['header']}: header, row and panel give other reasons: {said}"
 
 
 def shown(path: Path, target: Path, browser: Any) -> tuple[int, list[str]]:

@@ -225,8 +225,16 @@ class _Graph:
         }
 
     def _verdict(self, pair: PairDiagnosis) -> dict[str, Any]:
-        """What is said of a pair; what blocks on a tape alone apart, for who differentiates so."""
-        blocking = self._blocking(pair)
+        """What is said of a pair; what blocks on a tape alone apart, for who differentiates so.
+
+        The op that is nearest to the target comes first.
+        """
+        main = self.main[0]
+        near = main.steps_from(main.key(main.wiring.named([pair.target])[0][0]))
+        blocking = sorted(
+            self._blocking(pair),
+            key=lambda finding: near.get(provenance.name_in_model(finding.node), len(near)),
+        )
         return {
             "verdict": pair.verdict,
             "tape": pair.tape,

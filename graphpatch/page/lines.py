@@ -171,6 +171,16 @@ class BodySide:
                     if self.lines[key].flow == FULL:
                         todo.append(self.lines[key])
 
+    def steps_from(self, target: str) -> dict[str, int]:
+        """By line, the fewest steps from a target back to it."""
+        steps, todo = {target: 0}, [target]
+        for key in todo:
+            for read in self.lines[key].reads if key in self.lines else ():
+                if read not in steps:
+                    steps[read] = steps[key] + 1
+                    todo.append(read)
+        return steps
+
     @property
     def wiring(self) -> Wiring:
         """Who gives and who reads each tensor."""

@@ -128,7 +128,7 @@ class View {
       chip.title = side.says;
       line.append(chip);
     });
-    const blocked = pair.sides[0].verdict === "flows" ? [] : this.nearestFirst(pair.sides[0].findings);
+    const blocked = pair.sides[0].verdict === "flows" ? [] : pair.sides[0].findings;
     if (blocked.length) line.append(isAlike ? " before and after, it ends at " : isTwo ? " before, it ends at " : " it ends at ", this.blocker(blocked[0]));
     if (blocked.length > 1) {
       const button = makeButton("link more", `and ${number(blocked.length - 1)} more`, () => { button.replaceWith(...blocked.slice(1).flatMap(finding => [", ", this.blocker(finding)])); this.list.place(); this.list.draw(); });
@@ -146,12 +146,6 @@ class View {
     const link = makeButton("link", `${finding.type} ${finding.op}`, () => { const line = this.lineOf(finding); if (line) this.go(line.body, line.row); });
     link.title = finding.what;
     return link;
-  }
-
-  // The ops at which a gradient ends, the one that is nearest to the target first.
-  nearestFirst(findings) {
-    const place = finding => { const line = this.lineOf(finding); return line && this.places.places.has(line.body) ? this.places.places.get(line.body)[line.row] : Infinity; };
-    return findings.map(finding => [place(finding), finding]).sort((a, b) => a[0] - b[0]).map(([, finding]) => finding);
   }
 
   lineOf(finding) {
