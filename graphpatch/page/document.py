@@ -57,17 +57,18 @@ def built_document(
 ) -> BuiltDocument:
     """Build the document of a model, or of one before and one after.
 
-    Raises ModelError for a broken graph, and where no tensor leads from the ends that are named to
-    each other.
+    Raises ModelError for a broken graph, where no tensor leads from the ends that are named to each
+    other, and where no op lies between any.
     """
     tables, bodies = Tables(), list[dict[str, Any]]()
     graphs = [
         _Graph(both, marks, place, sources, targets, tables)
         for place, both in enumerate(zip(*map(doctors, models), strict=True))
     ]
-    if sources or targets:
-        for graph in graphs:
-            graph.refuse_apart(models[0].path)
+    for graph in graphs if sources or targets else ():
+        graph.refuse_apart(models[0].path)
+    if not any(side.lines for graph in graphs for side in graph.main):
+        raise ModelError(f"{models[0].path}: {_nothing_to_show(graphs)}")
     document = {
         "graphpatch": graphpatch.__version__,
         "document": DOCUMENT_VERSION,
@@ -83,6 +84,16 @@ def built_document(
     return BuiltDocument(
         document, [graph.ends for graph in graphs], [graph.main[0] for graph in graphs]
     )
+
+
+def _nothing_to_show(graphs: Sequence[_Graph]) -> str:
+    """That no op lies between two ends, and which ends there could be."""
+    said = ["no op leads from an input to an output, so the page would be empty"]
+    for graph in graphs:
+        ends = interface(graph.graph, graph.main[0].wiring)
+        for name, tensors in (("inputs", ends.inputs), ("outputs", ends.outputs)):
+            said.append(f"{name}: {short([tensor.words for tensor in tensors]) or 'none'}")
+    return "; ".join([*said, "name other tensors with --from and --to"])
 
 
 def _model_documents(models: Sequence[Model], marks: RuleMarks) -> Iterator[dict[str, Any]]:

@@ -244,6 +244,16 @@ FAULTS = {
 }
 
 
+def test_a_page_of_nothing_is_refused() -> None:
+    graph = GraphDef(node=[graphs.node("w", "Const", dtype="float32"), graphs.node("go", "NoOp")])
+    says = (
+        "no op leads from an input to an output, so the page would be empty; inputs: none; "
+        "outputs: none; name other tensors with --from and --to"
+    )
+    with pytest.raises(graphpatch.ModelError, match=says):
+        graphpatch.view(graph)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_bad_input_is_one_message(name: str) -> None:
     options, says = FAULTS[name]
