@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.topology import data_uses
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
+from graphpatch.names import op_of
 from graphpatch.recipes import RECIPE_ACTIVATIONS, RECIPES, SIGN
 
 if TYPE_CHECKING:
@@ -27,12 +29,23 @@ def unmatched_activations(
     called = {name.removeprefix(SIGN).split(":")[0] for name in names if name.startswith(SIGN)}
     if not any(RECIPES[name].explains for name in called & RECIPES.keys()):
         return []
-    found: dict[str, list[str]] = {}
-    for kind, node in activations_of(graphs):
-        if (node.body.label, node.name) not in touched and not is_in_gradients(node):
-            place = "" if node.body.is_main else f" in function {node.body.label}"
-            found.setdefault(kind, []).append(f"{node.name}{place}")
-    return [f"left alone: {len(ops)} {kind}: {', '.join(ops)}" for kind, ops in found.items()]
+    by_kind: dict[str, list[str]] = {}
+    halves = []
+    for graph in graphs:
+        several = list(_of_several_ops(graph))
+        for kind, node in _activations(graph, several):
+            if (node.body.label, node.name) not in touched and not is_in_gradients(node):
+                place = "" if node.body.is_main else f" in function {node.body.label}"
+                by_kind.setdefault(kind, []).append(f"{node.name}{place}")
+        halves += [
+            f"{relu} and {node}, of the same tensor or its negative, are not seen as one activation; "
+            f"where they are the halves of a leaky ReLU, patch that: a pattern that ends in their "
+            f'sum, with "on": "match"'
+            for relu, node in _halves(graph, _inside(several))
+            if (relu.body.label, relu.name) in touched
+        ]
+    alone = [f"left alone: {len(ops)} {kind}: {', '.join(ops)}" for kind, ops in by_kind.items()]
+    return alone + halves
 
 
 def activations_of(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
@@ -41,15 +54,73 @@ def activations_of(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
     An op inside the match of a pattern is not an activation of its own.
     """
     for graph in graphs:
-        several = list(_of_several_ops(graph))
-        inside = {
-            Node(one.binding.body, index) for _, one in several for index in one.binding.indices
-        }
-        for body in graph.bodies:
-            for op_type in RECIPE_ACTIVATIONS:
-                single = (Node(body, index) for index in body.by_type.get(op_type, ()))
-                yield from ((op_type, node) for node in single if node not in inside)
-        yield from ((kind, one.last) for kind, one in several)
+        yield from _activations(graph, list(_of_several_ops(graph)))
+
+
+def _activations(
+    graph: Graph, several: Sequence[tuple[str, KeptMatch]]
+) -> Iterator[tuple[str, Node]]:
+    inside = _inside(several)
+    for body in graph.bodies:
+        for op_type in RECIPE_ACTIVATIONS:
+            single = (Node(body, index) for index in body.by_type.get(op_type, ()))
+            yield from ((op_type, node) for node in single if node not in inside)
+    yield from ((kind, match.last) for kind, match in several)
+
+
+def _inside(several: Iterable[tuple[str, KeptMatch]]) -> set[Node]:
+    return {Node(one.binding.body, index) for _, one in several for index in one.binding.indices}
+
+
+_RELUS = ("Relu", "Relu6")
+_ABOVE_ZERO = frozenset({*_RELUS, "Maximum", "ClipByValue", "Greater", "GreaterEqual"})
+_BELOW_ZERO = frozenset({"Abs", "Minimum", "Less", "LessEqual"})
+
+
+def _halves(graph: Graph, inside: Collection[Node]) -> Iterator[tuple[Node, Node]]:
+    """The ReLUs that may be half of an activation, each with an op that may be the other half.
+
+    A ReLU of x with |x| or min(x, ...), one of -x with what rectifies x. Those whose outputs are
+    concatenated are two activations, as in a CReLU.
+    """
+    for body in graph.bodies:
+        for node in (Node(body, index) for op in _RELUS for index in body.by_type.get(op, ())):
+            if node in inside or is_in_gradients(node):
+                continue
+            halves = [
+                reader
+                for text, op_types in ((_negated(node), _ABOVE_ZERO), (_read(node), _BELOW_ZERO))
+                for reader in (Node(body, index) for index, _, _ in data_uses(body, op_of(text)))
+                if reader.op in op_types
+            ]
+            concatenated = any(
+                Node(body, index).op in ("Concat", "ConcatV2")
+                for index, _, _ in data_uses(body, node.name)
+            )
+            if halves and not concatenated:
+                yield node, halves[0]
+
+
+def _read(relu: Node) -> str:
+    return next(iter(relu.data_inputs), "")
+
+
+def _negated(relu: Node) -> str:
+    """The tensor of whose negative a ReLU is, but for a constant that is added."""
+    text = _read(relu)
+    for _ in range(2):
+        node = relu.body.producer(text) if text else None
+        inputs = [] if node is None else node.data_inputs
+        if node is None or node.op not in ("Neg", "Add", "AddV2", "Sub"):
+            return ""
+        producers = [relu.body.producer(one) for one in inputs]
+        constant = [one is not None and one.op == "Const" for one in producers]
+        if node.op == "Neg" or (node.op == "Sub" and constant[0]):
+            return inputs[-1]
+        if sum(constant) != 1:
+            return ""
+        text = inputs[constant.index(False)]
+    return ""
 
 
 def _of_several_ops(graph: Graph) -> Iterator[tuple[str, KeptMatch]]:

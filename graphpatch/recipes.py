@@ -13,7 +13,7 @@ from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY, papers
 from graphpatch.gradients.library.relevance import BATCH_NORMS
 from graphpatch.graph.op_types import REF_VARIABLES, RESOURCE_VARIABLE
-from graphpatch.recipe_parts import NOT_INSIDE_OTHERS, several_ops
+from graphpatch.match.glob import is_glob
 
 SIGN = "@"
 RECIPE_ACTIVATIONS = (
@@ -59,31 +59,106 @@ def rule(name: str, match: Any, patch: Any, at_least: int = 1) -> dict[str, Any]
     return found if at_least else {**found, "expect": {"min": 0}}
 
 
+# Activations of several ops. A rule for single ops comes behind theirs, and leaves their ops alone.
+
+RECTIFIERS = {
+    "leaky and parametric ReLUs": (["@leaky_relu", "@prelu"], "x0 > 0, 1, x1", 1),
+    "leaky ReLUs by Abs": ("@leaky_relu_by_abs", "x0 > 0, x1 + x2, x1 - x2", 2),
+    "PReLUs of a negated slope": ("@prelu_of_negated_slope", "x0 > 0, 1, -x1", 1),
+    "PReLUs of half a slope": ("@prelu_of_half_slope", "x0 > 0, 1, 2 * x1", 1),
+}
+"""By what they are called: the pattern, the slope as a choice, how many tensors it reads besides x.
+
+What is read besides x gets no gradient.
+"""
+
+SMOOTH = {
+    "swish": (
+        "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul",
+        "dy * sigmoid(x) * (1 + x * sigmoid(-x))",
+    ),
+    "hard_swish": ("@hard_swish", "dy * where(x < -3, 0, where(x > 3, 1, x / 3 + 0.5))"),
+    "gelu": (
+        "@gelu",
+        "dy * (0.5 + 0.5 * erf(x * 0.7071067811865476)"
+        " + x * exp(-0.5 * square(x)) * 0.3989422804014327)",
+    ),
+}
+"""By what it is called: the pattern, which reads x alone, and its own gradient."""
+
+FORMULAS = {
+    "guided_relu": "where(dy > 0, own(dy), 0)",
+    **{
+        name: str(LIBRARY[name].text)
+        for name in ("deconv_relu", "rectified_gradient", "lrp_epsilon", "deeplift_batch")
+    },
+}
+"""By the gradient of single ops, what flows back to x; `own(dy)` is the activation's gradient."""
+
+OF_DIFFERENCES = ("lrp_epsilon", "deeplift_batch")
+"""Gradients that are quotients of what an activation gives and reads: for one of any form."""
+
+# Ops of a swish with a factor, and of a hard swish: they are left alone with it.
+_INSIDE_OTHERS = [
+    {
+        "op": "Sigmoid",
+        "inputs": {"0": {"op": "Mul"}},
+        "consumers": {"any": {"pattern": "@swish"}},
+    },
+    {
+        "op": "Relu6",
+        "inputs": {"0": {"op": ["Add", "AddV2"]}},
+        "consumers": {"any": {"consumers": {"any": {"pattern": "@hard_swish"}}}},
+    },
+]
+_SINGLE = {"taken": False, "not": {"any": _INSIDE_OTHERS}}
+
+
+def several_ops(name: str, gradient: str, given: Mapping[str, Any]) -> RulesJson:
+    """Return the rules of a recipe that give activations of several ops the like of a gradient."""
+    forms: dict[str, tuple[Any, Any]] = {
+        kind: (pattern, [_with_own(gradient, f"dy * where({slope})"), *[None] * others])
+        for kind, (pattern, slope, others) in RECTIFIERS.items()
+    }
+    if gradient in OF_DIFFERENCES:
+        smooth = SMOOTH.items()
+        forms |= {kind: (text, _with_own(gradient, own)) for kind, (text, own) in smooth}
+    constants = {one.name: one.default for one in LIBRARY[gradient].parameters} | dict(given)
+    spec = {"constants": constants} if constants else {}
+    return [
+        rule(
+            f"{name}: {kind}",
+            {"pattern": pattern},
+            {"override_gradient": {"formula": formula, **spec}, "on": "match"},
+            at_least=0,
+        )
+        for kind, (pattern, formula) in forms.items()
+    ]
+
+
+def _with_own(gradient: str, own: str) -> str:
+    return FORMULAS[gradient].replace("own(dy)", own)
+
+
 def _override_rule(name: str, gradient: Any, match: Any, at_least: int = 1) -> dict[str, Any]:
     return rule(name, match, {"override_gradient": gradient}, at_least)
 
 
-def _family(name: str) -> list[str]:
-    """The op types that a gradient of the library is for, with those of its family."""
-    entry = LIBRARY[name]
-    return [*entry.ops, *(one for one in entry.by_op_type if one not in entry.ops)]
+def _activations(name: str, gradient: str, *more_ops: str, **given: float) -> RulesJson:
+    """Activations of several ops, then those of one; that no rule matches is an error.
 
-
-def _of_family(name: str, gradient: str, given: Any = None) -> RulesJson:
-    """The family of a gradient of the library, on all that it is for, be it several ops."""
-    return _override_activations(name, gradient, _family(gradient), given)
-
-
-def _override_activations(name: str, gradient: str, ops: list[str], given: Any = None) -> RulesJson:
-    """Activations of several ops, then those of one; that neither matches is an error."""
-    spec = {gradient: given} if given else gradient
-    single = _override_rule(name, spec, {"op": ops, **NOT_INSIDE_OTHERS}, 0)
+    A gradient is for the ops of its family, and `more_ops`.
+    """
+    entry = LIBRARY[gradient]
+    ops = list(dict.fromkeys([*entry.ops, *more_ops]))
+    single = _override_rule(
+        name, {gradient: given} if given else gradient, {"op": ops, **_SINGLE}, 0
+    )
     return [*several_ops(name, gradient, given), single]
 
 
-def _lrp_epsilon(epsilon: float) -> RulesJson:
-    ops = list(LIBRARY["lrp_epsilon"].ops)
-    return _override_activations("lrp_epsilon", "lrp_epsilon", ops, {"epsilon": epsilon})
+def _of_family(name: str, gradient: str, **given: float) -> RulesJson:
+    return _activations(name, gradient, *LIBRARY[gradient].by_op_type, **given)
 
 
 def _lrp_composite(epsilon: float, first: str) -> RulesJson:
@@ -91,19 +166,17 @@ def _lrp_composite(epsilon: float, first: str) -> RulesJson:
     name = "lrp_composite"
     convolution: dict[str, Any] = {"op": list(CONVOLUTIONS_2D)}
     others = {"all": [convolution, {"not": {"name": first}}]} if first else convolution
-    activations = {"op": list(LIBRARY["lrp_epsilon"].ops), **NOT_INSIDE_OTHERS}
+    *several, single = _activations(name, "lrp_epsilon", epsilon=epsilon)
     # In this order: what a rule adds is never what a later one is for.
-    found = [
+    rules = [
         _override_rule(f"{name}: biases", "lrp_pass", {"any": _biases(convolution)}, 0),
         _override_rule(f"{name}: batch norm", "lrp_pass", {"op": list(BATCH_NORMS)}, 0),
-        *several_ops(name, "lrp_epsilon", {"epsilon": epsilon}),
-        _override_rule(
-            f"{name}: activations", {"lrp_epsilon": {"epsilon": epsilon}}, activations, 0
-        ),
+        *several,
+        {**single, "name": f"@{name}: activations"},
         _override_rule(f"{name}: means", "lrp_zplus", {"op": "AvgPool"}, 0),
         _override_rule(f"{name}: z-plus", "lrp_zplus", others),
     ]
-    return [*found, _override_rule(f"{name}: first", "lrp_w2", {"name": first})] if first else found
+    return [*rules, _override_rule(f"{name}: first", "lrp_w2", {"name": first})] if first else rules
 
 
 def _biases(convolution: Any) -> RulesJson:
@@ -132,8 +205,13 @@ def _reverse(at: str, strength: float) -> RulesJson:
 
 
 def _freeze(scope: str) -> RulesJson:
-    held = {"op": list(_TRAINABLE), "name": scope}
-    read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
+    """A scope is meant with all that is in it: FC1, and FC1/**; a glob as it is written."""
+    scope = scope.rstrip("/")
+    named = scope if is_glob(scope) else [scope, f"{scope}/**"]
+    read = {
+        "op": ["Identity", "ReadVariableOp"],
+        "inputs": {"0": {"op": list(_TRAINABLE), "name": named}},
+    }
     return [rule("freeze", read, {"stop_gradient": True})]
 
 
@@ -175,7 +253,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "rectified_gradient",
                 "rectified gradient: of each layer the parts that matter most",
                 LIBRARY["rectified_gradient"].source,
-                lambda q: _of_family("rectified_gradient", "rectified_gradient", {"q": q}),
+                lambda q: _of_family("rectified_gradient", "rectified_gradient", q=q),
                 {"q": 0.98},
                 explains=True,
             ),
@@ -191,7 +269,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "lrp_epsilon",
                 "layer-wise relevance propagation by the epsilon rule: input * gradient",
                 papers.ANCONA,
-                _lrp_epsilon,
+                lambda epsilon: _activations("lrp_epsilon", "lrp_epsilon", epsilon=epsilon),
                 {"epsilon": 1e-4},
                 explains=True,
             ),
@@ -227,7 +305,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "definition",
                 _freeze,
                 {"scope": None},
-                example="scope=backbone/**",
+                example="scope=backbone",
                 needs=(frozenset(_TRAINABLE), _NO_VARIABLES),
             ),
         )

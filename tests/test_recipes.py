@@ -39,6 +39,8 @@ def test_parameters() -> None:
     assert rule["patch"]["at"] == "output:0"
     (rule,) = recipe_rules("@freeze(backbone/**)")["rules"]
     assert rule["match"]["inputs"]["0"]["name"] == "backbone/**"
+    (rule,) = recipe_rules("@freeze(scope=FC1)")["rules"]
+    assert rule["match"]["inputs"]["0"]["name"] == ["FC1", "FC1/**"]
     several, *_, single = recipe_rules("@lrp_epsilon(epsilon=0.5)")["rules"]
     assert several["patch"]["override_gradient"]["constants"] == {"epsilon": 0.5}
     assert single["patch"] == {"override_gradient": {"lrp_epsilon": {"epsilon": 0.5}}}
@@ -100,11 +102,28 @@ def test_an_activation_of_several_ops_is_one(name: str) -> None:
     gate = (node("s", "Sigmoid", "y"), node("m", "Mul", "s", "y"))
     report = graphpatch.apply(f"@{name}", leaky(*gate, node("r", "Relu", "m"))).report
     several, *others, single = report["rules"]
+    of_any_form = name in ("deeplift", "lrp_epsilon")
     assert [one["op"] for one in several["matches"]] == ["scaled", "y"]
     assert [one["op"] for one in single["matches"]] == ["r"]
     told = [note for note in report["notes"] if note.startswith("left alone")]
-    assert told == ([] if others else ["left alone: 1 @swish: m"])
-    assert [one["op"] for rule in others for one in rule["matches"]] == ["s", "m"] * bool(others)
+    assert told == ([] if of_any_form else ["left alone: 1 @swish: m"])
+    assert [one["op"] for rule in others for one in rule["matches"]] == ["s", "m"] * of_any_form
+
+
+def turned(*ends: Any) -> Any:
+    """The ReLUs of x and of -x, and what reads them."""
+    nodes = [node("n", "Neg", "x"), node("p", "Relu", "x"), node("m", "Relu", "n"), *ends]
+    return graphdef(node("x", "Placeholder"), of_value("six", 6), *nodes)
+
+
+def test_halves_of_an_activation_that_are_patched_one_by_one_are_named() -> None:
+    clipped = (node("clip", "Minimum", "p", "six"), node("y", "Sub", "clip", "m"))
+    for ends, count in ((clipped, 1), ((node("y", "ConcatV2", "p", "m", "axis"),), 0)):
+        axis = of_value("axis", 1)
+        notes = graphpatch.apply("@guided_backprop", turned(axis, *ends)).report["notes"]
+        halves = [one for one in notes if "not seen as one activation" in one]
+        assert len(halves) == count
+        assert all(one.startswith("Relu 'm' and Relu 'p', of the same tensor or its") for one in halves)
 
 
 def of_value(name: str, value: float) -> Any:
@@ -260,7 +279,7 @@ def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
     told = run_cli("apply", rules, DIGITS, "--dry-run").stdout
     assert "  rare  no ops  (nothing)" in told.splitlines()
     done = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run", "--json")
-    assert len(done.json["outputs"][0]["rules"]) == 2
+    assert len(done.json["outputs"][0]["rules"]) == 5
 
 
 def test_no_rule_is_needed_to_write_a_meta_graph(

@@ -40,7 +40,6 @@ ROOMS = (
     "match",
     "gradients",
     "patches",
-    "recipe_parts",
     "recipes",
     "recipe_notes",
     "rules_json",

@@ -12,7 +12,7 @@ from graphpatch.gradients.library import LIBRARY, library_entry
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.gradients.numpy_ops import numpy_op_forward
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
-from graphpatch.recipe_parts import FORMULAS, several_ops
+from graphpatch.recipes import FORMULAS, several_ops
 
 IMAGE = {"strides": [1, 2, 1, 1], "padding": "SAME"}
 LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -150,7 +150,7 @@ def test_a_leaky_relu_of_several_ops_has_the_gradient_of_one(name: str) -> None:
     y = np.where(x > 0, x, x * slope)
     single = LIBRARY[LIBRARY[name].by_op_type.get("LeakyRelu", name)]
     expected = one(single.name, "LeakyRelu", x, y, dy, {"alpha": 0.2})
-    rule, *_ = several_ops("any", name)
+    rule, *_ = several_ops("any", name, {})
     gradient = parse_gradient(rule["patch"]["override_gradient"])
     assert isinstance(gradient, InlineFormula)
     found, of_slope = numpy_gradient(gradient.formula, [x, slope], [y], [dy])
@@ -177,7 +177,7 @@ def test_smooth_activations_of_several_ops_give_differences(kind: str, function:
     x, dy = 3 * drawn(4, 6, seed=1), drawn(4, 6, seed=2)
     x[2:, 0] = x[:2, 0]
     y = function(x)
-    rules = {rule["name"]: rule for rule in several_ops("any", "deeplift_batch")}
+    rules = {rule["name"]: rule for rule in several_ops("any", "deeplift_batch", {})}
     gradient = parse_gradient(rules[f"@any: {kind}"]["patch"]["override_gradient"])
     assert isinstance(gradient, InlineFormula)
     [found] = numpy_gradient(gradient.formula, [x], [y], [dy])
@@ -186,7 +186,7 @@ def test_smooth_activations_of_several_ops_give_differences(kind: str, function:
     np.testing.assert_allclose(found * moved, dy * given, atol=1e-12)
     slope = (function(x[:, 0] + 1e-6) - function(x[:, 0] - 1e-6)) / 2e-6
     np.testing.assert_allclose(found[:, 0], dy[:, 0] * slope, rtol=1e-6)
-    rules = {rule["name"]: rule for rule in several_ops("any", "lrp_epsilon")}
+    rules = {rule["name"]: rule for rule in several_ops("any", "lrp_epsilon", {})}
     gradient = parse_gradient(rules[f"@any: {kind}"]["patch"]["override_gradient"])
     assert isinstance(gradient, InlineFormula)
     [found] = numpy_gradient(gradient.formula, [x], [y], [dy])

@@ -85,30 +85,87 @@ def swish(net: Net, beta: Callable[[Net], str] | None = None) -> str:
     return net("Mul", net("Sigmoid", inside), x)
 
 
-def leaky(net: Net, slope: float = 0.2, other: bool = False) -> str:
+def leaky(net: Net, slope: float | None = 0.2, other: bool = False) -> str:
+    x, by = net.x(), net.variable() if slope is None else net.const(slope)
+    return net("Maximum", net("Mul", by, x), net.x() if other else x)
+
+
+def leaky_by_abs(net: Net, other: bool = False) -> str:
     x = net.x()
-    return net("Maximum", net("Mul", net.const(slope), x), net.x() if other else x)
+    size = net("Abs", net.x() if other else x)
+    return net("Add", net("Mul", net.const(0.6), x), net("Mul", net.const(0.4), size))
 
 
-def chosen(net: Net, compared: str = "Greater", select: str = "Select", at: float = 0) -> str:
+def masked(net: Net, other: bool = False) -> str:
     x = net.x()
-    positive = net(compared, x, net.const(at))
-    return net(select, positive, x, net("Mul", x, net.variable()))
+    mask = net("Cast", net("Greater", x, net.const(0)))
+    return net("Mul", net.x() if other else x, mask)
 
 
-def summed_parts(net: Net, below: str, other: bool = False) -> str:
+def chosen(
+    net: Net, compared: str = "Greater", select: str = "Select", at: float = 0, below: int = 1
+) -> str:
+    x = net.x()
+    choices = [x, net("Mul", x, net.variable())]
+    return net(select, net(compared, x, net.const(at)), *choices[:: below or -1])
+
+
+BELOW = {
+    "minimum": lambda net, x, a: net("Mul", a, net("Minimum", net.const(0), x)),
+    "minimum of scaled": lambda net, x, a: net("Minimum", net("Mul", a, x), net.const(0)),
+    "turned": lambda net, x, a: net("Mul", net("Neg", a), turned(net, x)),
+    "turned twice": lambda net, x, a: net("Mul", a, net("Neg", turned(net, x))),
+    "turned at last": lambda net, x, a: net("Neg", net("Mul", a, turned(net, x))),
+    "half last": lambda net, x, a: halved(net, net("Mul", double(net, x), a)),
+    "half first": lambda net, x, a: net("Mul", halved(net, double(net, x)), a),
+    "half a slope": lambda net, x, a: net("Mul", halved(net, a), double(net, x)),
+    "divided": lambda net, x, a: net("RealDiv", net("Mul", double(net, x), a), net.const(2)),
+}  # fmt: skip
+"""The slope `a` times the negative part of x, as people write it."""
+
+ABOVE = {
+    "": lambda net, x: net("Relu", x),
+    ", maximum": lambda net, x: net("Maximum", x, net.const(0)),
+}
+
+
+def turned(net: Net, x: str) -> str:
+    return net("Relu", net("Neg", x))
+
+
+def double(net: Net, x: str) -> str:
+    return net("Sub", x, net("Abs", x))
+
+
+def halved(net: Net, x: str) -> str:
+    return net("Mul", x, net.const(0.5))
+
+
+def summed_parts(net: Net, below: str, other: bool = False, above: str = "") -> str:
     """The positive part and the slope times the negative one."""
     x = net.x()
-    positive, y = net("Relu", x), net.x() if other else x
-    if below == "minimum":
-        part = net("Mul", net.variable(), net("Minimum", net.const(0), y))
-    elif below == "turned":
-        part = net("Mul", net("Neg", net.variable()), net("Relu", net("Neg", y)))
+    positive = ABOVE[above](net, x)
+    return net("Add", positive, BELOW[below](net, net.x() if other else x, net.variable()))
+
+
+def without(net: Net, inside: bool, slope: str, op: str = "Sub") -> str:
+    """The positive part without the slope times the negative one."""
+    x = net.x()
+    if inside:
+        part = net("Relu", net("Neg", net("Mul", x, slope)))
     else:
-        difference, half = net("Sub", y, net("Abs", y)), net.const(0.5)
-        factors = (half, net.variable()) if below == "half first" else (net.variable(), half)
-        part = net("Mul", net("Mul", difference, factors[0]), factors[1])
-    return net("Add", positive, part)
+        part = net("Mul", slope, turned(net, x))
+    return net(op, net("Relu", x), part)
+
+
+def of_half_slope(net: Net, above: str) -> tuple[str, str]:
+    x = net.x()
+    return ABOVE[above](net, x), net("Mul", double(net, x), net.const(0.1))
+
+
+def folded(net: Net, slope: float = -0.2) -> str:
+    x = net.x()
+    return net("Sub", net("Relu", x), net("Relu", net("Mul", x, net.const(slope))))
 
 
 def erfc(net: Net) -> str:
@@ -189,8 +246,18 @@ FOUND: dict[str, Build] = {
     "leaky_relu: maximum": leaky,
     "prelu: Select": chosen,
     "prelu: SelectV2": lambda net: chosen(net, "GreaterEqual", "SelectV2"),
-    **{f"prelu: {below}": lambda net, below=below: summed_parts(net, below)
-       for below in ("minimum", "turned", "half first", "half last")},
+    "prelu: Less": lambda net: chosen(net, "Less", below=0),
+    **{f"prelu: {below}{above}": lambda net, below=below, above=above: summed_parts(
+        net, below, above=above) for below, above in product(BELOW, ABOVE)},
+    "prelu: difference": lambda net: without(net, False, net.variable()),
+    "prelu: difference, slope inside": lambda net: without(net, True, net.variable()),
+    "prelu_of_negated_slope: sum": lambda net: without(net, False, net.const(-0.2), "Add"),
+    "prelu_of_negated_slope: difference": folded,
+    **{f"prelu_of_half_slope: sum{above}": lambda net, above=above: net(
+        "Add", *of_half_slope(net, above)) for above in ABOVE},
+    "leaky_relu: variable": lambda net: leaky(net, None),
+    "leaky_relu_by_abs: sum": leaky_by_abs,
+    "masked_relu: Greater": masked,
     "swish: plain": swish,
     "swish: constant beta": lambda net: swish(net, lambda net: net.const(1)),
     "swish: trained beta": lambda net: swish(net, Net.resource),
@@ -256,8 +323,13 @@ MISSED: dict[str, Build] = {
     "leaky_relu: two tensors": lambda net: leaky(net, other=True),
     "prelu: less": lambda net: chosen(net, "Less"),
     "prelu: elsewhere": lambda net: chosen(net, at=1),
+    "prelu_of_half_slope: difference": lambda net: net("Sub", *of_half_slope(net, "")),
+    "prelu_of_negated_slope: folds": lambda net: without(net, False, net.const(0.2), "Add"),
+    "prelu_of_negated_slope: slope above 0": lambda net: folded(net, 0.2),
+    "leaky_relu_by_abs: two tensors": lambda net: leaky_by_abs(net, True),
+    "masked_relu: two tensors": lambda net: masked(net, True),
     **{f"prelu: of two tensors, {below}": lambda net, below=below: summed_parts(net, below, True)
-       for below in ("minimum", "turned", "half last")},
+       for below in BELOW},
     "swish: two tensors": lambda net: net("Mul", net("Sigmoid", net.x()), net.x()),
     "swish: gate of a product": lambda net: swish(net, Net.x),
     "swish: tanh": lambda net: (lambda x: net("Mul", net("Tanh", x), x))(net.x()),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import graphpatch
 from graphpatch.match.ready import READY
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
@@ -41,8 +42,15 @@ BUILT: dict[str, list[str]] = {
         "keras layer norm", "keras layer norm image", "keras layer norm centered",
         "keras layer norm scaled", "layer norm t2t", "layer norm gpt2", "layer norm moments",
     ],
-    "leaky_relu": ["leaky maximum"],
-    "prelu": ["prelu chosen", "prelu minimum", "prelu absolute", "keras prelu"],
+    "leaky_relu": ["leaky maximum", "leaky variable"],
+    "leaky_relu_by_abs": ["leaky abs"],
+    "prelu": [
+        "prelu chosen", "prelu minimum", "prelu absolute", "keras prelu", "prelu keras 2",
+        "prelu facenet",
+    ],
+    "prelu_of_negated_slope": ["prelu folded"],
+    "prelu_of_half_slope": ["prelu half"],
+    "masked_relu": ["masked"],
     "swish": ["nn swish", "nn swish beta", "keras silu", "training"],
     "hard_swish": ["hard swish", "hard swish slim", "hard swish clipped", "keras hard silu"],
     "gelu": [
@@ -101,3 +109,42 @@ def test_every_graph_is_expected_to_hold_something_or_nothing() -> None:
     source = Path(ready_builders.__file__).read_text()
     named = {name for names in BUILT.values() for name in names} | NOTHING
     assert [name for name in sorted(named) if f'"{name}": ' not in source] == []
+
+
+def test_guided_backprop_takes_a_leaky_relu_of_any_form_as_one() -> None:
+    tf = pytest.importorskip("tensorflow")
+    v1, relu = tf.compat.v1, tf.nn.relu
+    a = 0.25
+    forms = {
+        "maximum": lambda x, a: tf.maximum(x, a * x),
+        "keras 2.0": lambda x, a: relu(x) - a * relu(-x),
+        "facenet": lambda x, a: relu(x) + a * -relu(-x),
+        "negated outside": lambda x, a: relu(x) + -(a * relu(-x)),
+        "folded": lambda x, _: relu(x) + -0.25 * relu(-x),
+        "difference of two": lambda x, _: relu(x) - relu(-0.25 * x),
+        "by abs": lambda x, _: 0.625 * x + 0.375 * tf.abs(x),
+        "half": lambda x, a: relu(x) + a * (x - tf.abs(x)) * 0.5,
+        "half a slope": lambda x, a: tf.maximum(x, 0.0) + (0.5 * a) * (x - tf.abs(x)),
+        "minimum": lambda x, a: tf.maximum(0.0, x) + a * tf.minimum(0.0, x),
+        "minimum of scaled": lambda x, a: relu(x) + tf.minimum(0.0, a * x),
+        "chosen": lambda x, a: tf.where(x > 0, x, a * x),
+        "chosen below": lambda x, a: tf.where(x < 0, a * x, x),
+    }
+    values, upstream = [[-1.0, -1.0, 2.0, 3.0]], [[1.0, -1.0, 1.0, -1.0]]
+    with tf.Graph().as_default() as graph:
+        variable = v1.get_variable("a", initializer=[a] * 4, use_resource=False)
+        x = v1.placeholder(tf.float32, [None, 4], name="x")
+        for slope in (a, variable):
+            for form in forms.values():
+                tf.identity(form(x, slope), name="y")
+    patched = graphpatch.apply("@guided_backprop", graph)
+    with tf.Graph().as_default(), v1.Session() as session:
+        patched.import_into(v1.get_default_graph())
+        here = v1.get_default_graph()
+        here_x, session_a = here.get_tensor_by_name("x:0"), here.get_tensor_by_name("a:0")
+        for place in range(2 * len(forms)):
+            y = here.get_tensor_by_name(f"y{f'_{place}' if place else ''}:0")
+            by_x, by_a = v1.gradients(y, [here_x, session_a], [tf.constant(upstream)])
+            assert by_a is None
+            found = session.run(by_x, {here_x: values, session_a: [a] * 4})
+            assert found.tolist() == [[a, 0.0, 1.0, 0.0]], (place, list(forms)[place % len(forms)])

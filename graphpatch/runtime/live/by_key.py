@@ -20,6 +20,8 @@ from graphpatch.graph.edit import Editor
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS, IdlePatch, Patch
 from graphpatch.patches.filter import FilterGradient
+from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.override import OverrideGradient
 from graphpatch.patches.stop import StopGradient
 from graphpatch.patches.straight_through import StraightThrough
@@ -38,6 +40,30 @@ COMPOSE: dict[type[Any], Compose] = {
     FilterGradient: filter_keys.filter_by_key,
     StopGradient: filter_keys.stop_all,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class NoKeyPatch:
+    """A patch that no key can do, of a rule that may match nothing: an error where it matches."""
+
+    reason: str
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Raise NoKeyError where there is an op."""
+        if nodes:
+            raise NoKeyError(self.reason)
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Raise NoKeyError."""
+        raise NoKeyError(self.reason)
+
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
+        """Raise NoKeyError."""
+        raise NoKeyError(self.reason)
+
+    def by_input(self, group: MatchedGroup) -> ByInput:
+        """Raise NoKeyError."""
+        raise NoKeyError(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +110,14 @@ def current_gradient(node: Node) -> ComposedGradient:
 
 
 def by_key(rule: Rule, bodies: bool, keys: dict[str, None]) -> Rule:
-    """The rule whose patch is done by keys. Raises NoKeyError where none can do it on any op."""
+    """The rule whose patch is done by keys.
+
+    Raises NoKeyError where none can do it on any op; of a rule that may match nothing, as the rules
+    of recipes may, not before it matches.
+    """
     reason = _why_no_key(rule)
+    if reason and not rule.expect.min:
+        return replace(rule, patch=NoKeyPatch(reason))
     if reason:
         raise NoKeyError(f"rule {rule.author.rule!r}: {reason}")
     return replace(rule, patch=KeyedPatch(rule.patch, bodies, keys))

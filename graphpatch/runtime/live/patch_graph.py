@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,8 @@ def patch_graph(
     Forward: every tensor keeps its value, bit for bit. Backward: gradients that are built from now
     on are what the rules say; those that exist already stay, and `report["notes"]` names them.
     Where a key on an op is all that each rule takes, the graph is patched in place, as
-    `gradient_override_map` would have done; else a patched graph is made (see `PatchedGraph`).
+    `gradient_override_map` would have done; else a patched copy is made, which a warning says, and
+    `graph` stays as it is: go on with the `PatchedGraph`.
 
     Args:
         rules: A rules file's path, a list of dicts, a dict with `rules`, or `Rule`s.
@@ -71,7 +73,15 @@ def patch_graph(
     except NoKeyError as error:
         if in_place:
             raise
-        return _patched_by_rebuilding(ready, model, found, str(error))
+        patched = _patched_by_rebuilding(ready, model, found, str(error))
+        warnings.warn(
+            f"graphpatch.patch_graph made a patched copy of the graph, as {error}. The graph that "
+            f"was given stays as it is: go on with the `graph` of what is returned, and get at "
+            f"tensors with its `tensor`. in_place=False says that a copy is expected, in_place=True "
+            f"raises instead",
+            stacklevel=3,
+        )
+        return patched
 
 
 def _graph(graph: Any) -> Any:
