@@ -38,8 +38,8 @@ def unmatched_activations(
                 place = "" if node.body.is_main else f" in function {node.body.label}"
                 by_kind.setdefault(kind, []).append(f"{node.name}{place}")
         halves += [
-            f"{relu} and {node}, of the same tensor or its negative, are not seen as one activation; "
-            f"where they are the halves of a leaky ReLU, patch that: a pattern that ends in their "
+            f"{relu} and {node}, of the same tensor or its negative, are not seen as one "
+            f"activation; where they are the halves of a leaky ReLU, patch that: a pattern that ends in their "
             f'sum, with "on": "match"'
             for relu, node in _halves(graph, _inside(several))
             if (relu.body.label, relu.name) in touched

@@ -123,7 +123,9 @@ def test_halves_of_an_activation_that_are_patched_one_by_one_are_named() -> None
         notes = graphpatch.apply("@guided_backprop", turned(axis, *ends)).report["notes"]
         halves = [one for one in notes if "not seen as one activation" in one]
         assert len(halves) == count
-        assert all(one.startswith("Relu 'm' and Relu 'p', of the same tensor or its") for one in halves)
+        assert all(
+            one.startswith("Relu 'm' and Relu 'p', of the same tensor or its") for one in halves
+        )
 
 
 def of_value(name: str, value: float) -> Any:

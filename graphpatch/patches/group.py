@@ -9,6 +9,7 @@ import msgspec
 from graphpatch import names
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
+from graphpatch.graph.gradient_names import GRADIENT_SCOPE
 from graphpatch.graph.topology import data_uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import op_args
@@ -22,7 +23,8 @@ class MatchedGroup(msgspec.Struct, frozen=True):
     from outside, one for each tensor (an op of the group, and which of its inputs), `args` what
     these tensors are; `named` has them as they were called when the group was found, and
     `captures` what the pattern calls some of them. `open` says of each op inside that is read
-    outside by whom: what flows back from there does not come through the group.
+    outside by whom: what flows back from there does not come through the group. `refused` is the
+    first of them that more than gradients read which were built before.
     """
 
     nodes: tuple[Node, ...]
@@ -32,11 +34,12 @@ class MatchedGroup(msgspec.Struct, frozen=True):
     named: tuple[str, ...] = ()
     captures: Mapping[str, str] = msgspec.field(default_factory=dict)
     open: tuple[str, ...] = ()
+    refused: str = ""
 
     def refuse_open(self) -> None:
-        """Raise PatchError where an op inside is read outside."""
-        if self.open:
-            raise PatchError(self.open[0])
+        """Raise PatchError where an op inside is read outside, by more than old gradients."""
+        if self.refused:
+            raise PatchError(self.refused)
 
     @property
     def reads(self) -> list[str]:
@@ -71,14 +74,18 @@ def group_of_match(
     for node in nodes:
         _refuse_source(node)
     inner = [node for node in nodes if node is not last and node.data_inputs]
-    opened = tuple(filter(None, (_readers_outside(node, inside) for node in inner)))
+    opened = [_readers_outside(node, inside) for node in inner]
+    texts = tuple(text for text, _ in opened if text)
+    refused = next((text for text, is_refused in opened if is_refused), "")
     places: dict[str, tuple[Node, int]] = {}
     for node in nodes:
         for slot, text in enumerate(node.data_inputs):
             places.setdefault(str(names.parse(text)), (node, slot))
     slots = tuple(places[str(names.parse(text))] for text in reads)
     args = tuple(op_args.known_inputs(node)[slot] for node, slot in slots)
-    return MatchedGroup(tuple(nodes), last, slots, args, tuple(reads), captures or {}, opened)
+    return MatchedGroup(
+        tuple(nodes), last, slots, args, tuple(reads), captures or {}, texts, refused
+    )
 
 
 def _last(nodes: Sequence[Node], inside: set[str]) -> Node:
@@ -97,11 +104,13 @@ def _refuse_source(node: Node) -> None:
         )
 
 
-def _readers_outside(node: Node, inside: set[str]) -> str:
-    """Who reads an op of the match outside, in words; nothing where nobody does."""
-    readers = [str(one) for one in _readers(node) if one.name not in inside]
-    readers += [f"the output {key!r} of the function" for key in _function_outputs(node)]
-    return f"{node} is inside the match, and is read outside by {short(readers)}" if readers else ""
+def _readers_outside(node: Node, inside: set[str]) -> tuple[str, bool]:
+    """Who reads an op of the match outside, in words, and whether not only old gradients do."""
+    readers = [one for one in _readers(node) if one.name not in inside]
+    outputs = [f"the output {key!r} of the function" for key in _function_outputs(node)]
+    named = short([*map(str, readers), *outputs])
+    text = f"{node} is inside the match, and is read outside by {named}" if named else ""
+    return text, bool(outputs) or not all(GRADIENT_SCOPE.match(one.name) for one in readers)
 
 
 def _readers(node: Node) -> list[Node]:

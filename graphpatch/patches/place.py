@@ -9,6 +9,12 @@ from graphpatch.graph.alike import OneOp
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 
+# Ops that formulas and traced functions are made of, and that have no gradient in a function that a
+# Session differentiates as a whole.
+UNKNOWN_TO_FUNCTIONS = frozenset(
+    {"Elu", "EnsureShape", "Erf", "IsNan", "Round", "SelectV2", "Softplus"}
+)
+
 
 def place_of(node: Node, editor: Editor) -> BodyPlace:
     """The place of an op: how TensorFlow comes to the body that it is in."""

@@ -11,7 +11,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches.place import unreached
+from graphpatch.patches.place import UNKNOWN_TO_FUNCTIONS, place_of, unreached
 
 PATCHED_BEFORE = '"taken": false, which leaves out what earlier rules patched'
 
@@ -23,6 +23,8 @@ def check_reached(node: Node, editor: Editor) -> None:
     """
     if editor.graph.around.is_object_based:
         _refuse_whole(node, editor)
+    else:
+        editor.cached("functions without gradients", lambda: _note_functions(editor))
     reason = unreached(editor).why(node)
     if not reason or editor.graph.around.is_exported:
         return
@@ -32,6 +34,22 @@ def check_reached(node: Node, editor: Editor) -> None:
         f"function {node.body.label}: the new gradient works with GradientTape, after "
         f"tf.saved_model.load, and not in a Session: {reason}"
     )
+
+
+def _note_functions(editor: Editor) -> None:
+    """Say which called functions hold ops of which TensorFlow has no gradient there."""
+    for body in editor.graph.bodies:
+        op_type = next((one for one in sorted(UNKNOWN_TO_FUNCTIONS) if one in body.by_type), None)
+        if op_type is None or body.is_main:
+            continue
+        node = Node(body, body.by_type[op_type][0])
+        call = place_of(node, editor).ignoring
+        if call is not None and not editor.graph.around.is_exported:
+            editor.note(
+                f"{call} calls function {body.label}, which a Session differentiates as a whole, "
+                f"and TensorFlow has no gradient of {op_type} there ({node.name}): a gradient that "
+                f"comes through this call fails with NotFoundError, patched or not"
+            )
 
 
 def _refuse_whole(node: Node, editor: Editor) -> None:

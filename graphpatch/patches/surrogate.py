@@ -26,7 +26,7 @@ from graphpatch.patches.known_shapes import (
     refuse_contradicted,
     refuse_contradicted_match,
 )
-from graphpatch.patches.place import in_control_flow
+from graphpatch.patches.place import UNKNOWN_TO_FUNCTIONS, in_control_flow
 from graphpatch.patches.whole_shape import refuse_behind, shadow_behind
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
@@ -38,9 +38,6 @@ FLAT = frozenset(
     "< <= > >= == != and or not sign floor round is_finite is_nan zeros_like ones_like stop".split()
 )
 LENT = {"where": 0, "reshape_like": 1, "broadcast_like": 1, "sum_like": 1, "cast_like": 1}
-
-# Ops of formulas that have no gradient in a function that a Session differentiates as a whole.
-UNKNOWN_TO_FUNCTIONS = frozenset({"Erf", "IsNan", "Round", "SelectV2", "Softplus"})
 
 
 def surrogate_formula(text: str) -> Formula:

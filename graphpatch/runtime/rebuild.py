@@ -41,7 +41,8 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     the patched graph. What lies between gradient and update stays (clipping, averaging, schedules)
     and reads the new ones, of the same shapes and dtypes. The old ones are left out where nothing
     else reads them. A warning names those that something besides the updates reads: they stay.
-    Another names new ops that TensorFlow 1.15 does not know.
+    Another names trainable variables that get a gradient now, and have no update as they got none
+    when the optimizer was built; a third names new ops that TensorFlow 1.15 does not know.
 
     Args:
         model: A patched GraphDef or MetaGraphDef: what `load` takes.
@@ -92,6 +93,7 @@ def _rebuilt_meta(
         for section in asked:
             instead |= _rebuild(graph, section)
         live: Any = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
+        _warn_of_untrained(graph, asked)
     return file, live, instead
 
 
@@ -175,13 +177,38 @@ def _check_gradient(built: BuiltGradient, gradient: Any, section: GradientSectio
     if gradient is None:
         raise PatchError(
             f"in the patched graph no gradient of {loss} flows to {built.variable}, which the "
-            f"optimizer updates; leave that variable out of training, or patch with the gradient "
-            f'"zero" instead of stopping it'
+            f"optimizer updates: an optimizer that is made of this graph has no update of it; give "
+            f"`var_list` of `minimize` the other variables when the graph is built, and rebuild "
+            f"that (a gradient of zero is not the same: Adam and momentum go on moving it)"
         )
     if built.indices and not isinstance(gradient, tf.IndexedSlices):
         raise PatchError(
             f"the optimizer updates {built.variable} by a sparse gradient, and in the patched "
             f"graph it is dense"
+        )
+
+
+def _warn_of_untrained(graph: Any, asked: Sequence[GradientSection]) -> None:
+    """Say which trainable variables get a gradient now, and have no update, as they had none.
+
+    The gradients are built in `graph`, which has been exported.
+    """
+    tensor = graph.get_tensor_by_name
+    trained = {names.op_of(built.variable) for section in asked for built in section.gradients}
+    variables = [
+        one for one in graph.get_collection("trainable_variables") if one.op.name not in trained
+    ]
+    losses = [tensor(names.parse(text).full) for section in asked for text in section.losses]
+    flowing = gradients(losses, variables, name="untrained") if variables else []
+    reached = [one.op.name for one, new in zip(variables, flowing, strict=True) if new is not None]
+    if reached:
+        warnings.warn(
+            f"nothing updates {short(reached, MOST_NAMED)}: no gradient came to "
+            f"{'it' if len(reached) == 1 else 'them'} when the optimizer was built, so there is no "
+            f"update to rebuild, though in the patched graph a gradient flows there; to train "
+            f"{'it' if len(reached) == 1 else 'them'}, patch where the graph is built "
+            f"(graphpatch.building) and make the optimizer there, or patch_graph before `minimize`",
+            stacklevel=4,
         )
 
 

@@ -239,3 +239,31 @@ def test_another_process_registers_the_keys_of_an_exported_graph(tmp_path: Path)
     command = [*python("tensorflow"), "-c", CONSUMER, str(tmp_path / "live.pb")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "30.0", done.stderr
+
+
+RECIPES = ("guided_backprop", "deconvnet", "rectified_gradient", "lrp_epsilon", "deeplift")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_on_a_plain_relu_needs_keys_alone(name: str) -> None:
+    with tf.Graph().as_default() as graph:
+        tf.nn.relu(tf1.placeholder(tf.float32, [None], name="x"), name="act")
+    patched = graphpatch.patch_graph(f"@{name}", graph, in_place=True)
+    assert patched.graph is graph
+    with tf.Graph().as_default(), graphpatch.building(f"@{name}") as made:
+        tf.nn.relu(tf1.placeholder(tf.float32, [None]), name="act")
+    for report in (patched.report, made.report):
+        assert [one["op"] for rule in report["rules"] for one in rule["matches"]] == ["act"]
+
+
+def test_a_copy_of_the_graph_is_told_by_a_warning() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [None], name="x")
+        tf.maximum(0.2 * x, x)
+    before = graph.as_graph_def()
+    with pytest.warns(UserWarning, match="made a patched copy of the graph, as .* on") as caught:
+        assert not graphpatch.patch_graph("@guided_backprop", graph).in_place
+    assert caught[0].filename == __file__
+    assert graph.as_graph_def() == before
+    with pytest.raises(graphpatch.PatchError, match="makes several ops one, and a key is of one"):
+        graphpatch.patch_graph("@guided_backprop", graph, in_place=True)

@@ -217,3 +217,38 @@ def test_real_training_graphs(name: str, models_folder: Path, tmp_path: Path) ->
     with tf.Graph().as_default() as graph:
         graphpatch.import_model(new)
         assert names <= {op.name for op in graph.get_operations()}  # and a Saver, where it has none
+
+
+def rounded(path: Path) -> Path:
+    """A graph whose first layer has no gradient, and so no update; sign(v) / |v| is a match."""
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default():
+        x = tf1.placeholder(tf.float32, [4, 3], name="x")
+        w, v = (
+            tf1.get_variable(name, initializer=tf.ones([3, width]), use_resource=False)
+            for name, width in (("w", 3), ("v", 1))
+        )
+        size = tf.abs(v, name="size")
+        binary = tf.sign(tf.divide(v, size, name="share"), name="sign")
+        y = tf.matmul(tf.round(tf.matmul(x, w), name="r"), tf.multiply(binary, size, name="out"))
+        tf1.train.AdamOptimizer(0.1).minimize(tf.reduce_mean(tf.square(y - 1), name="loss"))
+        tf1.train.export_meta_graph(str(path))
+    return path
+
+
+def test_variables_without_an_update_and_matches_that_old_gradients_read(tmp_path: Path) -> None:
+    straight: dict[str, Any] = {"match": {"op": "Round"}, "patch": {"straight_through": True}}
+    pattern = (
+        "x:_ -> size:Abs; x -> share:RealDiv:0 -> Sign -> out:Mul; size -> share:1; size -> out"
+    )
+    binary = {"match": {"pattern": pattern}}
+    for patch in (
+        {"straight_through": {"input": "x"}},
+        {"surrogate_gradient": "x"},
+        {"override_gradient": {"formula": "dy"}},
+    ):
+        rules = [straight, {**binary, "patch": {**patch, "on": "match"}}]
+        model = graphpatch.apply(rules, rounded(tmp_path / "r.meta")).model
+        with pytest.warns(UserWarning, match="nothing updates w: no gradient came to it when"):
+            new = graphpatch.rebuild_gradients(model)
+        assert any(name.endswith("ApplyAdam") for name in new.graphs[0].main.heads.names)

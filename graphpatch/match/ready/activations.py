@@ -124,9 +124,7 @@ ACTIVATION_PATTERNS = (
         "prelu",
         "x where it is positive, slope * x elsewhere: by a choice, or as a sum of two parts; as one"
         " op it reads x and the slope",
-        tuple(
-            PatternForm(text, {"half": _HALVED} if "half:" in text else {}) for text in _PRELUS
-        ),
+        tuple(PatternForm(text, {"half": _HALVED} if "half:" in text else {}) for text in _PRELUS),
     ),
     ReadyPattern(
         "prelu_of_negated_slope",

@@ -77,9 +77,9 @@ def patch_graph(
         warnings.warn(
             f"graphpatch.patch_graph made a patched copy of the graph, as {error}. The graph that "
             f"was given stays as it is: go on with the `graph` of what is returned, and get at "
-            f"tensors with its `tensor`. in_place=False says that a copy is expected, in_place=True "
-            f"raises instead",
-            stacklevel=3,
+            f"tensors with its `tensor`. in_place=False says that a copy is expected, "
+            f"in_place=True raises instead",
+            stacklevel=4,  # past `unconverted`
         )
         return patched
 
