@@ -39,8 +39,8 @@ def unmatched_activations(
                 by_kind.setdefault(kind, []).append(f"{node.name}{place}")
         halves += [
             f"{relu} and {node}, of the same tensor or its negative, are not seen as one "
-            f"activation; where they are the halves of a leaky ReLU, patch that: a pattern that ends in their "
-            f'sum, with "on": "match"'
+            f"activation; where they are the halves of a leaky ReLU, patch that: a pattern that "
+            f'ends in their sum, with "on": "match"'
             for relu, node in _halves(graph, _inside(several))
             if (relu.body.label, relu.name) in touched
         ]
