@@ -16,12 +16,14 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError
+from tests.draws import selected
 from tests.forked import python
 from tests.pinned import PINNED
 from tests.tf import run_batch
 from tests.tf.tensorflow1 import VARIABLE
 
-RUNTIMES = ("tensorflow2", "tensorflow1")
+# TensorFlow 1.15 is asked where all tests run.
+RUNTIMES = ("tensorflow2", pytest.param("tensorflow1", marks=pytest.mark.slow))
 X = [-0.7, 0.2, 0.5]
 
 
@@ -56,11 +58,14 @@ class Batch:
         self.emitted[name] = "+".join(rule["emit"] for rule in result.report["rules"])
         self.jobs[name] = after, X, True
 
-    def run(self) -> Batch:
-        """Run all models under TensorFlow 2 and, where there is one, 1.15, side by side."""
+    def run(self, request: pytest.FixtureRequest) -> Batch:
+        """Run all models under the TensorFlows that tests ask for, side by side."""
+        asked = selected(request, "runtime")
         (self.folder / "jobs.json").write_text(json.dumps(self.jobs))
         pythons = {"tensorflow2": sys.executable, "tensorflow1": os.environ.get(VARIABLE, "")}
-        started = {tag: self._start(path, tag) for tag, path in pythons.items() if path}
+        started = {
+            tag: self._start(path, tag) for tag, path in pythons.items() if path and tag in asked
+        }
         for tag, process in started.items():
             _, stderr = process.communicate()
             assert process.returncode == 0, stderr[-2000:]

@@ -6,12 +6,12 @@ The models are differentiated in fresh processes that cannot import graphpatch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.draws import quick, selected
 from tests.tf.batch import RUNTIMES, Batch, X, graph
 from tests.tf.places import PLACES, Place
 
@@ -29,10 +29,10 @@ CLEAN = {
     "rejoined": lambda a: rejoined(a),
 }
 LIKE = [(place, kind, emit) for place in LONG for kind in KINDS for emit in ("auto", "function")]
-QUICK = [one for one in LIKE if one[0] in LONG[:3]]
-REST = [one for one in LIKE if one not in QUICK]
-REST += [(place, "one", "auto") for place in PLACES if place not in LONG]
-CASES = [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in REST)]
+REST = [(place, "one", "auto") for place in PLACES if place not in LONG]
+CASES = quick(
+    LIKE + REST, lambda place, kind, emit: place == LONG[0] or (place in LONG[:3] and kind == "one")
+)
 
 
 def noisy(a: Any) -> Any:
@@ -75,29 +75,13 @@ def reference(place: Place, kind: str) -> Any:
     return dy.numpy()
 
 
-def made(folder: Path, cases: list[tuple[str, str, str]]) -> Batch:
-    found = Batch(folder)
-    for place, kind, emit in cases:
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Batch:
+    found = Batch(tmp_path_factory.mktemp("backward_as"))
+    for place, kind, emit in selected(request, "place", "kind", "emit"):
         model = built(PLACES[place], kind)
         found.add(f"{place}, {kind}, {emit}", model, list(rules(model, emit)))
-    return found.run()
-
-
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Batch:
-    return made(tmp_path_factory.mktemp("quick"), QUICK)
-
-
-@pytest.fixture(scope="module")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Batch:
-    return made(tmp_path_factory.mktemp("rest"), REST)
-
-
-@pytest.fixture
-def batch(place: str, kind: str, emit: str, request: pytest.FixtureRequest) -> Batch:
-    """The models among which the one for this test is."""
-    found: Batch = request.getfixturevalue("quick" if (place, kind, emit) in QUICK else "rest")
-    return found
+    return found.run(request)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -30,7 +30,9 @@ def swish(x: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def batches(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Batch]:
+def batches(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[bool, Batch]:
     """The same models with oneDNN off and on."""
     found = {}
     for onednn in (False, True):
@@ -42,7 +44,7 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Batch]:
                 )
                 for name, patch in PATCHES.items():
                     batch.add(f"{place}, {feed}, {name}", built, [{"match": SWISH, "patch": patch}])
-        found[onednn] = batch.run()
+        found[onednn] = batch.run(request)
     return found
 
 

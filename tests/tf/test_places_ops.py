@@ -249,14 +249,14 @@ def models(name: str) -> Iterator[tuple[str, int, Any]]:
 
 
 @pytest.fixture(scope="module")
-def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
+def batch(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Batch:
     found = Batch(tmp_path_factory.mktemp("ops"))
     for name, unit in UNITS.items():
         match = {"name_regex": r"(.*/)?patched(_\d+)?"}
         rules = [{"match": match, "patch": patch, "name": str(patch)} for patch in unit.patches]
         for place, _, model in models(name):
             found.add(f"{place}, {name}", model, rules)
-    return found.run()
+    return found.run(request)
 
 
 TIMES = {**{place: PLACES[place].times for place in (*CHOSEN, *V1)}, "body called by both": 3}

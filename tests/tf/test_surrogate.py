@@ -6,12 +6,12 @@ The models are differentiated in fresh processes that cannot import graphpatch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from tests.draws import quick, selected
 from tests.tf.batch import RUNTIMES, Batch, X, graph
 from tests.tf.places import PLACES, Place
 
@@ -63,10 +63,14 @@ CASES: dict[str, Case] = {
 JOINT = {"round as a sum", "a scalar for a vector"}
 LONG = ("main", "While", "PartitionedCall", "v1 while")
 ALSO = ("If", "nested two deep", "legacy call", "v1 cond")
-QUICK = [(place, name) for place in LONG for name in CASES]
-REST = [(place, name) for place in ALSO for name in CASES]
-REST += [(place, "sign as tanh") for place in PLACES if place not in LONG + ALSO]
-PAIRS = [*QUICK, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in REST)]
+REST = [place for place in PLACES if place not in LONG + ALSO]
+PAIRS = quick(
+    [
+        *((place, name) for place in LONG + ALSO for name in CASES),
+        *((place, "sign as tanh") for place in REST),
+    ],
+    lambda place, name: place == "main" or (place in LONG and name == "sign as tanh"),
+)
 NOT_IN_FUNCTIONS = {"sign as a hard tanh"}
 
 
@@ -103,28 +107,12 @@ def built(place: Place, name: str) -> Any:
     return graph(lambda x: place.build(unit, x), place.v1)
 
 
-def made(folder: Path, pairs: list[tuple[str, str]]) -> Batch:
-    found = Batch(folder)
-    for place, name in pairs:
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Batch:
+    found = Batch(tmp_path_factory.mktemp("surrogate"))
+    for place, name in selected(request, "place", "name"):
         found.add(f"{place}, {name}", built(PLACES[place], name), [rule_of(name)])
-    return found.run()
-
-
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Batch:
-    return made(tmp_path_factory.mktemp("quick"), QUICK)
-
-
-@pytest.fixture(scope="module")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Batch:
-    return made(tmp_path_factory.mktemp("rest"), REST)
-
-
-@pytest.fixture
-def batch(place: str, name: str, request: pytest.FixtureRequest) -> Batch:
-    """The models among which the one for this test is."""
-    found: Batch = request.getfixturevalue("quick" if (place, name) in QUICK else "rest")
-    return found
+    return found.run(request)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

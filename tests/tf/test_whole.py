@@ -157,7 +157,7 @@ def reference(name: str, times: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
+def batch(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Batch:
     found = Batch(tmp_path_factory.mktemp("whole"))
     for name, unit in UNITS.items():
         patch = unit.patch or {"override_gradient": {"formula": unit.gradient}}
@@ -168,7 +168,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
                 PLACES[place].v1,
             )
             found.add(f"{place}, {name}", built, [rule])
-    return found.run()
+    return found.run(request)
 
 
 CASES = [(place, name) for name in UNITS for place in places_of(name)]
