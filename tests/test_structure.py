@@ -80,16 +80,30 @@ def imported(node: ast.AST) -> list[str]:
     return [f"{node.module}.{alias.name}" for alias in node.names]
 
 
-def within(path: Path) -> Iterator[tuple[ast.AST, bool]]:
-    """Each statement of a file, and whether it lies in a function or under TYPE_CHECKING."""
-    stack: list[tuple[ast.AST, bool]] = [(tree_of(path), False)]
+LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call, ast.FunctionDef, ast.ClassDef)
+
+
+@functools.cache
+def within(path: Path) -> list[tuple[ast.AST, bool, bool]]:
+    """Return the imports, calls and definitions of a file: each, and whether it lies in a function
+    or under TYPE_CHECKING."""
+    nodes = []
+    stack: list[tuple[ast.AST, bool, bool]] = [(tree_of(path), False, False)]
     while stack:
-        node, inside = stack.pop()
-        yield node, inside
-        inside = inside or isinstance(node, ast.FunctionDef)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            inside = True
-        stack += [(child, inside) for child in ast.iter_child_nodes(node)]
+        node, later, checking = stack.pop()
+        if isinstance(node, LOOKED_AT):
+            nodes.append((node, later, checking))
+        later = later or isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name):
+            checking = checking or node.test.id == "TYPE_CHECKING"
+        stack += [(child, later, checking) for child in ast.iter_child_nodes(node)]
+    return nodes
+
+
+def called(node: ast.AST) -> str:
+    """Return the last name of what is called; nothing where it is no call of a name."""
+    function = node.func if isinstance(node, ast.Call) else None
+    return getattr(function, "attr", getattr(function, "id", ""))
 
 
 CHECKS: list[Callable[[Path], None]] = []
@@ -127,7 +141,7 @@ def imports_go_one_way(path: Path) -> None:
     room = room_of(path)
     if room in DOORS:
         return
-    for node, _ in within(path):
+    for node, *_ in within(path):
         for name in imported(node):
             if name.startswith("graphpatch."):
                 other = name.split(".")[1]
@@ -135,16 +149,16 @@ def imports_go_one_way(path: Path) -> None:
 
 
 def test_what_rooms_call_of_rooms_above_is_there() -> None:
-    called = {
+    names = {
         node.args[0].value
         for path in FILES
-        for node, _ in within(path)
+        for node, *_ in within(path)
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "FromAbove"
+        and called(node) == "FromAbove"
         and isinstance(node.args[0], ast.Constant)
         and room_of(path) != "above"
     }
-    assert called == set(above.MODULES)
+    assert names == set(above.MODULES)
     for name, module in above.MODULES.items():
         assert callable(getattr(importlib.import_module(module), name))
 
@@ -167,10 +181,8 @@ def test_no_file_imports_itself_in_a_circle() -> None:
 
 def at_import(path: Path, modules: dict[str, Path]) -> Iterator[str]:
     """The modules of the package that a file imports, be it to check types alone; no later ones."""
-    calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef))
-    later = {one for function in calls for one in ast.walk(function)}
-    for node in ast.walk(tree_of(path)):
-        for name in [] if node in later else imported(node):
+    for node, later, _ in within(path):
+        for name in [] if later else imported(node):
             found = name if name in modules else name.rpartition(".")[0]
             if found in modules:
                 yield found
@@ -178,19 +190,18 @@ def at_import(path: Path, modules: dict[str, Path]) -> Iterator[str]:
 
 @of_each_file
 def tensorflow_is_imported_in_runtime_and_there_in_functions(path: Path) -> None:
-    for node, inside in within(path):
+    for node, later, checking in within(path):
         for name in imported(node):
             if name.partition(".")[0] in {"tensorflow", "keras", "tf_keras"}:
                 assert room_of(path) == "runtime", ast.unparse(node)
-                assert inside, ast.unparse(node)
+                assert later or checking, ast.unparse(node)
 
 
 @of_each_file
 def graphs_are_imported_in_one_place(path: Path) -> None:
     if path != ROOT / "runtime" / "imported.py":
-        calls = (node for node, _ in within(path) if isinstance(node, ast.Call))
-        called = {ast.unparse(node.func).rpartition(".")[2] for node in calls}
-        assert not called & {"import_graph_def", "import_meta_graph"}
+        names = {called(node) for node, *_ in within(path)}
+        assert not names & {"import_graph_def", "import_meta_graph"}
 
 
 # The editor: what changes a body. A body itself copies its columns, and is made with them.
@@ -265,7 +276,7 @@ def what_changes_bodies_is_called_by_the_editor(path: Path) -> None:
     name = str(path.relative_to(ROOT))
     if name in EDITOR:
         return
-    for node in ast.walk(tree_of(path)):
+    for node, *_ in within(path):
         for one in imported(node):
             is_part = one.startswith("graphpatch.graph.placing.") or one.endswith(
                 (".move_use", ".set_later")
@@ -273,7 +284,7 @@ def what_changes_bodies_is_called_by_the_editor(path: Path) -> None:
             assert not is_part, f"{name}: {one}"
             if one.startswith("graphpatch.graph.dropping.") or one.endswith(".give_output"):
                 assert name.startswith("graph/undo"), f"{name}: {one}"
-        if isinstance(node, ast.Call):
+        if called(node) == "replace":
             made = ast.unparse(node)
             is_copy = re.match(r"replace\((old|\w*body), ", made) is not None
             assert not is_copy or name == "graph/body.py", f"{name}: {made}"
@@ -340,12 +351,11 @@ HOMES = {
 
 @of_each_file
 def models_are_imported_and_differentiated_in_one_module_each(path: Path) -> None:
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            called = ast.unparse(node.func)
-            for name, home in HOMES.items():
-                if called == name or called.endswith(f".{name}"):
-                    assert path == ROOT / home, f"{path}:{node.lineno}: {called}"
+    for node, *_ in within(path):
+        for name, home in HOMES.items():
+            if isinstance(node, ast.Call) and called(node) == name.rpartition(".")[2]:
+                text = ast.unparse(node.func)
+                assert not f".{text}".endswith(f".{name}") or path == ROOT / home, path
 
 
 # The op types that many rooms ask for, and the room or file that spells them.
@@ -398,9 +408,7 @@ BANNED = ("util", "helper", "manager", "handler", "transform")
 @of_each_file
 def names_are_those_of_the_field(path: Path) -> None:
     names = [path.stem]
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.append(node.name)
+    names += [n.name for n, *_ in within(path) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     assert [name for name in names if any(word in name.lower() for word in BANNED)] == []
 
 

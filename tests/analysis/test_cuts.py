@@ -14,6 +14,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch.analysis.cuts import in_frames, ordered_cuts, path_round, smallest_cut
 from graphpatch.analysis.gradient_paths import START, gradient_paths
 from graphpatch.errors import CutError
+from tests.draws import draws
 from tests.graphs import const, graphdef, node, opened, v1_loop
 
 
@@ -185,7 +186,7 @@ def dags(draw: st.DrawFn) -> list[NodeDef]:
 
 @pytest.mark.slow
 @given(dags())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 def test_the_smallest_cut_is_that_of_all_subsets(nodes: list[NodeDef]) -> None:
     graph = opened(graphdef(*nodes))
     try:
@@ -204,7 +205,7 @@ def test_the_smallest_cut_is_that_of_all_subsets(nodes: list[NodeDef]) -> None:
 
 
 @given(dags())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 def test_a_way_is_a_path_that_passes_no_tensor_of_the_cut(nodes: list[NodeDef]) -> None:
     try:
         found = gradient_paths(opened(graphdef(*nodes)), "loss:0", ["x:0"])

@@ -40,7 +40,7 @@ def test_the_function(by_hand: list[tuple[float, float]]) -> None:
     same(dann.trained_on_a_tape(lambda x: graphpatch.reverse_gradient(x, dann.STRENGTH)), by_hand)
 
 
-@pytest.mark.parametrize("name", ["keras", "tf_keras"])
+@pytest.mark.parametrize("name", ["keras", pytest.param("tf_keras", marks=pytest.mark.slow)])
 def test_the_layer(by_hand: list[tuple[float, float]], name: str) -> None:
     keras = pytest.importorskip(name)
     if name == "keras":
@@ -64,6 +64,7 @@ def patched_training(run_cli: Run, rules_file: Rules, training: Path) -> bytes:
     return out.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_rules_file_on_a_training_graph(
     by_hand: list[tuple[float, float]], run_cli: Run, rules_file: Rules, tmp_path: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_rules_file_on_a_training_graph(
     assert np.abs(np.subtract(plain, found)).max() > 0.01
 
 
+@pytest.mark.slow
 def test_a_training_graph_of_tensorflow_1(
     by_hand: list[tuple[float, float]], run_cli: Run, rules_file: Rules, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def test_a_session(name: str) -> None:
     check(run_graph.run(graph.SerializeToString(), feeds, fetches, "z:0", wrt), feeds, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_session_of_tensorflow_1(name: str, tmp_path: Path) -> None:
     graph, feeds, expected = CASES[name]

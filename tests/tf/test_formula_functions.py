@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,10 @@ def drawn(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
     return values.astype(dtype_named(dtype))
 
 
-def cases() -> list[tuple[str, str, Any, Any]]:
+def cases(dtypes: Iterable[str]) -> list[tuple[str, str, Any, Any]]:
     """Each formula with its dtype, x and dy."""
     found = []
-    for dtype in TOLERANCE:
+    for dtype in dtypes:
         for place, text in enumerate(ELEMENTWISE):
             for shape in SHAPES:
                 arrays = drawn(shape, dtype, place), drawn(shape, dtype, place + 1000)
@@ -118,9 +119,9 @@ def compare(text: str, dtype: str, found: Any, expected: Any, x: Any, dy: Any) -
     np.testing.assert_allclose(found, expected, rtol=limit, atol=limit, err_msg=told)
 
 
-def gather() -> tuple[Calls, dict[str, tuple[str, str, Any, Any]]]:
+def gather(dtypes: Iterable[str] = TOLERANCE) -> tuple[Calls, dict[str, tuple[str, str, Any, Any]]]:
     calls, fetched = Calls(), {}
-    for number, (text, dtype, x, dy) in enumerate(cases()):
+    for number, (text, dtype, x, dy) in enumerate(cases(dtypes)):
         arguments = [("x0", dtype)], [("y0", dtype)]
         function = gradient_function(f"f{number}", Formula.parse(text), *arguments)
         name = calls.add(function, [x, dy, dy])[0]
@@ -128,8 +129,12 @@ def gather() -> tuple[Calls, dict[str, tuple[str, str, Any, Any]]]:
     return calls, fetched
 
 
-def test_functions_in_a_session() -> None:
-    calls, fetched = gather()
+@pytest.mark.parametrize(
+    "dtypes",
+    [("float16", "float32"), pytest.param(("bfloat16", "float64"), marks=pytest.mark.slow)],
+)
+def test_functions_in_a_session(dtypes: tuple[str, ...]) -> None:
+    calls, fetched = gather(dtypes)
     found = run_graph.run(calls.graph.SerializeToString(), calls.feeds, calls.fetches)
     for name, (text, dtype, x, dy) in fetched.items():
         compare(text, dtype, found[name], reference(text, x, dy), x, dy)
@@ -173,6 +178,7 @@ def test_noise_is_that_of_numpy_in_the_first_run_of_a_session() -> None:
     same_noise(run_graph.run(graph, calls.feeds, calls.fetches), fetched)
 
 
+@pytest.mark.slow
 def test_noise_under_tensorflow_1(tmp_path: Path) -> None:
     calls, fetched = noise_calls()
     graph = calls.graph.SerializeToString()

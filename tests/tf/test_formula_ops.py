@@ -142,6 +142,7 @@ def test_functions_in_a_session() -> None:
     compare(run_graph.run(graph, gathered.feeds, gathered.fetches), expected)
 
 
+@pytest.mark.slow
 def test_functions_under_tensorflow_1(tmp_path: Path) -> None:
     gathered, expected = calls()
     graph = gathered.graph.SerializeToString()

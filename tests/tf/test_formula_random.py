@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.numpy_form import numpy_gradient
+from tests.draws import draws
 from tests.tf import run_graph
 from tests.tf.function_calls import Calls, dtype_named
 
@@ -120,7 +121,7 @@ def formula_of(text: str) -> Formula:
     return Formula.parse(text, {"slope": 0.25})
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=draws(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(numbers, arrays())
 def test_exact_formulas(text: str, values: tuple[Any, ...]) -> None:
     agree(formula_of(text), values, 0)
@@ -135,7 +136,7 @@ ROUNDED = (
 leaves = st.sampled_from(("x0", "x1 - y", "dy * x0", "clip(dy, -1, 1)", "where(x0 > 0, dy, y)"))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=draws(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.builds(lambda t, a: t.format(a=a), st.sampled_from(ROUNDED), leaves), arrays())
 def test_rounded_formulas(text: str, values: tuple[Any, ...]) -> None:
     agree(formula_of(text), values, 64)

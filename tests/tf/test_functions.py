@@ -529,6 +529,7 @@ assert "graphpatch" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_in_a_fresh_process(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
     module, spec = tf.Module(), [tf.TensorSpec([None], tf.float32)]
     # The bounds of "clip by tensors" have a shape that is not that of any x.

@@ -63,11 +63,16 @@ def check(case: str, value: Any, dx: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_eagerly_in_a_function_and_compiled(built: Built, case: str) -> None:
+def test_eagerly_and_in_a_function(built: Built, case: str) -> None:
     f = built.models[case]
     check(case, *gradient(f))
-    for jit in (False, True):
-        check(case, *gradient(tf.function(f, jit_compile=jit)))
+    check(case, *gradient(tf.function(f)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_compiled(built: Built, case: str) -> None:
+    check(case, *gradient(tf.function(built.models[case], jit_compile=True)))
 
 
 @pytest.mark.parametrize("case", ["clip", "scale", "reverse", "formula", "adjustable"])
@@ -239,7 +244,7 @@ def test_an_adjustable_filter(built: Built) -> None:
         built.layers.GradientFilter("reverse").adjust(strength=1.0)
 
 
-@pytest.mark.parametrize("jit", [None, False, True])
+@pytest.mark.parametrize("jit", [None, False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_trained_net_has_the_gradients_of_a_session(
     built: Built, tmp_path: Path, jit: bool | None
 ) -> None:
@@ -337,7 +342,7 @@ def test_files_of_keras_are_refused_by_their_content(built: Built, tmp_path: Pat
             graphpatch.load(tmp_path / name)
 
 
-@pytest.mark.parametrize("legacy", ["1", pytest.param("0", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("legacy", ["1", "0"])
 def test_the_legacy_keras_of_tensorflow(run_cli: Callable[..., Any], legacy: str) -> None:
     pytest.importorskip("tf_keras")
     program = (

@@ -274,6 +274,7 @@ print(json.dumps([tf.__version__, found]))
 """
 
 
+@pytest.mark.slow
 def test_tensorflow_1_differentiates_what_is_patched_live(tmp_path: Path) -> None:
     """With nothing installed: the exported graphs of all cases, in one process of TF 1.15."""
     python()

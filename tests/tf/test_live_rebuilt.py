@@ -315,6 +315,7 @@ with tf.Graph().as_default() as graph:
 """
 
 
+@pytest.mark.slow
 def test_tensorflow_1_differentiates_what_is_exported(tmp_path: Path) -> None:
     """With nothing registered: a patched graph has its gradients in functions of the library."""
     python()

@@ -196,5 +196,6 @@ def test_as_functions_in_a_session() -> None:
     compare(run_graph.run)
 
 
+@pytest.mark.slow
 def test_as_functions_under_tensorflow_1(tmp_path: Path) -> None:
     compare(tensorflow1.fetch, tmp_path)

@@ -269,6 +269,7 @@ INNVESTIGATE: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_the_values_of_innvestigate(tmp_path: Path) -> None:
     model = saved(peer_net, tmp_path / "model.pb")
     assert PEER["output"][0] > 0

@@ -298,6 +298,7 @@ def run_shape(op: opdefs.OpDef, k: int, dtype: Any) -> tuple[int, ...] | None:
             return None
 
 
+@pytest.mark.slow
 @same_version
 def test_what_keeps_the_shape_keeps_it_when_run() -> None:
     ran = set()

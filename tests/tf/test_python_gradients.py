@@ -143,7 +143,7 @@ def in_a_fresh_process(
     return gradients
 
 
-@pytest.fixture(scope="module", params=["2", "1.15"])
+@pytest.fixture(scope="module", params=["2", pytest.param("1.15", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """All cases, patched, in one process of this version."""
     many = {
@@ -232,7 +232,7 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module", params=["2", "1.15"])
+@pytest.fixture(scope="module", params=["2", pytest.param("1.15", marks=pytest.mark.slow)])
 def run_bodies(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
     many = {}
     for function in EXPECTED:

@@ -58,7 +58,9 @@ def saved(model: graphpatch.Model, path: Path) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+@pytest.mark.parametrize(
+    "use_resource", [pytest.param(False, marks=pytest.mark.slow), True], ids=["ref", "resource"]
+)
 @pytest.mark.parametrize("optimize", OPTIMIZE)
 @pytest.mark.parametrize("forward", FORWARD)
 def test_training_is_that_of_a_graph_built_so(

@@ -197,6 +197,7 @@ def test_a_saved_model_from_memory_is_a_folder_or_a_message(tmp_path: Path) -> N
         assert graphpatch.check([HALVED], path).ok
 
 
+@pytest.mark.slow
 def test_tensorflow_1_15_differentiates_what_is_given_out(tmp_path: Path) -> None:
     for rules, expected in ((HALVED, [-1.0, 0.0, -3.0]), (GUIDED, [0.0, 0.0, 0.0])):
         data = graphpatch.apply(rules, built()).graph_def().SerializeToString()
