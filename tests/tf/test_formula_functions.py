@@ -206,7 +206,7 @@ def session_of(graph: Any) -> Any:
 def test_tensorflow_ops(dtype: str) -> None:
     from graphpatch.runtime.formula_in_tensorflow import formula_gradients
 
-    for text, kind, x, dy in cases():
+    for text, kind, x, dy in cases(TOLERANCE):
         if kind == dtype:
             tensors = [[tf.constant(array)] for array in (x, dy, dy)]
             (found,) = formula_gradients(Formula.parse(text), *tensors)

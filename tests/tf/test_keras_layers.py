@@ -342,6 +342,7 @@ def test_files_of_keras_are_refused_by_their_content(built: Built, tmp_path: Pat
             graphpatch.load(tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("legacy", ["1", "0"])
 def test_the_legacy_keras_of_tensorflow(run_cli: Callable[..., Any], legacy: str) -> None:
     pytest.importorskip("tf_keras")
