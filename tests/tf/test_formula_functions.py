@@ -14,6 +14,7 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.functions import FUNCTIONS, OF_THE_OP, OPERATORS
 from graphpatch.gradients.numpy_form import numpy_gradient
+from tests.draws import quick
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls, dtype_named
 
@@ -129,12 +130,9 @@ def gather(dtypes: Iterable[str] = TOLERANCE) -> tuple[Calls, dict[str, tuple[st
     return calls, fetched
 
 
-@pytest.mark.parametrize(
-    "dtypes",
-    [("float16", "float32"), pytest.param(("bfloat16", "float64"), marks=pytest.mark.slow)],
-)
-def test_functions_in_a_session(dtypes: tuple[str, ...]) -> None:
-    calls, fetched = gather(dtypes)
+@pytest.mark.parametrize("dtype", quick(TOLERANCE, lambda dtype: dtype in ("float16", "float32")))
+def test_functions_in_a_session(dtype: str) -> None:
+    calls, fetched = gather([dtype])
     found = run_graph.run(calls.graph.SerializeToString(), calls.feeds, calls.fetches)
     for name, (text, dtype, x, dy) in fetched.items():
         compare(text, dtype, found[name], reference(text, x, dy), x, dy)
