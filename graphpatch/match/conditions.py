@@ -120,7 +120,7 @@ def none_of(wanted: Match) -> Condition:
 
 def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
     """The op is the last one of such a pattern, the one that no other of it reads."""
-    from graphpatch.match.pattern.search import Finder
+    from graphpatch.match.pattern.matcher import Finder
     from graphpatch.match.pattern_forms import forms
 
     finders = [Finder(form, conditions) for form in forms(wanted)]

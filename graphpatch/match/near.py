@@ -16,7 +16,7 @@ from graphpatch.match.conditions import conditions
 from graphpatch.match.glob import texts
 from graphpatch.match.in_words import key_in_words
 from graphpatch.match.pattern.candidates import candidates
-from graphpatch.match.pattern.near_miss import NearMiss, RejectedOp, near_misses
+from graphpatch.match.pattern.matcher import Finder, NearMiss, RejectedOp
 from graphpatch.match.pattern_forms import PatternLike, forms
 from graphpatch.match.spec import Match, Pattern
 from graphpatch.match.value import value_of
@@ -147,7 +147,9 @@ def _nearness(pattern: Pattern, misses: Sequence[NearMiss]) -> float:
 def nearest_places(bodies: Iterable[Body], pattern: Pattern) -> list[NearMiss]:
     """The places in all of these bodies where a pattern came furthest."""
     found = [
-        miss for body in bodies for miss in near_misses(body, pattern, conditions, NEAR_MISSES)
+        miss
+        for body in bodies
+        for miss in Finder(pattern, conditions).near_misses(body, NEAR_MISSES)
     ]
     return sorted(found, key=lambda miss: -len(miss.reached))[:NEAR_MISSES]
 

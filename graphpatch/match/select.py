@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -103,7 +104,8 @@ def _of_unknown_shape(
 
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
-    from graphpatch.match.pattern.search import Finder
+    from graphpatch.match.pattern.matcher import Finder
+    from graphpatch.match.pattern.topology import Topology
     from graphpatch.match.pattern_forms import forms
 
     found = MatchedOps()
@@ -111,7 +113,8 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     meant = holds(replace(match, pattern=None, nth=None))
 
     def searched(body: Body) -> tuple[list[KeptMatch], list[DroppedMatch]]:
-        every = [finder.matches(body) for finder in finders]
+        topology_of = cache(Topology)
+        every = [finder.matches(body, topology_of) for finder in finders]
         return _that_count(body, match, every, meant, on)
 
     whole = tuple(on) == (WHOLE,)

@@ -45,13 +45,18 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         """How many they are at most, by the index alone."""
         return sum(1 for _ in self._indexed()) if self.names is not None else self._of_types()
 
-    def indices(self) -> list[int]:
-        """All of them, in the file's order."""
+    def indexed(self) -> list[int]:
+        """Those that have the types and names, whatever else is asked; in the file's order."""
         types, ops = self.types, self.body.heads.ops
         found = [index for index in self._indexed() if types is None or ops[index] in types]
-        if self.means is not None:
-            names = self.body.heads.names
-            found = [index for index in found if self.means(names[index])]
+        if self.means is None:
+            return found
+        names = self.body.heads.names
+        return [index for index in found if self.means(names[index])]
+
+    def indices(self) -> list[int]:
+        """All of them, in the file's order."""
+        found = self.indexed()
         return [index for index in found if self._tested(index)] if self.tests else found
 
     def failing(self, index: int) -> str:

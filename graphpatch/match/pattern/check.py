@@ -11,7 +11,7 @@ from graphpatch.errors import did_you_mean
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
 from graphpatch.match.pattern.tokens import EdgePart, FaultPlace, InJson
-from graphpatch.match.pattern.variants import linked_groups, variants, without_op
+from graphpatch.match.pattern.topology import linked_groups, variants, without_op
 from graphpatch.match.spec import Match, Pattern
 
 MOST_OPS = 64
@@ -126,14 +126,17 @@ def _cycle(pattern: Pattern, where: FaultPlace) -> None:
 def _refuse_islands(pattern: Pattern, where: FaultPlace) -> None:
     """All is linked with all; also where optional ops are missing."""
     islands = linked_groups(pattern)
+    every = (*pattern.present, *pattern.tensors)
     if len(islands) > 1:
-        name = islands[1][0]
-        raise where.node(name, f"{name!r} is not linked with {islands[0][0]!r}")
+        name = next(name for name in every if name not in islands[0])
+        raise where.node(name, f"{name!r} is not linked with {every[0]!r}")
     found = list(variants(pattern))
     for name in pattern.optional:
         if all(name in variant.nodes for variant in found):
-            islands = linked_groups(without_op(pattern, name))
-            left = islands[1][0] if len(islands) > 1 else islands[0][0]
+            rest = without_op(pattern, name)
+            islands = linked_groups(rest)
+            every = (*rest.present, *rest.tensors)
+            left = next((one for one in every if one not in islands[0]), every[0])
             raise where.node(
                 name, f"without {name!r} the pattern falls apart: make {left!r} optional too"
             )

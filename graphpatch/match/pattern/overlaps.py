@@ -8,7 +8,7 @@ import msgspec
 
 from graphpatch.graph.body import Node
 from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.pattern.symmetry import Swap, symmetry
+from graphpatch.match.pattern.topology import Swap, symmetry
 from graphpatch.match.spec import WHOLE, Pattern
 
 VertexOrder = tuple[str, ...]
@@ -34,7 +34,7 @@ class TensorOrders:
     def _images(self, binding: Binding) -> Iterator[Binding]:
         pattern = binding.pattern
         if id(pattern) not in self._swaps:
-            self._swaps[id(pattern)] = pattern, list(symmetry(pattern).swaps)
+            self._swaps[id(pattern)] = pattern, symmetry(pattern)[1]
         for swap in self._swaps[id(pattern)][1]:
             yield _with_nodes_swapped(binding, swap)
 

@@ -1,0 +1,350 @@
+"""The graphs that networkx decides on: the links of a body, and a pattern as a graph.
+
+The vertices of a body are numbers: ops by their index, and behind them, for each name of a tensor
+in the pattern (`x:_`), every tensor that an op reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain, combinations, repeat
+from typing import Any
+
+import msgspec
+import networkx as nx
+import numpy as np
+from msgspec.structs import replace
+from networkx.algorithms.isomorphism import DiGraphMatcher
+
+from graphpatch import names
+from graphpatch.errors import ModelError
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import in_order
+from graphpatch.match.spec import Edge, Link, Pattern
+from graphpatch.names import TensorName
+
+Column = np.ndarray[Any, np.dtype[np.int64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Topology:
+    """The links of a body, as columns and by op: which op or tensor, which reader, which slot."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        inputs, by_name = body.heads.inputs, body.by_name
+        counts = np.fromiter(map(len, inputs), np.int64, len(inputs))
+        self.texts = list(chain.from_iterable(inputs))
+        # Most inputs are an op's output 0, spelled as its name: no call in Python for them.
+        self.source = np.fromiter(
+            map(by_name.get, self.texts, repeat(-1)), np.int64, len(self.texts)
+        )
+        self.control = np.zeros(len(self.texts), np.bool_)
+        for place in np.flatnonzero(self.source < 0).tolist():
+            self.source[place] = by_name.get(names.op_of(self.texts[place]), -1)
+            self.control[place] = self.texts[place][:1] == "^"
+        self.reader = np.repeat(np.arange(len(inputs)), counts)
+        self.slot = np.arange(len(self.texts)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self._outputs: dict[tuple[int, int], TensorName | None] = {}
+
+    @cached_property
+    def tensors(self) -> list[TensorName]:
+        """Every tensor that an op reads, in the file's order of the ops that give them."""
+        by_name = self.body.by_name
+        every = {names.parse(text) for text in set(self.texts) if text[:1] != "^"}
+        return sorted(every, key=lambda one: (by_name.get(one.op, -1), one.op, one.arg, one.index))
+
+    @cached_property
+    def tensor_numbers(self) -> dict[TensorName, int]:
+        """The place of each tensor among all."""
+        return {tensor: number for number, tensor in enumerate(self.tensors)}
+
+    @cached_property
+    def tensor(self) -> Column:
+        """The tensor of each link; -1 for a control input."""
+        numbers = {
+            text: -1 if text[:1] == "^" else self.tensor_numbers[names.parse(text)]
+            for text in set(self.texts)
+        }
+        return np.fromiter(map(numbers.__getitem__, self.texts), np.int64, len(self.texts))
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Of each op a number greater than those of the ops that it reads.
+
+        Ops on circles, and those behind them, all have the greatest number.
+        """
+        reads: list[set[int]] = [set() for _ in range(len(self.body))]
+        data = ~self.control & (self.source >= 0)
+        ends = self.source[data].tolist(), self.reader[data].tolist()
+        for source, reader in zip(*ends, strict=True):
+            reads[reader].add(source)
+        order = [len(reads)] * len(reads)
+        for number, index in enumerate(in_order(reads)):
+            order[index] = number
+        return order
+
+    def tensor_of(self, vertex: int) -> TensorName:
+        """The tensor that a vertex behind the ops stands for."""
+        return self.tensors[(vertex - len(self.body)) % len(self.tensors)]
+
+    def is_output(self, text: str, producer: int, output: int | None) -> bool:
+        """Whether an input reads this output of an op; None is any."""
+        if output is None:
+            return True
+        key = producer, output
+        if key not in self._outputs:
+            try:
+                self._outputs[key] = names.parse(Node(self.body, producer).tensor(output))
+            except (IndexError, ModelError):
+                self._outputs[key] = None
+        return names.parse(text) == self._outputs[key]
+
+    def readers(self, vertex: int, link: Link) -> Iterator[int]:
+        """The ops that read an op or tensor by such a link."""
+        heads, size = self.body.heads, len(self.body)
+        tensor = self.tensor_of(vertex) if vertex >= size else None
+        name = heads.names[vertex] if tensor is None else tensor.op
+        for reader, slot in self.body.readers.get(name, ()):
+            text = heads.inputs[reader][slot]
+            if (text[:1] == "^") is not link.control or link.input not in (None, slot):
+                continue
+            if (
+                names.parse(text) == tensor
+                if tensor is not None
+                else self.is_output(text, vertex, link.output)
+            ):
+                yield reader
+
+    def read(self, reader: int, link: Link, offset: int | None = None) -> Iterator[tuple[int, int]]:
+        """The ops that an op reads by such a link, each with the slot.
+
+        With an `offset`, the tensors instead, by their numbers from there on.
+        """
+        by_name = self.body.by_name
+        for slot, text in enumerate(self.body.heads.inputs[reader]):
+            if (text[:1] == "^") is not link.control or link.input not in (None, slot):
+                continue
+            if offset is not None:
+                yield offset + self.tensor_numbers[names.parse(text)], slot
+                continue
+            producer = by_name.get(text)
+            if producer is None:
+                producer = by_name.get(names.op_of(text), -1)
+            if producer >= 0 and self.is_output(text, producer, link.output):
+                yield producer, slot
+
+
+def reached(
+    starts: Iterable[int],
+    following: Callable[[int], Iterable[int]],
+    passes: Callable[[int], bool],
+) -> set[int]:
+    """The ops that pass and that are reached through others that do."""
+    marked: set[int] = set()
+    stack = list(starts)
+    while stack:
+        index = stack.pop()
+        if index not in marked and passes(index):
+            marked.add(index)
+            stack += following(index)
+    return marked
+
+
+Swap = Mapping[str, str]
+"""A way in which a pattern can be laid on itself: which node comes to lie on which."""
+
+
+class PatternTopology:
+    """A pattern in which nothing is optional: its ops and then its tensors, by number.
+
+    `before` are pairs of nodes that could be swapped, of which the first is bound to what stands
+    first in the file, so that each match is there once (J. A. Grochow and M. Kellis, 2007).
+    """
+
+    def __init__(self, pattern: Pattern) -> None:
+        self.pattern = pattern
+        self.names = (*pattern.present, *pattern.tensors)
+        self.op_count = len(pattern.present)
+        number = {name: place for place, name in enumerate(self.names)}
+        self.edges = [
+            (number[edge.source], number[edge.target], edge.link)
+            for edge in pattern.edges
+            if edge.source in number and edge.target in number
+        ]
+        before, self.swaps = symmetry(pattern)
+        self.before = [(number[first], number[second]) for first, second in before]
+        self.runs = [edge for edge in pattern.edges if edge.link.repeat]
+        self.between: dict[tuple[int, int], list[int]] = {}
+        for place, (source, target, _) in enumerate(self.edges):
+            self.between.setdefault((source, target), []).append(1 << place)
+        # What equal neighbourhoods are decided to hold, for all bodies.
+        self.decided: dict[Any, list[tuple[int, ...]]] = {}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the edges are all that a match must keep to."""
+        one = self.pattern
+        return not (one.tensors or one.absent or self.runs or one.closed is not False)
+
+    def graph(self, order: Sequence[int]) -> nx.DiGraph[int]:
+        """Its nodes and edges, as networkx looks for them."""
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        graph.add_nodes_from(order)
+        graph.add_edges_from(self.between)
+        return graph
+
+    def images(self, wanted: frozenset[str]) -> set[frozenset[str]]:
+        """The sets of names on which these can come to lie by swaps; their own is one."""
+        found, stack = {wanted}, [wanted]
+        while stack:
+            one = stack.pop()
+            for swap in self.swaps:
+                image = frozenset(swap[name] for name in one)
+                if image not in found:
+                    found.add(image)
+                    stack.append(image)
+        return found
+
+
+def symmetry(pattern: Pattern) -> tuple[list[tuple[str, str]], list[Swap]]:
+    """Which nodes of a pattern can be swapped: pairs, and how all nodes move then.
+
+    Every way in which the pattern can be laid on itself is made of some of the swaps. Ops come
+    first: where all of them stay, the tensors that could still be swapped have no op of their own,
+    and one order of them is as good as another.
+    """
+    kinds = _kinds(pattern)
+    before, swaps = list[tuple[str, str]](), list[Swap]()
+    fixed = dict[str, str]()
+    for name in (*pattern.present, *pattern.tensors):
+        for other in (*pattern.present, *pattern.tensors):
+            if other != name and other not in fixed and kinds[other] == kinds[name]:
+                swap = _swap(pattern, {**kinds, **fixed}, name, other)
+                if swap is not None:
+                    before.append((name, other))
+                    swaps.append(swap)
+        fixed[name] = f"{name} stays"
+    return before, swaps
+
+
+def _kinds(pattern: Pattern) -> dict[str, str]:
+    """What tells a node from others: itself, and the kinds around it, as long as that tells more.
+
+    What can be swapped has equal kinds (B. Weisfeiler and A. Leman, 1968).
+    """
+    closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
+    kinds = dict.fromkeys(pattern.tensors, "tensor")
+    for name, match in pattern.nodes.items():
+        marks = [name in pattern.absent, name in closed, name in pattern.optional]
+        kinds[name] = msgspec.json.encode([match, marks], order="deterministic").decode()
+    while True:
+        around = {name: [f"={kind}"] for name, kind in kinds.items()}
+        for edge in pattern.edges:
+            around[edge.source].append(f">{edge.link}{kinds[edge.target]}")
+            around[edge.target].append(f"<{edge.link}{kinds[edge.source]}")
+        numbers = {words: str(n) for n, words in enumerate(sorted(map(_joined, around.values())))}
+        if len(numbers) == len(set(kinds.values())):
+            return kinds
+        kinds = {name: numbers[_joined(words)] for name, words in around.items()}
+
+
+def _joined(words: list[str]) -> str:
+    return "\n".join(sorted(words))
+
+
+def _swap(pattern: Pattern, kinds: Mapping[str, str], name: str, other: str) -> Swap | None:
+    """How the pattern can be laid on itself so that `name` comes to lie on `other`, if it can."""
+    if _links_of(pattern, name) == _links_of(pattern, other):  # twins: all others stay
+        return {**dict(zip(kinds, kinds, strict=True)), name: other, other: name}
+    here, there = (_as_graph(pattern, {**kinds, moving: "moves"}) for moving in (name, other))
+    matcher = DiGraphMatcher(
+        here,
+        there,
+        node_match=lambda one, two: one["kind"] == two["kind"],
+        edge_match=lambda one, two: one["links"] == two["links"],
+    )
+    return next(matcher.isomorphisms_iter(), None)
+
+
+def _as_graph(pattern: Pattern, kinds: Mapping[str, str]) -> nx.DiGraph[str]:
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for name, kind in kinds.items():
+        graph.add_node(name, kind=kind)
+    for edge in pattern.edges:
+        graph.add_edge(edge.source, edge.target)
+        links = graph.edges[edge.source, edge.target].setdefault("links", [])
+        links.append(str(edge.link))
+        links.sort()
+    return graph
+
+
+def _links_of(pattern: Pattern, name: str) -> list[tuple[str, str, str]]:
+    return sorted(
+        ("", edge.target, str(edge.link))
+        if edge.source == name
+        else (edge.source, "", str(edge.link))
+        for edge in pattern.edges
+        if name in (edge.source, edge.target)
+    )
+
+
+def variants(pattern: Pattern) -> Iterator[Pattern]:
+    """The pattern, then with ever more of its optional ops left out.
+
+    Those that are left are there, and `optional` still names them. What falls apart without an
+    op is not a variant.
+    """
+    for count in range(len(pattern.optional) + 1):
+        for left_out in combinations(pattern.optional, count):
+            variant = pattern
+            for name in left_out:
+                variant = without_op(variant, name)
+            if variant.present and len(linked_groups(variant)) == 1:
+                yield variant
+
+
+def without_op(pattern: Pattern, name: str) -> Pattern:
+    """The pattern without one op: what comes before it is linked to what comes after.
+
+    Where several ops come before it, it is the one that its first edge is from. What is linked
+    to it alone goes with it, if it is not an op of the match: tensors from outside, absent ops.
+    """
+    edges = [edge for edge in pattern.edges if name not in (edge.source, edge.target)]
+    before = next(
+        (e for e in pattern.edges if e.target == name and e.source not in pattern.absent), None
+    )
+    for edge in pattern.edges:
+        is_data = before is not None and not before.link.control and not edge.link.control
+        if edge.source == name and before is not None and is_data:
+            link = replace(edge.link, output=before.link.output)
+            edges.append(Edge(before.source, edge.target, link))
+    linked = {end for edge in edges for end in (edge.source, edge.target)}
+    gone = {one for one in (*pattern.tensors, *pattern.absent) if one not in linked} | {name}
+
+    def rest(every: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(one for one in every if one not in gone)
+
+    closed = pattern.closed
+    return replace(
+        pattern,
+        nodes={one: match for one, match in pattern.nodes.items() if one not in gone},
+        edges=tuple(edges),
+        tensors=rest(pattern.tensors),
+        optional=rest(pattern.optional),
+        absent=rest(pattern.absent),
+        closed=rest(closed) if isinstance(closed, tuple) else closed,
+    )
+
+
+def linked_groups(pattern: Pattern) -> list[set[str]]:
+    """The ops and tensors of a match, in groups of those that are linked with each other."""
+    graph: nx.Graph[str] = nx.Graph()
+    graph.add_nodes_from((*pattern.present, *pattern.tensors))
+    graph.add_edges_from((e.source, e.target) for e in pattern.edges if not _is_beside(pattern, e))
+    return list(nx.connected_components(graph))
+
+
+def _is_beside(pattern: Pattern, edge: Edge) -> bool:
+    return not {edge.source, edge.target}.isdisjoint(pattern.absent)
