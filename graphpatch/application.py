@@ -158,8 +158,7 @@ def apply_rules(
         patched = loaded.copy() if export is None else loaded.exported(export)
         notes = check_all(read, patched.graphs)
         steps = _take_all(read, patched.graphs, progress)
-        told = {rule.author.id: rule.told for rule in read}
-        write_down(loaded, patched, told)
+        write_down(loaded, patched, [rule.applied for rule in read])
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
     return Result(patched, _report(loaded, patched, [*notes, *patched.notes()], steps))
@@ -206,8 +205,8 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> list[str]:
 
 def _check_taken(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
     """Each name in `taken` is one of a rule before, in the file or of an earlier run."""
-    found = (edit.rule for graph in graphs for edit in provenance.all_entries(graph))
-    before = dict.fromkeys(filter(None, found))
+    found = (rule.rule for graph in graphs for rule in provenance.applied_rules(graph))
+    before = dict.fromkeys(found)
     for rule in rules:
         with naming_rule(rule):
             check_taken(rule.match, before)
@@ -244,15 +243,12 @@ def _refuse_idle(
 def _refuse_again(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
     """Rules that a model already carries are not put on it as a second layer."""
     ids = {rule.author.id: rule.author.rule for rule in rules}
-    for graph in graphs:
-        for body in graph.bodies:
-            for node in provenance.touched(body):
-                for edit in provenance.entries(node):
-                    if edit.id in ids:
-                        raise PatchError(
-                            f"rule {ids[edit.id]!r} has been applied to this model already "
-                            f"(see {node}); apply rules to the original"
-                        )
+    for known in (known for graph in graphs for known in provenance.applied_rules(graph)):
+        if known.id in ids:
+            raise PatchError(
+                f"rule {ids[known.id]!r} has been applied to this model already; apply rules to "
+                f"the original"
+            )
 
 
 def _report(

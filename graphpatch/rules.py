@@ -18,7 +18,7 @@ from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.gradients.npy import in_folder
 from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.gradients.spec import refuse_python
-from graphpatch.graph.edits import Author
+from graphpatch.graph.record import AppliedRule, Author
 from graphpatch.match.conditions import conditions
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import WHOLE, Match
@@ -59,6 +59,16 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"<Rule {self.author.rule!r}: {'+'.join(self.told)}>"
+
+    @property
+    def applied(self) -> AppliedRule:
+        """The rule as a patched model tells of it, so that it can be applied again."""
+        written = {k: v for k, v in msgspec.to_builtins(self.written).items() if v is not None}
+        emit = getattr(self.patch, "emit", "auto")
+        told = {"name": self.author.rule, **written, "emit": emit}
+        if emit == "auto":
+            del told["emit"]
+        return AppliedRule(self.author.rule, self.author.id, told)
 
     @property
     def told(self) -> Any:

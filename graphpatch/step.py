@@ -11,7 +11,6 @@ import msgspec
 from graphpatch import opdefs
 from graphpatch.differentiation.op_shapes import sizes_in_words
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
-from graphpatch.graph.alike import MARK
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.model_graph import ModelGraph
@@ -21,14 +20,12 @@ from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import (
-    AlikePatch,
     IdlePatch,
     JointPatch,
     NotedPatch,
     OutputPatch,
     WholePatch,
 )
-from graphpatch.patches.alike import FormEditor
 from graphpatch.patches.group import group_of_match
 from graphpatch.patches.input_order import refuse_ambiguous
 from graphpatch.patches.op_args import refuse_all_malformed
@@ -156,21 +153,9 @@ def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: RuleResult
     if isinstance(rule.patch, JointPatch):
         rule.patch.rewrite_all(nodes, editor)
         return
-    alike = _alike_forms(rule, editor)
-    if alike is not None:
-        alike.edit_all(nodes, lambda node: patch_node(rule, node, editor, step))
-    else:
-        for node in nodes:
-            patch_node(rule, node, editor, step)
+    for node in nodes:
+        patch_node(rule, node, editor, step)
     _collect_notes(step, editor)
-
-
-def _alike_forms(rule: Rule, editor: Editor) -> FormEditor | None:
-    if not isinstance(rule.patch, AlikePatch) or not rule.patch.looks_at_op_alone:
-        return None
-    if MARK.search(f"{rule.author.rule}{rule.patch!r}"):
-        return None  # what the rule writes could be taken for a stand-in
-    return FormEditor(rule.patch.rewrite, editor)
 
 
 def patch_node(rule: Rule, node: Node, editor: Editor, step: RuleResult) -> None:

@@ -19,10 +19,10 @@ from graphpatch.formats.container import GRAPH
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.edits import Author
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
+from graphpatch.graph.record import Author
 from graphpatch.graph.wire import Piece, Source, encoded, piece_bytes
 
 FLOAT = DTYPE_NUMBERS["float32"]

@@ -28,7 +28,7 @@ from graphpatch.graph.heads import Progress
 from graphpatch.graph.model_body import op_type_in_model
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.provenance import name_in_model
-from graphpatch.graph.rule_labels import rule_labels
+from graphpatch.graph.record import labels
 from graphpatch.graph.wire import message
 from graphpatch.table import html_table
 
@@ -197,16 +197,16 @@ def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], t
 
 def _op_document(node: Node) -> dict[str, Any]:
     op = {"body": node.body.label, "op": node.name, "type": node.op}
-    edits = provenance.entries(node)
-    return {**op, "rule": edits[-1].rule} if edits else op
+    rules = provenance.rules_that_touched(node)
+    return {**op, "rule": rules[-1].rule} if rules else op
 
 
 def _gradient_changes(
     one: ModelGraph, other: ModelGraph, told: dict[tuple[str, str], tuple[Node, Node]]
 ) -> Iterator[dict[str, Any]]:
     """The ops through which something else flows back: what before, what after, by which rules."""
-    labels = rule_labels([one, other])
-    left, right = rules_at(one, labels), rules_at(other, labels)
+    names = labels([*provenance.applied_rules(one), *provenance.applied_rules(other)])
+    left, right = rules_at(one, names), rules_at(other, names)
     for body, op in dict.fromkeys([*left, *right, *told]):
         before, after = left.get((body, op), {}), right.get((body, op), {})
         if before == after and ((body, op) not in told or before):

@@ -150,8 +150,26 @@ def op_document(node: Node) -> dict[str, Any]:
             key: attrs.as_json(value) for key in _attr_keys(node) if (value := node.attr(key))
         },
         "gradient": gradient_state(node),
-        "changed": [{"rule": one.rule, "did": one.did} for one in provenance.entries(node)],
+        "changed": list(_changes(node)),
     }
+
+
+def _changes(node: Node) -> Iterator[dict[str, str]]:
+    """What each rule did to an op, in a word."""
+    record = provenance.record(node)
+    if record is None:
+        return
+    if record.is_added:
+        did = dict.fromkeys(record.rules, "added")
+    else:
+        is_moved = provenance.name_in_model(node) != node.name
+        word = "enclosed" if provenance.original_type(node) != node.op else "shadowed"
+        did = dict.fromkeys(record.rules, "renamed" if is_moved else word)
+        did |= dict.fromkeys(record.keys, "attr")
+    for place in sorted({*did, *record.inputs}):
+        rule = provenance.authors(node, [place])[0].rule
+        yield from [{"rule": rule, "did": did[place]}] if place in did else []
+        yield from [{"rule": rule, "did": "input"}] if place in record.inputs else []
 
 
 def gradient_state(node: Node) -> dict[str, str]:

@@ -6,33 +6,34 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import structs
-
 from graphpatch.analysis.unsafe import unsafe_op
 from graphpatch.analysis.which_rule import chosen_rules
-from graphpatch.errors import GraphpatchError, ModelError
+from graphpatch.application import apply_rules
+from graphpatch.errors import GraphpatchError, ModelError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.before import (
     as_before,
     is_original,
     opened_again,
-    origins_before,
+    records_before,
     refuse_exported,
 )
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model_like import HasModel, ModelLike
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.edit import write_origin
-from graphpatch.graph.edits import Author, Origin
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
-from graphpatch.graph.provenance import origin, origin_node
-from graphpatch.graph.rule_labels import carried_rules, rule_labels
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.record import AppliedRule, Author, labels, read_record
 from graphpatch.graph.undo import UndoneBody, undo
-from graphpatch.graph.undo_library import drop_unused
 from graphpatch.graph.wire import size
+from graphpatch.rules import rules_from
 from graphpatch.table import html_table, short
+
+LOST_RECORD = (
+    "the record of its rules is gone, with the op that carried it: something other than graphpatch "
+    "changed the file after the first rule; patch the original again"
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -76,8 +77,9 @@ def revert(
 ) -> Reverted:
     """Take back all that rules did to a model, or what one of them did.
 
-    The model that came in is left as it was. Without any rule left the result is what the model was
-    before the first, byte for byte; a text file is the same message. Forward nothing changes;
+    To take one rule off, all are taken off, and the others applied again. The model that came in is
+    left as it was. Without any rule left the result is what the model was before the first, byte
+    for byte; a text file is the same message. Forward nothing changes;
     backward what the rules gave is gone.
 
     Args:
@@ -89,8 +91,8 @@ def revert(
             cannot be given back.
 
     Raises:
-        PatchError: No rule was applied, none or several have that name, or another builds on what
-            is to be taken off.
+        PatchError: No rule was applied, none or several have that name, or the others do not apply
+            without it.
         ModelError: The model cannot be read, or was changed by others so that it would break, or so
             that its original cannot be given back.
         TypeError: `model` is not a model.
@@ -102,70 +104,83 @@ def revert(
     """
     loaded = model_from("model", model, progress)
     try:
-        before = rule_labels(loaded.graphs)
-        off = chosen_rules(loaded.graphs, before, rule)
+        applied = _applied(loaded)
+        names = labels(one.author for one in applied)
+        off = chosen_rules(loaded.graphs, names, rule)
         refuse_exported(loaded)
         reverted = opened_again(loaded)  # which knows what was read of the nodes
-        undone = [one for graph in reverted.graphs for one in _revert(graph, off)]
-        left = set(carried_rules(reverted.graphs))
-        for graph in reverted.graphs:
-            check_graph(graph)
+        undone = [one for graph in reverted.graphs for one in _undo(graph)]
         notes = [note for graph in reverted.graphs for note in _unsafe(graph, undone)]
-        if not left:
-            reverted = as_before(reverted)
-            notes += _notes(reverted, allow_changed)
+        others = [one for one in applied if one.author not in off]
+        notes += _notes(as_before(reverted), allow_changed)
+        left = _with_others(others, reverted, progress) if others else as_before(reverted)
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
-    return Reverted(reverted, _revert_report(loaded, reverted, before, left, undone, notes))
+    return Reverted(left, _revert_report(loaded, left, names, off, undone, notes))
+
+
+def _applied(model: Model) -> list[AppliedRule]:
+    """The rules that a model carries. Raises ModelError where their record is gone."""
+    records = [record for graph in model.graphs if (record := read_record(graph)) is not None]
+    rules = {rule.author: rule for record in records for rule in record.rules}
+    bodies = (body for graph in model.graphs for body in graph.bodies)
+    if not rules and any(True for body in bodies for _ in provenance.touched(body)):
+        raise ModelError(LOST_RECORD)
+    return list(rules.values())
+
+
+def _undo(graph: ModelGraph) -> list[UndoneBody]:
+    record = read_record(graph)
+    if record is None:
+        return []
+    return undo(graph, record)
+
+
+def _with_others(
+    others: Sequence[AppliedRule], original: Model, progress: Progress | None
+) -> Model:
+    """The original with these rules on it. Raises PatchError where they do not apply alone."""
+    records = [graph.undone.record for graph in original.graphs if graph.undone is not None]
+    lost = [one.name for one in others if one.is_python or any(was.live for was in records)]
+    if lost:
+        raise PatchError(
+            f"the rules that are to stay are applied again, and the file alone cannot apply "
+            f"{', '.join(map(repr, lost))}: its gradient is in Python, or the model was a live "
+            f"graph; take all rules off, and apply again those that are to stay"
+        )
+    try:
+        return apply_rules(rules_from([one.rule for one in others]), original, progress, None).model
+    except GraphpatchError as error:
+        raise PatchError(
+            f"without that rule the others do not apply: {error}; take all rules off, and apply "
+            f"again those that are to stay"
+        ) from error
 
 
 def _revert_report(
     model: Model,
-    reverted: Model,
-    before: Mapping[Author, str],
-    left: Set[Author],
+    left: Model,
+    names: Mapping[Author, str],
+    off: Set[Author],
     undone: Sequence[UndoneBody],
     notes: Sequence[str],
 ) -> dict[str, Any]:
     return {
-        "rules": [label for rule, label in before.items() if rule not in left],
-        "left": [label for rule, label in before.items() if rule in left],
+        "rules": [label for rule, label in names.items() if rule in off],
+        "left": [label for rule, label in names.items() if rule not in off],
         "ops": {
-            "restored": sum(len(one.nodes) for one in undone),
+            "restored": sum(len(one.restored) for one in undone),
             "dropped": sum(len(one.dropped) for one in undone),
         },
-        "nodes": {"before": model.node_count, "after": reverted.node_count},
+        "nodes": {"before": model.node_count, "after": left.node_count},
         "notes": list(dict.fromkeys(notes)),
     }
-
-
-def _revert(graph: ModelGraph, off: Set[Author]) -> list[UndoneBody]:
-    was = origin(graph)
-    undone = undo(graph, lambda edit: Author(edit.rule, edit.id) in off)
-    functions = drop_unused(graph)
-    is_whole = not carried_rules([graph])
-    if was is not None and not is_whole:
-        _keep_origin(graph, was)
-    main = undone[0]
-    graph.undone = UndoneGraph(
-        frozenset(main.dropped_names), main.old_names, functions, was, is_whole
-    )
-    return undone
-
-
-def _keep_origin(graph: ModelGraph, was: Origin) -> None:
-    """Write down again what the model was: the node that told may be gone."""
-    ids = {edit.id for edit in provenance.all_entries(graph)}
-    kept = {key: patch for key, patch in was.rules.items() if key in ids}
-    touched = (node for body in graph.bodies for node in provenance.touched(body))
-    node = origin_node(graph) or next(touched)
-    write_origin(node.body, node.index, structs.replace(was, rules=kept))
 
 
 def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
     """That ops are back which do more than compute."""
     for one in undone:
-        names = [node.name for node in one.nodes.values() if node.op != node.node.op]
+        names = one.with_other_type
         body = graph.body_if_there(one.body.label) if names else None
         for node in (body.node(name) for name in names) if body is not None else ():
             if (found := unsafe_op(node)) is not None:
@@ -174,15 +189,19 @@ def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
 
 def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
     """What keeps a model from being its original byte for byte, or from being known to be."""
-    if model.is_text or any(was.text for was in origins_before(model)):
+    if model.is_text or any(was.text for was in records_before(model)):
         yield "the text holds the same message as the original, perhaps formatted in another way"
     same = is_original(model)
+    if same:
+        return
+    for graph in model.graphs:
+        check_graph(graph)
     if same is None:
         yield (
             "whether it is the original cannot be checked: the file has no checksum of it "
-            "(graphpatch 0.1 and live graphs write none), or it was written as text since"
+            "(live graphs write none), or it was written as text since"
         )
-    elif not same:
+    else:
         said = (
             f"{_sizes_in_words(model)}, and its checksum differs: something other than graphpatch "
             f"changed the file after the first rule"
@@ -197,5 +216,5 @@ def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
 
 def _sizes_in_words(model: Model) -> str:
     now = size(model.pieces())
-    before = next((was.size for was in origins_before(model) if was.size), now)
+    before = next((was.size for was in records_before(model) if was.size), now)
     return f"the original had {before} bytes, this has {now}"

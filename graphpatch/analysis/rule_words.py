@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.graph import provenance
-from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edits import Added, AttrSet, Author, Edit
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import name_in_model
-from graphpatch.graph.rule_labels import rule_labels
+from graphpatch.graph.record import Author, labels
 from graphpatch.names import OpKey
 from graphpatch.rule_spec import OPTIONS
 
@@ -21,45 +19,37 @@ BESIDE = (*OPTIONS, "on")  # the keys of a patch that are no kind
 
 
 def rules_at(
-    graph: Graph, labels: Mapping[Author, str] | None = None
+    graph: Graph, names: Mapping[Author, str] | None = None
 ) -> dict[OpKey, dict[str, str]]:
     """For each op that a rule was at: the rules, in their order, and what each does in words.
 
-    `labels` is what rules are called, where this is not the only graph that is told of.
+    `names` is what rules are called, where this is not the only graph that is told of.
     """
-    patches = provenance.patches(graph)
-    labels = rule_labels([graph]) if labels is None else labels
-    order = {key: place for place, key in enumerate(patches)}
-    found: dict[OpKey, dict[str, str]] = {}
-    ids: dict[OpKey, dict[str, int]] = {}
+    patches, rules = provenance.patches(graph), provenance.applied_rules(graph)
+    names = labels(rules) if names is None else names
+    words = [(names[rule], patch_in_words(patches.get(rule.id))) for rule in rules]
+    found: dict[OpKey, set[int]] = {}
     for body in graph.bodies:
         for node in provenance.touched(body):
-            for edit, op in patched_ops(node):
-                place, label = (body.label, op), labels[Author(edit.rule, edit.id)]
-                found.setdefault(place, {})[label] = patch_in_words(patches.get(edit.id))
-                ids.setdefault(place, {})[label] = order.get(edit.id, 0)
-    return {
-        place: dict(sorted(rules.items(), key=lambda rule: ids[place][rule[0]]))
-        for place, rules in found.items()
-    }
+            for place, op in patched_ops(node):
+                if place < len(words):  # else the model's record is gone
+                    found.setdefault((body.label, op), set()).add(place)
+    return {op: dict(words[place] for place in sorted(places)) for op, places in found.items()}
 
 
-def patched_ops(node: Node) -> Iterator[tuple[Edit, str]]:
-    """The edits of a node that change a gradient, each with the op whose gradient that is."""
-    for edit in provenance.entries(node):
-        if isinstance(edit, AttrSet) and edit.attr == OVERRIDE:
-            yield edit, name_in_model(node)
-        elif isinstance(edit, Added) and edit.patched:
-            yield edit, edit.patched
+def patched_ops(node: Node) -> Iterator[tuple[int, str]]:
+    """The rules that changed a gradient at a node, by place, each with the op whose that is."""
+    record = provenance.record(node)
+    if record is None:
+        return
+    if record.is_added and record.patched:
+        yield from ((place, record.patched) for place in record.rules[:1])
+    yield from ((place, name_in_model(node)) for place in record.keys if not record.is_added)
 
 
 def ops_before_rules(body: Body) -> list[str]:
     """The ops of the model that the ops read which rules added to a body."""
-    added = (
-        node
-        for node in provenance.touched(body)
-        if any(isinstance(edit, Added) for edit in provenance.entries(node))
-    )
+    added = (node for node in provenance.touched(body) if provenance.is_added(node))
     read = (body.producer(text) for node in added for text in node.data_inputs)
     return list(dict.fromkeys(name_in_model(one) for one in read if one is not None))
 

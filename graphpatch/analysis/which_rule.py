@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from graphpatch.analysis.rule_words import patch_in_words, rules_at
 from graphpatch.errors import PatchError, did_you_mean
 from graphpatch.graph import provenance
-from graphpatch.graph.edits import Author
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.record import Author
 from graphpatch.table import IN_LIST, short
 
 LEAST_ID = 4  # digits by which a rule may be named

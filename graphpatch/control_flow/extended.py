@@ -40,7 +40,7 @@ def context_replacements(source: Source, meta: Field, graph: ModelGraph) -> Iter
     beside = _added_beside(body)
     now = {then: body.heads.names[index] for index, then in body.renamed.items()}
     for part, key, collection in context_collections(source, meta):
-        raw = None if undone is None else _original(undone, key)
+        raw = None if undone is None or body.placed else _original(undone, key)
         if raw is not None:
             yield Replacement(part.start, part.end, [raw])
             continue
@@ -169,9 +169,7 @@ def recorded_contexts(source: Source, meta: Field) -> tuple[dict[str, list[int]]
 
 def _original(undone: UndoneGraph, key: str) -> bytes | None:
     """The collection as a whole, where it is known: nothing, if it was not there."""
-    was = undone.origin
-    if not undone.is_whole or was is None:
-        return None
+    was = undone.record
     if key in was.collections:
         return bytes.fromhex(was.collections[key])
     return b"" if was.contexts is not None and key not in was.contexts else None
@@ -182,7 +180,7 @@ def _undo_collection(collection: CollectionDef, key: str, undone: UndoneGraph) -
     if not undone.dropped and not undone.old_names:
         return False
     found = contexts(collection, key)
-    known = None if undone.origin is None else undone.origin.contexts
+    known = undone.record.contexts
     counts = iter(() if known is None else known.get(key, ()))
     for one in with_nested(found):
         _undo_context(one, next(counts, len(one.values_def.values)), undone)
@@ -193,10 +191,7 @@ def _undo_collection(collection: CollectionDef, key: str, undone: UndoneGraph) -
 
 def _undo_context(context: Any, count: int, undone: UndoneGraph) -> None:
     values = context.values_def.values
-    lost = undone.dropped | undone.old_names.keys()
-    rest = [] if undone.is_whole else values[count:]
-    added = [text for text in rest if op_of(text) not in lost]
-    values[:] = [*(_renamed(text, undone.old_names) for text in values[:count]), *added]
+    values[:] = [_renamed(text, undone.old_names) for text in values[:count]]
     for field in ("loop_exit_names", "loop_enter_names"):
         if hasattr(context, field):
             texts = getattr(context, field)

@@ -15,12 +15,8 @@ from graphpatch.control_flow.frames import Frame, position
 from graphpatch.control_flow.op_types import CONTROL_FLOW
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.edits import Author
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.names import parse
-
-# No rule adds these ops: they are written down all the same, so that `revert` drops them.
-AUTHOR = Author("control-flow contexts", "contexts")
 
 
 def with_pruned_ops(graph: ModelGraph) -> ControlFlow:
@@ -31,7 +27,7 @@ def with_pruned_ops(graph: ModelGraph) -> ControlFlow:
     op that is there when it is taken, a loop one that is there in each iteration. Raises ModelError
     where there are loops or branches that no context can tell of.
     """
-    editor, found = Editor(graph, AUTHOR), control_flow(graph.main)
+    editor, found = Editor(graph, None), control_flow(graph.main)
     before = len(graph.main)
     for frame in found.frames.loops.values():
         _add_exits(frame, editor)

@@ -117,7 +117,7 @@ def shadowed_ops(graph: Graph) -> dict[OpKey, Node]:
     for body in graph.bodies:
         for index in body.by_type.get("IdentityN", ()):
             node = Node(body, index)
-            if node.attr(OVERRIDE) is not None and not provenance.entries(node):
+            if node.attr(OVERRIDE) is not None and provenance.record(node) is None:
                 found |= {(body.label, name): node for name in _ops_between_ends(body, node)}
     return found
 

@@ -10,7 +10,7 @@ CARRIED = "carried"
 
 def rule_of(node: Node) -> str:
     """The rule that added an op, or gave it its inputs or its gradient; nothing for another's."""
-    return next((edit.rule for edit in reversed(provenance.entries(node))), "")
+    return next((author.rule for author in reversed(provenance.rules_that_touched(node))), "")
 
 
 def is_of_rule(node: Node) -> bool:
@@ -20,7 +20,7 @@ def is_of_rule(node: Node) -> bool:
 
 def is_carrier(node: Node) -> bool:
     """Whether an op calls a function of ours, of which the library names the gradient."""
-    return node.op in node.body.library.gradients and bool(provenance.entries(node))
+    return node.op in node.body.library.gradients and provenance.record(node) is not None
 
 
 def is_hidden(node: Node) -> bool:

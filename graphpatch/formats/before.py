@@ -3,85 +3,100 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
+import graphpatch
 from graphpatch.errors import PatchError
 from graphpatch.formats import checksum
 from graphpatch.formats.container import GRAPH, open_graphs
 from graphpatch.formats.model import Model
 from graphpatch.formats.save import FINGERPRINT
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import write_origin
-from graphpatch.graph.edits import Origin
+from graphpatch.graph.body import Body
 from graphpatch.graph.graph import LIBRARY
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.provenance import origin as origin_of
-from graphpatch.graph.provenance import origin_node
+from graphpatch.graph.record import AppliedRule, ModelRecord, carrier, read_record
 from graphpatch.graph.wire import Source, piece_bytes
 
 FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred
 
 
-def write_down(model: Model, patched: Model, rules: Mapping[str, Any]) -> None:
-    """Write down in a model that was patched what it was; `rules` are the patches by rule id."""
+def write_down(model: Model, patched: Model, rules: Sequence[AppliedRule]) -> None:
+    """Write down in a model that was patched what it was, and the rules."""
     digest = functools.cache(functools.partial(checksum.of_source, model.source))
     for before, after in zip(model.graphs, patched.graphs, strict=True):
-        place = origin_node(before) or _place_of(patched, after)
-        if place is None or not after.is_changed:
+        if not after.is_changed:
             continue
-        was = origin_of(before) or _origin(model, patched, before, digest)
-        was = structs.replace(was, rules={**was.rules, **rules})
-        write_origin(after.body(place.body.label), place.index, was)
+        known = read_record(before)
+        was = known or _original(model, patched, before, digest)
+        returns = {body.label: dict(body.returns) for body in after.bodies if body.returns}
+        was = structs.replace(
+            was,
+            version=graphpatch.__version__,
+            live=was.live or model.live,
+            exported=was.exported or patched.export is not None,
+            rules=(*was.rules, *rules),
+            returns=returns,
+        )
+        _put_on_first(patched, after, was)
 
 
-def _place_of(patched: Model, graph: ModelGraph) -> Node | None:
-    """An edited node, of the main graph one that is written; or else of a function."""
+def _put_on_first(patched: Model, graph: ModelGraph, record: ModelRecord) -> None:
+    """Let the first node of the file that carries a record carry the model's, and no other."""
+    if (last := carrier(graph)) is not None:
+        last[0].open_node(last[1]).record.model = None
     export = patched.export
-    written = None if export is None else set(patched.function(export).part.indices)
     for body in graph.bodies:
-        for index in sorted(body.edited):
-            if written is None or not body.is_main or index in written:
-                return Node(body, index)
-    return None
+        if export is not None and body.is_main:
+            first = _first_of(body, patched.function(export).part.indices)
+        else:
+            first = body.first_touched()
+        if first is not None:
+            body.open_node(first).record.model = record
+            return
 
 
-def _origin(model: Model, patched: Model, graph: ModelGraph, digest: Callable[[], str]) -> Origin:
-    """What cannot be told from the edits alone."""
+def _first_of(body: Body, indices: Sequence[int]) -> int | None:
+    return next((index for index in indices if body.record(index) is not None), None)
+
+
+def _original(
+    model: Model, patched: Model, graph: ModelGraph, digest: Callable[[], str]
+) -> ModelRecord:
+    """What cannot be told from the records of nodes."""
+    if graph.undone is not None:  # rules are applied again after all were taken off
+        return structs.replace(graph.undone.record, rules=(), returns={})
     file, contexts, collections = _of_file(model, digest), None, dict[str, str]()
     if graph.around.meta is not None:
         from graphpatch.control_flow.extended import recorded_contexts
 
         contexts, collections = recorded_contexts(model.source, graph.around.meta)
-    return Origin(
+    return ModelRecord(
         container=model.container.name,
         text=file.text,
         size=file.size,
         hash=file.hash,
-        exported=patched.export is not None,
-        library=any(other.holds(LIBRARY) for other in graph.others),
+        library=any(part.holds(LIBRARY) for part in graph.others),
         contexts=contexts,
         collections=collections,
         fingerprint=_tensorflow_fingerprint(Path(model.path, FINGERPRINT)).hex()
         if model.file
         else "",
-        rules={},
     )
 
 
-def _of_file(model: Model, digest: Callable[[], str]) -> Origin:
+def _of_file(model: Model, digest: Callable[[], str]) -> ModelRecord:
     """What the whole file was: before rules changed another of its graphs, if some did."""
     for graph in model.graphs:
-        if (known := origin_of(graph)) is not None:
+        if (known := read_record(graph)) is not None:
             return known
     if model.live:
-        return Origin(rules={})
+        return ModelRecord()
     size = 0 if model.is_text else len(model.source.data)
-    return Origin(text=model.is_text, size=size, hash=digest(), rules={})
+    return ModelRecord(text=model.is_text, size=size, hash=digest())
 
 
 def _tensorflow_fingerprint(path: Path) -> bytes:
@@ -93,7 +108,7 @@ def _tensorflow_fingerprint(path: Path) -> bytes:
 
 def is_original(model: Model) -> bool | None:
     """Whether a model that was taken back is its original; None where that cannot be told."""
-    known = next((was for was in origins_before(model) if was.hash), None)
+    known = next((was for was in records_before(model) if was.hash), None)
     if known is None or (model.is_text and not known.text):
         return None
     pieces = model.pieces()
@@ -107,7 +122,7 @@ def is_original(model: Model) -> bool | None:
 def refuse_exported(model: Model) -> None:
     """Raise PatchError where a model holds a part of its original alone."""
     for graph in model.graphs:
-        was = origin_of(graph)
+        was = read_record(graph)
         if was is not None and was.exported:
             raise PatchError(
                 f"it holds only a part of the {was.container} that it was written from, so "
@@ -117,7 +132,7 @@ def refuse_exported(model: Model) -> None:
 
 def as_before(model: Model) -> Model:
     """The model, of whose graphs every edit was taken back, in the container that it had."""
-    was = next(iter(origins_before(model)), Origin(rules={}))
+    was = next(iter(records_before(model)), ModelRecord())
     if was.fingerprint:
         return replace(model, files={FINGERPRINT: bytes.fromhex(was.fingerprint)})
     if was.container == GRAPH.name and model.container is not GRAPH:
@@ -125,10 +140,9 @@ def as_before(model: Model) -> Model:
     return model
 
 
-def origins_before(model: Model) -> list[Origin]:
-    """What the graphs of a model that was taken back were, as far as that was written down."""
-    found = [graph.undone.origin for graph in model.graphs if graph.undone is not None]
-    return [was for was in found if was is not None]
+def records_before(model: Model) -> list[ModelRecord]:
+    """What was written down of the graphs of a model that was taken back."""
+    return [graph.undone.record for graph in model.graphs if graph.undone is not None]
 
 
 def opened_again(model: Model) -> Model:

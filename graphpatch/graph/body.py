@@ -10,25 +10,26 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.blanks import FilledPayload
-from graphpatch.graph.edits import SetInputs
 from graphpatch.graph.heads import LARGE, Heads
 from graphpatch.graph.large import MOST_ALIKE, Large
-from graphpatch.graph.long_order import LongOrder
 from graphpatch.graph.nodedef import (
     DEVICE,
     Payload,
+    attr_key,
+    attr_span,
     attr_value,
     attr_values,
     behind_inputs,
     mentions,
     text_field,
 )
-from graphpatch.graph.wire import Field, Source, Span
+from graphpatch.graph.record import PROVENANCE_ATTR, Author, NodeRecord, node_record, read_attr
+from graphpatch.graph.wire import Field, Source, Span, message, piece_bytes
 from graphpatch.shown import one_line
 
 MAIN = "main"
@@ -41,12 +42,14 @@ class Library(msgspec.Struct, eq=False):
     """The functions of a GraphDef, as far as one who calls them must know.
 
     `signatures` has each function as the op type of its calls, `gradients` its gradient function.
-    `producer` is the GraphDef's version. `bodies` and `function` give the graph's, while it lives.
+    `producer` is the GraphDef's version, `rules` are those that changed the graph, in their order.
+    `bodies` and `function` give the graph's, while it lives.
     """
 
     signatures: dict[str, opdefs.OpDef] = msgspec.field(default_factory=dict)
     gradients: dict[str, str] = msgspec.field(default_factory=dict)
     producer: int = 0
+    rules: list[Author] = msgspec.field(default_factory=list)
     bodies: Callable[[], Iterable[Body]] = tuple
     function: Callable[[str], Body | None] = lambda name: None
 
@@ -56,7 +59,58 @@ class Library(msgspec.Struct, eq=False):
 
     def copy(self) -> Library:
         """The same functions, to be added to without this one seeing it."""
-        return Library(dict(self.signatures), dict(self.gradients), self.producer)
+        return Library(dict(self.signatures), dict(self.gradients), self.producer, list(self.rules))
+
+
+class EditedNode(msgspec.Struct, eq=False):
+    """A node that is edited: its NodeDef without fields as large as weights, these, its record."""
+
+    node: NodeDef
+    large: list[Span]
+    record: NodeRecord
+    written: Payload | None = None
+
+    @classmethod
+    def open(cls, payload: Payload, record: NodeRecord | None) -> EditedNode:
+        """A node to be edited: the first time, it is kept in its record as it is."""
+        spans = [one for one in payload if isinstance(one, Span)]
+        large = [one for one in spans if record is None or attr_key(one) != PROVENANCE_ATTR]
+        node = message(NodeDef, b"".join(one for one in payload if isinstance(one, bytes)))
+        if record is None:
+            record = node_record(_around_large(payload))
+        else:
+            node.attr.pop(PROVENANCE_ATTR, None)
+        return cls(node, large, record)
+
+    def payload(self) -> Payload:
+        """The serialized NodeDef, with its record."""
+        if self.written is None:
+            self.node.attr[PROVENANCE_ATTR].list.CopyFrom(self.record.attr())
+            self.written = [self.node.SerializeToString(deterministic=True), *self.large]
+        return self.written
+
+    def keep_large(self) -> None:
+        """Put the large fields into the record, as an edit drops them from the node."""
+        if self.large and not self.record.is_added:
+            self.record.__dict__["original_bytes"] = (joined(self.record.original, self.large),)
+        self.large = []
+
+
+def _around_large(payload: Payload) -> tuple[bytes, ...]:
+    """The parts of a NodeDef before, between and behind its large fields."""
+    parts = [b""]
+    for piece in payload:
+        if isinstance(piece, bytes):
+            parts[-1] += piece
+        else:
+            parts.append(b"")
+    return tuple(parts)
+
+
+def joined(parts: Iterable[bytes], large: Iterable[Span]) -> bytes:
+    """The NodeDef of these parts, with large fields between them."""
+    fields = [piece_bytes(one) for one in large]
+    return b"".join(part + one for part, one in zip(parts, [*fields, b""], strict=True))
 
 
 class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
@@ -76,12 +130,12 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     signature: OpDefProto | None = None
     others: list[Field] = msgspec.field(default_factory=list)
     file_ret: dict[str, str] = msgspec.field(default_factory=dict)
-    edited: dict[int, Payload | FilledPayload | SetInputs] = msgspec.field(default_factory=dict)
-    placed: dict[int, list[int] | LongOrder] = msgspec.field(default_factory=dict)
+    edited: dict[int, Payload | EditedNode] = msgspec.field(default_factory=dict)
+    placed: dict[int, list[int]] = msgspec.field(default_factory=dict)
     root: dict[int, int] = msgspec.field(default_factory=dict)
     renamed: dict[int, str] = msgspec.field(default_factory=dict)
-    filled: dict[int, FilledPayload] = msgspec.field(default_factory=dict)
-    single: set[int] = msgspec.field(default_factory=set)
+    returns: dict[str, str] = msgspec.field(default_factory=dict)  # outputs before rules
+    records: dict[int, tuple[object, NodeRecord | None]] = msgspec.field(default_factory=dict)
     cut: list[int] = msgspec.field(default_factory=list)  # where nodes of the file were dropped
     is_ours: bool = False  # a function that a patch added
     large: Large = msgspec.field(default_factory=Large)
@@ -117,8 +171,8 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     def marks(self) -> bytearray:
         """Which nodes of the file may carry provenance: 1 for each that may."""
         marks = bytearray(len(self))
-        for some in self.heads.marked:
-            marks[some.start : some.stop] = b"\1" * len(some)
+        for index in self.heads.marked:
+            marks[index] = 1
         return marks
 
     def may_be_signed(self, index: int) -> bool:
@@ -167,28 +221,63 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         edited = self.edited.get(index)
         if edited is None:
             return self.large.payload(self.source, self.heads.starts[index])
-        if isinstance(edited, tuple):
-            return [edited[0].payload(*edited[1:])]
-        if not isinstance(edited, list):
-            self.heads.inputs[index] = tuple(edited.inputs)
-            self.edited[index] = edited = edited.payload()
-        return edited
+        return edited if isinstance(edited, list) else edited.payload()
 
-    def write(self, index: int, payload: Payload | SetInputs) -> None:
-        """Let a node be this from now on."""
-        self.edited[index] = payload
-        self.single.add(self.root.get(index, index))
+    def record(self, index: int) -> NodeRecord | None:
+        """What rules wrote down on a node; ModelError where it is not what graphpatch writes."""
+        if not self.may_be_signed(index):
+            return None
+        edited = self.edited.get(index)
+        if isinstance(edited, EditedNode):
+            return edited.record
+        known = self.records.get(index)
+        if known is None or known[0] is not edited:
+            known = self.records[index] = edited, self._read_record(index)
+        return known[1]
+
+    def _read_record(self, index: int) -> NodeRecord | None:
+        payload = self.payload(index)
+        if not mentions(payload, PROVENANCE_ATTR):
+            return None
+        if len(payload) == 1 and isinstance(payload[0], bytes):
+            value = attr_values(payload).get(PROVENANCE_ATTR)
+        else:
+            span = attr_span(payload, PROVENANCE_ATTR)
+            value = None if span is None else attr_value(span)
+        try:
+            return None if value is None else read_attr(value)
+        except ValueError as error:
+            raise ModelError(
+                f"{Node(self, index)}: its attr {PROVENANCE_ATTR} is not one that graphpatch "
+                f"wrote: {error}"
+            ) from None
+
+    def first_touched(self) -> int | None:
+        """The node that comes first in the file of those that carry a record."""
+        may_be = self.heads.marked if not self.edited else {*self.heads.marked, *self.edited}
+        for root in sorted({self.root.get(index, index) for index in may_be}):
+            for index in self.placed.get(root, (root,)):
+                if self.record(index) is not None:
+                    return index
+        return None
+
+    def open_node(self, index: int) -> EditedNode:
+        """A node to be changed, which only `edit` does."""
+        edited = self.edited.get(index)
+        if not isinstance(edited, EditedNode):
+            record = self.record(index)
+            edited = self.edited[index] = EditedNode.open(self.payload(index), record)
+        edited.written = None
+        return edited
 
     def copy(self, library: Library) -> Body:
         """The same nodes, to be changed without this body seeing it."""
-        for index in [i for i, one in self.edited.items() if not isinstance(one, list | tuple)]:
-            self.payload(index)
         body = replace(self, library=library, heads=self.heads.copy(), ret=dict(self.ret))
-        body.large = Large(written=dict(self.large.written))
-        body.edited, body.root = dict(self.edited), dict(self.root)
-        body.renamed, body.filled = dict(self.renamed), dict(self.filled)
-        body.single = set(self.single)
-        body.placed = {root: order.copy() for root, order in self.placed.items()}
+        body.large, body.records = Large(), {}
+        body.edited = {index: self.payload(index) for index in self.edited}
+        body.root, body.renamed = dict(self.root), dict(self.renamed)
+        body.returns = dict(self.returns)
+        body.placed = {root: list(order) for root, order in self.placed.items()}
         return body
 
 

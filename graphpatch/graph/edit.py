@@ -1,49 +1,58 @@
-"""Changes a graph, with `inputs`, `placing`, `template` and `dropping`; no other code does.
+"""Changes a graph, with `template` and `undo`; no other code does.
 
-Each change is written down on the node that it touched.
+A node keeps in its record what it was before the first change.
 """
 
 from __future__ import annotations
 
-import itertools
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
-from graphpatch.graph import edits, nodedef
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
-from graphpatch.graph.edits import PROVENANCE_ATTR, Author, Edit, Origin, rewritten, signed
+from graphpatch.graph.attrs import OVERRIDE
+from graphpatch.graph.body import Body, EditedNode, Node
 from graphpatch.graph.graph import Restored
-from graphpatch.graph.inputs import give_output, move_use, set_later
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.placing import TakenNames, append, place_beside, rename
-from graphpatch.graph.provenance import entries, returned
+from graphpatch.graph.nodedef import attr_key
+from graphpatch.graph.record import PROVENANCE_ATTR, Author, node_record
 from graphpatch.graph.topology import uses
-from graphpatch.graph.wire import piece_bytes
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
 INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")
 OUTPUT_SHAPES = "_output_shapes"
+MANY_USES = 200  # uses of one op from which on a list is too slow to search
 
 Attrs = Mapping[str, AttrValue]
 T = TypeVar("T")
+
+
+class TakenNames:
+    """The names that an op of a body cannot have: those of its ops and of its arguments."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.body.by_name or name in self.body.arguments
 
 
 @dataclass(eq=False)
 class Editor:
     """Changes `graph`, which must be a copy of one's own, on behalf of one rule.
 
-    `patched` is the op that the rule is at: what is added is written down as being for it.
+    Without `author` the container needs the change, and no rule. `patched` is the op that the rule
+    is at: what is added is written down as being for it.
     """
 
     graph: ModelGraph
-    author: Author
+    author: Author | None
     patched: str = ""
     notes: dict[str, None] = field(default_factory=dict)
     carriers: dict[str, None] = field(default_factory=dict)
@@ -51,6 +60,19 @@ class Editor:
     tape: dict[str, None] = field(default_factory=dict)
     idle: list[str] = field(default_factory=list)
     known: dict[Hashable, Any] = field(default_factory=dict)
+    rule: int | None = field(init=False, default=None)  # its place among the graph's rules
+
+    def __post_init__(self) -> None:
+        if self.author is not None:
+            rules = self.graph.library.rules
+            if self.author not in rules:
+                rules.append(self.author)
+            self.rule = rules.index(self.author)
+
+    @property
+    def rule_name(self) -> str:
+        """What the rule is called."""
+        return "" if self.author is None else self.author.rule
 
     def note(self, text: str) -> None:
         """Say something once to whoever reads the report."""
@@ -61,7 +83,7 @@ class Editor:
         self.idle.append(reason)
 
     def used(self, carrier: str, session: str = "", tape: str = "") -> None:
-        """Report how a gradient travels, and which key a Session, a tape must have registered."""
+        """Report how a gradient is stored, and which key a Session, a tape must have registered."""
         self.carriers[carrier] = None
         if session:
             self.session[session] = None
@@ -77,26 +99,25 @@ class Editor:
 
     def set_attr(self, node: Node, key: str, value: AttrValue | None) -> None:
         """Set an attr of an op, or drop it where the value is None."""
-        payload = node.body.payload(node.index)
-        old = nodedef.attr_span(payload, key)
-        was = None if old is None else piece_bytes(old)
-        raw = None if value is None else value.SerializeToString(deterministic=True)
-        displaced = displaced_attr(payload, key, was, drop=value is None)
-        payload = nodedef.with_attr(payload, key, raw)
-        told = None if was is None else was.hex()
-        self._write(node, payload, edits.AttrSet(*self.author, key, told, displaced))
+        edited = self._open(node)
+        if any(attr_key(span) == key for span in edited.large):
+            edited.keep_large()
+        if value is None:
+            edited.node.attr.pop(key, None)
+        else:
+            edited.node.attr[key].CopyFrom(value)
+        if key == OVERRIDE and self.rule is not None and self.rule not in edited.record.keys:
+            edited.record.keys.append(self.rule)
 
     def set_input(self, node: Node, slot: int, text: str) -> None:
         """Let an op read another tensor in this slot of NodeDef.input."""
-        heads, was = node.body.heads, node.body.heads.inputs[node.index][slot]
-        move_use(node, slot, was, text)
-        if set_later(node, slot, text, edits.InputSet(*self.author, slot, was)):
-            return
-        payload = node.body.payload(node.index)
-        displaced = displaced_input(payload, slot, was)
-        payload = nodedef.with_input(payload, slot, text)
-        heads.inputs[node.index] = (*node.inputs[:slot], text, *node.inputs[slot + 1 :])
-        self._write(node, payload, edits.InputSet(*self.author, slot, was, displaced))
+        body, index = node.body, node.index
+        inputs = body.heads.inputs[index]
+        _move_use(node, slot, inputs[slot], text)
+        if not isinstance(inputs, list):
+            inputs = body.heads.inputs[index] = list(inputs)
+        inputs[slot] = text
+        self._open(node, only_input=True).node.input[slot] = text
 
     def add(
         self,
@@ -112,30 +133,21 @@ class Editor:
 
         `reads`, what x0, x1, ... are in a formula, is written down where it is given.
         """
-        body = beside.body
-        name = names.fresh(name, TakenNames(body))
-        raw = {key: value.SerializeToString(deterministic=True) for key, value in attrs.items()}
-        raw |= _inherited(beside, INHERITED)
-        node = append(body, name, op, tuple(inputs))
-        place_beside(node, beside.index, before)
-        payload = nodedef.encode(name, op, list(inputs), beside.device, raw)
-        told = edits.Added(*self.author, patched=self.patched, reads=tuple(reads))
-        self._write(node, payload, told)
-        return node
+        name = names.fresh(name, TakenNames(beside.body))
+        proto = NodeDef(name=name, op=op, input=inputs, device=beside.device, attr=attrs)
+        _inherit(proto, beside, INHERITED)
+        return self._add(proto, beside, before, reads=tuple(reads))
 
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
         """Add an op that is another one on other inputs, written next to it."""
-        body = node.body
-        new = append(body, names.fresh(name, TakenNames(body)), node.op, tuple(inputs))
-        place_beside(new, node.index, before=False)
-        payload = nodedef.with_name(body.payload(node.index), new.name)
-        payload = nodedef.with_inputs(payload, inputs)
+        copied = EditedNode.open(node.body.payload(node.index), None)
+        proto = copied.node
+        proto.name, proto.input[:] = names.fresh(name, TakenNames(node.body)), inputs
         for key in (OUTPUT_SHAPES, PROVENANCE_ATTR):
-            payload = nodedef.with_attr(payload, key, None)
-        rules = dict.fromkeys(edit.rule for edit in entries(node))
-        copies = tuple(rule for rule in rules if rule != self.author.rule)
-        told = edits.Added(*self.author, node.name, self.patched, copies=copies)
-        self._write(new, payload, told)
+            proto.attr.pop(key, None)
+        large = [span for span in copied.large if attr_key(span) != PROVENANCE_ATTR]
+        new = self._add(proto, node, before=False, clone_of=node.name)
+        new.body.open_node(new.index).large = large
         return new
 
     def add_function(self, function: FunctionDef, gradient: str = "") -> None:
@@ -182,10 +194,13 @@ class Editor:
         no gradient reaches the moved op any more, `reads` is written down on the new one.
         """
         name, spelled = node.name, _spelled(node)
-        shapes = nodedef.attr_span(node.body.payload(node.index), OUTPUT_SHAPES)
-        self._rename(node, names.fresh(f"{name}/forward", TakenNames(node.body)), shadow)
-        if shapes is not None:
-            attrs = {**attrs, OUTPUT_SHAPES: nodedef.attr_value(shapes)}
+        edited = self._open(node)
+        edited.node.name = names.fresh(f"{name}/forward", TakenNames(node.body))
+        _rename(node.body, node.index, edited.node.name)
+        if shadow:
+            self.shadow(node)
+        if OUTPUT_SHAPES in edited.node.attr:
+            attrs = {**attrs, OUTPUT_SHAPES: edited.node.attr[OUTPUT_SHAPES]}
         new = self.add(name, op, inputs(node), attrs, beside=node, reads=reads)
         self._respell(new, spelled)
         return new
@@ -193,20 +208,22 @@ class Editor:
     def become(self, node: Node, op: str) -> None:
         """Let an op be a call of a function that does what it did: same name, inputs, outputs."""
         body, was, spelled = node.body, node.op, _spelled(node)
-        before = nodedef.with_attr(body.payload(node.index), PROVENANCE_ATTR, None)
-        raw = _inherited(node, (*INHERITED, PROVENANCE_ATTR))
-        payload = nodedef.encode(node.name, op, list(node.inputs), node.device, raw)
+        proto = NodeDef(name=node.name, op=op, input=node.inputs, device=node.device)
+        _inherit(proto, node, INHERITED)
+        edited = self._open(node)
+        edited.keep_large()
+        edited.node = proto
         body.heads.ops[node.index] = op
         if "by_type" in body.__dict__:
             body.by_type[was].remove(node.index)
             body.by_type.setdefault(op, []).append(node.index)
-        self._write(node, payload, edits.Enclosed(*self.author, was, _hex(before)))
         self._respell(node, spelled)
 
     def shadow(self, node: Node) -> None:
         """Write down that no gradient reaches an op any more, though it stays as it is."""
-        payload = node.body.payload(node.index)
-        self._write(node, payload, edits.Shadowed(*self.author))
+        record = self._open(node).record
+        if record.shadow is None:
+            record.shadow = self.rule
 
     def reroute(self, node: Node, output: int, tensor: str, keep: int) -> int:
         """Let all who read this output, except the op with index `keep`, read `tensor`.
@@ -219,25 +236,25 @@ class Editor:
                 self.set_input(reader, slot, tensor)
                 count += 1
         returned = [key for key in body.returned.get(node.name, ()) if body.ret[key] == old]
-        if returned:
-            self._return(body.node(names.op_of(tensor)), dict.fromkeys(returned, tensor))
+        for key in returned:
+            _give_output(body, key, tensor)
         return count + len(returned)
 
-    def _return(self, node: Node, tensors: Mapping[str, str]) -> None:
-        """Let outputs of a function be these tensors of `node`, on which it is written down."""
-        body, told = node.body, []
-        turn = self.cached(("turns", body.label), lambda: itertools.count(_next_turn(body)))
-        for key, tensor in tensors.items():
-            was = give_output(body, key, tensor)
-            told.append(edits.Returned(*self.author, key, was, next(turn)))
-        self._write(node, body.payload(node.index), *told)
+    def _add(self, proto: NodeDef, beside: Node, before: bool, **fields: Any) -> Node:
+        """Put a new node into the body, and write down that it was added."""
+        rules = [] if self.rule is None else [self.rule]
+        record = node_record(rules=rules, patched=self.patched, **fields)
+        if OVERRIDE in proto.attr:
+            record.keys = list(rules)
+        node = _append(beside.body, proto.name, proto.op, tuple(proto.input))
+        node.body.edited[node.index] = EditedNode(proto, [], record)
+        _place_beside(node, beside.index, before)
+        return node
 
-    def _rename(self, node: Node, name: str, shadow: bool) -> None:
-        was, payload = node.name, node.body.payload(node.index)
-        told = edits.Renamed(*self.author, was, displaced_name(payload, was), shadow)
-        payload = nodedef.with_name(payload, name)
-        rename(node.body, node.index, name)
-        self._write(node, payload, told)
+    def _open(self, node: Node, only_input: bool = False) -> EditedNode:
+        edited = node.body.open_node(node.index)
+        edited.record.touch(self.rule, only_input)
+        return edited
 
     def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:
         """Inside a function, outputs are spelled by the op type's output args: spell them anew."""
@@ -253,34 +270,16 @@ class Editor:
             text = body.heads.inputs[index][slot]
             if text in spelled_anew and index != new.index:
                 self.set_input(Node(body, index), slot, spelled_anew[text])
-        texts = {key: body.ret[key] for key in body.returned.get(new.name, ())}
-        returned = {key: spelled_anew[text] for key, text in texts.items() if text in spelled_anew}
-        if returned:
-            self._return(new, returned)
-
-    def _write(self, node: Node, payload: nodedef.Payload, *told: Edit) -> None:
-        node.body.write(node.index, signed(payload, *told))
+        for key in list(body.returned.get(new.name, ())):
+            if body.ret[key] in spelled_anew:
+                _give_output(body, key, spelled_anew[body.ret[key]])
 
 
-def write_origin(body: Body, index: int, origin: Origin) -> None:
-    """Write down what the model was on a node that a rule touched, in place of what was there."""
-    told: list[Edit | Origin] = [origin, *entries(Node(body, index))]
-    body.write(index, rewritten(body.payload(index), told))
-
-
-def _next_turn(body: Body) -> int:
-    before = returned(body)
-    return before[-1][1].turn + 1 if before else 0
-
-
-def _hex(payload: nodedef.Payload) -> str:
-    return b"".join(map(piece_bytes, payload)).hex()
-
-
-def _inherited(node: Node, keys: Sequence[str]) -> dict[str, bytes]:
-    payload = node.body.payload(node.index)
-    spans = {key: span for key in keys if (span := nodedef.attr_span(payload, key)) is not None}
-    return {key: bytes(s.source.data[s.start : s.end]) for key, s in spans.items()}
+def _inherit(proto: NodeDef, node: Node, keys: Sequence[str]) -> None:
+    attrs = node.attrs()
+    for key in keys:
+        if key in attrs:
+            proto.attr[key].CopyFrom(attrs[key])
 
 
 def _spelled(node: Node) -> dict[str, int]:
@@ -290,3 +289,92 @@ def _spelled(node: Node) -> dict[str, int]:
     if node.outputs is None:
         raise PatchError(f"{node}: its outputs are not known, so it cannot be moved aside")
     return {node.tensor(output): output for output in range(len(node.outputs))}
+
+
+def _append(body: Body, name: str, op: str, inputs: tuple[str, ...]) -> Node:
+    """The node of a new op behind all others, without a NodeDef yet."""
+    return Node(body, append_all(body, [name], [op], [inputs]))
+
+
+def append_all(
+    body: Body, new: Sequence[str], ops: Sequence[str], inputs: Sequence[tuple[str, ...]]
+) -> int:
+    """The same for several ops, by names, op types and inputs; the index of the first."""
+    heads, first = body.heads, len(body)
+    heads.names += new
+    heads.ops += ops
+    heads.inputs += inputs
+    body.by_name.update(zip(new, range(first, len(body)), strict=True))
+    # The cached indices are kept up to date where they were made: making them anew is linear.
+    if "by_type" in body.__dict__:
+        lists = defaultdict(list, body.by_type)
+        for index, op in enumerate(ops, first):
+            lists[op].append(index)
+        body.by_type.update(lists)
+    if "readers" in body.__dict__:
+        for index, read in enumerate(inputs, first):
+            for slot, text in enumerate(read):
+                _add_use(body, names.op_of(text), (index, slot))
+    return first
+
+
+def _rename(body: Body, index: int, name: str) -> None:
+    """Let an op have another name; who reads the old one reads what takes it."""
+    rename_all(body, [index], [name])
+
+
+def rename_all(body: Body, indices: Sequence[int], new: Sequence[str]) -> None:
+    """The same for several ops; none of the new names may be that of an op yet."""
+    old = [body.heads.names[index] for index in indices]
+    body.by_name.update(zip(new, map(body.by_name.pop, old), strict=True))
+    for index, name, was in zip(indices, new, old, strict=True):
+        body.heads.names[index] = name
+        if index not in body.root:
+            body.renamed.setdefault(index, was)
+
+
+def _place_beside(new: Node, beside: int, before: bool) -> None:
+    """Write a new op next to another, behind what it reads: files stay in topological order."""
+    body = new.body
+    root = body.root.get(beside, beside)
+    order = body.placed.setdefault(root, [root])
+    at = order.index(beside)
+    if not before:
+        read = {body.by_name.get(names.op_of(text)) for text in new.inputs}
+        mine = (one for one in read if one is not None and body.root.get(one, one) == root)
+        at = max([at, *map(order.index, mine)]) + 1
+    order.insert(at, new.index)
+    body.root[new.index] = root
+
+
+def _move_use(node: Node, slot: int, was: str, text: str) -> None:
+    """Let the body know that a slot is read from another op, where it keeps who reads what."""
+    body, old, new = node.body, names.op_of(was), names.op_of(text)
+    if old == new or "readers" not in body.__dict__:
+        return
+    readers, use = body.readers[old], (node.index, slot)
+    if isinstance(readers, list) and len(readers) >= MANY_USES:
+        readers = body.readers[old] = dict.fromkeys(readers)
+    if isinstance(readers, list):
+        readers.remove(use)
+    else:
+        del readers[use]
+    _add_use(body, new, use)
+
+
+def _add_use(body: Body, op: str, use: tuple[int, int]) -> None:
+    """Let the body know of one who reads an op."""
+    readers = body.readers.setdefault(op, [])
+    if isinstance(readers, list):
+        readers.append(use)
+    else:
+        readers[use] = None
+
+
+def _give_output(body: Body, key: str, tensor: str) -> None:
+    """Let an output of a function be this tensor; what it was first is kept."""
+    was, body.ret[key] = body.ret[key], tensor
+    body.returns.setdefault(key, was)
+    if "returned" in body.__dict__ and names.op_of(was) != names.op_of(tensor):
+        body.returned[names.op_of(was)].remove(key)
+        body.returned.setdefault(names.op_of(tensor), []).append(key)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from heapq import merge
 
-from graphpatch.graph.blanks import Filled
 from graphpatch.graph.body import Body
 from graphpatch.graph.graph import LIBRARY
 from graphpatch.graph.heads import entry
@@ -53,21 +52,13 @@ def _added(graph: ModelGraph) -> list[Piece]:
 
 def _changes(body: Body, number: int) -> Iterator[Placed]:
     """What comes in place of each node that was changed, or beside which nodes were added."""
-    starts, data, single, held = body.heads.starts, body.source.data, body.single, body.filled
-    known: dict[Filled, Callable[[Sequence[bytes]], bytes]] = {}
+    starts, data = body.heads.starts, body.source.data
     for index in sorted((body.edited.keys() - body.root.keys()) | body.placed.keys()):
         start = starts[index]
         end = start + 2 + data[start + 1]
         if data[start + 1] > 0x7F:  # then the length takes more than that byte
             end = entry(body.source, start)[1]
-        found = None if index in single else held.get(index)
-        if found is None:
-            yield start, end, _as_it_is(body, index, number)
-            continue
-        filled, row, _ = found
-        if filled not in known:
-            known[filled] = filled.written.whole.fill
-        yield start, end, [known[filled](filled.rows[row])]
+        yield start, end, _as_it_is(body, index, number)
 
 
 def _dropped(body: Body) -> list[Replacement]:

@@ -21,8 +21,8 @@ from tensorboard.compat.proto.versions_pb2 import VersionDef
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import MAIN, Body, Library, Node
-from graphpatch.graph.edits import PROVENANCE_ATTR
 from graphpatch.graph.heads import Progress, read_heads, scan
+from graphpatch.graph.record import PROVENANCE_ATTR, read_record
 from graphpatch.graph.wire import Field, Source, fields, message
 from graphpatch.opdefs import Arg, OpDef
 
@@ -142,6 +142,7 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
             elif other.holds(DEBUG_INFO):
                 message(GraphDef, source.data[other.start : other.end])
         refuse_long_lists(graph.bodies)
+        _read_rules(graph)
         return graph
 
     @property
@@ -192,6 +193,20 @@ def _share_library(graph: Graph) -> None:
         return None if found is None else found.functions.get(name)
 
     graph.library.bodies, graph.library.function = bodies, function
+
+
+def _read_rules(graph: Graph) -> None:
+    """Let the library know the rules that changed the graph, and bodies what they returned."""
+    record = read_record(graph)
+    if record is not None:
+        graph.library.rules += [rule.author for rule in record.rules]
+        for label, outputs in record.returns.items():
+            if (
+                label not in graph.functions
+                or not outputs.keys() <= graph.functions[label].ret.keys()
+            ):
+                raise ModelError(f"its record tells of outputs that function {label!r} has not")
+            graph.functions[label].returns.update(outputs)
 
 
 def _open_library(graph: Graph, library: Field) -> None:

@@ -39,12 +39,12 @@ class Heads(msgspec.Struct):
     names: list[str] = msgspec.field(default_factory=list)
     ops: list[str] = msgspec.field(default_factory=list)
     inputs: list[Sequence[str]] = msgspec.field(default_factory=list)
-    # Among these, some may carry provenance.
-    marked: list[range] = msgspec.field(default_factory=list)
+    marked: list[int] = msgspec.field(default_factory=list)  # those that may carry a record
 
     def copy(self) -> Heads:
         """The same heads, to be changed; where they lie in the file stays."""
-        return Heads(self.starts, list(self.names), list(self.ops), list(self.inputs), self.marked)
+        inputs = [tuple(one) if isinstance(one, list) else one for one in self.inputs]
+        return Heads(self.starts, list(self.names), list(self.ops), inputs, list(self.marked))
 
 
 def read_heads(
@@ -60,11 +60,21 @@ def read_heads(
         if number != NODE or large or not _append_run(heads, source, end):
             nodes = _large_head(source, start) if large else _parse(source, start, end, number)
             _append(heads, nodes, start)
-        if large or source.data.find(PROVENANCE, start, end) >= 0:
-            heads.marked.append(range(first, len(heads.names)))
+        if large:
+            heads.marked.append(first)
+        elif source.data.find(PROVENANCE, start, end) >= 0:
+            heads.marked += _marked(heads, source, first, end)
         if progress is not None:
             progress("reading", end, len(source.data))
     return heads
+
+
+def _marked(heads: Heads, source: Source, first: int, end: int) -> Iterator[int]:
+    """Of the nodes from this one up to byte `end`, those that mention a record."""
+    ends = [*heads.starts[first + 1 : len(heads.names)], end]
+    for index, stop in enumerate(ends, first):
+        if source.data.find(PROVENANCE, heads.starts[index], stop) >= 0:
+            yield index
 
 
 def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int], list[Field]]:

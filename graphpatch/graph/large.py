@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from graphpatch.graph.edits import Written
 from graphpatch.graph.heads import LARGE, entry
 from graphpatch.graph.nodedef import Payload, attr_spans, is_wide, mentions, payload_at
 from graphpatch.graph.wire import Source, Span
@@ -30,8 +29,6 @@ class Large(msgspec.Struct, eq=False):
         default_factory=dict
     )
 
-    # What nodes carry of edits by index, each beside its payload where that was edited.
-    written: dict[int, tuple[object, Written | None]] = msgspec.field(default_factory=dict)
     forms: dict[tuple[str, str, bytes], list[FlatArg]] = msgspec.field(default_factory=dict)
 
     def payload(self, source: Source, start: int) -> Payload:

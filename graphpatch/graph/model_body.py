@@ -9,11 +9,8 @@ from functools import cached_property
 from graphpatch import names
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edits import Added, Enclosed, InputSet, Renamed
-from graphpatch.graph.heads import Heads
-from graphpatch.graph.nodedef import Payload, attr_span, mentions, with_attr
-from graphpatch.graph.provenance import PROVENANCE_ATTR
-from graphpatch.graph.wire import piece_bytes
+from graphpatch.graph.nodedef import Payload
+from graphpatch.graph.record import NodeRecord
 
 ADDED = "\0"  # begins the names of ops that a rule added, which no tensor name can
 CACHE = "model"
@@ -43,16 +40,22 @@ class ModelBody(Body):
         return found
 
     def payload(self, index: int) -> Payload:
-        """The serialized NodeDef, with what rules wrote on it; in a function no more, if it is."""
+        """The serialized NodeDef as it is now; of an op that a rule put into a function, before."""
+        now = self.body_now()
+        if index >= len(self) or self.heads.ops[index] == now.heads.ops[index]:
+            return now.payload(index)
+        record = now.record(index)
+        return now.payload(index) if record is None else [b"".join(record.original)]
+
+    def record(self, index: int) -> NodeRecord | None:
+        """What rules did to a node."""
+        return self.body_now().record(index)
+
+    def body_now(self) -> Body:
+        """The body with what rules did."""
         now = self.now() if self.now is not None else None
         assert now is not None, "it is asked while the graph is there"
-        found = now.payload(index)
-        if index >= len(self) or self.heads.ops[index] == now.heads.ops[index]:
-            return found
-        was = next(one for one in provenance.entries(Node(now, index)) if isinstance(one, Enclosed))
-        written = attr_span(found, PROVENANCE_ATTR)
-        told = None if written is None else piece_bytes(written)
-        return with_attr([bytes.fromhex(was.node)], PROVENANCE_ATTR, told)
+        return now
 
     def is_there(self, index: int) -> bool:
         """Whether an op is one of the model, or a clone of one."""
@@ -90,8 +93,8 @@ def _still_holds(kept: ModelBody, body: Body) -> bool:
 
 
 def _may_be_clone(body: Body, index: int) -> bool:
-    edited = body.edited.get(index)  # a tuple is made of a template, of which clones are never
-    return not isinstance(edited, tuple) and mentions(body.payload(index), '"of":')
+    record = body.record(index)
+    return record is not None and bool(record.clone_of)
 
 
 def _made(body: Body) -> ModelBody:
@@ -101,7 +104,7 @@ def _made(body: Body) -> ModelBody:
         body.library,
         body.source,
         heads,
-        dict(body.ret),
+        {**body.ret, **body.returns},
         body.signature,
         edited=body.edited,
         is_ours=body.is_ours,
@@ -111,29 +114,17 @@ def _made(body: Body) -> ModelBody:
     touched = list(provenance.touched(body))
     model.is_undone = bool(touched)
     for node in touched:
-        _undo_edits(node, heads)
-    was = {node.name: heads.names[node.index] for node in touched}
+        was = provenance.original(node)
+        if was is not None:
+            heads.names[node.index], heads.ops[node.index] = was.name, was.op
+            heads.inputs[node.index] = tuple(was.input)
+        elif not provenance.clone_of(node):
+            heads.names[node.index], heads.inputs[node.index] = f"{ADDED}{node.index}", ()
+    now = {node.name: heads.names[node.index] for node in touched}
     for node in touched:
         if provenance.clone_of(node):  # reads ops by the names that they have now
-            heads.inputs[node.index] = tuple(_as_model_reads(text, was) for text in node.inputs)
-    for _, output in reversed(provenance.returned(body)):
-        model.ret[output.output] = output.was
+            heads.inputs[node.index] = tuple(_as_model_reads(text, now) for text in node.inputs)
     return model
-
-
-def _undo_edits(node: Node, heads: Heads) -> None:
-    edits, inputs = provenance.entries(node), list(node.inputs)
-    if any(isinstance(one, Added) and not one.clone_of for one in edits):
-        heads.names[node.index], heads.inputs[node.index] = f"{ADDED}{node.index}", ()
-        return
-    for edit in reversed(edits):  # the oldest last
-        if isinstance(edit, Renamed):
-            heads.names[node.index] = edit.was
-        elif isinstance(edit, Enclosed):
-            heads.ops[node.index] = edit.was
-        elif isinstance(edit, InputSet) and edit.slot < len(inputs):
-            inputs[edit.slot] = edit.was
-    heads.inputs[node.index] = tuple(inputs)
 
 
 def _as_model_reads(text: str, was: dict[str, str]) -> str:

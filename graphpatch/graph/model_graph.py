@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from graphpatch.graph.edits import Origin
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.record import ModelRecord
 from graphpatch.graph.wire import Field, Source
 
 
@@ -30,15 +30,13 @@ class UndoneGraph(msgspec.Struct, frozen=True, eq=False):
     """What was taken back of a graph, as far as its container tells of it.
 
     Ops of the main graph that were dropped, and the older names of others (by the newer ones);
-    functions that were dropped. `origin` is what the model was before the first rule;
-    `is_whole`: no edit is left.
+    functions that were dropped. `record` is what was written down of the model.
     """
 
     dropped: frozenset[str]
     old_names: Mapping[str, str]
     functions: frozenset[str]
-    origin: Origin | None
-    is_whole: bool
+    record: ModelRecord
 
 
 class ModelGraph(Graph, eq=False):
@@ -50,8 +48,7 @@ class ModelGraph(Graph, eq=False):
     @property
     def keeps_library(self) -> bool:
         """Whether the library of functions stays though nothing be left in it: it was there."""
-        was = None if self.undone is None or not self.undone.is_whole else self.undone.origin
-        return was is not None and was.library
+        return self.undone is not None and self.undone.record.library
 
 
 def graph_of(data: bytes) -> ModelGraph:

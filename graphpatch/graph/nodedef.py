@@ -136,6 +136,12 @@ def attr_span(payload: Payload, key: str) -> Span | None:
     return attr_spans(payload).get(key) if mentions(payload, key) else None
 
 
+def attr_key(span: Span) -> str:
+    """The attr that a field of a NodeDef is; nothing where it is none."""
+    (field,) = fields(span.source.data, span.start, span.end)
+    return _entry(span.source, field)[0] if field.holds(ATTR) else ""
+
+
 def mentions(payload: Payload, key: str) -> bool:
     """Whether the payload may have this attr; quick, and wrong only where it says yes."""
     name = key.encode()

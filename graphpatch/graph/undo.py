@@ -1,180 +1,220 @@
-"""Edits taken back, as they are written down: a graph as it was before some rules, or all.
+"""A graph as it was before the first rule: nodes get back the bytes that they had.
 
-Only for a graph as a file holds it: `edit` has not changed it since. Each edit tells what it found,
-so no order between nodes needs to be known, and each node gets back the bytes that it had.
+Only for a graph as a file holds it: `edit` has not changed it since. To drop nodes numbers all
+others anew; no rule holds the number of one here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+from tensorboard.compat.proto.function_pb2 import GradientDef, RegisteredGradient
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
 from graphpatch import names
-from graphpatch.errors import ModelError, PatchError
+from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.dropping import drop_nodes
-from graphpatch.graph.edits import Added, Edit, InputSet, Returned
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.inputs import give_output
-from graphpatch.graph.provenance import origin, returned
-from graphpatch.graph.undo_node import IsWanted, UndoneNode, refuse_dependent, undo_node
-from graphpatch.opdefs import tensor_index
+from graphpatch.graph.graph import LIBRARY, Graph
+from graphpatch.graph.heads import Heads
+from graphpatch.graph.large import Large
+from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
+from graphpatch.graph.nodedef import Payload, attr_key
+from graphpatch.graph.record import PROVENANCE_ATTR, ModelRecord, NodeRecord
+from graphpatch.graph.wire import Field, Span, fields, message
+
+GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
 
 
 @dataclass
 class UndoneBody:
-    """What was taken back of a body: nodes by index."""
+    """What was taken back of a body: the nodes before, by their indices, and those dropped."""
 
     body: Body
-    dropped: dict[int, Edit] = field(default_factory=dict)
-    nodes: dict[int, UndoneNode] = field(default_factory=dict)
-    marked: list[int] = field(default_factory=list)  # those that still carry provenance
-    clones: list[Node] = field(default_factory=list)  # among these, what rules cloned
-    rules: set[str] = field(default_factory=set)  # those of edits that were taken back
+    restored: dict[int, NodeDef] = field(default_factory=dict)
+    payloads: dict[int, Payload] = field(default_factory=dict)
+    dropped: dict[int, None] = field(default_factory=dict)
 
     @property
-    def dropped_names(self) -> set[str]:
-        """The names of the ops that were dropped."""
-        return {self.body.heads.names[index] for index in self.dropped}
+    def dropped_names(self) -> frozenset[str]:
+        """The names of the nodes that were dropped."""
+        return frozenset(self.body.heads.names[index] for index in self.dropped)
 
     @property
     def old_names(self) -> dict[str, str]:
         """The older names that ops have again, by the newer ones."""
-        found = self.nodes.values()
-        return {one.node.name: one.name for one in found if one.node.name != one.name}
+        now = self.body.heads.names
+        found = self.restored.items()
+        return {now[index]: was.name for index, was in found if was.name != now[index]}
+
+    @property
+    def with_other_type(self) -> list[str]:
+        """The names of the ops that are of another op type again."""
+        now = self.body.heads.ops
+        return [was.name for index, was in self.restored.items() if was.op != now[index]]
 
 
-def undo(graph: Graph, wanted: IsWanted) -> list[UndoneBody]:
-    """Take the edits that are wanted back in all bodies of a graph; the main one is told first.
+def undo(graph: ModelGraph, record: ModelRecord) -> list[UndoneBody]:
+    """Take back all that rules did to a graph; what is said of the main graph comes first.
 
-    Functions that edits added stay. Raises PatchError where an edit that is not wanted rests on
-    one that is, ModelError where ops that somebody else added do.
+    Raises ModelError where a record is not one that graphpatch writes, or where ops that somebody
+    else added read what a rule added.
     """
-    undone = [_undo_body(body, wanted) for body in graph.bodies if not body.is_ours]
-    _refuse_copied(undone)
-    _refuse_old_clones(graph, undone)
+    undone = [_undo_body(graph, body) for body in graph.bodies if not body.is_ours]
     for one in undone:
-        for node in one.nodes.values():
-            _check_enclosed(graph, node)
-    for one in undone:
-        body = one.body
-        if one.dropped or one.nodes:
-            body = drop_nodes(graph, body, one.dropped, one.nodes, one.marked)
-        _check_reads(one, body)
+        if one.dropped or one.restored:
+            _check_reads(one, _replace_nodes(graph, one))
+        one.body.ret.update(one.body.returns)
+        one.body.returns.clear()
+    functions = _drop_functions(graph)
+    graph.library.rules.clear()
+    graph.undone = UndoneGraph(undone[0].dropped_names, undone[0].old_names, functions, record)
     return undone
 
 
-def _undo_body(body: Body, wanted: IsWanted) -> UndoneBody:
+def _undo_body(graph: Graph, body: Body) -> UndoneBody:
     undone = UndoneBody(body)
-    outputs = [edit for _, edit in returned(body)]
-    for node in provenance.touched(body):
-        edits = provenance.entries(node)
-        if edits and isinstance(edits[0], Added) and wanted(edits[0]):
-            others = (one for one in edits if not wanted(one))
-            refuse_dependent(next(others, None), node, edits[0].rule)
-            undone.dropped[node.index] = edits[0]
-            undone.rules.add(edits[0].rule)
+    for node in provenance.may_be_signed(body):
+        record = provenance.record(node)
+        if record is None:
             continue
-        undone.clones += [node] if provenance.clone_of(node) else []
-        taken = [edit.rule for edit in edits if wanted(edit)]
-        undone.rules.update(taken)
-        done = undo_node(node, edits, wanted) if taken else None
-        if done is not None:
-            undone.nodes[node.index] = done
-        if done is None or done.entries:
-            undone.marked.append(node.index)
-    for place in reversed(range(len(outputs))):
-        if wanted(outputs[place]):
-            _undo_output(body, outputs, place)
+        if record.is_added:
+            undone.dropped[node.index] = None
+            continue
+        was = provenance.original(node)
+        assert was is not None, "it was not added"
+        _check_restored(graph, node, was)
+        undone.restored[node.index] = was
+        undone.payloads[node.index] = _payload_before(node, record)
     return undone
 
 
-def _refuse_copied(undone: Sequence[UndoneBody]) -> None:
-    """Raise PatchError where a clone that stays has edits of a rule that are taken back."""
-    taken = {rule for one in undone for rule in one.rules}
-    for node in [node for one in undone for node in one.clones]:
-        clone = provenance.added(node)
-        # Of its own name is another rule, whose edits `copies` does not tell of.
-        for rule in (*clone.copies, clone.rule) if clone is not None else ():
-            refuse_dependent(clone if rule in taken else None, node, rule)
-
-
-def _refuse_old_clones(graph: Graph, undone: Sequence[UndoneBody]) -> None:
-    """Raise PatchError where clones stay, and what they copied was not written down."""
-    clones = [node for one in undone for node in one.clones]
-    if clones and any(one.dropped or one.nodes for one in undone) and origin(graph) is None:
-        by, of = provenance.entries(clones[0])[0].rule, provenance.clone_of(clones[0])
-        raise PatchError(
-            f"rule {by!r} cloned {of!r} (see {clones[0]}), and graphpatch 0.1, which wrote the "
-            f"file, did not write down which rules had changed {of!r} before; take all rules off, "
-            f"and apply again those that are to stay"
+def _payload_before(node: Node, record: NodeRecord) -> Payload:
+    """The NodeDef as it was; fields as large as weights stay where they lie."""
+    large = [
+        piece
+        for piece in node.body.payload(node.index)
+        if isinstance(piece, Span) and attr_key(piece) != PROVENANCE_ATTR
+    ]
+    if len(record.original) != len(large) + 1:
+        raise ModelError(
+            f"{node} has {len(large)} large fields, and its record tells of "
+            f"{len(record.original) - 1}; it was changed since"
         )
+    payload: Payload = [record.original[0]]
+    for span, rest in zip(large, record.original[1:], strict=True):
+        payload += [span, rest]
+    return payload
 
 
-def _check_enclosed(graph: Graph, undone: UndoneNode) -> None:
+def _check_restored(graph: Graph, node: Node, was: NodeDef) -> None:
+    """Raise ModelError where a record would make another op of a node than rules make."""
+    if not was.name or not was.op:
+        raise ModelError(f"{node}: its record holds a node without a name or an op type")
+    if was.op != node.op:
+        _check_enclosed(graph, node, was)
+        return
+    now = node.attrs()
+    for key in {*now, *was.attr}:
+        if key[:1] != "_" and (key not in now or key not in was.attr or now[key] != was.attr[key]):
+            raise ModelError(
+                f"{node}: its record would change the attr {key!r}, which no rule does; it is not "
+                f"put back"
+            )
+
+
+def _check_enclosed(graph: Graph, node: Node, was: NodeDef) -> None:
     """Raise ModelError where an op is to be of a type that the function in its place lacks."""
-    node, types, todo = undone.node, set[str](), [undone.node.op]
+    types, todo = set[str](), [node.op]
     while todo:
         name = todo.pop()
-        if name == undone.op:
+        if name == was.op:
             return
         if name not in types:
             types.add(name)
             todo += graph.functions[name].heads.ops if name in graph.functions else ()
     raise ModelError(
-        f"{node} is said to have been of op type {undone.op}, which the function in its place "
+        f"{node} is said to have been of op type {was.op}, which the function in its place "
         f"does not run; it is not put back"
     )
 
 
-def _undo_output(body: Body, outputs: list[Returned], place: int) -> None:
-    """Let an output of the function be what it was; `outputs` are these edits, oldest first."""
-    edit = outputs.pop(place)
-    if edit.output not in body.ret:
-        raise ModelError(f"function {body.label} has no output {edit.output!r} to give back")
-    other = next((one for one in outputs[place:] if one.output == edit.output), None)
-    if other is not None:
-        raise PatchError(
-            f"rule {other.rule!r} builds on what rule {edit.rule!r} did (see output "
-            f"{edit.output!r} of function {body.label}); take that one off first"
-        )
-    give_output(body, edit.output, edit.was)
+def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
+    """Put the body into the graph with the nodes as they were, and without those dropped."""
+    old, was, heads = undone.body, undone.restored, undone.body.heads
+    left = [index for index in range(len(old)) if index not in undone.dropped]
+    place = {index: at for at, index in enumerate(left)} if undone.dropped else {}
+    columns = Heads(
+        array("Q", (heads.starts[index] for index in left)),
+        [was[i].name if i in was else heads.names[i] for i in left],
+        [was[i].op if i in was else heads.ops[i] for i in left],
+        [tuple(was[i].input) if i in was else heads.inputs[i] for i in left],
+    )
+    edited = {place.get(index, index): one for index, one in undone.payloads.items()}
+    cut = [*old.cut, *(heads.starts[index] for index in undone.dropped)]
+    body = replace(
+        old, heads=columns, edited=edited, cut=cut, large=Large(), records={}, returns={}
+    )
+    body.ret.update(old.returns)
+    if body.is_main:
+        graph.main = body
+    else:
+        graph.functions[body.label] = body
+    return body
 
 
 def _check_reads(undone: UndoneBody, body: Body) -> None:
-    """Raise where a node reads what is not there any more."""
-    lost = undone.dropped_names | undone.old_names.keys()
-    lost |= {one.name for one in undone.nodes.values() if one.op != one.node.op}
+    """Raise ModelError where somebody else's node reads what a rule added."""
+    lost = (undone.dropped_names | undone.old_names.keys()) - body.by_name.keys()
     for index, inputs in enumerate(body.heads.inputs if lost else ()):
         for text in inputs:
-            op = names.op_of(text)
-            if op in lost and not _is_there(body, op, text):
-                raise _missing(undone, Node(body, index), text)
+            if text in lost or names.op_of(text) in lost:
+                reader = Node(body, index)
+                raise ModelError(
+                    f"{reader} reads {text!r}, which a rule added; it was changed since"
+                )
     for text in body.ret.values():
-        if names.op_of(text) in lost and not _is_there(body, names.op_of(text), text):
+        if names.op_of(text) in lost:
             raise ModelError(f"function {body.label} returns {text!r}, which a rule added")
 
 
-def _is_there(body: Body, op: str, text: str) -> bool:
-    if op not in body.by_name:
-        return False
-    if body.is_main or text.startswith("^"):
-        return True
-    tensor, flat = names.parse(text), body.node(op).outputs
-    return flat is None or tensor_index(flat, tensor.arg, tensor.index) is not None
+def _drop_functions(graph: Graph) -> frozenset[str]:
+    """Drop the functions that rules added, and return their names."""
+    gone = frozenset(name for name, body in graph.functions.items() if body.is_ours)
+    for body in graph.bodies:
+        if not body.is_ours and (calls := gone & set(body.heads.ops)):
+            raise ModelError(f"{body.label} calls {min(calls)}, which a rule added, from elsewhere")
+    fields_of = {part: name for name, (_, part) in graph.function_fields.items()}
+    graph.cut = [
+        *graph.cut,
+        *(
+            (library, part)
+            for library, part in _library_parts(graph)
+            if (fields_of.get(part) or _owner_of(graph, part)) in gone
+        ),
+    ]
+    graph.functions = {name: one for name, one in graph.functions.items() if name not in gone}
+    parts = graph.function_fields.items()  # copies of the graph share them
+    graph.function_fields = {name: one for name, one in parts if name not in gone}
+    for name in gone:
+        del graph.library.signatures[name]
+        graph.library.gradients.pop(name, None)
+    return gone
 
 
-def _missing(undone: UndoneBody, reader: Node, text: str) -> ModelError | PatchError:
-    """The error for a node that reads what a rule added: by a rule, or by somebody else."""
-    edits = provenance.entries(reader)
-    by = next((one.rule for one in reversed(edits) if isinstance(one, InputSet | Added)), None)
-    if by is None:
-        return ModelError(f"{reader} reads {text!r}, which a rule added; it was changed since")
-    rules = {edit.rule for edit in undone.dropped.values()}
-    rules |= {one.rule for node in undone.nodes.values() for one in provenance.entries(node.node)}
-    taken = ", ".join(map(repr, sorted(rules - {by})))
-    return PatchError(
-        f"rule {by!r} builds on what rule {taken} did ({reader} reads {text!r}); "
-        f"take that one off first"
-    )
+def _library_parts(graph: Graph) -> Iterator[tuple[Field, Field]]:
+    for library in graph.others:
+        if library.holds(LIBRARY):
+            for part in fields(graph.source.data, library.value, library.end):
+                yield library, part
+
+
+def _owner_of(graph: Graph, part: Field) -> str:
+    """The function that a GradientDef or RegisteredGradient belongs to."""
+    raw = graph.source.data[part.value : part.end] if part.number in (GRADIENT, REGISTERED) else b""
+    if part.holds(GRADIENT):
+        return str(message(GradientDef, raw).function_name)
+    return str(message(RegisteredGradient, raw).gradient_func) if part.holds(REGISTERED) else ""

@@ -37,7 +37,7 @@ def of_the_model(match: Match) -> Condition | None:
         if isinstance(body, ModelBody):
             return lambda node: body.is_there(node.index)
         return lambda node: (
-            not body.may_be_signed(node.index) or not adder(node) or node.name in spelled
+            not body.may_be_signed(node.index) or not _is_new(node) or node.name in spelled
         )
 
     return prepared
@@ -45,8 +45,14 @@ def of_the_model(match: Match) -> Condition | None:
 
 def adder(node: Node) -> str:
     """The rule that added an op which is not a clone of another; nothing where none did."""
-    edit = provenance.added(node)
-    return "" if edit is None or edit.clone_of else edit.rule
+    authors = provenance.rules_that_patched(node) if _is_new(node) else []
+    return authors[0].rule if authors else ""
+
+
+def _is_new(node: Node) -> bool:
+    """Whether a rule added an op which is not a clone of another."""
+    record = provenance.record(node)
+    return record is not None and record.is_added and not record.clone_of
 
 
 def not_added(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:

@@ -7,14 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from graphpatch.errors import MatchError, did_you_mean
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edits import InputSet, Returned
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import Match, inner
-
-READ_ANEW = (InputSet, Returned)
-"""What is written down on an op that an earlier rule did not patch: it reads another tensor now."""
 
 
 def taken(wanted: bool | str | Sequence[str]) -> Condition:
@@ -37,10 +33,8 @@ def taken(wanted: bool | str | Sequence[str]) -> Condition:
 
 
 def rules_that_patched(node: Node) -> Iterator[str]:
-    """The rules that patched an op, by name."""
-    for edit in provenance.entries(node):
-        if not isinstance(edit, READ_ANEW):
-            yield edit.rule
+    """The rules that patched an op, by name; not those that only let it read another tensor."""
+    return (author.rule for author in provenance.rules_that_patched(node))
 
 
 def check_taken(match: Match, before: Collection[str]) -> None:

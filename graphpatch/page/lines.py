@@ -196,11 +196,11 @@ class BodySide:
         """The line of each node that a rule touched: that of the op for which it is there."""
         keys = {}
         for node in provenance.touched(self.body):
-            added = provenance.added(node)
-            if added is None:
+            record = provenance.record(node)
+            if record is None or not record.is_added:
                 keys[node.index] = provenance.name_in_model(node)
             else:
-                patched = "" if added.clone_of else added.patched
+                patched = "" if record.clone_of else record.patched
                 keys[node.index] = patched or f"+{node.name}"
         return keys
 

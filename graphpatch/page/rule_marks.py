@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ from graphpatch.analysis.matches import Matches
 from graphpatch.analysis.rule_words import patch_in_words, rules_at
 from graphpatch.graph import provenance
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.rule_labels import carried_rules, rule_labels
+from graphpatch.graph.record import labels
 from graphpatch.names import OpKey
 
 SELECTED = "selected"
@@ -67,18 +67,14 @@ class RuleMarks:
 def of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
     """The rules that a patched model tells of."""
     found = RuleMarks(is_applied=True)
-    labels = rule_labels(graphs)
+    names = labels(rule for graph in graphs for rule in provenance.applied_rules(graph))
     for place, graph in enumerate(graphs):
-        patches, rules = provenance.patches(graph), carried_rules([graph])
-        for rule in sorted(rules, key=lambda one: _place_of_rule(patches, one.id)):
-            written = {"name": labels[rule], "patch": patches.get(rule.id, {})}
-            found.written.setdefault(labels[rule], written)
-        found.at[place] = {op: tuple(at) for op, at in rules_at(graph, labels).items()}
+        patches = provenance.patches(graph)
+        for rule in provenance.applied_rules(graph):
+            written = {"name": names[rule], "patch": patches.get(rule.id, {})}
+            found.written.setdefault(names[rule], written)
+        found.at[place] = {op: tuple(at) for op, at in rules_at(graph, names).items()}
     return found
-
-
-def _place_of_rule(patches: Mapping[str, Any], rule: str) -> int:
-    return list(patches).index(rule) if rule in patches else len(patches)
 
 
 def of_matches(found: Matches) -> RuleMarks:

@@ -70,8 +70,8 @@ def refuse_key(gradient: Gradient, emit: str) -> None:
 
 def refuse_carried(node: Node) -> None:
     """Raise PatchError for an op that has a gradient of ours in functions already."""
-    if node.op in node.body.library.gradients and provenance.entries(node):
-        rules = {edit.rule for edit in provenance.entries(node)}
+    if node.op in node.body.library.gradients and provenance.record(node) is not None:
+        rules = {author.rule for author in provenance.rules_that_touched(node)}
         raise PatchError(
             f"{node} has the gradient that rule {', '.join(map(repr, sorted(rules)))} gave it; "
             f"let one of the rules leave it out"
@@ -80,10 +80,10 @@ def refuse_carried(node: Node) -> None:
 
 def note_replaced(node: Node, editor: Editor) -> None:
     """Say that an op has a key of a rule already, which this rule takes away."""
-    before = provenance.key_setter(node, attrs.OVERRIDE)
+    before = provenance.key_setter(node)
     if before:
         editor.note(
-            f"rule {editor.author.rule!r} replaces the gradient that rule {before!r} gave some of "
+            f"rule {editor.rule_name!r} replaces the gradient that rule {before!r} gave some of "
             f'its ops; "taken": false leaves out what earlier rules patched'
         )
 

@@ -20,7 +20,7 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import NO_INLINE
 from graphpatch.graph.edit import OUTPUT_SHAPES, Editor
-from graphpatch.graph.edits import PROVENANCE_ATTR
+from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import op_args

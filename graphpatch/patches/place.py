@@ -5,7 +5,6 @@ from __future__ import annotations
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.bodies import BodyPlace as BodyPlace
 from graphpatch.differentiation.unreached import Unreached
-from graphpatch.graph.alike import OneOp
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 
@@ -28,8 +27,6 @@ def unreached(editor: Editor) -> Unreached:
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
     """Whether an op lies in a v1 loop or branch."""
-    if isinstance(node.body, OneOp):
-        return False  # ops in loops and branches have no form
     return node.index in all_in_control_flow(node.body, editor)
 
 

@@ -113,9 +113,8 @@ def why_stopped(nodes: Iterable[Node]) -> dict[Node, str]:
 def _stops(body: Body) -> Iterator[tuple[Node, str]]:
     """The StopGradients that rules added, and which rule."""
     for node in provenance.may_be_signed(body):
-        added = provenance.added(node) if node.op == "StopGradient" else None
-        if added is not None:
-            yield node, added.rule
+        if node.op == "StopGradient" and provenance.is_added(node):
+            yield node, provenance.rules_that_patched(node)[0].rule
 
 
 def _may_be_patched(nodes: Iterable[Node]) -> Iterator[Node]:

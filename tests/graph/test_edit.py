@@ -11,8 +11,8 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.edits import Author, InputSet
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.record import Author
 from tests import graphs
 from tests.graphs import attr, function, graphdef, node
 
@@ -56,10 +56,14 @@ def editor(graph: Graph) -> Editor:
     return Editor(graph, Author("rule", "id"))
 
 
-def did(body: Body) -> dict[str, list[str]]:
-    """Which edits each op of a body carries."""
-    found = {one.name: [entry.did for entry in provenance.entries(one)] for one in body}
-    return {name: edits for name, edits in found.items() if edits}
+def was(body: Body) -> dict[str, str]:
+    """What each op that a rule touched was called before; nothing for one that was added."""
+    found = {one.name: provenance.record(one) for one in body}
+    return {
+        name: "" if record.is_added else NodeDef.FromString(record.original[0]).name
+        for name, record in found.items()
+        if record is not None
+    }
 
 
 def consistent(graph: Graph) -> Graph:
@@ -94,25 +98,24 @@ def test_an_attr_is_set_and_dropped(graph: Graph, editor: Editor) -> None:
     assert consistent(graph).main.node("again").attr("_gradient_op_type") == attr("Relu6")
     editor.set_attr(again, "_gradient_op_type", None)
     assert consistent(graph).main.node("again").attr("_gradient_op_type") is None
-    assert [entry.was for entry in provenance.entries(again)] == [
-        None,
-        attr("Relu6").SerializeToString().hex(),
-    ]
-    assert did(graph.main) == {"again": ["attr", "attr"]}
+    record = provenance.record(again)
+    assert record is not None
+    assert (record.rules, record.keys) == ([0], [0])
+    assert NodeDef.FromString(record.original[0]) == split_and_readers()[2]
 
 
 @pytest.mark.parametrize("label", ["main", "f"])
 def test_another_input(graph: Graph, editor: Editor, label: str) -> None:
     body = graph.body(label)
-    was = body.node("sum").inputs
+    before = body.node("sum").inputs
     editor.set_input(body.node("sum"), 1, "x")
     editor.set_input(body.node("sum"), 2, "^axis" if body.is_main else "^relu")
-    assert body.node("sum").inputs[:2] == (was[0], "x")
+    assert body.node("sum").inputs[:2] == (before[0], "x")
     consistent(graph)
-    assert [(e.slot, e.was) for e in provenance.edits_of(body.node("sum"), InputSet)] == [
-        (1, was[1]),
-        (2, "^split"),
-    ]
+    record = provenance.record(body.node("sum"))
+    assert record is not None
+    assert (record.rules, record.inputs) == ([], [0])
+    assert tuple(NodeDef.FromString(record.original[0]).input) == before
 
 
 def test_an_op_is_added_beside_another(graph: Graph, editor: Editor) -> None:
@@ -125,7 +128,7 @@ def test_an_op_is_added_beside_another(graph: Graph, editor: Editor) -> None:
     assert [one.name for one in consistent(graph).main] == [
         "axis", "x", "split", "sum/old", "sum", "sum/new", "again",
     ]  # fmt: skip
-    assert did(graph.main) == {"sum": ["attr"], "sum/new": ["added"], "sum/old": ["added"]}
+    assert was(graph.main) == {"sum": "sum", "sum/new": "", "sum/old": ""}
 
 
 def test_an_added_op_runs_on_the_device_of_its_neighbour() -> None:
@@ -168,7 +171,7 @@ def test_an_op_gives_its_name_to_another(graph: Graph, editor: Editor) -> None:
     assert [one.name for one in found][2:] == ["split/forward", "split", "sum", "again"]
     assert found.node("sum").inputs == ("split", "split:1", "^split")
     assert graphs.parsed(graph).node[4] == split_and_readers()[1]
-    assert did(graph.main) == {"split": ["added"], "split/forward": ["renamed"]}
+    assert was(graph.main) == {"split": "", "split/forward": "split"}
 
 
 def test_in_a_function_outputs_are_spelled_anew(graph: Graph, editor: Editor) -> None:
@@ -188,7 +191,10 @@ def test_in_a_function_outputs_are_spelled_anew(graph: Graph, editor: Editor) ->
     assert found.node("elu").inputs == ("sum:output:0",)
     assert found.node("relu").inputs == ("relu/forward:activations:0",)
     assert found.ret == {"y": "relu:output:0", "s": "split:output:1"}
-    assert did(body)["elu"] == ["input"]
+    record = provenance.record(body.node("elu"))
+    assert record is not None
+    assert (record.rules, record.inputs) == ([], [0])
+    assert body.returns == {"y": "relu:activations:0"}
 
 
 def test_shapes_go_with_the_name_and_stay_with_the_op() -> None:

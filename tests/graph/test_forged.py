@@ -1,4 +1,4 @@
-"""Provenance that nobody of us wrote: said, and nothing is done by it."""
+"""Records that nobody of us wrote: said, and nothing is done by them."""
 
 from __future__ import annotations
 
@@ -8,90 +8,86 @@ from typing import Any
 
 import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import apply, load
 from graphpatch.analysis.applied import missing_rules
 from graphpatch.analysis.diff import diff
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.graph import edits
-from graphpatch.graph.nodedef import attr_entry
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import node
 
-BY = {"rule": "a", "id": "b"}
 RULES: list[dict[str, Any]] = [
     {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 ]
-OTHER_ATTR = attr_entry("T", b"\x30\x03").hex()
-READ_FILE = node("y", "ReadFile", "x").SerializeToString().hex()
-
-FORGED = [
-    b"\xff\xfe",
-    b"",
-    b"{}",
-    b"[" * 100_000,
-    b'{"did":' * 50_000,
-    b'{"rule":"a","id":"b","did":NaN}',
-    *(
-        json.dumps(entry).encode()
-        for entry in (
-            {"did": "attr"},
-            {**BY, "did": "x"},
-            {**BY, "did": ["attr"]},
-            {**BY, "rule": ["a"], "did": "added"},
-            {**BY, "id": {}, "did": "added"},
-            {**BY, "did": "added", "more": 1},
-            {**BY, "did": "added", "for": 1},
-            {**BY, "did": "renamed"},
-            {**BY, "did": "renamed", "was": ""},
-            {**BY, "did": "renamed", "was": "z", "raw": [[-1, ""]]},
-            {**BY, "did": "renamed", "was": "z", "raw": [[0, "zz"]]},
-            {**BY, "did": "renamed", "was": "z", "raw": [[0, "00"]]},
-            {**BY, "did": "renamed", "was": "z", "raw": [[99, ""]]},
-            {**BY, "did": "renamed", "was": "x"},
-            {**BY, "did": "attr", "attr": "T", "was": "3001"},
-            {**BY, "did": "attr", "attr": "_x", "was": "zz"},
-            {**BY, "did": "attr", "attr": "_x", "was": 1},
-            {**BY, "did": "attr", "attr": "_x", "was": None, "raw": [[0, "ff"]]},
-            {**BY, "did": "attr", "attr": "_x", "was": None, "raw": [[0, OTHER_ATTR]]},
-            {**BY, "did": "attr", "attr": "_x", "was": None, "raw": [[0, "1a0178"]]},
-            {**BY, "did": "renamed", "was": "z", "raw": [[0, OTHER_ATTR]]},
-            {**BY, "did": "input", "slot": 0, "was": "x", "raw": [[1, OTHER_ATTR]]},
-            {**BY, "did": "input", "slot": 99, "was": "x"},
-            {**BY, "did": "input", "slot": -1, "was": "x"},
-            {**BY, "did": "input", "slot": 10**30, "was": "x"},
-            {**BY, "did": "input", "slot": 0, "was": "not there"},
-            {**BY, "did": "input", "slot": 0, "was": "x", "raw": [[0, "0a0179"]]},
-            {**BY, "did": "enclosed", "was": "Relu"},
-            {**BY, "did": "enclosed", "was": "ReadFile", "node": READ_FILE},
-            {**BY, "did": "enclosed", "was": "Relu", "node": READ_FILE},
-            {**BY, "did": "enclosed", "was": "Relu", "node": ""},
-            {**BY, "did": "returned", "output": "y", "was": "x", "turn": "1"},
-            {"did": "origin", "rules": [1]},
-            {"did": "origin", "rules": {"b": 1}},
-            {"did": "origin", "size": "\0"},
-            {"did": "origin", "hash": 5},
-            {"did": "origin", "contexts": {"while_context": "x"}},
-            {"did": "origin", "fingerprint": "x"},
-        )
-    ),
-]
+MODEL = {"version": "0.3", "rules": [{"name": "a", "id": "b", "rule": {}}]}
+RECORD = json.dumps({"rules": [0], "model": MODEL}).encode()
 
 
-def forged(tmp_path: Path, *texts: bytes) -> Path:
+def raw(**changes: Any) -> bytes:
+    """The Relu, or what a record says that it was."""
+    made = NodeDef(name="y", op="Relu", input=["x"])
+    for key, value in changes.items():
+        if key == "inputs":
+            made.input[:] = value
+        elif key in ("name", "op", "device"):
+            setattr(made, key, value)
+        else:
+            made.attr[key].s = value
+    return made.SerializeToString(deterministic=True)
+
+
+def told(**fields: Any) -> bytes:
+    return json.dumps({"rules": [0], "model": {**MODEL, **fields}}).encode()
+
+
+FORGED: dict[str, list[bytes]] = {
+    "no JSON": [b"\xff\xfe", raw()],
+    "nothing": [b"", raw()],
+    "no strings": [],
+    "nested": [b"[" * 100_000, raw()],
+    "deep": [b'{"rules":' * 50_000, raw()],
+    "a number": [b'{"rules":[NaN]}', raw()],
+    "a rule below 0": [b'{"rules":[-1]}', raw()],
+    "a rule beyond all": [b'{"rules":[%d]}' % 10**30, raw()],
+    "an unknown key": [b'{"more":1}', raw()],
+    "a text for a list": [b'{"keys":"a"}', raw()],
+    "no record of the model": [b'{"rules":[0]}', raw()],
+    "rules that are none": [told(rules=[1]), raw()],
+    "a rule without a name": [told(rules=[{"id": "b", "rule": {}}]), raw()],
+    "size": [told(size="\0"), raw()],
+    "hash": [told(hash=5), raw()],
+    "another hash": [told(hash="xxh3:0"), raw()],
+    "contexts": [told(contexts={"while_context": "x"}), raw()],
+    "fingerprint": [told(fingerprint="x"), raw()],
+    "returns of no function": [told(returns={"f": {"y": "x"}}), raw()],
+    "no NodeDef": [RECORD, b"\xff"],
+    "an empty node": [RECORD, b"\x1a\x01x"],
+    "several parts": [RECORD, raw(), raw()],
+    "another op type": [RECORD, raw(op="ReadFile")],
+    "another attr": [RECORD, raw(T=b"x")],
+    "a file": [RECORD, raw(filename=b"/etc/passwd")],
+    "an input that is not there": [RECORD, raw(inputs=["not there"])],
+    "a control input first": [RECORD, raw(inputs=["^x", "x"])],
+    "the name of another op": [RECORD, raw(name="x")],
+    "an added op that is read": [RECORD],
+}
+
+
+def forged(tmp_path: Path, texts: list[bytes]) -> Path:
     relu = node("y", "Relu", "x")
     relu.attr["_graphpatch"].list.s.extend(texts)
+    graph = graphs.graphdef(node("x", "Placeholder"), relu, node("z", "Relu", "y"))
     path = tmp_path / "forged.pb"
-    graph = graphs.graphdef(node("x", "Placeholder"), relu)
     path.write_bytes(graph.SerializeToString(deterministic=True))
     return path
 
 
-@pytest.mark.parametrize("text", FORGED, ids=[repr(text[:60]) for text in FORGED])
-def test_a_forged_edit_is_a_message(tmp_path: Path, text: bytes) -> None:
-    path = forged(tmp_path, text)
+@pytest.mark.parametrize("texts", FORGED.values(), ids=FORGED)
+def test_a_forged_record_is_a_message(tmp_path: Path, texts: list[bytes]) -> None:
+    path = forged(tmp_path, texts)
     with pytest.raises(GraphpatchError) as caught:
         revert(load(path)).model.save(tmp_path / "out.pb")
     assert not (tmp_path / "out.pb").exists()
@@ -107,11 +103,18 @@ def test_a_forged_edit_is_a_message(tmp_path: Path, text: bytes) -> None:
             assert len(str(error)) < 5_000  # noqa: PT017
 
 
+def test_records_of_older_versions_are_refused_in_one_line(tmp_path: Path) -> None:
+    old = {"rule": "a", "id": "b", "did": "renamed", "was": "z"}
+    path = forged(tmp_path, [json.dumps(old).encode()])
+    with pytest.raises(ModelError, match=r"patched by graphpatch 0\.1 or 0\.2.*use that version"):
+        load(path)
+
+
 def test_an_attr_of_another_kind_is_a_message(tmp_path: Path) -> None:
     relu = node("y", "Relu", "x", _graphpatch="text")
     path = tmp_path / "m.pb"
     path.write_bytes(graphs.graphdef(node("x", "Placeholder"), relu).SerializeToString())
-    with pytest.raises(ModelError, match="one that graphpatch wrote: it is not a list of edit"):
+    with pytest.raises(ModelError, match="one that graphpatch wrote: it is not a list of string"):
         revert(load(path))
 
 
@@ -123,25 +126,27 @@ def test_an_op_that_reads_files_is_told_of_when_it_comes_back(tmp_path: Path) ->
         arg.type = 7
     body.signature.description = "_graphpatch: carries a gradient"
     graph.library.function.append(body)
-    entry = {**BY, "did": "enclosed", "was": "ReadFile", "node": READ_FILE}
-    graph.node[1].attr["_graphpatch"].list.s.append(json.dumps(entry).encode())
+    graph.node[1].attr["_graphpatch"].list.s.extend([RECORD, raw(op="ReadFile")])
     path = tmp_path / "m.pb"
     path.write_bytes(graph.SerializeToString(deterministic=True))
     notes = revert(load(path)).report["notes"]
     assert any("ReadFile 'y' touches files" in note for note in notes)
 
 
+def test_an_op_that_reads_files_does_not_come_back_where_none_is(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="said to have been of op type ReadFile, which the func"):
+        revert(load(forged(tmp_path, FORGED["another op type"])))
+
+
 def test_all_that_rules_write_is_read_again(model_file: Path, tmp_path: Path) -> None:
     rules = [
         *RULES,
         {"match": {"op": "Round"}, "patch": {"surrogate_gradient": "tanh(x)"}, "name": "r"},
-        {"match": {"op": "Relu", "body": "main"}, "patch": {"stop_gradient": True}, "name": "s"},
     ]
-    apply([rules[2], rules[1], rules[0]][1:], model_file).model.save(tmp_path / "out.pb")
-    texts = [
-        text
-        for one in GraphDef.FromString((tmp_path / "out.pb").read_bytes()).node
-        for text in one.attr["_graphpatch"].list.s
-    ]
-    kinds = {type(edits.read_entry(text)) for text in texts}
-    assert kinds >= {edits.Origin, edits.Renamed, edits.Added}
+    apply(rules, model_file).model.save(tmp_path / "out.pb")
+    message = GraphDef.FromString((tmp_path / "out.pb").read_bytes())
+    written = [one.attr["_graphpatch"].list.s for one in message.node if "_graphpatch" in one.attr]
+    assert sum("model" in json.loads(texts[0]) for texts in written) == 1
+    assert {len(texts) for texts in written} == {1, 2}
+    revert(tmp_path / "out.pb").save(tmp_path / "back.pb")
+    assert (tmp_path / "back.pb").read_bytes() == model_file.read_bytes()

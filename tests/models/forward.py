@@ -20,8 +20,8 @@ from typing import Any
 import graphpatch
 from graphpatch.errors import PatchError
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.edits import Author
 from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.record import Author
 from graphpatch.rules import rules_from
 from graphpatch.runtime.verify import process
 from tests import forked

@@ -12,7 +12,7 @@ import pytest
 
 import graphpatch
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.edits import Author
+from graphpatch.graph.record import Author
 from tests.graphs import attr
 from tests.models import catalogue, sessions
 from tests.tf import parts

@@ -67,7 +67,7 @@ class NoteContext:
         stopping = {rule for rule, patch in patches.items() if "stop_gradient" in (patch or {})}
         return any(
             override_key(node) is not None
-            or any(entry.id not in stopping for entry in provenance.entries(node))
+            or any(rule.id not in stopping for rule in provenance.rules_that_touched(node))
             for node in self.on_path
             if node.op in types
         )
@@ -143,7 +143,7 @@ def as_match(ready: str) -> Match:
 
 
 def _is_covered(node: Node) -> bool:
-    return override_key(node) is not None or bool(provenance.entries(node))
+    return override_key(node) is not None or provenance.record(node) is not None
 
 
 def _training(context: NoteContext) -> Iterator[Node]:

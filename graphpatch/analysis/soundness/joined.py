@@ -14,9 +14,8 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Computed, InlineFormula
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edits import Added
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import added, patches
+from graphpatch.graph.provenance import patches
 from graphpatch.opdefs import tensor_index
 
 
@@ -79,12 +78,13 @@ def _overlap(body: Body, rules: FileRules) -> bool:
 
 def _clones_another(node: Node, own: set[str]) -> bool:
     """Whether an op is a clone of what carries the gradient of another rule."""
-    edit = added(node)
-    return edit is not None and any(
-        other.id != edit.id
-        and ((isinstance(other, Added) and found.op == node.op) or other.id in own)
-        for found in _now_and_before(node.body, edit.clone_of)
-        for other in provenance.entries(found)
+    clone_of = provenance.clone_of(node)
+    mine = provenance.rules_that_patched(node)[:1] if clone_of else []
+    return any(
+        [other] != mine
+        and ((provenance.is_added(found) and found.op == node.op) or other.id in own)
+        for found in (_now_and_before(node.body, clone_of) if mine else ())
+        for other in provenance.rules_that_touched(found)
     )
 
 
@@ -95,8 +95,8 @@ def _now_and_before(body: Body, name: str) -> list[Node]:
 
 def reads_of(node: Node) -> tuple[str, ...]:
     """What a rule at a match as a whole says that x0, x1, ... are; nothing for other rules."""
-    edit = added(node)
-    return () if edit is None else edit.reads
+    record = provenance.record(node)
+    return () if record is None else record.reads
 
 
 def input_of(given: Any) -> int:
@@ -145,8 +145,8 @@ def key_of(node: Node) -> str:
 
 def is_repeat(node: Node) -> bool:
     """Whether a rule put an op there to repeat a tensor to the shape of another."""
-    edit = added(node)
-    return node.op == "BroadcastTo" and edit is not None and not edit.clone_of
+    is_new = provenance.is_added(node) and not provenance.clone_of(node)
+    return node.op == "BroadcastTo" and is_new
 
 
 def repeated_to(node: Node) -> str:

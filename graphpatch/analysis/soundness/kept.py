@@ -13,7 +13,6 @@ from graphpatch.formats import Model
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edits import Renamed
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import name_in_model
 from graphpatch.table import short
@@ -103,17 +102,19 @@ def _of_first(one: Graph, other: Graph) -> Iterator[tuple[str, str, bool]]:
         touched = [] if body.is_ours else list(provenance.touched(body))
         now = _by_own_name(other.counterpart(body) if touched else None)
         for node in touched:
-            for edit, op in patched_ops(node):
-                yield edit.rule, op, not _is_kept(node, now)
+            for place, op in patched_ops(node):
+                rule = provenance.authors(node, [place])[0].rule
+                yield rule, op, not _is_kept(node, now)
 
 
 def _of_second(other: Graph) -> Iterator[tuple[str, str, bool]]:
     """What rules moved aside in the second graph, and whether nothing of them is in its place."""
     for body in other.bodies:
         for node in provenance.touched(body):
-            for edit in provenance.edits_of(node, Renamed):
-                there = edit.was in body.by_name and provenance.entries(body.node(edit.was))
-                yield edit.rule, edit.was, not there
+            was = name_in_model(node)
+            if was != node.name:
+                there = was in body.by_name and provenance.record(body.node(was)) is not None
+                yield provenance.shadow(node), was, not there
 
 
 def _by_own_name(body: Body | None) -> dict[str, list[Node]]:

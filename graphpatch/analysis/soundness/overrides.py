@@ -15,7 +15,6 @@ from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
-from graphpatch.graph.edits import Enclosed
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.topology import downstream, upstream
 from graphpatch.names import TensorName
@@ -49,7 +48,7 @@ def overrides(graph: ModelGraph) -> Iterator[Override]:
                 continue
             if key is not None:
                 yield Override(node, key, node.op in gradients)
-            elif node.op in gradients and not provenance.edits_of(node, Enclosed):
+            elif node.op in gradients and provenance.original_type(node) == node.op:
                 yield Override(node, gradients[node.op], True)
 
 

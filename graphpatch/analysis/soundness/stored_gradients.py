@@ -30,7 +30,6 @@ from graphpatch.gradients.spec import (
 )
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
-from graphpatch.graph.edits import Enclosed
 from graphpatch.graph.graph import Graph
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS
@@ -86,7 +85,7 @@ def is_join(node: Node) -> bool:
 
 def is_call(node: Node) -> bool:
     """Whether an op gives the outputs of another on, with the gradient of a function."""
-    is_ours = node.op in node.body.library.gradients and not provenance.edits_of(node, Enclosed)
+    is_ours = node.op in node.body.library.gradients and provenance.original_type(node) == node.op
     return is_ours and not is_guard(key_of(node))
 
 
@@ -143,8 +142,8 @@ def stopped_tensor(node: Node, output: int = 0) -> str | None:
 
 def patch_of(node: Node, rules: Mapping[str, Any]) -> Any:
     """The patch of the rule that put an op there, of those that the file tells."""
-    edits = provenance.entries(node)
-    return next((rules[edit.id] for edit in edits if edit.id in rules), None)
+    touched = provenance.rules_that_touched(node)
+    return next((rules[rule.id] for rule in touched if rule.id in rules), None)
 
 
 def kind_of(patch: Mapping[str, Any] | None) -> str | None:

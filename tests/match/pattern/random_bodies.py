@@ -33,15 +33,16 @@ PLACES = ("main", "function", "While", "If", "cond", "loop")
 """Where the drawn ops are; in `cond` and `loop` some of them are in one of v1."""
 
 RULES = ("one", "two")
-WRITTEN: list[dict[str, Any]] = [
-    {"did": "attr", "attr": "_a", "was": None},
-    {"did": "attr", "attr": "_a", "was": None},
-    {"did": "shadowed", "shadowed": True},
-    {"did": "input", "slot": 0, "was": "x"},  # which the rule did not patch
-    {"did": "added", "for": "n0"},
-    {"did": "added", "of": "n0"},
-    {"did": "renamed", "was": "n1"},
+WRITTEN: list[tuple[dict[str, Any], str | None]] = [
+    ({}, ""),
+    ({}, ""),
+    ({"shadow": 0}, ""),
+    ({"rules": [], "inputs": [1]}, ""),  # which the rule did not patch
+    ({"for": "n0"}, None),  # that was added
+    ({"of": "n0"}, None),
+    ({}, "n1"),
 ]
+"""Records, with the name that the op had: none for one that was added, empty for its own."""
 
 Shape = tuple[int, ...] | None
 
@@ -88,9 +89,9 @@ def bodies(
     for index in range(draw(st.integers(3, 9))):
         _grow(draw, growing, f"n{index}", told)
     nodes = _ended(draw, growing)
-    for one in nodes if told else ():
-        if draw(st.integers(0, 3)) == 0:
-            _sign(draw, one)
+    signed = [one for one in nodes if told and draw(st.integers(0, 3)) == 0]
+    for one in signed:
+        _sign(draw, one, one is signed[0])
     return _body(growing, nodes)
 
 
@@ -182,10 +183,18 @@ def _ended(draw: st.DrawFn, growing: Growing) -> list[NodeDef]:
     return growing.nodes
 
 
-def _sign(draw: st.DrawFn, made: NodeDef) -> None:
-    """Write down what a rule did."""
-    entry = {"rule": draw(st.sampled_from(RULES)), "id": "0", **draw(st.sampled_from(WRITTEN))}
-    made.attr[PROVENANCE_ATTR].list.s.append(json.dumps(entry).encode())
+def _sign(draw: st.DrawFn, made: NodeDef, is_first: bool) -> None:
+    """Write down what a rule did; the first op of all carries the record of the model."""
+    record, name = draw(st.sampled_from(WRITTEN))
+    record = {"rules": [draw(st.integers(0, len(RULES) - 1))], **record}
+    if is_first:
+        record["model"] = {"rules": [{"name": one, "id": one, "rule": {}} for one in RULES]}
+    texts = [json.dumps(record).encode()]
+    if name is not None:
+        was = NodeDef.FromString(made.SerializeToString())
+        was.name = name or made.name
+        texts.append(was.SerializeToString(deterministic=True))
+    made.attr[PROVENANCE_ATTR].list.s.extend(texts)
 
 
 def _body(growing: Growing, nodes: Sequence[NodeDef]) -> Body:

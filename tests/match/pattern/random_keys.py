@@ -65,7 +65,7 @@ def insides(body: Body, index: int) -> Asked:
 
 
 def takens(body: Body, index: int) -> Asked:
-    rules = [one["rule"] for one in facts.written(body, index)]
+    rules = facts.rules_at(body, index, "rules", "inputs")
     asked: list[Any] = [True, True, rules[0], (rules[0], "x"), "two"] if rules else [False]
     return st.builds(lambda one: {"taken": one}, st.sampled_from(asked))
 

@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any
 
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.attribute import OneOf
@@ -166,20 +168,31 @@ def is_inside(one: tuple[str, set[str], int | None], wanted: Any) -> bool:
     return is_called and (wanted.when is None or number is None or wanted.when == bool(number))
 
 
-def written(body: Body, index: int) -> list[dict[str, Any]]:
+def written(body: Body, index: int) -> tuple[dict[str, Any], str]:
+    """The record of an op, and the name that it had; nothing for one that was added."""
     found = Node(body, index).attr("_graphpatch")
-    return [] if found is None else [json.loads(text) for text in found.list.s]
+    if found is None:
+        return {}, ""
+    names = [NodeDef.FromString(raw).name for raw in found.list.s[1:]]
+    return json.loads(found.list.s[0]), "".join(names)
+
+
+def rules_at(body: Body, index: int, *keys: str) -> list[str]:
+    """The rules that the record of an op names under these keys."""
+    record, _ = written(body, index)
+    return [("one", "two")[place] for key in keys for place in record.get(key, ())]
 
 
 def is_taken(body: Body, index: int, match: Match) -> bool:
-    rules = {one["rule"] for one in written(body, index) if one["did"] != "input"}
+    rules = set(rules_at(body, index, "rules"))
     if isinstance(match.taken, bool):
         return bool(rules) is match.taken
     return bool(rules & set(texts(match.taken or ())))
 
 
 def is_added(body: Body, index: int) -> bool:
-    return any(one["did"] == "added" and "of" not in one for one in written(body, index))
+    record, name = written(body, index)
+    return bool(record) and not name and "of" not in record
 
 
 def is_models(body: Body, index: int, match: Match) -> bool:
@@ -189,8 +202,6 @@ def is_models(body: Body, index: int, match: Match) -> bool:
     if match.class_ is not None or match.op not in (None, "*"):
         return False
     return any(
-        one["did"] == "renamed" and one["was"] == body.heads.names[index]
+        written(body, other)[1] == body.heads.names[index] != body.heads.names[other]
         for other in range(len(body))
-        if not is_added(body, other)
-        for one in written(body, other)
     )

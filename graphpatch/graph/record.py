@@ -1,0 +1,200 @@
+"""What rules write down: on each node that they touch, and once of the whole model.
+
+The attr `_graphpatch`, which TensorFlow ignores, is a list of strings. The first is a NodeRecord as
+JSON; the others are the node as it was before the first rule, byte for byte, and missing where a
+rule added the node. Fields as large as weights are left out, as no rule changes them: they go
+between these strings, as the node has them now. The first node of the file that carries a record
+carries the ModelRecord too. A model comes from anywhere, and so does what is written in it: a
+record is read as one of these types, and as nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+
+from graphpatch.decoding import decoder
+from graphpatch.errors import ModelError
+
+if TYPE_CHECKING:
+    from graphpatch.graph.body import Body
+    from graphpatch.graph.graph import Graph
+
+PROVENANCE_ATTR = "_graphpatch"
+SHORT_ID = 8  # digits of an id that are shown, where these tell rules apart
+OLD = (
+    "patched by graphpatch 0.1 or 0.2, whose records this version does not read; use that "
+    "version, or the original"
+)
+
+HEX = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Checksum = Annotated[str, msgspec.Meta(pattern="^(xxh3:[0-9a-f.]*)?$")]
+
+
+class Author(NamedTuple):
+    """The rule on whose behalf a graph is changed: its name and its fingerprint."""
+
+    rule: str
+    id: str
+
+
+class AppliedRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule that was applied to a model: its name, its fingerprint, and all of it as JSON."""
+
+    name: str
+    id: str
+    rule: dict[str, Any]
+
+    @property
+    def author(self) -> Author:
+        """The rule by its name and fingerprint."""
+        return Author(self.name, self.id)
+
+    @property
+    def patch(self) -> dict[str, Any]:
+        """The patch, as a rules file writes it."""
+        patch = self.rule.get("patch")
+        return patch if isinstance(patch, dict) else {}
+
+    @property
+    def is_python(self) -> bool:
+        """Whether its gradient is computed by a function in Python."""
+        return any(isinstance(value, dict) and "python" in value for value in self.patch.values())
+
+
+class ModelRecord(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The rules that were applied to a model, in their order, and what it was before the first.
+
+    `version` is graphpatch's, `live` says that the model was a live graph. `container`, `exported`,
+    `library`, `contexts`, `collections` and `fingerprint` are what `formats` must know to give the
+    container back; `size` and `hash` are of the file, and missing where it was `text` or there was
+    none. `contexts` is None outside of a MetaGraphDef. `returns` has for functions whose outputs
+    are other tensors now what these were.
+    """
+
+    version: str = ""
+    rules: tuple[AppliedRule, ...] = ()
+    live: bool = False
+    container: str = ""
+    text: bool = False
+    size: Count = 0
+    hash: Checksum = ""
+    exported: bool = False
+    library: bool = False
+    contexts: dict[str, list[Count]] | None = None
+    collections: dict[str, HEX] = {}
+    fingerprint: HEX = ""
+    returns: dict[str, dict[str, str]] = {}
+
+    @property
+    def again(self) -> list[dict[str, Any] | None]:
+        """The rules as JSON; None for one that the file alone cannot apply again."""
+        return [None if self.live or one.is_python else one.rule for one in self.rules]
+
+
+class NodeRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, dict=True):
+    """What rules did to one node, the rules by their places in the ModelRecord.
+
+    `rules` patched it, `inputs` only let it read other tensors. `keys` set the key of its gradient,
+    `shadow` gave its outputs another gradient, so that none reaches it. Of an added node: the op
+    that the rule was at (`patched`), the op that it is a clone of, and what x0, x1, ... are in the
+    formula of a match that counts as one op. No rule is named where the container needs the node.
+    """
+
+    rules: list[Count] = []
+    inputs: list[Count] = []
+    keys: list[Count] = []
+    shadow: Count | None = None
+    patched: str = msgspec.field(name="for", default="")
+    clone_of: str = msgspec.field(name="of", default="")
+    reads: tuple[str, ...] = ()
+    model: ModelRecord | None = None
+
+    @property
+    def original(self) -> tuple[bytes, ...]:
+        """The node before the first rule, without large fields; empty for an added one."""
+        found: tuple[bytes, ...] = self.__dict__.get("original_bytes", ())
+        return found
+
+    @property
+    def is_added(self) -> bool:
+        """Whether a rule added the node."""
+        return not self.original
+
+    def attr(self) -> AttrValue.ListValue:
+        """The record as it is written."""
+        return AttrValue.ListValue(s=[_ENCODER.encode(self), *self.original])
+
+    def touch(self, rule: int | None, only_input: bool = False) -> None:
+        """Write down a rule that changed the node."""
+        places = self.inputs if only_input else self.rules
+        if rule is not None and (not places or places[-1] != rule) and rule not in places:
+            places.append(rule)
+
+
+_DECODER, _ENCODER = decoder(NodeRecord), msgspec.json.Encoder()
+
+
+def node_record(original: tuple[bytes, ...] = (), **fields: Any) -> NodeRecord:
+    """Return a new record of a node that was this, or that is added."""
+    record = NodeRecord(**fields)
+    record.__dict__["original_bytes"] = original
+    return record
+
+
+def read_attr(value: AttrValue) -> NodeRecord:
+    """Read a record; ValueError says why it is none, ModelError that an older version wrote it."""
+    texts = value.list.s
+    if value.WhichOneof("value") != "list" or not texts:
+        raise ValueError("it is not a list of strings")
+    try:
+        record: NodeRecord = _DECODER.decode(texts[0])
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except msgspec.MsgspecError as error:
+        if b'"did"' in texts[0]:
+            raise ModelError(OLD) from None
+        raise ValueError(str(error)) from None
+    record.__dict__["original_bytes"] = tuple(texts[1:])
+    return record
+
+
+def read_record(graph: Graph) -> ModelRecord | None:
+    """Read what is written down of a model; None where nothing is."""
+    found = carrier(graph)
+    record = None if found is None else found[0].record(found[1])
+    return None if record is None else record.model
+
+
+def carrier(graph: Graph) -> tuple[Body, int] | None:
+    """The node that carries the model's record: of a file, the first that rules touched."""
+    for body in graph.bodies:
+        first = body.first_touched()
+        others = sorted({*body.heads.marked, *body.edited})
+        for index in () if first is None else (first, *others):
+            record = body.record(index)
+            if record is not None and record.model is not None:
+                return body, index
+    return None
+
+
+def labels(rules: Iterable[Author]) -> dict[Author, str]:
+    """Each rule by its name, with its id where several have that name."""
+    authors = list(dict.fromkeys(rules))
+    names = Counter(one.rule for one in authors)
+    short = Counter((one.rule, one.id[:SHORT_ID]) for one in authors)
+
+    def label(one: Author) -> str:
+        if names[one.rule] == 1:
+            return one.rule
+        is_told_apart = short[one.rule, one.id[:SHORT_ID]] == 1
+        return f"{one.rule} ({one.id[:SHORT_ID] if is_told_apart else one.id})"
+
+    return {one: label(one) for one in authors}
