@@ -205,8 +205,8 @@ def graphs_are_imported_in_one_place(path: Path) -> None:
 
 
 # The editor: what changes a body. A body itself copies its columns, and is made with them.
-EDITOR = {f"graph/{name}.py" for name in ("edit", "inputs", "placing", "template", "dropping")}
-COLUMNS = {"heads", "ret", "edited", "placed", "root", "renamed", "filled", "single", "readers"}
+EDITOR = {f"graph/{name}.py" for name in ("edit", "undo")}
+COLUMNS = {"heads", "ret", "edited", "placed", "root", "renamed", "readers", "returns"}
 COLUMNS |= {"by_name", "by_type", "file_ret"}
 # What a graph and its library hold besides; `Graph.open` fills them.
 PARTS = {"functions", "function_fields", "added", "cut", "restored", "signatures", "gradients"}
@@ -224,7 +224,7 @@ def is_column(node: ast.expr, aliases: Set[str]) -> bool:
             return True
         if isinstance(node, ast.Attribute) and node.attr in COLUMNS:
             of = ast.unparse(node.value)
-            if of.endswith(("body", "main")) or node.attr in {"edited", "placed", "filled"}:
+            if of.endswith(("body", "main")) or node.attr in {"edited", "placed"}:
                 return True
         node = node.func if isinstance(node, ast.Call) else node.value
     return isinstance(node, ast.Name) and node.id in aliases
@@ -277,13 +277,6 @@ def what_changes_bodies_is_called_by_the_editor(path: Path) -> None:
     if name in EDITOR:
         return
     for node, *_ in within(path):
-        for one in imported(node):
-            is_part = one.startswith("graphpatch.graph.placing.") or one.endswith(
-                (".move_use", ".set_later")
-            )
-            assert not is_part, f"{name}: {one}"
-            if one.startswith("graphpatch.graph.dropping.") or one.endswith(".give_output"):
-                assert name.startswith("graph/undo"), f"{name}: {one}"
         if called(node) == "replace":
             made = ast.unparse(node)
             is_copy = re.match(r"replace\((old|\w*body), ", made) is not None
@@ -332,13 +325,6 @@ def test_a_graph_knows_nothing_of_its_container() -> None:
     for path in (ROOT / "graph").glob("*.py"):
         read = {node.attr for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)}
         assert path.stem == "model_graph" or not read & {"around", "undone"}, path
-
-
-@of_each_file
-def edits_are_told_apart_by_their_class(path: Path) -> None:
-    for node in ast.walk(tree_of(path)):
-        for one in [node.left, *node.comparators] if isinstance(node, ast.Compare) else []:
-            assert not (isinstance(one, ast.Attribute) and one.attr == "did"), ast.unparse(node)
 
 
 # Calls of TensorFlow that one module makes for all others.

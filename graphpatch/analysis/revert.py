@@ -22,9 +22,10 @@ from graphpatch.formats.load import model_from
 from graphpatch.formats.model_like import HasModel, ModelLike
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
+from graphpatch.graph.graph import read_record
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.record import AppliedRule, Author, labels, read_record
+from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
+from graphpatch.graph.record import AppliedRule, Author, labels
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.wire import size
 from graphpatch.rules import rules_from
@@ -133,7 +134,10 @@ def _undo(graph: ModelGraph) -> list[UndoneBody]:
     record = read_record(graph)
     if record is None:
         return []
-    return undo(graph, record)
+    bodies, functions = undo(graph)
+    main = bodies[0]
+    graph.undone = UndoneGraph(main.dropped_names, main.old_names, functions, record)
+    return bodies
 
 
 def _with_others(

@@ -16,9 +16,9 @@ from graphpatch.formats.container import GRAPH, open_graphs
 from graphpatch.formats.model import Model
 from graphpatch.formats.save import FINGERPRINT
 from graphpatch.graph.body import Body
-from graphpatch.graph.graph import LIBRARY
+from graphpatch.graph.graph import LIBRARY, carrier, read_record
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.record import AppliedRule, ModelRecord, carrier, read_record
+from graphpatch.graph.record import AppliedRule, ModelRecord
 from graphpatch.graph.wire import Source, piece_bytes
 
 FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred

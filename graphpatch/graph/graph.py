@@ -22,7 +22,7 @@ from graphpatch import opdefs
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import MAIN, Body, Library, Node
 from graphpatch.graph.heads import Progress, read_heads, scan
-from graphpatch.graph.record import PROVENANCE_ATTR, read_record
+from graphpatch.graph.record import PROVENANCE_ATTR, ModelRecord
 from graphpatch.graph.wire import Field, Source, fields, message
 from graphpatch.opdefs import Arg, OpDef
 
@@ -193,6 +193,25 @@ def _share_library(graph: Graph) -> None:
         return None if found is None else found.functions.get(name)
 
     graph.library.bodies, graph.library.function = bodies, function
+
+
+def read_record(graph: Graph) -> ModelRecord | None:
+    """Read what is written down of a model; None where nothing is."""
+    found = carrier(graph)
+    record = None if found is None else found[0].record(found[1])
+    return None if record is None else record.model
+
+
+def carrier(graph: Graph) -> tuple[Body, int] | None:
+    """The node that carries the model's record: of a file, the first that rules touched."""
+    for body in graph.bodies:
+        first = body.first_touched()
+        others = sorted({*body.heads.marked, *body.edited})
+        for index in () if first is None else (first, *others):
+            record = body.record(index)
+            if record is not None and record.model is not None:
+                return body, index
+    return None
 
 
 def _read_rules(graph: Graph) -> None:

@@ -10,9 +10,9 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.graph import Graph, read_record
 from graphpatch.graph.record import PROVENANCE_ATTR as PROVENANCE_ATTR
-from graphpatch.graph.record import Author, NodeRecord, read_record
+from graphpatch.graph.record import Author, NodeRecord
 from graphpatch.graph.wire import message
 
 LOST = Author("(a rule whose record is gone)", "")

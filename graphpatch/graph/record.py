@@ -12,17 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.decoding import decoder
 from graphpatch.errors import ModelError
-
-if TYPE_CHECKING:
-    from graphpatch.graph.body import Body
-    from graphpatch.graph.graph import Graph
 
 PROVENANCE_ATTR = "_graphpatch"
 SHORT_ID = 8  # digits of an id that are shown, where these tell rules apart
@@ -164,25 +160,6 @@ def read_attr(value: AttrValue) -> NodeRecord:
         raise ValueError(str(error)) from None
     record.__dict__["original_bytes"] = tuple(texts[1:])
     return record
-
-
-def read_record(graph: Graph) -> ModelRecord | None:
-    """Read what is written down of a model; None where nothing is."""
-    found = carrier(graph)
-    record = None if found is None else found[0].record(found[1])
-    return None if record is None else record.model
-
-
-def carrier(graph: Graph) -> tuple[Body, int] | None:
-    """The node that carries the model's record: of a file, the first that rules touched."""
-    for body in graph.bodies:
-        first = body.first_touched()
-        others = sorted({*body.heads.marked, *body.edited})
-        for index in () if first is None else (first, *others):
-            record = body.record(index)
-            if record is not None and record.model is not None:
-                return body, index
-    return None
 
 
 def labels(rules: Iterable[Author]) -> dict[Author, str]:

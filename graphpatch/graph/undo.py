@@ -21,9 +21,8 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import Heads
 from graphpatch.graph.large import Large
-from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
 from graphpatch.graph.nodedef import Payload, attr_key
-from graphpatch.graph.record import PROVENANCE_ATTR, ModelRecord, NodeRecord
+from graphpatch.graph.record import PROVENANCE_ATTR, NodeRecord
 from graphpatch.graph.wire import Field, Span, fields, message
 
 GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
@@ -57,8 +56,8 @@ class UndoneBody:
         return [was.name for index, was in self.restored.items() if was.op != now[index]]
 
 
-def undo(graph: ModelGraph, record: ModelRecord) -> list[UndoneBody]:
-    """Take back all that rules did to a graph; what is said of the main graph comes first.
+def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
+    """Take back all that rules did to a graph; return bodies, the main one first, and functions.
 
     Raises ModelError where a record is not one that graphpatch writes, or where ops that somebody
     else added read what a rule added.
@@ -69,10 +68,8 @@ def undo(graph: ModelGraph, record: ModelRecord) -> list[UndoneBody]:
             _check_reads(one, _replace_nodes(graph, one))
         one.body.ret.update(one.body.returns)
         one.body.returns.clear()
-    functions = _drop_functions(graph)
     graph.library.rules.clear()
-    graph.undone = UndoneGraph(undone[0].dropped_names, undone[0].old_names, functions, record)
-    return undone
+    return undone, _drop_functions(graph)
 
 
 def _undo_body(graph: Graph, body: Body) -> UndoneBody:

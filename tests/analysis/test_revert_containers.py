@@ -15,7 +15,7 @@ from graphpatch import apply, load
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.formats import Export
-from graphpatch.graph.record import read_record
+from graphpatch.graph.graph import read_record
 from graphpatch.graph.wire import encoded, fields, piece_bytes, varint
 from tests import graphs
 from tests.graphs import node

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis.node_diff import differences
@@ -14,8 +13,7 @@ from graphpatch.formats import Model
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.record import read_record
+from graphpatch.graph.graph import Graph, read_record
 from graphpatch.graph.topology import upstream
 from graphpatch.graph.undo import undo
 from graphpatch.names import TensorName
@@ -44,7 +42,7 @@ def _is_patched(graph: Graph) -> bool:
     return any(True for body in graph.bodies for _ in provenance.touched(body))
 
 
-def untold_faults(one: Any, other: Any, differ: Differences) -> Iterator[StructureFault]:
+def untold_faults(one: Graph, other: Graph, differ: Differences) -> Iterator[StructureFault]:
     """Each difference that no rule tells of. A rule that the first graph has too stays as it is.
 
     `differ` are the ops of one name that differ as they stand.
@@ -54,7 +52,7 @@ def untold_faults(one: Any, other: Any, differ: Differences) -> Iterator[Structu
         return  # of its original it holds a part, which is compared by name
     before = other.copy()
     try:
-        undo(before, was)
+        undo(before)
     except GraphpatchError as error:
         yield StructureFault(
             "provenance", "", "", f"what its rules tell cannot be taken back: {error}"
