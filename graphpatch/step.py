@@ -19,15 +19,8 @@ from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import (
-    IdlePatch,
-    JointPatch,
-    NotedPatch,
-    OutputPatch,
-    WholePatch,
-)
-from graphpatch.patches.group import group_of_match
-from graphpatch.patches.input_order import refuse_ambiguous
+from graphpatch.patches import IdlePatch, JointPatch, NotedPatch, OutputPatch, WholePatch
+from graphpatch.patches.group import group_of_match, refuse_ambiguous
 from graphpatch.patches.op_args import refuse_all_malformed
 from graphpatch.patches.reach import (
     named_now,

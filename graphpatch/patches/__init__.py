@@ -13,8 +13,7 @@ from graphpatch.graph.edit import Editor
 from graphpatch.match.described import described
 from graphpatch.match.shape import Natural
 from graphpatch.patches.at import At
-from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.input_order import ByInput
+from graphpatch.patches.group import ByInput, MatchedGroup
 
 
 class Patch(Protocol):

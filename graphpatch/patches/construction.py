@@ -1,23 +1,224 @@
-"""The construction: a gradient that is linear in dy, carried by ops that any runtime honours."""
+"""Constructions: a gradient carried by ops that any runtime honours.
+
+`join` gives an output on by `Select(true, StopGradient(forward), backward)` with TensorFlow's
+gradient of AddN, which passes the upstream gradient to every input as it is. Select copies the bits
+of `forward`, whatever `backward` is: adding a zero would do it too, but TensorFlow's threads flush
+subnormal numbers in arithmetic, and infinity minus itself is NaN. Where that key is ignored, or an
+optimiser would take the construction apart, a call of a function carries the gradient.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+
+import msgspec
 
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.fits import signature
+from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.linear_construction import construction, tensors_read
 from graphpatch.gradients.nodedef_form import FormulaNodes
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Computed
+from graphpatch.gradients.spec import Computed, InlineFormula
+from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.edit import Attrs, Editor
 from graphpatch.names import op_of
+from graphpatch.opdefs import FlatArg
+from graphpatch.patches import op_args
+from graphpatch.patches.function_carrier import (
+    attach_to,
+    computed_functions,
+    is_kept,
+    stopped_output,
+)
 from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.join import add_select
-from graphpatch.patches.place import in_control_flow, place_of
+from graphpatch.patches.reach import in_control_flow, place_of
+
+# The op type whose registered gradient is dy for each input.
+ALIKE = "AddN"
+
+
+class BackwardTensor(msgspec.Struct, frozen=True):
+    """The tensor that an output counts as on the way back.
+
+    `repeated`: its shape is not known to be that of the output, to which it is repeated then; a
+    tensor that cannot be is an error at run time.
+    """
+
+    tensor: str
+    repeated: bool = False
+
+
+def by_function(node: Node, editor: Editor, emit: str) -> bool:
+    """Whether a function must carry it, as TensorFlow would ignore the key, or the rule asks."""
+    ignored = place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
+    if ignored and emit == "attr":
+        raise PatchError(
+            f"{node} is in a function where TensorFlow ignores attrs: there the gradient is "
+            f"stored as a function (emit: auto)"
+        )
+    if ignored and emit == "construction":
+        raise PatchError(
+            f"{node} is in a function that a Session differentiates as a whole, where a "
+            f"construction has another gradient: there a function carries it (emit: auto)"
+        )
+    return ignored or emit == "function"
+
+
+def join(
+    node: Node,
+    counted: Mapping[int, BackwardTensor],
+    editor: Editor,
+    emit: str,
+    behind: Sequence[Node] = (),
+    reads: Sequence[str] = (),
+) -> None:
+    """Let outputs of an op count as other tensors on the way back; those not named stay.
+
+    The op moves to `NAME/forward`. No gradient reaches the ops `behind` it any more. `reads`: what
+    a formula calls x0, x1, ..., where the op itself does not tell. Raises PatchError where a
+    function would have to carry some of the outputs alone.
+    """
+    flat = op_args.known_outputs(node)
+    if by_function(node, editor, emit):
+        _attach(node, flat, counted, editor, behind, reads)
+    elif len(flat) == 1:
+        name = node.name
+        add_select(
+            node,
+            lambda moved, stop: _backward(name, 0, counted[0], stop, moved, editor),
+            editor,
+            reads,
+        )
+    else:
+        _join_outputs(node, flat, counted, editor)
+        editor.used("construction")
+
+
+def add_select(
+    node: Node,
+    backward: Callable[[Node, str], str],
+    editor: Editor,
+    reads: Sequence[str] = (),
+) -> None:
+    """Give the one output of an op on, and let what flows back go to another tensor.
+
+    `backward` gives that tensor, of the op under its new name, and of its output behind a
+    StopGradient. `reads`: what a formula calls x0, x1, ..., where the op itself does not tell.
+    """
+    name = node.name
+
+    def through(moved: Node) -> list[str]:
+        stop = stopped_output(moved, 0, name, editor)
+        return [_true(name, 0, stop, moved, editor), stop, backward(moved, stop)]
+
+    values = _select_attrs(op_args.known_outputs(node)[0])
+    editor.take_name(node, "Select", through, values, shadow=True, reads=reads)
+    editor.used("construction")
+
+
+def refuse_in_part(node: Node, outputs: Sequence[int], editor: Editor, emit: str) -> None:
+    """Raise PatchError where `join` would have to carry some outputs of an op, and not others."""
+    flat = op_args.known_outputs(node)
+    if any(arg.is_ref or arg.dtype is None for arg in flat):
+        raise PatchError(f"{node}: its outputs cannot be passed on, as one is a reference")
+    others = [n for n, arg in enumerate(flat) if op_args.carries(arg) and n not in outputs]
+    if others and by_function(node, editor, emit):
+        raise PatchError(
+            f"{node}: a function carries all its outputs or none, and output {others[0]} is not "
+            f"named"
+        )
+
+
+def _select_attrs(arg: FlatArg) -> Attrs:
+    return {"T": attrs.dtype(arg.dtype or ""), attrs.OVERRIDE: attrs.text(ALIKE)}
+
+
+def _join_outputs(
+    node: Node, flat: Sequence[FlatArg], counted: Mapping[int, BackwardTensor], editor: Editor
+) -> None:
+    name = node.name
+
+    def through(moved: Node) -> list[str]:
+        read = [moved.tensor(output) for output in range(len(flat))]
+        for output, one in counted.items():
+            texts = _read_by_select(name, output, one, moved, editor)
+            select = f"{name}/join_{output}"
+            read[output] = editor.add(
+                select, "Select", texts, _select_attrs(flat[output]), moved
+            ).tensor(0)
+        return read
+
+    values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
+    carrying = [n for n, arg in enumerate(flat) if op_args.carries(arg)]
+    editor.take_name(node, "IdentityN", through, values, shadow=set(carrying) <= counted.keys())
+
+
+def _read_by_select(
+    name: str, output: int, one: BackwardTensor, moved: Node, editor: Editor
+) -> list[str]:
+    """What the Select of one of several outputs reads."""
+    stop = stopped_output(moved, output, name, editor)
+    backward = _backward(name, output, one, stop, moved, editor)
+    return [_true(name, output, stop, moved, editor), stop, backward]
+
+
+def _backward(
+    name: str, output: int, one: BackwardTensor, stop: str, moved: Node, editor: Editor
+) -> str:
+    if not one.repeated:
+        return one.tensor
+    return repeat_to_shape(one.tensor, stop, f"{name}/repeat{_suffix(output)}", moved, editor)
+
+
+def _suffix(output: int) -> str:
+    return f"_{output}" if output else ""
+
+
+def _true(name: str, output: int, stop: str, moved: Node, editor: Editor) -> str:
+    """A condition that is true throughout, of the shape of the output, as the key asks.
+
+    It is made of tensors, not of constants, and so stands in a v1 loop or branch as it is.
+    """
+    typed = {"T": attrs.dtype(op_args.known_outputs(moved)[output].dtype or "")}
+    names = (f"{name}/same{_suffix(output)}", f"{name}/true{_suffix(output)}")
+    same = editor.add(names[0], "Equal", [stop, stop], typed, moved).tensor(0)
+    return editor.add(names[1], "OnesLike", [same], {"T": attrs.dtype("bool")}, moved).tensor(0)
+
+
+def repeat_to_shape(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
+    """The tensor repeated to the shape of another of its dtype; an error where it cannot be."""
+    typed = {"T": attrs.dtype(op_args.known_outputs(beside)[0].dtype or "")}
+    shape = editor.add(f"{name}/Shape", "Shape", [like], typed, beside).tensor(0)
+    return editor.add(f"{name}/BroadcastTo", "BroadcastTo", [tensor, shape], typed, beside).tensor(
+        0
+    )
+
+
+def _attach(
+    node: Node,
+    flat: Sequence[FlatArg],
+    counted: Mapping[int, BackwardTensor],
+    editor: Editor,
+    behind: Sequence[Node],
+    reads: Sequence[str],
+) -> None:
+    """The same by a function, whose gradient is dy, summed to the shape of a tensor if need be."""
+    outputs, known = sorted(counted), not any(one.repeated for one in counted.values())
+    signature = Signature.of(
+        [(f"x{n}", flat[output].dtype or "") for n, output in enumerate(outputs)],
+        [(f"y{n}", arg.dtype or "") for n, arg in enumerate(flat)],
+        same_shape=known and len(outputs) == 1,
+    )
+    texts = [f"sum_like(dy{o}, x{n})" for n, o in enumerate(outputs)]
+    gradient = InlineFormula(Formula.parse(["dy"] if signature.same_shape else texts))
+    found = computed_functions(gradient, signature, is_kept(node, editor), editor)
+    read = [counted[output].tensor for output in outputs]
+    attach_to(node, found, read, behind or [node], editor, reads)
+
 
 CONSTRUCTION_EMITS = ("auto", "construction")
 

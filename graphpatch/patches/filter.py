@@ -20,13 +20,12 @@ from graphpatch.gradients.spec import (
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import at, carrier, op_args, whole_inputs
+from graphpatch.patches import at, carrier, op_args
+from graphpatch.patches.at import InlineOp, inline_op
 from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
-from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.inline import InlineOp, inline_op
-from graphpatch.patches.input_order import ByInput
-from graphpatch.patches.place import place_of
+from graphpatch.patches.group import ByInput, MatchedGroup
+from graphpatch.patches.reach import place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,13 @@ class FilterGradient:
         """Filter what flows back to a match as one op, or from it to what it reads."""
         group.refuse_open()
         self._refuse_default()
-        args = whole_inputs.group_tensors_at(group, self.at)
-        put = partial(whole_inputs.put_beside_group, group, editor, where=self.at)
+        args = at.group_tensors_at(group, self.at)
+        put = partial(at.put_beside_group, group, editor, where=self.at)
         self._put(group.last, args, put, editor)
 
     def by_input(self, group: MatchedGroup) -> ByInput:
         """At one input it means that tensor, else it treats all alike."""
-        return whole_inputs.by_input(group, self.at)
+        return at.by_input(group, self.at)
 
     def _refuse_default(self) -> None:
         if isinstance(self.gradient, DefaultGradient):

@@ -2,16 +2,27 @@
 
 The op moves to `NAME/forward`, a StopGradient reads it, and a call of `attach` takes its name.
 In a Session nobody need register anything; a runtime that drops the gradient raises.
+
+Behind it, where a Session differentiates the function that the op is in as a whole, a StopGradient
+passes zeros on, and TensorFlow asks for the gradients of the ops behind it. Nothing may flow back
+into them, not even zeros: there may be no gradient, and of zeros it may be NaN (0 times infinity).
+So each is put into a function of its own, whose gradient in the library is zeros.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
-from graphpatch.control_flow.op_types import BOUNDARIES
-from graphpatch.dtypes import DTYPE_NAMES
+from graphpatch import names
+from graphpatch.above import FromAbove
+from graphpatch.dtypes import DTYPE_NAMES, HANDLES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import (
     AttachedFunctions,
@@ -24,16 +35,262 @@ from graphpatch.gradients.fits import signature
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient, PythonGradient
 from graphpatch.gradients.taped import passed_on, tape_functions
-from graphpatch.gradients.traced_function import OpDtypes, attached_traced, filtering_traced
+from graphpatch.gradients.traced_function import (
+    OpDtypes,
+    TracedFunction,
+    attached_traced,
+    filtering_traced,
+)
 from graphpatch.graph import attrs
+from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
-from graphpatch.graph.op_types import CALL
+from graphpatch.graph.calls import NO_INLINE
+from graphpatch.graph.edit import OUTPUT_SHAPES, Editor
+from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
+from graphpatch.graph.record import PROVENANCE_ATTR
+from graphpatch.graph.wire import piece_bytes
+from graphpatch.opdefs import FlatArg
 from graphpatch.patches import op_args
-from graphpatch.patches.inline import InlineOp
-from graphpatch.patches.isolate import isolate, keep_gradient_function
-from graphpatch.patches.place import place_of
-from graphpatch.patches.python_gradient import dtypes_of_filter, dtypes_of_op, traced_for_op
+from graphpatch.patches.at import InlineOp, on_inputs
+from graphpatch.patches.reach import place_of, refuse_boundary
+
+trace: FromAbove[[str, OpDtypes], TracedFunction] = FromAbove("trace")
+
+
+def traced_for_op(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> TracedFunction:
+    """The gradient function for one op; what TensorFlow 1.15 does not know of it is noted."""
+    found = trace(gradient.path, op)
+    if found.newer:
+        editor.note(
+            f"{gradient.path} uses ops that TensorFlow 1.15 does not know: "
+            f"{', '.join(found.newer)}; the file loads in TensorFlow 2 alone"
+        )
+    return found
+
+
+def dtypes_of_op(node: Node) -> OpDtypes:
+    """An op as its gradient function sees it."""
+    inputs, outputs = (
+        _known_dtypes(node, flat)
+        for flat in (op_args.known_inputs(node), op_args.known_outputs(node))
+    )
+    return OpDtypes(node.op, node.name, inputs, outputs, node.attrs(), node.device)
+
+
+def dtypes_of_filter(node: Node, dtype: str) -> OpDtypes:
+    """The op in line with a tensor of `node`, which gives it on."""
+    values = {"T": attrs.dtype(dtype)}
+    return OpDtypes("Identity", node.name, (dtype,), (dtype,), values, node.device)
+
+
+def _known_dtypes(node: Node, flat: Sequence[FlatArg]) -> tuple[str, ...]:
+    for arg in flat:
+        if arg.dtype is None:
+            raise PatchError(f"{node}: {arg.name} {op_args.why_not(arg)}")
+    return tuple(arg.dtype or "" for arg in flat)
+
+
+# Ops that have a gradient in functions, of which the gradient of zeros is zeros.
+HARMLESS = frozenset({"Identity", "Relu", "Relu6", "Sigmoid", "Tanh"})
+
+# Ops that oneDNN computes where calls are inlined, not quite to the same bits as TensorFlow's own
+# kernels. These have a gradient in functions,
+IN_PLACE = frozenset(
+    "AvgPool BatchMatMul BatchMatMulV2 Concat ConcatV2 Conv2D MatMul MaxPool Softmax"
+    " Transpose".split()
+)
+# and these have none.
+IMMOVABLE = frozenset(
+    "AvgPool3D Conv2DBackpropFilter Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2"
+    " Conv3DBackpropInputV2 DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter"
+    " DepthwiseConv2dNativeBackpropInput Einsum FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3"
+    " MaxPool3D".split()
+)
+
+# Ops that TensorFlow computes together with others, as oneDNN does with Mul(x, Sigmoid(x)), to
+# other bits than one by one. They have a gradient in functions.
+FUSED = frozenset({"Add", "AddV2", "Maximum", "Mul", "Sub"})
+
+
+def needs_none(node: Node) -> bool:
+    """Whether zeros may flow back into an op, as they do no harm or cannot be kept from it."""
+    flat = [*(node.arguments or []), *(node.outputs or [])]
+    opaque = any(arg.is_ref or arg.dtype is None or arg.dtype in HANDLES for arg in flat)
+    return opaque or node.op in HARMLESS or not any(map(op_args.carries, node.arguments or []))
+
+
+def enclose(node: Node, editor: Editor) -> str:
+    """Let an op be a call of a function that does what it did; the name of its gradient function.
+
+    Raises PatchError for an op that would not give the same bits there.
+    """
+    if node.op in IMMOVABLE:
+        raise PatchError(
+            f"{node}: TensorFlow has no gradient of {node.op} in a function that a Session "
+            f"differentiates as a whole, and asks for it even where it is overridden; inline the "
+            f'function into the main graph first ("body": "main" leaves functions out)'
+        )
+    inputs, outputs = node.arguments or [], node.outputs or []
+    function = _single_op_function(node, inputs, outputs)
+    zeros = _zeros_gradient(function)
+    editor.add_function(zeros)
+    editor.add_function(function, gradient=zeros.signature.name)
+    editor.become(node, function.signature.name)
+    return str(zeros.signature.name)
+
+
+def _single_op_function(
+    node: Node, inputs: Sequence[FlatArg], outputs: Sequence[FlatArg]
+) -> FunctionDef:
+    function = FunctionDef()
+    function.attr[NO_INLINE].b = True
+    function.signature.is_stateful = node.opdef is not None and node.opdef.stateful
+    for place, arg in enumerate(inputs):
+        function.signature.input_arg.add(name=f"x{place}", type=DTYPE_NUMBERS[arg.dtype or ""])
+    for place, arg in enumerate(outputs):
+        function.signature.output_arg.add(name=f"y{place}", type=DTYPE_NUMBERS[arg.dtype or ""])
+        function.ret[f"y{place}"] = f"op:{arg.name}:{arg.index}"
+    names = [arg.name for arg in function.signature.input_arg]
+    function.node_def.append(_untied(node, names))
+    content = hashlib.sha256(function.SerializeToString(deterministic=True)).hexdigest()[:8]
+    function.signature.name = f"graphpatch_{node.op}_{content}"
+    return function
+
+
+def _untied(node: Node, inputs: Sequence[str]) -> NodeDef:
+    """The op itself, without what ties it to the ops around it."""
+    found = NodeDef.FromString(b"".join(map(piece_bytes, node.body.payload(node.index))))
+    found.name, found.input[:] = "op", inputs
+    for key in ("_class", OUTPUT_SHAPES, PROVENANCE_ATTR):
+        found.attr.pop(key, None)
+    return found
+
+
+def _zeros_gradient(function: FunctionDef) -> FunctionDef:
+    """The gradient function (x..., dy...) -> zeros like x..."""
+    zeros, forward = FunctionDef(), function.signature
+    zeros.signature.name = f"{forward.name}_gradient"
+    zeros.signature.input_arg.extend(forward.input_arg)
+    for arg in forward.output_arg:
+        zeros.signature.input_arg.add(name=f"d{arg.name}", type=arg.type)
+    for arg in forward.input_arg:
+        zeros.signature.output_arg.add(name=f"d{arg.name}", type=arg.type)
+        node = NodeDef(name=f"zeros/{arg.name}", op="ZerosLike", input=[arg.name])
+        node.attr["T"].type = arg.type
+        zeros.node_def.append(node)
+        zeros.ret[f"d{arg.name}"] = f"{node.name}:y:0"
+    return zeros
+
+
+Zeros = Callable[[Node], tuple[InlineOp, Callable[[Node], None]]]
+"""Of an op: a call that gives a tensor on, and zeros back; what is to be done with each call."""
+
+
+def isolate(behind: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
+    """Let nothing flow back into these ops, which are behind one carrier.
+
+    On a tape, for which a TF2 SavedModel is meant, a StopGradient stops.
+    """
+    ops = [node for node in behind if node.data_inputs]
+    if not editor.graph.around.is_object_based and _may_be_fused(ops):
+        _wrap_inputs(ops, zeros, editor)
+        return
+    for node in behind:
+        if not needs_none(node):
+            _enclosed_alone(node, zeros, editor)
+
+
+def _may_be_fused(ops: Sequence[Node]) -> bool:
+    """Whether TensorFlow may compute several ops as one, whose bits are not those of the ops."""
+    types = {node.op for node in ops}
+    return len(ops) > 1 and bool(types & FUSED) and types <= FUSED | HARMLESS
+
+
+def _wrap_inputs(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
+    """Put one call before each tensor that they read from outside; they stay as they are."""
+    inside, calls = {node.name for node in ops}, dict[str, str]()
+    inline, keep_it = zeros(ops[-1])
+    for node in ops:
+        for slot, (text, arg) in enumerate(
+            zip(node.data_inputs, op_args.known_inputs(node), strict=True)
+        ):
+            tensor = str(names.parse(text))
+            if names.op_of(text) in inside or not op_args.carries(arg) or _is_source(node, slot):
+                continue
+            if tensor not in calls:
+                name = f"{node.name}/{inline.suffix}_{slot}"
+                op, values = inline.of(arg.dtype or "")
+                call = editor.add(name, op, [text], values, beside=node, before=True)
+                keep_it(call)
+                calls[tensor] = call.tensor(0)
+            editor.set_input(node, slot, calls[tensor])
+
+
+def _enclosed_alone(node: Node, zeros: Zeros, editor: Editor) -> None:
+    if editor.graph.around.is_object_based:
+        editor.note(
+            f"function {node.body.label}: a Session, unlike a tape, asks for {node.op}'s own "
+            f"gradient too, of zeros; that fails where TensorFlow has none in functions, and "
+            f"spoils the new one where it is infinite"
+        )
+        return
+    if node.op in IN_PLACE:
+        inline, keep_it = zeros(node)
+        for slot in range(len(node.data_inputs)):
+            for call in () if _is_source(node, slot) else on_inputs(node, editor, inline, slot):
+                keep_it(call)
+        return
+    gradient = enclose(node, editor)
+    outputs = [node.tensor(output) for output in range(len(node.outputs or ()))]
+    keep_gradient_function(node, gradient, outputs, editor)
+
+
+def _is_source(node: Node, slot: int) -> bool:
+    """Whether the op reads a constant or the like there, which takes no gradient in a function."""
+    producer = node.body.producer(node.data_inputs[slot])
+    return producer is not None and op_args.is_source(producer)
+
+
+def keep_gradient_function(
+    call: Node, gradient: str, upstream: Sequence[str], editor: Editor
+) -> None:
+    """Keep the gradient function of the function that `call` calls with the body it is in.
+
+    `upstream` are tensors like the upstream gradients. Where the body is differentiated as a whole,
+    too, the unread call must read nothing of it: SymbolicGradient of 1.15 would wait for what flows
+    back through the call, and silently give no gradient.
+
+    TensorFlow 2 copies with the body of a While, If or Case only the functions that it calls as
+    ops. So the body calls a gradient function once, and nobody reads what it gives; it never runs.
+    """
+    place = place_of(call, editor)
+    if not place.op_by_op:
+        return
+    question = ("kept", call.body.label, gradient)
+
+    def add() -> Node:
+        shared = place.ignoring is not None
+        inputs = _stand_ins(call, gradient, editor) if shared else [*call.data_inputs, *upstream]
+        return editor.add(f"{call.name}/gradient", gradient, inputs, {}, call)
+
+    editor.cached(question, add)
+
+
+def _stand_ins(call: Node, gradient: str, editor: Editor) -> list[str]:
+    """A tensor of no known shape for each input of the gradient function."""
+    dtypes = [arg.dtype for arg in editor.graph.library.signatures[gradient].inputs]
+    made = {dtype: _placeholder_with_zero(call, dtype, editor) for dtype in dict.fromkeys(dtypes)}
+    return [made[dtype] for dtype in dtypes]
+
+
+def _placeholder_with_zero(call: Node, dtype: str, editor: Editor) -> str:
+    typed = {"dtype": attrs.dtype(dtype)}
+    zero = AttrValue(tensor=TensorProto(dtype=typed["dtype"].type, tensor_shape=TensorShapeProto()))
+    name = f"{call.name}/{dtype}"
+    value = editor.add(f"{name}/value", "Const", [], {**typed, "value": zero}, call)
+    unknown = AttrValue(shape=TensorShapeProto(unknown_rank=True))
+    given = {**typed, "shape": unknown}
+    return editor.add(name, OPTIONAL_PLACEHOLDER, [value.tensor(0)], given, call).tensor(0)
 
 
 def functions_for(
@@ -131,15 +388,6 @@ def attach_to(
     call = editor.take_name(node, op, inputs, call_attrs(found), shadow=True, reads=told)
     keep_gradient(call, found, editor)
     editor.used("function", tape="" if restored else found.key)
-
-
-def refuse_boundary(node: Node) -> None:
-    """Raise PatchError for an op whose inputs and outputs are not in one place of a loop."""
-    if node.op in BOUNDARIES:
-        raise PatchError(
-            f"{node} leads into or out of a loop or branch, and a function cannot stand for it; "
-            f"filter_gradient changes what flows back through a tensor inside or outside"
-        )
 
 
 def _kept_apart(

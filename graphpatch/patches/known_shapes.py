@@ -19,7 +19,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.model_body import as_model
 from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.path_ends import comes_from_constant
+from graphpatch.patches.noise import comes_from_constant
 
 # For each result of a formula what it goes to (`x0`, `y0`), and the tensors of which it has at
 # least the joint shape.

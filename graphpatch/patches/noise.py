@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import TypeAlias
 
 from graphpatch import names, opdefs
+from graphpatch.control_flow.op_types import ENTERS
+from graphpatch.differentiation.flow import lets_through
+from graphpatch.differentiation.linear import is_linear
 from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
-from graphpatch.patches.path_ends import gives_on, is_linear_in
+from graphpatch.patches import op_args
 from graphpatch.table import short
+
+SlotsByOp: TypeAlias = dict[Node, list[int]]
+"""The ops at which the noise-free path ends, with those of their outputs."""
 
 
 @cache
@@ -84,3 +91,22 @@ def _noise_note(noisy: Sequence[Node], behind: Node, at_inputs: bool) -> str:
         f"that differs from run to run, and so does the gradient; backward_as on the op that adds "
         f'the noise, without "until", takes it at values without noise'
     )
+
+
+def gives_on(node: Node) -> bool:
+    """Whether a float tensor is made of what the op reads, and gradients flow back through it."""
+    flat = node.outputs
+    return lets_through(node) and (flat is None or any(map(op_args.is_asked_for, flat)))
+
+
+def is_linear_in(node: Node, marks: bytearray, ends: SlotsByOp) -> bool:
+    """Whether what flows back through an op does not depend on the noisy tensors that it reads."""
+    producers = [node.body.producer(text) for text in node.data_inputs]
+    noisy = [one is not None and bool(marks[one.index] or one in ends) for one in producers]
+    return is_linear(node.op, noisy, [comes_from_constant(one) for one in producers])
+
+
+def comes_from_constant(node: Node | None) -> bool:
+    """Whether a tensor that this op gives is a constant of the file, passed on unchanged."""
+    found = (one.op for one in topology.first_producers(node))
+    return next((op for op in found if op not in {"Identity", *ENTERS}), "") == "Const"

@@ -1,17 +1,47 @@
-"""Refusals for ops that no gradient reaches, or that a custom gradient leads it past."""
+"""Where an op is, whether a gradient comes to it, and refusals where none does."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from graphpatch.control_flow.op_types import BOUNDARIES
+from graphpatch.differentiation.bodies import Bodies
+from graphpatch.differentiation.bodies import BodyPlace as BodyPlace
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.override_keys import override_key
+from graphpatch.differentiation.unreached import Unreached
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches.place import UNKNOWN_TO_FUNCTIONS, place_of, unreached
+
+# Ops that formulas and traced functions are made of, and that have no gradient in a function that a
+# Session differentiates as a whole.
+UNKNOWN_TO_FUNCTIONS = frozenset(
+    {"Elu", "EnsureShape", "Erf", "IsNan", "Round", "SelectV2", "Softplus"}
+)
+
+
+def place_of(node: Node, editor: Editor) -> BodyPlace:
+    """The place of an op: how TensorFlow comes to the body that it is in."""
+    return unreached(editor).bodies.place_of(node)
+
+
+def unreached(editor: Editor) -> Unreached:
+    """The bodies that no gradient reaches."""
+    return editor.cached("unreached", lambda: Unreached(Bodies(editor.graph)))
+
+
+def in_control_flow(node: Node, editor: Editor) -> bool:
+    """Whether an op lies in a v1 loop or branch."""
+    return node.index in all_in_control_flow(node.body, editor)
+
+
+def all_in_control_flow(body: Body, editor: Editor) -> frozenset[int]:
+    """The ops of a body that lie in v1 loops and branches."""
+    return unreached(editor).in_control_flow(body)
+
 
 PATCHED_BEFORE = '"taken": false, which leaves out what earlier rules patched'
 
@@ -151,3 +181,22 @@ def _hidden_by_custom_gradient(node: Node, by: Node) -> str:
         f"patch would never fire; put this rule before it, which takes the key off: {first}; or "
         f"patch {by.name} itself"
     )
+
+
+def refuse_carried(node: Node) -> None:
+    """Raise PatchError for an op that has a gradient of ours in functions already."""
+    if node.op in node.body.library.gradients and provenance.record(node) is not None:
+        rules = {author.rule for author in provenance.rules_that_touched(node)}
+        raise PatchError(
+            f"{node} has the gradient that rule {', '.join(map(repr, sorted(rules)))} gave it; "
+            f"let one of the rules leave it out"
+        )
+
+
+def refuse_boundary(node: Node) -> None:
+    """Raise PatchError for an op whose inputs and outputs are not in one place of a loop."""
+    if node.op in BOUNDARIES:
+        raise PatchError(
+            f"{node} leads into or out of a loop or branch, and a function cannot stand for it; "
+            f"filter_gradient changes what flows back through a tensor inside or outside"
+        )

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from graphpatch.gradients.spec import LibraryGradient
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import at, whole_inputs
+from graphpatch.patches import at
+from graphpatch.patches.at import inline_op
 from graphpatch.patches.filter import FilterGradient
-from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.inline import inline_op
-from graphpatch.patches.input_order import ByInput
+from graphpatch.patches.group import ByInput, MatchedGroup
 from graphpatch.patches.noise import noise_notes
-from graphpatch.patches.place import place_of
+from graphpatch.patches.reach import place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,9 @@ class StopGradient:
             FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite_whole(
                 group, editor
             )
-        elif whole_inputs.put_beside_group(
-            group, editor, inline_op("StopGradient", "stop"), self.at
-        ):
+        elif at.put_beside_group(group, editor, inline_op("StopGradient", "stop"), self.at):
             editor.used("construction")
 
     def by_input(self, group: MatchedGroup) -> ByInput:
         """At one input it means that tensor, else it treats all alike."""
-        return whole_inputs.by_input(group, self.at)
+        return at.by_input(group, self.at)

@@ -11,11 +11,10 @@ from graphpatch.gradients.spec import InlineFormula, RegisteredKey
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, op_args
-from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.input_order import ByInput, at_one
-from graphpatch.patches.join import BackwardTensor, join
+from graphpatch.patches.construction import BackwardTensor, join
+from graphpatch.patches.group import ByInput, MatchedGroup, at_one
 from graphpatch.patches.noise import noise_notes
-from graphpatch.patches.place import place_of
+from graphpatch.patches.reach import place_of
 from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
 

@@ -17,16 +17,14 @@ from graphpatch.graph.edit import Editor
 from graphpatch.graph.op_types import FED
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import op_args
-from graphpatch.patches.construction import put_beside
-from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.input_order import ByInput
-from graphpatch.patches.join import BackwardTensor, by_function, join
+from graphpatch.patches.construction import BackwardTensor, by_function, join, put_beside
+from graphpatch.patches.group import ByInput, MatchedGroup
 from graphpatch.patches.known_shapes import (
     JoinedShapes,
     refuse_contradicted,
     refuse_contradicted_match,
 )
-from graphpatch.patches.place import UNKNOWN_TO_FUNCTIONS, in_control_flow
+from graphpatch.patches.reach import UNKNOWN_TO_FUNCTIONS, in_control_flow
 from graphpatch.patches.whole_shape import refuse_behind, shadow_behind
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a

@@ -11,10 +11,8 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches.carrier import refuse_carried
-from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.reach import check_reached
+from graphpatch.patches.reach import check_reached, refuse_boundary, refuse_carried
 
 Keeps = Literal["same", "broadcast", "unknown", "other"]
 

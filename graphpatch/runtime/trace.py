@@ -13,7 +13,7 @@ from typing import Any
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError, RulesError, did_you_mean
 from graphpatch.gradients.traced_function import OpDtypes, TracedFunction
-from graphpatch.patches import python_gradient
+from graphpatch.patches import function_carrier
 from graphpatch.runtime.formula_in_tensorflow import GradientFunction
 from graphpatch.runtime.stand_in import StandIn
 from graphpatch.runtime.traced_graph import traced_function
@@ -151,4 +151,4 @@ class _Call:
         return tf.identity(tensor)
 
 
-python_gradient.trace.is_for(trace)
+function_carrier.trace.is_for(trace)

@@ -15,7 +15,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.check import foreign
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
-from graphpatch.patches.inline import nothing_flows
+from graphpatch.patches.at import nothing_flows
 from graphpatch.patches.override import never_fires
 from tests.models import catalogue
 

@@ -13,7 +13,7 @@ from graphpatch.analysis.soundness.path_clones import clone_faults
 from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
-from graphpatch.patches.clean_path import MOST_AGAIN
+from graphpatch.patches.backward_as import MOST_AGAIN
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import const, function, graphdef, node

@@ -13,7 +13,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import PatchError
-from graphpatch.patches.inline import nothing_flows
+from graphpatch.patches.at import nothing_flows
 from tests.draws import quick
 from tests.tf import consumer
 

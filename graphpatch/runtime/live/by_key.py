@@ -20,8 +20,7 @@ from graphpatch.graph.edit import Editor
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS, IdlePatch, Patch
 from graphpatch.patches.filter import FilterGradient
-from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.input_order import ByInput
+from graphpatch.patches.group import ByInput, MatchedGroup
 from graphpatch.patches.override import OverrideGradient
 from graphpatch.patches.stop import StopGradient
 from graphpatch.patches.straight_through import StraightThrough
