@@ -15,9 +15,8 @@ import msgspec
 from graphpatch.arguments import wrong_argument
 from graphpatch.decoding import convert
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
-from graphpatch.gradients.npy import in_folder
-from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.gradients.spec import refuse_python
+from graphpatch.gradients.tensors import in_folder, with_tensors
 from graphpatch.graph.record import AppliedRule, Author
 from graphpatch.match.conditions import conditions
 from graphpatch.match.glob import texts

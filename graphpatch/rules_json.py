@@ -15,8 +15,7 @@ import msgspec
 from graphpatch.errors import ModelError, RulesError
 from graphpatch.formats.container import is_text, recognise
 from graphpatch.formats.foreign import foreign_file, not_there
-from graphpatch.gradients.npy import Files
-from graphpatch.gradients.rule_tensors import with_tensors
+from graphpatch.gradients.tensors import Files, with_tensors
 from graphpatch.graph.wire import Source
 from graphpatch.mapped import read_whole
 from graphpatch.recipes import RECIPES, SIGN

@@ -38,7 +38,7 @@ import graphpatch
 from graphpatch.cli import cli
 from graphpatch.cli.schema import output_schema
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.gradients.interpreter import gradient
 from graphpatch.schema import schema
 
 def applied(match, patch):
@@ -66,7 +66,7 @@ print(json.dumps({
     "reverted": graphpatch.revert("patched.pb").graph_def() == before,
     "told": [keys("Patch")["scale_gradient"]["examples"], keys("Match")["input_count"]["examples"]],
     "output": sorted(output_schema("functions")["properties"]),
-    "squash": numpy_gradient(squash, [zero], [zero], [zero - 3], {})[0].item(),
+    "squash": gradient(squash, [zero], [zero], [zero - 3], {})[0].item(),
     "fixed": [rule["patch"] for rule in doctored.rules],
     "refused": [
         refused({"op": "Relu"}, {"scale_gradient": 1}),

@@ -18,7 +18,7 @@ import pytest
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.find_models import is_meant
 from graphpatch.formats.text import parse_text
-from graphpatch.gradients import tokens as formula_tokens
+from graphpatch.gradients import syntax as formula_syntax
 from graphpatch.match.pattern import tokens
 from graphpatch.rules import rules_in
 
@@ -44,7 +44,7 @@ MADE_LATER = {
 # Repeats side by side, behind which nothing more must match: they never go back.
 ENDING = {
     tokens._TOKEN.pattern,
-    formula_tokens._TOKEN.pattern,
+    formula_syntax._TOKEN.pattern,
     r"Node: '[^']*'\n(?:\d+ root error.*\n)?\s*(.+)",
 }
 

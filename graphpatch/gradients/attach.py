@@ -1,36 +1,53 @@
-"""The two functions that carry a gradient in a file: one attaches it, the other computes it.
+"""The functions that carry a gradient in a file: one attaches it, the other computes it.
 
 `attach(x..., y...)` gives on y, the op's own outputs, bit for bit. A GradientDef names its
 gradient function, which TensorFlow calls in a Session with (x..., y..., dy...). Where a runtime
 drops GradientDefs (a tape), the body of `attach` raises instead of passing another gradient on.
 XLA does not compute what nobody needs, such as the gradient of y, which would raise. So each x
 with a gradient comes through a call of `guard`, whose body raises when dx passes it.
+
+In a TF2 SavedModel `attach` is left to a Session; on a tape its gradient is that of y alone, which
+goes on to `tape(x..., y...)`, called by PartitionedCall. That gives y on too, by an op of the
+arguments whose registered gradient captures them: TensorFlow restores the call with the graph that
+they are tensors of, inside While and If as well.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
+from tensorboard.compat.proto.op_def_pb2 import OpDef
 
-from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
+from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, NO_NUMBERS
+from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.functiondef_form import gradient_function
-from graphpatch.gradients.gradient_program import choose
+from graphpatch.gradients.lowering import gradient_function
+from graphpatch.gradients.program import chosen_formulas
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient
+from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.calls import NO_INLINE
-from graphpatch.names import op_of
+from graphpatch.graph.graph import Restored
+from graphpatch.names import fresh, op_of
 
 FUNCTION_PREFIX = "graphpatch/"
 FORMULA_SCOPE = "formula"
 GUARD = "guard"
+CARRY = "carry"
+PASS = f"{FUNCTION_PREFIX}pass_"
 
 _GUARD_KEY = re.compile(rf"_[0-9a-f]{{8}}_{GUARD}_[a-z]+\d+$", re.ASCII)
+
+_DROPPED = (
+    "the gradient {} that this file carries was dropped by the runtime; call "
+    "graphpatch.register_gradients with the file first"
+)
 
 
 class AttachedFunctions(msgspec.Struct, frozen=True, eq=False):
@@ -59,8 +76,7 @@ def attached_functions(
     functions. Raises FormulaError where the formula does not suit the op.
     """
     formula = gradient.formula
-    chosen = choose(formula, signature)
-    flowing = {place for place, one in enumerate(chosen) if one is not None}
+    flowing = {int(name[1:]) for (name, _), *_ in chosen_formulas(formula, signature)}
     read = [
         place
         for place, (name, _) in enumerate(signature.inputs)
@@ -71,7 +87,7 @@ def attached_functions(
     function = gradient_function("", formula, inputs, signature.outputs, *op)
     given = {name: name for name, _ in signature.outputs}
     stopped = frozenset(read) - flowing
-    return pair(_gradient_label(gradient), function, given, tuple(read), stopped, kept)
+    return _pair(_gradient_label(gradient), function, given, tuple(read), stopped, kept)
 
 
 def filter_functions(gradient: Computed, dtype: str, kept: bool = False) -> AttachedFunctions:
@@ -82,8 +98,8 @@ def filter_functions(gradient: Computed, dtype: str, kept: bool = False) -> Atta
     function = gradient_function(
         "", gradient.formula, [("x0", dtype)], [("y0", dtype)], same_shape=True
     )
-    merge_output_into_input(function)
-    return pair(_gradient_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
+    _merge_output_into_input(function)
+    return _pair(_gradient_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
 
 
 def guard_functions(dtype: str) -> AttachedFunctions:
@@ -94,8 +110,8 @@ def guard_functions(dtype: str) -> AttachedFunctions:
     """
     one = ([("x0", dtype)], [("y0", dtype)])
     function = gradient_function("", Formula.parse("dy"), *one, same_shape=True)
-    merge_output_into_input(function)
-    return pair(f"{GUARD}_{dtype}", function, {"y0": "x0"}, (0,), frozenset(), False)
+    _merge_output_into_input(function)
+    return _pair(f"{GUARD}_{dtype}", function, {"y0": "x0"}, (0,), frozenset(), False)
 
 
 def guard_key(found: AttachedFunctions, dtype: str) -> str:
@@ -115,7 +131,7 @@ def _gradient_label(gradient: Computed) -> str:
     return gradient.name if isinstance(gradient, LibraryGradient) else "formula"
 
 
-def merge_output_into_input(function: FunctionDef) -> None:
+def _merge_output_into_input(function: FunctionDef) -> None:
     """Let x0 be y0 as well: of a filter both are the tensor, and nothing flows back to y0."""
     del function.ret["gy0"]
     for args, name in (
@@ -125,10 +141,10 @@ def merge_output_into_input(function: FunctionDef) -> None:
         args.remove(next(arg for arg in args if arg.name == name))
     for node in function.node_def:
         node.input[:] = ["x0" if text == "y0" else text for text in node.input]
-    drop_unread(function)
+    _drop_unread(function)
 
 
-def drop_unread(function: FunctionDef) -> None:
+def _drop_unread(function: FunctionDef) -> None:
     """Take out the ops of a function that nothing needs."""
     read = {op_of(text) for node in function.node_def for text in node.input}
     read |= {op_of(text) for text in function.ret.values()}
@@ -136,7 +152,7 @@ def drop_unread(function: FunctionDef) -> None:
     if len(kept) < len(function.node_def):
         del function.node_def[:]
         function.node_def.extend(kept)
-        drop_unread(function)
+        _drop_unread(function)
 
 
 def _scoped(function: FunctionDef) -> None:
@@ -159,7 +175,7 @@ def _in_scope(text: str, names: set[str]) -> str:
     return f"^{FORMULA_SCOPE}/{text[1:]}" if text.startswith("^") else f"{FORMULA_SCOPE}/{text}"
 
 
-def pair(
+def _pair(
     name: str,
     function: FunctionDef,
     given: Mapping[str, str],
@@ -186,14 +202,14 @@ def pair(
     types = {arg.name: arg.type for arg in args}
     for place, argument in enumerate(given.values()):
         attach.signature.output_arg.add(name=f"out{place}", type=types[argument])
-        attach.node_def.append(given_on(argument, types[argument], label))
+        attach.node_def.append(_given_on(argument, types[argument], label))
         attach.ret[f"out{place}"] = f"{attach.node_def[-1].name}:output:0"
     return AttachedFunctions(
         attach, function, f"{FUNCTION_PREFIX}{label}_{content}", read, stopped, library
     )
 
 
-def given_on(argument: str, dtype: int, label: str) -> NodeDef:
+def _given_on(argument: str, dtype: int, label: str) -> NodeDef:
     """An op that gives an argument on; one that carries a gradient raises if it is asked for it."""
     flows = DTYPE_NAMES[dtype] in DIFFERENTIABLE
     node = NodeDef(name=f"given_{argument}", op="PreventGradient" if flows else "Identity")
@@ -204,7 +220,198 @@ def given_on(argument: str, dtype: int, label: str) -> NodeDef:
     return node
 
 
-_DROPPED = (
-    "the gradient {} that this file carries was dropped by the runtime; call "
-    "graphpatch.register_gradients with the file first"
-)
+class TapeFunctions(msgspec.Struct, frozen=True, eq=False):
+    """The function `tape`, the gradient of the op in it, and that of a call of `attach`."""
+
+    tape: FunctionDef
+    gradient: Restored
+    passing: Restored
+
+
+def tape_functions(found: AttachedFunctions) -> TapeFunctions:
+    """The functions for a tape that go with those for a Session."""
+    base = found.gradient.signature.name.removesuffix("_gradient")
+    inputs = [arg for arg in found.attach.signature.input_arg if arg.name[0] == "x"]
+    outputs = [arg for arg in found.attach.signature.input_arg if arg.name[0] == "y"]
+    tape = _tape(f"{base}_tape", f"{found.key}_tape", inputs, outputs)
+    flowing = {f"x{slot}" for slot in set(found.read) - found.stopped}
+    gradient = _gradient_function(f"{base}_tape_gradient", found.gradient, inputs, outputs, flowing)
+    results = tuple(f"d{arg.name}" if arg.name in flowing else "" for arg in inputs)
+    captured = tuple(arg.name for arg in (*inputs, *outputs))
+    of = tape.signature.name
+    return TapeFunctions(
+        tape,
+        Restored(f"{found.key}_tape", gradient, ("",) * len(outputs) + results, captured, of),
+        _passing(f"{base}_pass_gradient", found.key, len(inputs), outputs),
+    )
+
+
+def _tape(
+    name: str, key: str, inputs: list[OpDef.ArgDef], outputs: list[OpDef.ArgDef]
+) -> FunctionDef:
+    tape = FunctionDef()
+    tape.signature.name = name
+    tape.signature.input_arg.extend([*inputs, *outputs])
+    tape.node_def.extend(_given_on(arg.name, arg.type, name) for arg in outputs)
+    read = [*(f"{node.name}:output:0" for node in tape.node_def), *(arg.name for arg in inputs)]
+    carry = tape.node_def.add(name=CARRY, op="IdentityN", input=read)
+    carry.attr["T"].list.type.extend(arg.type for arg in (*outputs, *inputs))
+    carry.attr[OVERRIDE].s = key.encode()
+    for place, arg in enumerate(outputs):
+        tape.signature.output_arg.add(name=f"out{place}", type=arg.type)
+        tape.ret[f"out{place}"] = f"{CARRY}:output:{place}"
+    return tape
+
+
+def _gradient_function(
+    name: str,
+    function: FunctionDef,
+    inputs: list[OpDef.ArgDef],
+    outputs: list[OpDef.ArgDef],
+    flowing: set[str],
+) -> FunctionDef:
+    """(dy..., du..., x..., y...) -> dx..., where du are the unread gradients of the copies of x."""
+    found = FunctionDef()
+    found.CopyFrom(function)
+    found.signature.name = name
+    args = found.signature.input_arg
+    del args[:]
+    for arg in outputs:
+        args.add(name=f"d{arg.name}", type=arg.type)
+    for arg in inputs:
+        args.add(name=f"unread_{arg.name}", type=arg.type)
+    args.extend([*inputs, *outputs])
+    _keep_results(found, {f"d{name}" for name in flowing})
+    return found
+
+
+def _keep_results(function: FunctionDef, kept: Iterable[str]) -> None:
+    results = [arg for arg in function.signature.output_arg if arg.name in kept]
+    for arg in function.signature.output_arg:
+        if arg not in results:
+            del function.ret[arg.name]
+    del function.signature.output_arg[:]
+    function.signature.output_arg.extend(results)
+    _drop_unread(function)
+
+
+def passed_on(dtype: int) -> Restored:
+    """The gradient of the op between `tape` and `attach`: what comes, as it is."""
+    name = DTYPE_NAMES[dtype]
+    given = OpDef.ArgDef(name="y0", type=dtype)
+    return _passing(f"graphpatch_pass_{name}_gradient", f"{PASS}{name}", 0, [given])
+
+
+def _passing(name: str, key: str, inputs: int, outputs: list[OpDef.ArgDef]) -> Restored:
+    """The gradient of y alone: dy as it comes, for each y that carries one."""
+    function = FunctionDef()
+    function.signature.name = name
+    results = [""] * inputs
+    for arg in outputs:
+        function.signature.input_arg.add(name=f"d{arg.name}", type=arg.type)
+        flows = DTYPE_NAMES[arg.type] in DIFFERENTIABLE
+        results.append(f"g{arg.name}" if flows else "")
+        if flows:
+            node = function.node_def.add(name=f"{FORMULA_SCOPE}/{arg.name}", op="Identity")
+            node.input.append(f"d{arg.name}")
+            node.attr["T"].type = arg.type
+            function.signature.output_arg.add(name=f"g{arg.name}", type=arg.type)
+            function.ret[f"g{arg.name}"] = f"{node.name}:output:0"
+    return Restored(key, function, tuple(results))
+
+
+class OpDtypes(msgspec.Struct, frozen=True, eq=False):
+    """The op that a gradient function is traced for: the dtypes of its inputs and outputs by name.
+
+    `attrs` are those that the NodeDef carries, large tensors left out.
+    """
+
+    type: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, AttrValue]
+    device: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name!r}"
+
+
+class TracedFunction(msgspec.Struct, frozen=True, eq=False):
+    """What became of the Python function `name` for one op.
+
+    `function` is (x..., y..., dy...) -> dx... with dx0, ... of the inputs that have a gradient;
+    `library` is what it calls. `newer` are op types that TensorFlow 1.15 does not know.
+    """
+
+    name: str
+    function: FunctionDef
+    library: tuple[FunctionDef, ...] = ()
+    newer: tuple[str, ...] = ()
+
+
+def attached_traced(traced: TracedFunction, kept: bool) -> AttachedFunctions:
+    """The functions that carry the gradient for the op that it was traced for.
+
+    Raises FormulaError where it reads what no function of a GradientDef can take.
+    """
+    function = FunctionDef()
+    function.CopyFrom(traced.function)
+    flowing = {_input_place(arg.name) for arg in function.signature.output_arg}
+    read = sorted(
+        flowing | {_input_place(text) for text in _arguments_read(function) if text[0] == "x"}
+    )
+    _keep(function, read)
+    _return_all(function, read)
+    outputs = [arg.name for arg in function.signature.input_arg if arg.name[0] == "y"]
+    given = {name: name for name in outputs}
+    stopped = frozenset(read) - flowing
+    return _pair(traced.name, function, given, tuple(read), stopped, kept, traced.library)
+
+
+def filtering_traced(traced: TracedFunction, kept: bool) -> AttachedFunctions:
+    """The functions that filter what flows back through the tensor that it was traced for."""
+    function = FunctionDef()
+    function.CopyFrom(traced.function)
+    _return_all(function, [0])
+    _merge_output_into_input(function)
+    return _pair(traced.name, function, {"y0": "x0"}, (0,), frozenset(), kept, traced.library)
+
+
+def _input_place(argument: str) -> int:
+    """Which input an argument x1, or a result dx1, belongs to."""
+    return int(argument.lstrip("dx"))
+
+
+def _arguments_read(function: FunctionDef) -> set[str]:
+    """The arguments that the ops of a function read."""
+    arguments = {arg.name for arg in function.signature.input_arg}
+    texts = [text for node in function.node_def for text in node.input]
+    return {op_of(text) for text in [*texts, *function.ret.values()]} & arguments
+
+
+def _keep(function: FunctionDef, read: Iterable[int]) -> None:
+    """Take out the inputs of the op that are neither read nor have a gradient."""
+    inputs = {f"x{place}" for place in read}
+    kept = [a for a in function.signature.input_arg if a.name[0] != "x" or a.name in inputs]
+    del function.signature.input_arg[:]
+    function.signature.input_arg.extend(kept)
+
+
+def _return_all(function: FunctionDef, read: Iterable[int]) -> None:
+    """Return dx of each input that is read, and gy of each output: zeros where none was traced."""
+    signature = function.signature
+    types = {arg.name: arg.type for arg in signature.input_arg}
+    wanted = {f"dx{place}": f"x{place}" for place in read}
+    wanted |= {f"g{name}": name for name in types if name[0] == "y"}
+    del signature.output_arg[:]
+    for result, like in wanted.items():
+        dtype = DTYPE_NAMES[types[like]]
+        if dtype in NO_NUMBERS:
+            raise FormulaError(f"{like} is {dtype}; a gradient function cannot take it")
+        signature.output_arg.add(name=result, type=types[like])
+        if result not in function.ret:
+            name = fresh(f"zeros_{like}", {node.name for node in function.node_def})
+            zeros = function.node_def.add(name=name, op="ZerosLike", input=[like])
+            zeros.attr["T"].type = types[like]
+            function.ret[result] = f"{name}:y:0"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from graphpatch import opdefs
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.gradient_program import gradient_ops
 from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.program import gradient_ops
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient, RegisteredKey
 from graphpatch.graph import attrs

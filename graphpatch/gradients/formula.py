@@ -6,20 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from msgspec import structs
+
 from graphpatch.errors import FormulaError, did_you_mean
-from graphpatch.gradients.expression import (
+from graphpatch.gradients.functions import OF_THE_OP
+from graphpatch.gradients.ops import Scalar
+from graphpatch.gradients.syntax import (
     AttrRef,
     Call,
     Expression,
+    NumberList,
     ParameterRef,
-    Scalar,
     Variable,
+    legal_parameter,
+    parse_formula,
     walk,
 )
-from graphpatch.gradients.functions import OF_THE_OP
-from graphpatch.gradients.syntax import parse_formula
 from graphpatch.gradients.tensors import ConstantTensor
-from graphpatch.gradients.words import legal_parameter
 
 FormulaText: TypeAlias = str | Sequence[str | None]
 """A formula as a rules file has it: a text, or a list with a text or null for each input."""
@@ -45,7 +48,7 @@ class Formula:
         source: FormulaText,
         parameters: Mapping[str, Scalar | ConstantTensor] | Iterable[str] = (),
     ) -> Formula:
-        """The formula of a text, or of a list with a text or None for each input.
+        """Return the formula of a text, or of a list with a text or None for each input.
 
         `parameters` are the further names it may use, with their values or to be bound later.
         Raises FormulaError, with the column and the nearest legal word.
@@ -57,7 +60,7 @@ class Formula:
         return formula.bind(parameters) if isinstance(parameters, Mapping) else formula
 
     def bind(self, values: Mapping[str, Scalar | ConstantTensor]) -> Formula:
-        """The formula with values for parameters. Raises FormulaError for one it does not have."""
+        """Give parameters values. Raises FormulaError for one it does not have."""
         for name, value in values.items():
             if name not in self.names:
                 near = did_you_mean(name, self.names) or f"; it has: {', '.join(self.names) or '-'}"
@@ -68,7 +71,7 @@ class Formula:
         return replace(self, values=tuple(sorted(merged.items())))
 
     def cut(self, count: int) -> Formula:
-        """The formula for the first inputs, so many, where the list has null for all others."""
+        """Return the formula for the first inputs, where the list has null for all others."""
         if self.alike or any(text is not None for text in self.texts[count:]):
             return self
         return replace(self, texts=self.texts[:count], expressions=self.expressions[:count])
@@ -93,6 +96,24 @@ class Formula:
         """Whether it calls `forward` or `own`: it reads the op's type, inputs and attrs then."""
         return any(isinstance(one, Call) and one.function in OF_THE_OP for one in self._parts())
 
+    def with_parameter_inputs(self, count: int, names: Sequence[str]) -> Formula:
+        """Return the formula for `count` inputs as one that reads parameters from further inputs.
+
+        The input after the last stands for the first name, and so on. No gradient flows to them.
+        """
+        if not names:
+            return self
+        inputs = {name: f"x{count + place}" for place, name in enumerate(names)}
+        none = (None,) * len(names)
+        expressions = self.expressions * count if self.alike else self.expressions
+        texts = self.texts * count if self.alike else self.texts
+        done: dict[int, Expression] = {}
+        read = tuple(one and _with_variables(one, inputs, done) for one in expressions)
+        values = tuple((name, value) for name, value in self.values if name not in inputs)
+        return replace(
+            self, texts=texts + none, expressions=read + none, alike=False, values=values
+        )
+
     def _parts(self) -> Iterable[Expression]:
         for expression in self.expressions:
             if expression is not None:
@@ -110,6 +131,29 @@ def _legal_names(parameters: Iterable[str]) -> tuple[str, ...]:
         if not legal_parameter(name):
             raise FormulaError(f"{name!r} cannot be a parameter: it is not a name, or is taken")
     return names
+
+
+def _with_variables(
+    expression: Expression, inputs: Mapping[str, str], done: dict[int, Expression]
+) -> Expression:
+    """Return the expression with variables for parameters; a part of several is made once."""
+
+    def rewritten(part: Expression) -> Expression:
+        return _with_variables(part, inputs, done)
+
+    if id(expression) in done:
+        return done[id(expression)]
+    result = expression
+    if isinstance(expression, ParameterRef) and expression.name in inputs:
+        result = Variable(inputs[expression.name], expression.column)
+    elif isinstance(expression, NumberList):
+        result = structs.replace(expression, items=tuple(map(rewritten, expression.items)))
+    elif isinstance(expression, Call):
+        arguments = tuple(map(rewritten, expression.arguments))
+        options = tuple((name, rewritten(value)) for name, value in expression.options)
+        result = structs.replace(expression, arguments=arguments, options=options)
+    done[id(expression)] = result
+    return result
 
 
 def _texts_of(source: object) -> Iterable[str | None]:

@@ -1,7 +1,6 @@
 """The functions and operators of the formula language: a table, and all there is to know of each.
 
-A new function is a line here, with a recipe where no one op does it, and a line in
-`numpy_functions` where numpy has none of that name.
+A new function is a row here, with a sequence in `sequences` where no one op does it.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from graphpatch.gradients import along, op_sequences
-from graphpatch.gradients.program import Value
+from graphpatch.gradients import sequences
+from graphpatch.gradients.ops import Value
 
 ArgumentKind = Literal["number", "tensor", "truth", "any", "like", "index"]
 """What an argument may be.
@@ -23,11 +22,12 @@ any: anything; like: any tensor, whose shape or dtype is lent; index: a list of 
 tensor of int32 or int64.
 """
 
-Option = Literal["axes", "axis", "flag", "place", "count", "natural", "part"]
+Option = Literal["axes", "axis", "flag", "place", "count", "natural", "seed", "part"]
 """What an option may be.
 
 axes: a list of axes (or one); axis: an axis counted from the front; flag: a boolean; place: an
-integer, from the end where it is negative; count: 1 or more; natural: 0 or more; part: from 0 to 1.
+axis, from the end where it is negative; count: 1 or more; natural: 0 or more; seed: 0 or more, of
+64 bits; part: from 0 to 1.
 """
 
 FunctionBuilder: TypeAlias = Callable[..., Value]
@@ -49,17 +49,16 @@ sum of squares leaves the range of float32 long before its root does.
 class Function(msgspec.Struct, frozen=True, eq=False):
     """A function of the language.
 
-    `spelling` is the op that computes it, or the recipe that strings several together; `numpy`
-    is its name in `numpy_functions` or else in numpy; `kinds` are those of its arguments, the
-    last one that of all that follow. `rest` names these where a call may have any number of
-    arguments. `required` are options that have no default.
+    `spelling` is the op that computes it, or what strings several together; `wide` the dtype that
+    it is computed in; `kinds` are those of its arguments, the last one that of all that follow.
+    `rest` names these where a call may have any number of arguments. `required` are options that
+    have no default.
     """
 
     name: str
     arguments: tuple[str, ...]
     does: str
-    spelling: str | FunctionBuilder
-    numpy: str
+    spelling: str | FunctionBuilder = ""
     wide: Wide = msgspec.field(default_factory=lambda: NATIVE)
     kinds: tuple[ArgumentKind, ...] = ("number", "number", "number")
     options: Mapping[str, Option] = msgspec.field(default_factory=dict)
@@ -67,46 +66,48 @@ class Function(msgspec.Struct, frozen=True, eq=False):
     required: tuple[str, ...] = ()
 
     def kinds_of(self, count: int) -> tuple[ArgumentKind, ...]:
-        """What each of so many arguments may be."""
+        """Return what each of so many arguments may be."""
         return (*self.kinds, *self.kinds[-1:] * count)[:count]
 
     @property
     def spelled(self) -> str:
         """How it is called: `norm(x, axes=, from_axis=, keepdims=)`."""
         rest = ["..."] if self.rest else []
-        return (
-            f"{self.name}({', '.join([*self.arguments, *rest, *(f'{o}=' for o in self.options)])})"
-        )
+        options = [f"{option}=" for option in self.options]
+        return f"{self.name}({', '.join([*self.arguments, *rest, *options])})"
 
 
 def _window(name: str, arguments: tuple[str, ...], does: str) -> Function:
-    """A function with the windows of the op."""
-    kinds: tuple[ArgumentKind, ...] = ("tensor",)
-    return Function(name, arguments, f"{does}, with the op's own attrs", "", "", kinds=kinds)
+    """Return a function with the windows of the op."""
+    return Function(name, arguments, f"{does}, with the op's own attrs", kinds=("tensor",))
+
+
+def _reduction(name: str, does: str, reduce: sequences.Reduce, wide: Wide = NATIVE) -> Function:
+    options: Mapping[str, Option] = {"axes": "axes", "from_axis": "axis", "keepdims": "flag"}
+    return Function(name, _X, does, sequences.reduction(reduce), wide, options=options)
 
 
 _X = ("x",)
 _AB = ("a", "b")
 _TRUTHS: tuple[ArgumentKind, ...] = ("truth", "truth")
 _LIKE: tuple[ArgumentKind, ...] = ("tensor", "like")
-_OVER: Mapping[str, Option] = {"axes": "axes", "from_axis": "axis", "keepdims": "flag"}
 
 _OPERATORS = (
-    Function("+", _AB, "sum", "AddV2", "add"),
-    Function("-", _AB, "difference", "Sub", "subtract"),
-    Function("*", _AB, "product", "Mul", "multiply"),
-    Function("/", _AB, "quotient", "RealDiv", "divide", SINGLE),
-    Function("**", _AB, "power", op_sequences.power, "pow", SINGLE),
-    Function("-x", _X, "the number with its sign changed", "Neg", "negative"),
-    Function("<", _AB, "less", "Less", "less"),
-    Function("<=", _AB, "less or equal", "LessEqual", "less_equal"),
-    Function(">", _AB, "greater", "Greater", "greater"),
-    Function(">=", _AB, "greater or equal", "GreaterEqual", "greater_equal"),
-    Function("==", _AB, "equal", "Equal", "equal"),
-    Function("!=", _AB, "unequal", "NotEqual", "not_equal"),
-    Function("and", _AB, "both", "LogicalAnd", "logical_and", kinds=_TRUTHS),
-    Function("or", _AB, "one or both", "LogicalOr", "logical_or", kinds=_TRUTHS),
-    Function("not", _X, "the contrary", op_sequences.contrary, "logical_not", kinds=_TRUTHS),
+    Function("+", _AB, "sum", "AddV2"),
+    Function("-", _AB, "difference", "Sub"),
+    Function("*", _AB, "product", "Mul"),
+    Function("/", _AB, "quotient", "RealDiv", SINGLE),
+    Function("**", _AB, "power", sequences.power, SINGLE),
+    Function("-x", _X, "the number with its sign changed", "Neg"),
+    Function("<", _AB, "less", "Less"),
+    Function("<=", _AB, "less or equal", "LessEqual"),
+    Function(">", _AB, "greater", "Greater"),
+    Function(">=", _AB, "greater or equal", "GreaterEqual"),
+    Function("==", _AB, "equal", "Equal"),
+    Function("!=", _AB, "unequal", "NotEqual"),
+    Function("and", _AB, "both", "LogicalAnd", kinds=_TRUTHS),
+    Function("or", _AB, "one or both", "LogicalOr", kinds=_TRUTHS),
+    Function("not", _X, "the contrary", sequences.contrary, kinds=_TRUTHS),
 )
 
 _NAMED = (
@@ -115,71 +116,66 @@ _NAMED = (
         ("condition", "a", "b"),
         "a where the condition holds, else b, whatever the other is (NaN too)",
         "SelectV2",
-        "where",
         kinds=("truth", "number", "number"),
     ),
-    Function("abs", _X, "absolute value", "Abs", "absolute"),
-    Function("sign", _X, "-1, 0 or 1; NaN for NaN", op_sequences.sign, "sign", SINGLE),
-    Function("exp", _X, "e ** x", "Exp", "exp", SINGLE),
-    Function("expm1", _X, "exp(x) - 1, exact near 0", "Expm1", "expm1", SINGLE),
-    Function("log", _X, "natural logarithm", "Log", "log", SINGLE),
-    Function("log1p", _X, "log(1 + x), exact near 0", "Log1p", "log1p", SINGLE),
-    Function("sqrt", _X, "square root", "Sqrt", "sqrt", DOUBLE),
-    Function("rsqrt", _X, "1 / sqrt(x)", "Rsqrt", "rsqrt", DOUBLE),
-    Function("square", _X, "x * x", "Square", "square"),
-    Function("pow", _AB, "a ** b", op_sequences.power, "pow", SINGLE),
-    Function("tanh", _X, "hyperbolic tangent", "Tanh", "tanh", SINGLE),
-    Function("sigmoid", _X, "1 / (1 + exp(-x))", "Sigmoid", "sigmoid", SINGLE),
-    Function("softplus", _X, "log(1 + exp(x))", "Softplus", "softplus", SINGLE),
-    Function("relu", _X, "x where positive, else 0; NaN for NaN", "Relu", "relu"),
-    Function("erf", _X, "error function", op_sequences.erf, "erf", SINGLE),
-    Function("sin", _X, "sine of an angle in radians", "Sin", "sin", SINGLE),
-    Function("cos", _X, "cosine of an angle in radians", "Cos", "cos", SINGLE),
-    Function("floor", _X, "the next integer down", "Floor", "floor", SINGLE),
-    Function("round", _X, "the nearest integer, halves to the even one", "Round", "rint", SINGLE),
-    Function("minimum", _AB, "the smaller; NaN where one is", op_sequences.minimum, "minimum"),
-    Function("maximum", _AB, "the larger; NaN where one is", op_sequences.maximum, "maximum"),
-    Function("clip", ("x", "min", "max"), "x kept within min and max", op_sequences.clip, "clip"),
-    Function("is_finite", _X, "neither NaN nor infinite", "IsFinite", "isfinite", SINGLE),
-    Function("is_nan", _X, "NaN", "IsNan", "isnan"),
-    Function("zeros_like", _X, "zeros of the same shape and dtype", "ZerosLike", "zeros_like"),
-    Function("ones_like", _X, "ones of the same shape and dtype", "OnesLike", "ones_like"),
-    Function("stop", _X, "x, through which no gradient flows", "StopGradient", "stop"),
+    Function("abs", _X, "absolute value", "Abs"),
+    Function("sign", _X, "-1, 0 or 1; NaN for NaN", sequences.sign, SINGLE),
+    Function("exp", _X, "e ** x", "Exp", SINGLE),
+    Function("expm1", _X, "exp(x) - 1, exact near 0", "Expm1", SINGLE),
+    Function("log", _X, "natural logarithm", "Log", SINGLE),
+    Function("log1p", _X, "log(1 + x), exact near 0", "Log1p", SINGLE),
+    Function("sqrt", _X, "square root", "Sqrt", DOUBLE),
+    Function("rsqrt", _X, "1 / sqrt(x)", "Rsqrt", DOUBLE),
+    Function("square", _X, "x * x", "Square"),
+    Function("pow", _AB, "a ** b", sequences.power, SINGLE),
+    Function("tanh", _X, "hyperbolic tangent", "Tanh", SINGLE),
+    Function("sigmoid", _X, "1 / (1 + exp(-x))", "Sigmoid", SINGLE),
+    Function("softplus", _X, "log(1 + exp(x))", "Softplus", SINGLE),
+    Function("relu", _X, "x where positive, else 0; NaN for NaN", "Relu"),
+    Function("erf", _X, "error function", sequences.erf, SINGLE),
+    Function("sin", _X, "sine of an angle in radians", "Sin", SINGLE),
+    Function("cos", _X, "cosine of an angle in radians", "Cos", SINGLE),
+    Function("floor", _X, "the next integer down", "Floor", SINGLE),
+    Function("round", _X, "the nearest integer, halves to the even one", "Round", SINGLE),
+    Function("minimum", _AB, "the smaller; NaN where one is", sequences.minimum),
+    Function("maximum", _AB, "the larger; NaN where one is", sequences.maximum),
+    Function("clip", ("x", "min", "max"), "x kept within min and max", sequences.clip),
+    Function("is_finite", _X, "neither NaN nor infinite", "IsFinite", SINGLE),
+    Function("is_nan", _X, "NaN", "IsNan"),
+    Function("zeros_like", _X, "zeros of the same shape and dtype", "ZerosLike"),
+    Function("ones_like", _X, "ones of the same shape and dtype", "OnesLike"),
+    Function("stop", _X, "x, through which no gradient flows", "StopGradient"),
     Function(
         "cast_like",
         _AB,
         "a in the dtype of b; true is 1, false 0",
-        op_sequences.cast_like,
-        "cast_like",
+        sequences.cast_like,
         kinds=("any", "tensor"),
     ),
-    Function("sum", _X, "sum", op_sequences.Reduction("Sum"), "sum", SINGLE, options=_OVER),
-    Function("mean", _X, "mean", op_sequences.Reduction("Mean"), "mean", SINGLE, options=_OVER),
-    Function("max", _X, "largest element", op_sequences.Extreme("Max"), "max", options=_OVER),
-    Function("min", _X, "smallest element", op_sequences.Extreme("Min"), "min", options=_OVER),
-    Function("norm", _X, "Euclidean norm", op_sequences.Norm("Sum"), "norm", DOUBLE, options=_OVER),
+    _reduction("sum", "sum", sequences.by_op("Sum"), SINGLE),
+    _reduction("mean", "mean", sequences.by_op("Mean"), SINGLE),
+    _reduction("max", "largest element", sequences.extreme("Max")),
+    _reduction("min", "smallest element", sequences.extreme("Min")),
+    _reduction("norm", "Euclidean norm", sequences.euclidean, DOUBLE),
     Function(
         "reshape_like",
         _AB,
         "a in the shape of b, which has as many elements",
-        op_sequences.reshape_like,
-        "reshape_like",
+        sequences.reshape_like,
         kinds=_LIKE,
     ),
     Function(
         "broadcast_like",
         _AB,
         "a repeated up to the shape of b",
-        op_sequences.broadcast_like,
-        "broadcast_like",
+        sequences.broadcast_like,
         kinds=("number", "like"),
     ),
     Function(
         "sum_like",
         _AB,
         "a summed down to the shape of b, which broadcasts to that of a",
-        op_sequences.sum_like,
-        "sum_like",
+        sequences.sum_like,
         SINGLE,
         kinds=_LIKE,
     ),
@@ -187,8 +183,7 @@ _NAMED = (
         "transpose",
         _X,
         "the axes in the order of perm; the last two swapped without",
-        op_sequences.transpose,
-        "transpose",
+        sequences.transpose,
         kinds=("tensor",),
         options={"perm": "axes"},
     ),
@@ -196,8 +191,7 @@ _NAMED = (
         "matmul",
         _AB,
         "matrix product over the last two axes; those before are broadcast",
-        op_sequences.matmul,
-        "matmul",
+        sequences.matmul,
         SINGLE,
         kinds=("tensor", "tensor"),
         options={"transpose_a": "flag", "transpose_b": "flag"},
@@ -206,8 +200,7 @@ _NAMED = (
         "split",
         _X,
         "one of `parts` equal parts of x along an axis, the one numbered `index` from 0",
-        along.split,
-        "split_part",
+        sequences.split,
         kinds=("tensor",),
         options={"parts": "count", "index": "natural", "axis": "place"},
         required=("parts", "index"),
@@ -216,8 +209,7 @@ _NAMED = (
         "concat",
         _AB,
         "tensors one after the other along an axis",
-        along.concat,
-        "concat",
+        sequences.concat,
         kinds=("tensor",),
         options={"axis": "place"},
         rest="x",
@@ -226,8 +218,7 @@ _NAMED = (
         "gather",
         ("x", "indices"),
         "the parts of x at these places along an axis",
-        along.gather,
-        "gather",
+        sequences.gather,
         kinds=("tensor", "index"),
         options={"axis": "place"},
     ),
@@ -235,8 +226,7 @@ _NAMED = (
         "quantile",
         _X,
         "the element that a part q of the elements lies below, over the axes from from_axis on",
-        along.quantile,
-        "lower_quantile",
+        sequences.quantile,
         SINGLE,
         kinds=("tensor",),
         options={"q": "part", "from_axis": "axis"},
@@ -246,18 +236,15 @@ _NAMED = (
         "normal_like",
         _X,
         "normal noise of the shape of x: another in each run, the same in each process",
-        along.normal_like,
-        "normal_like",
+        sequences.normal_like,
         kinds=("tensor",),
-        options={"seed": "natural"},
+        options={"seed": "seed"},
         required=("seed",),
     ),
     Function(
         "forward",
         ("x0",),
         "the op itself on other inputs, with its own attrs; inputs left out are its own",
-        "",
-        "",
         kinds=("like",),
         rest="x",
     ),
@@ -265,8 +252,6 @@ _NAMED = (
         "own",
         ("dy",),
         "the op's own gradient of dy; with more arguments, at these inputs",
-        "",
-        "",
         kinds=("tensor", "like"),
         rest="x",
     ),
@@ -287,12 +272,12 @@ _WINDOWED = (
 )
 
 OF_THE_OP = frozenset({"forward", "own", *(function.name for function in _WINDOWED)})
-"""Functions that take from the op that the gradient is for: see `own` and `windows`."""
+"""Functions that take from the op that the gradient is for: see `own`."""
 
 OPERATORS: Mapping[str, Function] = {function.name: function for function in _OPERATORS}
 FUNCTIONS: Mapping[str, Function] = {function.name: function for function in (*_NAMED, *_WINDOWED)}
 
 
 def look_up(name: str) -> Function:
-    """The function or operator of a Call."""
+    """Return the function or operator of a Call."""
     return FUNCTIONS.get(name) or OPERATORS[name]

@@ -1,131 +1,518 @@
-"""Gradients as a list of TensorFlow ops, each written once: what two of the forms are made of."""
+"""A formula as a program of TensorFlow ops, for one op's dtypes: what is legal is decided here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cache
-from typing import TypeAlias
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
-from graphpatch import opdefs
-from graphpatch.gradients import broadcast_shape, constants
-from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape
-from graphpatch.gradients.constants import FLOATS, Constant
+from graphpatch.errors import FormulaError, did_you_mean
+from graphpatch.gradients import ops, sequences
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.functions import (
+    OF_THE_OP,
+    SINGLE,
+    ArgumentKind,
+    Function,
+    look_up,
+)
+from graphpatch.gradients.ops import CASTABLE, FLOATS, SCALAR, UNKNOWN, Program, Scalar, Value
+from graphpatch.gradients.own import WINDOWS, op_at, op_forward, op_gradient, windowed
+from graphpatch.gradients.signature import NOT_SERVED, Signature
+from graphpatch.gradients.syntax import (
+    AttrRef,
+    Call,
+    Expression,
+    Literal,
+    NumberList,
+    ParameterRef,
+    Variable,
+    formula_error,
+    parse_formula,
+)
+from graphpatch.gradients.tensors import ConstantTensor
+from graphpatch.table import plural
 
-AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | Constant
-"""The value of an attr; a dtype is its name, a string is bytes."""
+Operand: TypeAlias = Scalar | Value
+
+MOST_AXES = 254
+"""The axes that a tensor of TensorFlow has at most."""
+
+_AXES = (-MOST_AXES, MOST_AXES - 1)
+_LIMITS = {
+    "axes": _AXES,
+    "place": _AXES,
+    "axis": (0, MOST_AXES - 1),
+    "count": (1, ops.INT32[-1]),
+    "natural": (0, ops.INT32[-1]),
+    "seed": (0, 2**63 - 1),
+    "index": (ops.INT32[0], ops.INT32[-1]),
+}
+"""The least and the largest integer of options of this kind."""
+
+_QUICK: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "-x": operator.neg,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+"""What Python does as IEEE 754 has it, without waiting for numpy to be imported."""
 
 
-class Value(msgspec.Struct, frozen=True):
-    """A tensor: an argument by its name, or output 0 of a step by its number."""
+class GradientProgram(msgspec.Struct, frozen=True):
+    """The ops of a gradient, and dx of each input; None where nothing flows."""
 
-    source: str | int
-    dtype: str
-    shape: BroadcastShape
-    constant: Constant | None = None
+    program: Program
+    results: tuple[Value | None, ...]
 
 
-StepInput: TypeAlias = Value | tuple[Value, ...]
+def gradient_ops(formula: Formula, signature: Signature) -> GradientProgram:
+    """Return the ops that compute dx of each input of the signature, of its dtype and shape.
+
+    A result that is larger than its input is summed over the axes that were broadcast, a smaller
+    one is repeated. Raises FormulaError where the formula does not suit the op.
+    """
+    program, results = Program(), {}
+    dtypes = dict(signature.inputs)
+    for name, value in input_values(program, formula, signature):
+        like = Value(name, dtypes[name], signature.shape(name))
+        results[name] = _fitted(program, value, like)
+    return GradientProgram(program, tuple(map(results.get, dtypes)))
 
 
-class Step(msgspec.Struct, frozen=True):
-    """One op: its type, its inputs (a list of tensors is a tuple), all attrs that it needs."""
+def joined_shapes(formula: Formula, signature: Signature) -> dict[str, frozenset[str]]:
+    """Return for each input with a gradient the tensors whose shape its formula has at least.
 
-    op_type: str
-    inputs: tuple[StepInput, ...]
-    attrs: tuple[tuple[str, AttrValue], ...]
-
-    @property
-    def tensors(self) -> Iterator[Value]:
-        """The inputs, lists of tensors taken apart."""
-        for value in self.inputs:
-            yield from (value,) if isinstance(value, Value) else value
+    Before it is summed or repeated. Raises FormulaError where the formula does not suit the op.
+    """
+    values = input_values(Program(), formula, signature)
+    return {name: value.shape.least for name, value in values}
 
 
-@cache
-def op_def(op_type: str) -> opdefs.OpDef:
-    """What an op type looks like. Raises LookupError for one that not both TensorFlows know."""
-    found = opdefs.lookup(op_type)
-    if found is None or found.known_to != "both":
-        raise LookupError(f"{op_type} is not an op of both TensorFlow 1.15 and 2.x")
-    return found
+def formula_ops(formula: Formula, signature: Signature, dtype: str) -> GradientProgram:
+    """Return the ops of one formula of inputs alone, such as the g(x) of a surrogate.
+
+    Raises FormulaError where the formula reads y or dy, or does not suit the inputs.
+    """
+    names = [name for name, _ in signature.inputs]
+    text, expression = formula.texts[0], formula.expressions[0]
+    unknown = formula.variables.difference(names)
+    if unknown or not formula.alike or text is None or expression is None:
+        raise FormulaError(f"expected one formula of {', '.join(names)}, found: {formula}")
+    program = Program()
+    value = Lowering(program, signature, dict(formula.values), text).number(expression, dtype)
+    return GradientProgram(program, (program.cast(value, dtype),))
 
 
-class Program:
-    """Steps in the order they are computed. An op that is asked for again is the first one."""
+def input_values(
+    program: Program, formula: Formula, signature: Signature
+) -> Iterator[tuple[str, Value]]:
+    """Yield the inputs that have a gradient, with the values of their formulas."""
+    values = dict(formula.values)
+    for (name, dtype), text, expression in chosen_formulas(formula, signature):
+        lowering = Lowering(program, signature, values, text, int(name[1:]))
+        yield name, lowering.number(expression, dtype)
 
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-        self._numbers: dict[Step, int] = {}
 
-    def op(
+def chosen_formulas(
+    formula: Formula, signature: Signature
+) -> list[tuple[tuple[str, str], str, Expression]]:
+    """Return the inputs that have a gradient, by name and dtype, with their formulas.
+
+    Raises FormulaError where the list has more or fewer entries than the op has inputs, or where
+    one is for an input that carries no gradient.
+    """
+    indices = [int(name[1:]) for name, _ in signature.inputs]
+    if not formula.alike:
+        count, texts = max(indices, default=-1) + 1, formula.texts
+        foreign = [n for n, text in enumerate(texts) if text is not None and n not in indices]
+        if len(texts) != count:
+            raise FormulaError(
+                f"the list has {plural(len(texts), 'formula')}, and the op has "
+                f"{plural(count, 'input')}; write one formula for each input, null for no gradient"
+            )
+        if foreign:
+            raise FormulaError(f"x{foreign[0]} carries no gradient: write null for it in the list")
+    chosen = []
+    for index, (name, dtype) in zip(indices, signature.inputs, strict=True):
+        place = 0 if formula.alike else index
+        text, expression = formula.texts[place], formula.expressions[place]
+        if formula.alike and dtype in NOT_SERVED:
+            raise FormulaError(f"an input is {dtype}; formulas compute in {', '.join(FLOATS)}")
+        if text is None or expression is None or (formula.alike and dtype not in FLOATS):
+            continue
+        if dtype not in FLOATS:
+            message = f"{name} is {dtype}, and carries no gradient: write null for it"
+            raise formula_error(text, 1, message)
+        chosen.append(((name, dtype), text, expression))
+    if formula.alike and not chosen:
+        raise FormulaError("no input of the op carries a gradient")
+    return chosen
+
+
+def _fitted(program: Program, value: Value, like: Value) -> Value:
+    """Return the value in the dtype of its input, summed down or repeated to its shape.
+
+    It is summed over the axes that were broadcast, in float32 for the narrower dtypes; before
+    it is repeated along axes where it may be smaller than its input.
+    """
+    shape, dtype = value.shape, value.dtype
+    if shape.exactly == like.shape.exactly:
+        return program.cast(value, like.dtype)
+    if shape == SCALAR and value.constant is not None and value.constant.numbers == (0,):
+        return program.op("ZerosLike", like)
+    if shape.most is not None and shape.most <= like.shape.least:
+        return program.cast(sequences.broadcast_like(program, value, like), like.dtype)
+    sizes = program.shape_of(value)
+    if not like.shape.least <= shape.least:
+        sizes = program.op("BroadcastArgs", sizes, program.shape_of(like), shape=UNKNOWN)
+        value = program.op("BroadcastTo", value, sizes, shape=UNKNOWN)
+    wide = program.cast(value, SINGLE.get(dtype, dtype))
+    total = program.cast(sequences.sum_like(program, wide, like, sizes), dtype)
+    return program.cast(total, like.dtype)
+
+
+class Lowering:
+    """One expression, the gradient with respect to input `place`, written into a program.
+
+    A call on plain numbers is computed at once, in double precision; a plain number that meets a
+    tensor is rounded to that tensor's dtype.
+    """
+
+    def __init__(
         self,
-        op_type: str,
-        *inputs: StepInput,
-        shape: BroadcastShape | None = None,
-        **attrs: AttrValue,
-    ) -> Value:
-        """Output 0 of an op.
+        program: Program,
+        signature: Signature,
+        values: Mapping[str, Scalar | ConstantTensor],
+        text: str,
+        place: int = 0,
+        is_sign_of_zero_kept: bool = True,
+    ) -> None:
+        self.program = program
+        self.signature = signature
+        self.values = values
+        self.text = text
+        self.place = place
+        self.is_sign_of_zero_kept = is_sign_of_zero_kept
+        self.lowered: dict[int, Operand] = {}  # of a part that several others are made of
 
-        Its shape is the joint one of its inputs where `shape` is silent. The attrs that say the
-        inputs' dtypes and number are set.
+    def fault(self, expression: Expression, message: str) -> FormulaError:
+        """Return the error to raise for a part of the formula."""
+        return formula_error(self.text, expression.column, message)
+
+    def lower(self, expression: Expression) -> Operand:
+        """Return the tensor, or the plain number or boolean, that an expression is.
+
+        Raises FormulaError where the op has no such input or attr, or where dtypes do not agree.
         """
-        attrs |= _input_attrs(op_type, inputs)
-        step = Step(op_type, inputs, tuple(sorted(attrs.items())))
-        output = op_def(op_type).outputs[0]
-        dtype = output.dtype or str(attrs[output.type_attr])
-        if shape is None:
-            shape = broadcast_shape.broadcast_together(*(value.shape for value in step.tensors))
-        value = attrs.get("value")
-        constant = value if isinstance(value, Constant) else None
-        return Value(self._number(step), dtype, shape, constant)
+        if isinstance(expression, Call):
+            if id(expression) not in self.lowered:
+                self.lowered[id(expression)] = self._call(expression)
+            return self.lowered[id(expression)]
+        if isinstance(expression, Literal):
+            return expression.value
+        if isinstance(expression, Variable):
+            return self._variable(expression)
+        if isinstance(expression, NumberList):
+            raise self.fault(expression, "a list stands only in axes=, perm= and gather")
+        if isinstance(expression, AttrRef):
+            try:
+                return self.signature.attr(expression.name)
+            except FormulaError as error:
+                raise self.fault(expression, str(error)) from None
+        if expression.name not in self.values:
+            raise self.fault(expression, f"parameter {expression.name!r} has no value")
+        value = self.values[expression.name]
+        return self._const(value, expression) if isinstance(value, ConstantTensor) else value
 
-    def _number(self, step: Step) -> int:
-        if step not in self._numbers:
-            self._numbers[step] = len(self.steps)
-            self.steps.append(step)
-        return self._numbers[step]
+    def number(self, expression: Expression, dtype: str) -> Value:
+        """Return the tensor of numbers that an expression is; a plain number as one of `dtype`.
 
-    def scalar(self, value: float | bool, dtype: str) -> Value:
-        """A constant without axes."""
-        return self.op("Const", shape=SCALAR, dtype=dtype, value=constants.scalar(value, dtype))
+        Raises FormulaError for a condition, besides what `lower` raises.
+        """
+        operand = self.lower(expression)
+        if not isinstance(operand, Value):
+            if isinstance(operand, bool):
+                raise self.fault(expression, "a gradient is a number, and this is a condition")
+            return self.constant(operand, dtype, expression)
+        if operand.dtype == "bool":
+            message = "a gradient is a number, and this is a condition; write: where(..., dy, 0)"
+            raise self.fault(expression, message)
+        if operand.dtype not in FLOATS:
+            raise self.fault(expression, f"a gradient is a number, and this is {operand.dtype}")
+        return operand
 
-    def vector(self, *values: int) -> Value:
-        """A constant of int32 with one axis."""
-        return self.op("Const", shape=UNKNOWN, dtype="int32", value=constants.vector(*values))
+    def _const(self, tensor: ConstantTensor, expression: ParameterRef) -> Value:
+        """Return a tensor of the rule, in the dtype of dy."""
+        dtype = self.signature.upstream_dtype or tensor.dtype
+        value = ops.tensor(tensor, dtype)
+        if any(map(math.isinf, value.numbers)) and not any(map(math.isinf, tensor.array().flat)):
+            raise self.fault(expression, f"a number of {expression.name} is infinite in {dtype}")
+        return self.program.op("Const", shape=UNKNOWN, dtype=dtype, value=value)
 
-    def cast(self, value: Value, dtype: str) -> Value:
-        """The value in another dtype; itself where it has that dtype."""
-        if value.dtype == dtype:
-            return value
-        if value.constant is not None and value.dtype in FLOATS and not value.constant.shape:
-            return self.scalar(value.constant.numbers[0], dtype)
-        return self.op("Cast", value, DstT=dtype)
+    def _variable(self, expression: Variable) -> Value:
+        name = expression.name
+        legal = self.signature.variables
+        if name not in legal:
+            near = did_you_mean(name, legal)
+            raise self.fault(expression, f"the op has no {name}; it has: {', '.join(legal)}{near}")
+        if name.startswith("dy") and legal[name] not in FLOATS:
+            message = f"{name[1:]} is {legal[name]}: no gradient reaches it, so there is no {name}"
+            raise self.fault(expression, message)
+        return Value(name, legal[name], self.signature.shape(name))
 
-    def shape_of(self, value: Value) -> Value:
-        """The sizes of a tensor, a vector of int32."""
-        return self.op("Shape", value, shape=UNKNOWN, out_type="int32")
+    def _call(self, call: Call) -> Operand:
+        function = look_up(call.function)
+        if function.name == "where":
+            condition = self.lower(call.arguments[0])
+            if isinstance(condition, bool):
+                return self.lower(call.arguments[1 if condition else 2])
+        kinds = function.kinds_of(len(call.arguments))
+        operands = [
+            self._indices(argument) if kind == "index" else self.lower(argument)
+            for kind, argument in zip(kinds, call.arguments, strict=True)
+        ]
+        for kind, operand, argument in zip(kinds, operands, call.arguments, strict=True):
+            self._check(function, kind, operand, argument)
+        if function.name in OF_THE_OP:
+            return self._of_the_op(call, operands)
+        plain = [operand for operand in operands if not isinstance(operand, Value)]
+        if len(plain) == len(operands) and not function.options:
+            return fold(function, plain)
+        unchanged: Operand | None = _unchanged(function.name, operands)
+        if unchanged is None and not self.is_sign_of_zero_kept:
+            unchanged = self._equal(function.name, operands)
+        return self._apply(call, function, operands) if unchanged is None else unchanged
+
+    def _equal(self, name: str, operands: Sequence[Operand]) -> Operand | None:
+        """Return what a call gives that computes nothing but, perhaps, another sign of a zero."""
+        match name, *operands:
+            case ("+", Value() as x, 0.0) | ("+", 0.0, Value() as x):
+                return x
+            case ("*", 0.0, Value(source=int(number))):
+                is_random = self.program.steps[number].op_type == "RandomStandardNormal"
+                return 0.0 if is_random else None  # of other tensors 0 * inf is NaN
+        return None
+
+    def _indices(self, argument: Expression) -> Operand:
+        if isinstance(argument, NumberList):
+            indices = [self._integer("an index", item, "index") for item in argument.items]
+            return self.program.vector(*indices)
+        value = self.lower(argument)
+        if not isinstance(value, Value) or value.dtype not in ("int32", "int64"):
+            raise self.fault(argument, "gather takes a list of integers, or a tensor of integers")
+        return value
+
+    def _of_the_op(self, call: Call, operands: Sequence[Operand]) -> Value:
+        program, signature = self.program, self.signature
+        tensors = [operand for operand in operands if isinstance(operand, Value)]
+        try:
+            if call.function in WINDOWS:
+                return windowed(program, signature, call.function, tensors)
+            if call.function == "forward":
+                return op_forward(op_at(program, signature, "forward", tensors))
+            at = op_at(program, signature, "own", tensors[1:])
+            return op_gradient(at, self.place, tensors[0])
+        except FormulaError as error:
+            raise self.fault(call, str(error)) from None
+
+    def _check(
+        self, function: Function, kind: ArgumentKind, operand: Operand, argument: Expression
+    ) -> None:
+        """Raise where an operand is not what the function takes in this place."""
+        is_tensor = isinstance(operand, Value)
+        dtype = operand.dtype if isinstance(operand, Value) else type(operand).__name__
+        is_truth = dtype == "bool"
+        if kind == "any" and is_tensor and dtype not in CASTABLE:
+            raise self.fault(argument, f"this is {dtype}, which cannot be cast to a number")
+        if kind in ("any", "index") or (kind == "like" and is_tensor):
+            return
+        if kind in ("tensor", "like") and not is_tensor:
+            raise self.fault(argument, f"{function.name} takes a tensor here, not a plain number")
+        if kind == "truth":
+            if not is_truth:
+                raise self.fault(
+                    argument, f"{function.name!r} takes a condition here, not a number"
+                )
+        elif is_truth:
+            message = f"{function.name!r} takes numbers, and this is a condition"
+            raise self.fault(argument, f"{message}; write: where(..., 1, 0)")
+        elif is_tensor and dtype not in FLOATS:
+            message = f"this is {dtype}; formulas compute in {', '.join(FLOATS)}"
+            raise self.fault(argument, f"{message}; write: cast_like(..., dy)")
+
+    def _apply(self, call: Call, function: Function, operands: Sequence[Operand]) -> Value:
+        options = self._options(call)
+        kinds = function.kinds_of(len(operands))
+        dtype = self._common_dtype(call, kinds, operands)
+        wide = function.wide.get(dtype, dtype)
+        values = []
+        for kind, operand, argument in zip(kinds, operands, call.arguments, strict=True):
+            if not isinstance(operand, Value):
+                operand = self.constant(operand, "bool" if kind == "truth" else dtype, argument)
+            is_number = kind in ("number", "tensor")
+            values.append(self.program.cast(operand, wide) if is_number else operand)
+        result = self._spelled(call, function, values, options)
+        return self.program.cast(result, dtype) if result.dtype == wide else result
+
+    def _spelled(
+        self, call: Call, function: Function, values: Sequence[Value], options: Mapping[str, object]
+    ) -> Value:
+        if isinstance(function.spelling, str):
+            return self.program.op(function.spelling, *values)
+        try:
+            return function.spelling(self.program, *values, **options)
+        except ValueError as error:
+            raise self.fault(call, f"{call.function}: {error}") from None
+
+    def _common_dtype(
+        self, call: Call, kinds: Sequence[ArgumentKind], operands: Sequence[Operand]
+    ) -> str:
+        """Return the dtype of the numbers of a call; that of dy where all are plain."""
+        dtypes = [
+            operand.dtype
+            for kind, operand in zip(kinds, operands, strict=True)
+            if isinstance(operand, Value) and kind in ("number", "tensor")
+        ]
+        if len(set(dtypes)) > 1:
+            names = " and ".join(dict.fromkeys(dtypes))
+            raise self.fault(call, f"{call.function!r} meets {names}; write: cast_like(..., ...)")
+        dtype = dtypes[0] if dtypes else self.signature.upstream_dtype
+        if dtype is None:
+            raise self.fault(call, "no output of the op has a dtype that carries gradients")
+        return dtype
+
+    def constant(self, value: Scalar, dtype: str, argument: Expression) -> Value:
+        """Return a plain number as a tensor. Raises where that dtype makes it 0 or infinite."""
+        if isinstance(value, bool) and dtype != "bool":
+            value = float(value)
+        if dtype != "bool" and not ops.survives_dtype(value, dtype):
+            small = "0" if abs(value) < 1 else "infinite"
+            raise self.fault(argument, f"{value:g} is {small} in {dtype}")
+        return self.program.scalar(value, dtype)
+
+    def _options(self, call: Call) -> dict[str, object]:
+        """Return the options of a call by name, which are known before there is a tensor.
+
+        Raises FormulaError where one is not what the function takes.
+        """
+        function = look_up(call.function)
+        options = {
+            word: self._option(word, function.options[word], expression)
+            for word, expression in call.options
+        }
+        if "axes" in options and "from_axis" in options:
+            raise self.fault(call, f"{call.function} takes axes or from_axis, not both")
+        missing = [word for word in function.required if word not in options]
+        if missing:
+            raise self.fault(call, f"{call.function} needs {missing[0]}=")
+        return options
+
+    def _option(self, word: str, kind: str, expression: Expression) -> object:
+        if kind == "axes":
+            items = expression.items if isinstance(expression, NumberList) else (expression,)
+            axes = tuple(self._integer(word, item, kind) for item in items)
+            if len(set(axes)) < len(axes):
+                raise self.fault(expression, f"{word} names an axis twice")
+            return axes
+        if kind in _LIMITS:
+            return self._integer(word, expression, kind)
+        value = self._plain(word, expression)
+        if kind == "flag" and not isinstance(value, bool):
+            raise self.fault(expression, f"{word} is true or false, not {value:g}")
+        if kind == "part" and (isinstance(value, bool) or not 0 <= value <= 1):
+            raise self.fault(expression, f"{word} is from 0 to 1, not {value:g}")
+        return value
+
+    def _integer(self, word: str, expression: Expression, kind: str) -> int:
+        value = self._plain(word, expression)
+        if isinstance(value, bool) or not float(value).is_integer():
+            raise self.fault(expression, f"{word}: expected an integer, found {value}")
+        least, most = _LIMITS[kind]
+        if least >= 0 and value < least:
+            raise self.fault(expression, f"{word} counts from {least}, and this is {value:g}")
+        if not least <= value <= most:
+            raise self.fault(expression, f"{word} is from {least} to {most}, and this is {value:g}")
+        return int(value)
+
+    def _plain(self, word: str, expression: Expression) -> Scalar:
+        value = self.lower(expression)
+        if isinstance(value, Value):
+            message = f"{word}: expected a number, a parameter or an attr, found a tensor"
+            raise self.fault(expression, message)
+        return value
 
 
-def needed(program: Program, values: Iterable[Value]) -> list[int]:
-    """The numbers of the steps that these values are computed from, in order."""
-    numbers: set[int] = set()
-    waiting = list(values)
-    while waiting:
-        source = waiting.pop().source
-        if isinstance(source, int) and source not in numbers:
-            numbers.add(source)
-            waiting.extend(program.steps[source].tensors)
-    return sorted(numbers)
+def _unchanged(name: str, operands: Sequence[Operand]) -> Value | None:
+    """Return the operand that a call gives as it is, to the bit; None where it computes."""
+    match name, *operands:
+        case ("*" | "/" | "**" | "pow", Value() as x, 1.0) | ("*", 1.0, Value() as x):
+            return x
+        case ("-", Value() as x, 0.0):
+            return x
+        case ("minimum", Value() as x, math.inf) | ("minimum", math.inf, Value() as x):
+            return x
+        case ("maximum", Value() as x, low) | ("maximum", low, Value() as x) if low == -math.inf:
+            return x
+        case ("clip", Value() as x, low, math.inf) if low == -math.inf:
+            return x
+        case ("where", Value() as a, Value() as x, y) if x == y and a.shape == x.shape:
+            return x
+    return None
 
 
-def _input_attrs(op_type: str, inputs: tuple[StepInput, ...]) -> dict[str, AttrValue]:
-    """The attrs that say which dtype the inputs have, and how many a list of them holds."""
-    attrs: dict[str, AttrValue] = {}
-    for arg, value in zip(op_def(op_type).inputs, inputs, strict=True):
-        if arg.type_attr:
-            attrs[arg.type_attr] = (value if isinstance(value, Value) else value[0]).dtype
-        if arg.number_attr and isinstance(value, tuple):
-            attrs[arg.number_attr] = len(value)
-    return attrs
+def passes_on(formula: Formula) -> bool:
+    """Whether the gradient of one tensor gives dy as it comes, as far as its ops show it."""
+    signature = Signature.of([("x0", "float32")], [("y0", "float32")], same_shape=True)
+    program, values = Program(), dict(formula.values)
+    try:
+        for _, text, expression in chosen_formulas(formula, signature):
+            lowering = Lowering(program, signature, values, text, is_sign_of_zero_kept=False)
+            return lowering.number(expression, "float32").source == "dy0"
+    except FormulaError:  # it does not fit every op
+        pass
+    return False
+
+
+def fold(function: Function, operands: Sequence[Scalar]) -> Scalar:
+    """Return the value of a function or operator on plain numbers, in double precision."""
+    quick = _QUICK.get(function.name)
+    if quick is not None:
+        value = quick(*map(float, operands))
+    else:
+        from graphpatch.gradients.interpreter import run
+
+        program = Program()
+        kinds = ["bool" if isinstance(operand, bool) else "float64" for operand in operands]
+        values = [program.scalar(*pair) for pair in zip(operands, kinds, strict=True)]
+        if isinstance(function.spelling, str):
+            result = program.op(function.spelling, *values)
+        else:
+            result = function.spelling(program, *values)
+        value = run(program, [result], {})[0].item()
+    return value if isinstance(value, bool) else float(value)
+
+
+def condition_holds(condition: str, values: Mapping[str, Scalar]) -> bool:
+    """Whether a condition of the formula language is true of these parameters."""
+    return _folded(parse_formula(condition, values), values) is True
+
+
+def _folded(expression: Expression, values: Mapping[str, Scalar]) -> Scalar:
+    if isinstance(expression, Call):
+        operands = [_folded(part, values) for part in expression.arguments]
+        return fold(look_up(expression.function), operands)
+    if isinstance(expression, ParameterRef):
+        return values[expression.name]
+    if isinstance(expression, Literal):
+        return expression.value
+    raise TypeError(f"{expression} is not a plain number")

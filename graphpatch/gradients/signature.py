@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.errors import FormulaError, did_you_mean
-from graphpatch.gradients.broadcast_shape import (
+from graphpatch.gradients.ops import (
+    FLOATS,
     SCALAR,
     BroadcastShape,
+    Scalar,
     broadcast_together,
     shape_of_tensor,
 )
-from graphpatch.gradients.constants import FLOATS
-from graphpatch.gradients.expression import Scalar
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 _NUMBERED = {"x": re.compile(r"x\d+", re.ASCII), "y": re.compile(r"y\d+", re.ASCII)}
@@ -53,7 +53,7 @@ class Signature:
         scalars: Collection[str] = (),
         op_type: str = "",
     ) -> Signature:
-        """The signature.
+        """Return the signature.
 
         Raises ValueError for arguments not named x0, y0 and so on, FormulaError for an unknown
         dtype.
@@ -81,7 +81,7 @@ class Signature:
         return next((dtype for _, dtype in self.outputs if dtype in FLOATS), None)
 
     def shape(self, name: str) -> BroadcastShape:
-        """The shape of a variable: dy0 has that of y0, and all have one where they do."""
+        """Return the shape of a variable: dy0 has that of y0, and all have one where they do."""
         if name in self.scalars:
             return SCALAR
         plain = name.removeprefix("d")
@@ -90,7 +90,7 @@ class Signature:
         return shape_of_tensor("x" if self.same_shape else plain)
 
     def attr(self, name: str) -> Scalar:
-        """The value of an attr. Raises FormulaError where there is none, or it is not a number."""
+        """Return the value of an attr. Raises FormulaError where there is none, or no number."""
         value = self.attrs.get(name)
         if name not in self.attrs:
             legal = [word for word, held in self.attrs.items() if isinstance(held, (int, float))]

@@ -17,10 +17,13 @@ from msgspec.structs import replace
 from graphpatch import opdefs
 from graphpatch.differentiation.override_keys import is_registered
 from graphpatch.errors import RulesError
-from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, alike, library_entry
+from graphpatch.gradients.ops import Scalar
+from graphpatch.gradients.program import passes_on
 from graphpatch.gradients.tensors import ConstantTensor, unpacked
+from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER
+from graphpatch.opdefs import OpDef
 
 KEY_PREFIX = "graphpatch:"
 REGISTERED, FORMULA, PYTHON, CONSTANTS = "registered", "formula", "python", "constants"
@@ -33,6 +36,15 @@ OWN, SURROGATE = "own", "surrogate"
 
 # What only a formula has.
 FORMULA_VARIABLE = re.compile(r"\b(?:d?x|d?y)\d*\b", re.ASCII)
+
+# TensorFlow's gradient of Identity is dy, that of Neg -dy, that of Sign zeros of the input's shape.
+IDENTITY, NEG, ZERO = "Identity", "Neg", "Sign"
+
+GIVE_DY = frozenset({"Identity", "RefIdentity", OPTIONAL_PLACEHOLDER})
+"""Op types whose own gradient by input 0 is dy as it comes."""
+
+BUILT_IN = "built-in"
+"""What a report says of a gradient that the file stores as the name of one of TensorFlow's own."""
 
 GradientSpec = str | dict[str, Any]
 
@@ -226,3 +238,27 @@ def _unknown(name: str) -> str:
     types = [one for one in opdefs.op_types() if one[:1] == name[:1].upper()]
     near = alike(name, [*legal, *types])
     return f"{name!r} is neither a gradient of the library nor an op type that has one{near}"
+
+
+_BUILT_IN_KEYS = {
+    LibraryGradient("identity"): IDENTITY,
+    LibraryGradient("straight_through"): IDENTITY,
+    LibraryGradient("scale", (("factor", 1.0),)): IDENTITY,
+    LibraryGradient("scale", (("factor", -1.0),)): NEG,
+    LibraryGradient("reverse", (("strength", 1.0),)): NEG,
+    LibraryGradient("zero"): ZERO,
+}
+
+
+def built_in_key(gradient: Computed, op: OpDef | None) -> str | None:
+    """Return the op type whose registered gradient this is, for an op of one input and output."""
+    if op is None or any(arg.is_list for arg in (*op.inputs, *op.outputs)):
+        return None
+    if len(op.inputs) != 1 or len(op.outputs) != 1 or not isinstance(gradient, LibraryGradient):
+        return None
+    return _BUILT_IN_KEYS.get(gradient)
+
+
+def gives_dy(gradient: Gradient) -> bool:
+    """Whether a gradient of ours gives each input dy, as far as its formula shows it."""
+    return isinstance(gradient, InlineFormula | LibraryGradient) and passes_on(gradient.formula)

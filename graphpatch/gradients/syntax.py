@@ -1,20 +1,69 @@
-"""The parser of the formula language: operator precedence, by binding power (Pratt, 1973).
+"""The formula language: its tokens, its words, the tree of a formula, and the parser.
 
-`let NAME = VALUE;` comes first, as often as wanted. From loosest to tightest: `or`, `and`, `not`,
-comparisons (which chain), `+ -`, `* /`, the signs `+ -`, and `**`, which groups to the right.
-Nothing is evaluated here.
+Operator precedence is by binding power (Pratt, 1973). `let NAME = VALUE;` comes first, as often as
+wanted. From loosest to tightest: `or`, `and`, `not`, comparisons (which chain), `+ -`, `* /`, the
+signs `+ -`, and `**`, which groups to the right. Nothing is evaluated here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+import re
+from collections.abc import Collection, Iterator
+from typing import TypeAlias
 
-from graphpatch.gradients import words
-from graphpatch.gradients.call_arguments import CallArgument, bind
-from graphpatch.gradients.expression import AttrRef, Call, Expression, Literal, NumberList, depth
-from graphpatch.gradients.functions import FUNCTIONS
-from graphpatch.gradients.tokens import formula_error, tokenize
-from graphpatch.tokens import Token
+import msgspec
+from msgspec.structs import astuple
+
+from graphpatch.errors import FormulaError, did_you_mean
+from graphpatch.gradients.functions import FUNCTIONS, Function
+from graphpatch.gradients.ops import Scalar
+from graphpatch.shown import pointed
+from graphpatch.tokens import Language, Token
+
+_TOKEN = re.compile(
+    r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<symbol>\*\*|<=|>=|==|!=|[-+*/<>(),=.;\[\]])",
+    re.ASCII,
+)
+
+_INSTEAD = {
+    "&": "write: and",
+    "|": "write: or",
+    "!": "write: not, or != for unequal",
+    "~": "write: not",
+    "^": "powers are written **",
+    "%": "there is no remainder",
+    "?": "write: where(condition, a, b)",
+    "{": "brackets are round",
+    "}": "brackets are round",
+}
+
+NAMED_NUMBERS: dict[str, Scalar] = {
+    "inf": math.inf,
+    "nan": math.nan,
+    "pi": math.pi,
+    "true": True,
+    "false": False,
+}
+
+_OPERATOR_WORDS = ("and", "or", "not")
+_LET = "let"
+_VARIABLE = re.compile(r"(?P<kind>x|y|dy)(?P<index>0|[1-9]\d*)?", re.ASCII)
+
+_ELSEWHERE = {
+    "if": "write: where(condition, a, b)",
+    "else": "write: where(condition, a, b)",
+    "lambda": "a formula is one expression of x, y and dy",
+    "dx": "the upstream gradient is dy, and dx is what the formula gives",
+    "grad": "the upstream gradient is dy",
+    "e": "write: exp(1)",
+    "tf": "functions are called by their bare name",
+    "np": "functions are called by their bare name",
+    "None": "null stands for a whole formula in the list, one for each input",
+    "null": "null stands for a whole formula in the list, one for each input",
+}
 
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _COMPARE = 4
@@ -26,8 +75,129 @@ _DEEPEST = 100
 """How deep a formula may nest, so that it never meets the limit of Python's own recursion."""
 
 
+def formula_error(text: str, column: int, message: str) -> FormulaError:
+    """Return the error to raise for what stands at `column` (from 1) of the formula `text`."""
+    return FormulaError(f"formula, column {column}: {message}\n{pointed(text, column)}")
+
+
+_FORMULA = Language("formula", _TOKEN, _INSTEAD, formula_error)
+
+
+class Part(msgspec.Struct, frozen=True, eq=False):
+    """A part of a formula, the same wherever it stands: its last field, the column, is no matter.
+
+    A Struct is made in a tenth of the time of a dataclass, which counts as a command starts.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it says the same."""
+        return type(other) is type(self) and astuple(other)[:-1] == astuple(self)[:-1]
+
+    def __hash__(self) -> int:
+        return hash((type(self), *astuple(self)[:-1]))
+
+
+class Literal(Part, frozen=True, eq=False):
+    """`0.5`, `1e-3`, `inf`, `nan`, `pi`, `true`, `false`."""
+
+    value: Scalar
+    column: int = 0
+
+
+class Variable(Part, frozen=True, eq=False):
+    """`x0`, `y0`, `dy0`, ...: an input, an output, an upstream gradient; `x` is `x0`."""
+
+    name: str
+    column: int = 0
+
+
+class AttrRef(Part, frozen=True, eq=False):
+    """`attr.alpha`: a number or a boolean among the attrs of the op's NodeDef."""
+
+    name: str
+    column: int = 0
+
+
+class ParameterRef(Part, frozen=True, eq=False):
+    """A number or a boolean that a rule gives by name."""
+
+    name: str
+    column: int = 0
+
+
+class NumberList(Part, frozen=True, eq=False):
+    """`[1, 2]`: a list, which only options such as `axes` and the indices of `gather` take."""
+
+    items: tuple[Expression, ...]
+    column: int = 0
+
+
+class Call(Part, frozen=True, eq=False):
+    """A function, or an operator, on its arguments; the options that are given, by name."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+    options: tuple[tuple[str, Expression], ...] = ()
+    column: int = 0
+
+
+Expression: TypeAlias = Literal | Variable | AttrRef | ParameterRef | NumberList | Call
+
+
+def _parts(expression: Expression) -> tuple[Expression, ...]:
+    """Return what an expression is made of, in the order of the text."""
+    if isinstance(expression, Call):
+        return (*expression.arguments, *(value for _, value in expression.options))
+    return expression.items if isinstance(expression, NumberList) else ()
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """Yield this expression and all that it is made of, each part once, in the text's order."""
+    done: set[int] = set()
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        if id(part) not in done:
+            done.add(id(part))
+            yield part
+            waiting.extend(reversed(_parts(part)))
+
+
+def _depth(expression: Expression) -> int:
+    """Count the calls that lie within each other, without recursion."""
+    level: tuple[Expression, ...] = (expression,)
+    count = 0
+    while level := tuple({id(part): part for whole in level for part in _parts(whole)}.values()):
+        count += 1
+    return count
+
+
+def full_variable_name(word: str) -> str | None:
+    """Return the full name of a variable (`x` is `x0`), or None where the word is none."""
+    match = _VARIABLE.fullmatch(word)
+    return f"{match['kind']}{match['index'] or 0}" if match else None
+
+
+def legal_parameter(word: str) -> bool:
+    """Whether a parameter may have this name."""
+    taken = word in NAMED_NUMBERS or word in (*_OPERATOR_WORDS, "attr", _LET)
+    is_name = re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII) is not None
+    return is_name and not taken and full_variable_name(word) is None
+
+
+def _unknown_word(word: str, names: Collection[str]) -> str:
+    """Return the message for a word that stands for nothing."""
+    if word in FUNCTIONS:
+        return f"{word} is a function, and needs its arguments: {word}(...)"
+    if word in _ELSEWHERE:
+        return f"a formula has no {word!r}; {_ELSEWHERE[word]}"
+    legal = [*names, "x", "y", "dy", "attr", *NAMED_NUMBERS, *_OPERATOR_WORDS, _LET, *FUNCTIONS]
+    known = ", ".join([*names, "x, y, dy (for x0, y0, dy0), x1, ..., y1, ..., dy1, ..., attr.NAME"])
+    return f"unknown name {word!r}{did_you_mean(word, legal)}; a formula knows {known}"
+
+
 def parse_formula(text: str, parameters: Collection[str] = ()) -> Expression:
-    """The expression that a formula stands for.
+    """Return the expression that a formula stands for.
 
     `parameters` are the names it may use besides the language's own. Raises FormulaError, with
     the column and the nearest legal word, where the text is not a formula.
@@ -41,61 +211,63 @@ class _FormulaParser:
     def __init__(self, text: str, parameters: Collection[str]) -> None:
         self.text = text
         self.parameters = parameters
-        self.tokens = tokenize(text)
+        self.tokens: list[Token] = []
+        for token in _FORMULA.tokens(text):
+            before = self.tokens[-1] if self.tokens else token
+            touching = before.column + len(before.text) == token.column
+            if touching and before.kind == "number" and token.kind in ("name", "number"):
+                message = f"{before.text}{token.text} is neither a number nor a name"
+                raise self.error(token.column, message)
+            self.tokens.append(token)
         self.position = 0
         self.depth = 0
         self.defined: dict[str, Expression] = {}
         self.used: set[str] = set()
 
+    def error(self, column: int, message: str) -> FormulaError:
+        return formula_error(self.text, column, message)
+
     @property
-    def here(self) -> Token:
+    def next(self) -> Token:
         return self.tokens[self.position]
 
-    def at_end(self) -> bool:
-        return self.here.kind == "end"
-
     def advance(self) -> Token:
-        token = self.here
+        token = self.next
         self.position += 1
         return token
 
     def sees(self, symbol: str) -> bool:
-        return not self.at_end() and self.here.text == symbol
+        return self.next.kind != "end" and self.next.text == symbol
 
     def expect(self, symbol: str, purpose: str = "") -> None:
         if not self.sees(symbol):
-            found = self.here
-            raise formula_error(
-                self.text, found.column, f"expected {symbol!r}{purpose}, found {found}"
-            )
+            raise self.error(self.next.column, f"expected {symbol!r}{purpose}, found {self.next}")
         self.advance()
 
     def whole(self) -> Expression:
-        if self.at_end():
-            raise formula_error(
-                self.text, 1, "the formula is empty; the gradient that is always 0 is: 0"
-            )
-        while self.sees(words.LET):
+        if self.next.kind == "end":
+            raise self.error(1, "the formula is empty; the gradient that is always 0 is: 0")
+        while self.sees(_LET):
             self.definition()
         expression = self.expression(0)
-        if not self.at_end():
-            raise formula_error(self.text, self.here.column, self.left_over())
+        if self.next.kind != "end":
+            raise self.error(self.next.column, self.left_over())
         unused = sorted(self.defined.keys() - self.used)
         if unused:
-            raise formula_error(self.text, 1, f"let {unused[0]} = ... is never used")
-        if depth(expression) > _DEEPEST:
-            raise formula_error(self.text, 1, f"nested more than {_DEEPEST} deep")
+            raise self.error(1, f"let {unused[0]} = ... is never used")
+        if _depth(expression) > _DEEPEST:
+            raise self.error(1, f"nested more than {_DEEPEST} deep")
         return expression
 
     def definition(self) -> None:
-        """`let NAME = VALUE;`: what follows may use the name for the value."""
+        """Read `let NAME = VALUE;`: what follows may use the name for the value."""
         self.advance()
         name = self.advance()
         if name.kind != "name":
-            raise formula_error(self.text, name.column, f"expected a name after let, found {name}")
+            raise self.error(name.column, f"expected a name after let, found {name}")
         taken = [*self.parameters, *self.defined, *FUNCTIONS]
-        if not words.legal_parameter(name.text) or name.text in taken:
-            raise formula_error(self.text, name.column, f"{name.text} has a meaning already")
+        if not legal_parameter(name.text) or name.text in taken:
+            raise self.error(name.column, f"{name.text} has a meaning already")
         self.expect("=", " after the name")
         value = self.expression(0)
         self.expect(";", ", which ends a let")
@@ -103,40 +275,38 @@ class _FormulaParser:
 
     def left_over(self) -> str:
         if self.sees(")") or self.sees("]"):
-            return f"{self.here} closes nothing"
+            return f"{self.next} closes nothing"
         if self.sees("="):
             return "equality is written =="
         if self.sees(";"):
             return "a formula is one expression; what it names comes before: let NAME = ...;"
-        if self.here.text in words.ELSEWHERE:
-            return words.unknown_word(self.here.text, self.parameters, FUNCTIONS)
-        return f"expected an operator or the end, found {self.here}"
+        if self.next.text in _ELSEWHERE:
+            return _unknown_word(self.next.text, self.parameters)
+        return f"expected an operator or the end, found {self.next}"
 
     def expression(self, least: int) -> Expression:
-        """What stands here, as far as its operators bind tighter than `least`."""
+        """Read what stands here, as far as its operators bind tighter than `least`."""
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise formula_error(self.text, self.here.column, f"nested more than {_DEEPEST} deep")
+            raise self.error(self.next.column, f"nested more than {_DEEPEST} deep")
         left = self.operand(least)
         while (binds := self.binding()) > least:
-            left = self.operation(left, binds)
+            if binds == _COMPARE:
+                left = self.comparison(left)
+            else:
+                sign = self.advance()
+                right = self.expression(_SIGN - 1 if binds == _POWER else binds)
+                left = Call(sign.text, (left, right), column=sign.column)
         self.depth -= 1
         return left
 
     def binding(self) -> int:
-        if self.at_end():
+        if self.next.kind == "end":
             return 0
-        return _POWER if self.sees("**") else _BINDS.get(self.here.text, 0)
-
-    def operation(self, left: Expression, binds: int) -> Expression:
-        if binds == _COMPARE:
-            return self.comparison(left)
-        sign = self.advance()
-        right = self.expression(_SIGN - 1 if binds == _POWER else binds)
-        return Call(sign.text, (left, right), column=sign.column)
+        return _POWER if self.sees("**") else _BINDS.get(self.next.text, 0)
 
     def comparison(self, left: Expression) -> Expression:
-        """`a < b`, or a chain: `a < b < c` holds where `a < b and b < c` does."""
+        """Read `a < b`, or a chain: `a < b < c` holds where `a < b and b < c` does."""
         result: Expression | None = None
         while self.binding() == _COMPARE:
             sign = self.advance()
@@ -150,7 +320,10 @@ class _FormulaParser:
     def operand(self, least: int) -> Expression:
         token = self.advance()
         if token.kind == "number":
-            return self.number(token)
+            value = float(token.text)
+            if math.isinf(value):
+                raise self.error(token.column, f"{token.text} is beyond any float; write: inf")
+            return Literal(value, token.column)
         if token.kind == "name":
             return self.word(token, least)
         if token.text == "(":
@@ -161,67 +334,96 @@ class _FormulaParser:
             return Call("-x", (self.expression(_SIGN - 1),), column=token.column)
         if token.text == "+":
             return self.expression(_SIGN - 1)
-        raise formula_error(self.text, token.column, f"expected a value, found {token}")
-
-    def number(self, token: Token) -> Expression:
-        value = float(token.text)
-        if value == float("inf"):
-            raise formula_error(
-                self.text, token.column, f"{token.text} is beyond any float; write: inf"
-            )
-        return Literal(value, token.column)
+        raise self.error(token.column, f"expected a value, found {token}")
 
     def word(self, token: Token, least: int) -> Expression:
-        if token.text == "not":
+        word, column = token.text, token.column
+        if word == "not":
             if least >= _NOT:
-                raise formula_error(self.text, token.column, "put the 'not ...' in parentheses")
-            return Call("not", (self.expression(_NOT - 1),), column=token.column)
-        if token.text == words.LET:
-            raise formula_error(
-                self.text, token.column, "a let stands at the beginning: let NAME = ...;"
-            )
-        if token.text in words.OPERATOR_WORDS:
-            raise formula_error(self.text, token.column, f"expected a value, found {token}")
-        if token.text in self.defined and not self.sees("("):
-            self.used.add(token.text)
-            return self.defined[token.text]
+                raise self.error(column, "put the 'not ...' in parentheses")
+            return Call("not", (self.expression(_NOT - 1),), column=column)
+        if word == _LET:
+            raise self.error(column, "a let stands at the beginning: let NAME = ...;")
+        if word in _OPERATOR_WORDS:
+            raise self.error(column, f"expected a value, found {token}")
         if self.sees("("):
             return self.call(token)
-        if token.text == "attr" and self.sees("."):
-            return self.attr(token)
-        expression = words.meaning_of_word(token.text, token.column, self.parameters)
-        if expression is None:
-            known = [*self.parameters, *self.defined]
-            message = words.unknown_word(token.text, known, FUNCTIONS)
-            raise formula_error(self.text, token.column, message)
-        return expression
-
-    def attr(self, token: Token) -> Expression:
-        self.advance()
-        name = self.advance()
-        if name.kind != "name":
-            raise formula_error(
-                self.text, name.column, f"expected the name of an attr, found {name}"
-            )
-        return AttrRef(name.text, token.column)
+        if word in self.defined:
+            self.used.add(word)
+            return self.defined[word]
+        if word == "attr" and self.sees("."):
+            self.advance()
+            name = self.advance()
+            if name.kind != "name":
+                raise self.error(name.column, f"expected the name of an attr, found {name}")
+            return AttrRef(name.text, column)
+        if word in self.parameters:
+            return ParameterRef(word, column)
+        if word in NAMED_NUMBERS:
+            return Literal(NAMED_NUMBERS[word], column)
+        variable = full_variable_name(word)
+        if variable is None:
+            raise self.error(column, _unknown_word(word, [*self.parameters, *self.defined]))
+        return Variable(variable, column)
 
     def call(self, name: Token) -> Expression:
-        given: list[CallArgument] = []
+        """Read the arguments of a call, and match them with what its function takes."""
+        values: list[tuple[Token | None, Expression]] = []
         self.advance()
         while not self.sees(")"):
-            if given:
+            if values:
                 self.expect(",", " or ')'")
-            given.append(self.argument())
+            keyword = None
+            following = self.tokens[min(self.position + 1, len(self.tokens) - 1)]
+            if self.next.kind == "name" and following.text == "=":
+                keyword = self.advance()
+                self.advance()
+            values.append((keyword, self.value()))
         self.advance()
-        return bind(self.text, name, given, [*self.parameters, *self.defined])
+        function = self.function(name)
+        bound: dict[str, Expression] = {}
+        for place, (keyword, value) in enumerate(values):
+            word = self.argument_name(function, place, keyword, value)
+            if word in bound:
+                raise self.error(value.column, f"{function.name} is given {word} twice")
+            if isinstance(value, NumberList) and not _may_be_list(function, word):
+                raise self.error(value.column, f"{word} of {function.name} cannot be a list")
+            bound[word] = value
+        missing = [word for word in function.arguments if word not in bound]
+        if missing:
+            message = f"{function.name} needs {' and '.join(missing)}: {function.spelled}"
+            raise self.error(name.column, message)
+        more = [f"{function.rest}{n}" for n in range(len(function.arguments), len(values))]
+        words = (*function.arguments, *(word for word in more if function.rest and word in bound))
+        options = tuple((word, bound[word]) for word in function.options if word in bound)
+        return Call(function.name, tuple(bound[word] for word in words), options, name.column)
 
-    def argument(self) -> CallArgument:
-        token = self.here
-        following = self.tokens[min(self.position + 1, len(self.tokens) - 1)]
-        if token.kind == "name" and following.text == "=":
-            self.position += 2
-            return CallArgument(token, self.value())
-        return CallArgument(None, self.value())
+    def function(self, name: Token) -> Function:
+        if name.text in FUNCTIONS:
+            return FUNCTIONS[name.text]
+        if name.text in (*self.parameters, *self.defined) or full_variable_name(name.text):
+            message = f"{name.text} is a value, not a function; write * to multiply"
+            raise self.error(name.column, message)
+        near = did_you_mean(name.text, FUNCTIONS) or f"; legal: {', '.join(FUNCTIONS)}"
+        raise self.error(name.column, f"no function is called {name.text!r}{near}")
+
+    def argument_name(
+        self, function: Function, place: int, keyword: Token | None, value: Expression
+    ) -> str:
+        """Return which argument or option of the function this is."""
+        takes = (*function.arguments, *function.options)
+        if keyword is not None:
+            if keyword.text not in takes:
+                near = did_you_mean(keyword.text, takes) or f": {function.spelled}"
+                message = f"{function.name} has no {keyword.text!r}{near}"
+                raise self.error(keyword.column, message)
+            return keyword.text
+        if function.rest and place >= len(function.arguments):
+            return f"{function.rest}{place}"
+        if place < len(takes):
+            return takes[place]
+        message = f"{function.name} takes {len(takes)} at most: {function.spelled}"
+        raise self.error(value.column, message)
 
     def value(self) -> Expression:
         if not self.sees("["):
@@ -234,3 +436,9 @@ class _FormulaParser:
             items.append(self.expression(0))
         self.advance()
         return NumberList(tuple(items), opening.column)
+
+
+def _may_be_list(function: Function, word: str) -> bool:
+    if word in function.arguments:
+        return function.kinds_of(len(function.arguments))[function.arguments.index(word)] == "index"
+    return function.options.get(word) == "axes"

@@ -1,24 +1,42 @@
-"""A tensor that a rule gives to a formula: numbers as lists in JSON, or in an .npy file.
+"""Tensors that rules give to formulas: numbers as lists in JSON, or in .npy files beside the rules.
 
-Once read it is `{"shape": [2], "float32": "<base64>"}`, so that a rule, and the key of its
-gradient, hold all that they mean.
+Once read a tensor is `{"shape": [2], "float32": "<base64>"}`, so that a rule, and the key of its
+gradient, hold all that they mean. Nothing in an .npy file is run, no more memory is taken than it
+has bytes, and its name leads neither out of the folder of the rules nor to a pipe or a device.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import io
+import os
+import tokenize
+import warnings
+from collections.abc import Callable, Mapping
 from math import prod
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import msgspec
 
 from graphpatch.errors import RulesError
-from graphpatch.gradients.npy import Files, in_folder, numbers
 
+NPY_SUFFIX = ".npy"
+LARGEST_FILE = 256 << 20  # bytes of one file: what it holds is written into each model
+GRADIENT_PATCHES = ("override_gradient", "filter_gradient")
 DTYPES = {"float32": 4, "float64": 8}
 MOST_AXES = 32  # that all versions of numpy have
+
+_HEADERS = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}
+# What numpy raises for a header that is none.
+BROKEN = (
+    *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
+
+# The bytes of the file that rules call by this name. Raises RulesError where there is none.
+Files = Callable[[str], bytes]
 
 
 class ConstantTensor(msgspec.Struct, frozen=True):
@@ -29,14 +47,14 @@ class ConstantTensor(msgspec.Struct, frozen=True):
     data: bytes
 
     def array(self) -> Any:
-        """The numbers as a numpy array."""
+        """Return the numbers as a numpy array."""
         import numpy as np
 
         dtype = np.dtype(self.dtype).newbyteorder("<")
         return np.frombuffer(self.data, dtype).reshape(self.shape).astype(self.dtype)
 
     def packed(self) -> dict[str, Any]:
-        """The tensor as JSON holds it."""
+        """Return the tensor as JSON holds it."""
         return {"shape": list(self.shape), self.dtype: base64.b64encode(self.data).decode()}
 
     def __str__(self) -> str:
@@ -44,7 +62,7 @@ class ConstantTensor(msgspec.Struct, frozen=True):
 
 
 def packed(value: Any, files: Files | None = None) -> Any:
-    """A tensor that a rule gives, as its JSON form; a number, and what is none, as it is.
+    """Return the JSON form of a tensor that a rule gives; a number, and anything else, as it is.
 
     A text is the name of an .npy file among `files`; default: those of the working directory.
     Raises RulesError for a file that cannot be read, or holds no numbers, and for lists that are no
@@ -58,7 +76,7 @@ def packed(value: Any, files: Files | None = None) -> Any:
 
     try:
         array = np.asarray(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise RulesError("expected lists of equal lengths, found lists of different ones") from None
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
         raise RulesError(f"expected numbers, found {array.dtype}")
@@ -66,17 +84,16 @@ def packed(value: Any, files: Files | None = None) -> Any:
 
 
 def of_array(array: Any) -> ConstantTensor:
-    """The tensor of an array: float32 where that holds its dtype, else float64."""
+    """Return the tensor of an array: float32 where that holds its dtype, else float64."""
     import numpy as np
 
     dtype = "float32" if array.dtype in (np.float16, np.float32) else "float64"
-    return ConstantTensor(
-        array.shape, dtype, array.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
-    )
+    data = array.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+    return ConstantTensor(array.shape, dtype, data)
 
 
 def unpacked(value: Any) -> Any:
-    """The tensor of its JSON form, or of lists; what is neither as it is.
+    """Return the tensor of its JSON form, or of lists; anything else as it is.
 
     Raises RulesError where the bytes do not fill the shape.
     """
@@ -84,18 +101,134 @@ def unpacked(value: Any) -> Any:
         value = packed(value)
     if not isinstance(value, dict) or "shape" not in value:
         return value
-    sizes, dtype = value["shape"], next((one for one in DTYPES if one in value), "")
+    sizes, dtype = value["shape"], next((name for name in DTYPES if name in value), "")
     try:
         data = base64.b64decode(value.get(dtype, ""), validate=True)
     except (binascii.Error, ValueError, TypeError):
         data = b""
-    if not dtype or len(value) != 2 or not _fills(sizes, len(data) / DTYPES[dtype]):
+    is_whole = (
+        dtype
+        and len(value) == 2
+        and isinstance(sizes, list | tuple)
+        and len(sizes) <= MOST_AXES
+        and all(type(size) is int and size >= 0 for size in sizes)
+        and prod(sizes) * DTYPES[dtype] == len(data)
+    )
+    if not is_whole:
         raise RulesError('expected {"shape": [...], "float32": "BASE64"} that fills the shape')
     return ConstantTensor(tuple(sizes), dtype, data)
 
 
-def _fills(sizes: Any, count: float) -> bool:
-    """Whether so many numbers are a tensor of these sizes."""
-    if not isinstance(sizes, list | tuple) or len(sizes) > MOST_AXES:
-        return False
-    return all(type(one) is int and one >= 0 for one in sizes) and prod(sizes) == count
+def with_tensors(document: Any, files: Files | None = None) -> Any:
+    """Return rules with their tensors in their JSON form, read from `files` where they name one.
+
+    What is not a list of rules stays as it is. Raises RulesError with the path to the tensor.
+    """
+    rules = document.get("rules") if isinstance(document, Mapping) else None
+    if not isinstance(rules, list | tuple):
+        return document
+    return {**document, "rules": [_packed_rule(n, rule, files) for n, rule in enumerate(rules)]}
+
+
+def _packed_rule(number: int, rule: Any, files: Files | None) -> Any:
+    """Pack the constants of a formula, and the parameters of a gradient of the library."""
+    patch = rule.get("patch") if isinstance(rule, Mapping) else None
+    if not isinstance(patch, Mapping):
+        return rule
+    result = dict(patch)
+    for kind in GRADIENT_PATCHES:
+        if isinstance(patch.get(kind), Mapping):
+            path = f"rules[{number}].patch.{kind}"
+            result[kind] = {
+                name: {
+                    key: _packed_at(f"{path}.{name}.{key}", value, files)
+                    for key, value in given.items()
+                }
+                if isinstance(given, Mapping) and "shape" not in given
+                else given
+                for name, given in patch[kind].items()
+            }
+    return {**rule, "patch": result}
+
+
+def _packed_at(path: str, value: Any, files: Files | None) -> Any:
+    if isinstance(value, str) and not value.endswith(NPY_SUFFIX):
+        return value
+    try:
+        return packed(value, files)
+    except RulesError as error:
+        raise RulesError(f"{path}: {error}") from None
+
+
+def in_folder(folder: Path) -> Files:
+    """Return what reads the files of a folder of this machine."""
+    return lambda name: _bytes_of(folder, checked_name(name))
+
+
+def checked_name(name: str) -> str:
+    """Return the name of an .npy file in the folder of the rules, or raise RulesError."""
+    if not name.endswith(NPY_SUFFIX):
+        raise RulesError(f"expected lists of numbers or the name of an .npy file, found {name!r}")
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    if posix.is_absolute() or windows.anchor or ".." in (*posix.parts, *windows.parts):
+        raise RulesError(f"{name!r} leads out of the folder of the rules file; put the file there")
+    return name
+
+
+def numbers(raw: bytes, name: str) -> Any:
+    """Return the array of numbers in an .npy file's bytes; raise RulesError for another array."""
+    result = array(raw, name)
+    if result.dtype.kind not in "fiu" or result.dtype.itemsize > 8:
+        raise RulesError(f"{name}: expected numbers, found {result.dtype}")
+    return result
+
+
+def array(raw: bytes, name: str) -> Any:
+    """Return the numpy array, to be read only, that the bytes of an .npy file hold.
+
+    Raises RulesError where they hold none, or one of Python objects, which would run code.
+    """
+    import numpy as np
+
+    stream = io.BytesIO(raw)
+    try:
+        header = _HEADERS.get(np.lib.format.read_magic(stream), "")
+        if not header:
+            raise RulesError(f"{name} is not an .npy file of numbers: its version is not 1 or 2")
+        with warnings.catch_warnings():  # of headers that Python 2 wrote
+            warnings.simplefilter("ignore", UserWarning)
+            shape, fortran, dtype = getattr(np.lib.format, header)(stream)
+        if dtype.hasobject:
+            raise RulesError(f"{name}: expected numbers, found {dtype}")
+        expected, size = prod(shape) * dtype.itemsize, len(raw) - stream.tell()
+        if min(shape, default=0) < 0 or expected != size:
+            raise RulesError(
+                f"{name} is not whole: expected {expected:,} bytes of {dtype}{list(shape)}, found "
+                f"{size:,}"
+            )
+        flat = np.frombuffer(raw, dtype, prod(shape), stream.tell())
+        return flat.reshape(shape, order="F" if fortran else "C")
+    except BROKEN as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise RulesError(f"{name} is not an .npy file of numbers: {reason}") from None
+
+
+def _bytes_of(folder: Path, name: str) -> bytes:
+    path = folder / name
+    try:
+        real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+        if root not in real.parents:
+            raise RulesError(
+                f"{path} is a link that leads out of the folder of the rules file, to {real}; "
+                f"it is not followed; copy the file there"
+            )
+        if path.exists() and not path.is_file():
+            raise RulesError(f"cannot read {path}: it is not a file")
+        size = path.stat().st_size
+        if size > LARGEST_FILE:
+            raise RulesError(f"{path} has {size:,} bytes; {LARGEST_FILE:,} at most go into a rule")
+        with path.open("rb") as file:
+            return file.read(LARGEST_FILE)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = getattr(error, "strerror", None) or error
+        raise RulesError(f"cannot read {path}: {reason}") from None

@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 
 from graphpatch.errors import GraphpatchError
-from graphpatch.gradients.expression import Call, Literal, walk
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import FUNCTIONS
+from graphpatch.gradients.interpreter import Array, gradient, value
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.numpy_form import evaluate, numpy_gradient
-from graphpatch.gradients.numpy_functions import Array
 from graphpatch.gradients.spec import (
     DefaultGradient,
     LibraryGradient,
@@ -28,6 +26,7 @@ from graphpatch.gradients.spec import (
     RegisteredKey,
     parse_gradient,
 )
+from graphpatch.gradients.syntax import Call, Literal, walk
 from graphpatch.gradients.tensors import ConstantTensor
 
 LOWEST, HIGHEST = -3.0, 3.0
@@ -165,7 +164,7 @@ def _of_formula(formula: Formula) -> DrawnGradient | None:
         return None  # another gradient for each element
 
     def dx(x: Array, y: Array, dy: Array) -> Array | None:
-        return numpy_gradient(formula, [x], [y], [dy])[0]
+        return gradient(formula, [x], [y], [dy])[0]
 
     given = [f"{name}={value:g}" for name, value in formula.values]
     words = ", ".join([str(formula), *given])
@@ -187,13 +186,10 @@ def _derivative(text: str) -> DrawnGradient | None:
         return None
     if not _is_by_element(formula):
         return None
-    expression, half = formula.expressions[0], 1e-4
+    half = 1e-4
 
     def dx(x: Array, y: Array, dy: Array) -> Array | None:
-        up, down = (
-            np.asarray(evaluate(expression, text, {"x0": x + step}, {}, {}))
-            for step in (half, -half)
-        )
+        up, down = (value(formula, [x + step]) for step in (half, -half))
         return np.asarray(dy * (up - down) / (2 * half))
 
     words = f"dy * g'(x), g(x) = {text}"

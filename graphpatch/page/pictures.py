@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.gradients.numpy_functions import Array
+from graphpatch.gradients.interpreter import Array
 from graphpatch.shown import one_line
 
 LARGEST_SIDE = 96  # pixels of a side

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.exact import BUILT_IN, built_in_key
+from graphpatch.gradients.attach import OpDtypes
 from graphpatch.gradients.fits import check_fit, windows_of
-from graphpatch.gradients.gradient_program import gradient_ops, joined_shapes
 from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.program import gradient_ops, joined_shapes
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
+    BUILT_IN,
     Computed,
     DefaultGradient,
     Gradient,
@@ -18,8 +19,8 @@ from graphpatch.gradients.spec import (
     LibraryGradient,
     PythonGradient,
     RegisteredKey,
+    built_in_key,
 )
-from graphpatch.gradients.traced_function import OpDtypes
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor

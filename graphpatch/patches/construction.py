@@ -18,8 +18,8 @@ from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.linear_construction import construction, tensors_read
-from graphpatch.gradients.nodedef_form import FormulaNodes
+from graphpatch.gradients.linear import construction, tensors_read
+from graphpatch.gradients.lowering import FormulaNodes
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, InlineFormula
 from graphpatch.graph import attrs

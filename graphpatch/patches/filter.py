@@ -8,14 +8,14 @@ from functools import partial
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
-from graphpatch.gradients.exact import built_in_key
-from graphpatch.gradients.passes_on import passes_on
 from graphpatch.gradients.spec import (
     Computed,
     DefaultGradient,
     Gradient,
     PythonGradient,
     RegisteredKey,
+    built_in_key,
+    gives_dy,
 )
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
@@ -58,7 +58,7 @@ class FilterGradient:
 
     def idle(self, nodes: Sequence[Node]) -> str:
         """That the gradient gives dy as it comes."""
-        return "its gradient gives dy as it comes" if passes_on(self.gradient) else ""
+        return "its gradient gives dy as it comes" if gives_dy(self.gradient) else ""
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Filter what flows back through one op."""

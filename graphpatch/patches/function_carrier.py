@@ -26,21 +26,20 @@ from graphpatch.dtypes import DTYPE_NAMES, HANDLES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import (
     AttachedFunctions,
+    OpDtypes,
+    TracedFunction,
     attached_functions,
+    attached_traced,
     filter_functions,
+    filtering_traced,
     guard_functions,
     guard_key,
+    passed_on,
+    tape_functions,
 )
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient, PythonGradient
-from graphpatch.gradients.taped import passed_on, tape_functions
-from graphpatch.gradients.traced_function import (
-    OpDtypes,
-    TracedFunction,
-    attached_traced,
-    filtering_traced,
-)
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Node

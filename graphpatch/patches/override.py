@@ -17,19 +17,19 @@ from graphpatch.differentiation.override_keys import gradient_type, override_key
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import GraphpatchError, ModelError, PatchError
-from graphpatch.gradients.exact import GIVE_DY
-from graphpatch.gradients.expression import Call, Literal, Variable, walk
 from graphpatch.gradients.fits import signature
-from graphpatch.gradients.gradient_program import joined_shapes
-from graphpatch.gradients.passes_on import passes_on
+from graphpatch.gradients.program import joined_shapes
 from graphpatch.gradients.spec import (
+    GIVE_DY,
     Computed,
     Gradient,
     InlineFormula,
     LibraryGradient,
     PythonGradient,
     RegisteredKey,
+    gives_dy,
 )
+from graphpatch.gradients.syntax import Call, Literal, Variable, walk
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, op_args
@@ -77,7 +77,7 @@ class OverrideGradient(msgspec.Struct, frozen=True):
             is_same = all(gradient_type(node) == key for node in nodes)
             return f"{key} is the gradient of these ops already" if is_same else ""
         is_own = all(node.op in GIVE_DY and override_key(node) is None for node in nodes)
-        return "dy is the own gradient of these ops" if is_own and passes_on(self.gradient) else ""
+        return "dy is the own gradient of these ops" if is_own and gives_dy(self.gradient) else ""
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Override the gradient of one op."""

@@ -6,11 +6,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from graphpatch.errors import FormulaError, PatchError, RulesError
-from graphpatch.gradients.broadcast_shape import BroadcastShape
-from graphpatch.gradients.expression import Call, Expression, Variable
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.nodedef_form import FormulaNodes, formula_nodes
+from graphpatch.gradients.lowering import FormulaNodes, formula_nodes
+from graphpatch.gradients.ops import BroadcastShape
+from graphpatch.gradients.syntax import Call, Expression, Variable
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor

@@ -6,12 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients.constants import Constant
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient_program import GradientProgram, gradient_ops
-from graphpatch.gradients.lowering import Lowering
-from graphpatch.gradients.parameter_inputs import with_parameter_inputs
-from graphpatch.gradients.program import AttrValue, Program, Step, Value, needed, op_def
+from graphpatch.gradients.ops import AttrValue, Constant, Step, Value, needed, op_def
+from graphpatch.gradients.program import GradientProgram, formula_ops, gradient_ops
 from graphpatch.gradients.signature import Signature
 
 GradientFunction = Callable[..., "list[Any]"]
@@ -71,7 +68,7 @@ def formula_gradients(
     FormulaError where the formula does not suit these tensors.
     """
     count, more = len(inputs), list((given or {}).values())
-    formula = with_parameter_inputs(formula, count, list(given or {}))
+    formula = formula.with_parameter_inputs(count, list(given or {}))
     shaped = [*inputs, *outputs, *(one for one in more if one.shape != ())]
     scalars = {f"x{count + place}" for place, one in enumerate(more) if one.shape == ()}
     inputs = [*inputs, *more]
@@ -104,14 +101,8 @@ def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:
     Raises FormulaError where it does not suit these tensors.
     """
     signature = Signature.of(_dtypes("x", inputs), [], None, _same_shape(inputs))
-    text, expression = formula.texts[0], formula.expressions[0]
-    assert text is not None
-    assert expression is not None
-    program = Program()
-    lowering = Lowering(program, signature, dict(formula.values), text)
-    value = lowering.number(expression, signature.inputs[0][1])
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
-    return _tensor_at(value, arguments, _steps_run(GradientProgram(program, (value,)), arguments))
+    return result_values(formula_ops(formula, signature, signature.inputs[0][1]), arguments)[0]
 
 
 def _dtypes(kind: str, tensors: Sequence[Any]) -> list[tuple[str, str]]:

@@ -14,9 +14,7 @@ from graphpatch.gradients.composed import (
     surrogate_of,
 )
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient_program import GradientProgram
-from graphpatch.gradients.lowering import Lowering
-from graphpatch.gradients.program import Program
+from graphpatch.gradients.program import formula_ops
 from graphpatch.gradients.spec import (
     KEY_PREFIX,
     DefaultGradient,
@@ -155,11 +153,6 @@ def surrogate_gradient(formula: Formula) -> GradientFunction:
 def _formula_value(formula: Formula, op: Any, inputs: Sequence[Any]) -> Any:
     """The formula of these tensors, in the dtype of the op's output."""
     signature = signature_of(inputs, op.outputs, op_attrs(formula, op))
-    text, expression = formula.texts[0], formula.expressions[0]
-    assert text is not None, "a surrogate is one formula"
-    assert expression is not None, "a surrogate is one formula"
-    dtype, program = op.outputs[0].dtype.base_dtype.name, Program()
-    number = Lowering(program, signature, dict(formula.values), text).number(expression, dtype)
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
-    found = GradientProgram(program, (program.cast(number, dtype),))
-    return result_values(found, arguments)[0]
+    dtype = op.outputs[0].dtype.base_dtype.name
+    return result_values(formula_ops(formula, signature, dtype), arguments)[0]

@@ -11,7 +11,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model_like import ModelLike, is_graph
 from graphpatch.gradients import attach
-from graphpatch.gradients.taped import PASS
+from graphpatch.gradients.attach import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.emit import graph_pieces

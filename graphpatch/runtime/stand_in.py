@@ -10,7 +10,7 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch import opdefs
-from graphpatch.gradients.traced_function import OpDtypes
+from graphpatch.gradients.attach import OpDtypes
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError, RulesError, did_you_mean
-from graphpatch.gradients.traced_function import OpDtypes, TracedFunction
+from graphpatch.gradients.attach import OpDtypes, TracedFunction
 from graphpatch.patches import function_carrier
 from graphpatch.runtime.formula_in_tensorflow import GradientFunction
 from graphpatch.runtime.stand_in import StandIn

@@ -12,7 +12,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
-from graphpatch.gradients.traced_function import TracedFunction
+from graphpatch.gradients.attach import TracedFunction
 from graphpatch.graph.as_function import Part
 from graphpatch.graph.calls import NO_INLINE
 from graphpatch.graph.wire import piece_bytes

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch.errors import ModelError, RulesError
-from graphpatch.gradients.npy import NPY_SUFFIX, array
+from graphpatch.gradients.tensors import NPY_SUFFIX, array
 
 Values = Mapping[str, Any]
 

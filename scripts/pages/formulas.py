@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from graphpatch.gradients.functions import FUNCTIONS, OPERATORS, Function
-from graphpatch.gradients.words import NAMED_NUMBERS
+from graphpatch.gradients.syntax import NAMED_NUMBERS
 
 
 def operators() -> str:

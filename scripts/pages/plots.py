@@ -14,8 +14,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from graphpatch.gradients import interpreter
 from graphpatch.gradients.library import LIBRARY, Entry
-from graphpatch.gradients.numpy_form import numpy_gradient
 from pages.gradients import GIVEN
 from pages.scenes import SCENES, Bars, Curve
 
@@ -102,9 +102,9 @@ def _dx(entry: Entry, x: Any, y: Any, dy: Any) -> Any:
     """dx; of gradients of whole tensors, that of a tensor with this one element."""
     formula = entry.formula(GIVEN.get(entry.name))
     if entry.elementwise:
-        return numpy_gradient(formula, [x], [y], [dy], ATTRS)[0]
+        return interpreter.gradient(formula, [x], [y], [dy], ATTRS)[0]
     rows = zip(x, y, dy, strict=True)
-    found = [numpy_gradient(formula, [a], [b], [c], ATTRS)[0] for a, b, c in rows]
+    found = [interpreter.gradient(formula, [a], [b], [c], ATTRS)[0] for a, b, c in rows]
     return np.stack([np.asarray(one, float) for one in found])
 
 

@@ -11,7 +11,7 @@ from graphpatch.gradients.library import LIBRARY, library_entry
 from graphpatch.gradients.library.differences import DIFFERENCES
 from graphpatch.gradients.library.quantization import QUANTIZATION
 from graphpatch.gradients.library.relevance import RELEVANCE
-from graphpatch.gradients.numpy_form import numpy_gradient
+from tests.gradients.oracle import numpy_gradient
 from tests.gradients.regimes import DEFAULTS, NORMS, REGIMES, TOLERANCE, Regimes
 
 

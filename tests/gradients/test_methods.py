@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from graphpatch.gradients.library import LIBRARY, library_entry
-from graphpatch.gradients.numpy_form import numpy_gradient
-from graphpatch.gradients.numpy_ops import numpy_op_forward
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
 from graphpatch.recipes import FORMULAS, several_ops
+from tests.gradients.oracle import numpy_gradient, numpy_op_forward
 
 IMAGE = {"strides": [1, 2, 1, 1], "padding": "SAME"}
 LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {

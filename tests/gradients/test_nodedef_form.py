@@ -6,7 +6,7 @@ import pytest
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.nodedef_form import FormulaNodes, formula_nodes
+from graphpatch.gradients.lowering import FormulaNodes, formula_nodes
 
 
 def nodes(source: Any, in_function: bool = False, **parameters: float) -> FormulaNodes:

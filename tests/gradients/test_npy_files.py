@@ -12,24 +12,23 @@ import numpy as np
 import pytest
 
 from graphpatch.errors import RulesError
-from graphpatch.gradients import npy
-from graphpatch.gradients.tensors import packed, unpacked
+from graphpatch.gradients.tensors import in_folder, packed, unpacked
 
 
 def test_a_file_beside_the_rules(tmp_path: Path) -> None:
     for dtype in ("float16", "float32", ">f8", "int8", "uint64"):
         array = np.asfortranarray(np.arange(6).reshape(2, 3), dtype)
         np.save(tmp_path / "w.npy", array)
-        found = unpacked(packed("w.npy", npy.in_folder(tmp_path)))
+        found = unpacked(packed("w.npy", in_folder(tmp_path)))
         assert found.array().tolist() == array.tolist()
     np.save(tmp_path / "w.npy", np.float32(3))
-    assert packed("w.npy", npy.in_folder(tmp_path))["shape"] == []
+    assert packed("w.npy", in_folder(tmp_path))["shape"] == []
 
 
 @pytest.mark.parametrize("name", ["../w.npy", "/w.npy", "a/../../w.npy", "..\\w.npy", "C:\\w.npy"])
 def test_a_name_stays_in_the_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(RulesError, match="leads out of the folder"):
-        packed(name, npy.in_folder(tmp_path))
+        packed(name, in_folder(tmp_path))
 
 
 def test_a_link_stays_in_the_folder(tmp_path: Path) -> None:
@@ -39,7 +38,7 @@ def test_a_link_stays_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "rules/zero.npy").symlink_to("/dev/zero")
     for name in ("w.npy", "zero.npy"):
         with pytest.raises(RulesError, match="a link that leads out of the folder"):
-            packed(name, npy.in_folder(tmp_path / "rules"))
+            packed(name, in_folder(tmp_path / "rules"))
 
 
 def absent(path: Path) -> None:
@@ -108,7 +107,7 @@ def test_what_is_not_an_array(name: str, tmp_path: Path) -> None:
     make, said = FILES[name]
     make(tmp_path / f"{name}.npy")
     with pytest.raises(RulesError, match=said) as told:
-        packed(f"{name}.npy", npy.in_folder(tmp_path))
+        packed(f"{name}.npy", in_folder(tmp_path))
     assert len(str(told.value)) < 1_000
 
 

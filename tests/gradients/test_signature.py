@@ -8,7 +8,7 @@ import pytest
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient_program import gradient_ops
+from graphpatch.gradients.program import gradient_ops
 from graphpatch.gradients.signature import Signature
 
 UNARY = Signature.of([("x0", "float32")], [("y0", "float32")])

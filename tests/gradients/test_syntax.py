@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients.expression import (
+from graphpatch.gradients.functions import FUNCTIONS
+from graphpatch.gradients.syntax import (
     AttrRef,
     Call,
     Expression,
@@ -11,9 +12,8 @@ from graphpatch.gradients.expression import (
     NumberList,
     ParameterRef,
     Variable,
+    parse_formula,
 )
-from graphpatch.gradients.functions import FUNCTIONS
-from graphpatch.gradients.syntax import parse_formula
 
 PARAMETERS = ("slope", "norm", "min")
 

@@ -11,7 +11,7 @@ from graphpatch.differentiation import flow
 from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import FUNCTIONS, Function
-from graphpatch.gradients.nodedef_form import formula_nodes
+from graphpatch.gradients.lowering import formula_nodes
 from graphpatch.graph import provenance
 from graphpatch.names import op_of
 from graphpatch.patches.surrogate import _gradient_flows

@@ -13,7 +13,7 @@ import numpy as np
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
-from graphpatch.gradients.constants import DTYPE_NUMBERS
+from graphpatch.gradients.ops import DTYPE_NUMBERS
 
 NUMPY_DTYPES = {"int32": np.int32, "bool": np.bool_}
 

@@ -25,7 +25,7 @@ class OpCase:
         """Output 0 of the op, by TensorFlow."""
         import tensorflow as tf
 
-        from graphpatch.gradients.program import op_def
+        from graphpatch.gradients.ops import op_def
         from graphpatch.runtime.formula_in_tensorflow import _RAW_NAMES
 
         names = [_RAW_NAMES.get(arg.name, arg.name) for arg in op_def(self.op_type).inputs]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.functions import FUNCTIONS, OF_THE_OP, OPERATORS
-from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.gradients.lowering import gradient_function
 from tests.draws import quick
+from tests.gradients.oracle import numpy_gradient
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls, dtype_named
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.lowering import gradient_function
 from tests.gradients.regimes import NORMS, REGIMES, TOLERANCE, Regimes
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls, dtype_named

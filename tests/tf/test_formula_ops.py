@@ -14,9 +14,9 @@ import pytest
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.functiondef_form import gradient_function
-from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.gradients.lowering import gradient_function
 from graphpatch.gradients.own import OP_GRADIENTS
+from tests.gradients.oracle import numpy_gradient
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls
 from tests.tf.op_cases import CASES, OpCase, drawn

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.functiondef_form import gradient_function
-from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.gradients.lowering import gradient_function
 from tests.draws import draws
+from tests.gradients.oracle import numpy_gradient
 from tests.tf import run_graph
 from tests.tf.function_calls import Calls, dtype_named
 

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.numpy_form import numpy_gradient
-from graphpatch.gradients.numpy_ops import numpy_op_forward
+from graphpatch.gradients.lowering import gradient_function
 from graphpatch.runtime.formula_in_tensorflow import formula_gradients
+from tests.gradients.oracle import numpy_gradient, numpy_op_forward
 from tests.gradients.regimes import NORMS, REGIMES
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls

@@ -15,8 +15,8 @@ import pytest
 import graphpatch
 from graphpatch.errors import PatchError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.numpy_form import numpy_gradient
 from tests.draws import quick, selected
+from tests.gradients.oracle import numpy_gradient
 from tests.tf.batch import RUNTIMES, Batch, X, graph
 from tests.tf.places import PLACES, UNREACHED, Place
 

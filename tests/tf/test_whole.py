@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.numpy_form import numpy_gradient
+from tests.gradients.oracle import numpy_gradient
 from tests.tf.batch import RUNTIMES, Batch, X, graph
 from tests.tf.places import PLACES
 

@@ -11,8 +11,7 @@ from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.override_keys import override_key
 from graphpatch.formats import Model
-from graphpatch.gradients.attach import is_guard
-from graphpatch.gradients.taped import PASS
+from graphpatch.gradients.attach import PASS, is_guard
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.model_graph import ModelGraph

@@ -8,9 +8,9 @@ from functools import cached_property
 import msgspec
 
 from graphpatch.errors import RulesError, did_you_mean
-from graphpatch.gradients.expression import Scalar
-from graphpatch.gradients.folding import condition_holds
 from graphpatch.gradients.formula import Formula, FormulaText
+from graphpatch.gradients.ops import Scalar
+from graphpatch.gradients.program import condition_holds
 from graphpatch.gradients.tensors import ConstantTensor, unpacked
 
 

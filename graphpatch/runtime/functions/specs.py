@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 from graphpatch.arguments import wrong_argument
 from graphpatch.errors import RulesError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient_program import gradient_ops
-from graphpatch.gradients.parameter_inputs import with_parameter_inputs
+from graphpatch.gradients.program import gradient_ops
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
     Computed,
@@ -49,7 +48,7 @@ def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) ->
     """
     more = [(f"x{place}", dtype) for place in range(1, 1 + len(tensors))]
     signature = Signature.of([("x0", dtype), *more], [("y0", dtype)], same_shape=True)
-    gradient_ops(with_parameter_inputs(formula, 1, tensors), signature)
+    gradient_ops(formula.with_parameter_inputs(1, tensors), signature)
 
 
 def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunction:

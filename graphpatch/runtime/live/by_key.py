@@ -13,7 +13,7 @@ from typing import Any
 from graphpatch.differentiation.override_keys import gradient_type, is_registered
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.composed import ComposedGradient, composed_gradient
-from graphpatch.gradients.exact import BUILT_IN
+from graphpatch.gradients.spec import BUILT_IN
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor

@@ -8,10 +8,10 @@ import numpy as np
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
+from graphpatch.gradients import interpreter
 from graphpatch.gradients.composed import ComposedGradient, GradientLayer
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient_program import gradient_ops
-from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.gradients.program import gradient_ops
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import DefaultGradient, Gradient, PythonGradient, RegisteredKey
 from graphpatch.graph.body import Node
@@ -118,5 +118,5 @@ def keeps_zeros(gradient: Gradient, editor: Editor) -> bool:
 def _gives_zeros(formula: Formula) -> bool:
     sizes = np.geomspace(1e-6, 1e6, 25, dtype="float32")
     tensor = np.concatenate([-sizes, [0.0], sizes]).astype("float32")
-    found = numpy_gradient(formula, [tensor], [tensor], [np.zeros_like(tensor)])
+    found = interpreter.gradient(formula, [tensor], [tensor], [np.zeros_like(tensor)])
     return found[0] is not None and not np.any(found[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import PatchError
 from graphpatch.gradients.composed import ComposedGradient, python_key, surrogate_key
-from graphpatch.gradients.exact import built_in_key
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import (
     DefaultGradient,
@@ -13,6 +12,7 @@ from graphpatch.gradients.spec import (
     InlineFormula,
     PythonGradient,
     RegisteredKey,
+    built_in_key,
 )
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphpatch.analysis.soundness.stored_gradients import StoredGradient, stored_gradients
 from graphpatch.errors import GraphpatchError
-from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.gradients import interpreter
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.formula_in_tensorflow import tensorflow_gradient
 from graphpatch.runtime.function_gradient import function_gradient
@@ -173,7 +173,7 @@ def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[flo
         expected = counted_gradient(one, [*inputs, outputs[0]], upstream[0])
     else:
         formula, attrs = one.computed.formula, dict(one.attrs)
-        expected = numpy_gradient(formula, inputs, outputs, upstream, attrs, one.op_type)
+        expected = interpreter.gradient(formula, inputs, outputs, upstream, attrs, one.op_type)
     if one.moved is None:
         given = _by_tensorflow(graph, one, names, values, upstream)
     else:

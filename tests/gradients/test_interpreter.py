@@ -1,4 +1,4 @@
-"""The numpy form against numbers worked out by hand."""
+"""Formulas in numpy, by definition and as programs, against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.numpy_along import _philox
-from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.gradients.interpreter import philox
+from tests.gradients.oracle import numpy_gradient
 
 N, I = math.nan, math.inf  # noqa: E741
 X = np.array([[-2.0, -0.5], [0.5, 4.0]])
@@ -143,11 +143,10 @@ def test_a_norm_does_not_leave_the_range_of_a_narrow_dtype() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("dy1", "column 1: there is no dy1; there is: x0, y0, dy0"),
-        ("dy > (x > 0)", "meets bool, float64; write: cast_like"),
-        ("dy * attr.beta", "column 6: there is no beta"),
-        ("dy * cast_like(1, x1)", "column 19: there is no x1"),
-        ("transpose(dy) + x1", "there is no x1"),
+        ("dy1", "column 1: the op has no dy1; it has: x0, y0, dy0"),
+        ("transpose(dy) + x1", "column 17: the op has no x1"),
+        ("dy * attr.beta", "column 6: the op has no attr 'beta'"),
+        ("dy * sum(x, axes=5)", "Sum: axis 5 is out of bounds"),
     ],
 )
 def test_what_is_not_there(source: str, message: str) -> None:
@@ -157,11 +156,11 @@ def test_what_is_not_there(source: str, message: str) -> None:
 
 
 def test_a_result_that_fits_no_shape() -> None:
-    with pytest.raises(FormulaError, match=r"a gradient of shape \(2, 2\) for \(3,\)"):
+    with pytest.raises(FormulaError, match="BroadcastArgs: shape mismatch"):
         gradient("dy", np.zeros(3))
 
 
 def test_philox_gives_the_known_answer_of_its_authors() -> None:
     """philox4x32 with 10 rounds, counter 0 and key 0, of kat_vectors in Random123."""
-    words = _philox(1, seed=0, seed_2=0)
+    words = philox(1, seed=0, seed_2=0)
     assert [f"{word:08x}" for word in words[0]] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]

@@ -1,0 +1,275 @@
+"""A program: TensorFlow ops in a list, each written once, with what is known of their shapes.
+
+A formula is written for ops whose shapes the file need not tell. Enough is known all the same to
+leave most of the reshaping out: `dy * x` has the joint shape of dy and x, whatever that is.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, TypeAlias
+
+import msgspec
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+
+from graphpatch import opdefs
+from graphpatch.gradients.tensors import ConstantTensor
+from graphpatch.graph.attrs import DTYPE_NUMBERS
+
+Scalar: TypeAlias = float | bool
+"""A number or a boolean that belongs to no tensor: a literal, a parameter, an attr."""
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+"""The dtypes that formulas compute in."""
+
+CASTABLE = (
+    *FLOATS,
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
+)
+"""The dtypes whose numbers TensorFlow casts to those of formulas, without losing a part."""
+
+INT32 = range(-(2**31), 2**31)
+
+LARGE_CONSTANT = 256
+"""From how many bytes on a vector is written as bytes, not as a list of numbers."""
+
+_CODES = {"float16": "e", "float32": "f", "float64": "d", "int32": "i", "bool": "?"}
+
+_TENSOR_PROTO_FIELDS = {
+    "float16": "half_val",
+    "bfloat16": "half_val",
+    "float32": "float_val",
+    "float64": "double_val",
+    "int32": "int_val",
+    "bool": "bool_val",
+}
+
+
+class BroadcastShape(msgspec.Struct, frozen=True):
+    """The shape that tensors have when broadcast together, by their names.
+
+    The shape broadcasts to the joint one of `most` (None where that is unknown), and the joint
+    one of `least` broadcasts to it. Where both are the same, it is that shape.
+    """
+
+    most: frozenset[str] | None
+    least: frozenset[str]
+
+    @property
+    def exactly(self) -> frozenset[str] | None:
+        """The tensors whose joint shape this is, or None where that is unknown."""
+        return self.most if self.most == self.least else None
+
+
+SCALAR = BroadcastShape(frozenset(), frozenset())
+UNKNOWN = BroadcastShape(None, frozenset())
+
+
+def shape_of_tensor(name: str) -> BroadcastShape:
+    """Return the shape of one tensor."""
+    return BroadcastShape(frozenset({name}), frozenset({name}))
+
+
+def broadcast_together(*shapes: BroadcastShape) -> BroadcastShape:
+    """Return the shape that these have when broadcast together."""
+    least = frozenset[str]().union(*(shape.least for shape in shapes))
+    most = [shape.most for shape in shapes if shape.most is not None]
+    if len(most) < len(shapes):
+        return BroadcastShape(None, least)
+    return BroadcastShape(frozenset[str]().union(*most), least)
+
+
+class Constant(msgspec.Struct, frozen=True):
+    """A number, or a tensor of them, as the bytes it has in its dtype.
+
+    So two are equal where their bits are: 0 and -0 are two, NaN is one.
+    """
+
+    dtype: str
+    data: bytes
+    shape: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """The numbers as Python has them."""
+        if self.dtype == "bfloat16":
+            return tuple(
+                struct.unpack("<f", struct.pack("<I", bits << 16))[0]
+                for bits in self._unpacked("H")
+            )
+        return self._unpacked(_CODES[self.dtype])
+
+    def _unpacked(self, code: str) -> tuple[Any, ...]:
+        return struct.unpack(f"<{len(self.data) // struct.calcsize(code)}{code}", self.data)
+
+    def proto(self) -> TensorProto:
+        """Return the TensorProto of this value."""
+        proto = TensorProto(dtype=DTYPE_NUMBERS[self.dtype])
+        proto.tensor_shape.SetInParent()
+        field = _TENSOR_PROTO_FIELDS[self.dtype]
+        for size in self.shape:
+            proto.tensor_shape.dim.add(size=size)
+        if len(self.shape) > 1 or len(self.data) > LARGE_CONSTANT:
+            proto.tensor_content = self.data
+            return proto
+        values = self._unpacked("H") if field == "half_val" else self.numbers
+        getattr(proto, field).extend(values)
+        return proto
+
+
+def scalar(value: float | bool, dtype: str) -> Constant:
+    """Return the number in this dtype, rounded to the nearest; raise OverflowError beyond it."""
+    if dtype == "bfloat16":
+        return Constant(dtype, struct.pack("<H", _to_bfloat16(value)))
+    return Constant(dtype, struct.pack(f"<{_CODES[dtype]}", value))
+
+
+def vector(*values: int) -> Constant:
+    """Return a vector of int32."""
+    return Constant("int32", struct.pack(f"<{len(values)}i", *values), (len(values),))
+
+
+def tensor(value: ConstantTensor, dtype: str) -> Constant:
+    """Return a tensor in this dtype, each number rounded to the nearest."""
+    import numpy as np
+
+    array = value.array()
+    if dtype == "bfloat16":
+        bits = [_to_bfloat16(number) for number in array.ravel().tolist()]
+        data = np.array(bits, "<u2").tobytes()
+    else:
+        with np.errstate(over="ignore"):
+            data = array.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+    return Constant(dtype, data, value.shape)
+
+
+def survives_dtype(value: float, dtype: str) -> bool:
+    """Whether a number stays what it is in this dtype, but for rounding: not 0, not infinite."""
+    try:
+        (rounded,) = scalar(value, dtype).numbers
+    except OverflowError:
+        return False
+    return (rounded == 0) == (value == 0) and math.isinf(rounded) == math.isinf(value)
+
+
+def _to_bfloat16(value: float) -> int:
+    """Return the upper half of the float32's bits, rounded to even."""
+    try:
+        (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    except OverflowError:
+        bits = 0x7F800000 if value > 0 else 0xFF800000
+    if value != value:
+        return 0x7FC0
+    return int(bits + 0x7FFF + (bits >> 16 & 1) >> 16)
+
+
+AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | Constant
+"""The value of an attr; a dtype is its name, a string is bytes."""
+
+
+class Value(msgspec.Struct, frozen=True):
+    """A tensor: an argument by its name, or output 0 of a step by its number."""
+
+    source: str | int
+    dtype: str
+    shape: BroadcastShape
+    constant: Constant | None = None
+
+
+StepInput: TypeAlias = Value | tuple[Value, ...]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One op: its type, its inputs (a list of tensors is a tuple), all attrs that it needs."""
+
+    op_type: str
+    inputs: tuple[StepInput, ...]
+    attrs: tuple[tuple[str, AttrValue], ...]
+
+    @property
+    def tensors(self) -> Iterator[Value]:
+        """The inputs, lists of tensors taken apart."""
+        for value in self.inputs:
+            yield from (value,) if isinstance(value, Value) else value
+
+
+@cache
+def op_def(op_type: str) -> opdefs.OpDef:
+    """Return an op type's definition; raise LookupError where not both TensorFlows know it."""
+    definition = opdefs.lookup(op_type)
+    if definition is None or definition.known_to != "both":
+        raise LookupError(f"{op_type} is not an op of both TensorFlow 1.15 and 2.x")
+    return definition
+
+
+class Program:
+    """Steps in the order they are computed. An op that is asked for again is the first one."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._numbers: dict[Step, int] = {}
+
+    def op(
+        self,
+        op_type: str,
+        *inputs: StepInput,
+        shape: BroadcastShape | None = None,
+        **attrs: AttrValue,
+    ) -> Value:
+        """Return output 0 of an op.
+
+        Its shape is the joint one of its inputs where `shape` is silent. The attrs that say the
+        inputs' dtypes and number are set.
+        """
+        definition = op_def(op_type)
+        for arg, value in zip(definition.inputs, inputs, strict=True):
+            if arg.type_attr:
+                attrs[arg.type_attr] = (value if isinstance(value, Value) else value[0]).dtype
+            if arg.number_attr and isinstance(value, tuple):
+                attrs[arg.number_attr] = len(value)
+        step = Step(op_type, inputs, tuple(sorted(attrs.items())))
+        output = definition.outputs[0]
+        dtype = output.dtype or str(attrs[output.type_attr])
+        if shape is None:
+            shape = broadcast_together(*(value.shape for value in step.tensors))
+        held = attrs.get("value")
+        if step not in self._numbers:
+            self._numbers[step] = len(self.steps)
+            self.steps.append(step)
+        constant = held if isinstance(held, Constant) else None
+        return Value(self._numbers[step], dtype, shape, constant)
+
+    def scalar(self, value: float | bool, dtype: str) -> Value:
+        """Return a constant without axes."""
+        return self.op("Const", shape=SCALAR, dtype=dtype, value=scalar(value, dtype))
+
+    def vector(self, *values: int) -> Value:
+        """Return a constant of int32 with one axis."""
+        return self.op("Const", shape=UNKNOWN, dtype="int32", value=vector(*values))
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """Return the value in another dtype; itself where it has that dtype."""
+        if value.dtype == dtype:
+            return value
+        if value.constant is not None and value.dtype in FLOATS and not value.constant.shape:
+            return self.scalar(value.constant.numbers[0], dtype)
+        return self.op("Cast", value, DstT=dtype)
+
+    def shape_of(self, value: Value) -> Value:
+        """Return the sizes of a tensor, a vector of int32."""
+        return self.op("Shape", value, shape=UNKNOWN, out_type="int32")
+
+
+def needed(program: Program, values: Iterable[Value]) -> list[int]:
+    """Return the numbers of the steps that these values are computed from, in order."""
+    numbers: set[int] = set()
+    waiting = list(values)
+    while waiting:
+        source = waiting.pop().source
+        if isinstance(source, int) and source not in numbers:
+            numbers.add(source)
+            waiting.extend(program.steps[source].tensors)
+    return sorted(numbers)

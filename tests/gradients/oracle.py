@@ -1,0 +1,716 @@
+"""Formulas in numpy, by what each function means: the oracle that programs are compared with.
+
+It reads the parsed formula itself and shares no lowering with the package, so that a mistake in one
+does not hide in the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from graphpatch.errors import FormulaError
+from graphpatch.gradients import interpreter
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.functions import OF_THE_OP, SINGLE, look_up
+from graphpatch.gradients.interpreter import Windows, philox
+from graphpatch.gradients.ops import FLOATS, Scalar
+from graphpatch.gradients.sequences import SEED_2
+from graphpatch.gradients.syntax import (
+    Call,
+    Expression,
+    Literal,
+    NumberList,
+    ParameterRef,
+    Variable,
+    formula_error,
+)
+from graphpatch.gradients.tensors import ConstantTensor
+
+Array: TypeAlias = npt.NDArray[Any]
+Attrs: TypeAlias = Mapping[str, Any]
+Operand: TypeAlias = Scalar | Array
+
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
+OPERATORS = {
+    **{"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "-x": np.negative},
+    **{"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal},
+    **{"==": np.equal, "!=": np.not_equal},
+    **{"and": np.logical_and, "or": np.logical_or, "not": np.logical_not},
+    **{"is_finite": np.isfinite, "is_nan": np.isnan, "round": np.rint},
+}
+"""The functions that numpy calls otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class TheOp:
+    """The op that a formula is for, and the input whose gradient it is."""
+
+    type: str
+    place: int
+    inputs: Sequence[Array]
+    attrs: Mapping[str, Any]
+
+    def at(self, given: Sequence[Array]) -> list[Array]:
+        """These inputs, the op's own where fewer are given."""
+        return [*given, *self.inputs[len(given) :]]
+
+
+def numpy_gradient(
+    formula: Formula,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    upstream: Sequence[Array],
+    attrs: Mapping[str, Any] | None = None,
+    op_type: str = "",
+) -> list[Array | None]:
+    """The dx of each input array, of its shape and dtype, or None.
+
+    Arrays of bfloat16 are those of the package ml_dtypes. Raises FormulaError where the formula
+    reads what is not there; it leaves further checks to the form that is written to files.
+    `op_type` is that of the op, which `forward` and `own` compute.
+    """
+    variables = {f"x{place}": value for place, value in enumerate(inputs)}
+    variables |= {f"y{place}": value for place, value in enumerate(outputs)}
+    variables |= {f"dy{place}": value for place, value in enumerate(upstream)}
+    values = dict(formula.values)
+    default = next((dy.dtype for dy in upstream if dy.dtype.name in FLOATS), None)
+    program = interpreter.gradient(formula, inputs, outputs, upstream, attrs, op_type)
+    results: list[Array | None] = []
+    for place, like in enumerate(inputs):
+        at = 0 if formula.alike else place
+        text, expression = formula.texts[at], formula.expressions[at]
+        if text is None or expression is None or like.dtype.name not in FLOATS:
+            results.append(None)
+            continue
+        op = TheOp(op_type, place, inputs, attrs or {})
+        found = evaluate(expression, text, variables, values, attrs or {}, default, op)
+        results.append(_fitted(found, like))
+        same_as_program(program[place], results[-1], str(formula))
+    return results
+
+
+def same_as_program(found: Array | None, expected: Array | None, formula: str) -> None:
+    """The program of the formula, run by the package, gives this to a few units of its dtype."""
+    assert found is not None, formula
+    assert expected is not None, formula
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape), formula
+    wide = expected.astype(np.float64)
+    finite = np.abs(wide[np.isfinite(wide)])
+    limit = TOLERANCE[expected.dtype.name]
+    np.testing.assert_allclose(
+        found.astype(np.float64),
+        wide,
+        rtol=limit,
+        atol=limit * max(1.0, finite.max(initial=0)),
+        err_msg=formula,
+    )
+
+
+def evaluate(
+    expression: Expression,
+    text: str,
+    variables: Mapping[str, Array],
+    values: Mapping[str, Scalar | ConstantTensor],
+    attrs: Mapping[str, Any],
+    default: Any = np.float64,
+    op: TheOp | None = None,
+) -> Operand:
+    """The array, or the plain number or boolean, that an expression is.
+
+    `default` is the dtype of a `where` between plain numbers, and of tensors of the rule.
+    """
+    done: dict[int, Operand] = {}
+
+    def value_of(part: Expression) -> Operand:
+        if isinstance(part, Call):
+            if id(part) not in done:
+                done[id(part)] = _call(part, text, value_of, default, op)
+            return done[id(part)]
+        if isinstance(part, Literal):
+            return part.value
+        if isinstance(part, NumberList):
+            raise formula_error(text, part.column, "a list stands only in axes=, perm= and gather")
+        known: Mapping[str, Any] = (
+            variables
+            if isinstance(part, Variable)
+            else values
+            if isinstance(part, ParameterRef)
+            else attrs
+        )
+        if part.name not in known:
+            raise formula_error(
+                text, part.column, f"there is no {part.name}; there is: {', '.join(known)}"
+            )
+        value = known[part.name]
+        found: Operand = (
+            value.array().astype(default) if isinstance(value, ConstantTensor) else value
+        )
+        return found
+
+    with np.errstate(all="ignore"):
+        return value_of(expression)
+
+
+def option(expression: Expression, value_of: Any) -> Any:
+    """An option: axes are tuples, other numbers integers, but for q."""
+    if isinstance(expression, NumberList):
+        return tuple(int(value_of(item)) for item in expression.items)
+    value = value_of(expression)
+    return value if isinstance(value, bool) or not float(value).is_integer() else int(value)
+
+
+def _call(call: Call, text: str, value_of: Any, default: Any, op: TheOp | None) -> Operand:
+    function = look_up(call.function)
+    if function.name == "where":
+        condition = value_of(call.arguments[0])
+        if isinstance(condition, bool):
+            return value_of(call.arguments[1 if condition else 2])  # type: ignore[no-any-return]
+    kinds = function.kinds_of(len(call.arguments))
+    operands: list[Any] = [
+        np.array([int(value_of(item)) for item in argument.items])
+        if isinstance(argument, NumberList)
+        else value_of(argument)
+        for argument in call.arguments
+    ]
+    if function.name in OF_THE_OP:
+        return _of_the_op(call, text, operands, op)
+    given = {name: option(value, value_of) for name, value in call.options}
+    compute = named(function.name)
+    if not function.options and not any(isinstance(operand, np.ndarray) for operand in operands):
+        plain = [one if isinstance(one, bool) else float(one) for one in operands]
+        return np.asarray(compute(*map(np.asarray, plain))).item()  # type: ignore[no-any-return]
+    computed = [
+        operand
+        for kind, operand in zip(kinds, operands, strict=True)
+        if kind in ("number", "tensor") and isinstance(operand, np.ndarray)
+    ]
+    dtype = computed[0].dtype if computed else np.dtype(default)
+    if any(operand.dtype != dtype for operand in computed) or dtype.name not in FLOATS:
+        found = ", ".join(sorted({operand.dtype.name for operand in computed}))
+        raise formula_error(
+            text, call.column, f"{function.name!r} meets {found}; write: cast_like(...)"
+        )
+    wide = np.dtype(function.wide.get(dtype.name, dtype))
+    arrays = [
+        _as_array(operand, dtype).astype(wide)
+        if kind in ("number", "tensor")
+        else np.asarray(operand)
+        for kind, operand in zip(kinds, operands, strict=True)
+    ]
+    result = np.asarray(compute(*arrays, **given))
+    return result.astype(dtype) if result.dtype == wide else result
+
+
+def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: TheOp | None) -> Array:
+    if call.function in NUMPY_WINDOWS:
+        return numpy_windowed(call.function, operands, op.attrs if op is not None else {})
+    if op is None or not op.type:
+        raise formula_error(text, call.column, f"{call.function} needs one op, and there is none")
+    if call.function == "forward":
+        return numpy_op_forward(op.type, op.at(operands), op.attrs)
+    return numpy_op_gradient(op.type, op.place, operands[0], op.at(operands[1:]), op.attrs)
+
+
+def _as_array(operand: Operand, dtype: Any) -> Array:
+    return np.asarray(operand, dtype=dtype)
+
+
+def _fitted(found: Operand, like: Array) -> Array:
+    """The result in the dtype of the input, summed down or repeated to its shape."""
+    value = _as_array(found, None if isinstance(found, np.ndarray) else like.dtype)
+    try:
+        shape = np.broadcast_shapes(value.shape, like.shape)
+    except ValueError:
+        raise FormulaError(f"a gradient of shape {value.shape} for {like.shape}") from None
+    wide = SINGLE.get(value.dtype.name, value.dtype)
+    total = sum_like(np.broadcast_to(value, shape).astype(wide), like)
+    return total.astype(value.dtype).astype(like.dtype)
+
+
+def power(base: Array, exponent: Array) -> Array:
+    """`base ** exponent`; for the numbers 0.5 and -0.5 the square root, so NaN below 0."""
+    if exponent.ndim == 0 and abs(exponent) == 0.5:
+        return np.sqrt(base) if exponent > 0 else rsqrt(base)
+    found: Array = np.power(base, exponent)
+    return found
+
+
+def rsqrt(x: Array) -> Array:
+    """1 / sqrt(x)."""
+    return 1 / np.sqrt(x)
+
+
+def relu(x: Array) -> Array:
+    """The positive part: x where positive, else 0; NaN for NaN."""
+    return np.maximum(x, np.zeros_like(x))
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), which does not overflow."""
+    tail = np.exp(-np.abs(x))
+    larger: Array = np.where(x < 0, tail, np.ones_like(x))
+    found: Array = larger / (1 + tail)
+    return found
+
+
+def softplus(x: Array) -> Array:
+    """log(1 + exp(x)), which does not overflow."""
+    return np.logaddexp(x, np.zeros_like(x))
+
+
+def erf(x: Array) -> Array:
+    """The error function, element by element."""
+    found: Array = np.vectorize(math.erf, otypes=[np.float64])(x)
+    return found.astype(x.dtype)
+
+
+def clip(x: Array, low: Array, high: Array) -> Array:
+    """The nearest to x within low and high; high where these are the wrong way round."""
+    return np.minimum(np.maximum(x, low), high)
+
+
+def stop(x: Array) -> Array:
+    """X itself: there is nothing to stop here."""
+    return x
+
+
+def cast_like(value: Array, like: Array) -> Array:
+    """The value in the dtype of another."""
+    return value.astype(like.dtype)
+
+
+def _reduced_axes(x: Array, axes: Sequence[int] | int | None, first: int) -> tuple[int, ...]:
+    given = (axes,) if isinstance(axes, int) else axes
+    return tuple(given) if given is not None else tuple(range(first, x.ndim))
+
+
+def _reduction(ufunc: Callable[..., Array]) -> Callable[..., Array]:
+    def reduce(
+        x: Array,
+        axes: Sequence[int] | int | None = None,
+        from_axis: int = 0,
+        keepdims: bool = False,
+    ) -> Array:
+        return ufunc(x, axis=_reduced_axes(x, axes, from_axis), keepdims=keepdims)
+
+    return reduce
+
+
+def norm(x: Array, **options: Any) -> Array:
+    """The Euclidean norm: the square root of the sum of squares."""
+    return np.sqrt(_reduction(np.sum)(x * x, **options))
+
+
+def reshape_like(value: Array, like: Array) -> Array:
+    """The value with the shape of another."""
+    return value.reshape(like.shape)
+
+
+def broadcast_like(value: Array, like: Array) -> Array:
+    """The value repeated up to the shape of another."""
+    return np.broadcast_to(value, like.shape)
+
+
+def sum_like(value: Array, like: Array) -> Array:
+    """The value summed down to the shape of another."""
+    sizes = (1,) * (value.ndim - like.ndim) + like.shape
+    axes = tuple(axis for axis, size in enumerate(sizes) if size == 1)
+    total: Array = value.sum(axis=axes, keepdims=True)
+    return total.reshape(like.shape)
+
+
+def transpose(x: Array, perm: Sequence[int] | None = None) -> Array:
+    """The axes in the order of perm; the last two swapped without."""
+    return np.swapaxes(x, -1, -2) if perm is None else np.transpose(x, perm)
+
+
+def matmul(a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+    """The matrix product over the last two axes."""
+    left = np.swapaxes(a, -1, -2) if transpose_a else a
+    right = np.swapaxes(b, -1, -2) if transpose_b else b
+    product: Array = np.matmul(left, right)
+    return product
+
+
+def split_part(x: Array, parts: int, index: int, axis: int = 0) -> Array:
+    """Part `index` of `parts` equal ones along an axis."""
+    return np.split(x, parts, axis)[index]
+
+
+def concat(*arrays: Array, axis: int = 0) -> Array:
+    """The arrays one after the other along an axis."""
+    return np.concatenate(arrays, axis)
+
+
+def gather(x: Array, indices: Array, axis: int = 0) -> Array:
+    """The parts of x at these places along an axis."""
+    return np.take(x, indices, axis)
+
+
+def lower_quantile(x: Array, q: float, from_axis: int = 0) -> Array:
+    """The element at place floor(q * (n - 1)) of those in order, over the axes from this one on."""
+    rows = np.sort(x.reshape(*x.shape[:from_axis], -1), axis=-1)
+    found = rows[..., math.floor(q * (rows.shape[-1] - 1))]
+    return found.reshape(x.shape[:from_axis] + (1,) * (x.ndim - from_axis))
+
+
+def normal_like(x: Array, seed: int) -> Array:
+    """The numbers that TensorFlow draws first: Philox of 4 words, and Box and Muller's formula.
+
+    Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011.
+    """
+    words = philox(math.ceil(x.size / 4), seed, SEED_2).reshape(-1, 2)
+    bits = (words & 0x7FFFFF).astype(np.uint32) | np.uint32(127 << 23)
+    unit = bits.view(np.float32) - np.float32(1)
+    length = np.sqrt(-2 * np.log(np.maximum(unit[:, 0], np.float32(1e-7))))
+    angle = np.float32(2 * math.pi) * unit[:, 1]
+    found = np.stack([np.sin(angle) * length, np.cos(angle) * length], 1).ravel()
+    return found[: x.size].reshape(x.shape).astype(x.dtype)
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    **OPERATORS,
+    "**": power,
+    "split": split_part,
+    "concat": concat,
+    "gather": gather,
+    "quantile": lower_quantile,
+    "normal_like": normal_like,
+    "pow": power,
+    "rsqrt": rsqrt,
+    "relu": relu,
+    "sigmoid": sigmoid,
+    "softplus": softplus,
+    "erf": erf,
+    "clip": clip,
+    "stop": stop,
+    "cast_like": cast_like,
+    "sum": _reduction(np.sum),
+    "mean": _reduction(np.mean),
+    "max": _reduction(np.max),
+    "min": _reduction(np.min),
+    "norm": norm,
+    "reshape_like": reshape_like,
+    "broadcast_like": broadcast_like,
+    "sum_like": sum_like,
+    "transpose": transpose,
+    "matmul": matmul,
+}
+
+
+def named(name: str) -> Callable[..., Any]:
+    """The function of this name: one of this file, or else numpy's."""
+    return _OWN.get(name) or getattr(np, name)
+
+
+def spatial(attrs: Attrs, name: str) -> tuple[int, int]:
+    """Height and width of an attr that has a number for each axis; 1 where the op has it not."""
+    given = attrs.get(name) or (1, 1, 1, 1)
+    first = 2 if attrs.get("data_format") == "NCHW" else 1
+    return int(given[first]), int(given[first + 1])
+
+
+def channels_last(x: Array, attrs: Attrs) -> Array:
+    """An image with its channels last."""
+    return x.transpose(0, 2, 3, 1) if attrs.get("data_format") == "NCHW" else x
+
+
+def as_given(x: Array, attrs: Attrs) -> Array:
+    """An image with its channels where the op has them."""
+    return x.transpose(0, 3, 1, 2) if attrs.get("data_format") == "NCHW" else x
+
+
+def sliding_windows(x: Array, window: tuple[int, int], attrs: Attrs) -> Windows:
+    """The windows on an image as the op has it."""
+    return Windows(channels_last(x, attrs).shape[1:3], window, attrs)
+
+
+def convolve(x: Array, weights: Array, attrs: Attrs, depthwise: bool = False) -> Array:
+    """Conv2D, or DepthwiseConv2dNative, of an image."""
+    cut = sliding_windows(x, weights.shape[:2], attrs).of(channels_last(x, attrs))
+    if depthwise:
+        found = np.einsum("brcijk,ijkm->brckm", cut, weights)
+        return as_given(found.reshape(*found.shape[:3], -1), attrs)
+    return as_given(np.einsum("brcijk,ijkm->brcm", cut, weights), attrs)
+
+
+def by_input(dy: Array, weights: Array, shape: Any, attrs: Attrs, depthwise: bool = False) -> Array:
+    """The gradient of a convolution by an image of this shape."""
+    like = channels_last(np.empty(shape, dy.dtype), attrs)
+    places = Windows(like.shape[1:3], weights.shape[:2], attrs)
+    dy = channels_last(dy, attrs)
+    if depthwise:
+        dy = dy.reshape(*dy.shape[:3], *weights.shape[2:])
+        spread = np.einsum("brckm,ijkm->brcijk", dy, weights)
+    else:
+        spread = np.einsum("brcm,ijkm->brcijk", dy, weights)
+    return as_given(places.image(spread), attrs)
+
+
+def by_filter(x: Array, dy: Array, shape: Any, attrs: Attrs, depthwise: bool = False) -> Array:
+    """The gradient of a convolution by a filter of this shape."""
+    cut = sliding_windows(x, tuple(shape[:2]), attrs).of(channels_last(x, attrs))
+    dy = channels_last(dy, attrs)
+    if depthwise:
+        dy = dy.reshape(*dy.shape[:3], *shape[2:])
+    text = "brcijk,brckm->ijkm" if depthwise else "brcijk,brcm->ijkm"
+    found: Array = np.einsum(text, cut, dy)
+    return found
+
+
+def _pooled(x: Array, attrs: Attrs, fill: float) -> tuple[Windows, Array]:
+    places = sliding_windows(x, spatial(attrs, "ksize"), attrs)
+    return places, places.of(channels_last(x, attrs), fill)
+
+
+def average(x: Array, attrs: Attrs) -> Array:
+    """AvgPool: the mean of those pixels of a window that are in the image."""
+    _, cut = _pooled(x, attrs, np.nan)
+    return as_given(np.nanmean(cut, axis=(3, 4)), attrs)
+
+
+def average_by_input(x: Array, dy: Array, attrs: Attrs) -> Array:
+    """The gradient of AvgPool: each pixel of a window gets an equal part."""
+    places, cut = _pooled(np.zeros_like(x), attrs, np.nan)
+    inside = ~np.isnan(cut)
+    parts = inside / inside.sum(axis=(3, 4), keepdims=True)
+    whole = channels_last(dy, attrs)[:, :, :, np.newaxis, np.newaxis]
+    return as_given(places.image((parts * whole).astype(dy.dtype)), attrs)
+
+
+def max_pool(x: Array, attrs: Attrs) -> Array:
+    """MaxPool."""
+    _, cut = _pooled(x, attrs, -np.inf)
+    return as_given(cut.max(axis=(3, 4)), attrs)
+
+
+def largest_by_input(x: Array, dy: Array, attrs: Attrs) -> Array:
+    """The gradient of MaxPool: the first of the largest pixels of a window gets it all."""
+    places, cut = _pooled(x, attrs, -np.inf)
+    rows = cut.reshape(*cut.shape[:3], -1, cut.shape[-1])
+    taken = np.arange(rows.shape[3])[:, np.newaxis] == rows.argmax(axis=3)[..., np.newaxis, :]
+    whole = channels_last(dy, attrs)[:, :, :, np.newaxis]
+    return as_given(places.image((taken * whole).astype(dy.dtype).reshape(cut.shape)), attrs)
+
+
+ForwardFunction = Callable[..., Array]
+NumpyGradient = Callable[[int, Array, Sequence[Array], Attrs], Array]
+
+SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.7580993408473768
+
+
+def numpy_op_forward(op_type: str, xs: Sequence[Array], attrs: Attrs) -> Array:
+    """Output 0 of an op. Raises FormulaError for an op type that is not here."""
+    if op_type not in NUMPY_FORWARD:
+        raise FormulaError(f"numpy has no {op_type}; there is: {', '.join(NUMPY_FORWARD)}")
+    dtype = next((x.dtype for x in xs if x.dtype.kind not in "iu"), xs[0].dtype)
+    return np.asarray(NUMPY_FORWARD[op_type](*xs, attrs)).astype(dtype)
+
+
+def numpy_op_gradient(
+    op_type: str, place: int, dy: Array, xs: Sequence[Array], attrs: Attrs
+) -> Array:
+    """The gradient of an op by one of its inputs. Raises FormulaError as `forward` does."""
+    if op_type not in NUMPY_GRADIENTS:
+        raise FormulaError(
+            f"numpy has no gradient of {op_type}; there is: {', '.join(NUMPY_GRADIENTS)}"
+        )
+    return np.asarray(NUMPY_GRADIENTS[op_type](place, dy, xs, attrs)).astype(dy.dtype)
+
+
+NUMPY_WINDOWS: Mapping[str, ForwardFunction] = {
+    "conv2d": convolve,
+    "conv2d_transpose": lambda dy, w, x, attrs: by_input(dy, w, x.shape, attrs),
+    "depthwise_conv2d": lambda x, w, attrs: convolve(x, w, attrs, depthwise=True),
+    "depthwise_conv2d_transpose": lambda dy, w, x, attrs: by_input(
+        dy, w, x.shape, attrs, depthwise=True
+    ),
+    "avg_pool": average,
+    "avg_pool_transpose": lambda dy, x, attrs: average_by_input(x, dy, attrs),
+    "max_pool": max_pool,
+    "max_pool_transpose": lambda dy, x, attrs: largest_by_input(x, dy, attrs),
+    "bias_add": lambda x, bias, attrs: x + _channels(bias, attrs),
+}
+
+
+def numpy_windowed(function: str, given: Sequence[Array], attrs: Attrs) -> Array:
+    """A function of formulas with the windows of an op. Raises FormulaError where it has none."""
+    return np.asarray(NUMPY_WINDOWS[function](*given, attrs)).astype(given[0].dtype)
+
+
+def _matrices(first: str, second: str) -> tuple[ForwardFunction, NumpyGradient]:
+    def of(a: Array, b: Array, attrs: Attrs) -> Array:
+        return matmul(a, b, bool(attrs.get(first)), bool(attrs.get(second)))
+
+    def numpy_op_gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+        a, b = (
+            np.swapaxes(x, -1, -2) if attrs.get(name) else x
+            for x, name in zip(xs, (first, second), strict=True)
+        )
+        found = dy @ np.swapaxes(b, -1, -2) if place == 0 else np.swapaxes(a, -1, -2) @ dy
+        turned = np.swapaxes(found, -1, -2) if attrs.get((first, second)[place]) else found
+        return sum_like(turned, xs[place])
+
+    return of, numpy_op_gradient
+
+
+def _convolved(depthwise: bool) -> tuple[ForwardFunction, NumpyGradient]:
+    def of(x: Array, weights: Array, attrs: Attrs) -> Array:
+        return convolve(x, weights, attrs, depthwise)
+
+    def numpy_op_gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+        x, weights = xs
+        if place == 0:
+            return by_input(dy, weights, x.shape, attrs, depthwise)
+        return by_filter(x, dy, weights.shape, attrs, depthwise)
+
+    return of, numpy_op_gradient
+
+
+def _transposed(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+    if place == 2:
+        return convolve(dy, xs[1], attrs)
+    return by_filter(dy, xs[2], xs[1].shape, attrs)
+
+
+def _channels(bias: Array, attrs: Attrs) -> Array:
+    return bias.reshape(1, -1, 1, 1) if attrs.get("data_format") == "NCHW" else bias
+
+
+def _bias(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+    return dy if place == 0 else sum_like(dy, _channels(xs[1], attrs)).reshape(-1)
+
+
+def _reduced(mean: bool) -> tuple[ForwardFunction, NumpyGradient]:
+    reduce: Any = np.mean if mean else np.sum
+
+    def of(x: Array, axes: Array, attrs: Attrs) -> Array:
+        kept = bool(attrs.get("keep_dims"))
+        return np.asarray(reduce(x, axis=tuple(np.ravel(axes)), keepdims=kept))
+
+    def numpy_op_gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+        x, axes = xs
+        whole = dy.reshape(x.sum(axis=tuple(np.ravel(axes)), keepdims=True).shape)
+        return np.broadcast_to(whole * (dy.size / x.size if mean else 1), x.shape)
+
+    return of, numpy_op_gradient
+
+
+def _normalised(*xs: Any) -> Array:
+    (x, scale, offset, mean, variance), attrs = xs[:-1], xs[-1]
+    found: Array = (x - mean) / np.sqrt(variance + float(attrs["epsilon"])) * scale + offset
+    return found
+
+
+def _normalised_own(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+    found: Array = dy * (xs[1] / np.sqrt(xs[4] + float(attrs["epsilon"])))
+    return found
+
+
+def _slope(of: Callable[[Array, Attrs], Array]) -> NumpyGradient:
+    """Of an op that works element by element: dy times the derivative at x."""
+    return lambda place, dy, xs, attrs: dy * of(xs[0], attrs)
+
+
+def _exp(x: Array) -> Array:
+    found: Array = np.exp(np.minimum(x, 0))
+    return found
+
+
+def _softmax(x: Array, attrs: Attrs) -> Array:
+    tops = np.exp(x - x.max(axis=-1, keepdims=True))
+    found: Array = tops / tops.sum(axis=-1, keepdims=True)
+    return found
+
+
+def _softmax_own(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+    y = _softmax(xs[0], attrs)
+    found: Array = (dy - (dy * y).sum(axis=-1, keepdims=True)) * y
+    return found
+
+
+def _of_two(first: Any, second: Any) -> NumpyGradient:
+    """Of an op of a and b: dy times these functions of a and b, summed to their shapes."""
+    return lambda place, dy, xs, attrs: sum_like(
+        dy * (first, second)[place](*np.broadcast_arrays(*xs)), xs[place]
+    )
+
+
+_ELEMENTWISE: Mapping[str, tuple[Any, Any]] = {
+    "Relu": (lambda x, _: relu(x), lambda x, _: x > 0),
+    "Relu6": (lambda x, _: np.clip(x, 0, 6), lambda x, _: (x > 0) & (x < 6)),
+    "LeakyRelu": (
+        lambda x, a: np.where(x > 0, x, x * a["alpha"]),
+        lambda x, a: np.where(x > 0, 1, a["alpha"]),
+    ),
+    "Elu": (lambda x, _: np.where(x < 0, np.expm1(x), x), lambda x, _: _exp(x)),
+    "Selu": (
+        lambda x, _: np.where(x < 0, SELU_ALPHA * np.expm1(x), SELU_SCALE * x),
+        lambda x, _: np.where(x < 0, SELU_ALPHA * _exp(x), SELU_SCALE),
+    ),
+    "Softplus": (lambda x, _: softplus(x), lambda x, _: sigmoid(x)),
+    "Softsign": (lambda x, _: x / (1 + abs(x)), lambda x, _: 1 / np.square(1 + abs(x))),
+    "Sigmoid": (
+        lambda x, _: sigmoid(x),
+        lambda x, _: sigmoid(x) * sigmoid(-x),
+    ),
+    "Tanh": (lambda x, _: np.tanh(x), lambda x, _: 1 - np.square(np.tanh(x))),
+    "Identity": (lambda x, _: x, lambda x, _: np.ones_like(x)),
+}
+
+_PAIRS: Mapping[str, tuple[Any, Any, Any]] = {
+    **dict.fromkeys(("Add", "AddV2"), (np.add, lambda a, b: 1, lambda a, b: 1)),
+    "Sub": (np.subtract, lambda a, b: 1, lambda a, b: -1),
+    "Mul": (np.multiply, lambda a, b: b, lambda a, b: a),
+    **dict.fromkeys(
+        ("RealDiv", "Div"), (np.divide, lambda a, b: 1 / b, lambda a, b: -a / np.square(b))
+    ),
+    "Maximum": (np.maximum, np.greater_equal, np.less),
+    "Minimum": (np.minimum, np.less_equal, np.greater),
+}
+
+
+def _ignoring_attrs(of: Any) -> ForwardFunction:
+    return lambda a, b, _: of(a, b)
+
+
+_BOTH: Mapping[str, tuple[ForwardFunction, NumpyGradient]] = {
+    "MatMul": _matrices("transpose_a", "transpose_b"),
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _matrices("adj_x", "adj_y")),
+    "Conv2D": _convolved(depthwise=False),
+    "DepthwiseConv2dNative": _convolved(depthwise=True),
+    "BiasAdd": (lambda x, bias, attrs: x + _channels(bias, attrs), _bias),
+    "AvgPool": (
+        average,
+        lambda place, dy, xs, attrs: average_by_input(xs[0], dy, attrs),
+    ),
+    "MaxPool": (
+        max_pool,
+        lambda place, dy, xs, attrs: largest_by_input(xs[0], dy, attrs),
+    ),
+    "Sum": _reduced(mean=False),
+    "Mean": _reduced(mean=True),
+    **dict.fromkeys(
+        ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), (_normalised, _normalised_own)
+    ),
+    "Softmax": (_softmax, _softmax_own),
+    **{name: (of, _slope(slope)) for name, (of, slope) in _ELEMENTWISE.items()},
+    **{name: (_ignoring_attrs(of), _of_two(*slopes)) for name, (of, *slopes) in _PAIRS.items()},
+}
+
+NUMPY_FORWARD: Mapping[str, ForwardFunction] = {
+    **{name: of for name, (of, _) in _BOTH.items()},
+    "Conv2DBackpropInput": lambda sizes, weights, x, attrs: by_input(
+        x, weights, tuple(sizes), attrs
+    ),
+}
+NUMPY_GRADIENTS: Mapping[str, NumpyGradient] = {
+    **{name: gradient for name, (_, gradient) in _BOTH.items()},
+    "Conv2DBackpropInput": _transposed,
+}
