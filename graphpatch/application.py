@@ -23,8 +23,7 @@ from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.match.taken import check_taken
 from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
-from graphpatch.rule_spec import Expect
-from graphpatch.rules import Rule, load_rules, rules_from
+from graphpatch.rules import Expect, Rule, load_rules, rules_from
 from graphpatch.step import RuleResult, apply_rule, check_expected, naming_rule
 from graphpatch.table import beside, html_table, plural, short
 

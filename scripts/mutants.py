@@ -32,7 +32,7 @@ TESTS = {
     "graphpatch/table.py": "tests/test_table.py",
     "graphpatch/match/glob.py": "tests/match/test_glob.py",
     "graphpatch/graph/wire.py": "tests/graph/test_wire.py",
-    "graphpatch/control_flow/frames.py": "tests/control_flow",
+    "graphpatch/control_flow/contexts.py": "tests/control_flow",
     "graphpatch/differentiation/flow.py": "tests/differentiation",
     "graphpatch/differentiation/linear.py": "tests/differentiation",
 }

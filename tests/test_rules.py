@@ -14,8 +14,7 @@ import pytest
 
 from graphpatch.gradients.spec import DEFAULT
 from graphpatch.match.spec import Match
-from graphpatch.rule_spec import EMITS, Expect
-from graphpatch.rules import Rule, load_rules, rules_from
+from graphpatch.rules import EMITS, Expect, Rule, load_rules, rules_from
 from tests.rule_dicts import matched, patching, rule
 
 KIND_NAMES = "override_gradient, filter_gradient, stop_gradient, straight_through"

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import RulesError
-from graphpatch.rule_spec import EMITS
-from graphpatch.rules import load_rules, rules_from
+from graphpatch.rules import EMITS, load_rules, rules_from
 from tests.rule_dicts import ZERO, matched, patching, rule
 
 KIND_NAMES = (

@@ -16,8 +16,7 @@ from graphpatch.gradients.library import LIBRARY
 from graphpatch.match.ready import READY
 from graphpatch.match.spec import Match
 from graphpatch.patches import KINDS
-from graphpatch.rule_spec import Expect, RuleSpec
-from graphpatch.rules import rules_from
+from graphpatch.rules import Expect, RuleSpec, rules_from
 from graphpatch.rules_json import decoded
 from graphpatch.schema import schema
 from tests.examples import ROOT

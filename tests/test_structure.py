@@ -43,7 +43,6 @@ ROOMS = (
     "recipes",
     "recipe_notes",
     "rules_json",
-    "rule_spec",
     "rules",
     "schema",
     "step",

@@ -13,7 +13,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import name_in_model
 from graphpatch.graph.record import Author, labels
 from graphpatch.names import OpKey
-from graphpatch.rule_spec import OPTIONS
+from graphpatch.rules import OPTIONS
 
 BESIDE = (*OPTIONS, "on")  # the keys of a patch that are no kind
 

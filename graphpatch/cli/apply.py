@@ -36,7 +36,7 @@ from graphpatch.formats.destination import SAVED_MODEL_FILES, is_remote
 from graphpatch.formats.target import FILES
 from graphpatch.gradients.spec import KEY_PREFIX
 from graphpatch.recipes import is_recipe
-from graphpatch.rule_spec import EMITS
+from graphpatch.rules import EMITS
 
 _EXPORT_HELP = "Write a TF2 SavedModel with these inputs: x,y or repeated."
 

@@ -1,4 +1,11 @@
-"""The control-flow context of each op of a body, read off what it reads."""
+"""The control-flow context of each op of a body, read off what it reads.
+
+As TensorFlow had them when the body was built, contexts are a tree. A loop is one, told by its
+Enters: as in TensorFlow's executor, an op is in the frame of what it reads; an Enter leads into the
+frame that its attr names, an Exit back out of it. Each branch of a v1 cond is one: what is dead
+where the other one is taken. A branch begins at Switches that share a predicate, a cond ends at
+Merges. An op is in the innermost context of all that it reads.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +13,10 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
-from graphpatch.control_flow.branches import Branch, Cond, Context, Loop, decider, innermost, merged
-from graphpatch.control_flow.frames import Frame, Frames, frames, ops_of, position, reads
 from graphpatch.control_flow.op_types import (
     ENTERS,
     EXITS,
+    LOOP_COND,
     MERGES,
     NEXTS,
     SWITCHES,
@@ -18,8 +24,361 @@ from graphpatch.control_flow.op_types import (
 )
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import data_uses
+from graphpatch.graph.topology import data_uses, first_producers
 from graphpatch.names import op_of, parse
+
+
+class Frame(msgspec.Struct, eq=False):
+    """One loop; its Enters, Exits, Switches and LoopCond by index, in the order of the file."""
+
+    name: str
+    outer: Frame | None = None
+    enters: list[int] = msgspec.field(default_factory=list)
+    exits: list[int] = msgspec.field(default_factory=list)
+    switches: list[int] = msgspec.field(default_factory=list)
+    conditions: list[int] = msgspec.field(default_factory=list)
+
+    @property
+    def condition(self) -> int:
+        """Its LoopCond, of which `frames` has seen that there is one."""
+        return self.conditions[0]
+
+
+class Frames(msgspec.Struct, frozen=True, eq=False):
+    """The loops of a body by name, and the loop of each op that is in one.
+
+    An Enter belongs to the loop that it enters, an Exit to the one that it leaves. `switches` are
+    those of loop variables.
+    """
+
+    loops: dict[str, Frame] = msgspec.field(default_factory=dict)
+    of: dict[int, Frame] = msgspec.field(default_factory=dict)
+    switches: set[int] = msgspec.field(default_factory=set)
+
+
+def frames(body: Body) -> Frames:
+    """The loops of a body. Linear in its size.
+
+    Raises ModelError where an op is in two loops at once, or a loop has not one LoopCond.
+    """
+    found = Frames()
+    for index in ops_of(body, ENTERS):
+        name = _frame_name(Node(body, index))
+        found.of[index] = found.loops.setdefault(name, Frame(name))
+        found.of[index].enters.append(index)
+    for index in [index for loop in found.loops.values() for index in loop.enters]:
+        _spread(body, found, index, found.of[index])
+    _refuse_circle(found.loops.values())
+    for index in ops_of(body, EXITS | SWITCHES | {LOOP_COND}):
+        _put_in_frame(body, found.of.get(index), index)
+    for loop in found.loops.values():
+        _check_exits(body, loop)
+        found.switches.update(loop.switches)
+    return found
+
+
+def ops_of(body: Body, types: frozenset[str]) -> list[int]:
+    """The ops of these types, in the order of the file that would be written now."""
+    found = [index for op in types for index in body.by_type.get(op, ())]
+    return sorted(found, key=lambda index: position(body, index))
+
+
+def position(body: Body, index: int) -> tuple[int, int]:
+    """Where an op stands in that file."""
+    root = body.root.get(index, index)
+    order = body.placed.get(root)
+    return root, order.index(index) if order else 0
+
+
+def reads(body: Body, index: int) -> Iterator[tuple[int, str]]:
+    """What an op reads, data and control: the op that gives it, and how the input spells it."""
+    for text in body.heads.inputs[index]:
+        producer = body.by_name.get(op_of(text))
+        if producer is not None:
+            yield producer, text
+
+
+def is_constant(enter: Node) -> bool:
+    """Whether an Enter gives the same tensor in each iteration, not what a loop variable begins."""
+    value = enter.attr("is_constant")
+    return value is not None and value.b
+
+
+def _frame_name(enter: Node) -> str:
+    value = enter.attr("frame_name")
+    if value is None or not value.s:
+        raise ModelError(f"{enter} names no frame (attr frame_name): nothing tells its loop")
+    if not enter.data_inputs:
+        raise ModelError(f"{enter} must read a tensor, and reads none")
+    return str(value.s, errors="backslashreplace")
+
+
+def _spread(body: Body, found: Frames, start: int, frame: Frame) -> None:
+    """Mark as in the frame what reads an op; behind the Exits of a frame lies the one around it."""
+    todo = [(start, frame)]
+    while todo:
+        index, frame = todo.pop()
+        for reader, _ in body.readers.get(body.heads.names[index], ()):
+            if body.heads.ops[reader] in ENTERS:
+                todo += _nest(body, found, reader, frame)
+                continue
+            if reader not in found.of:
+                found.of[reader] = frame
+                todo += _onward(body, reader, frame)
+            elif found.of[reader] is not frame:
+                raise _conflict(Node(body, reader), found.of[reader], frame)
+
+
+def _onward(body: Body, index: int, frame: Frame) -> list[tuple[int, Frame]]:
+    if body.heads.ops[index] not in EXITS:
+        return [(index, frame)]
+    frame.exits.append(index)
+    return [(index, frame.outer)] if frame.outer is not None else []
+
+
+def _nest(body: Body, found: Frames, enter: int, outer: Frame) -> list[tuple[int, Frame]]:
+    """Put the loop of an Enter into the one around it; where to go on, behind its Exits."""
+    inner = found.of[enter]
+    if inner.outer is outer:
+        return []
+    if inner.outer is not None or inner is outer:
+        raise _conflict(Node(body, enter), inner.outer or inner, outer)
+    inner.outer = outer
+    return [(index, outer) for index in inner.exits]
+
+
+def _conflict(node: Node, one: Frame, other: Frame) -> ModelError:
+    return ModelError(
+        f"{node} reads from the v1 loops {one.name!r} and {other.name!r} at once; an Exit must "
+        f"lead out of a loop, and an Enter into it"
+    )
+
+
+def _refuse_circle(loops: Iterable[Frame]) -> None:
+    """Raise ModelError where loops lie in each other: none is the outermost. Linear."""
+    known: set[Frame] = set()
+    for loop in loops:
+        around: dict[Frame, None] = {}
+        one: Frame | None = loop
+        while one is not None and one not in known:
+            if one in around:
+                names = " and ".join(sorted(repr(each.name) for each in around))
+                raise ModelError(f"the v1 loops {names} lie in each other, and one must be around")
+            around[one] = None
+            one = one.outer
+        known.update(around)
+
+
+def _put_in_frame(body: Body, frame: Frame | None, index: int) -> None:
+    if frame is None:
+        return
+    kind = body.heads.ops[index]
+    if kind == LOOP_COND:
+        frame.conditions.append(index)
+    elif kind in SWITCHES and _condition(body, index):
+        frame.switches.append(index)
+
+
+def _condition(body: Body, switch: int) -> bool:
+    """Whether it is a LoopCond that decides for a Switch: then it is that of a loop variable."""
+    inputs = body.heads.inputs[switch]
+    decides = body.by_name.get(op_of(inputs[1])) if len(inputs) > 1 else None
+    return decides is not None and body.heads.ops[decides] == LOOP_COND
+
+
+def _check_exits(body: Body, loop: Frame) -> None:
+    loop.exits.sort(key=lambda index: position(body, index))
+    if len(loop.conditions) == 1:
+        return
+    enter, count = Node(body, loop.enters[0]), len(loop.conditions)
+    raise ModelError(
+        f"the v1 loop {loop.name!r} has {count or 'no'} LoopConds, and must have one "
+        f"(its first Enter is {enter.name!r})"
+    )
+
+
+class Loop(msgspec.Struct, eq=False):
+    """The context of a loop, inside of `outer`."""
+
+    frame: Frame
+    outer: Context | None = None
+
+    @property
+    def current(self) -> Loop:
+        """Itself."""
+        return self
+
+
+class Cond(msgspec.Struct, eq=False):
+    """A cond: its predicate, a tensor; another cond takes its place where they turn out as one."""
+
+    pred: str
+    outer: Context | None
+    is_guarded: bool = False  # the predicate is that of a Switch that guards what branches read
+    branches: dict[int, Branch] = msgspec.field(default_factory=dict)
+    one_with: Cond | None = None
+
+    @property
+    def current(self) -> Cond:
+        """The cond that this one is by now."""
+        found = self
+        while found.one_with is not None:
+            found = found.one_with
+        return found
+
+    def branch(self, number: int) -> Branch:
+        """The context of its branch: 1 where the predicate holds, 0 where not."""
+        return self.branches.setdefault(number, Branch(self, number))
+
+
+class Branch(msgspec.Struct, eq=False):
+    """The context of one branch of a cond."""
+
+    cond: Cond
+    number: int
+
+    @property
+    def current(self) -> Branch:
+        """The branch that this one is by now."""
+        return self.cond.current.branch(self.number)
+
+    @property
+    def outer(self) -> Context | None:
+        """The context around the cond."""
+        outer = self.cond.current.outer
+        return None if outer is None else outer.current
+
+
+Context = Loop | Branch
+
+
+def innermost(body: Body, index: int, one: Context | None, other: Context | None) -> Context | None:
+    """The inner of two contexts; ModelError where neither lies in the other.
+
+    Branches of two conds with one predicate are one, as the same is taken of both.
+    """
+    while True:
+        first, second = _parted(one, other)
+        if first is None:
+            return None if other is None else other.current
+        if second is None:
+            return None if one is None else one.current
+        if not (_of_one_predicate(body, first, second) and _number(first) == _number(second)):
+            raise ModelError(
+                f"{Node(body, index)} reads {described(first)} and {described(second)}, of which "
+                f"only one is ever there; a Merge must stand between"
+            )
+        unite(first, second)
+
+
+def merged(body: Body, index: int, one: Context | None, other: Context | None) -> Context | None:
+    """The context of a Merge of these two: that around the cond where they are its branches."""
+    first, second = _parted(one, other)
+    if first is None or second is None:
+        return innermost(body, index, one, other)
+    whole = (
+        one is not None and first is one.current and other is not None and second is other.current
+    )
+    if not whole or not _of_one_predicate(body, first, second):
+        raise ModelError(
+            f"{Node(body, index)} joins {described(one)} and {described(other)}; it must join the "
+            f"two branches of one cond"
+        )
+    if (_number(first), _number(second)) != (0, 1):
+        raise ModelError(
+            f"{Node(body, index)} has {described(first)} as its first input; TensorFlow's gradient "
+            f"of it takes the first for the one where the predicate is false"
+        )
+    unite(first, second)
+    return first.outer
+
+
+def unite(one: Context, other: Context) -> None:
+    """Let two branches be of one cond; its predicate is that which guards what they read."""
+    assert isinstance(one, Branch)
+    assert isinstance(other, Branch)
+    kept, left = one.cond.current, other.cond.current
+    if left.is_guarded and not kept.is_guarded:
+        kept, left = left, kept
+    if kept is not left:
+        left.one_with = kept
+        for number in left.branches:
+            kept.branch(number)
+
+
+def described(context: Context | None) -> str:
+    """A context in words."""
+    if context is None:
+        return "what is in no branch"
+    if isinstance(context, Loop):
+        return f"the v1 loop {context.frame.name!r}"
+    return f"what is there if {context.cond.current.pred!r} is {bool(context.number)}"
+
+
+def _number(context: Context) -> int:
+    return context.number if isinstance(context, Branch) else -1
+
+
+def _of_one_predicate(body: Body, one: Context, other: Context) -> bool:
+    """Whether they are branches of conds that the same predicate decides."""
+    if not isinstance(one, Branch) or not isinstance(other, Branch):
+        return False
+    first, second = one.cond.current, other.cond.current
+    return first is second or decider(body, first.pred) == decider(body, second.pred)
+
+
+def decider(body: Body, tensor: str) -> str:
+    """The tensor that a predicate is, Identities left out."""
+    for producer in first_producers(body.producer(tensor)):
+        if producer.op != "Identity" or not producer.data_inputs:
+            break
+        tensor = producer.data_inputs[0]
+    return tensor.removesuffix(":0")
+
+
+def _parted(one: Context | None, other: Context | None) -> tuple[Context | None, Context | None]:
+    """Where two contexts part, seen from outside: nothing for the one that holds the other."""
+    near = _parted_near(one, other)
+    if near is not None:
+        return near
+    ways = list(_way(one)), list(_way(other))
+    ways[0].reverse()
+    ways[1].reverse()
+    for first, second in zip(*ways, strict=False):
+        if first is not second:
+            return first, second
+    shared = min(map(len, ways))
+    rests = [way[shared] if len(way) > shared else None for way in ways]
+    return rests[0], rests[1]
+
+
+def _parted_near(
+    one: Context | None, other: Context | None
+) -> tuple[Context | None, Context | None] | None:
+    """The same where it is seen from inside, as of most: None where it is not."""
+    first, second = (None if context is None else context.current for context in (one, other))
+    if first is second:
+        return None, None
+    if first is None or second is None:
+        return first, second
+    outer, beside = (one.outer if isinstance(one, Branch) else one for one in (first, second))
+    if isinstance(first, Branch) and outer is second:
+        return first, None
+    if isinstance(second, Branch) and beside is first:
+        return None, second
+    is_beside = isinstance(first, Branch) and isinstance(second, Branch) and outer is beside
+    return (first, second) if is_beside else None
+
+
+def _way(context: Context | None) -> Iterator[Context]:
+    """A context and those around it, as far as the loop that it is in."""
+    while context is not None:
+        context = context.current
+        yield context
+        if isinstance(context, Loop):
+            return
+        context = context.outer
+
 
 PRED = "pred_id"  # what tf.cond calls the predicate that its Switches read
 

@@ -1,18 +1,34 @@
 """Control-flow contexts of a graph whose file has none, as TensorFlow itself writes them.
 
-A GraphDef has no place for them; `import_meta_graph` reads them from two collections.
+A GraphDef has no place for them; `import_meta_graph` reads them from two collections. What they
+need, and freezing or optimising took out, is added; none of it is read by what was there, so that
+the forward pass stays what it was.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
-from graphpatch.control_flow.branches import Branch, Cond, Context, Loop
-from graphpatch.control_flow.context_collections import (
+from graphpatch.control_flow.contexts import (
+    Branch,
+    Cond,
+    Context,
+    ControlFlow,
+    Frame,
+    Loop,
+    control_flow,
+    has_control_flow,
+    is_constant,
+    position,
+)
+from graphpatch.control_flow.op_types import CONTROL_FLOW, ENTERS, EXITS, MERGES
+from graphpatch.control_flow.stored import (
     COLLECTION,
     CONTEXTS,
     collection_entry,
@@ -21,17 +37,241 @@ from graphpatch.control_flow.context_collections import (
     message_class,
     nested_contexts,
 )
-from graphpatch.control_flow.contexts import ControlFlow, has_control_flow
-from graphpatch.control_flow.frames import is_constant, position
-from graphpatch.control_flow.op_types import MERGES
-from graphpatch.control_flow.pruned import body_pivot, branch_pivots, with_pruned_ops
-from graphpatch.control_flow.values_def import KnownValues, known_values, outer_tensor
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edit import Editor
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, op_of, parse
+
+
+def with_pruned_ops(graph: ModelGraph) -> ControlFlow:
+    """The contexts of a graph of one's own, to which what they need is added.
+
+    Forward: nothing changes. Backward: a loop variable whose Exit was pruned has no gradient, and
+    TensorFlow gives None for what enters the loop by it; each has its Exit again. A branch needs an
+    op that is there when it is taken, a loop one that is there in each iteration. Raises ModelError
+    where there are loops or branches that no context can tell of.
+    """
+    editor, found = Editor(graph, None), control_flow(graph.main)
+    before = len(graph.main)
+    for frame in found.frames.loops.values():
+        _add_exits(frame, editor)
+        if body_pivot(graph.main, frame) < 0:
+            _add_body_pivot(frame, editor)
+    for index in [index for index in found.shared if found.context(index) is not None]:
+        _split(Node(graph.main, index), editor)
+    found = found if len(graph.main) == before else control_flow(graph.main)
+    before, switches = len(graph.main), _switches(found)
+    for branch, pivot in branch_pivots(found).items():
+        if pivot < 0:
+            _add_branch_pivot(branch, Node(graph.main, switches[branch][0]), editor)
+    return found if len(graph.main) == before else control_flow(graph.main)
+
+
+def body_pivot(body: Body, frame: Frame) -> int:
+    """An op that is there in each iteration of a loop, but not after the last; -1 where none is.
+
+    TensorFlow takes the Identity of the first loop variable.
+    """
+    for switch in frame.switches:
+        found = [
+            index
+            for index in _reading(body, switch, 1)
+            if body.heads.ops[index] not in CONTROL_FLOW and Node(body, index).outputs
+        ]
+        if found:
+            return min(found, key=lambda i: (body.heads.ops[i] != "Identity", position(body, i)))
+    return -1
+
+
+def branch_pivots(found: ControlFlow) -> dict[Branch, int]:
+    """For each branch an Identity that is there when it is taken; -1 where there is none."""
+    pivots = {}
+    for branch, switches in _switches(found).items():
+        read = (one for index in switches for one in _reading(found.body, index, branch.number))
+        pivots[branch] = next((one for one in read if found.body.heads.ops[one] == "Identity"), -1)
+    return pivots
+
+
+def _switches(found: ControlFlow) -> dict[Branch, list[int]]:
+    """The Switches that lead into each branch, that which tf.cond makes of the predicate first."""
+    switches: dict[Branch, list[int]] = defaultdict(list)
+    for index, cond in [*found.pivots.items(), *found.shared.items()]:
+        for branch in list(cond.current.branches.values()):
+            switches[branch].append(index)
+    for index, branch in found.guards.items():
+        switches[branch.current].append(index)
+    return switches
+
+
+def _reading(body: Body, index: int, output: int) -> list[int]:
+    """The ops that read this output as data."""
+    return [
+        reader
+        for reader, slot in body.readers.get(body.heads.names[index], ())
+        if _is_output(body.heads.inputs[reader][slot], output)
+    ]
+
+
+def _is_output(text: str, output: int) -> bool:
+    return not text.startswith("^") and parse(text).index == output
+
+
+def _add_exits(frame: Frame, editor: Editor) -> None:
+    body = editor.graph.main
+    for index in list(frame.switches):
+        if not _reading(body, index, 0):
+            switch = Node(body, index)
+            kind = "RefExit" if switch.op == "RefSwitch" else "Exit"
+            editor.add(_sibling(switch, "Exit"), kind, [switch.name], _type(switch), beside=switch)
+
+
+def _add_body_pivot(frame: Frame, editor: Editor) -> None:
+    for index in frame.switches[:1]:
+        switch = Node(editor.graph.main, index)
+        inputs = [f"{switch.name}:1"]
+        editor.add(_sibling(switch, "Identity"), "Identity", inputs, _type(switch), beside=switch)
+
+
+def _split(switch: Node, editor: Editor) -> None:
+    """Let a Switch that gives to both branches be two, one for each, as tf.cond makes them.
+
+    In a loop, TensorFlow would take it for that of a loop variable, in a branch for one of that.
+    """
+    if _reading(switch.body, switch.index, 0) and _reading(switch.body, switch.index, 1):
+        inputs = list(switch.inputs)
+        other = editor.add(f"{switch.name}/true", switch.op, inputs, _type(switch), beside=switch)
+        editor.reroute(switch, 1, f"{other.name}:1", keep=other.index)
+
+
+def _add_branch_pivot(branch: Branch, switch: Node, editor: Editor) -> None:
+    scope, slash, _ = parse(branch.cond.current.pred).op.rpartition("/")
+    name = f"{scope}{slash}switch_{'t' if branch.number else 'f'}"
+    inputs = [f"{switch.name}:1" if branch.number else switch.name]
+    editor.add(name, "Identity", inputs, _type(switch), beside=switch)
+
+
+def _sibling(switch: Node, kind: str) -> str:
+    """The name that tf.while_loop gave the op of this kind of the same loop variable."""
+    scope, slash, last = switch.name.removesuffix("/forward").rpartition("/")
+    stem = last if last.startswith("Switch") else f"{last}/Switch"
+    return f"{scope}{slash}{stem.replace('Switch', kind, 1)}"
+
+
+def _type(switch: Node) -> dict[str, AttrValue]:
+    value = switch.attr("T")
+    return {} if value is None else {"T": value}
+
+
+@dataclass(frozen=True)
+class KnownValues:
+    """The tensors of a context, and by what each tensor from outside is read in it."""
+
+    values: set[str] = field(default_factory=set)
+    external: dict[str, str] = field(default_factory=dict)
+
+
+def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Context, KnownValues]:
+    """What each context knows; `pivots` has an op of each branch that is there when it is taken."""
+    known: dict[Context, KnownValues] = defaultdict(KnownValues)
+    made_outside = {index for index in pivots.values() if _reads_pivot(found, index)}
+    for index in sorted(found.of):
+        context = found.of[index].current
+        if index in made_outside:
+            _knows(known, context.outer, _outputs(found, index))
+        elif index in found.guards:
+            _guarded(found, known, index, context)
+        elif found.body.heads.ops[index] in ENTERS:
+            _entered(found, known[context], index)
+        else:
+            _knows(known, context, _outputs(found, index))
+        if found.body.heads.ops[index] in EXITS and context.outer is not None:
+            known[context.outer.current].values.update(_outputs(found, index))
+    for context, index in pivots.items():
+        pred = parse(context.cond.current.pred).full
+        known[context].values.update({pred, *_outputs(found, index)})
+        known[context].external[pred] = pred
+    return dict(known)
+
+
+def outer_tensor(found: ControlFlow, text: str) -> str:
+    """The tensor outside that is brought into contexts, perhaps through several, as this one."""
+    for node in first_producers(found.body.producer(text)):
+        entered = node.op in ENTERS and is_constant(node)
+        guard = found.guards.get(node.index)
+        passed = entered or (guard is not None and guard.number == parse(text).index)
+        if not passed or not node.data_inputs:
+            break
+        text = node.data_inputs[0]
+    return parse(text).full
+
+
+def _knows(
+    known: dict[Context, KnownValues], context: Context | None, tensors: Iterable[str]
+) -> None:
+    """Add what an op gives; a loop keeps it to itself, a branch tells all contexts around it."""
+    tensors = list(tensors)
+    if isinstance(context, Loop):
+        known[context].values.update(tensors)
+        return
+    while context is not None:
+        known[context.current].values.update(tensors)
+        context = context.outer
+
+
+def _guarded(
+    found: ControlFlow, known: dict[Context, KnownValues], index: int, context: Context
+) -> None:
+    """A Switch by which a tensor from outside comes into a branch."""
+    switch, number = Node(found.body, index), found.guards[index].number
+    brought = parse(switch.data_inputs[0]).full
+    first, mine = outer_tensor(found, brought), known[context]
+    mine.values.update({first, brought} if context.outer is not None else {first})
+    if context.outer is not None:
+        mine.external[brought] = brought
+    mine.external[first] = f"{switch.name}:{number}"
+    # One that only passes a tensor on to the Merge was made in the branch, with both outputs.
+    passes = all(found.body.heads.ops[reader] in MERGES for reader in _reading_ops(found, index))
+    numbers = (0, 1) if passes else (number,)
+    _knows(known, context, [f"{switch.name}:{output}" for output in numbers])
+
+
+def _entered(found: ControlFlow, known: KnownValues, index: int) -> None:
+    enter = Node(found.body, index)
+    known.values.add(f"{enter.name}:0")
+    if is_constant(enter):
+        first = outer_tensor(found, enter.data_inputs[0])
+        known.values.add(first)
+        known.external[first] = f"{enter.name}:0"
+
+
+def _outputs(found: ControlFlow, index: int) -> list[str]:
+    """The tensors of an op; of a type that we don't know, those that are read."""
+    node = Node(found.body, index)
+    flat = node.outputs
+    if flat is None:
+        read = {parse(text).full for text in _spellings(found, index) if not text.startswith("^")}
+        return sorted(read)
+    return [f"{node.name}:{output}" for output in range(len(flat))]
+
+
+def _reads_pivot(found: ControlFlow, index: int) -> bool:
+    """Whether an op reads the Switch that tf.cond makes of the predicate, before its branches."""
+    producer = found.body.producer(Node(found.body, index).data_inputs[0])
+    return producer is not None and producer.index in found.pivots
+
+
+def _reading_ops(found: ControlFlow, index: int) -> Iterator[int]:
+    for reader, _ in found.body.readers.get(found.body.heads.names[index], ()):
+        yield reader
+
+
+def _spellings(found: ControlFlow, index: int) -> Iterator[str]:
+    for reader, slot in found.body.readers.get(found.body.heads.names[index], ()):
+        yield found.body.heads.inputs[reader][slot]
+
 
 COUNTER = "iteration_counter"  # what tf.while_loop counts by where it is given maximum_iterations
 DEEPEST_CONTEXT = 50  # contexts in one another: each is two messages, and protobuf reads 100 levels

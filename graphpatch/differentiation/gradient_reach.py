@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import EXITS
+from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation.loop_order import LoopOrder
 from graphpatch.differentiation.patched_ops import CARRIED
 from graphpatch.differentiation.wiring import Tensor, Wiring

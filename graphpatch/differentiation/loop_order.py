@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from graphpatch.control_flow.context_collections import StoredContexts, StoredLoop
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, EXITS, LOOP_COND, MERGES
+from graphpatch.control_flow.stored import StoredContexts, StoredLoop
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring

@@ -13,7 +13,7 @@ import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
-from graphpatch.control_flow.frames import is_constant
+from graphpatch.control_flow.contexts import is_constant
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, FIXED, MERGES
 from graphpatch.differentiation.handles import handle_origin
 from graphpatch.differentiation.known_numbers import gives_numbers, numbers_of

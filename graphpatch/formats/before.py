@@ -71,7 +71,7 @@ def _original(
         return structs.replace(graph.undone.record, rules=(), returns={})
     file, contexts, collections = _of_file(model, digest), None, dict[str, str]()
     if graph.around.meta is not None:
-        from graphpatch.control_flow.extended import recorded_contexts
+        from graphpatch.control_flow.stored import recorded_contexts
 
         contexts, collections = recorded_contexts(model.source, graph.around.meta)
     return ModelRecord(

@@ -92,7 +92,7 @@ def open_graphs(
 
 
 def _open_meta(source: Source, meta: Field, progress: Progress | None) -> ModelGraph:
-    from graphpatch.control_flow.extended import has_contexts
+    from graphpatch.control_flow.stored import has_contexts
 
     graphs = _fields_numbered(source, meta, GRAPH_DEF)
     if len(graphs) != 1:
@@ -148,7 +148,7 @@ def _level(
 ) -> list[Piece]:
     if not path:
         return graph_pieces(graphs[outer.value][0])
-    from graphpatch.control_flow.extended import context_replacements
+    from graphpatch.control_flow.stored import context_replacements
 
     replacements, more = [], b""
     for part in _fields_numbered(source, outer, path[0]):

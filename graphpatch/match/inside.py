@@ -12,8 +12,13 @@ from typing import Annotated
 
 import msgspec
 
-from graphpatch.control_flow.branches import Branch, Context
-from graphpatch.control_flow.contexts import ControlFlow, control_flow, has_control_flow
+from graphpatch.control_flow.contexts import (
+    Branch,
+    Context,
+    ControlFlow,
+    control_flow,
+    has_control_flow,
+)
 from graphpatch.differentiation.bodies import OP_BY_OP, callers
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Library, Node

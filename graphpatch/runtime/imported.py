@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from graphpatch.control_flow.context_collections import CONTEXTS
+from graphpatch.control_flow.stored import CONTEXTS
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.size_limit import as_bytes, as_message

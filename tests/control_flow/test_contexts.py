@@ -8,10 +8,9 @@ import pytest
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
-from graphpatch.control_flow.branches import Loop
-from graphpatch.control_flow.context_collections import message_class
-from graphpatch.control_flow.contexts import control_flow
+from graphpatch.control_flow.contexts import Loop, control_flow
 from graphpatch.control_flow.rebuilt import DEEPEST_CONTEXT, with_contexts
+from graphpatch.control_flow.stored import message_class
 from graphpatch.errors import ModelError
 from graphpatch.graph.graph import Graph
 from tests.graphs import graphdef, node, opened

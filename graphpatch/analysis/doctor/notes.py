@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
-from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
+from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.gradient_reach import ops_on_paths, ops_reached
 from graphpatch.differentiation.override_keys import CUSTOM, is_registered, override_key

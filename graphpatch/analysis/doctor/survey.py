@@ -10,8 +10,8 @@ from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
-from graphpatch.control_flow.context_collections import StoredContexts, stored_contexts
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
+from graphpatch.control_flow.stored import StoredContexts, stored_contexts
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from graphpatch.control_flow.context_collections import CONTEXTS
+from graphpatch.control_flow.stored import CONTEXTS
 from graphpatch.runtime.live.counterparts import Counterparts, is_of_graph
 
 DEEPEST_OBJECT = 4  # an object in a collection, what it holds, and what that holds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphpatch.control_flow.context_collections import CONTEXTS
+from graphpatch.control_flow.stored import CONTEXTS
 from graphpatch.differentiation.override_keys import CUSTOM
 from graphpatch.formats import Model
 from graphpatch.graph.calls import calls

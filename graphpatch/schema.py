@@ -10,16 +10,98 @@ from typing import Any
 import msgspec
 
 import graphpatch
+from graphpatch import opdefs
+from graphpatch.differentiation.override_keys import is_registered
 from graphpatch.dtypes import DTYPE_NAMES
-from graphpatch.gradients.spec import GradientSpec
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.library.entry import Entry
+from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED, GradientSpec
 from graphpatch.match.bounds import Compared
 from graphpatch.match.conditions import MAY_BE_EMPTY, ON_EDGES
 from graphpatch.match.nth import NTH_WORDS, SLICE
 from graphpatch.match.op_classes import CLASSES
 from graphpatch.match.ready import READY
 from graphpatch.patches import KINDS
-from graphpatch.rule_spec import RulesFile
-from graphpatch.schema.gradient import SOME_TEXT, gradient
+from graphpatch.rules import RulesFile
+
+SOME_TEXT = {"type": "string", "pattern": r"\S"}
+FORMULA_SCHEMA = {
+    "anyOf": [
+        SOME_TEXT,
+        {
+            "type": "array",
+            "items": {"anyOf": [SOME_TEXT, {"type": "null"}]},
+            "minItems": 1,
+            "contains": SOME_TEXT,
+        },
+    ]
+}
+
+
+def gradient() -> dict[str, Any]:
+    """What flows back: a name, or an object with one key."""
+    return {
+        "title": "Gradient",
+        "description": "What flows back: a name, or one name with its parameters, or a formula.",
+        "examples": ["guided_relu", {"scale": 0.5}, {"formula": "where(dy > 0, dy, 0)"}],
+        "anyOf": [
+            {"enum": [*DEFAULT, *_without_parameters(), *filter(is_registered, opdefs.op_types())]},
+            {
+                "type": "object",
+                "properties": {
+                    REGISTERED: SOME_TEXT
+                    | _described(
+                        "A gradient that the program that loads the file registers under this "
+                        "name.",
+                        "MyGrad",
+                    ),
+                    FORMULA: FORMULA_SCHEMA
+                    | _described(
+                        "A formula of dy, inputs x0, x1, ... and outputs y0, ...; a list has one "
+                        "for each input.",
+                        "where(dy > 0, dy, 0)",
+                    ),
+                    PYTHON: {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"}
+                    | _described(
+                        "A Python function (op, *grads); it runs only with --allow-python.",
+                        "mine.gradients:clipped",
+                    ),
+                    **{name: _parameters(entry) for name, entry in LIBRARY.items()},
+                },
+                "minProperties": 1,
+                "maxProperties": 1,
+                "additionalProperties": False,
+            },
+        ],
+    }
+
+
+def _without_parameters() -> Iterator[str]:
+    for name, entry in LIBRARY.items():
+        if all(parameter.default is not None for parameter in entry.parameters):
+            yield name
+
+
+def _parameters(entry: Entry) -> dict[str, Any]:
+    """What may stand behind the name of a gradient."""
+    needed = [parameter.name for parameter in entry.parameters if parameter.default is None]
+    named = {
+        "type": "object",
+        "properties": {one.name: _number_schema(one.does) for one in entry.parameters},
+        "additionalProperties": False,
+        **({"required": needed} if needed else {}),
+    }
+    short = [{"type": "number"}] if len(entry.parameters) == 1 else []
+    return {"description": entry.purpose, "anyOf": [named, *short]}
+
+
+def _described(text: str, example: str) -> dict[str, Any]:
+    return {"description": text, "examples": [example]}
+
+
+def _number_schema(does: str) -> dict[str, Any]:
+    return {"type": "number", "description": does}
+
 
 # The types of ours that users know by another name.
 RENAMED = {"RuleSpec": "Rule", "PatchSpec": "Patch"}
