@@ -7,8 +7,10 @@ import re
 import shlex
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
+from tests import inside
 from tests.forked import python, running
 
 # The version that examples show, whichever runs them.
@@ -18,6 +20,7 @@ LOGGED = re.compile(r"^(?:WARNING: All log messages before absl|[IWE]\d{4} \d\d:
 # What is printed where a command takes longer than ten seconds.
 PROGRESS = re.compile(r"^[a-zA-Z ]+: \d+%\n", re.M)
 ROOT = Path(__file__).parent.parent
+WRITES = {"-o", "--fix", "--save"}
 
 
 def pages() -> list[Path]:
@@ -40,20 +43,32 @@ def ran(block: str) -> subprocess.CompletedProcess[str]:
     (ROOT / "build").mkdir(exist_ok=True)
     words = shlex.split(block.partition("\n")[0])
     assert words[:2] == ["$", "graphpatch"]
-    if words[2] == "references":  # it writes over nothing
-        _take_away(ROOT / words[-1])
-    command = [*running(words[2:]), *words[2:]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    for option, word in pairwise(words):
+        if option in WRITES and word.startswith("build/"):  # what an earlier run wrote
+            _take_away(ROOT / word)
+    done = _done(words[2:])
     done.stdout = VERSION.sub(f"TensorFlow {SHOWN}", done.stdout)
     done.stdout = done.stdout.replace(" (replaced)", "")  # what an earlier run wrote
     done.stderr = PROGRESS.sub("", LOGGED.sub("", done.stderr))
     return done
 
 
-def _take_away(rules: Path) -> None:
-    """Remove what an earlier run of `references` wrote: the rules, and the arrays beside them."""
-    rules.unlink(missing_ok=True)
-    shutil.rmtree(rules.with_suffix(""), ignore_errors=True)
+def _done(words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command, in this process where it may."""
+    if inside.can_run(words, ROOT):
+        code, out, err = inside.run(words, b"", ROOT, {})
+        return subprocess.CompletedProcess(words, code, out.decode(), err.decode())
+    command = [*running(words), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def _take_away(output: Path) -> None:
+    """Remove an output: a file, a folder, or rules with a folder of arrays beside them."""
+    for path in (output, output.with_suffix("") if output.suffix == ".json" else output):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 # Runs programs from standard input one after the other, each in a namespace of its own, and
@@ -64,7 +79,7 @@ failed = {}
 for name, program in json.load(sys.stdin).items():
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            exec(compile(program, name, "exec"), {"__name__": "__main__"})
+            exec(compile(program, f"<{name}>", "exec"), {"__name__": "__main__"})
     except BaseException:
         failed[name] = traceback.format_exc()
 print(json.dumps(failed))
@@ -83,13 +98,6 @@ def failed_together(pages: dict[str, str]) -> dict[str, str]:
     assert run.returncode == 0, run.stderr
     found: dict[str, str] = json.loads(run.stdout)
     return found
-
-
-def ran_python(page: str) -> subprocess.CompletedProcess[str]:
-    """Run the Python blocks of a page as one program, in the order of the text."""
-    _write_outputs(page)
-    command = [*python("tensorflow"), "-c", "\n".join(blocks(page, "python"))]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 def _write_outputs(page: str) -> None:

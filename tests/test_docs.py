@@ -8,17 +8,15 @@ import re
 import pytest
 
 import graphpatch
-from tests.examples import ROOT, blocks, commands, failed_together, pages, ran, ran_python
+from tests.examples import ROOT, blocks, commands, failed_together, pages, ran
 
-PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in pages()[1:]}
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in pages()}
 CONSOLE = [(name, block) for name, page in PAGES.items() for block in commands(page)]
 PYTHON = [name for name, page in PAGES.items() if blocks(page, "python")]
 FILES = re.compile(r'```json title="(.*?)"\n(.*?)```', re.S)
 NEEDS_TENSORFLOW = re.compile(
     r"^\$ graphpatch (?:verify|references|split .* -o) | --run| build/references"
 )
-# Guides are short: their programs share a process.
-GUIDES = [name for name in PYTHON if name.startswith("docs/guides/")]
 
 
 @pytest.mark.parametrize(
@@ -33,22 +31,15 @@ def test_a_command_prints_what_the_page_shows(name: str, block: str) -> None:
     assert (run.stdout + run.stderr).strip() == block.partition("\n")[2]
 
 
-@pytest.mark.parametrize("name", [name for name in PYTHON if name not in GUIDES])
-def test_the_python_examples_of_a_page_run(name: str) -> None:
-    """One after the other, in the order of the page."""
-    pytest.importorskip("tensorflow")
-    run = ran_python(PAGES[name])
-    assert run.returncode == 0, run.stderr
-
-
 @pytest.fixture(scope="module")
 def failed() -> dict[str, str]:
     pytest.importorskip("tensorflow")
-    return failed_together({name: PAGES[name] for name in GUIDES})
+    return failed_together({name: PAGES[name] for name in PYTHON})
 
 
-@pytest.mark.parametrize("name", GUIDES)
-def test_the_python_examples_of_a_guide_run(name: str, failed: dict[str, str]) -> None:
+@pytest.mark.parametrize("name", PYTHON)
+def test_the_python_examples_of_a_page_run(name: str, failed: dict[str, str]) -> None:
+    """One after the other, in the order of the page."""
     assert failed.get(name) is None, failed[name]
 
 

@@ -35,9 +35,13 @@ MANIFESTS = sorted(FOLDER.glob("forged/man_*.jsonl"))
 RULES = sorted(FOLDER.glob("rules-*"))
 SEMANTIC = sorted(path.parent for path in FOLDER.glob("sem-*/rules.json"))
 
-pytestmark = pytest.mark.skipif(
-    not FOLDER.is_dir(), reason="no findings beside the checkout; GRAPHPATCH_FINDINGS names them"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not FOLDER.is_dir(),
+        reason="no findings beside the checkout; GRAPHPATCH_FINDINGS names them",
+    ),
+]
 
 
 @pytest.fixture
