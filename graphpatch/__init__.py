@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from graphpatch.runtime.import_model import import_model as import_model
     from graphpatch.runtime.live.building import Building as Building
     from graphpatch.runtime.live.building import building as building
+    from graphpatch.runtime.live.patch_graph import PatchedGraph as PatchedGraph
     from graphpatch.runtime.live.patch_graph import patch_graph as patch_graph
-    from graphpatch.runtime.live.patched import PatchedGraph as PatchedGraph
     from graphpatch.runtime.parts import Parts as Parts
     from graphpatch.runtime.parts import gradient_in_parts as gradient_in_parts
     from graphpatch.runtime.rebuild import rebuild_gradients as rebuild_gradients
@@ -87,8 +87,7 @@ _EXPORTS = {
     "runtime.functions.replaced": "backward_as override_gradient straight_through surrogate",
     "runtime.import_model": "import_model",
     "runtime.live.building": "Building building",
-    "runtime.live.patch_graph": "patch_graph",
-    "runtime.live.patched": "PatchedGraph",
+    "runtime.live.patch_graph": "PatchedGraph patch_graph",
     "runtime.parts": "Parts gradient_in_parts",
     "runtime.rebuild": "rebuild_gradients",
     "runtime.register": "register_gradients",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -33,11 +33,12 @@ def test_a_rules_file(tmp_path: Path) -> None:
 
 
 def test_rules_from_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stdin:
-        buffer = io.BytesIO(json.dumps({"version": 1, "rules": [rule()]}).encode())
-
-    monkeypatch.setattr(sys, "stdin", Stdin)
-    assert len(load_rules("-")) == 1
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as file:
+        json.dump({"version": 1, "rules": [rule()]}, file)
+    with os.fdopen(reader) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert len(load_rules("-")) == 1
 
 
 def test_a_list_of_rules_is_a_rules_file() -> None:

@@ -1,26 +1,35 @@
-"""Rules on ops as they are made: `with graphpatch.building(rules):`."""
+"""Rules on ops as they are made: `with graphpatch.building(rules):`.
+
+`tf.Graph._create_op_helper` sets what `gradient_override_map` asks for, on every new op, since
+TensorFlow 1. It is wrapped as long as somebody listens, and hears of ops of its own thread alone.
+Rules that ask for what is not there yet while an op is made (consumers, paths, patterns) are
+applied to the ops made in a context when it is left.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.application import RulesLike, rules_of
-from graphpatch.errors import MatchError, PatchError
-from graphpatch.graph.body import Node
+from graphpatch.errors import GraphpatchError, MatchError, PatchError
+from graphpatch.graph.body import MAIN, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import LIBRARY
+from graphpatch.graph.model_graph import ModelGraph, graph_of
+from graphpatch.graph.wire import encoded
 from graphpatch.match import glob
 from graphpatch.match.conditions import holds
 from graphpatch.match.glob import texts
+from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import Match
 from graphpatch.rules import Rule
-from graphpatch.runtime.live.by_key import by_key
-from graphpatch.runtime.live.hook import listening, node_of, refuse_defun
-from graphpatch.runtime.live.in_place import register_all, write_key
-from graphpatch.runtime.live.on_leaving import CreatedOps, apply_on_leaving
+from graphpatch.runtime.live.keys import by_key
+from graphpatch.runtime.live.patch_graph import built_before, register_all, write_key
 from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.step import (
@@ -28,9 +37,193 @@ from graphpatch.step import (
     check_expected,
     idle_notes,
     naming_rule,
+    patch_matched,
     patch_node,
     unchanged_notes,
 )
+
+# The fields of GraphDef, FunctionDefLibrary, FunctionDef and OpDef that hold a node in a function.
+NODE, FUNCTION, SIGNATURE, NODE_DEF, NAME = 1, 1, 1, 3, 1
+
+
+def label_of(graph: Any) -> str:
+    """What `body` in a match calls a graph: `main`, or the name of the function."""
+    return getattr(graph, "name", None) or MAIN
+
+
+def refuse_defun(graph: Any, node: Node) -> None:
+    """Raise PatchError for an op in a Defun, of which TensorFlow builds the gradient in C++."""
+    from tensorflow.python.framework import function
+
+    while graph is not None and not isinstance(graph, function._FuncGraph):
+        graph = getattr(graph, "outer_graph", None)
+    if graph is not None:
+        raise PatchError(
+            f"{node} is in a Defun, which TensorFlow differentiates as a whole, without looking at "
+            f"keys: patch_graph patches it once it is built, and a tf.function can be patched as "
+            f'it is built; "body": "main" leaves functions out'
+        )
+
+
+def node_of(op: Any) -> tuple[ModelGraph, Node]:
+    """A graph that holds this op alone, in the body that it is in, and its node there."""
+    raw, label = op.node_def.SerializeToString(), label_of(op.graph)
+    if label == MAIN:
+        graph = graph_of(encoded(NODE, raw))
+        return graph, Node(graph.main, 0)
+    function = encoded(SIGNATURE, encoded(NAME, label.encode())) + encoded(NODE_DEF, raw)
+    graph = graph_of(encoded(LIBRARY, encoded(FUNCTION, function)))
+    return graph, Node(graph.functions[label], 0)
+
+
+Listener = Callable[[Any], None]
+
+CREATE_OP = "_create_op_helper"
+
+_LISTENERS: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
+_HOOK_LOCK = threading.Lock()
+_INSTALLED: dict[str, Any] = {"count": 0}
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Call `listener` with each op that this thread makes, in the order of nested contexts.
+
+    Raises GraphpatchError where this TensorFlow has no such place.
+    """
+    _install()
+    token = _LISTENERS.set((*_LISTENERS.get(), listener))
+    try:
+        yield
+    finally:
+        _LISTENERS.reset(token)
+        _uninstall()
+
+
+def _install() -> None:
+    import tensorflow as tf
+
+    with _HOOK_LOCK:
+        original = getattr(tf.Graph, CREATE_OP, None)
+        if original is None:
+            raise GraphpatchError(
+                f"TensorFlow {tf.__version__} has no Graph.{CREATE_OP}, so ops cannot be patched "
+                f"as they are made; graphpatch.patch_graph patches the graph once it is built"
+            )
+        if _INSTALLED["count"] == 0:
+            _INSTALLED["original"], _INSTALLED["ours"] = original, _wrapped(original)
+            setattr(tf.Graph, CREATE_OP, _INSTALLED["ours"])
+        _INSTALLED["count"] += 1
+
+
+def _uninstall() -> None:
+    import tensorflow as tf
+
+    with _HOOK_LOCK:
+        _INSTALLED["count"] -= 1
+        # Where somebody wrapped it again meanwhile, ours stays, and calls nobody.
+        if _INSTALLED["count"] == 0 and getattr(tf.Graph, CREATE_OP) is _INSTALLED["ours"]:
+            setattr(tf.Graph, CREATE_OP, _INSTALLED["original"])
+
+
+def _wrapped(original: Callable[..., None]) -> Callable[..., None]:
+    def create(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+        original(graph, op, *args, **kwargs)
+        for listener in _LISTENERS.get():
+            listener(op)
+
+    return create
+
+
+@dataclass(eq=False)
+class CreatedOps:
+    """The ops that were made in a context, by graph."""
+
+    names: dict[int, set[str]] = field(default_factory=dict)
+    graphs: dict[int, Any] = field(default_factory=dict)
+
+    def add(self, op: Any) -> None:
+        """Remember an op."""
+        self.graphs[id(op.graph)] = op.graph
+        self.names.setdefault(id(op.graph), set()).add(op.name)
+
+    def of(self, graph: Any) -> set[str]:
+        """The names of the ops that were made in a graph."""
+        return self.names[id(graph)]
+
+
+def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[RuleResult]:
+    """Apply rules, whose patches are by key, to the ops that were made.
+
+    Raises MatchError where one does not match as often as it expects; PatchError where one means
+    ops in a function that was traced to its end, or ops whose gradients were built already.
+    Nothing is changed then.
+    """
+    still_open = _open_graphs()
+    models = [(graph, _model(graph)) for graph in made.graphs.values()]
+    steps, changed = [], []
+    for rule in rules:
+        found = [(live, graph, _made_inside(find(graph, rule.match, rule.on), made.of(live)))
+                 for live, graph in models]  # fmt: skip
+        with naming_rule(rule):
+            count = sum(one.count for _, _, one in found)
+            check_expected(rule, [graph for _, graph in models], count)
+            for live, _, one in found:
+                _refuse_late(live, one, still_open)
+            rule.patch.check([node for _, _, one in found for node in one.nodes])
+        steps.append(patch_matched(rule, [(graph, one) for _, graph, one in found]))
+        changed += [(live, node) for live, _, one in found for node in one.nodes]
+    for live, node in changed:
+        with live._mutation_lock():  # no Session runs meanwhile
+            write_key(node, live.get_operation_by_name(node.name))
+    return steps
+
+
+def _model(live: Any) -> ModelGraph:
+    """A live graph as rules see it; that of a function by its name."""
+    graph = model_of(live).copy().graphs[0]
+    graph.main.label = label_of(live)
+    return graph
+
+
+def _made_inside(found: MatchedOps, names: set[str]) -> MatchedOps:
+    """What was found, as far as its ops were made in the context."""
+
+    def inside(nodes: Sequence[Node]) -> list[Node]:
+        return [node for node in nodes if node.name in names and node.body.is_main]
+
+    kept = [one for one in found.kept if len(inside(one.nodes)) == len(one.nodes)]
+    return MatchedOps(inside(found.nodes), kept, found.dropped)
+
+
+def _open_graphs() -> set[int]:
+    """The function graphs that are being traced now, by id."""
+    import tensorflow as tf
+
+    found, graph = set[int](), None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        found.add(id(graph))
+        graph = getattr(graph, "outer_graph", None)
+    return found
+
+
+def _refuse_late(live: Any, found: MatchedOps, still_open: set[int]) -> None:
+    if not found.nodes:
+        return
+    first, names = found.nodes[0], {node.name for node in found.nodes}
+    refuse_defun(live, first)
+    if hasattr(live, "outer_graph") and id(live) not in still_open:
+        raise PatchError(
+            f"{first} is in function {label_of(live)}, which was traced to its end before the "
+            f"context was left: there a rule can ask for op, name, attr or dtype alone, or "
+            f"`building` can be called inside of the function"
+        )
+    if built_before(live, names):
+        raise PatchError(
+            f"the gradient of {first} was built inside of the context, before this rule could be "
+            f"applied: build gradients after it is left"
+        )
+
 
 # What a match may ask of an op that nothing reads yet, and that nothing else is known of.
 ALONE = frozenset({"op", "name", "name_regex", "attr", "dtype", "value", "body"})
