@@ -15,14 +15,23 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.provenance import name_to_match, original_type
+from graphpatch.graph.template import MARK, edit_all
 from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import IdlePatch, JointPatch, NotedPatch, OutputPatch, WholePatch
+from graphpatch.patches import (
+    AlikePatch,
+    IdlePatch,
+    JointPatch,
+    NotedPatch,
+    OutputPatch,
+    WholePatch,
+)
 from graphpatch.patches.group import group_of_match, refuse_ambiguous
 from graphpatch.patches.op_args import refuse_all_malformed
 from graphpatch.patches.reach import (
+    all_in_control_flow,
     named_now,
     refuse_all_shadowed,
     refuse_hidden,
@@ -31,6 +40,8 @@ from graphpatch.patches.reach import (
 from graphpatch.recipe_notes import why_recipe_finds_nothing
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
+
+FEWEST_ALIKE = 8  # ops from which on it pays to look for those that are alike
 
 
 class RuleResult(msgspec.Struct, frozen=True):
@@ -146,9 +157,31 @@ def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: RuleResult
     if isinstance(rule.patch, JointPatch):
         rule.patch.rewrite_all(nodes, editor)
         return
-    for node in nodes:
+    for node in _edited_alike(rule, nodes, editor):
         patch_node(rule, node, editor, step)
     _collect_notes(step, editor)
+
+
+def _edited_alike(rule: Rule, nodes: Sequence[Node], editor: Editor) -> Sequence[Node]:
+    """Patch the ops that the patch tells apart by their form alone, and return the others.
+
+    These are ops of the main graph of a file, outside of v1 loops and branches.
+    """
+    around, patch, body = editor.graph.around, rule.patch, nodes[0].body
+    if around.is_object_based or around.is_exported or not body.is_main:
+        return nodes
+    is_alike = isinstance(patch, AlikePatch) and patch.looks_at_op_alone
+    if (
+        len(nodes) < FEWEST_ALIKE
+        or not is_alike
+        or MARK.search(f"{rule.author.rule}{patch!r}".encode())
+    ):
+        return nodes  # or what the rule writes could be taken for a stand-in
+    inside = all_in_control_flow(body, editor)
+    alike = [node for node in nodes if node.body is body and node.index not in inside]
+    left = set(edit_all(alike, patch.rewrite, editor)) if alike else set()
+    done = set(alike) - left
+    return [node for node in nodes if node not in done]
 
 
 def patch_node(rule: Rule, node: Node, editor: Editor, step: RuleResult) -> None:

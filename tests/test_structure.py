@@ -204,7 +204,7 @@ def graphs_are_imported_in_one_place(path: Path) -> None:
 
 
 # The editor: what changes a body. A body itself copies its columns, and is made with them.
-EDITOR = {f"graph/{name}.py" for name in ("edit", "undo")}
+EDITOR = {f"graph/{name}.py" for name in ("edit", "template", "undo")}
 COLUMNS = {"heads", "ret", "edited", "placed", "root", "renamed", "readers", "returns"}
 COLUMNS |= {"by_name", "by_type", "file_ret"}
 # What a graph and its library hold besides; `Graph.open` fills them.

@@ -41,13 +41,13 @@ def write_down(model: Model, patched: Model, rules: Sequence[AppliedRule]) -> No
             rules=(*was.rules, *rules),
             returns=returns,
         )
+        if (last := carrier(before)) is not None:
+            after.body(last[0].label).open_node(last[1]).record.model = None
         _put_on_first(patched, after, was)
 
 
 def _put_on_first(patched: Model, graph: ModelGraph, record: ModelRecord) -> None:
     """Let the first node of the file that carries a record carry the model's, and no other."""
-    if (last := carrier(graph)) is not None:
-        last[0].open_node(last[1]).record.model = None
     export = patched.export
     for body in graph.bodies:
         if export is not None and body.is_main:

@@ -71,7 +71,7 @@ def _as_it_is(body: Body, index: int, number: int) -> list[Piece]:
     pieces: list[Piece] = []
     for node in body.placed.get(index, [index]):
         payload = body.payload(node)
-        if node == index:
+        if node == index and body.source.data[body.heads.starts[index] + 1] > 0x7F:
             pieces += reframed(body.source, body.heads.starts[index], payload)
         else:
             pieces += enclosed(number, payload)

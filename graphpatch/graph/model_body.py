@@ -9,7 +9,7 @@ from functools import cached_property
 from graphpatch import names
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.nodedef import Payload
+from graphpatch.graph.nodedef import Payload, mentions
 from graphpatch.graph.record import NodeRecord
 
 ADDED = "\0"  # begins the names of ops that a rule added, which no tensor name can
@@ -93,6 +93,9 @@ def _still_holds(kept: ModelBody, body: Body) -> bool:
 
 
 def _may_be_clone(body: Body, index: int) -> bool:
+    edited = body.edited.get(index)
+    if isinstance(edited, list) and not mentions(edited, '"of":'):
+        return False  # as all that templates write
     record = body.record(index)
     return record is not None and bool(record.clone_of)
 

@@ -15,6 +15,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.template import OneOp
 
 # Ops that formulas and traced functions are made of, and that have no gradient in a function that a
 # Session differentiates as a whole.
@@ -35,6 +36,8 @@ def unreached(editor: Editor) -> Unreached:
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
     """Whether an op lies in a v1 loop or branch."""
+    if isinstance(node.body, OneOp):
+        return False  # ops in loops and branches have no form
     return node.index in all_in_control_flow(node.body, editor)
 
 
