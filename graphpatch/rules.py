@@ -23,7 +23,7 @@ from graphpatch.match.described import described
 from graphpatch.match.glob import Texts, texts
 from graphpatch.match.shape import Natural
 from graphpatch.match.spec import WHOLE, Match
-from graphpatch.patches import KINDS, Patch, WholePatch
+from graphpatch.patches import KINDS, Patch
 from graphpatch.recipes import is_recipe, recipe_rules
 from graphpatch.rules_json import (
     DEEPEST_JSON,
@@ -277,7 +277,7 @@ def _patched_captures(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
 
     on = texts(given)
     check_on(spec.match, on)
-    if WHOLE in on and not isinstance(patch, WholePatch):
+    if WHOLE in on and not patch.takes_match:
         raise RulesError(
             f'patch.on: "{WHOLE}", a match as one op, does not go with '
             f"{next(_patch_kinds(spec.patch))}"

@@ -20,14 +20,6 @@ from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import (
-    AlikePatch,
-    IdlePatch,
-    JointPatch,
-    NotedPatch,
-    OutputPatch,
-    WholePatch,
-)
 from graphpatch.patches.group import group_of_match, refuse_ambiguous
 from graphpatch.patches.op_args import refuse_all_malformed
 from graphpatch.patches.reach import (
@@ -83,8 +75,8 @@ def ops_by_graph(
         check_expected(rule, graphs, sum(one.count for _, one in found), why)
         nodes = [node for _, one in found for node in patched_ops(rule, one)]
         refuse_all_malformed(nodes)
-        if not isinstance(rule.patch, JointPatch):
-            refuse_all_shadowed(nodes, goes_first=isinstance(rule.patch, OutputPatch))
+        if not rule.patch.takes_all:
+            refuse_all_shadowed(nodes, goes_first=rule.patch.takes_side)
         for _, one in found:
             refuse_hidden(one.nodes)
         if rule.on != (WHOLE,):  # which is asked about when it is known what it reads and gives
@@ -97,7 +89,7 @@ def patched_ops(rule: Rule, found: MatchedOps) -> list[Node]:
 
     A patch at outputs goes behind what an earlier rule put in the place of an op.
     """
-    if not isinstance(rule.patch, OutputPatch) or not rule.patch.is_at_outputs:
+    if not rule.patch.is_at_outputs:
         return found.nodes
     return named_now(found.nodes, texts(rule.match.name or ()))
 
@@ -147,14 +139,14 @@ def _patch_graph(rule: Rule, graph: ModelGraph, found: MatchedOps, step: RuleRes
 
 def unchanged_notes(rule: Rule, nodes: Sequence[Node]) -> list[str]:
     """That a rule changes nothing at any of these ops, where it does not."""
-    why = rule.patch.idle(nodes) if nodes and isinstance(rule.patch, IdlePatch) else ""
+    why = rule.patch.idle(nodes) if nodes else ""
     return [f"rule {rule.author.rule!r} changes nothing: {why}"] if why else []
 
 
 def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: RuleResult) -> None:
-    for text in rule.patch.notes(nodes) if isinstance(rule.patch, NotedPatch) else ():
+    for text in rule.patch.notes(nodes):
         editor.note(text)
-    if isinstance(rule.patch, JointPatch):
+    if rule.patch.takes_all:
         rule.patch.rewrite_all(nodes, editor)
         return
     for node in _edited_alike(rule, nodes, editor):
@@ -170,7 +162,7 @@ def _edited_alike(rule: Rule, nodes: Sequence[Node], editor: Editor) -> Sequence
     around, patch, body = editor.graph.around, rule.patch, nodes[0].body
     if around.is_object_based or around.is_exported or not body.is_main:
         return nodes
-    is_alike = isinstance(patch, AlikePatch) and patch.looks_at_op_alone
+    is_alike = patch.looks_at_op_alone
     if (
         len(nodes) < FEWEST_ALIKE
         or not is_alike
@@ -199,7 +191,7 @@ def _collect_notes(step: RuleResult, editor: Editor) -> None:
 
 
 def _patch_whole(rule: Rule, found: MatchedOps, editor: Editor) -> None:
-    if not isinstance(rule.patch, WholePatch):
+    if not rule.patch.takes_match:
         raise PatchError(f'"on": "{WHOLE}" does not go with this kind of patch')
     # All before the first is patched: a match is of the graph as it was.
     groups = []

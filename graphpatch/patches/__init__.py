@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -12,74 +12,66 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.match.described import described
 from graphpatch.match.shape import Natural
-from graphpatch.patches.at import At
 from graphpatch.patches.group import ByInput, MatchedGroup
 
 
-class Patch(Protocol):
-    """What a rule does to each op that it matched; a frozen value."""
+class Patch:
+    """What a rule does to each op that it matched; kinds are frozen values.
+
+    `takes_all`: it depends on all ops that its rule matched in a graph, and takes them at once by
+    `rewrite_all`. `takes_match`: it can go to all ops of a match as one op, by `rewrite_whole`.
+    `takes_side`: it changes what flows back through outputs or inputs, whatever computes them.
+    """
+
+    __slots__ = ()
+    takes_all: ClassVar[bool] = False
+    takes_match: ClassVar[bool] = False
+    takes_side: ClassVar[bool] = False
+
+    @property
+    def is_at_outputs(self) -> bool:
+        """Whether it is put behind an op's outputs, with the values that the patch has."""
+        return False
+
+    @property
+    def looks_at_op_alone(self) -> bool:
+        """Whether it does the same to ops of one form, but for names."""
+        return False
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where it would do nothing for all of these ops together."""
 
+    def notes(self, nodes: Sequence[Node]) -> Iterable[str]:
+        """Return what the report is to say of the ops, as they are before the patch."""
+        return ()
+
+    def idle(self, nodes: Sequence[Node]) -> str:
+        """Return why it changes nothing at any of these ops; nothing where it does."""
+        return ""
+
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Change one op, or raise PatchError."""
-
-
-@runtime_checkable
-class WholePatch(Protocol):
-    """A patch that can go to all ops of a match as one op."""
-
-    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
-        """Patch these ops as one, or raise PatchError."""
-
-    def by_input(self, group: MatchedGroup) -> ByInput:
-        """What it does at each tensor that the match reads, as formulas."""
-
-
-@runtime_checkable
-class JointPatch(Protocol):
-    """A patch that depends on all ops that its rule matched in a graph: it takes them at once."""
+        raise NotImplementedError
 
     def rewrite_all(self, nodes: Sequence[Node], editor: Editor) -> None:
         """Change them, or raise PatchError; ops that no gradient reaches any more are its own."""
+        raise NotImplementedError
+
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
+        """Patch these ops as one, or raise PatchError."""
+        raise NotImplementedError
+
+    def by_input(self, group: MatchedGroup) -> ByInput:
+        """Return what it does at each tensor that the match reads, as formulas."""
+        raise NotImplementedError
 
 
-@runtime_checkable
-class AlikePatch(Protocol):
-    """A patch that does the same to ops of one form, but for names: it looks at the op alone."""
-
-    @property
-    def looks_at_op_alone(self) -> bool:
-        """Whether it is so with the values that the patch has."""
-
-    def rewrite(self, node: Node, editor: Editor) -> None:
-        """Change one op, or raise PatchError."""
-
-
-@runtime_checkable
-class OutputPatch(Protocol):
-    """A patch of what flows back to an op's outputs, whatever computes them."""
-
-    @property
-    def is_at_outputs(self) -> bool:
-        """Whether it is so with the values that the patch has."""
-
-
-@runtime_checkable
-class NotedPatch(Protocol):
-    """A patch that has something to say of the ops that it goes to, as they are before it."""
-
-    def notes(self, nodes: Sequence[Node]) -> Iterable[str]:
-        """What the report is to say."""
-
-
-@runtime_checkable
-class IdlePatch(Protocol):
-    """A patch that may change nothing at the ops that it goes to."""
-
-    def idle(self, nodes: Sequence[Node]) -> str:
-        """Why it changes nothing at any of them; nothing where it does."""
+# A side, or one place on it: "output:0", "input:1".
+At = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^(outputs|inputs|output:\d{1,9}|input:\d{1,9})$"),
+    described("Which side: outputs (default), inputs, or one, as output:0 or input:1.", "inputs"),
+]
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch import names
@@ -16,7 +14,6 @@ from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import uses
-from graphpatch.match.described import described
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import op_args
 from graphpatch.patches.group import ByInput, MatchedGroup, at_one
@@ -192,13 +189,6 @@ def _refuse_between(producer: Node, reader: Node) -> None:
             f"their loop; patch the outputs of {reader.name!r}"
         )
 
-
-# A side, or one place on it: "output:0", "input:1".
-At = Annotated[
-    str,
-    Meta(pattern=r"^(outputs|inputs|output:\d{1,9}|input:\d{1,9})$"),
-    described("Which side: outputs (default), inputs, or one, as output:0 or input:1.", "inputs"),
-]
 
 OUTPUTS = "outputs"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from graphpatch import names
 from graphpatch.control_flow.op_types import BOUNDARIES, NEXTS
@@ -21,7 +22,7 @@ from graphpatch.graph.calls import called_by_op
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.op_types import FED, RESOURCE_VARIABLE
 from graphpatch.graph.topology import data_uses, uses
-from graphpatch.patches import op_args
+from graphpatch.patches import Patch, op_args
 from graphpatch.patches.construction import BackwardTensor, join, refuse_in_part, repeat_to_shape
 from graphpatch.patches.noise import SlotsByOp, gives_on, is_linear_in
 from graphpatch.patches.reach import check_reached, refuse_boundary, refuse_shadowed
@@ -352,7 +353,7 @@ def end_notes(
 
 
 @dataclass(frozen=True, slots=True)
-class BackwardAsPatch:
+class BackwardAsPatch(Patch):
     """Forward unchanged; backward, up to `until` the op counts as its input `input`.
 
     For noise that the backward pass must ignore. The ops between it and `until` are cloned, and
@@ -367,9 +368,7 @@ class BackwardAsPatch:
     input: int = 0
     until: tuple[str, ...] | None = None
     emit: str = "auto"
-
-    def check(self, nodes: Sequence[Node]) -> None:
-        """Every op can be asked; what does not count as its input is refused by `rewrite`."""
+    takes_all: ClassVar[bool] = True
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Let one op count as its input."""

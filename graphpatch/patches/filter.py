@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
@@ -20,7 +21,7 @@ from graphpatch.gradients.spec import (
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import at, carrier, op_args
+from graphpatch.patches import Patch, at, carrier, op_args
 from graphpatch.patches.at import InlineOp, inline_op
 from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
@@ -29,7 +30,7 @@ from graphpatch.patches.reach import place_of
 
 
 @dataclass(frozen=True, slots=True)
-class FilterGradient:
+class FilterGradient(Patch):
     """Forward unchanged; backward, what flows through the op's outputs passes `gradient`.
 
     An op that gives the tensor on is put in line, with that gradient: behind the outputs, or
@@ -37,6 +38,8 @@ class FilterGradient:
     own gradient is wrong; `override_gradient` replaces that.
     """
 
+    takes_match: ClassVar[bool] = True
+    takes_side: ClassVar[bool] = True
     gradient: Gradient
     at: str = at.OUTPUTS
     emit: str = "auto"

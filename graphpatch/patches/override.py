@@ -8,10 +8,9 @@ not import a file in which the batch is known to be odd.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import NamedTuple
-
-import msgspec
+from typing import ClassVar, NamedTuple
 
 from graphpatch.differentiation.override_keys import gradient_type, override_key
 from graphpatch.differentiation.shapes import Shapes
@@ -32,14 +31,15 @@ from graphpatch.gradients.spec import (
 from graphpatch.gradients.syntax import Call, Literal, Variable, walk
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import carrier, op_args
+from graphpatch.patches import Patch, carrier, op_args
 from graphpatch.patches.carrier import carry_whole
 from graphpatch.patches.group import ByInput, MatchedGroup
 from graphpatch.patches.known_shapes import JoinedShapes, refuse_contradicted
 from graphpatch.patches.reach import refuse_carried
 
 
-class OverrideGradient(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class OverrideGradient(Patch):
     """Forward unchanged; backward, the op's gradient is `gradient`.
 
     The name stays on the op that has the new gradient, whose op type may be another one; the
@@ -47,6 +47,7 @@ class OverrideGradient(msgspec.Struct, frozen=True):
     whatever op made it, `filter_gradient` fits better.
     """
 
+    takes_match: ClassVar[bool] = True
     gradient: Gradient
     emit: str = "auto"
 

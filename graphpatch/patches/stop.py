@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphpatch.gradients.spec import LibraryGradient
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import at
+from graphpatch.patches import Patch, at
 from graphpatch.patches.at import inline_op
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.group import ByInput, MatchedGroup
@@ -17,7 +18,7 @@ from graphpatch.patches.reach import place_of
 
 
 @dataclass(frozen=True, slots=True)
-class StopGradient:
+class StopGradient(Patch):
     """Forward unchanged; backward, nothing flows through the op's outputs, or its inputs.
 
     A StopGradient is put in line. The gradient of what lies before it is None where no other path
@@ -27,6 +28,8 @@ class StopGradient:
     built would take the StopGradient out again; `override_gradient` with `zero` stays.
     """
 
+    takes_match: ClassVar[bool] = True
+    takes_side: ClassVar[bool] = True
     at: str = at.OUTPUTS
 
     @property

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphpatch.errors import PatchError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import InlineFormula, RegisteredKey
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import carrier, op_args
+from graphpatch.patches import Patch, carrier, op_args
 from graphpatch.patches.construction import BackwardTensor, join
 from graphpatch.patches.group import ByInput, MatchedGroup, at_one
 from graphpatch.patches.noise import noise_notes
@@ -19,7 +20,7 @@ from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_be
 
 
 @dataclass(frozen=True, slots=True)
-class StraightThrough:
+class StraightThrough(Patch):
     """Forward unchanged; backward, the upstream gradient passes to input `input` as it is.
 
     The straight-through estimator (Bengio, Leonard and Courville 2013), for ops that round or
@@ -28,10 +29,8 @@ class StraightThrough:
     says. In a function whose caller ignores keys, a function carries it.
     """
 
+    takes_match: ClassVar[bool] = True
     input: int | str = 0
-
-    def check(self, nodes: Sequence[Node]) -> None:
-        """Every op can be asked; what does not keep the shape is refused by `rewrite`."""
 
     def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
         """That what follows takes its gradient at a noisy value, where it does."""

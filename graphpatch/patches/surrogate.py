@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphpatch.errors import FormulaError, PatchError, RulesError
 from graphpatch.gradients.fits import signature
@@ -16,7 +17,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.op_types import FED
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import op_args
+from graphpatch.patches import Patch, op_args
 from graphpatch.patches.construction import BackwardTensor, by_function, join, put_beside
 from graphpatch.patches.group import ByInput, MatchedGroup
 from graphpatch.patches.known_shapes import (
@@ -62,7 +63,7 @@ def _gradient_flows(expression: Expression) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class SurrogateGradient:
+class SurrogateGradient(Patch):
     """Forward unchanged; backward, the op counts as `formula` of its inputs.
 
     The ops of the formula are put beside the op, and TensorFlow differentiates them. The forward
@@ -72,6 +73,7 @@ class SurrogateGradient:
     `override_gradient` needs no forward pass of g.
     """
 
+    takes_match: ClassVar[bool] = True
     formula: Formula
     emit: str = "auto"
 

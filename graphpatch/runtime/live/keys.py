@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.op_types import CALLS
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import KINDS, IdlePatch, Patch, at, carrier, op_args
+from graphpatch.patches import KINDS, Patch, at, carrier, op_args
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.group import ByInput, MatchedGroup
 from graphpatch.patches.override import OverrideGradient, never_fires
@@ -243,9 +243,10 @@ COMPOSE: dict[type[Any], Compose] = {
 
 
 @dataclass(frozen=True, slots=True)
-class NoKeyPatch:
+class NoKeyPatch(Patch):
     """A patch that no key can do, of a rule that may match nothing: an error where it matches."""
 
+    takes_match: ClassVar[bool] = True
     reason: str
 
     def check(self, nodes: Sequence[Node]) -> None:
@@ -267,7 +268,7 @@ class NoKeyPatch:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedPatch:
+class KeyedPatch(Patch):
     """A patch that is done by a key alone.
 
     `bodies`: ops in functions may have one, too. `keys` collects the keys that were set.
@@ -283,7 +284,7 @@ class KeyedPatch:
 
     def idle(self, nodes: Sequence[Node]) -> str:
         """Why it changes nothing at any of these ops; nothing where it does."""
-        return self.patch.idle(nodes) if isinstance(self.patch, IdlePatch) else ""
+        return self.patch.idle(nodes)
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Set the key of one op. Raises NoKeyError where a key cannot do it."""
