@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from graphpatch import opdefs
-from graphpatch.differentiation.op_shapes import sizes_in_words
+from graphpatch.differentiation.shapes import sizes_in_words
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor

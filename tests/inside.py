@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from unittest import mock
 
 from graphpatch import cli
@@ -69,8 +69,8 @@ def run(
 def _streams(fed: IO[bytes], out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
     """Let the standard streams be these files."""
     texts = [TextIOWrapper(file, "utf-8", "backslashreplace") for file in (fed, out, err)]
-    names = ("stdin", "stdout", "stderr")
-    with mock.patch.multiple(sys, **dict(zip(names, texts, strict=True))):
+    streams: dict[str, Any] = dict(zip(("stdin", "stdout", "stderr"), texts, strict=True))
+    with mock.patch.multiple(sys, **streams):
         try:
             yield
         finally:

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from graphpatch.analysis.doctor.survey import default_targets, fed_floats
-from graphpatch.differentiation.op_shapes import sizes_in_words
-from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.formats.container import meta_around
 from graphpatch.graph.model_graph import ModelGraph

@@ -8,11 +8,13 @@ from functools import cached_property
 import msgspec
 
 from graphpatch import names
+from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.override_keys import gradient_type
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.topology import tensor_named
 from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg, tensor_index
@@ -171,3 +173,33 @@ def _known_outputs(node: Node) -> list[FlatArg]:
         return node.outputs or []
     except ModelError:
         return []
+
+
+PASSING = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
+
+
+def handle_origin(wiring: Wiring, tensor: Tensor) -> Tensor:
+    """What gives a handle first, before it enters loops and branches; each is looked for once."""
+    known, passed = wiring.handle_origins, dict[Tensor, None]()
+    while tensor not in known and tensor not in passed:
+        passed[tensor] = None
+        node = wiring.node(tensor[0])
+        inputs = wiring.inputs(tensor[0])
+        if node is None or node.op not in PASSING or not inputs:
+            break
+        tensor = inputs[0]
+    origin = known.get(tensor, tensor)
+    known.update(dict.fromkeys(passed, origin))
+    return origin
+
+
+def holds_no_number(wiring: Wiring, tensor: Tensor) -> bool:
+    """Whether a handle is that of a table, an iterator or the like: of anything but a variable.
+
+    Not where it is not told: of an argument of a function, or where a call gives it.
+    """
+    if wiring.dtype(tensor) != "resource":
+        return False
+    index, _ = handle_origin(wiring, tensor)
+    node = wiring.node(index)
+    return node is not None and node.op != RESOURCE_VARIABLE and not wiring.inputs(index)

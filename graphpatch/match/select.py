@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from graphpatch.differentiation.op_shapes import Sizes
+from graphpatch.differentiation.shapes import Sizes
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import name_to_match

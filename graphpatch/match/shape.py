@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from graphpatch.differentiation.op_shapes import Sizes, sizes_in_words
-from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.shapes import Shapes, Sizes, sizes_in_words
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import bounds

@@ -19,9 +19,8 @@ from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.analysis.interface import InterfaceTensor, interface
-from graphpatch.differentiation.op_shapes import merged_shape, sizes_in_words
 from graphpatch.differentiation.replay import GradientReplay
-from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.shapes import Shapes, merged_shape, sizes_in_words
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model

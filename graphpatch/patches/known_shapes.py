@@ -11,8 +11,7 @@ from functools import cache
 
 from graphpatch import opdefs
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.op_shapes import sizes_in_words
-from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node

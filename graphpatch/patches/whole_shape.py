@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from graphpatch import names
-from graphpatch.differentiation.shape_windows import KEEPING_IMAGES
-from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.shapes import KEEPING_IMAGES, Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor

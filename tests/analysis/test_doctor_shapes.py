@@ -94,22 +94,19 @@ def test_ranks_that_no_tensor_has_take_no_memory() -> None:
 
 def test_what_a_broken_graph_spells_is_not_known() -> None:
     ops = (
-        node("r", "Range", "c", "c", "c"),
         node("s", "StridedSlice", "c", "c"),
         node("p", "Pack"),
-        node("d", "DynamicStitch", "c", "c", "c"),
         node("g", "GatherV2", "c"),
         node("t", "Transpose", "c", "c"),
         node("v", "SplitV", "c", "c", "c", num_split=2),
-        node("b", "SpaceToDepth", "c", block_size=0),
-        node("m", "Conv2DBackpropInput", "c", "c", "c"),
+        node("m", "Conv2D", "c", "c", strides=[0]),
         node("n", "FusedBatchNormV3", "c"),
     )
     wiring = Wiring(main(const("c", 12), *ops))
     shapes = Shapes(wiring)
     found = {one.name: shapes.of(wiring.tensor(one.name)) for one in ops}
     known = {name: shape for name, shape in found.items() if shape is not None}
-    assert known == {"r": (None,), "t": (None,), "v": (None,), "m": (3, None, None), "n": (3,)}
+    assert known == {"n": (3,)}
 
 
 def test_shapes_of_wide_and_of_flat_graphs_take_no_longer_by_the_square() -> None:
@@ -128,34 +125,12 @@ def test_shapes_of_wide_and_of_flat_graphs_take_no_longer_by_the_square() -> Non
     wiring = Wiring(main(const("c"), branch))
     shapes = Shapes(wiring)
     assert [shapes.of((1, output)) for output in range(300)] == [(7,)] * 300
-    assert len(shapes._found) == 300  # none of what it reads
+    assert len(shapes._shapes) == 300  # none of what it reads
     arguments = [f"a{n}" for n in range(300)]
     given = function("f", arguments, [], {f"o{n}": f"a{n}" for n in range(300)})
     call = node("call", "f", *["c"] * 300)
     graph = graphs.opened(graphdef(const("c"), call, functions=[given]))
     wiring = Wiring(graph.main)
     shapes = Shapes(wiring)
-    assert [shapes._inputs(Node(wiring.body, 1), (1, n)) for n in range(300)] == [[(0, 0)]] * 300
+    assert [shapes._inputs(Node(wiring.body, 1), n) for n in range(300)] == [[(0, 0)]] * 300
     assert [shapes.of((1, n)) for n in range(300)] == [(1,)] * 300
-
-
-@pytest.mark.parametrize("sizes", [[1 << 30], [-(1 << 15), -(1 << 15)]])
-def test_a_shape_that_a_file_tells_does_not_make_long_lists(sizes: list[int]) -> None:
-    told = TensorShapeProto(dim=[{"size": 3}] * len(sizes))
-    dims = TensorProto(
-        dtype="DT_INT32", int_val=sizes, tensor_shape={"dim": [{"size": len(sizes)}]}
-    )
-    number = TensorProto(dtype="DT_INT32", int_val=[1], tensor_shape=TensorShapeProto())
-    end = TensorProto(dtype="DT_INT32", int_val=[1 << 30], tensor_shape=TensorShapeProto())
-    nodes = [
-        node(name, "Const", dtype="int32", value=AttrValue(tensor=value))
-        for name, value in (("dims", dims), ("one", number), ("end", end))
-    ]
-    nodes += [node("fill", "Fill", "dims", "one"), node("range", "Range", "one", "end", "one")]
-    for one in nodes[-2:]:
-        one.attr["_output_shapes"].list.shape.append(told)
-    wiring = Wiring(main(*nodes))
-    shapes = Shapes(wiring)
-    for name in ("fill", "range"):
-        shapes.of(wiring.tensor(name))
-        assert shapes._numbers[wiring.tensor(name)] is None

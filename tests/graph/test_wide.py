@@ -9,8 +9,7 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
-from graphpatch.differentiation.op_shapes import Sizes
-from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.shapes import Shapes, Sizes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import load

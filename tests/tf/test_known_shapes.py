@@ -64,9 +64,6 @@ OVERRIDES: dict[str, Case] = {
     "Concat": (lambda x, y: tf.concat([x, y], 1, name="op"), [(2, 3), (2, 4)],
                ["dy", "dy", None]),
     "Transpose": (lambda x: tf.transpose(x, name="op"), [(2, 3)], ["dy", None]),
-    "Slice": (lambda x: tf.slice(x, [0, 1], [2, 2], name="op"), [(2, 3)], ["dy", None, None]),
-    "Tile": (lambda x: tf.tile(x, [1, 2], name="op"), [(2, 3)], ["dy", None]),
-    "Tile of ones": (lambda x: tf.tile(x, [1, 3], name="op"), [(2, 1)], ["dy", None]),
     "Relu": (lambda x: tf.nn.relu(x, name="op"), [(2, 3)], "dy * x"),
     "Conv2D, constant kernel": (fixed, [(2, 4, 4, 1)], "dy"),
     "Conv2D, constant kernel, other channels": (fixed, [(2, 4, 4, 2)], "dy"),
@@ -117,6 +114,7 @@ MATCHES: dict[str, tuple[Callable[..., Any], list[Sizes], Any, str, str]] = {
 
 # graphpatch does not infer the shapes that these give.
 NOT_INFERRED: dict[str, Case] = {
+    "Tile": (lambda x: tf.tile(x, [1, 2], name="op"), [(2, 3)], ["dy", None]),
     "Dilation2D": (lambda x, w: tf1.nn.dilation2d(x, w, [1, 1, 1, 1], [1, 1, 1, 1], "VALID",
                                                   name="op"), [(1, 4, 4, 2), (2, 2, 2)], "dy"),
 }
