@@ -42,7 +42,7 @@ def workspace(folder: Path) -> None:
         (folder / f"{name}.json").write_text(json.dumps(rules))
 
 
-def refuse(args: Sequence[str]) -> None:
+def check(args: Sequence[str]) -> None:
     """Run a command, and fail where it does what 0.1 did."""
     before = time.process_time()
     code, text = ran(*args)

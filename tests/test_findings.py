@@ -24,7 +24,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import load
 from graphpatch.rules import rules_from
 from tests.graphs import graphdef, node
-from tests.hostile import COMMANDS, LENGTH, LIMIT, on, refuse, workspace
+from tests.hostile import COMMANDS, LENGTH, LIMIT, check, on, workspace
 from tests.test_shown import ran
 
 NAMED = os.environ.get("GRAPHPATCH_FINDINGS")
@@ -57,7 +57,7 @@ def test_a_model(here: Path, finding: Path) -> None:
         shutil.copy(path, here)
     found = re.search(r"^args (\[.*\])$", (finding / "info.txt").read_text(), re.M)
     assert found is not None
-    refuse([str(one).rpartition("/")[2] or str(one) for one in ast.literal_eval(found[1])])
+    check([str(one).rpartition("/")[2] or str(one) for one in ast.literal_eval(found[1])])
 
 
 @pytest.mark.parametrize("model", [
@@ -66,13 +66,13 @@ def test_a_model(here: Path, finding: Path) -> None:
 ])  # fmt: skip
 def test_a_forged_model(here: Path, model: Path) -> None:
     for command in COMMANDS:
-        refuse(on(str(model), command))
+        check(on(str(model), command))
 
 
 def test_backward_as_over_a_chain(here: Path) -> None:
     folder = FOLDER / "forged"
-    refuse(["apply", str(folder / "back.json"), str(folder / "ch1000.pb"), "-o", "out.pb"])
-    refuse(["match", str(folder / "nest400.json"), str(folder / "half.pb")])
+    check(["apply", str(folder / "back.json"), str(folder / "ch1000.pb"), "-o", "out.pb"])
+    check(["match", str(folder / "nest400.json"), str(folder / "half.pb")])
 
 
 @pytest.mark.parametrize("name", ["forgeA.pb", "forgeD.pb"])
@@ -89,7 +89,7 @@ def test_a_forged_manifest(here: Path, manifest: Path) -> None:
     graph = graphdef(node("x", "Placeholder"), node("y", "Relu", "x"))
     (here / "in/m.pb").write_bytes(graph.SerializeToString())
     shutil.copy(manifest, here / "out/graphpatch-manifest.jsonl")
-    refuse(["apply", "guided.json", "in", "-o", "out", "--resume", "-j", "1"])
+    check(["apply", "guided.json", "in", "-o", "out", "--resume", "-j", "1"])
     assert (here / "out/m.pb").exists()
 
 
@@ -144,5 +144,5 @@ def test_what_0_1_wrote_is_reverted(here: Path) -> None:
 @pytest.mark.parametrize("finding", SEMANTIC, ids=lambda path: path.name)
 def test_a_semantic_finding(here: Path, finding: Path) -> None:
     for args in (["o.pb", "-o", "out.pb"], ["p.pb", "--dry-run"]):
-        refuse(["apply", str(finding / "rules.json"), str(finding / args[0]), *args[1:]])
-    refuse(["verify", "--no-run", str(finding / "o.pb"), str(finding / "p.pb")])
+        check(["apply", str(finding / "rules.json"), str(finding / args[0]), *args[1:]])
+    check(["verify", "--no-run", str(finding / "o.pb"), str(finding / "p.pb")])

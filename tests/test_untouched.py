@@ -166,13 +166,13 @@ def test_what_a_rule_did_not_touch_is_the_same_bytes(
         for label, name in wanted
     ]
     result = apply(rules, model).model if rules else model.copy()
-    left_alone(built, model, result)
+    check_left_alone(built, model, result)
 
 
 built_graphs = built()
 
 
-def left_alone(built: Built, model: Model, result: Model) -> None:
+def check_left_alone(built: Built, model: Model, result: Model) -> None:
     """Assert that of the untouched nodes every byte is there, in the order that they had."""
     assert graphs.joined(model.pieces()) == built.raw
     raw = graphs.joined(result.pieces())

@@ -210,6 +210,7 @@ def test_a_model_that_cannot_be_read(run_cli: Run, folder: Path) -> None:
         (folder / name).chmod(0o000)
         done = run_cli("apply", "rules.json", "model.pb", cwd=folder, **somebody)
         refused(done, f"cannot read {name}: Permission denied")
+        assert not (folder / "model.patched.pb").exists()
         (folder / name).chmod(0o644)
 
 

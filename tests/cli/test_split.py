@@ -70,6 +70,7 @@ def test_without_tensorflow(run_cli: Run, folder: Path) -> None:
     code = f"{NOT_INSTALLED}from graphpatch.cli import main; main()"
     done = run_cli(*SPLIT, "--cut", "add", cwd=folder, command=[*python(COMMAND), "-c", code])
     refused(done, "TensorFlow, which is not installed here", "pip install tensorflow")
+    assert not list(folder.glob("*.parts"))
 
 
 @pytest.mark.parametrize("args", [SPLIT, ("split", "model.pb", "--cut", "add"), ("split",)])

@@ -192,7 +192,8 @@ def test_contexts_are_nested_as_deep_as_protobuf_reads_them() -> None:
     _, written = with_contexts(nested_loops(DEEPEST_CONTEXT))
     collections = MetaGraphDef.FromString(written).collection_def
     [raw] = collections["while_context"].bytes_list.value
-    message_class("WhileContextDef").FromString(raw)
+    read = message_class("WhileContextDef").FromString(raw)
+    assert read.SerializeToString() == raw
 
 
 @pytest.mark.parametrize("depth", [DEEPEST_CONTEXT + 1, 1_500])

@@ -50,6 +50,7 @@ def test_the_message_says_how_to_write_a_saved_model(
     rules = [rules_file({"match": {"op": "Relu"}, "patch": {"stop_gradient": True}})]
     done = run_cli(command, *(rules if command == "apply" else []), f"net.{suffix}", cwd=tmp_path)
     refused(done, f"net.{suffix}: a", *(text.format(suffix) for text in says))
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".json"] == [f"net.{suffix}"]
 
 
 def test_it_is_known_by_its_content(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ SAMPLE = 5
 @pytest.mark.parametrize("name", catalogue.every_model(slow=True))
 def test_all_op_types_at_once(name: str, tmp_path: Path) -> None:
     path = catalogue.importable(name)
-    same_as_tensorflow(path, differentiable(path), tmp_path / Path(name).name)
+    check_as_tensorflow(path, differentiable(path), tmp_path / Path(name).name)
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_all_op_types_at_once(name: str, tmp_path: Path) -> None:
 def test_one_op_type_after_the_other(name: str, tmp_path: Path) -> None:
     path = catalogue.importable(name)
     for op in catalogue.drawn(differentiable(path), name, SAMPLE):
-        same_as_tensorflow(path, [op], tmp_path / Path(name).name)
+        check_as_tensorflow(path, [op], tmp_path / Path(name).name)
 
 
 @pytest.mark.parametrize("name", catalogue.every_model(slow=True))
@@ -58,7 +58,7 @@ def test_a_type_is_refused_only_where_no_gradient_is_asked_for(name: str) -> Non
                 graphpatch.apply([overriding(kind)], path)
 
 
-def same_as_tensorflow(path: Path, types: list[str], target: Path) -> None:
+def check_as_tensorflow(path: Path, types: list[str], target: Path) -> None:
     """Our file, imported, against the original, imported under the map: node by node."""
     if not types:
         return

@@ -78,7 +78,9 @@ def fed(*sizes: int) -> Any:
 @pytest.mark.parametrize("size", [-1, 2, 4])
 def test_halves_of_a_batch_that_may_have_them(size: int) -> None:
     relu = node("r", "Relu", "x", T=attr("float32"))
-    patched({"override_gradient": "deeplift_batch"}, "Relu", fed(size, 8), relu)
+    result = patched({"override_gradient": "deeplift_batch"}, "Relu", fed(size, 8), relu)
+    [rule] = result.report["rules"]
+    assert (len(rule["matches"]), rule["emit"]) == (1, "construction")
 
 
 @pytest.mark.parametrize("on", ["op", "match"])

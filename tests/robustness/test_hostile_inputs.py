@@ -46,14 +46,14 @@ def params(names: Iterable[str]) -> list[Any]:
 def test_a_model(here: Path, name: str) -> None:
     model = written(here, hostile.MODELS[name])
     for command in hostile.COMMANDS:
-        hostile.refuse(hostile.on(model, command))
+        hostile.check(hostile.on(model, command))
 
 
 @pytest.mark.slow
 def test_calls_in_depth(here: Path) -> None:
     model = written(here, hostile.deep_calls())
     for command in hostile.COMMANDS:
-        hostile.refuse(hostile.on(model, command))
+        hostile.check(hostile.on(model, command))
 
 
 def test_rules_in_depth(here: Path) -> None:
@@ -61,8 +61,8 @@ def test_rules_in_depth(here: Path) -> None:
     (here / "back.json").write_text(json.dumps({"version": 1, "rules": [back]}))
     (here / "nest.json").write_bytes(hostile.nested_rules())
     model = written(here, hostile.MODELS["a chain"])
-    hostile.refuse(["apply", "back.json", model, "-o", "out.pb"])
-    hostile.refuse(["match", "nest.json", model])
+    hostile.check(["apply", "back.json", model, "-o", "out.pb"])
+    hostile.check(["match", "nest.json", model])
 
 
 @pytest.mark.parametrize("name", hostile.MANIFESTS)
@@ -72,7 +72,7 @@ def test_a_manifest(here: Path, name: str) -> None:
     graph = graphdef(node("x", "Placeholder"), node("y", "Relu", "x"))
     (here / "in/m.pb").write_bytes(graph.SerializeToString())
     (here / "out/graphpatch-manifest.jsonl").write_bytes(hostile.MANIFESTS[name])
-    hostile.refuse(["apply", "guided.json", "in", "-o", "out", "--resume", "-j", "1"])
+    hostile.check(["apply", "guided.json", "in", "-o", "out", "--resume", "-j", "1"])
     assert (here / "out/m.pb").exists()
 
 
@@ -132,6 +132,6 @@ def test_an_input_without_a_name(here: Path) -> None:
     typed = [("--pattern", text) for text in ("NoOp ^-> NoOp", "NoOp -> Relu", "Relu -> Relu")]
     for options in (*typed, ("path.json",)):
         rules = options if options == ("path.json",) else ()
-        hostile.refuse(["match", *rules, "m.pb", *(() if rules else options), "--explain"])
+        hostile.check(["match", *rules, "m.pb", *(() if rules else options), "--explain"])
     for command in hostile.COMMANDS:
-        hostile.refuse(hostile.on(model, command))
+        hostile.check(hostile.on(model, command))

@@ -36,7 +36,7 @@ def saved_both(
     return before, after, result
 
 
-def same_forward(before: Path, after: Path, fetches: Sequence[str], feeds: Any) -> None:
+def check_forward(before: Path, after: Path, fetches: Sequence[str], feeds: Any) -> None:
     both = [consumer.run(path, feeds, fetches) for path in (before, after)]
     assert all(map(consumer.same_bits, *both))
 
@@ -57,7 +57,7 @@ FEEDS = {"x:0": X}
 @pytest.mark.parametrize("until", ["z", ["z:0"], None])
 def test_the_gradient_is_the_same_on_every_run(tmp_path: Path, until: Any) -> None:
     before, after, result = saved_both(tmp_path, noisy_root, passing({"name": "noisy"}, until))
-    same_forward(before, after, ["z:0", "noisy:0"], FEEDS)
+    check_forward(before, after, ["z:0", "noisy:0"], FEEDS)
     for _ in range(3):
         [dx] = consumer.differentiate(after, "z:0", ["x:0"], FEEDS)
         assert dx.tolist() == [-1.0, -1.0, 1.0]
@@ -126,7 +126,7 @@ def gelu(x: Any) -> Any:
 def several(folder: Path, build: Callable[[], object], *rules: Any) -> Path:
     before, after, _ = saved_both(folder, build, *rules)
     ends = [op.name for op in consumer.imported(before).get_operations() if op.name[0] == "z"]
-    same_forward(before, after, [f"{name}:0" for name in ends], FEEDS)
+    check_forward(before, after, [f"{name}:0" for name in ends], FEEDS)
     return after
 
 

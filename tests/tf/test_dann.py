@@ -26,7 +26,7 @@ def by_hand() -> list[tuple[float, float]]:
     return dann.trained_on_a_tape(reverse)
 
 
-def same(found: list[tuple[float, float]], expected: list[tuple[float, float]]) -> None:
+def assert_same(found: list[tuple[float, float]], expected: list[tuple[float, float]]) -> None:
     assert len(found) == dann.STEPS
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
@@ -37,7 +37,9 @@ def test_the_reversal_counts(by_hand: list[tuple[float, float]]) -> None:
 
 
 def test_the_function(by_hand: list[tuple[float, float]]) -> None:
-    same(dann.trained_on_a_tape(lambda x: graphpatch.reverse_gradient(x, dann.STRENGTH)), by_hand)
+    assert_same(
+        dann.trained_on_a_tape(lambda x: graphpatch.reverse_gradient(x, dann.STRENGTH)), by_hand
+    )
 
 
 @pytest.mark.parametrize("name", ["keras", pytest.param("tf_keras", marks=pytest.mark.slow)])
@@ -47,7 +49,7 @@ def test_the_layer(by_hand: list[tuple[float, float]], name: str) -> None:
         from graphpatch.keras import GradientFilter
     else:
         from graphpatch.tf_keras import GradientFilter
-    same(dann.trained_by_keras(keras, GradientFilter({"reverse": dann.STRENGTH})), by_hand)
+    assert_same(dann.trained_by_keras(keras, GradientFilter({"reverse": dann.STRENGTH})), by_hand)
 
 
 Run = Callable[..., Any]
@@ -74,10 +76,10 @@ def test_a_rules_file_on_a_training_graph(
     batches = list(dann.batches())
     new = patched_training(run_cli, rules_file, training)
     found = dann_session.trained(new, batches)
-    same(found, by_hand)
-    same(dann_session.trained(dann_session.by_hand(), batches), by_hand)
+    assert_same(found, by_hand)
+    assert_same(dann_session.trained(dann_session.by_hand(), batches), by_hand)
     plain = dann_session.trained(dann_session.built(), batches)
-    same(plain, dann.trained_on_a_tape(lambda x: x))
+    assert_same(plain, dann.trained_on_a_tape(lambda x: x))
     assert np.abs(np.subtract(plain, found)).max() > 0.01
 
 
@@ -96,4 +98,4 @@ def test_a_training_graph_of_tensorflow_1(
     images, labels = map(np.stack, zip(*dann.batches(), strict=True))
     np.savez(feeds, images=images, labels=labels)
     run("train", new, feeds, tmp_path / "losses.npy")
-    same(np.load(tmp_path / "losses.npy").tolist(), by_hand)
+    assert_same(np.load(tmp_path / "losses.npy").tolist(), by_hand)

@@ -114,7 +114,7 @@ def reference(text: str, x: Any, dy: Any) -> Any:
     return found.astype(np.float64)
 
 
-def compare(text: str, dtype: str, found: Any, expected: Any, x: Any, dy: Any) -> None:
+def check(text: str, dtype: str, found: Any, expected: Any, x: Any, dy: Any) -> None:
     limit = TOLERANCE[dtype] * (10 if "matmul" in text or "sin" in text or "cos" in text else 1)
     told = f"{text} in {dtype} of x = {x.ravel()[:9]}, dy = {dy.ravel()[:9]}"
     np.testing.assert_allclose(found, expected, rtol=limit, atol=limit, err_msg=told)
@@ -135,7 +135,7 @@ def test_functions_in_a_session(dtype: str) -> None:
     calls, fetched = gather([dtype])
     found = run_graph.run(calls.graph.SerializeToString(), calls.feeds, calls.fetches)
     for name, (text, dtype, x, dy) in fetched.items():
-        compare(text, dtype, found[name], reference(text, x, dy), x, dy)
+        check(text, dtype, found[name], reference(text, x, dy), x, dy)
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_functions_under_tensorflow_1(tmp_path: Path) -> None:
     graph = calls.graph.SerializeToString()
     found = tensorflow1.fetch(graph, calls.feeds, calls.fetches, tmp_path)
     for name, (text, dtype, x, dy) in fetched.items():
-        compare(text, dtype, found[name], reference(text, x, dy), x, dy)
+        check(text, dtype, found[name], reference(text, x, dy), x, dy)
 
 
 NOISE = ("normal_like(x, seed=3)", "normal_like(dy, 2147483648) + x")
@@ -163,7 +163,7 @@ def noise_calls() -> tuple[Calls, dict[str, tuple[str, str, Any]]]:
     return calls, fetched
 
 
-def same_noise(found: Any, fetched: dict[str, tuple[str, str, Any]]) -> None:
+def check_noise(found: Any, fetched: dict[str, tuple[str, str, Any]]) -> None:
     for name, (text, dtype, x) in fetched.items():
         expected = reference(text, *[x.astype(dtype_named(dtype))] * 2)
         limit = max(TOLERANCE[dtype], 3e-6)  # the noise itself is drawn in float32
@@ -173,14 +173,14 @@ def same_noise(found: Any, fetched: dict[str, tuple[str, str, Any]]) -> None:
 def test_noise_is_that_of_numpy_in_the_first_run_of_a_session() -> None:
     calls, fetched = noise_calls()
     graph = calls.graph.SerializeToString()
-    same_noise(run_graph.run(graph, calls.feeds, calls.fetches), fetched)
+    check_noise(run_graph.run(graph, calls.feeds, calls.fetches), fetched)
 
 
 @pytest.mark.slow
 def test_noise_under_tensorflow_1(tmp_path: Path) -> None:
     calls, fetched = noise_calls()
     graph = calls.graph.SerializeToString()
-    same_noise(tensorflow1.fetch(graph, calls.feeds, calls.fetches, tmp_path), fetched)
+    check_noise(tensorflow1.fetch(graph, calls.feeds, calls.fetches, tmp_path), fetched)
 
 
 def test_noise_is_another_in_the_next_run() -> None:
@@ -209,4 +209,4 @@ def test_tensorflow_ops(dtype: str) -> None:
             tensors = [[tf.constant(array)] for array in (x, dy, dy)]
             (found,) = formula_gradients(Formula.parse(text), *tensors)
             assert found.dtype.name == dtype
-            compare(text, dtype, tf.cast(found, tf.float64), reference(text, x, dy), x, dy)
+            check(text, dtype, tf.cast(found, tf.float64), reference(text, x, dy), x, dy)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tf.test_backward_as_cases import X, noisy_root, passing, same_forward, saved_both
+from tests.tf.test_backward_as_cases import X, check_forward, noisy_root, passing, saved_both
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -29,7 +29,7 @@ def test_every_kind_of_float_goes_on_bit_for_bit(tmp_path: Path, emit: str) -> N
     surrogate = {"match": {"name": "surrogated"}, "patch": {"surrogate_gradient": "exp(x) * x"}}
     rules = [{**passing({"name": "noisy"}), "emit": emit}, {**surrogate, "emit": emit}]
     before, after, _ = saved_both(tmp_path, build, *rules)
-    same_forward(before, after, ["z:0", "surrogated:0"], {"x:0": KINDS_OF_FLOATS})
+    check_forward(before, after, ["z:0", "surrogated:0"], {"x:0": KINDS_OF_FLOATS})
 
 
 @pytest.mark.parametrize("patch", ["backward_as", "surrogate_gradient"])

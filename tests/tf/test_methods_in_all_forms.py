@@ -119,7 +119,7 @@ class Drawn(NamedTuple):
     def formula(self) -> Any:
         return LIBRARY[self.case.name].formula(self.case.parameters or None)
 
-    def compare(self, found: Callable[[int], Any]) -> None:
+    def check(self, found: Callable[[int], Any]) -> None:
         for slot, dx in enumerate(self.wanted):
             if dx is not None:
                 says = (
@@ -164,11 +164,11 @@ def called() -> tuple[Calls, list[list[str]]]:
     return calls, given
 
 
-def compare(fetch: Callable[..., Any], *more: Any) -> None:
+def check(fetch: Callable[..., Any], *more: Any) -> None:
     calls, given = called()
     values = fetch(calls.graph.SerializeToString(), calls.feeds, calls.fetches, *more)
     for one, tensors in zip(drawn(), given, strict=True):
-        one.compare(lambda slot, tensors=tensors: values[tensors[slot]])
+        one.check(lambda slot, tensors=tensors: values[tensors[slot]])
 
 
 def test_every_gradient_is_compared_in_its_forms() -> None:
@@ -188,13 +188,13 @@ def test_as_ops_of_tensorflow() -> None:
             one.case.attrs,
             op_type=one.case.op,
         )
-        one.compare(lambda slot, found=found: found[slot])
+        one.check(lambda slot, found=found: found[slot])
 
 
 def test_as_functions_in_a_session() -> None:
-    compare(run_graph.run)
+    check(run_graph.run)
 
 
 @pytest.mark.slow
 def test_as_functions_under_tensorflow_1(tmp_path: Path) -> None:
-    compare(tensorflow1.fetch, tmp_path)
+    check(tensorflow1.fetch, tmp_path)

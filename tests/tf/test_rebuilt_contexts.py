@@ -96,6 +96,18 @@ def test_they_are_those_that_tensorflow_wrote(build: Build) -> None:
     assert contexts(rebuilt(meta.graph_def)) == contexts(meta)
 
 
+@pytest.mark.parametrize("build", LOOPS, ids=lambda build: build.__name__)
+def test_exits_are_in_the_order_of_the_loop_wherever_they_stand(build: Build) -> None:
+    """The file may list them last to first: TensorFlow pairs them with the loop's variables."""
+    meta = loop_graphs.built(tf1, build)
+    graph_def = tf1.GraphDef()
+    graph_def.CopyFrom(meta.graph_def)
+    exits = [place for place, node in enumerate(graph_def.node) if node.op in EXITS]
+    for place, other in zip(exits, reversed(exits), strict=True):
+        graph_def.node[place].CopyFrom(meta.graph_def.node[other])
+    assert contexts(rebuilt(graph_def)) == contexts(meta)
+
+
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The graphs as TensorFlow 1.15 builds them."""
@@ -179,16 +191,16 @@ def test_the_meta_that_apply_writes_needs_no_graphpatch(tmp_path: Path) -> None:
 
 
 def test_a_patch_in_a_body_means_the_same_by_way_of_a_pb(tmp_path: Path) -> None:
-    by_way_of_a_pb(loop_graphs.branch_in_loop, "function", tmp_path)
+    check_by_way_of_a_pb(loop_graphs.branch_in_loop, "function", tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("emit", ["auto", "function"])
 def test_a_patch_in_any_body_means_the_same(build: Build, emit: str, tmp_path: Path) -> None:
-    by_way_of_a_pb(build, emit, tmp_path)
+    check_by_way_of_a_pb(build, emit, tmp_path)
 
 
-def by_way_of_a_pb(build: Build, emit: str, tmp_path: Path) -> None:
+def check_by_way_of_a_pb(build: Build, emit: str, tmp_path: Path) -> None:
     """The contexts of a patched GraphDef, rebuilt, are as good as those that a .meta kept."""
     meta = loop_graphs.built(tf1, build)
     (tmp_path / "model.meta").write_bytes(meta.SerializeToString())
