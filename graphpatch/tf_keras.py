@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.layers.gradient_filter import GradientFilter
-    from graphpatch.runtime.layers.patched_model import PatchedModel
-    from graphpatch.runtime.layers.surrogate import BackwardAs, Surrogate
+    from graphpatch.runtime.layers.classes import (
+        BackwardAs,
+        GradientFilter,
+        PatchedModel,
+        Surrogate,
+    )
 else:
     from graphpatch.runtime.layers.classes import for_legacy
 

@@ -7,16 +7,20 @@ from typing import Any
 
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import LibraryGradient
-from graphpatch.runtime.functions.specs import (
+from graphpatch.runtime.functions.tensors import (
+    BackwardFunction,
     Spec,
     by_formula,
     by_python,
+    carrying,
     check_filter,
+    fitting,
     gradient_meant,
+    number_in,
+    on_values,
     reads_outputs,
+    with_gradient,
 )
-from graphpatch.runtime.functions.tensors import carrying, fitting, number_in, on_values
-from graphpatch.runtime.functions.with_gradient import BackwardFunction, with_gradient
 from graphpatch.runtime.unconverted import unconverted
 
 # Gradients that give the same whether slices are added up before or after: G(a + b) = G(a) + G(b).

@@ -7,22 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.gradients.formula import Formula
-from graphpatch.runtime.functions.specs import (
-    Spec,
-    by_formula,
-    checked_gradient,
-    gradient_meant,
-    reads_outputs,
-)
 from graphpatch.runtime.functions.tensors import (
+    BackwardFunction,
+    Spec,
     as_tensor,
+    by_formula,
     carrying,
     check_function,
+    checked_gradient,
+    gradient_meant,
     in_places_of,
     on_values,
+    reads_outputs,
+    watching,
+    with_gradient,
 )
-from graphpatch.runtime.functions.variables import watching
-from graphpatch.runtime.functions.with_gradient import BackwardFunction, with_gradient
 from graphpatch.runtime.unconverted import unconverted
 
 

@@ -1,12 +1,137 @@
-"""What the functions are given: tensors that carry a gradient, or an error that says why not."""
+"""Tensors and gradients that the functions are given, and the construction that all of them use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from graphpatch.arguments import wrong_argument
+from graphpatch.errors import RulesError
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.program import gradient_ops
+from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.spec import (
+    Computed,
+    GradientSpec,
+    InlineFormula,
+    LibraryGradient,
+    parse_gradient,
+)
 from graphpatch.table import plural
+
+BackwardFunction: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]
+"""(inputs, outputs, upstream gradients) -> the gradient of each input, or None."""
+
+
+def with_gradient(
+    values: Sequence[Any],
+    inputs: Sequence[Any],
+    backward: BackwardFunction,
+    reads_outputs: bool = False,
+) -> list[Any]:
+    """The values, bit for bit, with `backward` as their gradient by the inputs.
+
+    Nothing flows back to what the values are computed from. With `reads_outputs` the outputs that
+    `backward` is given carry the same gradient, so that second derivatives pass through them, too.
+    """
+    import tensorflow as tf
+
+    count = len(values)
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def carry(*tensors: Any) -> Any:
+        kept, given = tensors[:count], tensors[count:]
+
+        def gradient(*upstream: Any) -> list[Any]:
+            outputs = with_gradient(kept, given, backward, True) if reads_outputs else kept
+            return [*[None] * count, *backward(given, outputs, upstream)]
+
+        return tuple(tf.identity(value) for value in kept), gradient
+
+    return list(carry(*(tf.stop_gradient(value) for value in values), *inputs))
+
+
+Spec: TypeAlias = GradientSpec | Callable[..., Any]
+
+
+def gradient_meant(function: str, spec: Any) -> Computed:
+    """The gradient of the library, or the formula, that is meant.
+
+    Raises RulesError for a gradient of another kind, TypeError for what is not one.
+    """
+    if not isinstance(spec, str | dict):
+        taken = 'a gradient as a rules file has it, such as "sign" or {"scale": 0.5}'
+        raise wrong_argument(function, taken, spec)
+    found = parse_gradient(spec)
+    if not isinstance(found, LibraryGradient | InlineFormula):
+        raise RulesError(
+            f'{function} takes a gradient of the library, {{"formula": ...}} or a Python '
+            f"function, and found {spec!r}, which is for ops of a graph that exists already"
+        )
+    return found
+
+
+@functools.lru_cache
+def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) -> None:
+    """Raise FormulaError where a formula does not suit one tensor of this dtype.
+
+    `tensors` are those of its parameters that are tensors.
+    """
+    more = [(f"x{place}", dtype) for place in range(1, 1 + len(tensors))]
+    signature = Signature.of([("x0", dtype), *more], [("y0", dtype)], same_shape=True)
+    gradient_ops(formula.with_parameter_inputs(1, tensors), signature)
+
+
+def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunction:
+    """The gradient that a formula computes; the last inputs are the parameters in `tensors`."""
+
+    def backward(
+        inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
+    ) -> Sequence[Any]:
+        from graphpatch.runtime.formula_in_tensorflow import formula_gradients
+
+        count = len(inputs) - len(tensors)
+        given = dict(zip(tensors, inputs[count:], strict=True))
+        found = formula_gradients(formula, inputs[:count], outputs, upstream, given=given)
+        return [*found, *[None] * len(tensors)]
+
+    return backward
+
+
+def reads_outputs(formula: Formula) -> bool:
+    """Whether a formula reads what the op gives."""
+    return any(name.startswith("y") for name in formula.variables)
+
+
+def by_python(function: Callable[..., Any]) -> BackwardFunction:
+    """The gradient of one tensor that a Python function `dy -> dx` computes."""
+
+    def backward(inputs: Sequence[Any], _: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
+        return [checked_gradient(function(upstream[0]), inputs[0])]
+
+    return backward
+
+
+def checked_gradient(gradient: Any, tensor: Any) -> Any:
+    """What a Python function returned, as the gradient of a tensor; None stays.
+
+    Raises ValueError where dtype or shape are not those of the tensor.
+    """
+    import tensorflow as tf
+
+    if gradient is None or isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    found = tf.convert_to_tensor(gradient, dtype_hint=tensor.dtype)
+    if found.dtype != tensor.dtype or not found.shape.is_compatible_with(tensor.shape):
+        raise ValueError(
+            f"the gradient function returned {found.dtype.name} {found.shape}; the gradient of "
+            f"this tensor is {tensor.dtype.name} {tensor.shape}"
+        )
+    return found
+
 
 DENSE = "dense tensor"
 
@@ -139,3 +264,44 @@ def fitting(function: str, name: str, value: Any, tensor: Any) -> Any:
             f"tensor, {tensor.shape}"
         )
     return tf.stop_gradient(tf.cast(found, tensor.dtype))
+
+
+@dataclass(eq=False)
+class WatchedVariables:
+    """The trainable variables that were read while `watching`."""
+
+    function: str
+    variables: list[Any] = field(default_factory=list)
+
+    def refuse(self, others: WatchedVariables | None = None) -> None:
+        """Raise ValueError where a variable was read that `others` did not read."""
+        kept = {one.ref() for one in others.variables} if others is not None else set()
+        lost = [one.name for one in self.variables if one.ref() not in kept]
+        if lost:
+            raise ValueError(
+                f"{self.function}: the function reads the trainable variable "
+                f"{', '.join(map(repr, lost))}, to which no gradient would flow; read it outside "
+                f"of the function, as tf.stop_gradient(variable) if it should not be trained; a "
+                f"layer of Keras may have trainable=False"
+            )
+
+
+@contextmanager
+def watching(function: str, called: Any) -> Iterator[WatchedVariables]:
+    """Note the trainable variables that are read, but for those that `called`, a layer, freezes.
+
+    Keras freezes a layer without telling the variables of TensorFlow.
+    """
+    import tensorflow as tf
+
+    found = WatchedVariables(function)
+    with tf.GradientTape() as tape:
+        yield found
+    frozen = {id(_handle(one)) for one in getattr(called, "non_trainable_variables", ())}
+    found.variables += [one for one in tape.watched_variables() if id(_handle(one)) not in frozen]
+
+
+def _handle(variable: Any) -> Any:
+    """What stands for the memory of a variable, whether of Keras or of TensorFlow."""
+    inner = getattr(variable, "_value", variable)
+    return getattr(inner, "handle", inner)

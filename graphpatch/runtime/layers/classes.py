@@ -1,13 +1,403 @@
-"""The layers' classes for one Keras: made once, so that each has one identity in a process."""
+"""The layers, and their classes for one Keras: made once, so that each has one identity."""
 
 from __future__ import annotations
 
+import base64
 import importlib
-from typing import Any
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from graphpatch.runtime.layers.gradient_filter import GradientFilter
-from graphpatch.runtime.layers.patched_model import PatchedModel
-from graphpatch.runtime.layers.surrogate import BackwardAs, Surrogate
+from graphpatch.application import apply
+from graphpatch.errors import ModelError, RulesError
+from graphpatch.formats import Model, load
+from graphpatch.formats.from_bytes import opened
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.spec import GradientSpec, LibraryGradient
+from graphpatch.graph.wire import piece_bytes
+from graphpatch.rules import Rule
+from graphpatch.runtime.functions.filters import filter_gradient, library_gradient
+from graphpatch.runtime.functions.replaced import backward_as, surrogate
+from graphpatch.runtime.functions.tensors import as_tensor, gradient_meant
+from graphpatch.runtime.layers.graph_function import graph_function
+
+if TYPE_CHECKING:
+
+    class KerasLayer:
+        """keras.layers.Layer, as far as the layers use it."""
+
+        supports_masking: bool
+        built: bool
+
+        def __init__(self, **options: Any) -> None: ...
+
+        def __call__(self, inputs: Any, **options: Any) -> Any:
+            """The outputs for a tensor, or for a list or dict of tensors."""
+            ...
+
+        def build(self, input_shape: Any) -> None:
+            """Make the weights."""
+            ...
+
+        def add_weight(self, **options: Any) -> Any:
+            """Make one weight."""
+            ...
+
+        def get_config(self) -> dict[str, Any]:
+            """What the layer is made of."""
+            ...
+else:
+    KerasLayer = object
+
+
+class UnchangedLayer(KerasLayer):
+    """A layer that passes values on as they are: not cast to the dtype of a mixed policy."""
+
+    keras: Any  # the Keras that the class was built for
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"autocast": False, **options})
+        self.supports_masking = True
+
+
+class GradientFilter(UnchangedLayer):
+    """Return the input unchanged; pass the gradient that flows back to it through `gradient`.
+
+    Forward: the input, bit for bit, in the same dtype, also under a mixed precision policy.
+    Backward: what `gradient` computes of the upstream gradient, of the shape and dtype of the
+    input. Input: a floating tensor of any shape, or a structure of them; masks are passed on.
+
+    Args:
+        gradient: A gradient as a rules file has it: a name of the library (`"reverse"`), a name
+            with parameters (`{"clip": {"min": -0.1, "max": 0.1}}`, `{"scale": 0.5}`), or a formula
+            of `dy` and `x` (`{"formula": "where(x > 0, dy, 0)"}`).
+        adjustable: Whether the parameters are non-trainable weights, which `adjust` changes during
+            training without tracing the model again. They are saved with the other weights.
+            Default: False.
+        **options: Those of keras.layers.Layer, such as `name`.
+
+    Raises:
+        RulesError: There is no such gradient, or a parameter is wrong; or `adjustable`, and the
+            gradient has no parameters.
+        FormulaError: The formula is not valid.
+        TypeError: When called: the input is not a floating tensor.
+
+    When not to use it: on a path that no gradient takes, such as integer inputs.
+
+    Example:
+        >>> layer = graphpatch.keras.GradientFilter({"reverse": 0.5})
+        >>> x = tf.Variable([1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * layer(x)
+        >>> tape.gradient(y, x).numpy()
+        array([-1.5, -1.5], dtype=float32)
+    """
+
+    def __init__(self, gradient: GradientSpec, adjustable: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        found = gradient_meant("GradientFilter", gradient)
+        self.gradient = gradient
+        self.adjustable = adjustable
+        self._named = found if isinstance(found, LibraryGradient) else None
+        self._weights_of: dict[str, Any] = {}
+        if adjustable and not (self._named and self._named.parameters):
+            raise RulesError(f"GradientFilter: {gradient!r} has no parameters to adjust")
+
+    def build(self, input_shape: Any) -> None:
+        """Make the weights of an adjustable filter."""
+        if self.adjustable and self._named is not None:
+            for name, value in self._named.parameters:
+                self._weights_of[name] = self.add_weight(
+                    name=name,
+                    shape=(),
+                    dtype="float32",
+                    initializer=self.keras.initializers.Constant(value),
+                    trainable=False,
+                )
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        """The inputs, with the filtered gradient."""
+        import tensorflow as tf
+
+        if self.adjustable and self._named is not None:
+            name, given = self._named.name, self._weights_of
+            return tf.nest.map_structure(
+                lambda x: library_gradient("GradientFilter", x, name, given), inputs
+            )
+        return tf.nest.map_structure(lambda x: filter_gradient(x, self.gradient), inputs)
+
+    def adjust(self, **parameters: float) -> None:
+        """Change parameters of an adjustable filter, which are float32 scalars.
+
+        Forward nothing changes; backward the filter has the new values. Raises RulesError for a
+        parameter that it does not have or a value that is not legal, and where the layer is not
+        adjustable or has not been built.
+
+        Example:
+            >>> layer = graphpatch.keras.GradientFilter({"reverse": 0.0}, adjustable=True)
+            >>> same = layer(tf.constant([1.0, 2.0]))
+            >>> layer.adjust(strength=0.5)
+        """
+        if not self._weights_of or self._named is None:
+            why = "has not been called yet" if self.adjustable else "is not adjustable"
+            raise RulesError(f"GradientFilter: {self.gradient!r} {why}, so it cannot be adjusted")
+        now = {name: float(weight.numpy()) for name, weight in self._weights_of.items()}
+        for name, value in LIBRARY[self._named.name].checked({**now, **parameters}).items():
+            self._weights_of[name].assign(value)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """That of the inputs."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The gradient as a rules file has it."""
+        own = {"gradient": self.gradient, "adjustable": self.adjustable}
+        return {**super().get_config(), **own}
+
+
+class Surrogate(UnchangedLayer):
+    """Compute one expression forward, and take the gradient of another backward.
+
+    Forward: `forward(x)`, bit for bit. Backward: the gradient of `backward(x)`, which Keras and
+    TensorFlow differentiate; variables of `backward` are trained. Input: a floating tensor, of the
+    shape and dtype that the expressions take. Both expressions are computed in training; the shape
+    of `backward(x)` must be that of `forward(x)`, or broadcast to it.
+
+    Args:
+        forward: A formula of `x` (`"sign(x)"`), a Keras layer, or a function of a tensor that is
+            registered with keras.saving.register_keras_serializable. It may be random.
+        backward: Likewise.
+        **options: Those of keras.layers.Layer, such as `name`.
+
+    Raises:
+        FormulaError: A formula is not valid.
+        TypeError: `forward` or `backward` is neither of the three.
+        ValueError: When called: the shapes do not fit, or `forward` has trainable variables that
+            `backward` does not read, which would never be trained.
+
+    When not to use it: where the gradient itself is known, not a function that has it:
+    `graphpatch.override_gradient` takes the gradient.
+
+    Example:
+        >>> layer = graphpatch.keras.Surrogate("sign(x)", "tanh(4 * x)")
+        >>> layer(tf.constant([-0.5, 0.5])).numpy()
+        array([-1.,  1.], dtype=float32)
+    """
+
+    def __init__(self, forward: Any, backward: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.forward, self.backward = forward, backward
+        self._values = _callable_of(forward), _callable_of(backward)
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """The forward expression, with the gradient of the other; Keras passes `training` on."""
+        return surrogate(*self._values, inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        """Formulas as text; layers and functions as Keras writes them."""
+        own = {"forward": self._written(self.forward), "backward": self._written(self.backward)}
+        return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Any:
+        """The layer of a config."""
+        read = {key: cls._read(config[key]) for key in ("forward", "backward")}
+        return cls(**{**config, **read})
+
+    def _written(self, expression: Any) -> Any:
+        if isinstance(expression, str):
+            return expression
+        return self.keras.saving.serialize_keras_object(expression)
+
+    @classmethod
+    def _read(cls, written: Any) -> Any:
+        if not isinstance(written, dict):
+            return written
+        saving, name = cls.keras.saving, written["config"]
+        if written["class_name"] == "function" and (found := saving.get_registered_object(name)):
+            return found
+        # tf_keras finds a layer of an .h5 file in its first way alone.
+        old = cls.keras.__name__ == "tf_keras"
+        read = cls.keras.layers.deserialize if old else saving.deserialize_keras_object
+        return read(written)
+
+
+def _callable_of(expression: Any) -> Callable[[Any], Any]:
+    """What an expression computes of a tensor."""
+    if callable(expression):
+        return expression  # type: ignore[no-any-return]
+    if not isinstance(expression, str):
+        raise TypeError(
+            f"Surrogate takes a formula of x, a Keras layer or a function, and found {expression!r}"
+        )
+    formula = Formula.parse(expression)
+
+    def computed(x: Any) -> Any:
+        from graphpatch.runtime.formula_in_tensorflow import formula_value
+
+        return formula_value(formula, [as_tensor("Surrogate", x)])
+
+    return computed
+
+
+class BackwardAs(UnchangedLayer):
+    """Take a pair of tensors; return the first, with the gradient of the second.
+
+    Forward: `noisy`, bit for bit. Backward: the upstream gradient flows to `clean` alone. Input: a
+    list `[noisy, clean]` of floating tensors of one shape, or `clean` broadcasts to `noisy`.
+    Output: a tensor of the shape and dtype of `noisy`. `options` are those of keras.layers.Layer.
+
+    Raises:
+        TypeError: One of the two is not a floating or complex tensor.
+        ValueError: There are not two inputs, or the shapes do not fit.
+
+    When not to use it: where one layer computes both: `Surrogate` does.
+
+    Example:
+        >>> z = graphpatch.keras.BackwardAs()([tf.constant([2.1, 2.9]), tf.constant([2.0, 3.0])])
+        >>> z.numpy()
+        array([2.1, 2.9], dtype=float32)
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """The first, with the gradient of the second."""
+        if not isinstance(inputs, list | tuple) or len(inputs) != 2:
+            raise ValueError("BackwardAs takes a list of two tensors, [noisy, clean]")
+        return backward_as(*inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """That of `noisy`."""
+        return input_shape[0]
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """That of `noisy`."""
+        return mask[0] if isinstance(mask, list | tuple) and mask else None
+
+
+class PatchedModel(UnchangedLayer):
+    """Compute a graph file; its gradients are those that the rules of the file give.
+
+    Forward: what the graph computes without the rules, op by op bit for bit. Backward: its
+    gradients, with the overrides that the file carries and those of `rules`, wherever Keras and
+    TensorFlow differentiate the layer; nothing is to be registered. In functions that the graph
+    calls (PartitionedCall) TensorFlow raises NotFoundError. The graph must hold its weights as
+    constants, which the layer does not train. Input: a tensor of the dtype and shape of the graph's
+    input, or of another floating dtype, as a mixed precision policy gives it, which is cast; for
+    several inputs a list in the order of `inputs`, or a dict by the names in `inputs`. Output: a
+    tensor, or a list in the order of `outputs`.
+
+    Args:
+        model: The path of a .pb, .pbtxt or .meta, its bytes, or a graphpatch.Model. The config of
+            the layer holds the patched graph, weights included, so that a saved model needs no
+            other file.
+        inputs: The tensor that is given (`"image"`, `"split:1"`), or a list of them. One may lie
+            inside of the graph: it is cut there.
+        outputs: The tensor that is computed, or a list of them.
+        rules: Rules to apply first: those of graphpatch.load_rules, or dicts. Default: none.
+        **options: Those of keras.layers.Layer, such as `name`.
+
+    Raises:
+        ModelError: The file cannot be read, or is a TF2 SavedModel.
+        OutputError: There is no such tensor, a placeholder is not among the inputs, or the graph
+            holds variables, tables or v1 loops.
+        RulesError: A rule is not valid.
+        MatchError: A rule does not match as often as it expects.
+        PatchError: A patch cannot be done.
+        TypeError: `model` is of none of these kinds; when called: an input is of another dtype that
+            is not cast.
+        ValueError: When called: other inputs are given than those in `inputs`.
+
+    When not to use it: to train the weights of the graph. In an .h5 file, which has no room for
+    large configs: save as .keras.
+
+    Example:
+        >>> rules = graphpatch.load_rules("rules.json")
+        >>> layer = graphpatch.keras.PatchedModel("model.pb", "x", "features", rules=rules)
+        >>> layer(tf.zeros([1, 4, 4, 1])).shape
+        TensorShape([1, 4, 4, 1])
+    """
+
+    def __init__(
+        self,
+        model: str | Path | bytes | Model,
+        inputs: str | Sequence[str],
+        outputs: str | Sequence[str],
+        rules: Sequence[Rule | Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.inputs = [inputs] if isinstance(inputs, str) else list(inputs)
+        self.outputs = [outputs] if isinstance(outputs, str) else list(outputs)
+        loaded = _loaded(model)
+        if rules:
+            loaded = apply(rules, loaded).model
+        self._data = b"".join(map(piece_bytes, loaded.pieces()))
+        reopened = opened(self._data, loaded.path)
+        self._function = graph_function(reopened, self.inputs, self.outputs)
+
+    def call(self, inputs: Any) -> Any:
+        """The outputs of the graph."""
+        found = self._function(*self._ordered(inputs))
+        return found[0] if len(self.outputs) == 1 else list(found)
+
+    def _ordered(self, inputs: Any) -> list[Any]:
+        """The tensors that are given, in the order of `inputs`."""
+        if isinstance(inputs, dict):
+            if set(inputs) != set(self.inputs):
+                raise ValueError(
+                    f"PatchedModel takes {list(self.inputs)}, and found {sorted(inputs)}"
+                )
+            inputs = [inputs[name] for name in self.inputs]
+        given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        if len(given) != len(self.inputs):
+            raise ValueError(
+                f"PatchedModel takes {len(self.inputs)} inputs, {list(self.inputs)}, and found "
+                f"{len(given)}"
+            )
+        dtypes = [tensor.dtype for tensor in self._function.inputs]
+        return list(map(_of_dtype, self.inputs, given, dtypes))
+
+    def get_config(self) -> dict[str, Any]:
+        """The patched graph, compressed, as text."""
+        data = base64.b64encode(zlib.compress(self._data)).decode()
+        own = {"model": data, "inputs": self.inputs, "outputs": self.outputs}
+        return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Any:
+        """The layer of a config."""
+        data = zlib.decompress(base64.b64decode(config["model"]))
+        return cls(**{**config, "model": data})
+
+
+def _of_dtype(name: str, given: Any, dtype: Any) -> Any:
+    """What is given as a tensor of this dtype. Raises TypeError where it is not such a float."""
+    import tensorflow as tf
+
+    tensor = tf.convert_to_tensor(given, dtype_hint=dtype)
+    if tensor.dtype != dtype and not (tensor.dtype.is_floating and dtype.is_floating):
+        raise TypeError(
+            f"PatchedModel: {name} is {dtype.name} in the graph, and found {tensor.dtype.name}"
+        )
+    return tf.cast(tensor, dtype)
+
+
+def _loaded(model: str | Path | bytes | Model) -> Model:
+    if isinstance(model, bytes):
+        loaded = opened(model, "bytes")
+    else:
+        loaded = model if isinstance(model, Model) else load(model)
+    if len(loaded.graphs) != 1 or loaded.graphs[0].around.is_object_based:
+        raise ModelError(
+            f"{loaded.path}: a {loaded.format} that TensorFlow 2 wrote, or with several "
+            f"MetaGraphDefs; PatchedModel takes one graph with its weights as constants. Load a "
+            f"patched TF2 SavedModel with tf.saved_model.load"
+        )
+    return loaded
+
 
 LAYERS = (BackwardAs, GradientFilter, PatchedModel, Surrogate)
 
