@@ -73,6 +73,16 @@ def shape_of_tensor(name: str) -> BroadcastShape:
     return BroadcastShape(frozenset({name}), frozenset({name}))
 
 
+def shape_of_constant(sizes: tuple[int, ...]) -> BroadcastShape:
+    """Return the shape of a tensor of the rule, whose sizes are its name: `[2, 7]`."""
+    return shape_of_tensor(str(list(sizes))) if sizes else SCALAR
+
+
+def sizes_of_constant(name: str) -> tuple[int | None, ...] | None:
+    """Return the sizes that a name of `shape_of_constant` says; None for a tensor of the op."""
+    return tuple(map(int, name[1:-1].split(","))) if name.startswith("[") else None
+
+
 def broadcast_together(*shapes: BroadcastShape) -> BroadcastShape:
     """Return the shape that these have when broadcast together."""
     least = frozenset[str]().union(*(shape.least for shape in shapes))
@@ -144,6 +154,14 @@ def tensor(value: ConstantTensor, dtype: str) -> Constant:
         with np.errstate(over="ignore"):
             data = array.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
     return Constant(dtype, data, value.shape)
+
+
+def as_float(value: float) -> float:
+    """Return a number as a float, an integer beyond any float as an infinity."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def survives_dtype(value: float, dtype: str) -> bool:

@@ -98,6 +98,15 @@ def joined_shapes(formula: Formula, signature: Signature) -> dict[str, frozenset
     return {name: value.shape.least for name, value in values}
 
 
+def joined_in_filter(formula: Formula) -> frozenset[str]:
+    """Return the tensors that the gradient of one tensor has at least the shape of."""
+    signature = Signature.of([("x0", "float32")], [("y0", "float32")], same_shape=True)
+    try:
+        return joined_shapes(formula, signature).get("x0", frozenset())
+    except FormulaError:  # which is said as an op is patched
+        return frozenset()
+
+
 def formula_ops(formula: Formula, signature: Signature, dtype: str) -> GradientProgram:
     """Return the ops of one formula of inputs alone, such as the g(x) of a surrogate.
 
@@ -257,7 +266,9 @@ class Lowering:
         value = ops.tensor(tensor, dtype)
         if any(map(math.isinf, value.numbers)) and not any(map(math.isinf, tensor.array().flat)):
             raise self.fault(expression, f"a number of {expression.name} is infinite in {dtype}")
-        return self.program.op("Const", shape=UNKNOWN, dtype=dtype, value=value)
+        return self.program.op(
+            "Const", shape=ops.shape_of_constant(tensor.shape), dtype=dtype, value=value
+        )
 
     def _variable(self, expression: Variable) -> Value:
         name = expression.name

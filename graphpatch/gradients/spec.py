@@ -6,6 +6,7 @@ gradient as a rules file spells it, so that a consumer can register it from the 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -19,7 +20,7 @@ from graphpatch.differentiation.override_keys import is_registered
 from graphpatch.errors import RulesError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, alike, library_entry
-from graphpatch.gradients.ops import Scalar
+from graphpatch.gradients.ops import Scalar, as_float
 from graphpatch.gradients.program import passes_on
 from graphpatch.gradients.tensors import ConstantTensor, unpacked
 from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER
@@ -191,6 +192,8 @@ def _formula_with_constants(source: Any, constants: Any) -> Formula:
         values[name] = found = unpacked(value)
         if isinstance(found, bool) or not isinstance(found, int | float | ConstantTensor):
             raise RulesError(f"constants.{name}: expected a number or a tensor, found {found!r}")
+        if isinstance(found, int) and math.isinf(as_float(found)):
+            raise RulesError(f"constants.{name} is beyond any float")
     formula = Formula.parse(source, values) if values else Formula.parse(source)
     unread = sorted(values.keys() - formula.parameters)
     if unread:

@@ -28,8 +28,9 @@ from graphpatch.patches import function_carrier, op_args
 from graphpatch.patches.construction import constructed, constructed_whole
 from graphpatch.patches.function_carrier import carry_by_function
 from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.known_shapes import refuse_contradicted_match
+from graphpatch.patches.known_shapes import may_contradict, refuse_contradicted_match
 from graphpatch.patches.reach import check_reached, place_of
+from graphpatch.patches.threshold import check_centre
 from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
 
@@ -150,7 +151,7 @@ def carry_whole(gradient: Gradient, group: MatchedGroup, editor: Editor, emit: s
         found = function_carrier.traced_functions(gradient, _group_dtypes(group), kept, editor)
     else:
         op = _checked_signature(gradient, group)
-        if isinstance(gradient, InlineFormula):  # those of the library say what they fit
+        if may_contradict(gradient):
             joined = joined_shapes(gradient.formula, op)
             refuse_contradicted_match(group, joined, editor, may_sum=True)
         if constructed_whole(gradient, group, op, editor, emit):
@@ -195,6 +196,7 @@ def _check_named(gradient: LibraryGradient, group: MatchedGroup) -> None:
             f"{entry.name} is for {', '.join(entry.ops)}, not for a match as one op; where it is "
             f'meant all the same, write it as {{"formula": "{gradient.formula.texts[0]}"}}'
         )
+    check_centre(gradient, group)
     asked = [place for place, arg in enumerate(group.args) if op_args.carries(arg)]
     if entry.ops and len(asked) != 1:
         raise PatchError(

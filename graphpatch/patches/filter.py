@@ -9,10 +9,13 @@ from typing import ClassVar
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
+from graphpatch.gradients.program import joined_in_filter
 from graphpatch.gradients.spec import (
     Computed,
     DefaultGradient,
     Gradient,
+    InlineFormula,
+    LibraryGradient,
     PythonGradient,
     RegisteredKey,
     built_in_key,
@@ -26,6 +29,7 @@ from graphpatch.patches.at import InlineOp, inline_op
 from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
 from graphpatch.patches.group import ByInput, MatchedGroup
+from graphpatch.patches.known_shapes import may_contradict, refuse_constants
 from graphpatch.patches.reach import place_of
 
 
@@ -58,6 +62,9 @@ class FilterGradient(Patch):
         """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
         self._refuse_default()
         at.check_gradient_flows(nodes, self.at)
+        if may_contradict(self.gradient):
+            assert isinstance(self.gradient, InlineFormula | LibraryGradient)
+            refuse_constants(nodes, *at.parsed(self.at), joined_in_filter(self.gradient.formula))
 
     def idle(self, nodes: Sequence[Node]) -> str:
         """That the gradient gives dy as it comes."""

@@ -14,6 +14,9 @@ from graphpatch.differentiation import flow
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import PatchError
+from graphpatch.gradients.ops import sizes_of_constant
+from graphpatch.gradients.spec import Gradient, InlineFormula, LibraryGradient
+from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.model_body import as_model
@@ -25,6 +28,16 @@ from graphpatch.patches.noise import comes_from_constant
 JoinedShapes = Mapping[str, frozenset[str]]
 
 REMEDY = "filter_gradient changes what flows back to its output, or through its inputs"
+
+
+def may_contradict(gradient: Gradient) -> bool:
+    """Whether a gradient may have a wrong shape: a formula, or one with a tensor of the rule.
+
+    Other gradients of the library say what they fit.
+    """
+    if isinstance(gradient, LibraryGradient):
+        return any(isinstance(value, ConstantTensor) for _, value in gradient.parameters)
+    return isinstance(gradient, InlineFormula)
 
 
 def refuse_contradicted(
@@ -42,11 +55,9 @@ def refuse_contradicted(
     is_elementwise = cache(_is_elementwise)
     shapes_of = cache(lambda body: Shapes(Wiring(body)))
     for node in nodes:
-        if is_elementwise(node.op):
-            continue
         key = form(node)
         if key not in known:
-            known[key] = _unlike(node, joined(node))
+            known[key] = _unlike(node, joined(node), is_elementwise(node.op))
         if not known[key] or not any(map(flow.is_asked_for, node.outputs or ())):
             continue  # an override that never fires is told of as the op is patched
         shapes = shapes_of(node.body)
@@ -72,6 +83,21 @@ def refuse_contradicted_match(
         _refuse_shape(what, goal, sorted(names - {goal}), tensors, shapes, may_sum)
 
 
+def refuse_constants(
+    nodes: Iterable[Node], side: str, place: int | None, names: frozenset[str]
+) -> None:
+    """Raise PatchError where a filter has constants that no tensor it is put at can meet."""
+    constants = sorted(filter(sizes_of_constant, names))
+    shapes_of = cache(lambda body: Shapes(Wiring(body)))
+    for node in nodes if constants else ():
+        shapes = shapes_of(node.body)
+        kind = "y" if side == "output" else "x"
+        tensors = _tensors(node, shapes.wiring)
+        goals = [name for name in tensors if name[0] == kind and place in (None, int(name[1:]))]
+        for goal in goals:
+            _refuse_shape(node, goal, constants, tensors, shapes, may_sum=True)
+
+
 def _is_elementwise(op_type: str) -> bool:
     """Whether all that ops of a type read can be broadcast to what they give."""
     op = opdefs.lookup(op_type)
@@ -80,9 +106,11 @@ def _is_elementwise(op_type: str) -> bool:
     return set(range(len(op.inputs))) <= set(op.keeps_shape)
 
 
-def _unlike(node: Node, joined: JoinedShapes) -> JoinedShapes:
+def _unlike(node: Node, joined: JoinedShapes, is_elementwise: bool) -> JoinedShapes:
     """Without what suits the op whatever its shapes: it keeps those of these tensors."""
     op = node.opdef
+    if is_elementwise:  # the constants of a rule alone may not suit it
+        joined = {goal: frozenset(filter(sizes_of_constant, joined[goal])) for goal in joined}
     alike = {"y0", "dy0", *(f"x{slot}" for slot in (op.keeps_shape if op is not None else ()))}
     return {
         goal: names
@@ -116,13 +144,17 @@ def _refuse_shape(
         return
     wanted = shapes.if_known(tensors[goal])
     for name in names:
-        found = shapes.if_known(tensors[name]) if name in tensors else None
-        if found is None or wanted is None or _fits(found, wanted, may_sum):
+        sizes = shapes.if_known(tensors[name]) if name in tensors else sizes_of_constant(name)
+        if sizes is None or wanted is None or _fits(sizes, wanted, may_sum):
             continue
+        shape = f"the shape of {name}, {sizes_in_words(sizes)}"
+        if name not in tensors:
+            shape = f"the shape of a constant, {name}"
         done = "summed down or repeated" if may_sum else "repeated"
+        remedy = f"; {REMEDY}" if may_sum and name in tensors else ""
         raise PatchError(
-            f"{what}: the formula has the shape of {name}, {sizes_in_words(found)}, and cannot be "
-            f"{done} to that of {goal}, {sizes_in_words(wanted)}{'; ' + REMEDY if may_sum else ''}"
+            f"{what}: the formula has {shape}, and cannot be {done} to that of {goal}, "
+            f"{sizes_in_words(wanted)}{remedy}"
         )
 
 

@@ -20,7 +20,6 @@ from graphpatch.gradients.fits import signature
 from graphpatch.gradients.program import joined_shapes
 from graphpatch.gradients.spec import (
     GIVE_DY,
-    Computed,
     Gradient,
     InlineFormula,
     LibraryGradient,
@@ -34,7 +33,7 @@ from graphpatch.graph.edit import Editor
 from graphpatch.patches import Patch, carrier, op_args
 from graphpatch.patches.carrier import carry_whole
 from graphpatch.patches.group import ByInput, MatchedGroup
-from graphpatch.patches.known_shapes import JoinedShapes, refuse_contradicted
+from graphpatch.patches.known_shapes import JoinedShapes, may_contradict, refuse_contradicted
 from graphpatch.patches.reach import refuse_carried
 
 
@@ -61,12 +60,13 @@ class OverrideGradient(Patch):
         if nodes and all(never_fires(node) for node in nodes):
             raise PatchError(f"the override would never be used: {never_fires(nodes[0])}")
         refuse_uneven(self.gradient, nodes)
-        if isinstance(self.gradient, InlineFormula):  # those of the library say what they fit
-            refuse_contradicted(nodes, self._form, partial(_joined, self.gradient), may_sum=True)
+        if may_contradict(self.gradient):
+            joined = partial(_joined, self.gradient)
+            refuse_contradicted(nodes, self._form, joined, may_sum=True)
 
     def _form(self, node: Node) -> Hashable:
         """What the shape of a formula depends on: op type, dtypes, and the attrs that it reads."""
-        assert isinstance(self.gradient, InlineFormula)
+        assert isinstance(self.gradient, InlineFormula | LibraryGradient)
         is_plain = not self.gradient.attrs and not self.gradient.formula.reads_op
         dtypes = tuple(arg.dtype for arg in node.arguments or ())
         return (node.op, dtypes) if is_plain else carrier.question(self.gradient, node)
@@ -102,7 +102,8 @@ class OverrideGradient(Patch):
         return ByInput(self.gradient.formula.texts, self.gradient.formula.alike)
 
 
-def _joined(gradient: Computed, node: Node) -> JoinedShapes:
+def _joined(gradient: Gradient, node: Node) -> JoinedShapes:
+    assert isinstance(gradient, InlineFormula | LibraryGradient)
     try:
         return joined_shapes(gradient.for_op(node.op).formula, signature(node))
     except (GraphpatchError, ValueError):  # it does not fit, which is said as the op is patched

@@ -247,3 +247,37 @@ def test_nothing_is_refused_where_no_size_is_known(
     if build is not fixed:  # which must know the channels
         model = model_of(build, [None] * len(sizes))
         assert graphpatch.apply([rule_of(kind, formula)], model).report["rules"]
+
+
+def weighted(formula: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda w: {"formula": formula, "constants": {"w": w}}
+
+
+CONSTANTS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "override": lambda w: {"override_gradient": weighted("dy * w")(w)},
+    "chosen": lambda w: {"override_gradient": weighted("where(w > x, dy, 0)")(w)},
+    "a filter": lambda w: {"filter_gradient": weighted("dy * w")(w)},
+    "before it": lambda w: {"filter_gradient": weighted("dy + w")(w), "at": "inputs"},
+    "a reference": lambda w: {"override_gradient": {"deeplift_rescale": {"reference": w}}},
+}
+
+
+@pytest.mark.parametrize("sizes", [(7,), (3,), (1,), (4, 1), (2, 1, 4, 3), (5, 1, 1, 1, 1), (2, 3)])
+@pytest.mark.parametrize("case", CONSTANTS)
+def test_tensors_of_a_rule_that_cannot_meet_the_op_are_refused(case: str, sizes: Sizes) -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [2, 4, 4, 3], name="x")
+        tf.nn.relu(x, name="op")
+    rule = {"match": {"op": "Relu"}, "patch": CONSTANTS[case](np.ones(sizes).tolist())}
+    try:
+        np.broadcast_shapes(sizes, (2, 4, 4, 3))
+    except ValueError:
+        with pytest.raises(PatchError, match="the shape of a constant"):
+            graphpatch.apply([rule], graph)
+        return
+    result = graphpatch.apply([rule], graph)
+    with tf.Graph().as_default() as patched, tf1.Session() as session:
+        graphpatch.import_model(result)
+        y, x = (patched.get_tensor_by_name(name) for name in ("op:0", "x:0"))
+        dx = session.run(tf1.gradients(y, [x])[0], {x: np.ones((2, 4, 4, 3))})
+    assert dx.shape == (2, 4, 4, 3)

@@ -9,7 +9,7 @@ import msgspec
 
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.formula import Formula, FormulaText
-from graphpatch.gradients.ops import Scalar
+from graphpatch.gradients.ops import Scalar, as_float
 from graphpatch.gradients.program import condition_holds
 from graphpatch.gradients.tensors import ConstantTensor, unpacked
 
@@ -110,7 +110,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
                 return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise RulesError(f"{self.name}: {parameter.name} is {value!r}, not a number")
-        value = float(value)
+        value = as_float(value)
         condition = parameter.legal or f"{parameter.name} == {parameter.name}"
         if not condition_holds(condition, {parameter.name: value}):
             must = f"expected {parameter.legal or 'a number'}"
