@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from graphpatch.formats import Export as Export
     from graphpatch.formats.load import load as load
     from graphpatch.formats.model import Model as Model
-    from graphpatch.match.pattern.build import pattern as pattern
+    from graphpatch.match.pattern.syntax import pattern as pattern
     from graphpatch.page.view import View as View
     from graphpatch.page.view import view as view
     from graphpatch.rules import Rule as Rule
@@ -79,7 +79,7 @@ _EXPORTS = {
     "errors": "CutError FleetError ForeignError FormulaError GraphpatchError MatchError ModelError"
     " OutputError PatchError PatternError RulesError UnsafeError",
     "formats": "Export Model load",
-    "match.pattern.build": "pattern",
+    "match.pattern.syntax": "pattern",
     "page.view": "View view",
     "rules": "Rule load_rules",
     "runtime.diagnose": "Diagnosis diagnose",

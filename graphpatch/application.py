@@ -20,7 +20,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check_graph, foreign, refuse_unreadable
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.match.taken import check_taken
+from graphpatch.match.conditions import check_taken
 from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
 from graphpatch.rules import Expect, Rule, load_rules, rules_from

@@ -125,7 +125,7 @@ def _negated(relu: Node) -> str:
 
 def _of_several_ops(graph: Graph) -> Iterator[tuple[str, KeptMatch]]:
     # Here, as it reads ready patterns, for which few rules ask.
-    from graphpatch.match.ready.activations import NEEDED
+    from graphpatch.match.ready import NEEDED
 
     types = {op_type for body in graph.bodies for op_type in body.by_type}
     for name in (one for one, needed in NEEDED.items() if needed & types):

@@ -19,10 +19,10 @@ from graphpatch.gradients.spec import refuse_python
 from graphpatch.gradients.tensors import in_folder, with_tensors
 from graphpatch.graph.record import AppliedRule, Author
 from graphpatch.match.conditions import conditions
-from graphpatch.match.described import described
 from graphpatch.match.glob import Texts, texts
-from graphpatch.match.shape import Natural
+from graphpatch.match.keys import described
 from graphpatch.match.spec import WHOLE, Match
+from graphpatch.match.values import Natural
 from graphpatch.patches import KINDS, Patch
 from graphpatch.recipes import is_recipe, recipe_rules
 from graphpatch.rules_json import (
@@ -273,7 +273,7 @@ def _patched_captures(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     given: Any = getattr(spec.patch, "on")  # noqa: B009
     if given is msgspec.UNSET:
         return ()
-    from graphpatch.match.pattern_forms import check_on
+    from graphpatch.match.pattern.syntax import check_on
 
     on = texts(given)
     check_on(spec.match, on)

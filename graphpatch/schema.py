@@ -16,10 +16,9 @@ from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.entry import Entry
 from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED, GradientSpec
-from graphpatch.match.bounds import Compared
 from graphpatch.match.conditions import MAY_BE_EMPTY, ON_EDGES
+from graphpatch.match.keys import CLASSES, Compared
 from graphpatch.match.nth import NTH_WORDS, SLICE
-from graphpatch.match.op_classes import CLASSES
 from graphpatch.match.ready import READY
 from graphpatch.patches import KINDS
 from graphpatch.rules import RulesFile

@@ -126,7 +126,7 @@ def _patch_graph(rule: Rule, graph: ModelGraph, found: MatchedOps, step: RuleRes
     elif found.nodes:  # to ask what kind of patch it is takes long, where there are many rules
         _patch_nodes(rule, patched_ops(rule, found), editor, step)
     if rule.match.pattern is not None:
-        from graphpatch.match.pattern_forms import (
+        from graphpatch.match.pattern.syntax import (
             type_notes,
         )  # here: without one, no parser is needed
 

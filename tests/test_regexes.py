@@ -19,7 +19,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.find_models import is_meant
 from graphpatch.formats.text import parse_text
 from graphpatch.gradients import syntax as formula_syntax
-from graphpatch.match.pattern import tokens
+from graphpatch.match.pattern import syntax
 from graphpatch.rules import rules_in
 
 PACKAGE = Path(__file__).parent.parent / "graphpatch"
@@ -29,7 +29,7 @@ CLEAR = {
     r"\A(?:\s|#[^\n]*\n)*([a-z_]+)\s*[:{<]",
     r"(?:---|[#%][^\n]*\n|\s)*(?:- )?[\w$]+:(?:\s|\Z)",
     r'Message type "(?:\w+\.)*(\w+)" has no field named "(.*)"\.?',
-    tokens._TOKEN.pattern,
+    syntax._TOKEN.pattern,
 }
 
 
@@ -43,7 +43,7 @@ MADE_LATER = {
 
 # Repeats side by side, behind which nothing more must match: they never go back.
 ENDING = {
-    tokens._TOKEN.pattern,
+    syntax._TOKEN.pattern,
     formula_syntax._TOKEN.pattern,
     r"Node: '[^']*'\n(?:\d+ root error.*\n)?\s*(.+)",
 }

@@ -14,7 +14,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.match.misses import explain
-from graphpatch.match.pattern_forms import forms, type_notes
+from graphpatch.match.pattern.syntax import forms, type_notes
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE, Match
 from graphpatch.rules import Rule

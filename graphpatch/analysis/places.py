@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from graphpatch.graph.body import Body, Node
-from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.pattern.overlaps import KeptMatch
+from graphpatch.match.pattern.overlaps import Binding, KeptMatch
 from graphpatch.match.select import MatchedOps
 
 

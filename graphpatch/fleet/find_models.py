@@ -15,8 +15,7 @@ from graphpatch.fleet import remote
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.target import FILES
 from graphpatch.mapped import read_whole
-from graphpatch.match import regex
-from graphpatch.match.glob import QUOTED
+from graphpatch.match.glob import QUOTED, refuse_long, whole
 from graphpatch.shown import one_line
 
 GLOB_TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.S)
@@ -64,8 +63,8 @@ def _fits_pattern(pattern: Sequence[str], path: Sequence[str]) -> bool:
 @functools.cache
 def _part_matcher(pattern: str) -> Callable[[str], bool]:
     try:
-        regex.refuse_long(pattern)
-        return regex.whole("(?s)" + "".join(map(_token_as_regex, GLOB_TOKEN.findall(pattern))))
+        refuse_long(pattern)
+        return whole("(?s)" + "".join(map(_token_as_regex, GLOB_TOKEN.findall(pattern))))
     except RulesError as error:
         raise FleetError(f"the glob {pattern[:QUOTED]!r}: {error}") from None
 

@@ -1,34 +1,383 @@
-"""What an op must be: each key of a match is one condition, a line of the table below."""
+"""What an op must be: each key of a match is one condition, a line of the table `KEYS`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from graphpatch.errors import RulesError
+from graphpatch import names
+from graphpatch.errors import MatchError, RulesError, did_you_mean
+from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.match import (
-    added,
-    glob,
-    inside,
-    neighbours,
-    nth,
-    op_classes,
-    paths,
-    shape,
-    taken,
-    value,
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_body import ModelBody
+from graphpatch.graph.topology import (
+    Passes,
+    anywhere,
+    downstream,
+    nowhere,
+    readers_of,
+    tensor_named,
+    upstream,
 )
-from graphpatch.match.attribute import OneOf
-from graphpatch.match.condition import Condition, Test, both
+from graphpatch.match import glob, inside, nth, values
 from graphpatch.match.glob import texts
 from graphpatch.match.inside import Inside
-from graphpatch.match.keys import OP_KEYS, Key
+from graphpatch.match.keys import (
+    CLASSES,
+    OP_KEYS,
+    Condition,
+    Key,
+    OneOf,
+    Test,
+    both,
+    class_,
+    classes_in_words,
+    everything,
+)
 from graphpatch.match.nth import NTH, Nth
-from graphpatch.match.op_classes import CLASSES
-from graphpatch.match.spec import Between, DependencySearch, Match, Pattern
+from graphpatch.match.spec import Between, DependencySearch, Match, Pattern, inner
+from graphpatch.names import TensorName
+from graphpatch.table import short
+
+ADDED_KEY = "added"
+"""What a miss calls this condition; it is not a key of a match."""
+
+
+ANY_RULE = ("*", "**")
+
+
+def of_the_model(match: Match) -> Condition | None:
+    """The op is the model's own, and no rule added it; None where the match may mean any op.
+
+    With `taken`, or its name written out, what was added is meant too. Clones of the model's ops
+    are its own: the gradient flows through them.
+    """
+    by_kind = match.class_ is not None or not set(ANY_RULE) & set(texts(match.op or ANY_RULE))
+    if match.taken is not None or ((match.any or match.all) and not by_kind):
+        return None  # each of `any` and `all` asks for itself
+    spelled = {text for text in texts(match.name or ()) if not glob.is_glob(text)}
+
+    def prepared(body: Body) -> Test:
+        if not body.edited and not any(body.heads.marked):
+            return everything
+        if isinstance(body, ModelBody):
+            return lambda node: body.is_there(node.index)
+        return lambda node: (
+            not body.may_be_signed(node.index) or not _is_new(node) or node.name in spelled
+        )
+
+    return prepared
+
+
+def adder(node: Node) -> str:
+    """The rule that added an op which is not a clone of another; nothing where none did."""
+    authors = provenance.rules_that_patched(node) if _is_new(node) else []
+    return authors[0].rule if authors else ""
+
+
+def _is_new(node: Node) -> bool:
+    """Whether a rule added an op which is not a clone of another."""
+    record = provenance.record(node)
+    return record is not None and record.is_added and not record.clone_of
+
+
+def not_added(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
+    """That ops meet all of these conditions, and are none of the model's; or nothing."""
+    others = dict(tests)
+    is_own = others.pop(ADDED_KEY, None)
+    if is_own is None:
+        return []
+    found = [node for body in bodies for node in _ops_not_own(is_own, list(others.values()), body)]
+    if not found:
+        return []
+    named = short([f"{node} (rule {adder(node)!r})" for node in found])
+    return [
+        f"  left out, as rules added them: {named}; to mean them, write their names without "
+        f'a glob, or "taken": true'
+    ]
+
+
+def adder_in_words(node: Node, wanted: object) -> str:
+    """Which rule added an op, in words."""
+    return f"rule {adder(node)!r} added it"
+
+
+def _ops_not_own(is_own: Condition, others: Iterable[Condition], body: Body) -> Iterator[Node]:
+    own = is_own(body)
+    if body.is_ours or own is everything:
+        return
+    tests = [condition(body) for condition in others]
+    for node in provenance.may_be_signed(body):  # own reads the node, and is asked last
+        if all(test(node) for test in tests) and not own(node):
+            yield node
+
+
+def taken(wanted: bool | str | Sequence[str]) -> Condition:
+    """Some rule before patched the op, or one of these names did; `false`: none did.
+
+    The op that has its name now, and those that a rule added, count as patched by it too. Rules of
+    an earlier run, which the file tells of, count as well.
+    """
+    meant = glob.one_of(("**",) if isinstance(wanted, bool) else texts(wanted))
+
+    def prepared(body: Body) -> Test:
+        found = {
+            node.index
+            for node in provenance.touched(body)
+            if any(map(meant, rules_that_patched(node)))
+        }
+        return lambda node: (node.index in found) is not (wanted is False)
+
+    return prepared
+
+
+def rules_that_patched(node: Node) -> Iterator[str]:
+    """The rules that patched an op, by name; not those that only let it read another tensor."""
+    return (author.rule for author in provenance.rules_that_patched(node))
+
+
+def check_taken(match: Match, before: Collection[str]) -> None:
+    """Raise MatchError where `taken` names a rule, and none of those before has that name.
+
+    A glob may be meant for rules that are not there.
+    """
+    found = () if match.taken is None or isinstance(match.taken, bool) else texts(match.taken)
+    for text in found:
+        if not glob.is_glob(text) and text not in before:
+            there = ", ".join(map(repr, before)) or "none"
+            near = did_you_mean(text, before)
+            raise MatchError(
+                f"taken: no rule before this one is called {text!r}{near}; before it: {there}"
+            )
+    for one in inner(match):
+        check_taken(one, before)
+
+
+def takers_in_words(node: Node, wanted: object) -> str:
+    """Which rules patched an op, in words."""
+    rules = list(dict.fromkeys(rules_that_patched(node)))
+    return (
+        f"it was patched by rule {', '.join(map(repr, rules))}" if rules else "no rule patched it"
+    )
+
+
+# An op, or None for what is not an op: the argument of a function, an input that names nothing.
+Neighbour = Node | None
+Quantifier = Callable[[Iterable[bool]], bool]
+
+QUANTIFIERS: dict[str, Quantifier] = {
+    "any": any,
+    "all": all,
+    "none": lambda found: not any(found),
+}
+
+
+def inputs(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Condition:
+    """Input number k is given by such an op; or any, all, none of the inputs are.
+
+    The argument of a function is not an op, and does not count. With `control`, any, all and none
+    count the ops that run before, too.
+    """
+    every = partial(_inputs, control=control)
+    return _on_neighbours(wanted, "inputs", _giver, every, holds)
+
+
+def consumers(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Condition:
+    """Some op that reads output number k is such an op; or any, all, none of the readers are.
+
+    `all` holds where nothing reads the op. With `control`, any, all and none count the ops that
+    run after it, too.
+    """
+    every = partial(_consumers, control=control)
+    return _on_neighbours(wanted, "consumers", _readers_of, every, holds)
+
+
+def _on_neighbours(
+    wanted: Mapping[str, Match],
+    key: str,
+    numbered: Callable[[Node, int], Iterable[Neighbour]],
+    every: Callable[[Node], Iterable[Neighbour]],
+    holds: Holds,
+) -> Condition:
+    for word in wanted:
+        if word not in QUANTIFIERS and not (word.isascii() and word.isdigit() and len(word) < 10):
+            legal = f"; legal: 0, 1, ..., {', '.join(QUANTIFIERS)}"
+            near = did_you_mean(word, QUANTIFIERS) or legal
+            raise RulesError(f"{key}: {word!r} does not say which{near}")
+
+    conditions = {word: holds(match) for word, match in wanted.items()}
+
+    def prepared(body: Body) -> Test:
+        tests = {word: condition(body) for word, condition in conditions.items()}
+
+        def is_met(node: Node) -> bool:
+            for word, test in tests.items():
+                found = every(node) if word in QUANTIFIERS else numbered(node, int(word))
+                quantifier = QUANTIFIERS.get(word, any)
+                if not quantifier(one is not None and test(one) for one in found):
+                    return False
+            return True
+
+        return is_met
+
+    return prepared
+
+
+def _giver(node: Node, slot: int) -> list[Neighbour]:
+    read = node.data_inputs
+    return [node.body.producer(read[slot])] if slot < len(read) else []
+
+
+def _inputs(node: Node, control: bool) -> list[Neighbour]:
+    read = node.inputs if control else node.data_inputs
+    return [node.body.producer(text) for text in read]
+
+
+def _readers_of(node: Node, output: int) -> Iterator[Neighbour]:
+    wanted = tensor_named(node.body, str(TensorName(node.name, output)))
+    for reader, text in _readers_and_texts(node):
+        if wanted is not None and names.parse(text) == wanted:
+            yield reader
+
+
+def _consumers(node: Node, control: bool) -> Iterator[Neighbour]:
+    return (
+        reader for reader, text in _readers_and_texts(node) if control or not text.startswith("^")
+    )
+
+
+def _readers_and_texts(node: Node) -> Iterator[tuple[Node, str]]:
+    body = node.body
+    for index, slot in body.readers.get(node.name, ()):
+        yield Node(body, index), body.heads.inputs[index][slot]
+
+
+Holds = Callable[[Match], Condition]
+"""All conditions of a match as one."""
+
+
+TensorsOrSearch = str | Sequence[str] | DependencySearch
+
+
+def upstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
+    """One of these tensors is computed from the op; the op that gives the tensor is among them."""
+    return _found_by_search(upstream, value, control, holds)
+
+
+def downstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
+    """The op is computed from one of these tensors; the op that gives the tensor is not."""
+    return _found_by_search(downstream, value, control, holds)
+
+
+def _found_by_search(
+    marks_of: Callable[..., bytearray], value: TensorsOrSearch, control: bool, holds: Holds
+) -> Condition:
+    if not isinstance(value, DependencySearch):
+        value = DependencySearch(of=tuple(texts(value)))
+    search = value  # as mypy knows its type inside of the function too
+
+    def prepared(body: Body) -> Test:
+        limits = _limits(search, body, holds)
+        return _marked(marks_of(body, _ends_in(body, search.of), control, *limits))
+
+    return prepared
+
+
+def between(value: Between, control: bool, holds: Holds) -> Condition:
+    """The op is on a path from one of the first tensors to one of the second.
+
+    The ops that give the tensors at both ends belong to it, or neither does. A path leads on
+    through ops that are `within` and are none of `stop_at`; what these say is not asked of ends.
+    """
+
+    def prepared(body: Body) -> Test:
+        sources, targets = _ends_in(body, value.sources), _ends_in(body, value.targets)
+        found = _ops_on_paths(body, sources, targets, control, _limits(value, body, holds))
+        ends = {body.by_name.get(tensor.op) for tensor in (*sources, *targets)}
+        if value.ends:
+            return lambda node: node.index in found
+        return lambda node: node.index in found and node.index not in ends
+
+    return prepared
+
+
+def _ops_on_paths(
+    body: Body,
+    sources: Sequence[TensorName],
+    targets: Sequence[TensorName],
+    control: bool,
+    limits: tuple[Passes, Passes],
+) -> set[int]:
+    """The ops on the paths, those at both ends included."""
+    through, last = limits
+    ends = {body.by_name.get(tensor.op) for tensor in targets}
+
+    def passes(index: int) -> bool:
+        return index in ends or (through(index) and not last(index))
+
+    behind = downstream(body, sources, control, passes)
+    starts = {body.by_name.get(tensor.op) for tensor in sources}
+    before = upstream(body, targets, control, lambda i: i in starts or bool(behind[i]))
+    inner = {index for index, mark in enumerate(before) if mark and behind[index]}
+    found = set(inner)
+    for tensor in sources:  # each by itself: a path may not lead through the op of another
+        index = body.by_name.get(tensor.op)
+        if index is not None and (tensor in targets or _is_read(body, tensor, inner, control)):
+            found.add(index)
+    return found
+
+
+def _is_read(body: Body, tensor: TensorName, found: Container[int], control: bool) -> bool:
+    """Whether one of these ops reads a tensor, or runs after the op that gives it."""
+    inputs = body.heads.inputs
+    uses = body.readers.get(tensor.op, ()) if control else ()
+    after = (index for index, slot in uses if inputs[index][slot].startswith("^"))
+    reading = (index for index, _ in readers_of(body, tensor))
+    return any(index in found for index in (*reading, *after))
+
+
+def _limits(value: DependencySearch | Between, body: Body, holds: Holds) -> tuple[Passes, Passes]:
+    """Through which ops a walk leads, and behind which it does not go on."""
+    within = None if value.within is None else holds(value.within)(body)
+    stop_at = None if value.stop_at is None else holds(value.stop_at)(body)
+    return (
+        anywhere if within is None else lambda index: within(Node(body, index)),
+        nowhere if stop_at is None else lambda index: stop_at(Node(body, index)),
+    )
+
+
+def unknown_tensors(graphs: Iterable[Graph], match: Match) -> list[str]:
+    """The tensors that a match names for its paths and that no body of these graphs has."""
+    bodies = [body for graph in graphs for body in graph.bodies]
+    return [
+        text
+        for text in dict.fromkeys(_tensors_of(match))
+        if all(tensor_named(body, text) is None for body in bodies)
+    ]
+
+
+def _tensors_of(match: Match) -> Iterator[str]:
+    for value in (match.upstream_of, match.downstream_of):
+        yield from texts((value.of if isinstance(value, DependencySearch) else value) or ())
+    if match.between is not None:
+        yield from texts(match.between.sources)
+        yield from texts(match.between.targets)
+    for one in inner(match):
+        yield from _tensors_of(one)
+
+
+def _ends_in(body: Body, value: str | Sequence[str]) -> list[TensorName]:
+    found = [tensor_named(body, text) for text in texts(value)]
+    return [tensor for tensor in found if tensor is not None]
+
+
+def _marked(marks: bytearray) -> Test:
+    return lambda node: bool(marks[node.index])
+
 
 EMPTY = "the list is empty, so it says nothing"
 INSIDE = '"loop", "branch", or an object with one or more of loop, branch, when'
@@ -121,7 +470,7 @@ def none_of(wanted: Match) -> Condition:
 def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
     """The op is the last one of such a pattern, the one that no other of it reads."""
     from graphpatch.match.pattern.matcher import Finder
-    from graphpatch.match.pattern_forms import forms
+    from graphpatch.match.pattern.syntax import forms
 
     finders = [Finder(form, conditions) for form in forms(wanted)]
 
@@ -142,18 +491,18 @@ KEYS: dict[str, Key] = {
     "any": Key(any_of),
     "all": Key(lambda wanted: both([holds(match) for match in wanted])),
     "not": Key(none_of),
-    "upstream_of": Key(paths.upstream_of),
-    "downstream_of": Key(paths.downstream_of),
-    "between": Key(paths.between),
+    "upstream_of": Key(upstream_of),
+    "downstream_of": Key(downstream_of),
+    "between": Key(between),
     "pattern": Key(pattern),
-    "class": Key(op_classes.class_, op_classes.classes_in_words),
-    "taken": Key(taken.taken, taken.takers_in_words),
+    "class": Key(class_, classes_in_words),
+    "taken": Key(taken, takers_in_words),
     "inside": Key(inside.inside, inside.contexts_in_words),
     **OP_KEYS,  # the others of these
-    "shape": Key(shape.shape, shape.shape_in_words),
-    "inputs": Key(neighbours.inputs),
-    "consumers": Key(neighbours.consumers),
-    "value": Key(value.value, value.value_in_words),
+    "shape": Key(values.shape, values.shape_in_words),
+    "inputs": Key(inputs),
+    "consumers": Key(consumers),
+    "value": Key(values.value, values.value_in_words),
     "nth": Key(nth.nth),
 }
 
@@ -173,8 +522,8 @@ def conditions(match: Match) -> dict[str, Condition]:
     if match.control and not given.keys() & set(ON_EDGES):
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
     found = {key: _condition_for(key, given[key], match) for key in KEYS if key in given}
-    own = added.of_the_model(match)
-    return found if own is None else {**found, added.ADDED_KEY: own}
+    own = of_the_model(match)
+    return found if own is None else {**found, ADDED_KEY: own}
 
 
 def holds(match: Match) -> Condition:

@@ -1,13 +1,17 @@
-"""Globs over op names: `*` stays within one scope, `**` crosses `/`."""
+"""Globs over op names, and regular expressions in linear time.
+
+In globs `*` stays within one scope, `**` crosses `/`. Expressions are RE2's, which never goes back
+over what it has read.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from graphpatch.errors import RulesError
-from graphpatch.match import regex
 
 TOKENS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
@@ -42,7 +46,7 @@ def compiled(glob: str) -> Means:
         fullmatch = re.compile(text).fullmatch
         return lambda name: fullmatch(name) is not None
     try:
-        return regex.whole(text)
+        return whole(text)
     except RulesError as error:
         raise RulesError(f"the glob {glob[:QUOTED]!r}: {error}") from None
 
@@ -65,3 +69,73 @@ def one_of(wanted: Iterable[str]) -> Means:
     if not plain and len(globs) == 1:
         return globs[0]
     return lambda name: name in plain or any(one(name) for one in globs)
+
+
+MOST_STEPS = 10_000
+"""How large a compiled expression may be: each letter of a name costs as much at most."""
+
+LONGEST_EXPRESSION = 10_000
+"""Characters of an expression."""
+
+LONGEST_QUOTE = 200  # characters
+
+_LACKS = (
+    (r"\(\?<?[=!]", "there is no lookaround: combine matches with `all` and `not`"),
+    (r"invalid escape sequence: \\\d", "there are no backreferences"),
+    (r"\\Z", "the whole name is always matched: leave \\Z out"),
+    (r"repetition size", "a repeat is at most 1,000, with those around it"),
+    (r"bad repetition operator: .*\+$", "there are no possessive repeats, and no need of them"),
+    (r"\(\?#", "there are no comments"),
+    (r"\(\?\(|\(\?>", "there are no conditional and no atomic groups"),
+)
+_FROM_NOTHING = re.compile(r"(?<!\\)\{(,\d+)\}")
+
+
+def whole(expression: str) -> Callable[[str], bool]:
+    r"""Whether the expression matches a whole text.
+
+    The syntax is RE2's: Python's without lookarounds, backreferences, atomic groups and possessive
+    repeats; `\d`, `\w` and `\s` are ASCII. Raises RulesError where it is none, or too large.
+    """
+    from re2 import error as Invalid
+
+    refuse_long(expression)
+    repeat = _FROM_NOTHING.search(expression)
+    if repeat is not None:  # RE2 reads it as these letters, Python as a repeat
+        raise RulesError(f"a repeat needs its least number: write {{0{repeat[1]}}}")
+    try:
+        found = _compiled(expression)
+    except UnicodeEncodeError:
+        raise RulesError("it is not valid Unicode") from None
+    except Invalid as error:
+        raise RulesError(_what_is_wrong(error)) from None
+    if found.programsize > MOST_STEPS:
+        raise RulesError(
+            f"compiled, it has {found.programsize:,} steps, and {MOST_STEPS:,} is the most: use"
+            " smaller repeats, or several expressions in `any`"
+        )
+    return lambda text: found.fullmatch(text.encode(errors="surrogatepass")) is not None
+
+
+def refuse_long(expression: str) -> None:
+    """Raise RulesError for an expression of more characters than one may have."""
+    if len(expression) > LONGEST_EXPRESSION:
+        raise RulesError(
+            f"it has {len(expression):,} characters, and {LONGEST_EXPRESSION:,} is the most"
+        )
+
+
+def _compiled(expression: str) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    return re2.compile(expression.encode(), options)
+
+
+def _what_is_wrong(error: Exception) -> str:
+    found = error.args[0]
+    text = found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+    lacks = [said for sign, said in _LACKS if re.search(sign, text)]
+    return f"{text[:LONGEST_QUOTE]} (in RE2's syntax{''.join(f', {one}' for one in lacks[:1])})"

@@ -25,9 +25,8 @@ from graphpatch.graph.body import Body, Library, Node
 from graphpatch.graph.calls import called_functions
 from graphpatch.graph.op_types import CASES, LOOPS
 from graphpatch.match import glob
-from graphpatch.match.condition import Condition, Test
-from graphpatch.match.described import described
 from graphpatch.match.glob import Texts, texts
+from graphpatch.match.keys import Condition, Test, described
 from graphpatch.names import op_of
 
 

@@ -2,19 +2,264 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET, Meta
 
-from graphpatch.dtypes import DTYPE_NAMES
+from graphpatch.control_flow.op_types import ENTER, SWITCH
+from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
 from graphpatch.errors import RulesError, did_you_mean
-from graphpatch.graph.body import Node
-from graphpatch.match import attribute, glob, regex
-from graphpatch.match.attribute import OneOf
-from graphpatch.match.condition import Condition, on_ops
-from graphpatch.match.described import described
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.op_types import ALL_VARIABLES
+from graphpatch.graph.tensor import constant
+from graphpatch.match import glob
 from graphpatch.match.glob import Texts, texts
+
+
+def described(text: str, example: Any, at_least: int | None = None) -> Meta:
+    """What a key means, with a value that is legal there, and the least number where it is one."""
+    return Meta(description=text, examples=[example], ge=at_least)
+
+
+Test = Callable[[Node], bool]
+"""Whether one op of the body that the test was made for is meant."""
+
+Condition = Callable[[Body], Test]
+"""Makes the test for a body. What asks for the body as a whole (a path) is found out here, once;
+a test holds as long as the body is not edited."""
+
+
+def everything(node: Node) -> bool:
+    """The test that each op passes: it need not be made."""
+    return True
+
+
+def on_ops(test: Test) -> Condition:
+    """A condition that looks at each op alone, whatever body it is in."""
+    return lambda body: test
+
+
+def both(conditions: list[Condition]) -> Condition:
+    """All of these conditions as one."""
+    if len(conditions) == 1:
+        return conditions[0]
+
+    def prepared(body: Body) -> Test:
+        tests = [condition(body) for condition in conditions]
+        return lambda node: all(test(node) for test in tests)
+
+    return prepared
+
+
+Bound = int | float | msgspec.UnsetType
+
+
+class Compared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Bounds of a number, all of which must hold: `{">": 0, "<=": 1}`."""
+
+    above: Annotated[Bound, described("Each number is above this one.", 0)] = msgspec.field(
+        default=UNSET, name=">"
+    )
+    below: Annotated[Bound, described("Each number is below this one.", 2)] = msgspec.field(
+        default=UNSET, name="<"
+    )
+    least: Annotated[Bound, described("Each number is at least this one.", 1)] = msgspec.field(
+        default=UNSET, name=">="
+    )
+    most: Annotated[Bound, described("Each number is at most this one.", 8)] = msgspec.field(
+        default=UNSET, name="<="
+    )
+    other: Annotated[Bound, described("Each number is not this one.", 0)] = msgspec.field(
+        default=UNSET, name="!="
+    )
+
+    def __post_init__(self) -> None:
+        if not msgspec.to_builtins(self):
+            raise ValueError(f"it is empty: give one of {', '.join(self.__struct_encode_fields__)}")
+
+    @property
+    def bounds(self) -> dict[str, int | float]:
+        """The comparisons that are given, by their sign."""
+        found = {sign: getattr(self, name) for sign, name in _BOUNDS.items()}
+        return {sign: bound for sign, bound in found.items() if bound is not UNSET}
+
+
+_BOUNDS = dict(zip(Compared.__struct_encode_fields__, Compared.__struct_fields__, strict=True))
+
+SIGNS: dict[str, Callable[[Any, Any], Any]] = {
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+}
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number that can be compared: no bool, no NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def meets(value: object, wanted: Compared) -> bool:
+    """Whether a number meets all bounds; of a list, whether it has some, and all of them do."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(meets(one, wanted) for one in value)
+    return is_number(value) and all(
+        bool(SIGNS[sign](value, bound)) for sign, bound in wanted.bounds.items()
+    )
+
+
+class OneOf(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One of several values of an attr, or a number between bounds."""
+
+    values: Annotated[
+        tuple[Any, ...] | msgspec.UnsetType,
+        described("The attr has one of these values.", ["SAME", "VALID"]),
+    ] = msgspec.field(default=UNSET, name="in")
+
+
+def attr(wanted: dict[str, Any]) -> Condition:
+    """Each of these attrs has this value, or one of these, or is there or not."""
+    return on_ops(lambda node: all(attr_holds(node, key, one) for key, one in wanted.items()))
+
+
+def attr_holds(node: Node, key: str, wanted: Any) -> bool:
+    """Whether one attr of an op is what is asked for."""
+    value, found = node.attr(key), attr_value_of(node, key)
+    if isinstance(wanted, bool) and not isinstance(found, bool):
+        return (value is not None) is wanted
+    if not isinstance(wanted, OneOf):
+        return _equal(found, wanted)
+    if wanted.bounds and not meets(found, wanted):
+        return False
+    return wanted.values is UNSET or any(_equal(found, one) for one in wanted.values)
+
+
+def attr_value_of(node: Node, key: str) -> Any:
+    """The value of an attr; what TensorFlow takes where the NodeDef leaves it out."""
+    value = node.attr(key)
+    if value is not None:
+        return attrs.as_json(value)
+    known = {} if node.opdef is None else {one.name: one.default for one in node.opdef.attrs}
+    return known.get(key)
+
+
+def attrs_in_words(node: Node, wanted: dict[str, Any]) -> str:
+    """What the attrs are that are not what is asked for, in words."""
+    failed = [key for key, one in wanted.items() if not attr_holds(node, key, one)]
+    return ", ".join(_value_in_words(node, key) for key in failed)
+
+
+def _value_in_words(node: Node, key: str) -> str:
+    found = attr_value_of(node, key)
+    if found is None:
+        return f"it has no attr {key!r}{did_you_mean(key, _known_attrs(node))}"
+    return f"{key} is {found!r}" + ("" if node.attr(key) is not None else " (the default)")
+
+
+def _known_attrs(node: Node) -> list[str]:
+    """The attrs that an op has, or may leave out."""
+    known = () if node.opdef is None else (one.name for one in node.opdef.attrs)
+    return list(dict.fromkeys([*node.attr_names, *known]))
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    if isinstance(found, float) and isinstance(wanted, int | float):
+        return math.isclose(found, wanted, rel_tol=1e-6)
+    if isinstance(wanted, tuple):
+        wanted, found = list(wanted), list(found) if isinstance(found, tuple) else found
+    return type(found) is type(wanted) and bool(found == wanted)
+
+
+ACTIVATIONS = tuple("Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh".split())
+"""Activations that are one op; what is made of several is found by the patterns `@swish`, ..."""
+
+CONVOLUTIONS = tuple(
+    "Conv2D Conv3D DepthwiseConv2dNative Conv2DBackpropInput Conv3DBackpropInput"
+    " Conv3DBackpropInputV2".split()
+)
+"""Convolutions, depthwise and transposed ones too."""
+
+POOLINGS = tuple(
+    "MaxPool MaxPoolV2 MaxPool3D MaxPoolWithArgmax AvgPool AvgPool3D FractionalMaxPool"
+    " FractionalAvgPool".split()
+)
+
+ELEMENTWISE = ACTIVATIONS + tuple(
+    "Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh Cast Ceil ClipByValue Cos Cosh"
+    " Digamma Div DivNoNan Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater"
+    " GreaterEqual Identity Igamma Igammac Inv Invert IsFinite IsInf IsNan Less LessEqual Lgamma"
+    " Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NotEqual"
+    " OnesLike Polygamma Pow RealDiv Reciprocal Rint Round Rsqrt Select SelectV2 Sign Sin Sinh"
+    " Snapshot Sqrt Square SquaredDifference StopGradient Sub Tan TruncateDiv TruncateMod Xdivy"
+    " Xlogy Xlog1py ZerosLike Zeta".split()
+)
+"""Each element of the output is made of the same element of each input, or of one broadcast."""
+
+RESHAPED = ("Identity", ENTER, SWITCH, "Cast", "Reshape", "ExpandDims", "Squeeze")
+"""Ops that give a parameter on with its elements in the same order."""
+
+PASSED_ON = frozenset({*RESHAPED, "Transpose"})
+"""Ops through which a parameter is led to where it is used."""
+
+PARAMETERS = frozenset({*ALL_VARIABLES, "ReadVariableOp"})
+"""Ops that hold or read a variable."""
+
+
+def class_(wanted: str | Sequence[str]) -> Condition:
+    """The op belongs to one of these classes."""
+    for name in texts(wanted):
+        if name not in CLASSES:
+            near = did_you_mean(name, CLASSES) or f"; legal: {', '.join(CLASSES)}"
+            raise RulesError(f"class: there is no class {name!r}{near}")
+    tests = [CLASSES[name] for name in texts(wanted)]
+    return on_ops(lambda node: any(test(node) for test in tests))
+
+
+def classes_in_words(node: Node, wanted: object) -> str:
+    """The classes that an op belongs to, in words."""
+    found = [name for name, test in CLASSES.items() if test(node)]
+    return f"{node.op} is of class {', '.join(found)}" if found else f"{node.op} is of no class"
+
+
+def has_weights(node: Node) -> bool:
+    """Whether an op computes with a parameter: a variable, or float constant of several elements.
+
+    The parameter may be passed on by a few ops (Identity, Cast, Enter, ...), which have no weights
+    themselves.
+    """
+    if node.op in PASSED_ON | PARAMETERS or not node.data_inputs:
+        return False
+    return any(_is_weight(node.body, text) for text in node.data_inputs)
+
+
+def _is_weight(body: Body, tensor: str, most: int = 6) -> bool:
+    node = body.producer(tensor)
+    while node is not None and node.op in PASSED_ON and node.data_inputs and most:
+        node, most = body.producer(node.data_inputs[0]), most - 1
+    if node is None or node.op in PARAMETERS:
+        return node is not None
+    found = constant(node)
+    return found is not None and found.size > 1 and found.dtype in DIFFERENTIABLE
+
+
+def _one_of(types: Sequence[str]) -> Callable[[Node], bool]:
+    meant = frozenset(types)
+    return lambda node: node.op in meant
+
+
+CLASSES: dict[str, Callable[[Node], bool]] = {
+    "activation": _one_of(ACTIVATIONS),
+    "convolution": _one_of(CONVOLUTIONS),
+    "elementwise": _one_of(ELEMENTWISE),
+    "has_weights": has_weights,
+    "pooling": _one_of(POOLINGS),
+}
 
 
 class OpKeys(
@@ -81,7 +326,7 @@ def _name_of(node: Node, wanted: object) -> str:
 def name_regex(wanted: str) -> Condition:
     """The regular expression matches the whole name."""
     try:
-        meant = regex.whole(wanted)
+        meant = glob.whole(wanted)
     except RulesError as error:
         shown = wanted[: glob.QUOTED]
         raise RulesError(f"name_regex {shown!r} is not a regular expression: {error}") from None
@@ -107,7 +352,7 @@ OP_KEYS: dict[str, Key] = {
     "op": Key(op_type, _op_type_of),
     "name": Key(name, _name_of),
     "name_regex": Key(name_regex, _name_of),
-    "attr": Key(attribute.attr, attribute.attrs_in_words),
+    "attr": Key(attr, attrs_in_words),
     "dtype": Key(dtype, _dtype_instead),
 }
 """In the order in which they are tried: cheap ones first."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from graphpatch.errors import RulesError, nearest
-from graphpatch.match import glob, regex
+from graphpatch.match import glob
 
 NEAREST = 5
 EXPRESSION = re.compile(r"\.[*+?]|[][(){}|^$+\\]|\A/.+/\Z")  # names and globs have few of these
@@ -49,7 +49,7 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
     names = list(names)
     expression = _expression(text)
     if expression:
-        count = sum(map(regex.whole(expression), names))
+        count = sum(map(glob.whole(expression), names))
         return f"; in rules, name_regex takes expressions: {expression!r} matches {count:,}"
     if not glob.is_glob(text):
         op = text.rpartition(":")[0]
@@ -69,7 +69,7 @@ def _expression(text: str) -> str:
     bare = text[1:-1] if len(text) > 2 and text[0] == text[-1] == "/" else text
     meant = bare if bare == text else f".*{bare}.*"
     try:
-        regex.whole(meant)
+        glob.whole(meant)
     except RulesError:
         return ""
     return meant

@@ -13,8 +13,7 @@ from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import in_order
-from graphpatch.match.condition import Condition, Test
-from graphpatch.match.described import described
+from graphpatch.match.keys import Condition, Test, described
 
 T = TypeVar("T")
 SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?[1-9]\d{0,8})?)?")

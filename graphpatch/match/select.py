@@ -3,29 +3,163 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
+from graphpatch import names
 from graphpatch.differentiation.shapes import Sizes
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_body import as_model
 from graphpatch.graph.provenance import name_to_match
 from graphpatch.match import glob
-from graphpatch.match.body_to_match import body_to_match
-from graphpatch.match.condition import Condition, everything
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
+from graphpatch.match.keys import Condition, Test, everything
 from graphpatch.match.nth import order_of_counting, picker
-from graphpatch.match.pattern.candidates import candidates
-from graphpatch.match.shape import undecided
-from graphpatch.match.spec import WHOLE, Match
+from graphpatch.match.spec import WHOLE, Between, DependencySearch, Match, inner
+from graphpatch.match.values import undecided
 
 if TYPE_CHECKING:
-    from graphpatch.match.pattern.binding import Binding
-    from graphpatch.match.pattern.overlaps import DroppedMatch, KeptMatch
+    from graphpatch.match.pattern.overlaps import Binding, DroppedMatch, KeptMatch
+
+
+class Candidates(msgspec.Struct, eq=False, dict=True):
+    """The ops of one body that have these types (None: any) and meet these conditions, by key."""
+
+    body: Body
+    types: frozenset[str] | None
+    names: frozenset[str] | None
+    means: glob.Means | None  # a quick test of names, which is one of the conditions too
+    conditions: Mapping[str, Condition]
+    known: dict[int, bool] = msgspec.field(default_factory=dict)
+
+    @cached_property
+    def tests(self) -> Mapping[str, Test]:
+        """The conditions as tests for this body, made where the index leaves any op to test."""
+        made = {key: make(self.body) for key, make in self.conditions.items() if key != "op"}
+        return {key: test for key, test in made.items() if test is not everything}
+
+    def passes(self, index: int) -> bool:
+        """Whether an op is one of them. What the tests said is remembered."""
+        if self.types is not None and self.body.heads.ops[index] not in self.types:
+            return False
+        if not self.tests:
+            return True
+        found = self.known.get(index)
+        if found is None:
+            found = self.known[index] = self._tested(index)
+        return found
+
+    def count(self) -> int:
+        """How many they are at most, by the index alone."""
+        return sum(1 for _ in self._indexed()) if self.names is not None else self._of_types()
+
+    def indexed(self) -> list[int]:
+        """Those that have the types and names, whatever else is asked; in the file's order."""
+        types, ops = self.types, self.body.heads.ops
+        found = [index for index in self._indexed() if types is None or ops[index] in types]
+        if self.means is None:
+            return found
+        names = self.body.heads.names
+        return [index for index in found if self.means(names[index])]
+
+    def indices(self) -> list[int]:
+        """All of them, in the file's order."""
+        found = self.indexed()
+        return [index for index in found if self._tested(index)] if self.tests else found
+
+    def failing(self, index: int) -> str:
+        """The key of the first condition that an op does not meet; nothing where it meets all."""
+        if self.types is not None and self.body.heads.ops[index] not in self.types:
+            return "op"
+        node = Node(self.body, index)
+        return next((key for key, test in self.tests.items() if not test(node)), "")
+
+    def _tested(self, index: int) -> bool:
+        node = Node(self.body, index)
+        return all(test(node) for test in self.tests.values())
+
+    def _of_types(self) -> int:
+        by_type = self.body.by_type
+        if self.types is None:
+            return len(self.body)
+        return sum(len(by_type[one]) for one in self.types)
+
+    def _indexed(self) -> Iterable[int]:
+        by_name, by_type = self.body.by_name, self.body.by_type
+        if self.names is not None:
+            return sorted(by_name[name] for name in self.names if name in by_name)
+        if self.types is not None:
+            return sorted(index for one in self.types for index in by_type[one])
+        return range(len(self.body))
+
+
+def candidates(body: Body, match: Match, conditions: Mapping[str, Condition]) -> Candidates:
+    """The ops of a body that a match means; `conditions` are its own, by key.
+
+    Op types and plain names are looked up, the other conditions are tried on what is left.
+    """
+    types = None if match.op is None else of_types(body, texts(match.op))
+    names, means = _literal_or_glob(match.name)
+    return Candidates(body, types, names, means, conditions)
+
+
+def _literal_or_glob(
+    wanted: str | Sequence[str] | None,
+) -> tuple[frozenset[str] | None, glob.Means | None]:
+    """The names that a match writes out; or, where there are globs among them, what they mean."""
+    if wanted is None:
+        return None, None
+    if any(map(glob.is_glob, texts(wanted))):
+        return None, glob.one_of(texts(wanted))
+    return frozenset(texts(wanted)), None
+
+
+def of_types(body: Body, wanted: Iterable[str]) -> frozenset[str]:
+    """The op types of a body that are meant by these, which may be globs."""
+    return frozenset(filter(glob.one_of(wanted), body.by_type))
+
+
+def body_to_match(body: Body, match: Match) -> Body:
+    """The body of which a match asks: as the model has it, unless it means what rules did.
+
+    It does so with `taken`, and where it names ops that rules added.
+    """
+    model = as_model(body)
+    if model is body or _asks_for_patched(match):
+        return body
+    named = [one for one in _names_written(match) if one in body.by_name]
+    return body if any(_is_added(one, match, body, model) for one in named) else model
+
+
+def _is_added(name: str, match: Match, body: Body, model: Body) -> bool:
+    """Whether a name is that of an op which a rule added: by itself, or with its op type."""
+    if name not in model.by_name:
+        return True
+    is_type = glob.one_of(texts(match.op or "**"))
+    return is_type(body.node(name).op) and not is_type(model.node(name).op)
+
+
+def _asks_for_patched(match: Match) -> bool:
+    return match.taken not in (None, False) or any(map(_asks_for_patched, inner(match)))
+
+
+def _names_written(match: Match) -> Iterator[str]:
+    """The names of ops, and of those that give tensors, which a match writes out."""
+    yield from texts(match.name or ())
+    for path in (match.upstream_of, match.downstream_of, match.between):
+        if isinstance(path, Between):
+            yield from map(names.op_of, (*path.sources, *path.targets))
+        elif path is not None:
+            yield from map(
+                names.op_of, texts(path.of if isinstance(path, DependencySearch) else path)
+            )
+    for one in inner(match):
+        yield from _names_written(one)
 
 
 class MatchedOps(msgspec.Struct, frozen=True):
@@ -105,8 +239,8 @@ def _of_unknown_shape(
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     from graphpatch.match.pattern.matcher import Finder
+    from graphpatch.match.pattern.syntax import forms
     from graphpatch.match.pattern.topology import Topology
-    from graphpatch.match.pattern_forms import forms
 
     found = MatchedOps()
     finders = [Finder(form, conditions) for form in forms(match.pattern or ())]

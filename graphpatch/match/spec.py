@@ -7,13 +7,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from graphpatch.match.described import described
 from graphpatch.match.glob import Texts
 from graphpatch.match.inside import Inside
-from graphpatch.match.keys import OpKeys
+from graphpatch.match.keys import OpKeys, described
 from graphpatch.match.nth import Nth
-from graphpatch.match.shape import Natural, Shape, Size
-from graphpatch.match.value import Near
+from graphpatch.match.values import Natural, Near, Shape, Size
 
 # In `on`: the patch goes to the matched ops as one.
 WHOLE = "match"

@@ -10,8 +10,8 @@ import msgspec
 from graphpatch.gradients.spec import GradientSpec, parse_gradient
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.match.described import described
-from graphpatch.match.shape import Natural
+from graphpatch.match.keys import described
+from graphpatch.match.values import Natural
 from graphpatch.patches.group import ByInput, MatchedGroup
 
 

@@ -12,7 +12,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 import graphpatch
 from graphpatch.errors import RulesError
 from graphpatch.graph.graph import Graph
-from graphpatch.match import attribute
+from graphpatch.match import keys as attribute
 from graphpatch.match.conditions import KEYS, ON_EDGES, conditions, holds
 from graphpatch.match.select import select
 from graphpatch.match.spec import FIELDS, Match

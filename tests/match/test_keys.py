@@ -13,9 +13,9 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 import graphpatch
 from graphpatch.errors import MatchError, RulesError
 from graphpatch.graph.graph import Graph
-from graphpatch.match import added
+from graphpatch.match import conditions as added
 from graphpatch.match.conditions import KEYS, conditions
-from graphpatch.match.in_words import IN_WORDS, ON_MATCH
+from graphpatch.match.misses import IN_WORDS, ON_MATCH
 from graphpatch.match.select import select
 from graphpatch.match.spec import Match
 from graphpatch.rules import rules_from

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 import graphpatch
-from graphpatch.match import nearest, pattern_forms
+from graphpatch.match import nearest
 from graphpatch.match.misses import explain
 from graphpatch.match.nearest import nearest_names
+from graphpatch.match.pattern import syntax
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.graphs import function, graphdef, node
@@ -410,8 +411,8 @@ def test_a_type_that_is_written_twice_is_said_to_be_two_ops() -> None:
     assert found.document()["notes"] == list(found.notes)
     notes = graphpatch.apply([rule], graphdef(*nodes)).report["notes"]
     assert [text for text in notes if text.startswith(f"rule 'rule 1': {note}")]
-    assert pattern_forms.type_notes("x:_ -> Sigmoid -> m:Mul; x -> m") == []
-    assert pattern_forms.type_notes("Conv2D -> Relu -> Conv2D -> Relu") == []
+    assert syntax.type_notes("x:_ -> Sigmoid -> m:Mul; x -> m") == []
+    assert syntax.type_notes("Conv2D -> Relu -> Conv2D -> Relu") == []
 
 
 @pytest.mark.parametrize("shape", [[], [2]])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphpatch.errors import RulesError
-from graphpatch.match.regex import whole
+from graphpatch.match.glob import whole
 
 EXPRESSIONS = st.lists(
     st.sampled_from(["a", "b", "/", ".", "*", "+?", "?", "|", "(", ")", "[ab]", "[^a]", "{0,2}"]),

@@ -15,7 +15,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch.errors import RulesError
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.spec import Match
-from graphpatch.match.value import Near
+from graphpatch.match.values import Near
 from tests import graphs
 from tests.graphs import attr, node
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphpatch import opdefs
-from graphpatch.match.op_classes import ELEMENTWISE
+from graphpatch.match.keys import ELEMENTWISE
 
 X = [0.3, 0.6, 0.2, 0.7, 0.4]
 UNTRIED = {"Invert", "IsFinite", "IsInf", "IsNan", "LogicalAnd", "LogicalNot", "LogicalOr"}

@@ -19,7 +19,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import named_by
 from graphpatch.graph.op_types import CALLS
-from graphpatch.match.ready.activations import NEEDED
+from graphpatch.match.ready import NEEDED
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of

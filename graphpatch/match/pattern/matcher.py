@@ -26,9 +26,8 @@ from graphpatch.differentiation.flow import lets_through
 from graphpatch.errors import MatchError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import data_uses
-from graphpatch.match.condition import Condition
-from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.pattern.candidates import Candidates, candidates
+from graphpatch.match.keys import Condition
+from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.topology import (
     Column,
     Flags,
@@ -37,6 +36,7 @@ from graphpatch.match.pattern.topology import (
     reached,
     variants,
 )
+from graphpatch.match.select import Candidates, candidates
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 
 LEAST, FOR_EACH = 1_000_000, 20

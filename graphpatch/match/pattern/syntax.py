@@ -21,19 +21,299 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from graphpatch import names, opdefs
+from graphpatch.arguments import wrong_argument
 from graphpatch.decoding import convert
-from graphpatch.errors import PatternError, did_you_mean
-from graphpatch.match.pattern.check import check_pattern
-from graphpatch.match.pattern.tokens import EdgePart, InText, pattern_error, tokenize
-from graphpatch.match.spec import Edge, Link, Match, Pattern
-from graphpatch.match.value import Near
-from graphpatch.tokens import Token
+from graphpatch.errors import PatternError, RulesError, did_you_mean
+from graphpatch.match import glob
+from graphpatch.match.glob import texts
+from graphpatch.match.pattern.topology import linked_groups, variants, without_op
+from graphpatch.match.spec import WHOLE, Edge, Link, Match, Pattern
+from graphpatch.match.values import Near
+from graphpatch.shown import pointed
+from graphpatch.tokens import Language, Token
+
+EdgePart = Literal["", "input", "output"]
+
+
+class FaultPlace(Protocol):
+    """Points at what is wrong."""
+
+    def node(self, name: str, message: str) -> PatternError:
+        """The error to raise for a node."""
+
+    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
+        """The error to raise for an edge, or for its input or output slot."""
+
+    def key(self, key: str, message: str) -> PatternError:
+        """The error to raise for what only the JSON form says."""
+
+
+class InText(msgspec.Struct, frozen=True):
+    """Points into the text of a pattern: `nodes` and `edges` have columns, counted from 1."""
+
+    text: str
+    nodes: Mapping[str, int] = msgspec.field(default_factory=dict)
+    edges: Sequence[Mapping[EdgePart, int]] = ()
+
+    def node(self, name: str, message: str) -> PatternError:
+        """The error at the first mention of a node."""
+        return pattern_error(self.text, self.nodes[name], message)
+
+    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
+        """The error at an arrow, or at a slot beside it."""
+        columns = self.edges[number]
+        return pattern_error(self.text, columns.get(part, columns[""]), message)
+
+    def key(self, key: str, message: str) -> PatternError:
+        """The error at the start of the text."""
+        return pattern_error(self.text, 1, message)
+
+
+class InJson(msgspec.Struct, frozen=True):
+    """Points into the JSON form of a pattern."""
+
+    def node(self, name: str, message: str) -> PatternError:
+        """The error at a node, or a tensor."""
+        return PatternError(f"pattern, node {name!r}: {message}")
+
+    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
+        """The error at an edge, or at one of its slots."""
+        place = f"edges[{number}]" + (f"[2].{part}" if part else "")
+        return PatternError(f"pattern.{place}: {message}")
+
+    def key(self, key: str, message: str) -> PatternError:
+        """The error at a key."""
+        return PatternError(f"pattern.{key}: {message}")
+
+
+def pattern_error(text: str, column: int, message: str) -> PatternError:
+    """The error to raise for what stands at `column` (from 1) of the text of a pattern."""
+    if not text.strip():
+        return PatternError(f"pattern: {message}")
+    return PatternError(f"pattern, column {column}: {message}\n{pointed(text, column)}")
+
+
+# A word is a capture or an op type, which may be a glob or have a namespace (`Addons>Gelu`).
+_TOKEN = re.compile(
+    r"(?P<arrow>\^->|->\+|->)"
+    r"|(?P<word>[A-Za-z_*][\w.*/]*(?:>[A-Za-z][\w.*/]*)*)"
+    r"|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+    r"|(?P<compare>[<>]=?(?=\s*[-+]?[.\d]))"
+    r"|(?P<symbol>[:|;?!=~,\[\]])",
+    re.ASCII,
+)
+
+_INSTEAD = {
+    "<": "links go from an op to the one that reads it: A -> B",
+    ">": "a link is written ->",
+    "-": "a link is written ->",
+    "→": "a link is written ->",
+    "(": "there are no brackets: a chain that goes on elsewhere is written after ;",
+    ")": "there are no brackets: a chain that goes on elsewhere is written after ;",
+    "{": "attrs and other conditions are written in the JSON form",
+    "&": "conditions that must hold together are written in the JSON form",
+    "+": "a run of one or more ops is written ->+",
+    "^": "a control edge is written ^->",
+    "@": "a ready pattern stands alone: @swish",
+    '"': "op types and captures are bare words",
+    "'": "op types and captures are bare words",
+}
+
+
+_SHORTER = ": write several patterns, or globs for op types"
+_PATTERN = Language("pattern", _TOKEN, _INSTEAD, pattern_error, _SHORTER)
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of a pattern, an end token last. Raises PatternError at what is none."""
+    return list(_PATTERN.tokens(text))
+
+
+MOST_OPS = 64
+"""Ops and tensors of a pattern: each way in which they can be swapped is found out."""
+
+MOST_OPTIONAL = 8
+"""Each optional op doubles the number of patterns that are looked for."""
+
+
+def check_pattern(pattern: Pattern, where: FaultPlace | None = None) -> None:
+    """Raise PatternError where the pattern means nothing: one message, at its place."""
+    for one in CHECKS:
+        one(pattern, where or InJson())
+
+
+def _check_names(pattern: Pattern, where: FaultPlace) -> None:
+    """Every name is one of a node or a tensor, and none is both."""
+    for name in pattern.tensors:
+        if name in pattern.nodes:
+            raise where.key("tensors", f"{name!r} is a node: a name is one or the other")
+    ops, every = list(pattern.nodes), [*pattern.nodes, *pattern.tensors]
+    for number, edge in enumerate(pattern.edges):
+        for name in (edge.source, edge.target):
+            if name not in every:
+                raise where.edge(
+                    number, f"no node is called {name!r}{_nearest_or_legal(name, every)}"
+                )
+    closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
+    lists = {"optional": pattern.optional, "absent": pattern.absent, "closed": closed}
+    for key, named in lists.items():
+        for name in named:
+            if name in pattern.tensors:
+                raise where.node(name, f"_ is a tensor from outside: it cannot be {key}")
+            if name not in ops:
+                raise where.key(key, f"no node is called {name!r}{_nearest_or_legal(name, ops)}")
+
+
+def _nearest_or_legal(name: str, every: list[str]) -> str:
+    return did_you_mean(name, every) or f"; legal: {', '.join(every) or 'there is none'}"
+
+
+def _check_ops(pattern: Pattern, where: FaultPlace) -> None:
+    """Some op must be there."""
+    every = [*pattern.nodes, *pattern.tensors]
+    if len(every) > MOST_OPS:
+        message = f"{len(every)} nodes, and {MOST_OPS} is the most: leave out those that"
+        raise where.node(every[MOST_OPS], f"{message} the others make certain, or split the rule")
+    if not pattern.present:
+        raise where.key("nodes", "the pattern is empty: it needs an op that is there")
+    if all(name in pattern.optional for name in pattern.present):
+        raise where.node(pattern.present[0], "every op of the pattern is optional")
+    if len(pattern.optional) > MOST_OPTIONAL:
+        name = pattern.optional[MOST_OPTIONAL]
+        raise where.node(name, f"more than {MOST_OPTIONAL} optional ops")
+
+
+def _edges(pattern: Pattern, where: FaultPlace) -> None:
+    """What an edge cannot be, for what stands at its ends."""
+    for number, edge in enumerate(pattern.edges):
+        link = edge.link
+        if edge.target in pattern.tensors:
+            raise where.edge(number, "_ is a tensor from outside: nothing leads to it")
+        if link.control and (link.input is not None or link.output is not None or link.repeat):
+            raise where.edge(number, "a control edge has no slots and no run")
+        if edge.source in pattern.tensors and link.control:
+            raise where.edge(number, "_ is a tensor: no control edge leaves it")
+        if edge.source in pattern.tensors and link.output is not None:
+            raise where.edge(number, "_ is one tensor: it has no outputs to choose from", "output")
+
+
+def _check_runs(pattern: Pattern, where: FaultPlace) -> None:
+    """A run is entered at one place."""
+    for number, edge in enumerate(pattern.edges):
+        if not edge.link.repeat:
+            continue
+        if edge.target in pattern.absent:
+            raise where.edge(number, "an absent op cannot be a run")
+        if edge.source in pattern.absent:
+            raise where.edge(number, "an absent op has no run behind it: link them by ->")
+        if sum(other.target == edge.target for other in pattern.edges) > 1:
+            raise where.edge(number, f"{edge.target!r} is a run, and entered by this link alone")
+
+
+def _absent(pattern: Pattern, where: FaultPlace) -> None:
+    """An absent op is linked to ops that are there."""
+    for name in pattern.absent:
+        if name in pattern.optional:
+            raise where.node(name, "an absent op cannot be optional too")
+        if not any(name in (edge.source, edge.target) for edge in pattern.edges):
+            raise where.node(name, f"nothing says where {name!r} must be absent: it needs a link")
+    for number, edge in enumerate(pattern.edges):
+        if edge.source in pattern.absent and edge.target in pattern.absent:
+            raise where.edge(number, "an absent op is linked to ops that are there, not to another")
+
+
+def _cycle(pattern: Pattern, where: FaultPlace) -> None:
+    before: dict[str, list[str]] = {name: [] for name in pattern.nodes}
+    for edge in pattern.edges:
+        before.setdefault(edge.target, []).append(edge.source)
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        around = error.args[1]
+        number = max(
+            number
+            for number, edge in enumerate(pattern.edges)
+            if (edge.source, edge.target) in pairwise(around)
+        )
+        raise where.edge(number, f"a cycle: {' -> '.join(around)}") from None
+
+
+def _refuse_islands(pattern: Pattern, where: FaultPlace) -> None:
+    """All is linked with all; also where optional ops are missing."""
+    islands = linked_groups(pattern)
+    every = (*pattern.present, *pattern.tensors)
+    if len(islands) > 1:
+        name = next(name for name in every if name not in islands[0])
+        raise where.node(name, f"{name!r} is not linked with {every[0]!r}")
+    found = list(variants(pattern))
+    for name in pattern.optional:
+        if all(name in variant.nodes for variant in found):
+            rest = without_op(pattern, name)
+            islands = linked_groups(rest)
+            every = (*rest.present, *rest.tensors)
+            left = next((one for one in every if one not in islands[0]), every[0])
+            raise where.node(
+                name, f"without {name!r} the pattern falls apart: make {left!r} optional too"
+            )
+
+
+def _slots(pattern: Pattern, where: FaultPlace) -> None:
+    """Every slot is one that the op type has, and has one source."""
+    entered: set[tuple[str, int]] = set()
+    for number, edge in enumerate(pattern.edges):
+        link = edge.link
+        missing = _no_such_slot(pattern.nodes[edge.target], link.input, "input")
+        if missing:
+            raise where.edge(number, missing, "input")
+        missing = _no_such_slot(pattern.nodes.get(edge.source, Match()), link.output, "output")
+        if missing:
+            raise where.edge(number, missing, "output")
+        if link.input is None or not {edge.source, edge.target}.isdisjoint(pattern.absent):
+            continue
+        enters = edge.target, link.input
+        if enters in entered:
+            message = f"input {link.input} of {edge.target!r} has a source already"
+            raise where.edge(number, message, "input")
+        entered.add(enters)
+
+
+def _no_such_slot(match: Match, slot: int | None, part: EdgePart) -> str:
+    """That an op type has no such slot, and which it has; nothing where it has."""
+    for op in texts(match.op or ()):
+        known = None if glob.is_glob(op) else opdefs.lookup(op)
+        if known is None or slot is None or _is_of_tests(known):
+            continue
+        args = known.inputs if part == "input" else known.outputs
+        is_open = any(arg.is_list for arg in args)
+        if not is_open and slot >= len(args):
+            legal = ", ".join(f"{place} ({arg.name})" for place, arg in enumerate(args)) or "none"
+            return f"{op} has no {part} {slot}; it has {legal}"
+    return ""
+
+
+def _is_of_tests(known: opdefs.OpDef) -> bool:
+    """Whether an op type looks as A and B of TensorFlow's tests, the names of a model's functions.
+
+    No other op type gives tensors and neither reads any nor has attrs.
+    """
+    return bool(known.outputs) and not known.inputs and not known.attrs
+
+
+CHECKS: tuple[Callable[[Pattern, FaultPlace], None], ...] = (
+    _check_names, _check_ops, _edges, _check_runs, _absent, _cycle, _refuse_islands, _slots,
+)  # fmt: skip
 
 
 def parse_pattern(text: str) -> Pattern:
@@ -283,3 +563,114 @@ class _PatternParser(msgspec.Struct):
 
 def _number_of(token: Token) -> int | float:
     return int(token.text) if token.text.lstrip("+-").isdigit() else float(token.text)
+
+
+def pattern(
+    text: str, closed: bool | Sequence[str] = False, **ops: Match | Mapping[str, Any]
+) -> Pattern:
+    """A pattern from its text. `ops` has further conditions for ops that the text names.
+
+    For `select(model, pattern=...)` and for the match of a rule.
+
+    Args:
+        text: The pattern: op types, arrows from an op to one that reads it, names before a colon.
+        closed: True: its inner ops are read by nothing else; or the names of those that are not.
+        **ops: By the name of an op of the text, a match of its own.
+
+    Raises:
+        PatternError: The text is not a pattern (the error points at the column), or does not name
+            the op of a condition.
+        TypeError: `text` is not a string.
+
+    When not to use it: for a single op; a match with `op` says it.
+
+    Example:
+        >>> conv = {"attr": {"padding": "SAME"}}
+        >>> found = graphpatch.pattern("conv:Conv2D -> BiasAdd", closed=True, conv=conv)
+        >>> len(graphpatch.matches(found, "model.pb"))
+        2
+    """
+    if not isinstance(text, str):
+        raise wrong_argument("text", 'the text of a pattern, such as "c:Conv2D -> a:Relu"', text)
+    found = parse_pattern(text)
+    nodes = dict(found.nodes)
+    for name, more in ops.items():
+        if name not in nodes:
+            near = did_you_mean(name, nodes) or f"; legal: {', '.join(nodes)}"
+            raise PatternError(f"pattern: no op is called {name!r}{near}\n  {text}")
+        nodes[name] = _asking_more(nodes[name], name, more)
+    named = closed if isinstance(closed, bool) else tuple(closed)
+    built = replace(found, nodes=nodes, closed=named)
+    check_pattern(built)
+    return built
+
+
+def _asking_more(match: Match, name: str, more: Match | Mapping[str, Any]) -> Match:
+    """A match that also asks for more; the op type stays on top, where an index finds it."""
+    try:
+        wanted = convert(more, Match)
+    except msgspec.ValidationError as error:
+        raise PatternError(f"pattern, node {name!r}: {error}") from None
+    return replace(match, all=(*(match.all or ()), wanted))
+
+
+PatternLike = str | Pattern | Sequence[str | Pattern]
+
+
+def forms(wanted: PatternLike) -> tuple[Pattern, ...]:
+    """The patterns of which any may be found; `"@swish"` stands for the ready ones of that name.
+
+    Raises PatternError where one of them means nothing.
+    """
+    if isinstance(wanted, str):
+        return _form_of_text(wanted)
+    if isinstance(wanted, Pattern):
+        check_pattern(wanted)
+        return (wanted,)
+    if not wanted:
+        raise PatternError("pattern: the list is empty: it needs a pattern")
+    return tuple(form for one in wanted for form in forms(one))
+
+
+@functools.lru_cache(1 << 8)
+def _form_of_text(text: str) -> tuple[Pattern, ...]:
+    name = text.strip()
+    if not name.startswith("@"):
+        return (parse_pattern(text),)
+    from graphpatch.match import ready
+
+    return tuple(form.pattern() for form in ready.ready_pattern(name[1:]).forms)
+
+
+def type_notes(wanted: PatternLike | None) -> list[str]:
+    """What a pattern may not mean as it was written: a type in several chains is several ops."""
+    every = wanted if isinstance(wanted, tuple | list) else (wanted,)
+    texts = [one for one in every if isinstance(one, str) and not one.strip().startswith("@")]
+    return [
+        f"the pattern writes {op} in several chains, and each is another op; to mean the same one, "
+        f"name it: m:{op} in one chain, m in the others"
+        for text in texts
+        for op in repeated(text)
+    ]
+
+
+def check_on(match: Match, on: Sequence[str]) -> None:
+    """Raise RulesError where a patch names ops that the pattern of its match does not have."""
+    if match.pattern is None:
+        raise RulesError(
+            "patch.on names an op of match.pattern, and the match has no pattern; leave on out"
+        )
+    if not on or (WHOLE in on and len(on) > 1):
+        raise RulesError(f'patch.on: names of the pattern\'s ops, or "{WHOLE}" for all as one')
+    every = match.pattern if isinstance(match.pattern, tuple) else (match.pattern,)
+    for wanted in every:
+        for form in forms(wanted):
+            _check_on(form, on, f"\n  {wanted}" if isinstance(wanted, str) else "")
+
+
+def _check_on(form: Pattern, on: Sequence[str], text: str) -> None:
+    for name in on:
+        if name not in form.present and name != WHOLE:
+            legal = f"; legal: {', '.join(form.present)}, {WHOLE}"
+            near = did_you_mean(name, form.present) or legal
+            raise RulesError(f"patch.on: no op of the pattern is called {name!r}{near}{text}")

@@ -9,11 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from graphpatch.graph.body import Body, Node
-from graphpatch.match.attribute import OneOf
-from graphpatch.match.bounds import Compared
 from graphpatch.match.inside import Inside
-from graphpatch.match.shape import Shape
-from graphpatch.match.value import Near
+from graphpatch.match.keys import Compared, OneOf
+from graphpatch.match.values import Near, Shape
 from tests.match.pattern import reference_facts as facts
 
 Asked = st.SearchStrategy[dict[str, Any]] | None

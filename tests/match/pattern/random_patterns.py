@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphpatch.errors import PatternError
 from graphpatch.graph.body import Body
-from graphpatch.match.pattern.check import check_pattern
+from graphpatch.match.pattern.syntax import check_pattern
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from graphpatch.names import op_of
 from tests.match.pattern.random_bodies import TYPES

@@ -10,13 +10,11 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
-from graphpatch.match.attribute import OneOf
-from graphpatch.match.bounds import Compared
 from graphpatch.match.glob import texts
 from graphpatch.match.inside import Inside
-from graphpatch.match.shape import Shape
+from graphpatch.match.keys import Compared, OneOf
 from graphpatch.match.spec import Match
-from graphpatch.match.value import Near
+from graphpatch.match.values import Near, Shape
 
 Sizes = tuple[int, ...] | None
 

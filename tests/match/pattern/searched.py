@@ -9,9 +9,9 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.graph.body import Body
 from graphpatch.match.conditions import conditions
-from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.matcher import Finder
-from graphpatch.match.pattern_forms import forms
+from graphpatch.match.pattern.overlaps import Binding
+from graphpatch.match.pattern.syntax import forms
 from graphpatch.match.spec import Pattern
 from tests import graphs
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from graphpatch.graph.body import Body
 from graphpatch.match.conditions import conditions
-from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.matcher import Finder
+from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from tests import graphs
 from tests.match.pattern import reference
