@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphpatch.graph import provenance
@@ -78,38 +77,3 @@ def _in_text(value: Any) -> str:
             return f"{name}({', '.join(f'{key}={_in_text(one)}' for key, one in given.items())})"
         return f"{name} {_in_text(given)}"
     return json.dumps(value)
-
-
-@dataclass(frozen=True, slots=True)
-class StructureFault:
-    """One thing that is wrong; `op` is the op as it was called before any rule."""
-
-    kind: str
-    body: str
-    op: str
-    says: str
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """By what a fault of the original is known again, whatever rules renamed."""
-        return self.kind, self.body, self.op
-
-    def document(self) -> dict[str, Any]:
-        """The fault as `verify --json` prints it."""
-        return {"kind": self.kind, "body": self.body, "op": self.op, "says": self.says}
-
-
-def fault_at(kind: str, node: Node, says: str) -> StructureFault:
-    """A fault of one op."""
-    return StructureFault(kind, node.body.label, name_in_model(node), f"{node}: {says}")
-
-
-def split_new_faults(
-    before: Iterable[StructureFault], after: Iterable[StructureFault]
-) -> Mapping[str, list[StructureFault]]:
-    """The faults of a patched graph: `new` ones, and those that its original has `too`."""
-    known = {fault.key for fault in before}
-    found: dict[str, list[StructureFault]] = {"new": [], "too": []}
-    for fault in after:
-        found["too" if fault.key in known else "new"].append(fault)
-    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
 
-from graphpatch.analysis.soundness.undone import SWAPPED
+from graphpatch.analysis.again import SWAPPED
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.json_forms import OBJECT, TEXT, TEXTS, YES, json_object, listed
 from graphpatch.cli.progress import bar
@@ -16,6 +17,7 @@ from graphpatch.formats import load
 from graphpatch.table import and_more, plural, short
 
 OF_EACH_KIND = 10  # lines
+DIFFERS, NOT_COMPARED = 1, 4  # exit statuses
 
 OUTPUT = json_object(
     {
@@ -64,13 +66,13 @@ def command(
     """Verify PATCHED against ORIGINAL: is forward bit-equal, and which gradients changed?
 
     Each model runs in its own process. Exit 0: verified, or with --no-run the same structure. Exit
-    1: something differs that should not, or something could not be compared (an override that never
-    fired, a formula, an output).
+    1: something differs that should not. Exit 4: no difference was found, but something could not
+    be compared (an override that never fired, a formula, an output).
     """
     from graphpatch.runtime.verify.verification import verify
 
     with bar() as progress:
-        found = verify(
+        verification = verify(
             load(original, progress),
             load(patched, progress),
             feed=feed,
@@ -81,45 +83,51 @@ def command(
             allow_unsafe_ops=allow_unsafe_ops,
             progress=progress,
         )
-    document = found.document()
+    document = verification.document()
     if as_json:
         say_json(document)
     else:
         say_lines(_lines_of_verification(document, every))
-    return 0 if found.ok else 1
+    return 0 if verification.ok else DIFFERS if verification.failures else NOT_COMPARED
 
 
-def _lines_of_verification(found: dict[str, Any], every: bool) -> Iterator[str]:
-    if found["failures"] and found["failures"][0].startswith(SWAPPED):
-        yield found["failures"][0]  # all else that differs follows from it
+def _lines_of_verification(document: dict[str, Any], every: bool) -> Iterator[str]:
+    failures, gaps = document["failures"], document["not_compared"]
+    if failures and failures[0].startswith(SWAPPED):
+        yield failures[0]  # all else that differs follows from it
         return
-    for graph in found["graphs"]:
-        if len(found["graphs"]) > 1:
+    for graph in document["graphs"]:
+        if len(document["graphs"]) > 1:
             yield f"[{graph['label']}]"
         for title, lines in _sections(graph):
-            shown = lines if every else lines[:OF_EACH_KIND]
-            if len(shown) < len(lines):
-                shown = [*shown, f"{and_more(lines, len(shown))}; --all lists them"]
-            for place, line in enumerate(shown):
+            for place, line in enumerate(_first_lines(lines, every)):
                 yield f"{'' if place else title:<11} {line}"
-    yield from _verdict_in_words(found)
-
-
-def _verdict_in_words(found: dict[str, Any]) -> Iterator[str]:
-    failures, gaps = found["failures"], found["not_compared"]
+    verdict = document["verdict"]
     if failures:
-        yield f"{found['patched']}: differs: {plural(len(failures), 'failure')}"
+        verdict = f"differs: {plural(len(failures), 'failure')}"
     elif gaps:
-        yield f"{found['patched']}: not compared: {plural(len(gaps), 'gap')}"
-    else:
-        run = "; nothing was run" if found["verdict"] == "same structure" else ""
-        yield f"{found['patched']}: {found['verdict']}{run}"
-    yield from (f"  {one}" for one in failures)
-    yield from (f"  not compared: {one}" if failures else f"  {one}" for one in gaps)
+        verdict = f"not compared: {plural(len(gaps), 'gap')}"
+    elif verdict == "same structure":
+        verdict = f"{verdict}; nothing was run"
+    yield f"{document['patched']}: {verdict}"
+    yield from (f"  {text}" for text in _first_lines(failures, every))
+    prefix = "not compared: " if failures else ""
+    yield from (f"  {prefix}{text}" for text in _first_lines(gaps, every))
+
+
+def _first_lines(lines: Sequence[str], every: bool) -> Sequence[str]:
+    """Return all lines, or the first and how many more there are."""
+    if every or len(lines) <= OF_EACH_KIND:
+        return lines
+    return [*lines[:OF_EACH_KIND], f"{and_more(lines, OF_EACH_KIND)}; --all lists them"]
 
 
 def _sections(graph: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    yield "structure", list(_structure(graph["structure"]))
+    structure = graph["structure"]
+    faults = [fault["says"] for fault in structure["faults"]]
+    count = [plural(len(faults), "fault")] if faults else []
+    says = [structure["says"]] if structure["says"] else []
+    yield "structure", [*says, *count, *faults]
     if graph.get("settings", {}).get("tensorflow"):
         yield "settings", list(_settings(graph["settings"]))
     if "not_run" in graph:
@@ -131,12 +139,6 @@ def _sections(graph: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
         yield "gradients", list(_gradient_lines(graph))
         yield "overrides", list(_overrides(graph["overrides"]))
         yield "formulas", list(_formulas(graph["formulas"]))
-
-
-def _structure(found: dict[str, Any]) -> Iterator[str]:
-    yield plural(len(found["faults"]), "fault") if found["faults"] else "sound"
-    yield from (fault["says"] for fault in found["faults"])
-    yield from (f"as in the original: {fault['says']}" for fault in found["as_in_the_original"])
 
 
 def _settings(found: dict[str, Any]) -> Iterator[str]:
@@ -195,25 +197,38 @@ def _gradient_lines(graph: dict[str, Any]) -> Iterator[str]:
     yield f"{len(pairs)} taken, {len(same)} unchanged{both}"
     for pair in pairs:
         if pair["state"] in ("changed", "fails"):
-            yield f"{pair['state']}: {pair['to']} by {pair['from']}: {_difference_in_words(pair)}"
-    lost = {f"{p['to']} by {p['from']}": p["before"] for p in pairs if p["state"] == "uncompared"}
+            yield f"{pair['state']}: {_ends(pair)}: {_difference_in_words(pair)}"
+    lost = {_ends(pair): pair["before"] for pair in pairs if pair["state"] == "uncompared"}
     yield from _grouped(lost)
     yield from (f"not taken: {why}" for why in graph["gradients_not_taken"])
+
+
+def _ends(pair: dict[str, Any]) -> str:
+    return f"{pair['to']} with respect to {pair['from']}"
 
 
 def _difference_in_words(pair: dict[str, Any]) -> str:
     if pair["before"] != pair["after"]:
         return f"{pair['before']} -> {pair['after']}"
     largest, relative = float(pair["max_abs"]), float(pair["max_rel"])
+    if math.isinf(relative) and math.isfinite(largest):
+        return f"0 everywhere -> up to {largest:.3g}"
     return f"by up to {largest:.3g}, {relative:.3g} of the largest element"
 
 
-def _overrides(found: dict[str, Any]) -> Iterator[str]:
-    fired, others = found["fired"], found["not_fired"]
-    yield f"{len(fired)} of {len(fired) + len(others)} fired" if fired or others else "none"
-    for one in others:
+def _overrides(overrides: dict[str, Any]) -> Iterator[str]:
+    fired, idle = overrides["fired"], overrides["not_fired"]
+    yield f"{len(fired)} of {len(fired) + len(idle)} fired" if fired or idle else "none"
+    for one in idle:
         place = "" if one["body"] == "main" else f" in function {one['body']}"
         yield f"not fired: {one['type']} {one['op']}{place}: {one['why']}"
+    uncalled = overrides["not_called"]
+    if uncalled:
+        functions = list(dict.fromkeys(one["body"] for one in uncalled))
+        yield (
+            f"{len(uncalled)} more not run: no signature and no op calls "
+            f"{plural(len(functions), 'function')} ({short(functions)})"
+        )
 
 
 def _formulas(found: Iterable[dict[str, Any]]) -> Iterator[str]:

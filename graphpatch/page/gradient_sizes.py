@@ -13,16 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.analysis.soundness.static import as_written
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
+from graphpatch.formats.before import opened_again
 from graphpatch.page.ends import REAL, GradientEnds
 from graphpatch.page.lines import BodySide
 from graphpatch.page.pictures import Measured, pictures
 from graphpatch.runtime.values import read_feed
-from graphpatch.runtime.verify.process import ProcessDiedError, TensorFlowProcess
-from graphpatch.runtime.verify.start import needs_control_flow_v1
+from graphpatch.runtime.verify.process import (
+    ProcessDiedError,
+    TensorFlowProcess,
+    needs_control_flow_v1,
+)
 from graphpatch.shown import one_line
 from graphpatch.table import and_more
 
@@ -48,7 +51,7 @@ def sizes(
     """
     given = {} if feed is None else feed if isinstance(feed, Mapping) else read_feed(feed)
     values = {name if ":" in name else f"{name}:0": value for name, value in given.items()}
-    written = [as_written(model) for model in models]
+    written = [opened_again(model) for model in models]
     for model in written:
         for graph, chosen in zip(model.graphs, ends, strict=True):
             refuse_unsafe(graph, allow_unsafe_ops, chosen.targets)

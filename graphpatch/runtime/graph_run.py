@@ -82,8 +82,8 @@ class GraphRun:
         while wanted:
             with self._session(optimise) as session:
                 try:
-                    found = session.run(wanted, dict(self.feeds))
-                    return dict(zip(wanted, found, strict=True)), reasons
+                    values = session.run(wanted, dict(self.feeds))
+                    return dict(zip(wanted, values, strict=True)), reasons
                 except (tf.errors.OpError, ValueError, TypeError) as error:
                     kept = without_failed(self.graph, wanted, error, self.feeds)
                     lost = [name for name in wanted if name not in kept]

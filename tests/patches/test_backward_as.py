@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
-from graphpatch.analysis.soundness.path_clones import clone_faults
 from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
@@ -29,9 +27,7 @@ def clean_rule(match: Any = None, **keys: Any) -> dict[str, Any]:
 
 
 def clean_path(*nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
-    result = applied(clean_rule(**keys), *nodes, functions=functions)
-    assert [list(clone_faults(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
-    return result
+    return applied(clean_rule(**keys), *nodes, functions=functions)
 
 
 def cloned(body: Body) -> set[str]:
@@ -265,14 +261,3 @@ def test_four_rules_on_a_long_path_are_not_refused() -> None:
     rules = [clean_rule({"name": name}) for name in ("n", "r1", "r2", "r3")]
     main = main_of(graphpatch.apply(rules, model))
     assert len(main) > MOST_AGAIN
-
-
-@pytest.mark.parametrize("inputs", [[], ["x"], ["x", "u", "u"]], ids=len)
-def test_a_clone_of_other_inputs_than_its_original(inputs: list[str]) -> None:
-    """In a file that another program changed, verify says what is wrong."""
-    result = clean_path(*NOISY, node("y", "Add", "n", "u"))
-    message = GraphDef.FromString(graphs.written(result.model.graphs[0]))
-    (clone,) = (one for one in message.node if one.name == "y/clean")
-    clone.input[:] = inputs
-    found = "; ".join(map(str, clone_faults(graphs.opened(message))))
-    assert "'y/clean', which is not like Add" in found

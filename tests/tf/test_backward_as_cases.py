@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.analysis.soundness.path_clones import clone_faults
 from tests.tf import consumer
 
 tf = pytest.importorskip("tensorflow")
@@ -32,7 +31,7 @@ def saved_both(
     before, after = consumer.save(build, folder / "before.pb"), folder / "after.pb"
     result = graphpatch.apply(rules, before)
     result.model.save(after)
-    assert [list(clone_faults(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
+    assert graphpatch.verify(before, after, run=False).ok
     return before, after, result
 
 

@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 
 import graphpatch  # noqa: E402
 from graphpatch.runtime import graph_run  # noqa: E402
-from graphpatch.runtime.verify.side_graph import DifferentiableGraph, GraphSide  # noqa: E402
+from graphpatch.runtime.verify.worker import SessionModel, session_gradients  # noqa: E402
 
 
 def graph_of(build: Callable[[Any], Any]) -> Any:
@@ -43,7 +43,7 @@ def repeating(x: Any) -> Any:
 def run(build: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """What `verify` runs: limited where the graph, or a function of it, may never end."""
     model = graphpatch.load(graph_of(build))
-    side = GraphSide(model, model.graphs[0], model)
+    side = SessionModel(model, model.graphs[0], model)
     side.feed({"x:0": np.zeros((300, 300), np.float32)})
     return side.run(["y:0"], optimise=False)
 
@@ -66,13 +66,13 @@ def test_gradients_of_a_run_without_end_are_asked_for_once(monkeypatch: pytest.M
     graph = graph_of(lambda x: tf.exp(waiting(x)) * tf.exp(tf.ones([], name="one")))
     runs = list[Any]()
 
-    class Counted(DifferentiableGraph):
+    class Counted(graph_run.GraphRun):
         def evaluate(self, tensors: Any) -> dict[str, Any]:
             runs.append(tensors)
             return super().evaluate(tensors)
 
     graphed = Counted(graph, {"x:0": [[0.0] * 300] * 300})
-    found, _ = graphed.gradients(["x:0", "one:0"], "y:0", [[1.0] * 300] * 300)
+    found, _ = session_gradients(graphed, ["x:0", "one:0"], "y:0", [[1.0] * 300] * 300)
     assert {one.kind for one in found.values()} == {"error"}
     assert len(runs) == 1
 

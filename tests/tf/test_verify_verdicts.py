@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.runtime.verify.forward import value_sets
+from graphpatch.runtime.verify.compare import value_sets
 from tests import forked
 from tests.tf.consumer import save
 from tests.tf.verify_graphs import edited, patched_beside

@@ -1,41 +1,89 @@
-"""Two models, each run in a process of its own, side by side."""
+"""Two models, each run in a process of its own, side by side: forward, backward, what fired."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+import numpy as np
 
 from graphpatch.analysis.rule_words import ops_before_rules, rules_at
-from graphpatch.analysis.soundness.overrides import UnfiredReasons
-from graphpatch.analysis.soundness.undone import uncompared_ops
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
+from graphpatch.graph.calls import called_functions
+from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.op_types import VARIABLES
+from graphpatch.graph.topology import upstream
+from graphpatch.names import TensorName, op_of
+from graphpatch.runtime.tf_gradients import GradientAnswer
 from graphpatch.runtime.values import Values, upstream_weights
-from graphpatch.runtime.verify.backward import backward
-from graphpatch.runtime.verify.firing import sort_out
-from graphpatch.runtime.verify.forward import (
-    SEEDED,
-    SETS,
-    ComparedForward,
-    ComparedValues,
-    compare_on_values,
-    compare_optimised,
-    value_sets,
+from graphpatch.runtime.verify.bits import difference_in_words, distance, same_bits
+from graphpatch.runtime.verify.firing import Firing, UnfiredOverride
+from graphpatch.runtime.verify.process import (
+    ProcessDiedError,
+    TensorFlowProcess,
+    needs_control_flow_v1,
 )
-from graphpatch.runtime.verify.process import ProcessDiedError
-from graphpatch.runtime.verify.reached_branches import ReachedBranches
-from graphpatch.runtime.verify.result import RunResult
-from graphpatch.runtime.verify.side import RunningModel
-from graphpatch.runtime.verify.start import needs_control_flow_v1
+from graphpatch.runtime.verify.result import ComparedGradient, ComparedValues, RunResult
 from graphpatch.table import plural
+
+NOT_AMONG = "it is not among what is compared"
+NOISY = "it differs from run to run in the original itself"
+NOISE = 10  # times by which a gradient may differ more than it does from run to run
+TARGETS = 32  # outputs whose gradients are taken, where nobody names them
+
+
+def _every_third(third: int, value: float) -> Callable[[Any], Any]:
+    """Put a value in place of every third element, from this one on."""
+
+    def put(array: Any) -> Any:
+        changed = np.array(array)
+        changed.reshape(-1)[third::3] = value
+        return changed
+
+    return put
+
+
+# Of floats; ints and booleans of seeded zeros and ones are swapped in the first of them.
+SETS: dict[str, Callable[[Any], Any]] = {
+    "negated": lambda array: -array,
+    "zeros": np.zeros_like,
+    "small": lambda array: array * np.asarray(1e-3, array.dtype),
+    "large": lambda array: array * np.asarray(1e3, array.dtype),
+    "huge": lambda array: array * np.asarray(np.finfo(np.float32).max / 16, array.dtype),
+    "infinite": lambda array: _every_third(1, -np.inf)(_every_third(0, np.inf)(array)),
+    "NaN": _every_third(0, np.nan),
+}
+STEERED = {"at activations": True, "at conditions": False}
+PASSES = 1 + len(SETS) + len(STEERED)
+
+
+def value_sets(seeded: Values, fixed: Container[str]) -> Iterator[tuple[str, Values]]:
+    """Yield each set by its name, made of the seeded one; what is `fixed` stays as it is."""
+    for name, change in SETS.items():
+        values = {
+            key: value if key in fixed else _changed_value(name, change, value)
+            for key, value in seeded.items()
+        }
+        if any(values[key] is not value for key, value in seeded.items()):
+            yield name, values
+
+
+def _changed_value(name: str, change: Callable[[Any], Any], value: Any) -> Any:
+    array = np.asarray(value)
+    if array.dtype.kind in "fc" or array.dtype.name == "bfloat16":
+        with np.errstate(all="ignore"):
+            return np.asarray(change(array)).astype(array.dtype)
+    if name == "negated" and array.dtype.kind in "iub":
+        return (1 - array.astype(np.int64)).astype(array.dtype)
+    return value
 
 
 @dataclass(frozen=True)
@@ -59,126 +107,301 @@ class CompareOptions:
             self.progress(what, done, total)
 
 
-T = TypeVar("T")
-
-NOT_AMONG = "it is not among what is compared"
-TARGETS = 32  # outputs whose gradients are taken, where nobody names them
-PASSES = len(SETS) + 3  # sets of values, at most: seeded, changed, at activations and conditions
-
-
 @dataclass(frozen=True)
 class ComparedGraph:
-    """One graph of a model, and the file from which its process reads it."""
+    """One graph of a model, by its index, and the file from which its process reads it."""
 
     model: Model
-    graph: ModelGraph
+    index: int
     file: Path
 
     @property
-    def place(self) -> int:
-        """Which of the model's graphs it is."""
-        return next(n for n, graph in enumerate(self.model.graphs) if graph is self.graph)
+    def graph(self) -> ModelGraph:
+        """The graph."""
+        return self.model.graphs[self.index]
 
 
-def compare(one: ComparedGraph, other: ComparedGraph, options: CompareOptions) -> RunResult:
+def compare(original: ComparedGraph, patched: ComparedGraph, options: CompareOptions) -> RunResult:
     """Run a graph of a model and its patched copy, each in a process of its own, and compare.
 
     Raises UnsafeError where running it would do more than compute, ModelError for names of tensors
     that there are not, GraphpatchError where TensorFlow is missing.
     """
-    _refuse_unsafe(one.graph, other.graph, options)
-    with ExitStack() as stack:
-        sides = RunningModel(one.model.path), RunningModel(other.model.path)
-        for side in sides:
-            stack.enter_context(closing(side.process))
-            side.process.start()
-        return _compare_started(one, other, *sides, options)
-
-
-def _refuse_unsafe(left: ModelGraph, right: ModelGraph, options: CompareOptions) -> None:
-    for graph in (left, right):
+    for graph in (original.graph, patched.graph):
         if graph.around.is_object_based:
             refuse_unsafe_load(graph, options.allow_unsafe_ops)
         else:
             refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
+    with ExitStack() as stack:
+        left, right = (TensorFlowProcess(one.model.path) for one in (original, patched))
+        for process in (left, right):
+            stack.enter_context(closing(process))
+            process.start()
+        return _Comparison(original, patched, left, right, options).run()
 
 
-def _compare_started(
-    one: ComparedGraph,
-    other: ComparedGraph,
-    left: RunningModel,
-    right: RunningModel,
-    options: CompareOptions,
-) -> RunResult:
-    options.say("starting TensorFlow", 0, 1)
-    v2 = not needs_control_flow_v1(one.graph)
-    settings, _ = _ask_both(left, right, lambda it: it.process.keep("begin", options.imports, v2))
-    ran = RunResult(settings=settings)
-    for subject, side in ((one, left), (other, right)):
-        options.say("importing the models", int(side is right), 2)
-        if why := _import_failure(subject, side):
-            return replace(ran, why=why, is_wrong=side is right)
-    tensors, reasons = _tensors_to_compare(one.graph, other.graph, left, right, options)
-    try:
-        ran.forward = _compare_forward(ran, tensors, left, right, options)
-    except ProcessDiedError as error:
-        return RunResult(settings=settings, why=str(error), is_wrong=error.process is right.process)
-    ran.forward.first.uncompared |= reasons
-    if not other.graph.around.is_object_based:
-        ran.unseen = list(uncompared_ops(other.graph, ran.forward.compared))
-    ran.formulas = right.formulas()
-    _compare_backward(ran, other.graph, left, right, options)
-    pairs = [(pair.source, pair.target) for pair in ran.backward.pairs]
-    values = ran.forward.first.values
-    upstream = {target: upstream_weights(target, values[target]) for _, target in pairs}
-    sources = list(dict.fromkeys(source for source, _ in pairs))
-    sort_out(
-        one.graph,
-        UnfiredReasons(other.model, other.graph, pairs, v2),
-        right.registered(),
-        lambda places: right.probed(places, sources, upstream),
-        ran,
-    )
-    return ran
+@dataclass
+class _Comparison:
+    """The run of two processes: `left` has the original, `right` the patched model."""
+
+    original: ComparedGraph
+    patched: ComparedGraph
+    left: TensorFlowProcess
+    right: TensorFlowProcess
+    options: CompareOptions
+
+    def run(self) -> RunResult:
+        options, ran = self.options, RunResult()
+        options.say("starting TensorFlow", 0, 1)
+        v2 = not needs_control_flow_v1(self.original.graph)
+        ran.settings, _ = self._both(lambda process: process.keep("begin", options.imports, v2))
+        registered = set[str]()
+        for subject, process in ((self.original, self.left), (self.patched, self.right)):
+            options.say("importing the models", int(process is self.right), 2)
+            try:
+                registered = process.keep(
+                    "open", str(subject.file), subject.model.path, subject.index
+                )
+            except (ProcessDiedError, ModelError) as error:
+                ran.why = str(error)
+                if isinstance(error, ModelError):
+                    ran.why = f"{subject.model.path}: {error}"
+                ran.is_wrong = process is self.right
+                return ran
+        try:
+            self._forward(ran, *self._tensors())
+        except ProcessDiedError as error:
+            return RunResult(ran.settings, why=str(error), is_wrong=error.process is self.right)
+        graph = self.patched.graph
+        if not graph.around.is_object_based:
+            ran.unseen = list(_uncompared_ops(graph, ran.compared))
+        ran.formulas = self.right.ask("formulas")
+        asked = self._backward(ran)
+        pairs = [(pair.source, pair.target) for pair in ran.gradients]
+        firing = Firing(
+            self.original.graph, self.patched.model, graph, asked, pairs, registered, v2
+        )
+        ran.fired, unfired = firing.sort()
+        self._probe(ran, unfired)
+        return ran
+
+    def _both(self, ask: Callable[[TensorFlowProcess], Any]) -> list[Any]:
+        """Return what both answer; one works while the other does."""
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(ask, (self.left, self.right)))
+
+    def _tensors(self) -> tuple[list[str], dict[str, str]]:
+        """Return the tensors to compare; and of others why they are not."""
+        graph, options = self.original.graph, self.options
+        touched = [f"{op}:0" for body, op in rules_at(self.patched.graph) if body == "main"]
+        tensors, writing = self.left.ask("tensors", touched, options.targets)
+        tensors = self.right.ask("there", tensors)
+        if graph.around.is_object_based:
+            return tensors, {}
+        saved: list[str] = []
+        if not options.allow_unsafe_ops:
+            tensors, saved = apart_from_savers(graph, tensors)
+        reasons = dict.fromkeys(writing, "it comes after a write to a variable")
+        reasons |= dict.fromkeys(saved, "it saves variables to files, or restores them")
+        tensors = [name for name in tensors if name not in reasons]
+        for one in (graph, self.patched.graph):
+            refuse_unsafe(one, options.allow_unsafe_ops, [*tensors, *_initialisers(graph)])
+        return tensors, reasons
+
+    def _forward(self, ran: RunResult, tensors: list[str], reasons: Mapping[str, str]) -> None:
+        """Compare the tensors on each set of values, and watch which branches those take."""
+        given, left = self.options.feed, self.left
+        self.options.say("forward pass", 0, PASSES)
+        feeds, variables = left.ask("choose", tensors, given)
+        self._both(lambda process: process.keep("values", variables))
+        ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
+        fixed = {name for name in feeds if {name, f"{name.partition(':')[2]}:0"} & given.keys()}
+        ran.is_seeded = bool(feeds.keys() - fixed)
+        self._feed(feeds)
+        first = self._on_values("seeded", tensors)
+        ran.sets.append(first)
+        taken, ran.hidden = self._branches()
+        ran.reach(taken, by_inputs=True)
+        equal = [name for name in first.compared if name not in first.differing]
+        ran.fused = self._run_both(equal, optimise=True).differing
+        first.uncompared |= reasons
+        tensors = first.compared  # what waits for a queue that nobody fills is not run again
+        for name, values in value_sets(feeds, fixed) if tensors else ():
+            self.options.say("forward pass", len(ran.sets), PASSES)
+            self._feed(values)
+            ran.sets.append(self._on_values(name, tensors, may_die=True))
+            ran.reach(self._branches()[0], by_inputs=True)
+        for name, upwards in STEERED.items():
+            self.options.say("forward pass", PASSES - 1, PASSES)
+            ops = ran.unreached() if tensors else []
+            self._feed(feeds)
+            if ops and (values := left.ask("steer", ops, upwards)):
+                more = list(dict.fromkeys([*tensors, *(f"{op}:0" for op in ops)]))
+                there = self.right.ask("there", left.ask("there", more))
+                self._feed({**feeds, **values})
+                ran.sets.append(self._on_values(name, there, may_die=True))
+                ran.reach(self._branches()[0], by_inputs=False)
+        self._feed(feeds)
+
+    def _feed(self, feeds: Values) -> None:
+        self._both(lambda process: process.keep("feed", feeds))
+
+    def _branches(self) -> tuple[dict[str, tuple[bool, bool]], dict[str, int]]:
+        try:
+            taken, hidden = self.left.ask("branches")
+        except ProcessDiedError:
+            return {}, {}
+        return taken, hidden
+
+    def _on_values(
+        self, name: str, tensors: Sequence[str], may_die: bool = False
+    ) -> ComparedValues:
+        """Compare these tensors on what is fed now; with `may_die` a process may end by it."""
+        try:
+            compared = self._run_both(tensors, optimise=False)
+        except ProcessDiedError as error:
+            if not may_die:
+                raise
+            ended = dict.fromkeys(tensors, str(error))
+            compared = ComparedValues(name, uncompared=ended)
+            if error.process is self.right:
+                compared = ComparedValues(name, list(tensors), differing=ended)
+        compared.name = name
+        return compared
+
+    def _run_both(self, tensors: Sequence[str], optimise: bool) -> ComparedValues:
+        before, reasons = self.left.ask("run", tensors, optimise)
+        after, failed = self.right.ask("run", list(before), optimise)
+        compared = ComparedValues(uncompared=reasons, values=before)
+        unlike = [
+            name for name in before if name not in after or not same_bits(before[name], after[name])
+        ]
+        again = self.left.ask("run", list(before), optimise)[0] if unlike else {}
+        for name in unlike:
+            if name not in again or not same_bits(before[name], again[name]):
+                compared.uncompared[name] = NOISY
+            elif name not in after:
+                why = failed.get(name, "no value")
+                compared.differing[name] = f"it fails in the patched model: {why}"
+            else:
+                compared.differing[name] = difference_in_words(before[name], after[name])
+        compared.compared = [name for name in before if name not in compared.uncompared]
+        return compared
+
+    def _backward(self, ran: RunResult) -> set[tuple[str, str]]:
+        """Compare the gradients of each target; return the ops that were asked for theirs."""
+        graph, options, first = self.patched.graph, self.options, ran.sets[0]
+        patched = [op for body, op in rules_at(graph) if body == "main"]
+        read = ops_before_rules(graph.main)
+        named = options.sources, options.targets
+        sources, targets, trained = self.left.ask("ends", *named, patched, read, first.compared)
+        if options.targets:
+            missing = [name for name in targets if name not in first.values]
+            ran.untaken += (
+                f"of {name}: {first.uncompared.get(name, NOT_AMONG)}" for name in missing
+            )
+            targets = [name for name in targets if name not in missing]
+        elif trained and len(trained) < len(targets):
+            targets = [name for name in targets if name not in trained]
+            ran.untaken.append(
+                f"of {plural(len(trained), 'output')} that training computes from its gradients; "
+                "--to names those that matter"
+            )
+        if len(targets) > TARGETS and not options.targets:
+            more = len(targets) - TARGETS
+            ran.untaken.append(f"of {more} more outputs; --to names those that matter")
+            targets = targets[:TARGETS]
+        if not sources:
+            ran.untaken.append(
+                "nothing is fed that is a float, and there are no float variables or constants"
+            )
+            return set()
+        values = {name: first.values[name] for name in targets}
+        ran.gradients, asked = gradients_compared(
+            self.left, self.right, sources, values, options.say
+        )
+        return asked
+
+    def _probe(self, ran: RunResult, unfired: Sequence[UnfiredOverride]) -> None:
+        """Ask which of the overrides fired that TensorFlow differentiates in C++."""
+        unseen = {one.override.place: one for one in unfired if one.kind == "unseen"}
+        fired = set[tuple[str, str]]()
+        if unseen:
+            values, gradients = ran.sets[0].values, ran.gradients
+            targets = dict.fromkeys(pair.target for pair in gradients)
+            upstreams = {name: upstream_weights(name, values[name]) for name in targets}
+            sources = list(dict.fromkeys(pair.source for pair in gradients))
+            self.right.close()
+            try:
+                fired = self.right.ask("probed", list(unseen), sources, upstreams)
+            except ProcessDiedError:
+                fired = set()
+        ran.fired += [one.override for place, one in unseen.items() if place in fired]
+        others = [one for one in unfired if one.override.place not in fired]
+        ran.unfired = [one for one in others if one.kind != "uncalled"]
+        ran.uncalled = [one for one in others if one.kind == "uncalled"]
 
 
-def _import_failure(subject: ComparedGraph, side: RunningModel) -> str:
-    """Why the process of a side cannot open its model; nothing where it can."""
-    try:
-        side.process.keep("open", str(subject.file), subject.model.path, subject.place)
-    except ProcessDiedError as error:
-        return str(error)
-    except ModelError as error:
-        return f"{subject.model.path}: {error}"
-    return ""
+def gradients_compared(
+    left: TensorFlowProcess,
+    right: TensorFlowProcess,
+    sources: Sequence[str],
+    targets: Mapping[str, Any],
+    say: Progress,
+) -> tuple[list[ComparedGradient], set[tuple[str, str]]]:
+    """Compare the gradients of each target, which has this value, with respect to each source.
+
+    With them come the ops of the patched graph whose gradient was asked for. What changed is run
+    once more: it may differ from run to run.
+    """
+    pairs: list[ComparedGradient] = []
+    asked = set[tuple[str, str]]()
+    for place, (target, value) in enumerate(targets.items()):
+        say("gradients", place, len(targets))
+        dy = upstream_weights(target, value)
+        before, _ = left.gradients(sources, target, dy)
+        after, fired = right.gradients(sources, target, dy)
+        asked |= fired
+        changes = [compare_gradient(name, target, before[name], after[name]) for name in sources]
+        moved = [one.source for one in changes if one.state == "changed" and one.largest > 0]
+        again, _ = left.gradients(moved, target, dy) if moved else ({}, set())
+        noise = {
+            name: distance(before[name].value, answer.value)[0]
+            for name, answer in again.items()
+            if answer.kind == "tensor"
+        }
+        for one in changes:
+            if 0 < one.largest <= NOISE * noise.get(one.source, 0.0):
+                one.state = "same"
+        pairs += changes
+    return pairs, asked
 
 
-def _tensors_to_compare(
-    one: ModelGraph,
-    other: ModelGraph,
-    left: RunningModel,
-    right: RunningModel,
-    options: CompareOptions,
-) -> tuple[list[str], dict[str, str]]:
-    """What is compared; and of other tensors why they are not."""
-    touched = [f"{op}:0" for body, op in rules_at(other) if body == "main"]
-    tensors = right.there(left.tensors(touched, options.targets))
-    if one.around.is_object_based:
-        return tensors, {}
-    saved: list[str] = []
-    if not options.allow_unsafe_ops:
-        tensors, saved = apart_from_savers(one, tensors)
-    written = left.writing(tensors)
-    tensors = [name for name in tensors if name not in written]
-    for graph in (one, other):
-        refuse_unsafe(graph, options.allow_unsafe_ops, [*tensors, *_initialisers(one)])
-    reasons = dict.fromkeys(written, "it comes after a write to a variable")
-    reasons |= dict.fromkeys(saved, "it saves variables to files, or restores them")
-    return tensors, reasons
+def compare_gradient(
+    source: str, target: str, before: GradientAnswer, after: GradientAnswer
+) -> ComparedGradient:
+    """Compare one gradient: `same`, `changed`, `fails` (it could be had before), `uncompared`."""
+    pair = ComparedGradient(source, target, "same", str(before), str(after))
+    kinds = before.kind, after.kind
+    if "error" in kinds and kinds[1] == "error":
+        pair.state = "uncompared" if kinds[0] == "error" else "fails"
+    elif "tensor" not in kinds:
+        pair.state = "same"
+    elif kinds[0] != kinds[1]:
+        pair.state = "changed"
+    elif same_bits(before.value, after.value):
+        pair.zero = not np.any(before.value)
+    elif before.value.shape != after.value.shape:
+        pair.state = "fails"
+        pair.before, pair.after = str(list(before.value.shape)), str(list(after.value.shape))
+    else:
+        pair.state = "changed"
+        pair.largest, pair.relative = distance(before.value, after.value)
+    return pair
 
 
 def _initialisers(graph: ModelGraph) -> Iterator[str]:
-    """What variables may be assigned first."""
+    """Yield what variables may be assigned first."""
     for op in VARIABLES:
         for index in graph.main.by_type.get(op, ()):
             name = f"{graph.main.heads.names[index]}/Assign"
@@ -186,110 +409,30 @@ def _initialisers(graph: ModelGraph) -> Iterator[str]:
                 yield name
 
 
-def _compare_forward(
-    ran: RunResult,
-    tensors: Sequence[str],
-    left: RunningModel,
-    right: RunningModel,
-    options: CompareOptions,
-) -> ComparedForward:
-    """Compare the tensors on each set of values, and watch which branches those take."""
-    options.say("forward pass", 0, PASSES)
-    feeds, variables = left.choose(tensors, options.feed)
-    left.values(variables)
-    right.values(variables)
-    ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
-    found, reached = ComparedForward(), ReachedBranches(left.unwatched())
-    _feed_both(feeds, left, right)
-    found.first = compare_on_values(SEEDED, left, right, tensors)
-    reached.add(left.branches())
-    found.fused = compare_optimised(left, right, _sound(found.first))
-    tensors = found.first.compared  # what waits for a queue that nobody fills is not run again
-    for name, values in value_sets(feeds, left.names(list(options.feed))) if tensors else ():
-        options.say("forward pass", 1 + len(found.others), PASSES)
-        found.others.append(_compare_or_died(name, values, left, right, tensors))
-        reached.add(left.branches())
-    for word, upwards in (("at activations", True), ("at conditions", False)):
-        options.say("forward pass", PASSES - 1, PASSES)
-        names = reached.missing() if tensors else []
-        _feed_both(feeds, left, right)
-        values = left.steered(names, upwards) if names else {}
-        if values:
-            more = [*tensors, *(name for name in reached.outputs(names) if name not in tensors)]
-            there = right.there(left.there(more))
-            found.others.append(_compare_or_died(word, {**feeds, **values}, left, right, there))
-            reached.steer(left.branches())
-    _feed_both(feeds, left, right)
-    ran.reached = reached
-    return found
+def _uncompared_ops(graph: Graph, compared: Sequence[str]) -> Iterator[str]:
+    """Yield the patched ops, as their rules name them, of which nothing was compared.
+
+    What no op of the main graph calls counts for nothing.
+    """
+    main = graph.main
+    marks = upstream(main, [TensorName(op_of(name)) for name in compared], control=True)
+    called = _functions_below(graph, [node for node in main if marks[node.index]])
+    callable_ones = _functions_below(graph, list(main))
+    for body, op in rules_at(graph):
+        if body == main.label:
+            index = main.by_name.get(op)
+            if index is None or not marks[index]:
+                yield repr(op)
+        elif body not in called and body in callable_ones:
+            yield f"{op!r} in function {body!r}"
 
 
-def _sound(found: ComparedValues) -> list[str]:
-    return [name for name in found.compared if name not in found.differing]
-
-
-def _compare_or_died(
-    name: str, feeds: Values, left: RunningModel, right: RunningModel, tensors: Sequence[str]
-) -> ComparedValues:
-    _feed_both(feeds, left, right)
-    try:
-        return compare_on_values(name, left, right, tensors)
-    except ProcessDiedError as error:
-        ended = dict.fromkeys(tensors, str(error))
-        if error.process is right.process:
-            return ComparedValues(name, list(tensors), differing=ended)
-        return ComparedValues(name, uncompared=ended)
-
-
-def _feed_both(feeds: Values, left: RunningModel, right: RunningModel) -> None:
-    _ask_both(left, right, lambda side: side.feed(feeds))
-
-
-def _ask_both(left: RunningModel, right: RunningModel, ask: Callable[[RunningModel], T]) -> list[T]:
-    """What both answer; one works while the other does."""
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(ask, (left, right)))
-
-
-def _compare_backward(
-    ran: RunResult,
-    graph: ModelGraph,
-    left: RunningModel,
-    right: RunningModel,
-    options: CompareOptions,
-) -> None:
-    patched = [op for body, op in rules_at(graph) if body == "main"]
-    sources = left.names(options.sources)
-    sources = sources or left.sources([*patched, *ops_before_rules(graph.main)])
-    targets = _targets(ran, left, patched, options)
-    if not sources:
-        ran.untaken.append(
-            "nothing is fed that is a float, and there are no float variables or constants"
-        )
-    if sources and targets:
-        values: Mapping[str, Any] = {name: ran.forward.first.values[name] for name in targets}
-        ran.backward = backward(left, right, sources, values, options.say)
-
-
-def _targets(
-    ran: RunResult, left: RunningModel, patched: Sequence[str], options: CompareOptions
-) -> list[str]:
-    """The float outputs of which gradients are taken; first those behind patched ops."""
-    first = ran.forward.first
-    named = left.names(options.targets)
-    if named:
-        missing = (name for name in named if name not in first.values)
-        ran.untaken += (f"of {one}: {first.uncompared.get(one, NOT_AMONG)}" for one in missing)
-        return [name for name in named if name in first.values]
-    floats = left.targets(first.compared, patched)
-    trained = set(left.trained(floats))
-    others = [name for name in floats if name not in trained]
-    if trained and others:
-        floats = others
-        ran.untaken.append(
-            f"of {plural(len(trained), 'output')} that training computes from its gradients; "
-            "--to names those that matter"
-        )
-    if len(floats) > TARGETS:
-        ran.untaken.append(f"of {len(floats) - TARGETS} more outputs; --to names those that matter")
-    return floats[:TARGETS]
+def _functions_below(graph: Graph, todo: list[Any]) -> set[str]:
+    """Return the functions that these ops call, and those that these call in their turn."""
+    called: set[str] = set()
+    while todo:
+        for name in called_functions(todo.pop()):
+            if name not in called:
+                called.add(name)
+                todo += graph.functions.get(name, ())
+    return called

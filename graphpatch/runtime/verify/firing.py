@@ -1,84 +1,208 @@
-"""Which overrides fired when gradients were taken, and what is wrong with those that did not."""
+"""Which overrides of a patched graph fired, and why the others did not."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from graphpatch.analysis.soundness.overrides import Override, UnfiredReasons, overrides
+from graphpatch.analysis.doctor.survey import doctors
+from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.hidden import shadowed_ops
-from graphpatch.differentiation.override_keys import CUSTOM
+from graphpatch.differentiation.override_keys import CUSTOM, override_key
+from graphpatch.formats import Model
+from graphpatch.gradients.attach import PASS, is_guard
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Node
+from graphpatch.graph.model_body import op_type_in_model
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.names import OpKey
-from graphpatch.runtime.verify.result import RunResult, UnfiredOverride
+from graphpatch.graph.topology import downstream, upstream
+from graphpatch.names import OpKey, TensorName
 
 LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")
-Probe = Callable[[Sequence[OpKey]], Collection[OpKey]]
 
 
-def sort_out(
-    before: ModelGraph,
-    reasons: UnfiredReasons,
-    registered: Collection[str],
-    probe: Probe,
-    ran: RunResult,
-) -> None:
-    """Fill in the overrides of a patched graph that fired, and those that did not.
+@dataclass(frozen=True, slots=True)
+class Override:
+    """An op with another gradient than its type's: by a key, or by a function of the library."""
 
-    Wrong are, of those that its original does not have, the ones that TensorFlow ignores where they
-    stand, and those by a key that is not `registered` in the process that runs the graph. `probe`
-    says which of those fired that TensorFlow differentiates in C++.
+    node: Node
+    key: str
+    is_function: bool
+
+    @property
+    def place(self) -> OpKey:
+        """The body and the name of the op."""
+        return self.node.body.label, self.node.name
+
+    def __str__(self) -> str:
+        body = "" if self.node.body.is_main else f" in function {self.node.body.label}"
+        return f"{op_type_in_model(self.node)} {self.node.name}{body}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the override as `verify --json` prints it."""
+        return {"body": self.node.body.label, "op": self.node.name, "key": self.key}
+
+
+@dataclass(frozen=True, slots=True)
+class UnfiredOverride:
+    """An override whose op was not asked for its gradient.
+
+    `is_new`: the original does not have it. `kind`: TensorFlow ignores it (`ignored`), its op is in
+    a function that is differentiated in C++ (`unseen`) or that nothing calls (`uncalled`), or no
+    gradient came to it (`idle`).
     """
-    hidden: list[UnfiredOverride] = []
-    for one in _unfired_overrides(before, reasons, registered, ran):
-        (hidden if one.kind == "unseen" else ran.unfired).append(one)
-    places = [(one.override.node.body.label, one.override.node.name) for one in hidden]
-    fired = probe(places) if places else ()
-    for place, unseen in zip(places, hidden, strict=True):
-        if place in fired:
-            ran.fired.append(unseen.override)
-        else:
-            ran.unfired.append(unseen)
+
+    override: Override
+    why: str
+    is_new: bool
+    kind: str
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the patch added it in vain, wherever gradients are taken."""
+        return self.is_new and self.kind == "ignored"
+
+    def document(self) -> dict[str, Any]:
+        """Return the override as `verify --json` prints it."""
+        op = {**self.override.document(), "type": op_type_in_model(self.override.node)}
+        return {**op, "why": self.why, "fails": self.is_wrong}
 
 
-def _unfired_overrides(
-    before: ModelGraph, reasons: UnfiredReasons, registered: Collection[str], ran: RunResult
-) -> Iterator[UnfiredOverride]:
-    """Those that did not fire; the others are filled in."""
-    graph, passed = reasons.graph, shadowed_ops(reasons.graph)
-    known = {(one.node.body.label, one.node.name, one.key) for one in overrides(before)}
-    for one in overrides(graph):
-        place = one.node.body.label, one.node.name
-        is_new = (*place, one.key) not in known
-        lacks = (
-            not one.is_function and one.key not in registered and not graph.around.is_object_based
+def overrides(graph: ModelGraph) -> Iterator[Override]:
+    """Yield the ops that have one, in functions too, in the order of the file.
+
+    Left out are keys that are for tf.saved_model.load alone, the guards that go with overrides, and
+    functions that rules only keep from being differentiated.
+    """
+    gradients = graph.library.gradients
+    for body in graph.bodies:
+        for node in () if body.is_ours else body:
+            key = override_key(node)
+            if key is not None and (key.startswith(PASS) or is_guard(key)):
+                continue
+            if key is not None:
+                yield Override(node, key, node.op in gradients)
+            elif node.op in gradients and provenance.original_type(node) == node.op:
+                yield Override(node, gradients[node.op], True)
+
+
+@dataclass(eq=False)
+class Firing:
+    """Sorts the overrides of a patched graph by what happened when gradients were taken.
+
+    `asked` are the ops that TensorFlow asked for their gradient, `pairs` the sources and targets of
+    the gradients, `registered` the keys for which its process has gradients.
+    """
+
+    before: ModelGraph
+    model: Model
+    graph: ModelGraph
+    asked: Collection[OpKey]
+    pairs: Sequence[tuple[str, str]]
+    registered: Collection[str]
+    control_flow_v2: bool
+
+    def sort(self) -> tuple[list[Override], list[UnfiredOverride]]:
+        """Return the overrides that fired, and those that did not."""
+        fired, unfired = [], []
+        passed, is_loaded = shadowed_ops(self.graph), self.graph.around.is_object_based
+        known = {(one.place, one.key) for one in overrides(self.before)}
+        for one in overrides(self.graph):
+            is_new = (one.place, one.key) not in known
+            lacks = not one.is_function and one.key not in self.registered and not is_loaded
+            if lacks and not one.key.startswith(CUSTOM):
+                says = (
+                    f"no program registers the key {one.key!r}: name the module or .py file that "
+                    f"does with --import (in Python: imports=[...])"
+                )
+                unfired.append(UnfiredOverride(one, says, is_new, "ignored"))
+            elif is_new and one.place in passed:
+                says = "has a gradient of its own, which passes it by (tf.custom_gradient)"
+                says = f"{passed[one.place]} {says}"
+                unfired.append(UnfiredOverride(one, says, is_new, "idle"))
+            elif self._has_fired(one):
+                fired.append(one)
+            else:
+                kind, why = self._why(one)
+                unfired.append(UnfiredOverride(one, why, is_new, kind))
+        return fired, unfired
+
+    def _has_fired(self, one: Override) -> bool:
+        if not self.graph.around.is_object_based:
+            return one.place in self.asked
+        body, name = one.place
+        # Of most names of functions the loader leaves but the middle; others get a longer one.
+        return any(
+            op == name and (part in body or LOADED_BODY.sub(r"\1", part) == body)
+            for part, op in self.asked
         )
-        if lacks and not one.key.startswith(CUSTOM):
-            says = (
-                f"no program registers the key {one.key!r}: name the module or .py file that does "
-                f"with --import (in Python: imports=[...])"
-            )
-            yield UnfiredOverride(one, says, is_new, "ignored")
-        elif is_new and place in passed:
-            says = "has a gradient of its own, which passes it by (tf.custom_gradient)"
-            yield UnfiredOverride(one, f"{passed[place]} {says}", is_new, "idle")
-        elif _has_fired(one, ran.backward.asked, graph.around.is_object_based):
-            ran.fired.append(one)
-        else:
-            kind, why = reasons.why(one)
-            yield UnfiredOverride(one, why, is_new, kind)
+
+    def _why(self, one: Override) -> tuple[str, str]:
+        """Return the kind of an override that did not fire, and why it did not, in words."""
+        node, label = one.node, one.node.body.label
+        if node.body.is_main:
+            return "idle", self._blocked(node)
+        if not self._is_called(label):
+            return "uncalled", f"nothing that runs calls function {label}"
+        came = f"no gradient that was taken comes to it in function {label}"
+        if self.graph.around.is_object_based:
+            return "idle", came
+        caller = self._bodies.place_of(node).ignoring
+        if caller is None:
+            return "idle", f"no gradient that was taken comes to function {label}"
+        if not one.is_function:
+            says = f"function {label} is called by {caller}, where a Session ignores it"
+            return "ignored", says
+        return "unseen", came
+
+    @cached_property
+    def _bodies(self) -> Bodies:
+        return Bodies(self.graph)
+
+    def _is_called(self, function: str) -> bool:
+        """Whether an op of the main graph calls a function, or calls one that does."""
+        todo, met = [function], {function}
+        while todo:
+            callers = self._bodies.callers.get(todo.pop(), ())
+            if any(caller.body.is_main for caller in callers):
+                return True
+            labels = {caller.body.label for caller in callers} - met
+            met |= labels
+            todo += labels
+        return False
+
+    def _blocked(self, node: Node) -> str:
+        """Say what keeps the gradients of the targets from the op."""
+        if not self._behind[node.index]:
+            return "none of the tensors whose gradients are taken is computed of it"
+        if not self._before[node.index]:
+            return "it is not on the way from what the gradients are taken by"
+        wiring = self._doctor.session.wiring(self.graph.main)
+        for target in dict.fromkeys(target for _, target in self.pairs):
+            diagnosis = self._doctor.diagnose((node.index, 0), wiring.tensor(target))
+            is_blocked = diagnosis.connected and diagnosis.verdict != "flows"
+            if is_blocked and diagnosis.of_session:
+                first = diagnosis.of_session[0]
+                return f"no gradient of {target} comes to it: {first.node}: {first.what}"
+        return "no gradient that was taken comes to it"
+
+    @cached_property
+    def _behind(self) -> bytearray:
+        return upstream(self.graph.main, {_tensor_name(target) for _, target in self.pairs})
+
+    @cached_property
+    def _before(self) -> bytearray:
+        return downstream(self.graph.main, {_tensor_name(source) for source, _ in self.pairs})
+
+    @cached_property
+    def _doctor(self) -> Any:
+        tags = [graph.around.tags for graph in self.model.graphs]
+        return doctors(self.model, self.control_flow_v2)[tags.index(self.graph.around.tags)]
 
 
-def _has_fired(one: Override, asked: Collection[OpKey], is_loaded: bool) -> bool:
-    body, name = one.node.body.label, one.node.name
-    if is_loaded:
-        return any(other == name and _is_loaded(part, body) for part, other in asked)
-    return (body, name) in asked
-
-
-def _is_loaded(name: str, body: str) -> bool:
-    """Whether a function of a SavedModel may be called `name` once it is loaded.
-
-    Of most names the loader leaves but the middle; the bodies of If and While get a longer one.
-    """
-    return name in body or LOADED_BODY.sub(r"\1", name) == body
+def _tensor_name(tensor: str) -> TensorName:
+    op, _, output = tensor.rpartition(":")
+    return TensorName(op, int(output))

@@ -1,41 +1,70 @@
-"""The formulas that a file carries, as TensorFlow computes them, against their numpy form."""
+"""The gradients that a file stores, as TensorFlow takes them, against what their rules say.
+
+Each place is cut out of the graph and run alone: of the tensors x0, x1, ... that an op reads, and
+y0, ... that it gives, TensorFlow takes the gradient of what stands in the op's place now, however
+that is stored, and numpy computes the formula of the rule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.graph_pb2 import GraphDef
 
-from graphpatch.analysis.soundness.stored_gradients import StoredGradient, stored_gradients
-from graphpatch.errors import GraphpatchError
+from graphpatch import names
+from graphpatch.analysis.rule_words import patch_in_words
+from graphpatch.differentiation.override_keys import override_key
+from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
+from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.gradients import interpreter
-from graphpatch.graph.graph import Graph
-from graphpatch.runtime.formula_in_tensorflow import tensorflow_gradient
-from graphpatch.runtime.function_gradient import function_gradient
-from graphpatch.runtime.graph_run import GraphRun, first_line
-from graphpatch.runtime.values import upstream_weights
-from graphpatch.runtime.verify.backward import finite
-from graphpatch.runtime.verify.constructed import (
-    argument_dtypes,
-    construction_gradient,
-    counted_gradient,
-    fingerprint,
-    first_of_same,
+from graphpatch.gradients.attach import is_guard
+from graphpatch.gradients.fits import signature, windows_of
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.spec import (
+    Computed,
+    InlineFormula,
+    LibraryGradient,
+    from_key,
+    parse_gradient,
 )
-from graphpatch.runtime.verify.forward import distance
+from graphpatch.graph import provenance
+from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import calls
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_body import op_type_in_model
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.match.spec import WHOLE
+from graphpatch.names import TensorName
+from graphpatch.patches import KINDS
+from graphpatch.runtime.function_gradient import as_main, flat_index
+from graphpatch.runtime.graph_run import GraphRun, first_line
+from graphpatch.runtime.imported import spliced
+from graphpatch.runtime.key_gradients import surrogate_gradient
+from graphpatch.runtime.register import register_lone_keys
+from graphpatch.runtime.tf_gradients import gradients
+from graphpatch.runtime.values import upstream_weights
+from graphpatch.runtime.verify.bits import distance, finite
+from graphpatch.runtime.verify.outputs import fetchable
 
 # By how much of its largest element a gradient may differ: what the dtype's precision leaves.
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-5, "float64": 1e-10}
 SCALES = (-1.0, 1e-3, 30.0)
 ANYWHERE = (4, 4)  # the shape of all that a formula reads, where the graph does not tell
+NOT_OF_OPS = ("_class", "_graphpatch", "_output_shapes")  # attrs that say nothing of the gradient
+DROPPED = "this kind has no formula to compare"
+TRACED = "it is traced code, not a formula"
 
 
 @dataclass(frozen=True, slots=True)
 class FormulaCheck:
-    """A formula on tensors of these dtypes and shapes: how far the two forms are apart."""
+    """A formula on tensors of these dtypes and shapes: how far the two sides are apart."""
 
     label: str
     ops: int
@@ -48,11 +77,11 @@ class FormulaCheck:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the two forms differ."""
+        """Whether the two sides differ."""
         return not self.why and not self.error <= self.tolerance
 
     def document(self) -> dict[str, Any]:
-        """The formula as `verify --json` prints it."""
+        """Return the formula as `verify --json` prints it."""
         compared = {"max_error": finite(self.error), "tolerance": self.tolerance}
         return {
             "formula": self.label,
@@ -64,55 +93,259 @@ class FormulaCheck:
         }
 
 
-def check_formulas(graph: Graph, running: GraphRun | None) -> list[FormulaCheck]:
+@dataclass(frozen=True, eq=False)
+class StoredGradient:
+    """An op that carries a gradient of ours, and what its rule says that flows back.
+
+    `reads` are the tensors that the formula calls x0, x1, ...; `gives` those that it calls y0, ...,
+    which the op gives on, and which are computed from `reads`. `expected` has the gradients, or is
+    a formula that TensorFlow differentiates; it is None where there is nothing to compare, and
+    `why` says so.
+    """
+
+    node: Node
+    label: str
+    reads: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+    expected: Computed | Formula | None = None
+    attrs: Mapping[str, Any] | None = None
+    op_type: str = ""
+    why: str = ""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether the op stands in the main graph, where its tensors can be fetched."""
+        return self.node.body.is_main
+
+    @property
+    def example(self) -> str:
+        """The op, by the type that the model gives it."""
+        return f"{op_type_in_model(self.node)} {self.node.name!r}"
+
+
+def stored_gradients(graph: Graph) -> Iterator[StoredGradient]:
+    """Yield each op of a graph that carries a gradient of ours."""
+    patches = provenance.patches(graph)
+    for body in graph.bodies:
+        for node in () if body.is_ours else provenance.touched(body):
+            key, calls_function = override_key(node) or "", node.op in graph.library.gradients
+            is_join = node.op == "Select" and key == "AddN" and provenance.is_added(node)
+            computed = None if calls_function else from_key(key)
+            if computed is not None:
+                gives = tuple(node.tensor(index) for index in range(len(node.outputs or ())))
+                reads, attrs = tuple(node.data_inputs), dict(signature(node).attrs)
+                yield StoredGradient(node, computed.key, reads, gives, computed, attrs, node.op)
+            elif is_join or (calls_function and provenance.is_added(node) and not is_guard(key)):
+                ids = [edit.id for edit in provenance.entries(node) if edit.id in patches]
+                patch = patches[ids[0]] if ids else {}
+                if not is_join or any(KINDS[kind].verified for kind in patch if kind in KINDS):
+                    yield _of_rule(node, patch, is_join)
+
+
+def _of_rule(node: Node, patch: Mapping[str, Any], is_join: bool) -> StoredGradient:
+    """Say what the rule of a Select, or of a call of a function, gives back."""
+    label = patch_in_words(patch)
+    kind = next((key for key in patch if key in KINDS and KINDS[key].verified), None)
+    try:
+        own = len(node.outputs or ())
+        if kind is None:
+            return StoredGradient(node, label, why=DROPPED)
+        if not is_join and len(node.data_inputs) == own:  # it gives on what it reads
+            reads = tuple(node.data_inputs)
+            if kind != "filter_gradient":
+                none = InlineFormula(Formula.parse("zeros_like(dy)"))
+                label = f"{label}, where no gradient comes to the op"
+                return StoredGradient(node, label, reads, reads, none)
+            return StoredGradient(node, label, reads, reads, *_gradient(patch[kind]))
+        joined = node.data_inputs[1:2] if is_join else node.data_inputs[-own:]
+        gives = tuple(filter(None, (_before_stops(node.body, text) for text in joined)))
+        moved = node.body.producer(gives[0]) if len(gives) == len(joined) else None
+        if moved is None:
+            says = "it does not pass on what a StopGradient reads"
+            return StoredGradient(node, label, why=says)
+        added = provenance.added(node)
+        reads = (added.reads if added is not None else ()) or tuple(moved.data_inputs)
+        roots = node.data_inputs[2:] if is_join else node.data_inputs[:-own]
+        roots = tuple(_counted(node.body, text) for text in roots)
+        return StoredGradient(node, label, *_expected(kind, patch, reads, gives, roots, moved))
+    except (GraphpatchError, IndexError) as error:  # a file that others wrote
+        return StoredGradient(node, label, why=str(error))
+
+
+def _expected(
+    kind: str,
+    patch: Mapping[str, Any],
+    reads: tuple[str, ...],
+    gives: tuple[str, ...],
+    roots: tuple[str, ...],
+    moved: Node,
+) -> tuple[Any, ...]:
+    """Return the fields of a StoredGradient behind its label."""
+    attrs = dict(signature(moved).attrs)
+    if kind == "surrogate_gradient":
+        return reads, gives, Formula.parse(patch[kind]), attrs
+    if kind == "backward_as":
+        texts = [f"sum_like(dy{n}, x{n})" for n in range(len(roots))]
+        carrying = tuple(
+            text
+            for n, text in enumerate(gives)
+            if (moved.outputs or [])[n].dtype in DIFFERENTIABLE or len(gives) == 1
+        )
+        return roots, carrying[: len(roots)], InlineFormula(Formula.parse(texts))
+    if kind == "straight_through":
+        place = patch[kind].get("input", 0) if isinstance(patch[kind], Mapping) else 0
+        if isinstance(place, str):  # a name of the pattern
+            place = list(map(names.parse, reads)).index(names.parse(roots[0]))
+        texts_or_none = [f"sum_like(dy, x{n})" if n == place else None for n in range(len(reads))]
+        return reads, gives, InlineFormula(Formula.parse(texts_or_none))
+    gradient, _, _, why = _gradient(patch[kind])
+    if gradient is not None and kind == "override_gradient":
+        if patch.get("on") == WHOLE:
+            return reads, gives, gradient, windows_of(_match_ops(moved))
+        op_type = provenance.original_type(moved)
+        return reads, gives, gradient.for_op(op_type), attrs, op_type
+    return reads, gives, gradient, attrs, "", why
+
+
+def _gradient(spec: Any) -> tuple[Any, None, str, str]:
+    """Return the formula that a rule gives, as fields of a StoredGradient; why there is none."""
+    gradient = parse_gradient(spec)
+    if isinstance(gradient, LibraryGradient | InlineFormula):
+        return gradient, None, "", ""
+    return None, None, "", TRACED
+
+
+def _before_stops(body: Body, text: str) -> str | None:
+    """Return the tensor that the op gives, behind a StopGradient; and, in a SavedModel, `tape`."""
+    node = body.producer(text)
+    if node is None or not provenance.is_added(node):
+        return None
+    if node.name.endswith("/tape"):
+        place = (
+            len(node.data_inputs) - len(node.outputs or ()) + flat_index(body, names.parse(text))
+        )
+        return _before_stops(body, node.data_inputs[place])
+    if node.op != "StopGradient":
+        return None
+    return _before_stops(body, node.data_inputs[0]) or node.data_inputs[0]
+
+
+def _counted(body: Body, text: str) -> str:
+    """Return the tensor that gets a gradient: before a guard, and before it was repeated."""
+    node = body.producer(text)
+    while node is not None and provenance.is_added(node) and not provenance.clone_of(node):
+        if not is_guard(override_key(node) or "") and node.op != "BroadcastTo":
+            break
+        text = node.data_inputs[0]
+        node = body.producer(text)
+    return text
+
+
+def _match_ops(last: Node) -> list[Node]:
+    """Return the ops of a match as one op: its last, and those that no gradient reaches now."""
+    ops: dict[str, Node] = {}
+    waiting = [last]
+    while waiting:
+        node = waiting.pop()
+        if node.name not in ops and (node is last or provenance.shadow(node)):
+            ops[node.name] = node
+            producers = (node.body.producer(text) for text in node.data_inputs)
+            waiting += [producer for producer in producers if producer is not None]
+    return list(ops.values())
+
+
+def check_formulas(graph: ModelGraph, running: GraphRun | None) -> list[FormulaCheck]:
     """Check each formula of a patched graph, on what its ops meet, or else on seeded arrays.
 
     `running` is the patched graph with its feeds; without it nothing is known of shapes.
     """
-    found: dict[tuple[str, ...], list[tuple[StoredGradient, list[Any]]]] = {}
-    met = _met(list(stored_gradients(graph)), running)
-    for one, values in met:
-        shapes = [f"{np.asarray(value).dtype.name}{list(np.shape(value))}" for value in values]
-        form = fingerprint(one) if one.moved is not None else one.function
-        found.setdefault((one.label, form, *shapes), []).append((one, values))
-    return [_check_group(graph, key, group) for key, group in found.items()]
+    register_lone_keys(graph)
+    stored = list(stored_gradients(graph))
+    wanted = [list(map(_full, (*one.reads, *one.gives))) for one in stored]
+    main = {name for one, some in zip(stored, wanted, strict=True) if one.is_main for name in some}
+    ran = running.run(list(fetchable(running.graph, sorted(main))), False)[0] if running else {}
+    groups: dict[tuple[str, ...], list[StoredGradient]] = {}
+    met: dict[tuple[str, ...], list[Any] | None] = {}
+    for one, tensors in zip(stored, wanted, strict=True):
+        values = [np.asarray(ran[name]) for name in tensors if one.is_main and name in ran]
+        is_met = bool(tensors) and len(values) == len(tensors)
+        try:
+            types = [str(value.dtype) for value in values] if is_met else _dtypes(one)
+            form = _fingerprint(graph, one)
+        except (GraphpatchError, LookupError) as error:  # a file that others wrote
+            one, types, form = replace(one, expected=None, why=str(error)), [], ""
+        sizes = [list(value.shape) for value in values] if is_met else [list(ANYWHERE)] * len(types)
+        shapes = [f"{dtype}{size}" for dtype, size in zip(types, sizes, strict=True)]
+        key = (one.label, one.why, form, *shapes)
+        groups.setdefault(key, []).append(one)
+        met.setdefault(key, values if is_met else None)
+    return [_check_group(graph, key[3:], group, met[key]) for key, group in groups.items()]
 
 
-def _met(
-    some: Sequence[StoredGradient], running: GraphRun | None
-) -> Iterator[tuple[StoredGradient, list[Any]]]:
-    """What each op reads, and gives, as far as it can be fetched; else seeded arrays."""
-    wanted = [_tensors_met(one) if one.node.body.is_main else [] for one in some]
-    fetched = sorted({name for names in wanted for name in names})
-    values = running.run(_fetchable(running, fetched), False)[0] if running else {}
-    for one, names in zip(some, wanted, strict=True):
-        is_met = bool(names) and all(name in values for name in names)
-        yield one, [values[name] for name in names] if is_met else _anything(one)
+def _full(text: str) -> str:
+    return text if ":" in text else f"{text}:0"
 
 
-def _fetchable(running: GraphRun, names: Sequence[str]) -> list[str]:
-    from graphpatch.runtime.verify.outputs import fetchable
-
-    return list(fetchable(running.graph, names))
+def _dtypes(one: StoredGradient) -> list[str]:
+    return [_dtype(one.node.body, text) for text in (*one.reads, *one.gives)]
 
 
-def _tensors_met(one: StoredGradient) -> list[str]:
-    """What a call of a function reads, y among it; or what an op reads and gives."""
-    if one.moved is not None:
-        return [text if ":" in text else f"{text}:0" for text in (*one.reads, one.gives)]
-    read = [text if ":" in text else f"{text}:0" for text in one.node.data_inputs]
-    if one.function:
-        return read
-    return [*read, *(f"{one.node.name}:{place}" for place in range(len(one.node.outputs or ())))]
+def _dtype(body: Body, text: str) -> str:
+    tensor, node = names.parse(text), body.producer(text)
+    if node is None:
+        return DTYPE_NAMES[body.arguments[tensor.op]]
+    return (node.outputs or [])[flat_index(body, tensor)].dtype or "float32"
 
 
-def _anything(one: StoredGradient) -> list[Any]:
-    if one.moved is not None:
-        likes = [np.zeros(ANYWHERE, _numpy(dtype)) for dtype in argument_dtypes(one)]
-        return [upstream_weights(f"{place}", like) for place, like in enumerate(likes)]
-    flat = [*(one.node.arguments or ()), *(() if one.function else one.node.outputs or ())]
-    likes = [np.zeros(ANYWHERE, _numpy(arg.dtype or "float32")) for arg in flat]
-    return [upstream_weights(f"{place}", like) for place, like in enumerate(likes)]
+def _check_group(
+    graph: Graph, shapes: tuple[str, ...], group: Sequence[StoredGradient], met: list[Any] | None
+) -> FormulaCheck:
+    one = group[0]
+    about = one.label, len(group), one.example, ", ".join(shapes)
+    if one.expected is None:
+        return FormulaCheck(*about, why=one.why)
+    try:
+        checked = [_apart(graph, one, *values) for values in _value_sets(graph, one, met)]
+    except GraphpatchError as refusal:
+        return FormulaCheck(*about, why=str(refusal))
+    except Exception as failure:  # TensorFlow's or numpy's reason why it cannot be computed
+        return FormulaCheck(*about, why=first_line(failure))
+    by = "TensorFlow" if isinstance(one.expected, Formula) else "numpy"
+    error, tolerance = (max(column) for column in zip(*checked, strict=True))
+    return FormulaCheck(*about, error, tolerance, by=by)
+
+
+Tensors = list[Any]
+
+
+def _value_sets(
+    graph: Graph, one: StoredGradient, met: list[Any] | None
+) -> Iterator[tuple[Tensors, Tensors]]:
+    """Yield values of x0, ... and of y0, ...: those that the op met, and seeded ones.
+
+    Of what an op met much may be 0. The op itself computes y from seeded x, as a gradient may read
+    both.
+    """
+    count = len(one.reads)
+    if met is not None:
+        likes = list(map(np.asarray, met))
+        yield likes[:count], likes[count:]
+    else:
+        likes = [np.zeros(ANYWHERE, _numpy(dtype)) for dtype in _dtypes(one)]
+    seeds = [
+        like if like.dtype.kind in "iub" and met is not None else upstream_weights(f"x{n}", like)
+        for n, like in enumerate(likes[:count])
+    ]
+    for scale in (1.0, *SCALES) if one.node.op == "Select" else (1.0,):
+        xs = [x if x.dtype.kind in "iub" else (x * scale).astype(x.dtype) for x in seeds]
+        try:
+            yield xs, _given(graph, one, xs)
+        except Exception:  # the op alone does not run on such shapes
+            formula = getattr(one.expected, "formula", None)
+            if formula is None or not formula.reads_op:
+                yield xs, [upstream_weights(f"y{n}", y) for n, y in enumerate(likes[count:])]
+            elif met is None:
+                raise
 
 
 def _numpy(dtype: str) -> Any:
@@ -121,87 +354,52 @@ def _numpy(dtype: str) -> Any:
     return tf.as_dtype(dtype).as_numpy_dtype
 
 
-def _check_group(
-    graph: Graph, key: tuple[str, ...], group: Sequence[tuple[StoredGradient, list[Any]]]
-) -> FormulaCheck:
-    one, values = group[0]
-    about = one.label, len(group), str(one.node), ", ".join(key[2:])
-    if one.computed is None and one.counts_as is None:
-        return FormulaCheck(*about, why=one.why)
-    try:
-        error, tolerance = _largest_error(graph, one, values)
-    except GraphpatchError as refusal:
-        return FormulaCheck(*about, why=str(refusal))
-    except Exception as failure:  # TensorFlow's or numpy's reason why it cannot be computed
-        return FormulaCheck(*about, why=first_line(failure))
-    by = "numpy" if one.counts_as is None else "TensorFlow"
-    return FormulaCheck(*about, error, tolerance, by=by)
-
-
-def _largest_error(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
-    """The largest difference of the two forms, as a part of the largest element; what is allowed.
-
-    On what the op met, and on seeded values of those shapes too: of what an op met, much may be 0.
-    """
-    seeded = [
-        upstream_weights(f"x{place}", value) if np.asarray(value).dtype.kind not in "iub" else value
-        for place, value in enumerate(values)
-    ]
-    sets = [values, seeded, *_scaled(seeded)] if one.moved is not None else [values, seeded]
-    found = [_once(graph, one, list(map(np.asarray, some))) for some in sets]
-    return max(error for error, _ in found), max(tolerance for _, tolerance in found)
-
-
-def _scaled(values: Sequence[Any]) -> Iterator[list[Any]]:
-    """The values with the other sign, and in other sizes."""
-    for by in SCALES:
-        yield [
-            value if np.asarray(value).dtype.kind in "iub" else (value * by).astype(value.dtype)
-            for value in values
-        ]
-
-
-def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
-    names = _formula_names(graph, one)
-    if one.moved is not None:
-        values = [*(values[first] for first in first_of_same(one)), values[-1]]
-    at = dict(zip(names, values, strict=True))
-    inputs = _filled_up(at, "x")
-    outputs = _filled_up(at, "y") or inputs  # a filter gives on what it reads
-    upstream = [upstream_weights(f"dy{place}", y) for place, y in enumerate(outputs)]
-    if one.computed is None:
-        expected = counted_gradient(one, [*inputs, outputs[0]], upstream[0])
-    else:
-        formula, attrs = one.computed.formula, dict(one.attrs)
-        expected = interpreter.gradient(formula, inputs, outputs, upstream, attrs, one.op_type)
-    if one.moved is None:
-        given = _by_tensorflow(graph, one, names, values, upstream)
-    else:
-        expected = _sum_of_same_tensors(expected, first_of_same(one))
-        given = construction_gradient(one, values, upstream[0])
-    places = [int(name[1:]) for name in names if name.startswith("x")]
-    pairs = list(zip((expected[place] for place in places), given, strict=False))
-    errors = [_distance(left, right) for left, right in pairs]
-    dtypes = [np.asarray(one).dtype.name for pair in pairs for one in pair if one is not None]
-    return max(errors, default=0.0), max(
-        (TOLERANCES.get(name, 0.0) for name in dtypes), default=0.0
+def _given(graph: Graph, one: StoredGradient, xs: Tensors) -> Tensors:
+    """Compute what the op gives from what it reads."""
+    if one.gives == one.reads:
+        return xs
+    given = _read_as(one.reads, "x")
+    cut = _Cut(
+        graph, one.node.body, given, lambda node: bool(node.data_inputs) or node.op == "Const"
     )
+    cut_graph = cut.out(one.gives)
+    return _run_cut(cut_graph, dict(enumerate(xs)), {}, len(one.gives), None)[0]
 
 
-def _sum_of_same_tensors(gradients: Sequence[Any], firsts: Sequence[int]) -> list[Any]:
-    """The gradients of inputs; where some are one tensor, their sum at the first of them."""
-    found: list[Any] = [None] * len(gradients)
-    for dx, first in zip(gradients, firsts, strict=True):
+def _apart(graph: Graph, one: StoredGradient, xs: Tensors, ys: Tensors) -> tuple[float, float]:
+    """Return how far apart both sides are, as a part of the largest element; what is allowed."""
+    upstream = [upstream_weights(f"dy{n}", y) for n, y in enumerate(ys)]
+    firsts = _first_of_same(one.reads)
+    xs = [xs[first] for first in firsts]  # some of them may be one tensor
+    if isinstance(one.expected, Formula):
+        expected = _by_formula(one, xs, ys, upstream)
+    else:
+        assert one.expected is not None
+        attrs = dict(one.attrs or {})
+        formula = one.expected.formula
+        expected = interpreter.gradient(formula, xs, ys, upstream, attrs, one.op_type)
+    sums: list[Any] = [None] * len(xs)
+    for dx, first in zip(expected, firsts, strict=False):
         if dx is not None:
-            found[first] = dx if found[first] is None else found[first] + dx
-    return found
+            sums[first] = dx if sums[first] is None else sums[first] + dx
+    cut_graph = _carrier(graph, one)
+    outputs = len(one.node.outputs or ())
+    _, given = _run_cut(cut_graph, dict(enumerate(xs)), dict(enumerate(ys)), outputs, upstream)
+    pairs = [
+        (sums[n], given.get(n))
+        for n, x in enumerate(xs)
+        if n == firsts[n] and x.dtype.kind not in "iubOSU"
+    ]
+    dtypes = [np.asarray(dx).dtype.name for pair in pairs for dx in pair if dx is not None]
+    error = max((_distance(*pair) for pair in pairs), default=0.0)
+    return error, max((TOLERANCES.get(dtype, 0.0) for dtype in dtypes), default=0.0)
 
 
 def _distance(expected: Any, given: Any) -> float:
-    """How far apart they are; no gradient, `null` in a formula, is the same as zeros."""
+    """Return how far apart they are; no gradient, `null` in a formula, is the same as zeros."""
     if expected is None or given is None:
-        flows = [one for one in (expected, given) if one is not None]
-        return float("inf") if any(np.any(np.asarray(one)) for one in flows) else 0.0
+        flows = [dx for dx in (expected, given) if dx is not None]
+        return float("inf") if any(np.any(np.asarray(dx)) for dx in flows) else 0.0
     expected = np.asarray(expected)
     if expected.shape != given.shape or expected.dtype != given.dtype:
         return float("inf")
@@ -209,52 +407,166 @@ def _distance(expected: Any, given: Any) -> float:
     return relative if relative == relative else float("inf")
 
 
-def _formula_names(graph: Graph, one: StoredGradient) -> list[str]:
-    """What the formula calls what was met: x0, ..., y0, ..."""
-    if one.function:
-        signature = graph.functions[one.node.op].signature
-        return [arg.name for arg in signature.input_arg] if signature is not None else []
-    if one.moved is not None:
-        return [*(f"x{place}" for place in range(len(one.reads))), "y0"]
-    read, gives = len(one.node.data_inputs), len(one.node.outputs or ())
-    return [f"x{place}" for place in range(read)] + [f"y{place}" for place in range(gives)]
+def _first_of_same(reads: Sequence[str]) -> list[int]:
+    """Return for each of x0, x1, ... the first of them that is the same tensor."""
+    tensors = [names.parse(text) for text in reads]
+    return [tensors.index(tensor) for tensor in tensors]
 
 
-def _filled_up(at: Mapping[str, Any], kind: str) -> list[Any]:
-    """x0, x1, ... with something that carries no gradient for those that nobody reads."""
-    places = [int(name[1:]) for name in at if name.startswith(kind)]
-    count = max(places, default=-1) + 1
-    return [at.get(f"{kind}{place}", np.zeros((), np.int32)) for place in range(count)]
+def _read_as(texts: Sequence[str], letter: str) -> dict[TensorName, str]:
+    return {names.parse(text): f"{letter}{n}" for n, text in reversed(list(enumerate(texts)))}
 
 
-def _by_tensorflow(
-    graph: Graph,
-    one: StoredGradient,
-    names: Sequence[str],
-    values: Sequence[Any],
-    upstream: Sequence[Any],
-) -> list[Any]:
-    """What the gradient function of the file, or the registered one, gives in a Session."""
+def _carrier(graph: Graph, one: StoredGradient) -> GraphDef:
+    """Cut out the ops that carry a gradient: what rules added between x, y and the op."""
+    given = _read_as(one.gives, "y") if one.gives != one.reads else {}
+    given |= _read_as(one.reads, "x")
+    own = len(one.node.outputs or ())
+    if one.node.op in graph.library.gradients and one.gives != one.reads:
+        ends = one.node.data_inputs[-own:]  # behind what stops gradients, in a Session
+        stopped = {_before_stops(one.node.body, text): text for text in ends}
+        given |= {names.parse(stopped[y]): f"y{n}" for n, y in enumerate(one.gives) if y in stopped}
+    node = one.node
+    cut = _Cut(graph, node.body, given, lambda read: read == node or provenance.is_added(read))
+    return cut.out([node.tensor(index) for index in range(own)], node)
+
+
+def _fingerprint(graph: Graph, one: StoredGradient) -> str:
+    """Return the same for two places of the same ops and attrs, whatever their ops are called."""
+    if one.expected is None:
+        return ""
+    content = _carrier(graph, one).SerializeToString(deterministic=True)
+    return hashlib.sha256(content).hexdigest() + str(sorted((one.attrs or {}).items()))
+
+
+class _Cut:
+    """A graph of its own of some ops of a body, which reads the `given` tensors by other names."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        body: Body,
+        given: Mapping[TensorName, str],
+        follow: Callable[[Node], bool],
+    ) -> None:
+        self.graph, self.body, self.given, self.follow = graph, body, given, follow
+        self.copied: dict[str, str] = {}
+        self.graph_def = GraphDef()
+        self.graph_def.versions.producer = body.library.producer
+
+    def out(self, texts: Sequence[str], root: Node | None = None) -> GraphDef:
+        """Return the graph with `out0`, `out1`, ..., these tensors; `root` gives them itself."""
+        if root is not None:
+            self._copy(root)
+        for n, text in enumerate(texts):
+            name = names.parse(text)
+            read = f"{self.copied[name.op]}:{flat_index(self.body, name)}" if root else None
+            out = self.graph_def.node.add(name=f"out{n}", op="Identity")
+            out.input.append(read or self._read(text))
+            out.attr["T"].type = DTYPE_NUMBERS[_dtype(self.body, text)]
+        used = [node.op for node in self.graph_def.node] + [
+            value.func.name for node in self.graph_def.node for value in node.attr.values()
+        ]
+        for function in _library(self.graph, used):
+            self.graph_def.library.function.append(function)
+            name = function.signature.name
+            if name in self.graph.library.gradients:
+                gradient = self.graph.library.gradients[name]
+                self.graph_def.library.gradient.add(function_name=name, gradient_func=gradient)
+        return self.graph_def
+
+    def _copy(self, node: Node) -> None:
+        inputs = [self._read(text) for text in node.data_inputs]
+        copy = as_main(node)
+        copy.input[:], copy.name, copy.device = inputs, f"n{len(self.copied)}", ""
+        for key in NOT_OF_OPS:
+            copy.attr.pop(key, None)
+        self.graph_def.node.append(copy)
+        self.copied[node.name] = copy.name
+
+    def _read(self, text: str) -> str:
+        tensor = names.parse(text)
+        if tensor in self.given:
+            return self.given[tensor]
+        node = self.body.producer(text)
+        if node is None or not self.follow(node):
+            raise ModelError(f"what carries its gradient reads {text}, which its op does not read")
+        if node.name not in self.copied:
+            self._copy(node)
+        return str(TensorName(self.copied[node.name], flat_index(self.body, tensor)))
+
+
+def _library(graph: Graph, used: Iterable[str]) -> Iterator[FunctionDef]:
+    """Yield the functions of these names, those that they call, and their gradients."""
+    todo, done = [name for name in used if name in graph.functions], set[str]()
+    while todo:
+        name = todo.pop()
+        if name in done or name not in graph.functions:
+            continue
+        done.add(name)
+        _, part = graph.function_fields[name]
+        yield FunctionDef.FromString(graph.source.data[part.value : part.end])
+        todo += [called for _, called in calls(graph.functions[name])]
+        todo += [graph.library.gradients[name]] if name in graph.library.gradients else []
+
+
+def _run_cut(
+    cut_graph: GraphDef,
+    xs: Mapping[int, Any],
+    ys: Mapping[int, Any],
+    outputs: int,
+    upstream: Sequence[Any] | None,
+) -> tuple[Tensors, dict[int, Any]]:
+    """Run a cut: its outputs, and with `upstream` their gradient with respect to each x."""
     import tensorflow as tf
 
-    assert one.computed is not None
+    graph_def = tf.compat.v1.GraphDef.FromString(cut_graph.SerializeToString())
+    read = {text.partition(":")[0] for node in graph_def.node for text in node.input}
     with tf.Graph().as_default() as scratch:
-        tensors = [tf.constant(value) for value in values]
-        is_y = [name.startswith("y") for name in names]
-        ys = [t for t, y in zip(tensors, is_y, strict=True) if y] or tensors[:1]
-        if one.function:
-            gradient = function_gradient(graph, graph.functions[one.function])
-            op: Any = SimpleNamespace(inputs=tensors, outputs=ys)
-        else:
-            gradient = tensorflow_gradient(one.computed.formula)
-            xs = [t for t, y in zip(tensors, is_y, strict=True) if not y]
-            op = SimpleNamespace(
-                inputs=xs,
-                outputs=ys,
-                type=one.node.op,
-                name=one.node.name,
-                get_attr=one.attrs.__getitem__,
-            )
-        found = gradient(op, *map(tf.constant, upstream))
+        tensors = {n: tf.constant(x) for n, x in xs.items()}
+        at = {f"x{n}": tensor for n, tensor in tensors.items()}
+        at |= {f"y{n}": tf.constant(y) for n, y in ys.items()}
+        on = {f"{name}:0": tensor for name, tensor in at.items() if name in read}
+        outs = spliced(graph_def, on, [f"out{n}:0" for n in range(outputs)], "cut")
+        if upstream is None:
+            with tf.compat.v1.Session(graph=scratch) as session:
+                return list(map(np.asarray, session.run(outs))), {}
+        floats = {n: tensor for n, tensor in tensors.items() if tensor.dtype.is_floating}
+        pairs = [
+            (out, tf.constant(dy))
+            for out, dy in zip(outs, upstream, strict=False)
+            if out.dtype.is_floating
+        ]
+        built = gradients(
+            [out for out, _ in pairs], list(floats.values()), [dy for _, dy in pairs], apart=True
+        )
+        dense = {
+            n: tf.convert_to_tensor(dx)
+            for n, dx in zip(floats, built, strict=True)
+            if dx is not None
+        }
     with tf.compat.v1.Session(graph=scratch) as session:
-        return [None if dx is None else np.asarray(session.run(dx)) for dx in found]
+        return [], session.run(dense) if dense else {}
+
+
+def _by_formula(one: StoredGradient, xs: Tensors, ys: Tensors, upstream: Tensors) -> list[Any]:
+    """Return what flows back to x0, x1, ... where the op counts as a formula of these.
+
+    TensorFlow computes the formula and differentiates it: nothing of the file is used.
+    """
+    import tensorflow as tf
+
+    assert isinstance(one.expected, Formula)
+    with tf.Graph().as_default() as scratch:
+        op = SimpleNamespace(
+            inputs=[tf.constant(x) for x in xs],
+            outputs=[tf.constant(ys[0])],
+            type="",
+            name=one.node.name,
+            get_attr=(one.attrs or {}).__getitem__,
+        )
+        built = surrogate_gradient(one.expected)(op, tf.constant(upstream[0]))
+    flowing = {n: dx for n, dx in enumerate(built) if dx is not None}
+    with tf.compat.v1.Session(graph=scratch) as session:
+        ran = session.run(flowing)
+    return [ran.get(n) for n in range(len(xs))]

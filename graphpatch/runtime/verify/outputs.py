@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from graphpatch.analysis.gradient_scope import gradient_scopes
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.dtypes import HANDLES
+from graphpatch.graph.body import Body
 from graphpatch.graph.op_types import PARSERS, PIPELINES, VARIABLES
 from graphpatch.runtime.graph_run import ASSIGNED
 from graphpatch.runtime.waiting import waiting_ops
@@ -35,14 +37,40 @@ def result_tensors(graph: Any) -> list[str]:
     ]
 
 
-def unread_results(graph: Any) -> list[str]:
-    """Those outputs whose ops nobody reads at all: not what ops give beside what is read."""
-    found = (graph.get_tensor_by_name(name) for name in result_tensors(graph))
-    return [t.name for t in found if not any(_gives_comparable(other) for other in t.op.outputs)]
+def default_targets(graph: Any, compared: Iterable[str], patched: Iterable[str]) -> list[str]:
+    """Return the float outputs among these of which gradients are taken, where nobody names them.
+
+    Nothing reads their ops: not what ops give beside what is read. First come those that are
+    computed from the ops that rules patched.
+    """
+    among = set(compared)
+    ends = [graph.get_tensor_by_name(name) for name in result_tensors(graph) if name in among]
+    unread = [t for t in ends if not any(map(_gives_comparable, t.op.outputs))]
+    ops = {op.name: op for op in graph.get_operations()}
+    behind = waiting_ops([ops[name] for name in patched if name in ops])
+    targets = sorted(filter(is_differentiable, unread), key=lambda tensor: tensor.op not in behind)
+    return [tensor.name for tensor in targets]
+
+
+def trained(graph: Any, main: Body) -> set[Any]:
+    """Return the gradients that update variables, and the ops that are computed from them.
+
+    Gradients of which a loss is computed, as a gradient penalty, are not among them: they come
+    before the gradients of that loss.
+    """
+    scopes = gradient_scopes(main)
+    inside = [[op for op in graph.get_operations() if scope.holds(op.name)] for scope in scopes]
+    updating: set[Any] = set()
+    for ops in inside:
+        behind = waiting_ops(ops, control=False)
+        before_others = any(op in behind for other in inside if other is not ops for op in other)
+        if not before_others and any(map(writes, behind)):
+            updating |= behind
+    return updating
 
 
 def fetchable(graph: Any, names: Iterable[str]) -> Iterator[str]:
-    """Of these tensors those that there are, and that can be fetched."""
+    """Yield those of these tensors that exist and can be fetched."""
     hidden = ops_in_control_flow(graph)
     for name in names:
         try:

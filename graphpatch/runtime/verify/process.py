@@ -1,4 +1,7 @@
-"""A process of its own in which TensorFlow runs one model.
+"""A process of its own in which TensorFlow runs one model, and the messages that it is sent.
+
+A message is the name of a method and its arguments: `begin` and `open` of `worker.Worker`, and then
+those that `worker.SessionModel` and `worker.LoadedModel` both have.
 
 The original and the patched model never share one: TensorFlow keeps a table of functions for each
 process, and what it adds to that while it differentiates a loop of one would be met by the other. A
@@ -19,7 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.errors import GraphpatchError
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.names import OpKey
+from graphpatch.runtime.tf_gradients import GradientAnswer
 
 # Kernels that compute the same bits fused or not and wherever a tensor lies in memory (those of
 # oneDNN for AVX-512 and AMX do not), no chatter, and the same device everywhere.
@@ -32,6 +39,11 @@ ENVIRONMENT = {
 WORKER_PROGRAM = "from graphpatch.runtime.verify.worker import main; main()"
 FATAL = re.compile(r"\bF\d{4} |\bF .*\.(cc|h):\d+\]|terminate called")
 SAID = 4096  # bytes of what a process that ended said last
+
+
+def needs_control_flow_v1(graph: ModelGraph) -> bool:
+    """Return whether there are TensorArrays of v1 loops, and a Session differentiates them."""
+    return not graph.around.is_object_based and has_tensor_arrays(graph.main)
 
 
 def command() -> list[str]:
@@ -59,6 +71,7 @@ class TensorFlowProcess:
     setup: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     _popen: subprocess.Popen[bytes] | None = None
     _stderr: IO[bytes] | None = None
+    _differentiated: bool = False
 
     def start(self) -> None:
         """Start the process; TensorFlow is imported while nobody waits."""
@@ -78,9 +91,9 @@ class TensorFlowProcess:
     def keep(self, method: str, *arguments: Any) -> Any:
         """Ask, and ask it again of each process that takes the place of this one."""
         self.setup = [one for one in self.setup if one[0] != method]
-        found = self.ask(method, *arguments)
+        answer = self.ask(method, *arguments)
         self.setup.append((method, arguments))
-        return found
+        return answer
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """What the model's process answers.
@@ -90,22 +103,36 @@ class TensorFlowProcess:
         """
         if self._popen is None:
             self.start()
-            for one, given in self.setup:
-                self._asked(one, given)
-        return self._asked(method, arguments)
+            for message, values in self.setup:
+                self._answer(message, values)
+        return self._answer(method, arguments)
 
-    def restart(self) -> None:
-        """Let a new process take the place of this one at the next question."""
-        self.close()
+    def gradients(
+        self, sources: Sequence[str], target: str, dy: Any
+    ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
+        """Return the gradient of a target, weighted by dy, with respect to each source.
 
-    def _asked(self, method: str, arguments: Sequence[Any]) -> Any:
+        With it come the ops that were asked for theirs. TensorFlow rewrites TF2 loops and branches
+        as it differentiates them: what it cannot give a second time, a new process is asked for.
+        """
+        try:
+            answers, asked = self.ask("gradients", sources, target, dy)
+        except ProcessDiedError as error:
+            return dict.fromkeys(sources, GradientAnswer("error", says=error.why)), set()
+        is_second, self._differentiated = self._differentiated, True
+        if is_second and any(answer.kind == "error" for answer in answers.values()):
+            self.close()
+            return self.gradients(sources, target, dy)
+        return answers, asked
+
+    def _answer(self, method: str, arguments: Sequence[Any]) -> Any:
         assert self._popen is not None
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         try:
             pickle.dump((method, arguments), self._popen.stdin, protocol=5)
             self._popen.stdin.flush()
-            kind, found = pickle.load(self._popen.stdout)
+            kind, answer = pickle.load(self._popen.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             why = self._last_words()
             self.close()
@@ -114,10 +141,10 @@ class TensorFlowProcess:
             self.close()
             raise
         if kind == "refused":
-            raise found
+            raise answer
         if kind == "failed":
-            raise RuntimeError(f"in the process that runs {self.name}:\n{found}")
-        return found
+            raise RuntimeError(f"in the process that runs {self.name}:\n{answer}")
+        return answer
 
     def _last_words(self) -> str:
         """How the process ended, and the line in which TensorFlow says why."""
@@ -129,12 +156,13 @@ class TensorFlowProcess:
         self._stderr.seek(max(0, size - SAID))
         lines = self._stderr.read().decode(errors="backslashreplace").splitlines()
         fatal = [line for line in lines if FATAL.search(line)]
-        told = [line.strip() for line in fatal or lines if line.strip()]
-        says = f": {told[0] if fatal else told[-1]}" if told else ""
+        words = [line.strip() for line in fatal or lines if line.strip()]
+        says = f": {words[0] if fatal else words[-1]}" if words else ""
         return f"TensorFlow ended the process that ran it, {how}{says}"
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; a new one takes its place at the next question."""
+        self._differentiated = False
         if self._popen is not None:
             self._popen.kill()
             self._popen.communicate()

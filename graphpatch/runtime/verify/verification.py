@@ -7,19 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphpatch.analysis.soundness.static import (
-    StaticCheck,
-    as_written,
-    faults_around,
-    static_check,
-)
+from graphpatch.analysis.again import SWAPPED, make_again
 from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
+from graphpatch.formats.before import opened_again
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.heads import Progress
-from graphpatch.runtime.values import read_feed
+from graphpatch.runtime.values import full_tensor_name, read_feed
 from graphpatch.runtime.verify.compare import ComparedGraph, CompareOptions, compare
 from graphpatch.runtime.verify.result import RunResult, Verification, VerifiedGraph
 
@@ -48,7 +44,7 @@ def verify(
         patched: The model after.
         feed: Arrays by tensor name, each of the dtype and shape of its tensor, or a .npz file;
             other placeholders get seeded values.
-        sources: Take gradients by these tensors. Default: by the floats that are fed.
+        sources: Take gradients with respect to these tensors. Default: by the floats that are fed.
         targets: Take gradients of these tensors. Default: of all outputs that are floats.
         run: False compares the graphs alone, which needs no TensorFlow.
         allow_unsafe_ops: Run ops too that touch files, the network or Python.
@@ -68,51 +64,47 @@ def verify(
         True
     """
     check_progress(progress)
-    one, other = _model_as_written("original", original), _model_as_written("patched", patched)
+    # What is in memory has edits that no file tells of.
+    before = opened_again(model_from("original", original))
+    after = opened_again(model_from("patched", patched))
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
     options = (
         CompareOptions(_feed_by_tensor(feed), *ends, allow_unsafe_ops, imports, progress)
         if run
         else None
     )
-    return _verified(one, other, options)
-
-
-def _model_as_written(argument: str, given: ModelLike) -> Model:
-    return as_written(model_from(argument, given))  # one from memory has edits that no file tells
+    return _verified(before, after, options)
 
 
 def _feed_by_tensor(feed: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
-    given = {} if feed is None else feed if isinstance(feed, Mapping) else read_feed(feed)
-    return {name if ":" in name else f"{name}:0": value for name, value in given.items()}
+    values = {} if feed is None else feed if isinstance(feed, Mapping) else read_feed(feed)
+    return {full_tensor_name(name): value for name, value in values.items()}
 
 
-def _verified(one: Model, other: Model, options: CompareOptions | None) -> Verification:
-    counts = len(one.graphs), len(other.graphs)
+def _verified(original: Model, patched: Model, options: CompareOptions | None) -> Verification:
+    counts = len(original.graphs), len(patched.graphs)
     if counts[0] != counts[1]:
-        raise ModelError(f"{one.path} has {counts[0]} graphs, and {other.path} {counts[1]}")
-    faults = faults_around(one, other)
-    if any(fault.kind == "swapped" for fault in faults):
+        raise ModelError(f"{original.path} has {counts[0]} graphs, and {patched.path} {counts[1]}")
+    made, around = make_again(original, patched)
+    if any(text.startswith(SWAPPED) for text in around):
         options = None  # all that a run would find follows from it
+    parts = []
     with tempfile.TemporaryDirectory() as folder:
-        files = [one.file_in(Path(folder, "one")), other.file_in(Path(folder, "two"))]
-        parts = []
-        for left, right in zip(one.graphs, other.graphs, strict=True):
-            pair = ComparedGraph(one, left, files[0]), ComparedGraph(other, right, files[1])
-            sound = static_check(left, right)
-            parts.append(VerifiedGraph(right.around.tags, sound, _run_both(sound, *pair, options)))
-    return Verification(str(one.path), str(other.path), parts, faults, (one, other))
+        files = [
+            model.file_in(Path(folder, name)) if options else Path()
+            for name, model in (("original", original), ("patched", patched))
+        ]
+        for index, graph in enumerate(patched.graphs):
+            ran = None
+            if options is not None:
+                left = ComparedGraph(original, index, files[0])
+                ran = _run(left, ComparedGraph(patched, index, files[1]), options)
+            parts.append(VerifiedGraph(graph.around.tags, made[index], ran))
+    return Verification(str(original.path), str(patched.path), parts, around, (original, patched))
 
 
-def _run_both(
-    sound: StaticCheck, one: ComparedGraph, other: ComparedGraph, options: CompareOptions | None
-) -> RunResult | None:
-    if options is None:
-        return None
-    if sound.broken:
-        return RunResult(why="the patched graph is broken, so it was not run", is_wrong=True)
-    if one.graph.around.is_object_based != other.graph.around.is_object_based:
-        return RunResult(
-            why="one of them is a TF2 SavedModel, with other names for inputs and outputs"
-        )
-    return compare(one, other, options)
+def _run(original: ComparedGraph, patched: ComparedGraph, options: CompareOptions) -> RunResult:
+    if original.graph.around.is_object_based != patched.graph.around.is_object_based:
+        says = "one of them is a TF2 SavedModel, with other names for inputs and outputs"
+        return RunResult(why=says)
+    return compare(original, patched, options)

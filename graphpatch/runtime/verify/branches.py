@@ -1,4 +1,4 @@
-"""Which branches the values take that a graph is fed: signs at activations, truth at conditions."""
+"""Watch which branches a graph takes: signs at activations, truth at conditions."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ class BranchWatch:
         self.graph = graph
         self.read: dict[str, str] = {}  # the tensor by which an op decides
         inside = ops_in_control_flow(graph)
-        decided = {op: _decides(op) for op in graph.get_operations()}
-        found = {op: tensor for op, tensor in decided.items() if tensor is not None}
-        seen = {
-            op: t
-            for op, t in found.items()
-            if _is_value_outside(t, inside) and _is_open(op, inside)
-        }
-        for op, tensor in seen.items():
-            self.read[op.name] = tensor.name
-        self.hidden = len(found) - len(seen)
+        deciding = {op: _decides(op) for op in graph.get_operations()}
+        deciding = {op: tensor for op, tensor in deciding.items() if tensor is not None}
+        for op, tensor in deciding.items():
+            # In a loop or branch an op does not run by what it reads; a Switch is where it begins.
+            is_open = op not in inside or op.type in TRUTHS
+            if is_open and is_value(tensor) and tensor.op not in inside:
+                self.read[op.name] = tensor.name
+        self.hidden = len(deciding) - len(self.read)
         self._asked: dict[str, tuple[str, str]] | None = None
 
     def taken(self, running: GraphRun) -> dict[str, tuple[bool, bool]]:
@@ -49,12 +47,12 @@ class BranchWatch:
             asked = dict(_questions(self.graph, set(self.read.values())))
         values, _ = running.run([name for pair in asked.values() for name in pair], False)
         # What waits for a queue that nobody fills is asked once.
-        kept = {tensor: pair for tensor, pair in asked.items() if set(pair) <= values.keys()}
-        self._asked = kept if self._asked is None else asked
+        answered = {tensor: pair for tensor, pair in asked.items() if set(pair) <= values.keys()}
+        self._asked = answered if self._asked is None else asked
         return {
-            name: (bool(values[kept[tensor][0]]), bool(values[kept[tensor][1]]))
+            name: (bool(values[answered[tensor][0]]), bool(values[answered[tensor][1]]))
             for name, tensor in self.read.items()
-            if tensor in kept
+            if tensor in answered
         }
 
     def steered(self, running: GraphRun, names: Sequence[str], upwards: bool) -> dict[str, Any]:
@@ -72,15 +70,6 @@ def _decides(op: Any) -> Any:
     tensor = op.inputs[TRUTHS.get(op.type, 0)]
     wanted = tensor.dtype.is_bool if op.type in TRUTHS else tensor.dtype.is_floating
     return tensor if wanted else None
-
-
-def _is_value_outside(tensor: Any, inside: set[Any]) -> bool:
-    return is_value(tensor) and tensor.op not in inside
-
-
-def _is_open(op: Any, inside: set[Any]) -> bool:
-    """Whether an op runs by what it reads; a Switch is where a v1 branch begins."""
-    return op not in inside or op.type in TRUTHS
 
 
 def _questions(graph: Any, names: Iterable[str]) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -1,0 +1,271 @@
+"""Make a patch again: the rules in a patched model, on its original, and compare the bytes.
+
+The same bytes mean that the structure is sound, all of it: gradients, guards and functions too. Of
+other bytes each op, function or gradient that differs is a fault, first what flows back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import graphpatch
+from graphpatch.analysis.diff import differences_around
+from graphpatch.analysis.node_diff import differences
+from graphpatch.analysis.pairs import unlike_by_name
+from graphpatch.analysis.revert import revert
+from graphpatch.analysis.same import same_bytes
+from graphpatch.application import apply_rules
+from graphpatch.errors import GraphpatchError, MatchError, PatchError
+from graphpatch.formats import Model
+from graphpatch.formats.before import opened_again
+from graphpatch.graph import provenance
+from graphpatch.graph.attrs import OVERRIDE
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.record import ModelRecord, read_record
+from graphpatch.graph.wire import Span
+from graphpatch.rules import rules_from
+from graphpatch.table import plural, short
+
+SWAPPED = "the arguments look swapped"
+SIGNATURES = ("signature_def", "asset_file_def", "saver_def")
+VERSIONS = "versions"
+LIVE = "it was patched as a live graph, so its rules cannot be applied to a file again"
+PYTHON = "one of its rules has a gradient in Python, so they are not applied again"
+EXPORTED = "it was written as a TF2 SavedModel, which holds a part of its original alone"
+
+
+@dataclass(frozen=True, slots=True)
+class StructureFault:
+    """One thing that is wrong; `op` is the op as the model calls it."""
+
+    kind: str  # "backward", "forward" or "record"
+    body: str
+    op: str
+    says: str
+
+    def document(self) -> dict[str, Any]:
+        """Return the fault as `verify --json` prints it."""
+        return {"kind": self.kind, "body": self.body, "op": self.op, "says": self.says}
+
+
+@dataclass(frozen=True, slots=True)
+class MadeAgain:
+    """A graph beside the one that its rules make of the original.
+
+    `says` is how they compare, `why` the reason why the rules were not applied again.
+    """
+
+    says: str = ""
+    why: str = ""
+    faults: Sequence[StructureFault] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the graph as `verify --json` prints it."""
+        faults = [fault.document() for fault in self.faults]
+        return {"made_again": not self.why, "says": self.says or self.why, "faults": faults}
+
+
+def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[str]]:
+    """Apply the rules in a patched model to its original and compare, for each of its graphs.
+
+    Returns with them the faults that are of no graph.
+    """
+    before, after = _record(original), _record(patched)
+    if before.rules and not after.rules and _are_swapped(original, patched):
+        says = (
+            f"{SWAPPED}: {patched.path} is {original.path} without its rules, and the original "
+            f"comes first: graphpatch verify {patched.path} {original.path}"
+        )
+        return [MadeAgain() for _ in patched.graphs], [says]
+    why = _why_not(after)
+    if why:
+        return _without_rules(original, patched, why)
+    try:
+        expected, patched = _expected(original, patched)
+    except (MatchError, PatchError) as error:
+        says = f"the rules that it carries cannot be applied to the original: {error}"
+        return [MadeAgain() for _ in patched.graphs], [says]
+    except GraphpatchError as error:
+        return _without_rules(original, patched, f"its rules cannot be applied again: {error}")
+    rules = plural(len(after.rules) - len(before.rules), "rule")
+    says = (
+        f"sound: {rules}, applied to the original again, {'give' if rules != '1 rule' else 'gives'}"
+    )
+    if len(after.rules) == len(before.rules):
+        says = "sound: it has"
+    if _same_bytes(expected, patched):
+        return [MadeAgain(f"{says} the same bytes") for _ in patched.graphs], []
+    if after.rules and after.version != graphpatch.__version__:
+        versions = f"graphpatch {after.version} patched it, and this is {graphpatch.__version__}"
+        return _without_rules(original, patched, f"{versions}, which writes other bytes")
+    return _compared(expected, patched, f"{says} the same ops, in other bytes")
+
+
+def _record(model: Model) -> ModelRecord:
+    """Return what is written down of a model: of its graphs the one with most rules."""
+    records = [record for graph in model.graphs if (record := read_record(graph)) is not None]
+    return max(records, key=lambda record: len(record.rules), default=ModelRecord())
+
+
+def _why_not(record: ModelRecord) -> str:
+    if record.live:
+        return LIVE
+    if record.exported:
+        return EXPORTED
+    return PYTHON if None in record.again else ""
+
+
+def _are_swapped(original: Model, patched: Model) -> bool:
+    try:
+        return _same_bytes(*_expected(patched, original))
+    except GraphpatchError:
+        return False
+
+
+def _expected(original: Model, patched: Model) -> tuple[Model, Model]:
+    """Return the original with the rules that the patched model has besides, and the latter."""
+    known = {rule.id for rule in _record(original).rules}
+    record = _record(patched)
+    again = zip(record.rules, record.again, strict=True)
+    rules = [rule for applied, rule in again if applied.id not in known]
+    read = rules_from({"version": 1, "rules": rules}) if rules else []
+    expected = apply_rules(read, original, None, None).model if read else original
+    return expected, opened_again(patched)
+
+
+def _same_bytes(expected: Model, patched: Model) -> bool:
+    """Whether a model would be written as the bytes of the other."""
+    if expected.container is not patched.container:
+        return False
+    at, size = 0, len(patched.source.data)
+    for piece in expected.pieces():
+        length = piece.end - piece.start if isinstance(piece, Span) else len(piece)
+        if at + length > size or not same_bytes(piece, Span(patched.source, at, at + length)):
+            return False
+        at += length
+    return at == size
+
+
+def _without_rules(original: Model, patched: Model, why: str) -> tuple[list[MadeAgain], list[str]]:
+    """Compare the original with what is left when the rules are taken off, where that is told."""
+    try:
+        reverted = opened_again(revert(patched).model)
+    except PatchError:  # it carries no rules, or only a part of its original
+        return [MadeAgain(why=why) for _ in patched.graphs], []
+    except GraphpatchError as error:
+        return [MadeAgain(why=why) for _ in patched.graphs], [str(error)]
+    compared, around = _compared(original, reverted, "")
+    return [MadeAgain(why=why, faults=one.faults) for one in compared], around
+
+
+def _compared(expected: Model, patched: Model, says: str) -> tuple[list[MadeAgain], list[str]]:
+    """Compare two models graph by graph, and what is around the graphs."""
+    expected = opened_again(expected)
+    compared = []
+    for left, right in zip(expected.graphs, patched.graphs, strict=True):
+        faults = [*_lost_gradients(left, right), *_faults(left, right)]
+        faults.sort(key=lambda fault: fault.kind != "backward")
+        compared.append(MadeAgain("" if faults else says, faults=faults))
+    is_same = expected.container is patched.container
+    around = [
+        f"{text} of the model was changed"
+        for text in differences_around(expected, patched)
+        if text.startswith((*SIGNATURES, VERSIONS) if is_same else VERSIONS)
+    ]
+    return compared, around
+
+
+def _faults(left: ModelGraph, right: ModelGraph) -> Iterator[StructureFault]:
+    """Yield each difference of a patched graph (`right`) from what its rules make."""
+    for body in left.bodies:
+        kind = "backward" if body.is_ours else "forward"
+        there = right.counterpart(body)
+        if there is None:
+            says = f"function {body.label!r} is gone"
+            yield StructureFault(kind, body.label, "", says)
+            continue
+        if body.signature != there.signature or body.ret != there.ret:
+            says = f"function {body.label!r} takes or returns something else"
+            yield StructureFault(kind, body.label, "", says)
+        for name in body.by_name.keys() - there.by_name.keys():
+            node = body.node(name)
+            yield _at(node, kind, "is gone: no op has its name")
+        for name in there.by_name.keys() - body.by_name.keys():
+            yield _at(there.node(name), kind, "is not in the original, and no rule adds it")
+        if len(there.by_name) < len(there):
+            says = f"several ops of one name in {body.label}"
+            yield StructureFault("forward", body.label, "", says)
+    for name in right.functions.keys() - left.functions.keys():
+        says = f"function {name!r} is not in the original, and no rule adds it"
+        yield StructureFault("backward", name, "", says)
+    before, after = left.library.gradients, right.library.gradients
+    for name in before.keys() | after.keys():
+        if before.get(name) != after.get(name):
+            says = f"the gradient function of {name!r} is {after.get(name)}, not {before.get(name)}"
+            yield StructureFault("backward", name, "", says)
+    for body, pairs in unlike_by_name(left, right).items():
+        there = right.counterpart(body)
+        assert there is not None
+        for first, second in pairs.items():
+            yield from _node_faults(Node(body, first), Node(there, second))
+
+
+def _node_faults(left: Node, right: Node) -> Iterator[StructureFault]:
+    changes = differences(left, right)
+    if changes:
+        of_key = any(OVERRIDE in change for change in changes)
+        is_backward = of_key or left.body.is_ours or provenance.is_added(left)
+        kind = "backward" if is_backward else "forward"
+        yield _at(right, kind, f"differs: {short(changes)}")
+    elif _told(left) != _told(right):
+        yield _at(right, "record", "what rules wrote down there was changed")
+
+
+def _told(node: Node) -> object:
+    """Return what is written down on a node, without what its model was."""
+    record = provenance.record(node)
+    fields = ("rules", "inputs", "keys", "shadow", "patched", "clone_of", "reads", "original")
+    return None if record is None else [getattr(record, name) for name in fields]
+
+
+def _at(node: Node, kind: str, says: str) -> StructureFault:
+    where = "" if node.body.is_main else f" in function {node.body.label!r}"
+    name = provenance.name_in_model(node)
+    return StructureFault(kind, node.body.label, name, f"{node}{where} {says}")
+
+
+def _lost_gradients(left: ModelGraph, right: ModelGraph) -> Iterator[StructureFault]:
+    """Name each rule of whose gradients some are not there: an optimiser may have run after it."""
+    ops: dict[str, dict[str, bool]] = {}
+    for body in left.bodies:
+        there = right.counterpart(body)
+        for node in () if body.is_ours else provenance.touched(body):
+            record = provenance.record(node)
+            assert record is not None
+            if record.patched or record.keys:
+                op = record.patched or provenance.name_in_model(node)
+                for author in provenance.rules_that_patched(node):
+                    lost = ops.setdefault(author.rule, {})
+                    lost[op] = lost.get(op, False) or not _is_carried(node, there)
+    for rule, lost in ops.items():
+        gone = [op for op, is_lost in lost.items() if is_lost]
+        if gone:
+            says = (
+                f"the gradients of rule {rule!r} are gone at {len(gone)} of {len(lost)} ops "
+                f"({short(gone)}): patch last, after optimisers"
+            )
+            yield StructureFault("backward", "", gone[0], says)
+
+
+def _is_carried(node: Node, there: Body | None) -> bool:
+    """Whether what a rule put there is there: the op, its type, its key, what it calls."""
+    if there is None or node.name not in there.by_name:
+        return False
+    return _carries(node) == _carries(there.node(node.name))
+
+
+def _carries(node: Node) -> object:
+    return node.op, node.attr(OVERRIDE), node.body.library.gradients.get(node.op)

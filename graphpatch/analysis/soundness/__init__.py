@@ -1,1 +1,0 @@
-"""What of a patched model can be told sound without running it."""

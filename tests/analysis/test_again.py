@@ -1,0 +1,252 @@
+"""A patched model beside what its rules make of the original: whatever differs is a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+import graphpatch
+from graphpatch.graph.provenance import PROVENANCE_ATTR
+from tests import graphs
+from tests.graphs import node
+
+RULES: list[Any] = [
+    {"name": "guided", "match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}},
+    {"name": "clip", "match": {"name": "h"}, "patch": {"filter_gradient": {"reverse": {}}}},
+    {"name": "through", "match": {"op": "Round"}, "patch": {"surrogate_gradient": "tanh(x)"}},
+    {"name": "stop", "match": {"name": "b"}, "patch": {"stop_gradient": True, "at": "inputs"}},
+]
+SAME = "applied to the original again, give the same bytes"
+Edit = Callable[[GraphDef, dict[str, Any]], object]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The original."""
+    nodes = [
+        node("x", "Placeholder"),
+        node("r", "Relu", "x"),
+        node("h", "Tanh", "r"),
+        node("n", "Round", "h"),
+        node("b", "Exp", "n"),
+        node("y", "Add", "b", "r"),
+    ]
+    path = tmp_path / "model.pb"
+    path.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    return path
+
+
+def patched(path: Path, rules: list[Any], edit: Edit | None = None, name: str = "patched") -> Path:
+    target = path.with_name(f"{name}.pb")
+    graphpatch.apply(rules, graphpatch.load(path)).model.save(target)
+    if edit is not None:
+        message = GraphDef.FromString(target.read_bytes())
+        edit(message, {one.name: one for one in message.node})
+        target.write_bytes(message.SerializeToString())
+    return target
+
+
+def structure(original: Path, target: Path) -> tuple[str, list[str], list[str]]:
+    found = graphpatch.verify(original, target, run=False)
+    [graph] = found.document()["graphs"]
+    return graph["structure"]["says"], found.failures, found.not_compared
+
+
+@pytest.mark.parametrize("emit", ["auto", "function"])
+def test_the_same_rules_give_the_same_bytes(path: Path, emit: str) -> None:
+    rules = [rule if "stop" in rule["name"] else {**rule, "emit": emit} for rule in RULES]
+    assert structure(path, patched(path, rules)) == (f"sound: 4 rules, {SAME}", [], [])
+    assert structure(path, path) == ("sound: it has the same bytes", [], [])
+
+
+def test_rules_one_after_the_other(path: Path) -> None:
+    first = patched(path, RULES, name="first")
+    again = {**RULES[1], "name": "again", "patch": {"filter_gradient": {"scale": 2}}}
+    second = patched(first, [again], name="second")
+    assert structure(path, second) == (f"sound: 5 rules, {SAME}", [], [])
+    says, failures, _ = structure(first, second)
+    assert (says, failures) == (f"sound: 1 rule, {SAME.replace('give', 'gives')}", [])
+
+
+def test_other_bytes_of_the_same_ops_are_no_fault(path: Path) -> None:
+    target = patched(path, RULES, lambda graph, _: graph.node.reverse())
+    says, failures, _ = structure(path, target)
+    assert (says.endswith("the same ops, in other bytes"), failures) == (True, [])
+    graphpatch.load(patched(path, RULES)).save(path.with_name("patched.pbtxt"))
+    assert structure(path, path.with_name("patched.pbtxt"))[1] == []
+
+
+def gradient_function(graph: GraphDef, nodes: dict[str, Any]) -> Any:
+    """The gradient function of the guard, which passes dy."""
+    name = nodes["r/guard"].op
+    [function] = [one for one in graph.library.function if one.signature.name == f"{name}_gradient"]
+    return function
+
+
+def negated(graph: GraphDef, nodes: dict[str, Any]) -> None:
+    function = gradient_function(graph, nodes)
+    key = next(iter(function.ret))
+    flip = function.node_def.add(name="flip", op="Neg", input=[function.ret[key]])
+    flip.attr["T"].type = 1
+    function.ret[key] = "flip:y:0"
+
+
+def exchanged(graph: GraphDef, nodes: dict[str, Any]) -> None:
+    """The guard calls another function of the same arguments."""
+    functions = {one.signature.name: one for one in graph.library.function}
+    other = graph.library.function.add()
+    other.CopyFrom(functions[nodes["r/guard"].op])
+    other.signature.name = nodes["r/guard"].op = "other"
+
+
+def other_gradient(graph: GraphDef, nodes: dict[str, Any]) -> None:
+    first, second = graph.library.gradient[:2]
+    first.gradient_func, second.gradient_func = second.gradient_func, first.gradient_func
+
+
+def producer(graph: GraphDef, _: Any) -> None:
+    graph.versions.producer = 21
+
+
+def key(_: Any, nodes: dict[str, Any]) -> None:
+    nodes["b"].attr["_gradient_op_type"].s = b"Tanh"
+
+
+def elu(_: Any, nodes: dict[str, Any]) -> None:
+    nodes["r/forward"].op = "Elu"
+
+
+def another_input(_: Any, nodes: dict[str, Any]) -> None:
+    nodes["y"].input[1] = "x"
+
+
+def attr(_: Any, nodes: dict[str, Any]) -> None:
+    nodes["b"].attr["Nobody"].i = 3
+
+
+def added(graph: GraphDef, _: Any) -> None:
+    graph.node.add(name="more", op="Identity", input=["x"]).attr["T"].type = 1
+
+
+def removed(graph: GraphDef, nodes: dict[str, Any]) -> None:
+    graph.node.remove(nodes["y"])
+
+
+def swapped_inputs(_: Any, nodes: dict[str, Any]) -> None:
+    nodes["n"].input[1], nodes["n"].input[2] = nodes["n"].input[2], nodes["n"].input[1]
+
+
+def forged(_: Any, nodes: dict[str, Any]) -> None:
+    """The record tells that the op was another one, so that `revert` gives that."""
+    record = nodes["r/forward"].attr[PROVENANCE_ATTR].list
+    record.s[1] = record.s[1].replace(b"Relu", b"Selu")
+
+
+EDITS: dict[str, tuple[Edit, str]] = {
+    "a negated guard": (negated, "backward"),
+    "another function": (exchanged, "backward"),
+    "another gradient": (other_gradient, "backward"),
+    "key": (key, "backward"),
+    "producer": (producer, ""),
+    "condition": (lambda _, nodes: setattr(nodes["n/true"], "op", "ZerosLike"), "backward"),
+    "branch": (swapped_inputs, "backward"),
+    "op type": (elu, "forward"),
+    "input": (another_input, "forward"),
+    "attr": (attr, "forward"),
+    "an op more": (added, "forward"),
+    "an op less": (removed, "forward"),
+    "record": (forged, "record"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_what_no_rule_does_is_a_fault(path: Path, name: str) -> None:
+    edit, kind = EDITS[name]
+    found = graphpatch.verify(path, patched(path, RULES, edit), run=False)
+    assert found.verdict == "differs"
+    [graph] = found.document()["graphs"]
+    assert [one["kind"] for one in graph["structure"]["faults"]][:1] == ([kind] if kind else [])
+
+
+def test_what_flows_back_comes_first(path: Path) -> None:
+    def edit(graph: GraphDef, nodes: dict[str, Any]) -> None:
+        another_input(graph, nodes)
+        key(graph, nodes)
+
+    failures = structure(path, patched(path, RULES, edit))[1]
+    assert failures == [
+        "Exp 'b' differs: attr _gradient_op_type: (none) -> \"Tanh\"",
+        "Add 'y' differs: input 1: r -> x",
+    ]
+
+
+def test_another_original_is_told(path: Path) -> None:
+    target = patched(path, RULES)
+    other = path.with_name("other.pb")
+    nodes = [node("x", "Placeholder"), node("y", "Exp", "x")]
+    other.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    [failure] = structure(other, target)[1]
+    assert failure.startswith("the rules that it carries cannot be applied to the original: ")
+
+
+def test_what_cannot_be_made_again_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version wrote other bytes: what no rule touched is compared, the rest is run."""
+    target, written = patched(path, RULES), graphpatch.__version__
+    other = patched(path, RULES, elu, "other")
+    touched = patched(path, RULES, lambda _, n: setattr(n["n/true"], "op", "ZerosLike"), "touched")
+    monkeypatch.setattr(graphpatch, "__version__", "9.9")
+    assert structure(path, target) == (f"sound: 4 rules, {SAME}", [], [])
+    why = f"graphpatch {written} patched it, and this is 9.9, which writes other bytes"
+    gap = f"structure: {why}, and nothing was run"
+    assert structure(path, touched) == (why, [], [gap])
+    assert structure(path, other)[0] == why
+
+
+def test_a_gradient_in_python_is_not_made_again(path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"python": "tests.own:own"}}}
+    rules = graphpatch.load_rules({"rules": [rule]}, allow_python=True)
+    says, failures, gaps = structure(path, patched(path, rules))
+    assert says.startswith("one of its rules has a gradient in Python")
+    assert (failures, len(gaps)) == ([], 1)
+
+
+def test_gradients_that_an_optimiser_took_out_are_named(path: Path) -> None:
+    def inline(_: Any, nodes: dict[str, Any]) -> None:
+        """What Grappler leaves of a call and of a StopGradient."""
+        nodes["r"].op, nodes["r"].input[:] = "Identity", ["r/forward"]
+        nodes["r"].attr.pop("_gradient_op_type")
+        nodes["r"].attr.pop(PROVENANCE_ATTR)
+
+    whole = patched(path, RULES, name="whole")
+    less = patched(path, RULES, inline, name="less")
+    says = "the gradients of rule 'guided' are gone at 1 of 1 ops (r): patch last, after optimisers"
+    assert says in structure(whole, less)[1]
+    assert says in structure(path, less)[1]
+
+
+def test_swapped_arguments_are_told_before_anything_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphpatch.runtime.verify import verification
+
+    target = patched(path, RULES)
+    monkeypatch.delattr(verification, "compare")
+    assert graphpatch.verify(target, path).failures == [
+        f"the arguments look swapped: {path} is {target} without its rules, and the original comes "
+        f"first: graphpatch verify {path} {target}"
+    ]
+
+
+def test_a_function_may_be_called_as_the_main_graph_is(tmp_path: Path) -> None:
+    inner = graphs.function("main", ["x"], [node("n", "LeakyRelu", "x")], {"y": "n:activations:0"})
+    before, after = tmp_path / "before.pb", tmp_path / "after.pb"
+    for path, alpha in ((before, 0.25), (after, 0.5)):
+        nodes = [node("x", "Placeholder"), node("n", "LeakyRelu", "x", alpha=alpha)]
+        path.write_bytes(graphs.graphdef(*nodes, functions=[inner]).SerializeToString())
+    [fault] = structure(before, after)[1]
+    assert fault == "LeakyRelu 'n' differs: attr alpha: 0.25 -> 0.5"
