@@ -6,6 +6,7 @@ other bytes each op, function or gradient that differs is a fault, first what fl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,9 @@ from graphpatch.formats.before import opened_again
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import read_record
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.record import ModelRecord, read_record
+from graphpatch.graph.record import ModelRecord
 from graphpatch.graph.wire import Span
 from graphpatch.rules import rules_from
 from graphpatch.table import plural, short
@@ -98,10 +100,12 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
         says = "sound: it has"
     if _same_bytes(expected, patched):
         return [MadeAgain(f"{says} the same bytes") for _ in patched.graphs], []
-    if after.rules and after.version != graphpatch.__version__:
+    compared, around = _compared(expected, patched, f"{says} the same ops, in other bytes")
+    differs = around or any(one.faults for one in compared)
+    if differs and after.rules and after.version != graphpatch.__version__:
         versions = f"graphpatch {after.version} patched it, and this is {graphpatch.__version__}"
-        return _without_rules(original, patched, f"{versions}, which writes other bytes")
-    return _compared(expected, patched, f"{says} the same ops, in other bytes")
+        return _without_rules(original, patched, f"{versions}, which writes other ops")
+    return compared, around
 
 
 def _record(model: Model) -> ModelRecord:
@@ -152,7 +156,7 @@ def _same_bytes(expected: Model, patched: Model) -> bool:
 def _without_rules(original: Model, patched: Model, why: str) -> tuple[list[MadeAgain], list[str]]:
     """Compare the original with what is left when the rules are taken off, where that is told."""
     try:
-        reverted = opened_again(revert(patched).model)
+        reverted = opened_again(revert(patched, allow_changed=True).model)
     except PatchError:  # it carries no rules, or only a part of its original
         return [MadeAgain(why=why) for _ in patched.graphs], []
     except GraphpatchError as error:
@@ -190,19 +194,20 @@ def _faults(left: ModelGraph, right: ModelGraph) -> Iterator[StructureFault]:
         if body.signature != there.signature or body.ret != there.ret:
             says = f"function {body.label!r} takes or returns something else"
             yield StructureFault(kind, body.label, "", says)
-        for name in body.by_name.keys() - there.by_name.keys():
-            node = body.node(name)
-            yield _at(node, kind, "is gone: no op has its name")
-        for name in there.by_name.keys() - body.by_name.keys():
+        for name in (name for name in body.by_name if name not in there.by_name):
+            yield _at(body.node(name), kind, "is gone: no op has its name")
+        for name in (name for name in there.by_name if name not in body.by_name):
             yield _at(there.node(name), kind, "is not in the original, and no rule adds it")
         if len(there.by_name) < len(there):
-            says = f"several ops of one name in {body.label}"
-            yield StructureFault("forward", body.label, "", says)
-    for name in right.functions.keys() - left.functions.keys():
+            for name, count in Counter(there.heads.names).items():
+                if count > 1:
+                    says = f"{count} ops are named {name!r}"
+                    yield StructureFault("forward", body.label, name, says)
+    for name in (name for name in right.functions if name not in left.functions):
         says = f"function {name!r} is not in the original, and no rule adds it"
         yield StructureFault("backward", name, "", says)
     before, after = left.library.gradients, right.library.gradients
-    for name in before.keys() | after.keys():
+    for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):
             says = f"the gradient function of {name!r} is {after.get(name)}, not {before.get(name)}"
             yield StructureFault("backward", name, "", says)

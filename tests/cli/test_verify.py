@@ -84,7 +84,7 @@ def test_many_failures_are_cut_short(run_cli: Run, sound: Path, tmp_path: Path) 
     nodes = [node("x", "Placeholder"), *(node(f"n{n}", "Exp", "x") for n in range(40))]
     many.write_bytes(graphs.graphdef(*nodes).SerializeToString())
     done = run_cli("verify", sound, many, "--no-run")
-    assert done.stdout.count("  and 32 more; --all lists them") == 2
+    assert done.stdout.count(" more; --all lists them") == 2
     assert len(done.stdout.splitlines()) == 1 + 2 * 11
     assert len(run_cli("verify", sound, many, "--no-run", "--all").stdout.splitlines()) == 86
 

@@ -136,7 +136,7 @@ def stored_gradients(graph: Graph) -> Iterator[StoredGradient]:
                 reads, attrs = tuple(node.data_inputs), dict(signature(node).attrs)
                 yield StoredGradient(node, computed.key, reads, gives, computed, attrs, node.op)
             elif is_join or (calls_function and provenance.is_added(node) and not is_guard(key)):
-                ids = [edit.id for edit in provenance.entries(node) if edit.id in patches]
+                ids = [one.id for one in provenance.rules_that_patched(node) if one.id in patches]
                 patch = patches[ids[0]] if ids else {}
                 if not is_join or any(KINDS[kind].verified for kind in patch if kind in KINDS):
                     yield _of_rule(node, patch, is_join)
@@ -163,8 +163,8 @@ def _of_rule(node: Node, patch: Mapping[str, Any], is_join: bool) -> StoredGradi
         if moved is None:
             says = "it does not pass on what a StopGradient reads"
             return StoredGradient(node, label, why=says)
-        added = provenance.added(node)
-        reads = (added.reads if added is not None else ()) or tuple(moved.data_inputs)
+        record = provenance.record(node)
+        reads = (() if record is None else record.reads) or tuple(moved.data_inputs)
         roots = node.data_inputs[2:] if is_join else node.data_inputs[:-own]
         roots = tuple(_counted(node.body, text) for text in roots)
         return StoredGradient(node, label, *_expected(kind, patch, reads, gives, roots, moved))
