@@ -28,185 +28,29 @@ from graphpatch.graph.topology import data_uses, first_producers
 from graphpatch.names import op_of, parse
 
 
-class Frame(msgspec.Struct, eq=False):
-    """One loop; its Enters, Exits, Switches and LoopCond by index, in the order of the file."""
+class Loop(msgspec.Struct, eq=False):
+    """The context of a loop, inside of `outer`; `around` is the loop that its Enters read from.
+
+    Its Enters, Exits, Switches of loop variables and LoopConds by index, in the order of the file.
+    """
 
     name: str
-    outer: Frame | None = None
+    around: Loop | None = None
+    outer: Context | None = None
     enters: list[int] = msgspec.field(default_factory=list)
     exits: list[int] = msgspec.field(default_factory=list)
     switches: list[int] = msgspec.field(default_factory=list)
     conditions: list[int] = msgspec.field(default_factory=list)
 
     @property
-    def condition(self) -> int:
-        """Its LoopCond, of which `frames` has seen that there is one."""
-        return self.conditions[0]
-
-
-class Frames(msgspec.Struct, frozen=True, eq=False):
-    """The loops of a body by name, and the loop of each op that is in one.
-
-    An Enter belongs to the loop that it enters, an Exit to the one that it leaves. `switches` are
-    those of loop variables.
-    """
-
-    loops: dict[str, Frame] = msgspec.field(default_factory=dict)
-    of: dict[int, Frame] = msgspec.field(default_factory=dict)
-    switches: set[int] = msgspec.field(default_factory=set)
-
-
-def frames(body: Body) -> Frames:
-    """The loops of a body. Linear in its size.
-
-    Raises ModelError where an op is in two loops at once, or a loop has not one LoopCond.
-    """
-    found = Frames()
-    for index in ops_of(body, ENTERS):
-        name = _frame_name(Node(body, index))
-        found.of[index] = found.loops.setdefault(name, Frame(name))
-        found.of[index].enters.append(index)
-    for index in [index for loop in found.loops.values() for index in loop.enters]:
-        _spread(body, found, index, found.of[index])
-    _refuse_circle(found.loops.values())
-    for index in ops_of(body, EXITS | SWITCHES | {LOOP_COND}):
-        _put_in_frame(body, found.of.get(index), index)
-    for loop in found.loops.values():
-        _check_exits(body, loop)
-        found.switches.update(loop.switches)
-    return found
-
-
-def ops_of(body: Body, types: frozenset[str]) -> list[int]:
-    """The ops of these types, in the order of the file that would be written now."""
-    found = [index for op in types for index in body.by_type.get(op, ())]
-    return sorted(found, key=lambda index: position(body, index))
-
-
-def position(body: Body, index: int) -> tuple[int, int]:
-    """Where an op stands in that file."""
-    root = body.root.get(index, index)
-    order = body.placed.get(root)
-    return root, order.index(index) if order else 0
-
-
-def reads(body: Body, index: int) -> Iterator[tuple[int, str]]:
-    """What an op reads, data and control: the op that gives it, and how the input spells it."""
-    for text in body.heads.inputs[index]:
-        producer = body.by_name.get(op_of(text))
-        if producer is not None:
-            yield producer, text
-
-
-def is_constant(enter: Node) -> bool:
-    """Whether an Enter gives the same tensor in each iteration, not what a loop variable begins."""
-    value = enter.attr("is_constant")
-    return value is not None and value.b
-
-
-def _frame_name(enter: Node) -> str:
-    value = enter.attr("frame_name")
-    if value is None or not value.s:
-        raise ModelError(f"{enter} names no frame (attr frame_name): nothing tells its loop")
-    if not enter.data_inputs:
-        raise ModelError(f"{enter} must read a tensor, and reads none")
-    return str(value.s, errors="backslashreplace")
-
-
-def _spread(body: Body, found: Frames, start: int, frame: Frame) -> None:
-    """Mark as in the frame what reads an op; behind the Exits of a frame lies the one around it."""
-    todo = [(start, frame)]
-    while todo:
-        index, frame = todo.pop()
-        for reader, _ in body.readers.get(body.heads.names[index], ()):
-            if body.heads.ops[reader] in ENTERS:
-                todo += _nest(body, found, reader, frame)
-                continue
-            if reader not in found.of:
-                found.of[reader] = frame
-                todo += _onward(body, reader, frame)
-            elif found.of[reader] is not frame:
-                raise _conflict(Node(body, reader), found.of[reader], frame)
-
-
-def _onward(body: Body, index: int, frame: Frame) -> list[tuple[int, Frame]]:
-    if body.heads.ops[index] not in EXITS:
-        return [(index, frame)]
-    frame.exits.append(index)
-    return [(index, frame.outer)] if frame.outer is not None else []
-
-
-def _nest(body: Body, found: Frames, enter: int, outer: Frame) -> list[tuple[int, Frame]]:
-    """Put the loop of an Enter into the one around it; where to go on, behind its Exits."""
-    inner = found.of[enter]
-    if inner.outer is outer:
-        return []
-    if inner.outer is not None or inner is outer:
-        raise _conflict(Node(body, enter), inner.outer or inner, outer)
-    inner.outer = outer
-    return [(index, outer) for index in inner.exits]
-
-
-def _conflict(node: Node, one: Frame, other: Frame) -> ModelError:
-    return ModelError(
-        f"{node} reads from the v1 loops {one.name!r} and {other.name!r} at once; an Exit must "
-        f"lead out of a loop, and an Enter into it"
-    )
-
-
-def _refuse_circle(loops: Iterable[Frame]) -> None:
-    """Raise ModelError where loops lie in each other: none is the outermost. Linear."""
-    known: set[Frame] = set()
-    for loop in loops:
-        around: dict[Frame, None] = {}
-        one: Frame | None = loop
-        while one is not None and one not in known:
-            if one in around:
-                names = " and ".join(sorted(repr(each.name) for each in around))
-                raise ModelError(f"the v1 loops {names} lie in each other, and one must be around")
-            around[one] = None
-            one = one.outer
-        known.update(around)
-
-
-def _put_in_frame(body: Body, frame: Frame | None, index: int) -> None:
-    if frame is None:
-        return
-    kind = body.heads.ops[index]
-    if kind == LOOP_COND:
-        frame.conditions.append(index)
-    elif kind in SWITCHES and _condition(body, index):
-        frame.switches.append(index)
-
-
-def _condition(body: Body, switch: int) -> bool:
-    """Whether it is a LoopCond that decides for a Switch: then it is that of a loop variable."""
-    inputs = body.heads.inputs[switch]
-    decides = body.by_name.get(op_of(inputs[1])) if len(inputs) > 1 else None
-    return decides is not None and body.heads.ops[decides] == LOOP_COND
-
-
-def _check_exits(body: Body, loop: Frame) -> None:
-    loop.exits.sort(key=lambda index: position(body, index))
-    if len(loop.conditions) == 1:
-        return
-    enter, count = Node(body, loop.enters[0]), len(loop.conditions)
-    raise ModelError(
-        f"the v1 loop {loop.name!r} has {count or 'no'} LoopConds, and must have one "
-        f"(its first Enter is {enter.name!r})"
-    )
-
-
-class Loop(msgspec.Struct, eq=False):
-    """The context of a loop, inside of `outer`."""
-
-    frame: Frame
-    outer: Context | None = None
-
-    @property
     def current(self) -> Loop:
         """Itself."""
         return self
+
+    @property
+    def condition(self) -> int:
+        """Its LoopCond, of which `control_flow` has seen that there is one."""
+        return self.conditions[0]
 
 
 class Cond(msgspec.Struct, eq=False):
@@ -311,7 +155,7 @@ def described(context: Context | None) -> str:
     if context is None:
         return "what is in no branch"
     if isinstance(context, Loop):
-        return f"the v1 loop {context.frame.name!r}"
+        return f"the v1 loop {context.name!r}"
     return f"what is there if {context.cond.current.pred!r} is {bool(context.number)}"
 
 
@@ -388,12 +232,15 @@ class ControlFlow(msgspec.Struct, eq=False):
 
     A Switch that guards what a branch reads is in the branch; one that gives to both is in none
     (`shared`), and neither is that which tf.cond makes of the predicate alone (`pivots`). An Exit
-    is in its loop, and what it gives outside of it.
+    is in its loop, and what it gives outside of it. `loops` are by name; `in_loop` has the loop of
+    each op that is in one: of an Enter the one that it enters, of an Exit the one that it leaves.
+    `loop_switches` are those of loop variables.
     """
 
     body: Body
-    frames: Frames
-    loops: dict[Frame, Loop] = msgspec.field(default_factory=dict)
+    loops: dict[str, Loop] = msgspec.field(default_factory=dict)
+    in_loop: dict[int, Loop] = msgspec.field(default_factory=dict)
+    loop_switches: set[int] = msgspec.field(default_factory=set)
     conds: dict[tuple[str, Context | None], Cond] = msgspec.field(default_factory=dict)
     of: dict[int, Context] = msgspec.field(default_factory=dict)
     guards: dict[int, Branch] = msgspec.field(default_factory=dict)
@@ -417,6 +264,33 @@ class ControlFlow(msgspec.Struct, eq=False):
         if context is not None and (outside or self.body.heads.ops[index] in EXITS):
             context = context.outer
         return None if context is None else context.current
+
+
+def ops_of(body: Body, types: frozenset[str]) -> list[int]:
+    """The ops of these types, in the order of the file that would be written now."""
+    found = [index for op in types for index in body.by_type.get(op, ())]
+    return sorted(found, key=lambda index: position(body, index))
+
+
+def position(body: Body, index: int) -> tuple[int, int]:
+    """Where an op stands in that file."""
+    root = body.root.get(index, index)
+    order = body.placed.get(root)
+    return root, order.index(index) if order else 0
+
+
+def reads(body: Body, index: int) -> Iterator[tuple[int, str]]:
+    """What an op reads, data and control: the op that gives it, and how the input spells it."""
+    for text in body.heads.inputs[index]:
+        producer = body.by_name.get(op_of(text))
+        if producer is not None:
+            yield producer, text
+
+
+def is_constant(enter: Node) -> bool:
+    """Whether an Enter gives the same tensor in each iteration, not what a loop variable begins."""
+    value = enter.attr("is_constant")
+    return value is not None and value.b
 
 
 def has_control_flow(body: Body) -> bool:
@@ -448,31 +322,124 @@ def control_flow(body: Body) -> ControlFlow:
 
     Raises ModelError where its loops and branches are none that TensorFlow's contexts can tell of.
     """
-    found = ControlFlow(body, frames(body))
-    found.loops.update({frame: Loop(frame) for frame in found.frames.loops.values()})
-    for index in _in_order(body, found.frames):
+    found = ControlFlow(body)
+    _find_loops(found)
+    for index in _in_order(found):
         context = _context(found, index)
         if context is not None:
             found.of[index] = context
     for loop in found.loops.values():
-        if loop.outer is None and loop.frame.outer is not None:
-            loop.outer = found.loops[loop.frame.outer]
+        if loop.outer is None:
+            loop.outer = loop.around
     return found
 
 
+def _find_loops(found: ControlFlow) -> None:
+    """Find the loops of a body, and the loop of each op that is in one. Linear in its size.
+
+    Raises ModelError where an op is in two loops at once, or a loop has not one LoopCond.
+    """
+    body = found.body
+    for index in ops_of(body, ENTERS):
+        name = _frame_name(Node(body, index))
+        found.in_loop[index] = found.loops.setdefault(name, Loop(name))
+        found.in_loop[index].enters.append(index)
+    for loop in list(found.loops.values()):
+        for index in loop.enters:
+            _spread(found, index, loop)
+    _refuse_circle(found.loops.values())
+    for index in ops_of(body, EXITS | SWITCHES | {LOOP_COND}):
+        loop_of_op = found.in_loop.get(index)
+        if loop_of_op is not None and body.heads.ops[index] == LOOP_COND:
+            loop_of_op.conditions.append(index)
+        elif loop_of_op is not None and body.heads.ops[index] in SWITCHES:
+            # It is a LoopCond that decides for the Switch of a loop variable.
+            inputs = body.heads.inputs[index]
+            decides = body.by_name.get(op_of(inputs[1])) if len(inputs) > 1 else None
+            if decides is not None and body.heads.ops[decides] == LOOP_COND:
+                loop_of_op.switches.append(index)
+    for loop in found.loops.values():
+        loop.exits.sort(key=lambda index: position(body, index))
+        if len(loop.conditions) != 1:
+            raise ModelError(
+                f"the v1 loop {loop.name!r} has {len(loop.conditions) or 'no'} LoopConds, and must "
+                f"have one (its first Enter is {Node(body, loop.enters[0]).name!r})"
+            )
+        found.loop_switches.update(loop.switches)
+
+
+def _frame_name(enter: Node) -> str:
+    value = enter.attr("frame_name")
+    if value is None or not value.s:
+        raise ModelError(f"{enter} names no frame (attr frame_name): nothing tells its loop")
+    if not enter.data_inputs:
+        raise ModelError(f"{enter} must read a tensor, and reads none")
+    return str(value.s, errors="backslashreplace")
+
+
+def _spread(found: ControlFlow, start: int, loop: Loop) -> None:
+    """Mark as in the loop what reads an op; behind the Exits of a loop lies the one around it."""
+    body, todo = found.body, [(start, loop)]
+    while todo:
+        index, loop = todo.pop()
+        for reader, _ in _uses(body, index):
+            if body.heads.ops[reader] in ENTERS:
+                todo += _nest(found, reader, loop)
+            elif reader not in found.in_loop:
+                found.in_loop[reader] = loop
+                if body.heads.ops[reader] not in EXITS:
+                    todo.append((reader, loop))
+                    continue
+                loop.exits.append(reader)
+                todo += [(reader, loop.around)] if loop.around is not None else []
+            elif found.in_loop[reader] is not loop:
+                raise _conflict(Node(body, reader), found.in_loop[reader], loop)
+
+
+def _nest(found: ControlFlow, enter: int, around: Loop) -> list[tuple[int, Loop]]:
+    """Put the loop of an Enter into the one around it; where to go on, behind its Exits."""
+    inner = found.in_loop[enter]
+    if inner.around is around:
+        return []
+    if inner.around is not None or inner is around:
+        raise _conflict(Node(found.body, enter), inner.around or inner, around)
+    inner.around = around
+    return [(index, around) for index in inner.exits]
+
+
+def _conflict(node: Node, one: Loop, other: Loop) -> ModelError:
+    return ModelError(
+        f"{node} reads from the v1 loops {one.name!r} and {other.name!r} at once; an Exit must "
+        f"lead out of a loop, and an Enter into it"
+    )
+
+
+def _refuse_circle(loops: Iterable[Loop]) -> None:
+    """Raise ModelError where loops lie in each other: none is the outermost. Linear."""
+    known: set[Loop] = set()
+    for loop in loops:
+        path: dict[Loop, None] = {}
+        outer: Loop | None = loop
+        while outer is not None and outer not in known:
+            if outer in path:
+                names = " and ".join(sorted(repr(each.name) for each in path))
+                raise ModelError(f"the v1 loops {names} lie in each other, and one must be around")
+            path[outer] = None
+            outer = outer.around
+        known.update(path)
+
+
 def _context(found: ControlFlow, index: int) -> Context | None:
-    body, frame = found.body, found.frames.of.get(index)
+    body, loop = found.body, found.in_loop.get(index)
     kind = body.heads.ops[index]
-    if frame is not None and kind in ENTERS:
-        loop = found.loops[frame]
-        outer = _join_of(found, index, found.loops.get(frame.outer) if frame.outer else None)
+    if loop is not None and kind in ENTERS:
+        outer = _join_of(found, index, loop.around)
         loop.outer = innermost(body, index, loop.outer, outer)
         return loop
-    start = None if frame is None else found.loops[frame]
     if kind in MERGES:
-        return _of_merge(found, index, start)
-    context = _join_of(found, index, start)
-    if kind in SWITCHES and index not in found.frames.switches:
+        return _of_merge(found, index, loop)
+    context = _join_of(found, index, loop)
+    if kind in SWITCHES and index not in found.loop_switches:
         return _of_switch(found, index, context)
     return context
 
@@ -533,16 +500,17 @@ def _pred_of_cond(body: Body, pivot: int, pred: str) -> str:
     return made if decider(body, made) == decider(body, pred) else pred
 
 
-def _in_order(body: Body, found: Frames) -> Iterator[int]:
+def _in_order(found: ControlFlow) -> Iterator[int]:
     """What lies behind Enters and Switches, each op behind what it reads.
 
     A loop's Exits come behind all of its Enters; what a NextIteration gives back is left out.
     Raises ModelError where there is a circle without a NextIteration.
     """
+    body = found.body
     region = _readers_up_to(body, ops_of(body, ENTERS | SWITCHES))
     back = _back_edges(body)
     waits = {index: _waits_for(body, index, region, back) for index in region}
-    after: dict[Frame, int] = {loop: len(loop.enters) for loop in found.loops.values()}
+    after: dict[Loop, int] = {loop: len(loop.enters) for loop in found.loops.values()}
     for loop in found.loops.values():
         for index in loop.exits:
             waits[index] += 1
@@ -553,7 +521,7 @@ def _in_order(body: Body, found: Frames) -> Iterator[int]:
         yield index
         freed = [i for i, slot in _uses(body, index) if (i, slot) not in back]
         if body.heads.ops[index] in ENTERS:
-            loop = found.of[index]
+            loop = found.in_loop[index]
             after[loop] -= 1
             freed += loop.exits if not after[loop] else []
         for reader in freed:

@@ -20,7 +20,6 @@ from graphpatch.control_flow.contexts import (
     Cond,
     Context,
     ControlFlow,
-    Frame,
     Loop,
     control_flow,
     has_control_flow,
@@ -56,10 +55,10 @@ def with_pruned_ops(graph: ModelGraph) -> ControlFlow:
     """
     editor, found = Editor(graph, None), control_flow(graph.main)
     before = len(graph.main)
-    for frame in found.frames.loops.values():
-        _add_exits(frame, editor)
-        if body_pivot(graph.main, frame) < 0:
-            _add_body_pivot(frame, editor)
+    for loop in found.loops.values():
+        _add_exits(loop, editor)
+        if body_pivot(graph.main, loop) < 0:
+            _add_body_pivot(loop, editor)
     for index in [index for index in found.shared if found.context(index) is not None]:
         _split(Node(graph.main, index), editor)
     found = found if len(graph.main) == before else control_flow(graph.main)
@@ -70,12 +69,12 @@ def with_pruned_ops(graph: ModelGraph) -> ControlFlow:
     return found if len(graph.main) == before else control_flow(graph.main)
 
 
-def body_pivot(body: Body, frame: Frame) -> int:
+def body_pivot(body: Body, loop: Loop) -> int:
     """An op that is there in each iteration of a loop, but not after the last; -1 where none is.
 
     TensorFlow takes the Identity of the first loop variable.
     """
-    for switch in frame.switches:
+    for switch in loop.switches:
         found = [
             index
             for index in _reading(body, switch, 1)
@@ -119,17 +118,17 @@ def _is_output(text: str, output: int) -> bool:
     return not text.startswith("^") and parse(text).index == output
 
 
-def _add_exits(frame: Frame, editor: Editor) -> None:
+def _add_exits(loop: Loop, editor: Editor) -> None:
     body = editor.graph.main
-    for index in list(frame.switches):
+    for index in list(loop.switches):
         if not _reading(body, index, 0):
             switch = Node(body, index)
             kind = "RefExit" if switch.op == "RefSwitch" else "Exit"
             editor.add(_sibling(switch, "Exit"), kind, [switch.name], _type(switch), beside=switch)
 
 
-def _add_body_pivot(frame: Frame, editor: Editor) -> None:
-    for index in frame.switches[:1]:
+def _add_body_pivot(loop: Loop, editor: Editor) -> None:
+    for index in loop.switches[:1]:
         switch = Node(editor.graph.main, index)
         inputs = [f"{switch.name}:1"]
         editor.add(_sibling(switch, "Identity"), "Identity", inputs, _type(switch), beside=switch)
@@ -342,15 +341,15 @@ class _Messages:
         return message
 
     def _loop(self, loop: Loop) -> Any:
-        message, frame, body = message_class("WhileContextDef")(), loop.frame, self.body
-        message.context_name = frame.name
-        parallel = Node(body, frame.enters[0]).attr("parallel_iterations")
+        message, body = message_class("WhileContextDef")(), self.body
+        message.context_name = loop.name
+        parallel = Node(body, loop.enters[0]).attr("parallel_iterations")
         message.parallel_iterations = PARALLEL if parallel is None else parallel.i
         message.back_prop = True
-        message.pivot_name = self._output(frame.condition)
+        message.pivot_name = self._output(loop.condition)
         message.pivot_for_pred_name = self._output(self._first_merge(loop))
-        message.pivot_for_body_name = self._output(body_pivot(body, frame))
-        changing = [index for index in frame.enters if not is_constant(Node(body, index))]
+        message.pivot_for_body_name = self._output(body_pivot(body, loop))
+        changing = [index for index in loop.enters if not is_constant(Node(body, index))]
         message.loop_enter_names.extend(map(self._output, changing))
         message.loop_exit_names.extend(map(self._output, self._exits(loop)))
         message.maximum_iterations_name = self._maximum(loop)
@@ -362,29 +361,29 @@ class _Messages:
 
     def _first_merge(self, loop: Loop) -> int:
         """The Merge of the first loop variable: no Merge of a cond, as those join branches."""
-        for switch in loop.frame.switches[:1]:
+        for switch in loop.switches[:1]:
             for producer in first_producers(Node(self.body, switch)):
                 if producer.op in MERGES:
                     return producer.index
-        raise ModelError(f"the v1 loop {loop.frame.name!r} has no Switch that reads a Merge")
+        raise ModelError(f"the v1 loop {loop.name!r} has no Switch that reads a Merge")
 
     def _exits(self, loop: Loop) -> list[int]:
         """The Exits, in the order of the loop variables."""
-        places = {index: place for place, index in enumerate(loop.frame.switches)}
+        places = {index: place for place, index in enumerate(loop.switches)}
 
         def place(index: int) -> int:
             before = (node.index for node in first_producers(Node(self.body, index)))
             return next((places[one] for one in before if one in places), len(places))
 
-        return sorted(loop.frame.exits, key=place)
+        return sorted(loop.exits, key=place)
 
     def _maximum(self, loop: Loop) -> str:
         """The tensor that bounds the iterations, where tf.while_loop was given one."""
-        both = self._reads(loop.frame.condition, 0)
+        both = self._reads(loop.condition, 0)
         less = None if both is None or both.op != "LogicalAnd" else self._reads(both.index, 0)
         if less is None or less.op != "Less":
             return ""
-        enter, start = self._reads(less.index, 1), self._reads(loop.frame.enters[0], 0)
+        enter, start = self._reads(less.index, 1), self._reads(loop.enters[0], 0)
         counts = start is not None and start.name.rpartition("/")[2].startswith(COUNTER)
         if not counts or enter is None:
             return ""
@@ -421,7 +420,7 @@ def _in_order(found: ControlFlow) -> list[Context]:
         for number, branch in cond.branches.items()
     ]
     loops = found.loops.values()
-    made += [((position(found.body, loop.frame.enters[0]), 0), loop) for loop in loops]
+    made += [((position(found.body, loop.enters[0]), 0), loop) for loop in loops]
     return [context for _, context in sorted(made, key=lambda one: one[0])]
 
 

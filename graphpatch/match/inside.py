@@ -140,8 +140,8 @@ def _of_context(body: Body, context: Context) -> EnclosingContext:
     if isinstance(context, Branch):
         pred = op_of(context.cond.current.pred)
         return EnclosingContext("branch", (pred, _scope(pred)), context.number)
-    names = [context.frame.name]
-    names += [_scope(body.heads.names[index]) for index in context.frame.conditions[:1]]
+    names = [context.name]
+    names += [_scope(body.heads.names[index]) for index in context.conditions[:1]]
     return EnclosingContext("loop", tuple(names))
 
 

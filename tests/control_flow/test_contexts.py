@@ -138,14 +138,11 @@ def test_where_each_op_is() -> None:
     inner = loop("b", "a/Identity")
     found = control_flow(opened(graphdef(X, *outer, *inner, op("y", "Exit", "b/Switch"))).main)
     names = found.body.heads.names
-    where = {names[i]: one.frame.name for i, one in found.of.items() if isinstance(one, Loop)}
+    where = {names[i]: one.name for i, one in found.of.items() if isinstance(one, Loop)}
     assert where == {one.name: f"{one.name[0]}/context" for one in (*outer, *inner)} | {
         "y": "b/context"
     }
-    assert (
-        found.loops[found.frames.loops["b/context"]].outer
-        is found.loops[found.frames.loops["a/context"]]
-    )
+    assert found.loops["b/context"].outer is found.loops["a/context"]
 
 
 def chain(count: int) -> Graph:
