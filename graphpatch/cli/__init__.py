@@ -6,6 +6,7 @@ import errno
 import gc
 import importlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -47,23 +48,24 @@ def _exit(_: int) -> None:
     os._exit(1)
 
 
+# In the order of work: look, choose, patch, check, take off, hand on.
 COMMANDS = {
-    "ops": "list op types; describe single ops: type, inputs, gradient",
+    "ops": "list inputs, outputs and op types; describe single ops",
+    "doctor": "say why a gradient is None, zero or an error, and what fixes it",
+    "view": "write a page that shows what flows back and what rules change",
+    "match": "show what rules, or a pattern typed here, match",
+    "patterns": "list the ready patterns for `match`, and their forms",
+    "gradients": "list the library of gradients: formula, parameters, use",
+    "recipes": "list ready rules for whole methods, for `apply @NAME`",
+    "references": "measure DeepLIFT's reference of each unit on an input",
     "apply": "patch models by the rules of a rules file",
+    "verify": "compare a patched model with its original: bits, gradients",
     "check": "check that models are patched by the rules of a rules file",
     "diff": "compare two models: gradients first, then ops and weights",
     "revert": "write the original of a patched model, or take off one rule",
-    "match": "show what rules, or a pattern typed here, match",
-    "patterns": "list the ready patterns for `match`, and their forms",
     "split": "split a gradient in parts at a cut, for several machines",
-    "gradients": "list the library of gradients: formula, parameters, use",
-    "doctor": "say why a gradient is None, zero or an error, and which rules fix it",
-    "view": "write a page that shows what flows back and what rules change",
-    "verify": "compare a patched model with its original: forward bits, gradients",
-    "recipes": "list ready rules for whole methods, for `apply @NAME`",
-    "references": "measure DeepLIFT's reference of each unit on an input",
     "schema": "print the JSON Schema of rules files",
-    "completion": "print the script that completes commands in bash, zsh or fish",
+    "completion": "print the script that completes commands in your shell",
 }
 
 USAGE, BUG, INTERRUPTED = 2, 3, 130
@@ -117,6 +119,9 @@ def main() -> None:
     """Run the command line. Exit 0: done; 1: the input is at fault; 2: wrong usage; 3: a bug."""
     # A process that reads one graph makes millions of objects and no garbage in cycles.
     gc.disable()
+    # What TensorFlow logs is about itself; what it raises is told.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    logging.getLogger("tensorflow").addFilter(lambda record: record.levelno >= logging.ERROR)
     mapped.BEFORE_MAPPING.append(report_cut_short)
     code = _run() if _open_standard_streams() else GraphpatchError.exit_code
     gc.freeze()  # else Python looks through all that is left of them as it ends

@@ -1,11 +1,11 @@
-"""`graphpatch apply`."""
+"""`graphpatch apply`, and what it and `check` print of many models: a line each, as each ends."""
 
 from __future__ import annotations
 
-import os
+import functools
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import click
 from msgspec.structs import replace
 
 from graphpatch.application import Result, counted_types
-from graphpatch.cli.completing import PATH
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import (
     MATCH,
     NODES,
@@ -26,17 +26,43 @@ from graphpatch.cli.json_forms import (
     json_object,
     listed,
 )
-from graphpatch.cli.many import apply_to, destination_in_words, worker_options
-from graphpatch.cli.outputs import force_option
-from graphpatch.cli.say import noted, notes_of_warnings
-from graphpatch.cli.swapped import refuse_swapped
+from graphpatch.cli.progress import bar
+from graphpatch.cli.say import noted, notes_of_warnings, say, say_error, say_json, say_lines
+from graphpatch.fleet.execute import patch_models
 from graphpatch.fleet.order import FleetOrder, Workers
+from graphpatch.fleet.task import TaskResult
+from graphpatch.fleet.work import Finish, in_process
 from graphpatch.formats import Export
 from graphpatch.formats.destination import SAVED_MODEL_FILES, is_remote
 from graphpatch.formats.target import FILES
 from graphpatch.gradients.spec import KEY_PREFIX
 from graphpatch.recipes import is_recipe
 from graphpatch.rules import EMITS
+
+BUG = 3
+Tell = Callable[[dict[str, Any]], list[str]]
+Command = Callable[..., int]
+
+
+def worker_options(command: Command) -> Command:
+    """The options that say who does the work, given to a command as `workers`."""
+
+    @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: all cores.")
+    @click.option("--scheduler", metavar="ADDRESS", help="Use the workers of this Dask cluster.")
+    @click.option(
+        "--allow-chained-urls",
+        "allow_chained",
+        is_flag=True,
+        help="Open a file inside another one: zip://m.pb::s3://bucket/all.zip.",
+    )
+    @functools.wraps(command)
+    def with_workers(jobs: int | None, scheduler: str | None, **options: Any) -> int:
+        if jobs is not None and scheduler is not None:
+            raise click.UsageError("--jobs are processes of this machine; --scheduler has its own")
+        return command(workers=Workers(jobs, scheduler), **options)
+
+    return with_workers
+
 
 _EXPORT_HELP = "Write a TF2 SavedModel with these inputs: x,y or repeated."
 
@@ -56,30 +82,23 @@ OUTPUT = json_object(
 )
 
 
-@click.command("apply")
-@click.argument("rules", type=PATH)
-@click.argument("models", metavar="MODEL...", type=PATH, nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    type=PATH,
-    metavar="PATH",
-    help="File or folder to write; `-` is standard output.",
-)
+@options.command("apply", "apply @guided_backprop model.pb", "apply rules.json models/ -o patched/")
+@options.RULES
+@options.MODELS
+@options.OUTPUT
 @click.option("--emit", type=click.Choice(EMITS), help="How files store gradients; default: auto.")
 @click.option("--inputs", multiple=True, metavar="TENSORS", help=_EXPORT_HELP)
 @click.option("--outputs", multiple=True, metavar="TENSORS", help="Its outputs, in the same way.")
-@click.option("--allow-python", is_flag=True, help='Let {"python": ...} gradients run code.')
+@options.PYTHON
 @click.option(
     "--rebuild-gradients",
     is_flag=True,
     help="Build the gradients of a training graph again, for its optimizer.",
 )
 @click.option("--loss", multiple=True, metavar="TENSOR", help="The loss of these gradients.")
-@force_option
+@options.FORCE
 @click.option("--dry-run", is_flag=True, help="Write nothing; show where models would go.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; of many, a line.")
+@options.JSON_LINES
 @click.option("--resume", is_flag=True, help="Skip models that are in -o DIR already.")
 @worker_options
 def command(
@@ -106,7 +125,7 @@ def command(
     """
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
-    refuse_swapped("apply", rules, models)
+    options.refuse_swapped("apply", rules, models)
     order = FleetOrder(
         rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained, force=force
     )
@@ -135,22 +154,18 @@ def _export(
     """What the SavedModel to be made takes and gives, if one is asked for."""
     if not inputs and not outputs:
         return None
-    given, asked = (
-        tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
-        for texts in (inputs, outputs)
-    )
-    if not given or not asked:
+    sources, targets = (tuple(options.comma_separated(texts)) for texts in (inputs, outputs))
+    if not sources or not targets:
         raise click.UsageError("--inputs and --outputs go together: a SavedModel has both")
     if len(models) > 1 or out is None or out == "-" or Path(out).suffix in FILES:
         raise click.UsageError(
             "--inputs and --outputs write one model as a TF2 SavedModel: they go with -o FOLDER"
         )
-    return Export(given, asked)
+    return Export(sources, targets)
 
 
 def _with_rebuilt_gradients(result: Result, losses: list[str]) -> Result:
     """The result with the gradients of its training graph built anew, which needs TensorFlow."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from graphpatch.analysis.training import gradient_sections
     from graphpatch.runtime.rebuild import rebuild_gradients
 
@@ -212,3 +227,145 @@ def _to_register(keys: Sequence[str], path: str) -> list[str]:
     lines += [f"    {key}" for key in ours]
     lines += [f"{must}, by tf.RegisterGradient:"] if others else []
     return lines + [f"    {key}" for key in others]
+
+
+def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None = None) -> int:
+    """`apply`: one model is a fleet of one.
+
+    Models that were named one by one are told of together, in their order: by `tell`, or in one
+    JSON document. In this process alone, `finish` may change each result before it is written.
+    """
+    refuse_options(order)
+    piped = order.is_piped()
+    if piped and as_json:
+        raise click.UsageError("--json and the model would both go to standard output")
+    if order.is_of_many():
+        return report_each(*patch_models(order), as_json, patched_lines, "patched")
+
+    alone = len(order.models) == 1 and not order.is_for_workers()
+
+    def say_report(report: dict[str, Any]) -> None:
+        if not as_json:
+            say_lines(tell(report), err=piped)
+        elif alone:
+            say_json({"outputs": [report]})
+
+    if order.is_for_workers():
+        ended = _by_workers(order)
+    else:
+        with bar() as progress:  # a report is printed before its output takes its name
+            ended = list(patch_models(order, in_process(progress, finish, say_report))[1])
+    for done in ended:
+        if done.error:
+            say_error(done.error)
+        elif order.is_for_workers() and not as_json:
+            say_lines(tell(done.report))
+    if as_json and not (alone and ended[0].report):
+        say_json(joint_document(ended))
+    return exit_code(ended)
+
+
+def _by_workers(order: FleetOrder) -> list[TaskResult]:
+    total, results = patch_models(order)
+    with bar(of_many=True) as progress:
+        ended = []
+        for done in results:
+            ended.append(done)
+            progress("models", len(ended), total)
+    return sorted(ended, key=lambda done: done.task.place)
+
+
+def joint_document(ended: list[TaskResult]) -> dict[str, Any]:
+    """The one JSON document of models that were named one by one."""
+    errors = [{"model": done.task.model, "error": done.error} for done in ended if done.error]
+    reports = [done.report for done in ended if not done.error]
+    return {"outputs": reports, **({"errors": errors} if errors else {})}
+
+
+def report_each(
+    total: int, results: Iterator[TaskResult], as_json: bool, tell: Tell, verb: str
+) -> int:
+    """Print what became of each model, and a summary on stderr; the exit code of the command."""
+    ended: list[TaskResult] = []
+    with bar(of_many=True) as progress:
+        for done in results:
+            ended.append(done)
+            if as_json:
+                say_json(report_document(done))
+            elif not done.error:
+                passed = [f"{done.task.model}: {done.passed_over}"] if done.passed_over else []
+                say_lines(passed or tell(done.report))
+            progress("models", len(ended), total)
+    _say_counts(ended, verb)
+    return exit_code(ended)
+
+
+def report_document(done: TaskResult) -> dict[str, Any]:
+    """The JSON document of one model."""
+    found = {"model": done.task.model, **done.report}
+    if done.passed_over:
+        found["passed_over"] = done.passed_over
+    if done.error:
+        found["error"] = done.error
+    return {**found, "seconds": done.seconds}
+
+
+def exit_code(ended: list[TaskResult]) -> int:
+    """0 where all is well, 1 where a model is at fault, 3 where we are."""
+    if any(done.bug for done in ended):
+        return BUG
+    return 1 if any(done.error for done in ended) else 0
+
+
+def _say_counts(ended: list[TaskResult], verb: str) -> None:
+    failed = [done for done in ended if done.error]
+    passed = sum(bool(done.passed_over) for done in ended)
+    counts = [f"{len(ended) - len(failed) - passed} {verb}"]
+    counts += [f"{passed} skipped"] if passed else []
+    counts += [f"{len(failed)} failed"] if failed else []
+    models = "1 model" if len(ended) == 1 else f"{len(ended)} models"
+    say(f"{models}: {', '.join(counts)}", err=True)
+    for done in sorted(failed, key=lambda done: done.task.place):
+        say_error(done.error)
+
+
+def patched_lines(report: dict[str, Any]) -> list[str]:
+    """One line on a model that was patched."""
+    listed = (
+        counted_types([match for rule in report["rules"] for match in rule["matches"]]) or "no ops"
+    )
+    return [f"{destination_in_words(report)}  {listed}"]
+
+
+def destination_in_words(report: Mapping[str, Any]) -> str:
+    """Where a model goes, or would go if this were not a dry run."""
+    if report["output"]:
+        replaced = " (replaced)" if report.get("replaced") else ""
+        return f"{report['model']} -> {report['output']}{replaced}"
+    there = f"{report['would_write']} " if report["would_write"] else ""
+    replaces = ", would replace a file" if report.get("replaced") else ""
+    return f"{report['model']} -> {there}(dry run, nothing written{replaces})"
+
+
+def refuse_options(order: FleetOrder) -> None:
+    """Raise UsageError for what does not go together."""
+    if "-" in order.models and order.is_for_workers():
+        raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
+    if order.rules == "-" and "@-" in order.models:
+        raise click.UsageError("the rules and the list would both come from standard input")
+    if order.out == "-" and (order.is_for_workers() or len(order.models) > 1):
+        raise click.UsageError("several models do not go to one standard output: name a folder")
+    if order.resume and order.out is None:
+        raise click.UsageError("--resume skips models that are in a folder already: give -o DIR")
+    if order.resume and not order.is_into_folder():
+        raise click.UsageError(
+            f"--resume skips models that are in a folder already, and -o {order.out} names the "
+            f"output itself; name the folder, with a / at its end: -o DIR/"
+        )
+    if order.resume and order.dry_run:
+        raise click.UsageError("--resume and --dry-run do not go together")
+    if order.resume and order.allow_python:
+        raise click.UsageError(
+            "--resume and --allow-python do not go together: whether Python code still does the "
+            "same cannot be told from the rules"
+        )

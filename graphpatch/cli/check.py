@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from graphpatch.cli.completing import PATH
+from graphpatch.cli import options
+from graphpatch.cli.apply import report_each, worker_options
 from graphpatch.cli.json_forms import NUMBER, TEXT, YES, json_object, listed
-from graphpatch.cli.many import report_each, worker_options
-from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.execute import check_models
 from graphpatch.fleet.order import FleetOrder, Workers
 
@@ -24,13 +23,11 @@ OUTPUT = json_object(
 )
 
 
-@click.command("check")
-@click.argument("rules", type=PATH)
-@click.argument("models", metavar="MODEL...", type=PATH, nargs=-1, required=True)
-@click.option("--allow-python", is_flag=True, help='Accept rules with {"python": ...} gradients.')
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document a model, a line each."
-)
+@options.command("check", "check rules.json patched.pb", "check rules.json patched/ --json")
+@options.RULES
+@options.MODELS
+@options.PYTHON
+@options.JSON_LINES
 @worker_options
 def command(
     rules: str,
@@ -46,7 +43,7 @@ def command(
     """
     if "-" in models and len(models) > 1:
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
-    refuse_swapped("check", rules, models)
+    options.refuse_swapped("check", rules, models)
     order = FleetOrder(
         rules, models, allow_python=allow_python, workers=workers, allow_chained=allow_chained
     )

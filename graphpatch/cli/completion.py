@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from graphpatch.cli import options
 from graphpatch.cli.say import say_lines
 
 # Where each shell reads its completions, and what its user does once.
@@ -16,7 +17,7 @@ TURNED_ON = {
 VARIABLE = "_GRAPHPATCH_COMPLETE"
 
 
-@click.command("completion")
+@options.command("completion", "completion", "completion bash")
 @click.argument("shell", type=click.Choice(list(TURNED_ON)), required=False)
 def command(shell: str | None) -> None:
     """Print the script with which a shell completes commands, options, files and gradients.

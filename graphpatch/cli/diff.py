@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from graphpatch.analysis.diff import diff, op_entry
-from graphpatch.cli.completing import PATH
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import OBJECT, OP, TEXT, TEXTS, YES, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
@@ -30,11 +30,11 @@ OUTPUT = json_object(
 )
 
 
-@click.command("diff")
-@click.argument("one", metavar="A", type=PATH)
-@click.argument("other", metavar="B", type=PATH)
-@click.option("--all", "every", is_flag=True, help=f"List all ops, not {IN_LIST} of each kind.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.command("diff", "diff model.pb model.patched.pb", "diff a.pb b.pb --all")
+@click.argument("one", metavar="A", type=options.PATH)
+@click.argument("other", metavar="B", type=options.PATH)
+@options.ALL
+@options.JSON
 def command(one: str, other: str, every: bool, as_json: bool) -> int:
     """Compare the models A and B: gradients first. Exit 1 if they differ."""
     with bar() as progress:

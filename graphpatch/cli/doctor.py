@@ -11,15 +11,8 @@ import click
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.fix import FixResult, fix
-from graphpatch.cli.completing import PATH
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import OBJECT, TEXT, json_object, listed
-from graphpatch.cli.outputs import (
-    RULES_FILE,
-    force_option,
-    refuse_rules_file,
-    replaced,
-    write_rules_file,
-)
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, say_json, say_lines
 from graphpatch.formats import load
@@ -71,19 +64,23 @@ OUTPUT = json_object(
 )
 
 
-@click.command("doctor")
-@click.argument("model", type=PATH)
-@click.option("--from", "sources", multiple=True, metavar="X", help="The gradient by this tensor.")
-@click.option("--to", "targets", multiple=True, metavar="LOSS", help="The gradient of this tensor.")
+@options.command("doctor", "doctor model.pb --from x --to loss", "doctor model.pb --fix rules.json")
+@options.MODEL
+@options.FROM
+@options.TO
 @click.option(
-    "--fix", "rules", metavar="RULES.json", type=RULES_FILE, help="Write the rules that fix it."
+    "--fix",
+    "rules",
+    metavar="RULES.json",
+    type=options.RULES_FILE,
+    help="Write the rules that fix it.",
 )
-@force_option
-@click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
-@click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
+@options.FORCE
+@options.RUN
+@options.UNSAFE
 @click.option("--no-control-flow-v2", is_flag=True, help="As after disable_control_flow_v2().")
-@click.option("--all", "every", is_flag=True, help="Print every pair, with every output.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.ALL
+@options.JSON
 def command(
     model: str,
     sources: tuple[str, ...],
@@ -103,7 +100,7 @@ def command(
     floats that signatures give. Of more than 10 pairs it prints one of each kind; --json lists all.
     """
     if rules:
-        is_replaced = refuse_rules_file(rules, force, {"the model itself": model})
+        is_replaced = options.refuse_rules_file(rules, force, {"the model itself": model})
     with bar() as progress:
         loaded = load(model, progress)
         found = diagnose(
@@ -123,11 +120,11 @@ def command(
         if as_json:
             say_json({**found.document(rules), "model": model})
         else:
-            named = f"{rules}{replaced(is_replaced)}" if rules else None
+            named = f"{rules}{options.replaced(is_replaced)}" if rules else None
             say_lines(_lines_of_survey(found, named, every))
 
     if rules and found.fixed is not None and found.fixed.rules:
-        write_rules_file(rules, {"version": 1, "rules": found.fixed.rules}, tell)
+        options.write_rules_file(rules, {"version": 1, "rules": found.fixed.rules}, tell)
     else:
         tell()
 

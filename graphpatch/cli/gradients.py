@@ -11,7 +11,7 @@ from graphpatch.analysis.gradient_library import (
     gradient_document,
     gradient_formula,
 )
-from graphpatch.cli.completing import gradient_names
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.gradients.library import LIBRARY, Entry, library_entry
@@ -21,9 +21,9 @@ WIDTH = 92
 OUTPUT = json_object({"gradients": listed(json_object({"name": TEXT, "formula": TEXT}))})
 
 
-@click.command("gradients")
-@click.argument("name", required=False, shell_complete=gradient_names)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.command("gradients", "gradients", "gradients guided_relu")
+@click.argument("name", required=False, shell_complete=options.gradient_names)
+@options.JSON
 def command(name: str | None, as_json: bool) -> None:
     """List the gradient library, or describe the gradient NAME."""
     entries = [library_entry(name)] if name else list(LIBRARY.values())

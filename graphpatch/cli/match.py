@@ -9,18 +9,10 @@ import click
 from graphpatch.analysis.matching import RuleMatches, match_only, match_rules
 from graphpatch.analysis.saved_rules import as_rules_file
 from graphpatch.application import pattern_matches
-from graphpatch.cli.completing import PATH, pattern_option
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, json_object, listed
-from graphpatch.cli.outputs import (
-    RULES_FILE,
-    force_option,
-    refuse_rules_file,
-    replaced,
-    write_rules_file,
-)
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_json_of_texts, say_lines
-from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.formats import load
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match
@@ -49,22 +41,22 @@ OUTPUT = json_object(
 )
 
 
-@click.command("match")
-@click.argument("paths", metavar="[RULES] MODEL", type=PATH, nargs=-1, required=True)
+@options.command("match", "match rules.json model.pb", "match model.pb --pattern 'Conv2D -> Relu'")
+@click.argument("paths", metavar="[RULES] MODEL", type=options.PATH, nargs=-1, required=True)
 @click.option("--op", multiple=True, help="Instead of RULES: ops of this type (may be a glob).")
 @click.option("--name", multiple=True, help="Instead of RULES: ops of this name (may be a glob).")
 @click.option(
-    "--pattern", shell_complete=pattern_option, help="Instead of RULES: this small graph."
+    "--pattern", shell_complete=options.pattern_option, help="Instead of RULES: this small graph."
 )
 @click.option("--explain", is_flag=True, help="Show the nearest places, and what they lack.")
 @click.option(
     "--save",
     metavar="FILE.json",
-    type=RULES_FILE,
+    type=options.RULES_FILE,
     help="Write a rules file with one rule for each match.",
 )
-@force_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.FORCE
+@options.JSON
 def command(
     paths: tuple[str, ...],
     op: tuple[str, ...],
@@ -83,10 +75,10 @@ def command(
         )
     if typed and save:
         raise click.UsageError("--save writes what a rules file matches; give RULES and MODEL")
-    refuse_swapped("match", paths[0], paths[1:])
+    options.refuse_swapped("match", paths[0], paths[1:])
     if save:
         inputs = dict(zip(("the rules file", "the model itself"), paths, strict=True))
-        is_replaced = refuse_rules_file(save, force, inputs)
+        is_replaced = options.refuse_rules_file(save, force, inputs)
     saved: dict[str, Any] = {}
     with bar() as progress:
         model = load(paths[-1], progress)
@@ -104,10 +96,10 @@ def command(
         else:
             say_lines(line for one in found for line in _lines_of_matches(one))
             if save and is_replaced:
-                say(f"{save}{replaced(is_replaced)}")
+                say(f"{save}{options.replaced(is_replaced)}")
 
     if save:
-        write_rules_file(save, saved, tell)
+        options.write_rules_file(save, saved, tell)
     else:
         tell()
     return 1 if any(one.error for one in found) else 0

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from graphpatch.analysis import ops
-from graphpatch.cli.completing import PATH
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, say, say_json, say_lines
@@ -53,11 +53,11 @@ OUTPUT = json_object(
 )
 
 
-@click.command("ops")
-@click.argument("model", type=PATH)
+@options.command("ops", "ops model.pb", "ops model.pb 'conv/**' --json")
+@options.MODEL
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="Describe every op.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.ALL
+@options.JSON
 def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Count the op types of MODEL, or describe the ops named NAME.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from graphpatch.cli.completing import pattern_names
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import OBJECT, TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.match import ready
@@ -16,9 +16,9 @@ OUTPUT = json_object(
 )
 
 
-@click.command("patterns")
-@click.argument("name", required=False, shell_complete=pattern_names)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.command("patterns", "patterns", "patterns @batch_norm")
+@click.argument("name", required=False, shell_complete=options.pattern_names)
+@options.JSON
 def command(name: str | None, as_json: bool) -> None:
     """List the ready patterns, or show all forms of the pattern NAME."""
     entries = [ready_pattern(name.removeprefix("@"))] if name else list(READY.values())

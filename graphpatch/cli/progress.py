@@ -56,6 +56,8 @@ class LogProgress:
         now = time.monotonic()
         if now - self.said < SECONDS_BETWEEN_LINES or not total:
             return
+        if not done * 100 // total and not self.of_many:  # nothing to say yet
+            return
         self.said = now
         far = f"{done} of {total}" if self.of_many else f"{done * 100 // total}%"
         say(f"{what}: {far}", err=True)

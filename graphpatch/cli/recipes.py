@@ -7,14 +7,8 @@ from functools import partial
 import click
 import msgspec
 
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import TEXT, json_object, listed
-from graphpatch.cli.outputs import (
-    RULES_FILE,
-    force_option,
-    refuse_rules_file,
-    replaced,
-    write_rules_file,
-)
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.recipes import RECIPES, SIGN, Recipe, recipe_named, recipe_rules
 from graphpatch.rules import rules_from
@@ -22,16 +16,16 @@ from graphpatch.rules import rules_from
 OUTPUT = json_object({"recipes": listed(json_object({"name": TEXT, "for": TEXT, "source": TEXT}))})
 
 
-@click.command("recipes")
+@options.command("recipes", "recipes", "recipes guided_backprop --save rules.json")
 @click.argument("name", required=False)
 @click.option(
     "--save",
     metavar="FILE.json",
-    type=RULES_FILE,
+    type=options.RULES_FILE,
     help="Write the recipe NAME as a rules file to edit.",
 )
-@force_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.FORCE
+@options.JSON
 def command(name: str | None, save: str | None, force: bool, as_json: bool) -> None:
     """List the recipes, or print the rules of NAME, such as `@reverse(at=features)`."""
     if name is None:
@@ -42,9 +36,9 @@ def command(name: str | None, save: str | None, force: bool, as_json: bool) -> N
     rules = recipe_rules(name if name.startswith(SIGN) else SIGN + name)
     rules_from(rules)
     if save is not None:
-        is_replaced = refuse_rules_file(save, force, {})
-        tell = partial(say_lines, [f"{save}{replaced(is_replaced)}"])
-        write_rules_file(save, msgspec.to_builtins(rules), tell)
+        is_replaced = options.refuse_rules_file(save, force, {})
+        tell = partial(say_lines, [f"{save}{options.replaced(is_replaced)}"])
+        options.write_rules_file(save, msgspec.to_builtins(rules), tell)
     elif as_json:
         say_json(rules)
     else:

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from graphpatch.analysis.revert import revert
-from graphpatch.cli.completing import PATH
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import INTEGER, NODES, TEXT, TEXT_OR_NULL, TEXTS, json_object
-from graphpatch.cli.outputs import force_option, replaced
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, say_json, say_lines
 from graphpatch.formats import Model, load
@@ -32,25 +31,20 @@ OUTPUT = json_object(
 )
 
 
-@click.command("revert")
-@click.argument("model", metavar="PATCHED", type=PATH)
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    type=PATH,
-    metavar="PATH",
-    help="File or folder to write; `-` is standard output.",
+@options.command(
+    "revert", "revert model.patched.pb", "revert model.patched.pb --rule guided -o model.pb"
 )
+@click.argument("model", metavar="PATCHED", type=options.PATH)
+@options.OUTPUT
 @click.option(
     "--rule",
     metavar="NAME",
     help="Take off this rule alone: its name, or its id where several have one name.",
 )
 @click.option("--allow-changed", is_flag=True, help="Revert even if the file has changed since.")
-@force_option
+@options.FORCE
 @click.option("--dry-run", is_flag=True, help="Do everything but write.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.JSON
 def command(
     model: str,
     out: str | None,
@@ -107,7 +101,7 @@ def _output_beside(patched: Model, reverted: Model) -> str:
 
 def _lines_of_revert(document: dict[str, Any]) -> list[str]:
     where = document["output"] or "(dry run, nothing written)"
-    lines = [f"{document['model']} -> {where}{replaced('replaced' in document)}"]
+    lines = [f"{document['model']} -> {where}{options.replaced('replaced' in document)}"]
     lines += [f"  taken off: {name}" for name in document["rules"]]
     lines += [f"  left: {name}" for name in document["left"]]
     ops = document["ops"]

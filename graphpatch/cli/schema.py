@@ -6,7 +6,7 @@ import importlib
 
 import click
 
-from graphpatch.cli import COMMANDS
+from graphpatch.cli import COMMANDS, options
 from graphpatch.cli.json_forms import JsonForm
 from graphpatch.cli.say import say_json
 from graphpatch.errors import RulesError, did_you_mean
@@ -42,7 +42,7 @@ def _output_form(command: str) -> JsonForm | None:
     return getattr(importlib.import_module(f"graphpatch.cli.{command}"), "OUTPUT", None)
 
 
-@click.command("schema")
+@options.command("schema", "schema > graphpatch.schema.json", "schema --output apply")
 @click.option(
     "--json", is_flag=True, expose_value=False, help="The output is JSON with or without it."
 )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from graphpatch.analysis.split_parts import is_part, refuse_folder
-from graphpatch.cli.completing import PATH
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
-from graphpatch.cli.outputs import force_option, replaced
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, notes_of_warnings, say_json, say_lines
 from graphpatch.errors import OutputError
@@ -35,8 +33,12 @@ OUTPUT = json_object(
 )
 
 
-@click.command("split")
-@click.argument("model", type=PATH)
+@options.command(
+    "split",
+    "split model.pb --cut features --loss loss --wrt x",
+    "split model.pb --cut a,b --cut c --loss loss --wrt x -o parts",
+)
+@options.MODEL
 @click.option(
     "--cut", "cuts", metavar="T,...", multiple=True, required=True, help="The tensors of a cut."
 )
@@ -46,19 +48,19 @@ OUTPUT = json_object(
     metavar="W,...",
     multiple=True,
     required=True,
-    help="The gradient by these tensors.",
+    help="The gradient with respect to these tensors.",
 )
 @click.option(
     "-o",
     "--output",
     "out",
-    type=PATH,
+    type=options.PATH,
     metavar="PATH",
     help="Folder to write; default: MODEL.parts.",
 )
-@force_option
-@click.option("--allow-unsafe-ops", is_flag=True, help="Import ops too that touch files or Python.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.FORCE
+@options.UNSAFE
+@options.JSON
 def command(
     model: str,
     cuts: tuple[str, ...],
@@ -74,7 +76,6 @@ def command(
     Writes a graph for each part, and parts.json, which says what to feed and to fetch. Several
     tensors with commas between them are one cut; several --cut give three and more parts.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from graphpatch.runtime.split import split
 
     folder = out if out is not None else _folder_beside(model)
@@ -82,11 +83,14 @@ def command(
         raise OutputError("- is not a folder, and the parts are several files")
     refuse_folder(Path(folder), model)
     written = Destination(folder, force, is_marked=True, parts=is_part)
-    where = f"{folder}{replaced(written.replaces())}"
+    where = f"{folder}{options.replaced(written.replaces())}"
     with bar() as progress:
-        listed = [_comma_separated([cut]) for cut in cuts]
+        listed = [options.comma_separated((cut,)) for cut in cuts]
+        by = options.comma_separated(wrt)
         with notes_of_warnings() as notes:
-            found = split(model, loss, listed, _comma_separated(wrt), progress, allow_unsafe_ops)
+            found = split(
+                model, loss, listed, options.comma_separated(wrt), progress, allow_unsafe_ops
+            )
     document = found.document()
 
     def tell() -> None:
@@ -96,10 +100,6 @@ def command(
             say_lines([*_steps_in_words(where, document), *noted(notes)])
 
     found.save(folder, tell)
-
-
-def _comma_separated(texts: tuple[str, ...] | list[str]) -> list[str]:
-    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
 def _folder_beside(model: str) -> str:

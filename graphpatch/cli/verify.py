@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from graphpatch.analysis.again import SWAPPED
-from graphpatch.cli.completing import PATH
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import OBJECT, TEXT, TEXTS, YES, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
@@ -32,14 +32,16 @@ OUTPUT = json_object(
 )
 
 
-@click.command("verify")
-@click.argument("original", type=PATH)
-@click.argument("patched", type=PATH)
-@click.option(
-    "--feed", metavar="FILE.npz", type=PATH, help="Arrays by tensor name; other inputs are seeded."
+@options.command(
+    "verify",
+    "verify model.pb model.patched.pb",
+    "verify model.pb model.patched.pb --feed inputs.npz",
 )
-@click.option("--from", "sources", multiple=True, metavar="X", help="Gradients by this tensor.")
-@click.option("--to", "targets", multiple=True, metavar="Y", help="Gradients of this tensor.")
+@click.argument("original", type=options.PATH)
+@click.argument("patched", type=options.PATH)
+@options.FEED
+@options.FROM
+@options.TO
 @click.option("--no-run", is_flag=True, help="Compare the graphs alone; this needs no TensorFlow.")
 @click.option(
     "--import",
@@ -48,9 +50,9 @@ OUTPUT = json_object(
     metavar="MODULE",
     help="A module or .py file that registers gradients or loads ops.",
 )
-@click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
-@click.option("--all", "every", is_flag=True, help=f"List all, not {OF_EACH_KIND} of each kind.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.UNSAFE
+@options.ALL
+@options.JSON
 def command(
     original: str,
     patched: str,

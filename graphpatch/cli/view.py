@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from graphpatch.cli import options
 from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
-from graphpatch.cli.outputs import PAGE, force_option, replaced
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, say, say_error, say_json, say_lines
 from graphpatch.errors import OutputError
@@ -41,24 +41,26 @@ OUTPUT = json_object(
 )
 
 
-@click.command("view")
+@options.command(
+    "view", "view model.pb --from x --to loss", "view model.pb model.patched.pb --open"
+)
 @click.argument("model")
 @click.argument("patched", required=False)
-@click.option("--from", "sources", multiple=True, metavar="X", help="The gradient by this tensor.")
-@click.option("--to", "targets", multiple=True, metavar="LOSS", help="The gradient of this tensor.")
+@options.FROM
+@options.TO
 @click.option("--rules", metavar="RULES", help="Show the model before and after these rules.")
 @click.option("--pattern", metavar="PATTERN", help="Mark where this small graph is.")
-@click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
-@click.option("--feed", metavar="FILE.npz", help="With --run: arrays by tensor name.")
-@click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
+@options.RUN
+@options.FEED
+@options.UNSAFE
 @click.option(
     "-o",
     "output",
     metavar="PAGE.html",
-    type=PAGE,
+    type=options.PAGE,
     help="Default: MODEL.html, beside the model; `-` is standard output.",
 )
-@force_option
+@options.FORCE
 @click.option("--tensorboard", metavar="LOGDIR", help="Write the graph for TensorBoard instead.")
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in the browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the page's data; write no page.")
@@ -140,7 +142,7 @@ def _write_page(found: View, path: str, is_opened: bool, is_replaced: bool) -> N
     if path == "-":
         sys.stdout.write(found.html)
         return
-    lines = list(_lines_of_view(found.document(), f"{path}{replaced(is_replaced)}"))
+    lines = list(_lines_of_view(found.document(), f"{path}{options.replaced(is_replaced)}"))
     found.save(path, partial(say_lines, lines))
     if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
         raise OutputError(f"no browser to open {path} in was found; the page is written")

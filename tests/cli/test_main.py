@@ -36,6 +36,10 @@ def test_every_command_has_help(run_cli: Run, name: str) -> None:
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout.startswith("Usage: ")
     assert f" {name} " in done.stdout.splitlines()[0]
+    examples = done.stdout.partition("\n  Examples:\n")[2].splitlines()
+    assert len(examples) == 2
+    assert all(line.startswith("    graphpatch ") for line in examples)
+    assert max(map(len, run_cli(name, "--help", env={"COLUMNS": "80"}).stdout.splitlines())) <= 80
 
 
 def test_h_is_help(run_cli: Run) -> None:
