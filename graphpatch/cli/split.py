@@ -88,9 +88,7 @@ def command(
         listed = [options.comma_separated((cut,)) for cut in cuts]
         by = options.comma_separated(wrt)
         with notes_of_warnings() as notes:
-            found = split(
-                model, loss, listed, options.comma_separated(wrt), progress, allow_unsafe_ops
-            )
+            found = split(model, loss, listed, by, progress, allow_unsafe_ops)
     document = found.document()
 
     def tell() -> None:
