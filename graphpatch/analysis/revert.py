@@ -8,7 +8,6 @@ from typing import Any
 
 from graphpatch.analysis.unsafe import unsafe_op
 from graphpatch.analysis.which_rule import chosen_rules
-from graphpatch.application import apply_rules
 from graphpatch.errors import GraphpatchError, ModelError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.before import (
@@ -28,7 +27,6 @@ from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
 from graphpatch.graph.record import AppliedRule, Author, labels
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.wire import size
-from graphpatch.rules import rules_from
 from graphpatch.table import html_table, short
 
 LOST_RECORD = (
@@ -113,8 +111,9 @@ def revert(
         undone = [one for graph in reverted.graphs for one in _undo(graph)]
         notes = [note for graph in reverted.graphs for note in _unsafe(graph, undone)]
         others = [one for one in applied if one.author not in off]
-        notes += _notes(as_before(reverted), allow_changed)
-        left = _with_others(others, reverted, progress) if others else as_before(reverted)
+        original = as_before(reverted)
+        notes += _notes(original, allow_changed)
+        left = _with_others(others, reverted, progress) if others else original
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
     return Reverted(left, _revert_report(loaded, left, names, off, undone, notes))
@@ -144,7 +143,10 @@ def _with_others(
     others: Sequence[AppliedRule], original: Model, progress: Progress | None
 ) -> Model:
     """The original with these rules on it. Raises PatchError where they do not apply alone."""
-    records = [graph.undone.record for graph in original.graphs if graph.undone is not None]
+    from graphpatch.application import apply_rules  # here: to take all off, no rule is read
+    from graphpatch.rules import rules_from
+
+    records = records_before(original)
     lost = [one.name for one in others if one.is_python or any(was.live for was in records)]
     if lost:
         raise PatchError(

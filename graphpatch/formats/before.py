@@ -111,7 +111,7 @@ def is_original(model: Model) -> bool | None:
     known = next((was for was in records_before(model) if was.hash), None)
     if known is None or (model.is_text and not known.text):
         return None
-    pieces = model.pieces()
+    pieces = model.keep_pieces()
     if known.text:
         from graphpatch.formats import text
 

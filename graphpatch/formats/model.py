@@ -60,6 +60,7 @@ class Model:
     live: bool = False  # rules go back into its live graph, which TensorFlow writes in its own way
     in_memory: bool = False  # read from no file: `path` is what messages call it
     _function: ExportedGraph | None = field(default=None, init=False)
+    _made: list[Piece] | None = field(default=None, init=False)  # of one that changes no more
 
     def __repr__(self) -> str:
         return f"<Model: {self.path}, a {self.format} of {self.node_count:,} nodes>"
@@ -96,12 +97,19 @@ class Model:
 
         Raises OutputError where the graph cannot be exported, ModelError where it is broken.
         """
+        if self._made is not None:
+            return self._made
         if self.export is not None:
             from graphpatch.formats import new_saved_model
 
             return new_saved_model.saved_model_pieces(self.function(self.export))
         ready = [one[:2] for one in self._ready()]
         return container_pieces(self.source, self.container, ready)
+
+    def keep_pieces(self) -> list[Piece]:
+        """Return the pieces, and keep them: the model is changed no more, but written."""
+        self._made = self.pieces()
+        return self._made
 
     def meta_graph(self, graph: ModelGraph, rebuild: bool = True) -> list[Piece]:
         """A MetaGraphDef of one of its graphs, with the contexts of v1 loops and branches.

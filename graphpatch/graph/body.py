@@ -237,13 +237,13 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def _read_record(self, index: int) -> NodeRecord | None:
         payload = self.payload(index)
-        if not mentions(payload, PROVENANCE_ATTR):
-            return None
         if len(payload) == 1 and isinstance(payload[0], bytes):
-            value = attr_values(payload).get(PROVENANCE_ATTR)
-        else:
-            span = attr_span(payload, PROVENANCE_ATTR)
-            value = None if span is None else attr_value(span)
+            return self.read_record(index, message(NodeDef, payload[0]).attr.get(PROVENANCE_ATTR))
+        span = attr_span(payload, PROVENANCE_ATTR)
+        return self.read_record(index, None if span is None else attr_value(span))
+
+    def read_record(self, index: int, value: AttrValue | None) -> NodeRecord | None:
+        """The record that this attr of a node is; ModelError where it is none of ours."""
         try:
             return None if value is None else read_attr(value)
         except ValueError as error:
@@ -254,8 +254,10 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def first_touched(self) -> int | None:
         """The node that comes first in the file of those that carry a record."""
-        may_be = self.heads.marked if not self.edited else {*self.heads.marked, *self.edited}
-        for root in sorted({self.root.get(index, index) for index in may_be}):
+        may_be: Iterable[int] = self.heads.marked
+        if self.edited:
+            may_be = sorted({self.root.get(index, index) for index in (*may_be, *self.edited)})
+        for root in may_be:
             for index in self.placed.get(root, (root,)):
                 if self.record(index) is not None:
                     return index

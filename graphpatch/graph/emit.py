@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import merge
+from operator import itemgetter
 
 from graphpatch.graph.body import Body
 from graphpatch.graph.graph import LIBRARY
@@ -29,8 +29,8 @@ from graphpatch.graph.wire import (
 
 def graph_pieces(graph: ModelGraph) -> list[Piece]:
     """The GraphDef, as pieces of its source and new bytes."""
-    others = sorted([*_dropped(graph.main), *_libraries(graph)])
-    replacements = merge(_changes(graph.main, 1), others) if others else _changes(graph.main, 1)
+    changes = [*_changes(graph.main, 1), *_dropped(graph.main), *_libraries(graph)]
+    replacements = sorted(changes, key=itemgetter(0))
     pieces = splice(graph.source, graph.start, graph.end, replacements)
     return [*pieces, *_added(graph)]
 
@@ -61,14 +61,16 @@ def _changes(body: Body, number: int) -> Iterator[Placed]:
         yield start, end, _as_it_is(body, index, number)
 
 
-def _dropped(body: Body) -> list[Replacement]:
+def _dropped(body: Body) -> Iterator[Placed]:
     """Nothing in place of each node that was dropped."""
-    return [Replacement(start, entry(body.source, start)[1], []) for start in body.cut]
+    return ((start, entry(body.source, start)[1], ()) for start in body.cut)
 
 
 def _as_it_is(body: Body, index: int, number: int) -> list[Piece]:
     """A node of the file as it is now, and the nodes that were added beside it."""
     pieces: list[Piece] = []
+    if index not in body.placed and body.source.data[body.heads.starts[index] + 1] < 0x80:
+        return enclosed(number, body.payload(index))
     for node in body.placed.get(index, [index]):
         payload = body.payload(node)
         if node == index and body.source.data[body.heads.starts[index] + 1] > 0x7F:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 import msgspec
@@ -206,8 +206,7 @@ def carrier(graph: Graph) -> tuple[Body, int] | None:
     """The node that carries the model's record: of a file, the first that rules touched."""
     for body in graph.bodies:
         first = body.first_touched()
-        others = sorted({*body.heads.marked, *body.edited})
-        for index in () if first is None else (first, *others):
+        for index in () if first is None else chain([first], body.heads.marked, body.edited):
             record = body.record(index)
             if record is not None and record.model is not None:
                 return body, index

@@ -147,8 +147,8 @@ def node_record(original: tuple[bytes, ...] = (), **fields: Any) -> NodeRecord:
 
 def read_attr(value: AttrValue) -> NodeRecord:
     """Read a record; ValueError says why it is none, ModelError that an older version wrote it."""
-    texts = value.list.s
-    if value.WhichOneof("value") != "list" or not texts:
+    texts = value.list.s[:]
+    if not texts:
         raise ValueError("it is not a list of strings")
     try:
         record: NodeRecord = _DECODER.decode(texts[0])

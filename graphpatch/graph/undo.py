@@ -7,10 +7,12 @@ others anew; no rule holds the number of one here.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from msgspec.structs import replace
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import GradientDef, RegisteredGradient
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
@@ -23,7 +25,7 @@ from graphpatch.graph.heads import Heads
 from graphpatch.graph.large import Large
 from graphpatch.graph.nodedef import Payload, attr_key
 from graphpatch.graph.record import PROVENANCE_ATTR, NodeRecord
-from graphpatch.graph.wire import Field, Span, fields, message
+from graphpatch.graph.wire import Field, Span, fields, message, piece_bytes
 
 GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
 
@@ -74,26 +76,42 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
 
 def _undo_body(graph: Graph, body: Body) -> UndoneBody:
     undone = UndoneBody(body)
-    for node in provenance.may_be_signed(body):
-        record = provenance.record(node)
+    for index in body.heads.marked:
+        payload = body.payload(index)
+        if len(payload) == 1:
+            now = message(NodeDef, piece_bytes(payload[0])).attr
+            record = body.read_record(index, now.get(PROVENANCE_ATTR))
+        else:
+            now, record = Node(body, index).attrs(), body.record(index)
         if record is None:
             continue
         if record.is_added:
-            undone.dropped[node.index] = None
+            undone.dropped[index] = None
             continue
-        was = provenance.original(node)
-        assert was is not None, "it was not added"
-        _check_restored(graph, node, was)
-        undone.restored[node.index] = was
-        undone.payloads[node.index] = _payload_before(node, record)
+        was = _original(body, index, record)
+        _check_restored(graph, Node(body, index), was, now)
+        undone.payloads[index] = _payload_before(Node(body, index), payload, record)
+        undone.restored[index] = was
     return undone
 
 
-def _payload_before(node: Node, record: NodeRecord) -> Payload:
+def _original(body: Body, index: int, record: NodeRecord) -> NodeDef:
+    was = provenance.original(Node(body, index)) if len(record.original) > 1 else None
+    try:
+        return was or message(NodeDef, record.original[0])
+    except ModelError as error:
+        raise ModelError(
+            f"{Node(body, index)}: its record holds what is no node: {error}"
+        ) from None
+
+
+def _payload_before(node: Node, now: Payload, record: NodeRecord) -> Payload:
     """The NodeDef as it was; fields as large as weights stay where they lie."""
+    if len(now) == 1 == len(record.original):
+        return [record.original[0]]
     large = [
         piece
-        for piece in node.body.payload(node.index)
+        for piece in (now if len(now) > 1 else ())
         if isinstance(piece, Span) and attr_key(piece) != PROVENANCE_ATTR
     ]
     if len(record.original) != len(large) + 1:
@@ -107,14 +125,13 @@ def _payload_before(node: Node, record: NodeRecord) -> Payload:
     return payload
 
 
-def _check_restored(graph: Graph, node: Node, was: NodeDef) -> None:
+def _check_restored(graph: Graph, node: Node, was: NodeDef, now: Mapping[str, AttrValue]) -> None:
     """Raise ModelError where a record would make another op of a node than rules make."""
     if not was.name or not was.op:
         raise ModelError(f"{node}: its record holds a node without a name or an op type")
     if was.op != node.op:
         _check_enclosed(graph, node, was)
         return
-    now = node.attrs()
     for key in {*now, *was.attr}:
         if key[:1] != "_" and (key not in now or key not in was.attr or now[key] != was.attr[key]):
             raise ModelError(
@@ -166,13 +183,12 @@ def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
 def _check_reads(undone: UndoneBody, body: Body) -> None:
     """Raise ModelError where somebody else's node reads what a rule added."""
     lost = (undone.dropped_names | undone.old_names.keys()) - body.by_name.keys()
-    for index, inputs in enumerate(body.heads.inputs if lost else ()):
-        for text in inputs:
-            if text in lost or names.op_of(text) in lost:
-                reader = Node(body, index)
-                raise ModelError(
-                    f"{reader} reads {text!r}, which a rule added; it was changed since"
-                )
+    read = set(chain.from_iterable(body.heads.inputs)) if lost else set()
+    for text in sorted(text for text in read - body.by_name.keys() if names.op_of(text) in lost):
+        index = next(index for index, inputs in enumerate(body.heads.inputs) if text in inputs)
+        raise ModelError(
+            f"{Node(body, index)} reads {text!r}, which a rule added; it was changed since"
+        )
     for text in body.ret.values():
         if names.op_of(text) in lost:
             raise ModelError(f"function {body.label} returns {text!r}, which a rule added")
