@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphpatch.analysis.intact import damage
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.formats import Model
 from graphpatch.formats.load import model_from
@@ -94,9 +95,11 @@ def missing_rules(rules: Sequence[Rule], model: Model) -> dict[str, str]:
         node for graph in model.graphs for b in graph.bodies for node in provenance.touched(b)
     ]
     ids = {rule.id for graph in model.graphs for rule in provenance.applied_rules(graph)}
-    lacking = {}
+    lacking, fault = {}, damage(model) if touched else ""
     for rule in rules:
-        if rule.author.id in ids:
+        if rule.author.id in ids or (fault and not ids):
+            if fault:
+                lacking[rule.author.rule] = f"is not in it as it was applied: {fault}"
             continue
         if rule.expect.min > 0:
             lacking[rule.author.rule] = "has not been applied"

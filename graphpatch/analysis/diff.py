@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -11,6 +11,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.analysis import ops
+from graphpatch.analysis.intact import damage
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import paired_ops, unlike_pairs
 from graphpatch.analysis.rule_words import rules_at
@@ -147,16 +148,21 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
     for model in (one, other):
         for graph in model.graphs:
             check_graph(graph)
+    faults = [damage(model) for model in (one, other)]
+    for model, fault in zip((one, other), faults, strict=True):
+        if fault:
+            found.other.append(f"{model.path} is not as its rules left it: {fault}")
     for left, right in zip_longest(one.graphs, other.graphs):
         if left is None or right is None:
             found.other.append(f"graph {(left or right).around.tags!r} is in one of them alone")
         else:
-            _diff(left, right, found)
+            _diff(left, right, found, [not fault for fault in faults])
     found.other.extend(differences_around(one, other))
     return found
 
 
-def _diff(one: ModelGraph, other: ModelGraph, found: Diff) -> None:
+def _diff(one: ModelGraph, other: ModelGraph, found: Diff, told_by_rules: Sequence[bool]) -> None:
+    """Compare two graphs; `told_by_rules`: their records tell what flows back."""
     bodies = [{body.label: body for body in graph.bodies} for graph in (one, other)]
     told: dict[tuple[str, str], tuple[Node, Node]] = {}
     for label, body in bodies[0].items():
@@ -171,7 +177,7 @@ def _diff(one: ModelGraph, other: ModelGraph, found: Diff) -> None:
         if left != right and name in bodies[0] and name in bodies[1]:
             change = f"gradient: {left or 'its own'} -> {right or 'its own'}"
             found.functions.append({"name": name, "change": change})
-    found.gradients.extend(_gradient_changes(one, other, told))
+    found.gradients.extend(_gradient_changes(one, other, told, told_by_rules))
 
 
 def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], tuple[Node, Node]]:
@@ -202,11 +208,15 @@ def _op_document(node: Node) -> dict[str, Any]:
 
 
 def _gradient_changes(
-    one: ModelGraph, other: ModelGraph, told: dict[tuple[str, str], tuple[Node, Node]]
+    one: ModelGraph,
+    other: ModelGraph,
+    told: dict[tuple[str, str], tuple[Node, Node]],
+    told_by_rules: Sequence[bool],
 ) -> Iterator[dict[str, Any]]:
     """The ops through which something else flows back: what before, what after, by which rules."""
     names = labels([*provenance.applied_rules(one), *provenance.applied_rules(other)])
-    left, right = rules_at(one, names), rules_at(other, names)
+    told_of = zip((one, other), told_by_rules, strict=True)
+    left, right = (rules_at(graph, names) if is_told else {} for graph, is_told in told_of)
     for body, op in dict.fromkeys([*left, *right, *told]):
         before, after = left.get((body, op), {}), right.get((body, op), {})
         if before == after and ((body, op) not in told or before):

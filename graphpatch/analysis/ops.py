@@ -46,13 +46,22 @@ class ModelOps:
 
 def count_model_ops(model: Model) -> ModelOps:
     """Count the ops of a model by the op types that they had before any rule."""
-    found = ModelOps()
+    found, is_told = ModelOps(), _is_as_rules_left_it(model)
     for graph in model.graphs:
-        rules = _rules_at_ops(graph)
+        rules = _rules_at_ops(graph) if is_told else {}
         for body in graph.bodies:
             _count_body(body, rules, found)
     found.types = Counter(dict(sorted(found.types.items(), key=lambda item: (-item[1], item[0]))))
     return found
+
+
+def _is_as_rules_left_it(model: Model) -> bool:
+    """Whether the records of rules tell what flows back, and not what TensorFlow finds alone."""
+    if not any(provenance.may_be_signed(body) for body in _all_bodies(model)):
+        return True
+    from graphpatch.analysis.intact import damage  # imports all kinds of patches
+
+    return not damage(model)
 
 
 def _rules_at_ops(graph: Graph) -> Mapping[OpKey, dict[str, str]]:

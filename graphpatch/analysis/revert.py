@@ -108,7 +108,7 @@ def revert(
         off = chosen_rules(loaded.graphs, names, rule)
         refuse_exported(loaded)
         reverted = opened_again(loaded)  # which knows what was read of the nodes
-        undone = [one for graph in reverted.graphs for one in _undo(graph)]
+        undone = taken_off(reverted)
         notes = [note for graph in reverted.graphs for note in _unsafe(graph, undone)]
         others = [one for one in applied if one.author not in off]
         original = as_before(reverted)
@@ -127,6 +127,11 @@ def _applied(model: Model) -> list[AppliedRule]:
     if not rules and any(True for body in bodies for _ in provenance.touched(body)):
         raise ModelError(LOST_RECORD)
     return list(rules.values())
+
+
+def taken_off(model: Model) -> list[UndoneBody]:
+    """Take all rules off a model as a file holds it, which is changed."""
+    return [one for graph in model.graphs for one in _undo(graph)]
 
 
 def _undo(graph: ModelGraph) -> list[UndoneBody]:

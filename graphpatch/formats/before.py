@@ -18,6 +18,7 @@ from graphpatch.formats.save import FINGERPRINT
 from graphpatch.graph.body import Body
 from graphpatch.graph.graph import LIBRARY, carrier, read_record
 from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched
 from graphpatch.graph.record import AppliedRule, ModelRecord
 from graphpatch.graph.wire import Source, piece_bytes
 
@@ -43,6 +44,12 @@ def write_down(model: Model, patched: Model, rules: Sequence[AppliedRule]) -> No
         )
         if (last := carrier(before)) is not None:
             after.body(last[0].label).open_node(last[1]).record.model = None
+        exported = patched.export is not None
+        was = structs.replace(
+            was,
+            written="" if exported else checksum_of_rules(after),
+            reads=0 if exported else reads_of_patched(after),
+        )
         _put_on_first(patched, after, was)
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
+import xxhash
+from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
+from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.body import Body, EditedNode, Node
 from graphpatch.graph.graph import Graph, read_record
 from graphpatch.graph.record import PROVENANCE_ATTR as PROVENANCE_ATTR
-from graphpatch.graph.record import Author, NodeRecord
-from graphpatch.graph.wire import message
+from graphpatch.graph.record import Author, NodeRecord, node_record
+from graphpatch.graph.wire import message, piece_bytes
 
+FIELDS = ("rules", "inputs", "keys", "shadow", "patched", "clone_of", "reads")
 LOST = Author("(a rule whose record is gone)", "")
 
 
@@ -76,9 +81,9 @@ def clone_of(node: Node) -> str:
     return "" if found is None else found.clone_of
 
 
-def clones(body: Body, names: Collection[str]) -> Iterator[Node]:
+def clones(body: Body, of: Collection[str]) -> Iterator[Node]:
     """The ops of a body that rules cloned from these."""
-    return (node for node in touched(body) if clone_of(node) in names)
+    return (node for node in touched(body) if clone_of(node) in of)
 
 
 def original(node: Node) -> NodeDef | None:
@@ -119,3 +124,68 @@ def name_in_model(node: Node) -> str:
 
 
 name_to_match = name_in_model
+
+
+def as_written(node: Node) -> bytes:
+    """The NodeDef with its record, without large fields and what is written of the model."""
+    payload = node.body.payload(node.index)
+    raw = piece_bytes(payload[0]) if len(payload) == 1 else b""
+    record = node.body.record(node.index)
+    if record is None and raw:
+        return raw
+    if raw and record is not None and record.model is None:
+        return raw
+    proto = EditedNode.open(payload, record).node
+    if record is not None:
+        bare = node_record(record.original, **{f: getattr(record, f) for f in FIELDS})
+        proto.attr[PROVENANCE_ATTR].list.CopyFrom(bare.attr())
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data
+
+
+def checksum_of_rules(graph: Graph) -> str:
+    """A checksum of what rules wrote, and of what all ops are called and read."""
+    total, columns = 0, xxhash.xxh3_64()
+    for body in sorted(graph.bodies, key=lambda body: body.label):
+        if body.is_ours:
+            continue
+        added = set()
+        for node in may_be_signed(body):
+            record = node.body.record(node.index)
+            if record is not None:
+                total += xxhash.xxh3_64_intdigest(as_written(node))
+                if record.is_added:
+                    added.add(node.index)
+        heads = body.heads
+        for column in (heads.names, heads.ops, map("\0".join, heads.inputs)):
+            of_model = (text for index, text in enumerate(column) if index not in added)
+            columns.update("\0\0".join(of_model).encode())
+        columns.update(repr(sorted(body.ret.items())).encode())
+    for function in _functions_of_rules(graph):
+        total += xxhash.xxh3_64_intdigest(function)
+    return f"{(total + columns.intdigest()) % (1 << 64):016x}"
+
+
+def reads_of_patched(graph: Graph) -> int:
+    """How many inputs of the model, and outputs of its functions, read ops that rules touched."""
+    count = 0
+    for body in graph.bodies:
+        patched = set() if body.is_ours else {node.name for node in touched(body)}
+        if patched:
+            added = {node.index for node in touched(body) if is_added(node)}
+            inputs = (one for index, one in enumerate(body.heads.inputs) if index not in added)
+            read = chain(chain.from_iterable(inputs), body.ret.values())
+            count += sum(text in patched or names.op_of(text) in patched for text in read)
+    return count
+
+
+def _functions_of_rules(graph: Graph) -> Iterator[bytes]:
+    """The functions that rules added, and their gradient functions; of a file, or not yet in it."""
+    for function in graph.added.function:
+        yield function.SerializeToString(deterministic=True)
+        yield graph.library.gradients.get(function.signature.name, "").encode()
+    for name, (_, part) in graph.function_fields.items():
+        if name in graph.functions and graph.functions[name].is_ours:
+            raw = graph.source.data[part.value : part.end]
+            yield message(FunctionDef, raw).SerializeToString(deterministic=True)
+            yield graph.library.gradients.get(name, "").encode()
