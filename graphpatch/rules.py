@@ -329,7 +329,8 @@ def _readable_error(message: str, document: Any) -> str:
     unknown = re.search(r"unknown field `(.+?)`", text)
     if unknown is not None:
         legal = _keys_at(last)
-        near = did_you_mean(unknown[1], legal)
+        near = "; nearest: op" if unknown[1] == "type" and "op" in legal else ""
+        near = near or did_you_mean(unknown[1], legal)
         if last in _BESIDE and unknown[1] in _BESIDE - {last}:
             near = f"; it stands beside {last!r}, in the rule itself"
         return f"{path}: unknown key {unknown[1]!r}{near or '; legal: ' + ', '.join(legal)}"

@@ -15,6 +15,7 @@ from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_json_of_texts, say_lines
 from graphpatch.formats import load
 from graphpatch.match.conditions import conditions
+from graphpatch.match.nth import natural_sort_key
 from graphpatch.match.spec import Match
 from graphpatch.patches.group import reads_in_words
 from graphpatch.rules import load_rules
@@ -117,12 +118,19 @@ def _lines_of_matches(matched: RuleMatches) -> list[str]:
     of_pattern = pattern_matches(matched.matches)
     first = "" if of_pattern in (0, count) else f"{plural(of_pattern, 'match')}, "
     title = [f"{matched.rule or 'matched'}: {first}{plural(count, 'op')}"]
-    lines = [f"  {line}" for one in matched.matches for line in _match(one)]
+    lines = [f"  {line}" for one in _in_order(matched.matches) for line in _match(one)]
     lines += [f"  note: {text}" for text in (*matched.notes, *matched.left_out)]
     error = matched.error.removeprefix(f"rule {matched.rule!r}: ")
     lines += [f"  error: {error}"] if error else []
     lines += matched.misses.split("\n") if matched.misses else []
     return title + lines
+
+
+def _in_order(matches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Matches as the file has them; where that is by the alphabet, Conv2D_2 before Conv2D_11."""
+    names = [one["op"] for one in matches]
+    by_alphabet = names == sorted(names) and len({one["body"] for one in matches}) == 1
+    return sorted(matches, key=lambda one: natural_sort_key(one["op"])) if by_alphabet else matches
 
 
 def _match(one: dict[str, Any]) -> list[str]:

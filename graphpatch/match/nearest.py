@@ -43,8 +43,8 @@ def _nearest_last_parts(last: str, names: Iterable[str]) -> list[str]:
 def elsewhere(text: str, names: Iterable[str]) -> str:
     """What a text would have to be for it to name ops, as a clause; nothing where that is unclear.
 
-    A regular expression; a glob that is meant in any scope; the name of a tensor where an op is
-    asked for.
+    A regular expression; a glob that is meant in any scope; a scope, or the name of a tensor,
+    where an op is asked for.
     """
     names = list(names)
     expression = _expression(text)
@@ -53,7 +53,10 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
         return f"; in rules, name_regex takes expressions: {expression!r} matches {count:,}"
     if not glob.is_glob(text):
         op = text.rpartition(":")[0]
-        return f"; {text!r} is a tensor, and its op is {op!r}" if op in names else ""
+        if op in names:
+            return f"; {text!r} is a tensor, and its op is {op!r}"
+        below = sum(name.startswith(f"{text}/") for name in names)
+        return f"; {text!r} is a scope, and {text + '/**'!r} matches {below:,}" if below else ""
     deeper = f"**/{text}"
     found = (
         [] if text.startswith("**") else [one for one in names if glob.matches_glob(deeper, one)]

@@ -48,6 +48,25 @@ SAID: dict[str, tuple[Any, list[str]]] = {
         {"name": "relu6"},
         ["looked at 11 ops", "name 'relu6': 0 of them; nearest: relu, tower/relu6"],
     ),
+    "a scope": (
+        {"name": "tower"},
+        [
+            "looked at 11 ops",
+            "name 'tower': 0 of them; 'tower' is a scope, and 'tower/**' matches 1",
+        ],
+    ),
+    "an output that an op does not have": (
+        {"upstream_of": "relu:1"},
+        [
+            "looked at 11 ops",
+            "upstream_of 'relu:1': 0 of them",
+            "no tensor is called 'relu:1': Relu 'relu' has 1 output, counted from 0",
+        ],
+    ),
+    "an output that an op does not have, as a name": (
+        {"name": "relu:1"},
+        ["looked at 11 ops", "name 'relu:1': 0 of them; Relu 'relu' has 1 output, counted from 0"],
+    ),
     "a glob": (
         {"name": "towr/*relu*"},
         ["looked at 11 ops", "name 'towr/*relu*': 0 of them; nearest: relu, tower/relu6"],
@@ -427,3 +446,13 @@ def test_a_constant_without_its_values(shape: list[int]) -> None:
     found = explain([graph], msgspec.convert({"pattern": "Const=1~0.5 -> Mul:1"}, Match))
     found += explain([graph], msgspec.convert({"op": "Const", "value": 3}, Match))
     assert "value is not known: elements of the constant are missing" in found
+
+
+def test_what_stands_where_a_run_should_start() -> None:
+    nodes = node("x", "Placeholder"), node("conv", "Conv2D", "x", "x")
+    norm = node("norm", "FusedBatchNormV3", "conv", "x", "x", "x", "x")
+    graph = graphs.opened(graphdef(*nodes, norm, node("relu", "Relu", "norm")))
+    lines = explain([graph], Match(pattern="Conv2D ->+ Relu")).splitlines()
+    assert lines[-1].strip() == (
+        "near: Conv2D is Conv2D 'conv'; Relu is missing: FusedBatchNormV3 'norm' is not Relu"
+    )

@@ -263,11 +263,11 @@ class Search:
 
         def readers(vertex: int, link: Link = on) -> list[int]:
             found = list(topology.readers(vertex, link))
-            self.budget.spend(1 + len(found))
+            self.budget.spend(2 + 2 * len(found))
             return found
 
         def read(index: int) -> list[int]:
-            self.budget.spend(2)
+            self.budget.spend(4)
             return [producer for producer, _ in topology.read(index, on)]
 
         behind = (index for start in starts for index in readers(start, link))
