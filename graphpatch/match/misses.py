@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -29,13 +29,15 @@ from graphpatch.match.glob import texts
 from graphpatch.match.keys import Condition, Test, attr_value_of
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names, nearest_tensors
 from graphpatch.match.nth import natural_sort_key
-from graphpatch.match.pattern.matcher import Finder, NearMiss, RejectedOp
 from graphpatch.match.pattern.syntax import PatternLike, forms
 from graphpatch.match.select import body_to_match, candidates
 from graphpatch.match.spec import Between, DependencySearch, Match, Pattern
 from graphpatch.match.values import value_of
 from graphpatch.names import TensorName, op_of
 from graphpatch.table import IN_MESSAGE, and_more, cut_short, plural, short
+
+if TYPE_CHECKING:
+    from graphpatch.match.pattern.matcher import NearMiss, RejectedOp
 
 CUT = "the path leads through ops that `within` or `stop_at` leaves out"
 
@@ -337,6 +339,8 @@ def _nearness(pattern: Pattern, misses: Sequence[NearMiss]) -> float:
 
 def nearest_places(bodies: Iterable[Body], pattern: Pattern) -> list[NearMiss]:
     """The places in all of these bodies where a pattern came furthest."""
+    from graphpatch.match.pattern.matcher import Finder
+
     found = [
         miss
         for body in bodies

@@ -28,13 +28,13 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import data_uses
 from graphpatch.match.keys import Condition
 from graphpatch.match.pattern.overlaps import Binding
+from graphpatch.match.pattern.syntax import variants
 from graphpatch.match.pattern.topology import (
     Column,
     Flags,
     PatternTopology,
     Topology,
     reached,
-    variants,
 )
 from graphpatch.match.select import Candidates, candidates
 from graphpatch.match.spec import Edge, Link, Match, Pattern

@@ -11,7 +11,6 @@ import msgspec
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import data_uses
-from graphpatch.match.pattern.topology import Swap, symmetry
 from graphpatch.match.spec import WHOLE, Pattern
 from graphpatch.names import TensorName
 
@@ -126,7 +125,7 @@ class TensorOrders:
 
     def __init__(self, bindings: Iterable[Binding]) -> None:
         self._found: dict[tuple[int, ...], dict[VertexOrder, None]] = {}
-        self._swaps: dict[int, tuple[Pattern, list[Swap]]] = {}
+        self._swaps: dict[int, tuple[Pattern, list[Mapping[str, str]]]] = {}
         for binding in bindings:
             orders = self._found.setdefault(binding.indices, {})
             orders[binding.inputs] = None
@@ -138,6 +137,8 @@ class TensorOrders:
         return tuple(order for order in found if order != binding.inputs)
 
     def _images(self, binding: Binding) -> Iterator[Binding]:
+        from graphpatch.match.pattern.topology import symmetry
+
         pattern = binding.pattern
         if id(pattern) not in self._swaps:
             self._swaps[id(pattern)] = pattern, symmetry(pattern)[1]

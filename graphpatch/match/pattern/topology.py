@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, combinations, repeat
+from itertools import chain, repeat
 from typing import Any
 
 import msgspec
 import networkx as nx
 import numpy as np
-from msgspec.structs import replace
 from networkx.algorithms.isomorphism import DiGraphMatcher
 
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import in_order
-from graphpatch.match.spec import Edge, Link, Pattern
+from graphpatch.match.spec import Link, Pattern
 from graphpatch.names import TensorName
 
 Column = np.ndarray[Any, np.dtype[np.int64]]
@@ -288,63 +287,3 @@ def _links_of(pattern: Pattern, name: str) -> list[tuple[str, str, str]]:
         for edge in pattern.edges
         if name in (edge.source, edge.target)
     )
-
-
-def variants(pattern: Pattern) -> Iterator[Pattern]:
-    """The pattern, then with ever more of its optional ops left out.
-
-    Those that are left are there, and `optional` still names them. What falls apart without an
-    op is not a variant.
-    """
-    for count in range(len(pattern.optional) + 1):
-        for left_out in combinations(pattern.optional, count):
-            variant = pattern
-            for name in left_out:
-                variant = without_op(variant, name)
-            if variant.present and len(linked_groups(variant)) == 1:
-                yield variant
-
-
-def without_op(pattern: Pattern, name: str) -> Pattern:
-    """The pattern without one op: what comes before it is linked to what comes after.
-
-    Where several ops come before it, it is the one that its first edge is from. What is linked
-    to it alone goes with it, if it is not an op of the match: tensors from outside, absent ops.
-    """
-    edges = [edge for edge in pattern.edges if name not in (edge.source, edge.target)]
-    before = next(
-        (e for e in pattern.edges if e.target == name and e.source not in pattern.absent), None
-    )
-    for edge in pattern.edges:
-        is_data = before is not None and not before.link.control and not edge.link.control
-        if edge.source == name and before is not None and is_data:
-            link = replace(edge.link, output=before.link.output)
-            edges.append(Edge(before.source, edge.target, link))
-    linked = {end for edge in edges for end in (edge.source, edge.target)}
-    gone = {one for one in (*pattern.tensors, *pattern.absent) if one not in linked} | {name}
-
-    def rest(every: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(one for one in every if one not in gone)
-
-    closed = pattern.closed
-    return replace(
-        pattern,
-        nodes={one: match for one, match in pattern.nodes.items() if one not in gone},
-        edges=tuple(edges),
-        tensors=rest(pattern.tensors),
-        optional=rest(pattern.optional),
-        absent=rest(pattern.absent),
-        closed=rest(closed) if isinstance(closed, tuple) else closed,
-    )
-
-
-def linked_groups(pattern: Pattern) -> list[set[str]]:
-    """The ops and tensors of a match, in groups of those that are linked with each other."""
-    graph: nx.Graph[str] = nx.Graph()
-    graph.add_nodes_from((*pattern.present, *pattern.tensors))
-    graph.add_edges_from((e.source, e.target) for e in pattern.edges if not _is_beside(pattern, e))
-    return list(nx.connected_components(graph))
-
-
-def _is_beside(pattern: Pattern, edge: Edge) -> bool:
-    return not {edge.source, edge.target}.isdisjoint(pattern.absent)
