@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
@@ -15,7 +16,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import uses
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import op_args
+from graphpatch.patches import Patch, op_args
 from graphpatch.patches.group import ByInput, MatchedGroup, at_one
 from graphpatch.patches.reach import check_reached
 
@@ -144,7 +145,7 @@ def nothing_flows(node: Node, at_outputs: bool, only: int | None) -> str:
     return f"{node}: {_reasons(asked)}" if asked else f"{node} has no {which}s"
 
 
-def _wanted(flat: list[FlatArg], only: int | None) -> list[int]:
+def _wanted(flat: Sequence[FlatArg], only: int | None) -> list[int]:
     asked = range(len(flat)) if only is None else [only]
     return [place for place in asked if op_args.carries(flat[place])]
 
@@ -199,31 +200,16 @@ def idle(node: Node, at: str) -> str:
     return nothing_flows(node, side == "output", place)
 
 
-def check_gradient_flows(nodes: Sequence[Node], at: str) -> None:
-    """Raise PatchError where nothing flows back at that place of any of these ops."""
-    if nodes and all(idle(node, at) for node in nodes):
-        raise PatchError(f"nothing flows back there: {idle(nodes[0], at)}")
-
-
-def tensors_at(node: Node, at: str) -> list[FlatArg]:
-    """The tensors at that place of an op."""
+def tensors_at(target: Node | MatchedGroup, at: str) -> list[FlatArg]:
+    """The tensors at that place of an op, or of a match as one op."""
     side, place = parsed(at)
-    flat = op_args.known_outputs(node) if side == "output" else op_args.known_inputs(node)
+    if side == "output":
+        flat = op_args.known_outputs(target.last if isinstance(target, MatchedGroup) else target)
+    else:
+        flat = (
+            list(target.args) if isinstance(target, MatchedGroup) else op_args.known_inputs(target)
+        )
     return flat if place is None else flat[place : place + 1]
-
-
-def put_at(node: Node, editor: Editor, inline: InlineOp, at: str) -> list[Node]:
-    """Put `inline` on the side of `node` that `at` names, and return the ops added for it.
-
-    Where nothing flows back there, there is nothing to do, and the report says so.
-    """
-    reason = idle(node, at)
-    if reason:
-        editor.skipped(reason)
-        return []
-    check_reached(node, editor)
-    side, place = parsed(at)
-    return (on_outputs if side == "output" else on_inputs)(node, editor, inline, place)
 
 
 def parsed(at: str) -> tuple[str, int | None]:
@@ -232,38 +218,35 @@ def parsed(at: str) -> tuple[str, int | None]:
     return side.removesuffix("s"), int(place) if place else None
 
 
-def group_tensors_at(group: MatchedGroup, where: str) -> list[FlatArg]:
-    """The tensors at that place of a group."""
-    side, place = parsed(where)
-    flat = op_args.known_outputs(group.last) if side == "output" else list(group.args)
-    return flat if place is None else flat[place : place + 1]
+def put_at(target: Node | MatchedGroup, editor: Editor, inline: InlineOp, at: str) -> list[Node]:
+    """Put `inline` on a side of an op, or of a match as one op, and return the ops added for it.
 
-
-def by_input(group: MatchedGroup, where: str) -> ByInput:
-    """What a patch at that place of a group does at each tensor that the group reads."""
-    side, place = parsed(where)
-    return at_one(group, place) if side == "input" and place is not None else ByInput(["dy"])
-
-
-def put_beside_group(
-    group: MatchedGroup, editor: Editor, inline: InlineOp, where: str
-) -> list[Node]:
-    """Put `inline` on the side of a group that `where` names, and return the ops added for it.
-
-    A tensor that the group reads in several places comes through one op, so that what flows back
-    from all of them passes it together.
+    Where nothing flows back there, there is nothing to do, and the report says so; at the inputs of
+    a match it is an error. A tensor that a match reads in several places comes through one op, so
+    that what flows back from all of them passes it together.
     """
-    side, place = parsed(where)
-    if side == "output":
-        return put_at(group.last, editor, inline, where)
-    places = range(len(group.args)) if place is None else [place]
-    if place is not None and place >= len(group.args):
-        raise PatchError(f"the match has no input {place}; {group.reading()}")
-    asked = [one for one in places if op_args.carries(group.args[one])]
-    if not asked:
+    side, place = parsed(at)
+    if isinstance(target, MatchedGroup) and side == "input":
+        return _before_match(target, editor, inline, place)
+    node = target.last if isinstance(target, MatchedGroup) else target
+    reason = idle(node, at)
+    if reason:
+        editor.skipped(reason)
+        return []
+    check_reached(node, editor)
+    return (on_outputs if side == "output" else on_inputs)(node, editor, inline, place)
+
+
+def _before_match(
+    group: MatchedGroup, editor: Editor, inline: InlineOp, only: int | None
+) -> list[Node]:
+    if only is not None and only >= len(group.args):
+        raise PatchError(f"the match has no input {only}; {group.reading()}")
+    wanted = _wanted(group.args, only)
+    if not wanted:
         raise PatchError(f"no gradient flows into the match there; {group.reading()}")
     check_reached(group.last, editor)
-    return [_put_filter(group, one, editor, inline) for one in asked]
+    return [_put_filter(group, place, editor, inline) for place in wanted]
 
 
 def _put_filter(group: MatchedGroup, place: int, editor: Editor, inline: InlineOp) -> Node:
@@ -277,3 +260,45 @@ def _put_filter(group: MatchedGroup, place: int, editor: Editor, inline: InlineO
             if names.parse(read) == names.parse(text):
                 editor.set_input(node, at_slot, added.tensor(0))
     return added
+
+
+class SidePatch(Patch):
+    """A patch of what flows back through a side of an op, or of a match as one op."""
+
+    __slots__ = ()
+    takes_match: ClassVar[bool] = True
+    takes_side: ClassVar[bool] = True
+    at: str
+
+    @property
+    def is_at_outputs(self) -> bool:
+        """Whether it is not put before the inputs."""
+        return parsed(self.at)[0] == "output"
+
+    @property
+    def looks_at_op_alone(self) -> bool:
+        """True at outputs; at inputs it looks at what the op reads."""
+        return self.is_at_outputs
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Raise PatchError where nothing flows back there anyway."""
+        if nodes and all(idle(node, self.at) for node in nodes):
+            raise PatchError(f"nothing flows back there: {idle(nodes[0], self.at)}")
+
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
+        """Change what flows back to a match as one op, or from it to what it reads."""
+        group.refuse_open()
+        self.put(group, editor)
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Change what flows back through one op."""
+        self.put(node, editor)
+
+    def put(self, target: Node | MatchedGroup, editor: Editor) -> None:
+        """Put what it is in line."""
+        raise NotImplementedError
+
+    def by_input(self, group: MatchedGroup) -> ByInput:
+        """At one input it means that tensor, else it treats all alike."""
+        side, place = parsed(self.at)
+        return at_one(group, place) if side == "input" and place is not None else ByInput(["dy"])

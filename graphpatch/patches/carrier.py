@@ -29,7 +29,7 @@ from graphpatch.patches.construction import constructed, constructed_whole
 from graphpatch.patches.function_carrier import carry_by_function
 from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.known_shapes import may_contradict, refuse_contradicted_match
-from graphpatch.patches.reach import check_reached, place_of
+from graphpatch.patches.reach import check_reached, differentiated_as_whole, place_of
 from graphpatch.patches.threshold import check_centre
 from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
@@ -146,7 +146,7 @@ def carry_whole(gradient: Gradient, group: MatchedGroup, editor: Editor, emit: s
     refuse_behind(group.nodes, group.last, editor)
     _refuse_last(group)
     gradient = _storable_gradient(gradient, group, emit)
-    kept = function_carrier.is_kept(group.last, editor)
+    kept = differentiated_as_whole(group.last, editor)
     if isinstance(gradient, PythonGradient):
         found = function_carrier.traced_functions(gradient, _group_dtypes(group), kept, editor)
     else:

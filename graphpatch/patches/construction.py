@@ -31,11 +31,10 @@ from graphpatch.patches import op_args
 from graphpatch.patches.function_carrier import (
     attach_to,
     computed_functions,
-    is_kept,
     stopped_output,
 )
 from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.reach import in_control_flow, place_of
+from graphpatch.patches.reach import differentiated_as_whole, in_control_flow
 
 # The op type whose registered gradient is dy for each input.
 ALIKE = "AddN"
@@ -54,7 +53,7 @@ class BackwardTensor(msgspec.Struct, frozen=True):
 
 def by_function(node: Node, editor: Editor, emit: str) -> bool:
     """Whether a function must carry it, as TensorFlow would ignore the key, or the rule asks."""
-    ignored = place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
+    ignored = differentiated_as_whole(node, editor)
     if ignored and emit == "attr":
         raise PatchError(
             f"{node} is in a function where TensorFlow ignores attrs: there the gradient is "
@@ -82,20 +81,38 @@ def join(
     a formula calls x0, x1, ..., where the op itself does not tell. Raises PatchError where a
     function would have to carry some of the outputs alone.
     """
-    flat = op_args.known_outputs(node)
+    flat, name = op_args.known_outputs(node), node.name
     if by_function(node, editor, emit):
         _attach(node, flat, counted, editor, behind, reads)
-    elif len(flat) == 1:
-        name = node.name
-        add_select(
-            node,
-            lambda moved, stop: _backward(name, 0, counted[0], stop, moved, editor),
-            editor,
-            reads,
+        return
+
+    def backward(moved: Node, output: int, stop: str) -> str:
+        tensor = counted[output]
+        if not tensor.repeated:
+            return tensor.tensor
+        return repeat_to_shape(
+            tensor.tensor, stop, f"{name}/repeat{_suffix(output)}", moved, editor
         )
-    else:
-        _join_outputs(node, flat, counted, editor)
-        editor.used("construction")
+
+    if len(flat) == 1:
+        add_select(node, lambda moved, stop: backward(moved, 0, stop), editor, reads)
+        return
+
+    def through(moved: Node) -> list[str]:
+        read = [moved.tensor(output) for output in range(len(flat))]
+        for output in counted:
+            stop = stopped_output(moved, output, name, editor)
+            back = backward(moved, output, stop)
+            texts = [_true(name, output, stop, moved, editor), stop, back]
+            select = f"{name}/join_{output}"
+            added = editor.add(select, "Select", texts, _select_attrs(flat[output]), moved)
+            read[output] = added.tensor(0)
+        return read
+
+    values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
+    carrying = {n for n, arg in enumerate(flat) if op_args.carries(arg)}
+    editor.take_name(node, "IdentityN", through, values, shadow=carrying <= counted.keys())
+    editor.used("construction")
 
 
 def add_select(
@@ -135,43 +152,6 @@ def refuse_in_part(node: Node, outputs: Sequence[int], editor: Editor, emit: str
 
 def _select_attrs(arg: FlatArg) -> Attrs:
     return {"T": attrs.dtype(arg.dtype or ""), attrs.OVERRIDE: attrs.text(ALIKE)}
-
-
-def _join_outputs(
-    node: Node, flat: Sequence[FlatArg], counted: Mapping[int, BackwardTensor], editor: Editor
-) -> None:
-    name = node.name
-
-    def through(moved: Node) -> list[str]:
-        read = [moved.tensor(output) for output in range(len(flat))]
-        for output, one in counted.items():
-            texts = _read_by_select(name, output, one, moved, editor)
-            select = f"{name}/join_{output}"
-            read[output] = editor.add(
-                select, "Select", texts, _select_attrs(flat[output]), moved
-            ).tensor(0)
-        return read
-
-    values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
-    carrying = [n for n, arg in enumerate(flat) if op_args.carries(arg)]
-    editor.take_name(node, "IdentityN", through, values, shadow=set(carrying) <= counted.keys())
-
-
-def _read_by_select(
-    name: str, output: int, one: BackwardTensor, moved: Node, editor: Editor
-) -> list[str]:
-    """What the Select of one of several outputs reads."""
-    stop = stopped_output(moved, output, name, editor)
-    backward = _backward(name, output, one, stop, moved, editor)
-    return [_true(name, output, stop, moved, editor), stop, backward]
-
-
-def _backward(
-    name: str, output: int, one: BackwardTensor, stop: str, moved: Node, editor: Editor
-) -> str:
-    if not one.repeated:
-        return one.tensor
-    return repeat_to_shape(one.tensor, stop, f"{name}/repeat{_suffix(output)}", moved, editor)
 
 
 def _suffix(output: int) -> str:
@@ -215,7 +195,7 @@ def _attach(
     )
     texts = [f"sum_like(dy{o}, x{n})" for n, o in enumerate(outputs)]
     gradient = InlineFormula(Formula.parse(["dy"] if signature.same_shape else texts))
-    found = computed_functions(gradient, signature, is_kept(node, editor), editor)
+    found = computed_functions(gradient, signature, differentiated_as_whole(node, editor), editor)
     read = [counted[output].tensor for output in outputs]
     attach_to(node, found, read, behind or [node], editor, reads)
 
@@ -293,7 +273,7 @@ def _suited(
 
 def _why_no_construction(node: Node, editor: Editor) -> str:
     """Why a construction would not be right in the place of an op; nothing where it is."""
-    if place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported:
+    if differentiated_as_whole(node, editor):
         return f"function {node.body.label} is differentiated as a whole"
     if node.op in BOUNDARIES or in_control_flow(node, editor):
         return "it is in a v1 loop or branch"

@@ -51,7 +51,7 @@ from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import op_args
 from graphpatch.patches.at import InlineOp, on_inputs
-from graphpatch.patches.reach import place_of, refuse_boundary
+from graphpatch.patches.reach import differentiated_as_whole, place_of, refuse_boundary
 
 trace: FromAbove[[str, OpDtypes], TracedFunction] = FromAbove("trace")
 
@@ -296,7 +296,7 @@ def functions_for(
     gradient: Computed | PythonGradient, node: Node, editor: Editor
 ) -> AttachedFunctions:
     """The pair of functions, put into the library where it is not there yet."""
-    kept = is_kept(node, editor)
+    kept = differentiated_as_whole(node, editor)
     if isinstance(gradient, PythonGradient):
         return traced_functions(gradient, dtypes_of_op(node), kept, editor)
     return computed_functions(gradient, signature(node), kept, editor)
@@ -322,16 +322,6 @@ def computed_functions(
     return editor.cached(
         question, lambda: _add_functions(lambda: attached_functions(gradient, op, kept), editor)
     )
-
-
-def is_kept(node: Node, editor: Editor) -> bool:
-    """Whether the call must be kept from being inlined.
-
-    What a function calls that a Session differentiates as a whole, TensorFlow optimises before:
-    it inlines the call and takes out what stops gradients, and the op's own gradient is used. An
-    exported graph is differentiated on a tape alone.
-    """
-    return place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
 
 
 def _add_functions(make: Callable[[], AttachedFunctions], editor: Editor) -> AttachedFunctions:
@@ -376,7 +366,7 @@ def attach_to(
 
     def inputs(moved: Node) -> list[str]:
         taken = [_kept_apart(moved, n, read[n], found, name, editor) for n in found.read]
-        if is_kept(node, editor):
+        if differentiated_as_whole(node, editor):
             isolate(behind, lambda one: _zeros_call(one, editor), editor)
         given = [stopped_output(moved, place, name, editor) for place in range(outputs)]
         if restored:
@@ -442,7 +432,7 @@ def filter_inline(
     The functions that it came to use are found in the second value, by the op type of the call.
     """
     functions: dict[str, AttachedFunctions] = {}
-    kept = is_kept(node, editor)
+    kept = differentiated_as_whole(node, editor)
 
     def of(dtype: str) -> tuple[str, dict[str, AttrValue]]:
         found = _filtering(gradient, dtype, node, kept, editor)

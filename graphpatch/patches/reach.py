@@ -29,6 +29,16 @@ def place_of(node: Node, editor: Editor) -> BodyPlace:
     return unreached(editor).bodies.place_of(node)
 
 
+def differentiated_as_whole(node: Node, editor: Editor) -> bool:
+    """Whether a Session differentiates the function that an op is in as a whole.
+
+    What such a function calls, TensorFlow optimises before: it inlines the call and takes out what
+    stops gradients, and the op's own gradient is used. So calls must be kept from being inlined. An
+    exported graph is differentiated on a tape alone.
+    """
+    return place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
+
+
 def unreached(editor: Editor) -> Unreached:
     """The bodies that no gradient reaches."""
     return editor.cached("unreached", lambda: Unreached(Bodies(editor.graph)))
@@ -76,12 +86,12 @@ def _note_functions(editor: Editor) -> None:
         if op_type is None or body.is_main:
             continue
         node = Node(body, body.by_type[op_type][0])
-        call = place_of(node, editor).ignoring
-        if call is not None and not editor.graph.around.is_exported:
+        if differentiated_as_whole(node, editor):
             editor.note(
-                f"{call} calls function {body.label}, which a Session differentiates as a whole, "
-                f"and TensorFlow has no gradient of {op_type} there ({node.name}): a gradient that "
-                f"comes through this call fails with NotFoundError, patched or not"
+                f"{place_of(node, editor).ignoring} calls function {body.label}, which a Session "
+                f"differentiates as a whole, and TensorFlow has no gradient of {op_type} there "
+                f"({node.name}): a gradient that comes through this call fails with NotFoundError, "
+                f"patched or not"
             )
 
 
