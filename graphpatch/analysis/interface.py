@@ -12,9 +12,12 @@ from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.formats.container import meta_around
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.op_types import VARIABLES
+from graphpatch.graph.op_types import FED, VARIABLES
 from graphpatch.shown import one_line
 from graphpatch.table import plural
+
+
+MOST_INFERRED = 10_000  # ops of a graph whose outputs' shapes are inferred
 
 
 class InterfaceTensor(msgspec.Struct, frozen=True):
@@ -69,12 +72,18 @@ def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
     signatures = meta_around(graph).signature_def
     shapes = Shapes(wiring)
 
+    def shape_of(tensor: Tensor) -> str:
+        # To infer the shape of an output, one goes through all that it is computed of.
+        is_asked = wiring.body.heads.ops[tensor[0]] in FED or len(wiring.body) <= MOST_INFERRED
+        shape = shapes.of(tensor) if is_asked else None
+        return "" if shape is None else sizes_in_words(shape)
+
     def described(defaults: Iterable[Tensor], ends: Mapping[Tensor, list[str]]) -> Iterator[Any]:
         for tensor in dict.fromkeys([*ends, *defaults]):
             yield InterfaceTensor(
                 one_line(wiring.spelled(tensor)),
                 wiring.dtype(tensor) or "",
-                "" if (shape := shapes.of(tensor)) is None else sizes_in_words(shape),
+                shape_of(tensor),
                 tuple(map(one_line, ends.get(tensor, ()))),
             )
 

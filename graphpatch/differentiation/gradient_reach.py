@@ -124,9 +124,10 @@ def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
         if index in found:
             continue
         found.add(index)
-        for output, reader, _ in wiring.readers(index):
-            if reader not in found and wiring.trainable((index, output)):
-                todo.append(reader)
+        uses = wiring.readers(index)
+        if uses:
+            carrying = [output for _, output in filter(wiring.trainable, wiring.tensors(index))]
+            todo += [reader for output, reader, _ in uses if output in carrying]
     return found
 
 
@@ -264,13 +265,14 @@ def _visit(
     if loops is not None and not loops.passes(index, done.got):
         return None
     answer = ask(done.wiring, index)
-    done.told += answer.refusals + answer.inside
+    if answer.refusals or answer.inside:
+        done.told += answer.refusals + answer.inside
     if loops is not None and answer.slots and answer.first is None:
         raised = loops.refusal(index, done.got)
         if raised:
             done.told.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)
-    done.got |= {inputs[slot] for slot in answer.slots if slot < len(inputs)}
+    done.got.update([inputs[slot] for slot in answer.slots if slot < len(inputs)])
     if answer.is_whole:
         done.got |= {one for one in done.wiring.tensors(index) if done.wiring.trainable(one)}
     _liven(done, index, answer)
@@ -280,13 +282,15 @@ def _visit(
 def _liven(done: GradientReach, index: int, answer: OpGradientFlow) -> list[int]:
     """Let what is not always zero flow through an op; where it flows to anew."""
     inputs = done.wiring.inputs(index)
-    live = {tensor[1] for tensor in done.wiring.tensors(index) if tensor in done.live}
+    live = [output for _, output in filter(done.live.__contains__, done.wiring.tensors(index))]
+    if not live:
+        return []
     found = [
         inputs[slot]
         for slot in answer.slots
         if slot < len(inputs)
         and inputs[slot] not in done.live
-        and not live.isdisjoint(answer.reach.get(slot, live))
+        and (slot not in answer.reach or not answer.reach[slot].isdisjoint(live))
     ]
     done.live.update(found)
     return [producer for producer, _ in found]

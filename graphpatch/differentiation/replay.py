@@ -25,6 +25,8 @@ from graphpatch.graph.calls import calls, named_by
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.op_types import CALLS, LOOPS
 
+RESOURCE = "resource"
+
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
 TENSOR_ARRAYS = frozenset(
     f"TensorArray{what}V3" for what in ("Read", "Write", "Gather", "Scatter", "Concat", "Split")
@@ -87,14 +89,16 @@ class GradientReplay:
     def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:
         """What an op answers where a gradient comes to one of its outputs."""
         place = (wiring.body.label, index)
-        if place not in self._asked:
-            self._asked[place] = self._as_others(wiring, index)
-        return self._asked[place]
+        answer = self._asked.get(place)
+        if answer is None:
+            answer = self._asked[place] = self._as_others(wiring, index)
+        return answer
 
     def _as_others(self, wiring: Wiring, index: int) -> OpGradientFlow:
         """What an op answers, as others do that have its attrs and read the same dtypes.
 
-        Not of an op that calls functions, nor where something is raised, which names the op.
+        Not of an op that calls functions into which this looks, nor where something is raised,
+        which names the op. A Session does not look into a call, unless it is given a handle.
         """
         dtypes = tuple(map(wiring.dtype, wiring.inputs(index)))
         key = wiring.body.label, wiring.form(index), dtypes
@@ -102,7 +106,8 @@ class GradientReplay:
             return self._alike[key]
         node = Node(wiring.body, index)
         answer = self._answer(wiring, node)
-        if answer.first is None and not _is_call(wiring, node):
+        is_looked_into = node.op in OP_BY_OP or self.tape or RESOURCE in dtypes
+        if answer.first is None and not (is_looked_into and _is_call(wiring, node)):
             self._alike[key] = answer
         return answer
 

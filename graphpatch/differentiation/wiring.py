@@ -32,6 +32,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         self.handle_origins: dict[Tensor, Tensor] = {}  # as `handles` finds them
         self._inputs: dict[int, list[Tensor]] = {}
         self._outputs: dict[int, list[FlatArg]] = {}
+        self._tensors: dict[int, list[Tensor]] = {}
         self._readers: dict[int, list[tuple[int, int, int]]] = {}
         self._forms: dict[tuple[str, bytes | int], int] = {}
         self._form_of: dict[int, int] = {}
@@ -99,16 +100,20 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def tensors(self, index: int) -> list[Tensor]:
         """The tensors that an op gives, as pairs of numbers; of an unknown op type the first."""
-        return [(index, output) for output in range(len(self.outputs(index)) or 1)]
+        tensors = self._tensors.get(index)
+        if tensors is None:
+            count = len(self.outputs(index)) or 1
+            tensors = self._tensors[index] = [(index, output) for output in range(count)]
+        return tensors
 
     def form(self, index: int) -> int:
         """A number that ops of one type and with the same attrs have in common."""
-        if index not in self._form_of:
-            node = Node(self.body, index)
-            rest = node.behind_inputs()
-            key = node.op, index if rest is None else rest
-            self._form_of[index] = self._forms.setdefault(key, len(self._forms))
-        return self._form_of[index]
+        form = self._form_of.get(index)
+        if form is None:
+            rest = Node(self.body, index).behind_inputs()
+            key = self.body.heads.ops[index], index if rest is None else rest
+            form = self._form_of[index] = self._forms.setdefault(key, len(self._forms))
+        return form
 
     def gradient_type(self, index: int) -> str:
         """The op type whose gradient TensorFlow takes for an op, asked once for each form."""

@@ -27,12 +27,14 @@ from graphpatch.graph.nodedef import (
     behind_inputs,
     mentions,
     text_field,
+    without_attrs,
 )
 from graphpatch.graph.record import PROVENANCE_ATTR, Author, NodeRecord, node_record, read_attr
 from graphpatch.graph.wire import Field, Source, Span, message, piece_bytes
 from graphpatch.shown import one_line
 
 MAIN = "main"
+COLOCATION, COLOCATED = "_class", b"_class"
 
 # A list, or where one is edited that is long a dict without values.
 Uses: TypeAlias = "list[tuple[int, int]] | dict[tuple[int, int], None]"
@@ -359,8 +361,19 @@ class Node(NamedTuple):
         return f"{self.name}:{flat[output].name}:{flat[output].index}"
 
     def behind_inputs(self) -> bytes | None:
-        """What its NodeDef has behind its inputs, as `nodedef.behind_inputs` tells it."""
-        return behind_inputs(self.body.payload(self.index), self.name, self.op, self.inputs)
+        """What its NodeDef has behind its inputs, as `nodedef.behind_inputs` tells it.
+
+        The record of rules and the colocation are left out: ops that are alike but for them are
+        alike.
+        """
+        body, index = self
+        heads = body.heads
+        rest = behind_inputs(
+            body.payload(index), heads.names[index], heads.ops[index], heads.inputs[index]
+        )
+        if rest is not None and (body.may_be_signed(index) or COLOCATED in rest):
+            rest = without_attrs(rest, (PROVENANCE_ATTR, COLOCATION))
+        return rest
 
     def attr_spans(self) -> Mapping[str, Span]:
         """Where each attr's serialized AttrValue lies."""
@@ -372,7 +385,7 @@ class Node(NamedTuple):
             return None
         payload, large = self.body.payload(self.index), self.body.large
         small = len(payload[0]) < MOST_ALIKE
-        rest = behind_inputs(payload, self.name, op, self.inputs) if small else None
+        rest = self.behind_inputs() if small else None
         if rest is not None and (form := (op, which, rest)) in large.forms:
             return large.forms[form]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Container
 
 from graphpatch.graph import nodedef
+from graphpatch.graph.body import COLOCATION
 
-COLOCATION, LOC = "_class", b"loc:@"
+LOC = b"loc:@"
 
 
 def located(name: str) -> bytes:

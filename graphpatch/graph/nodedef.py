@@ -105,6 +105,16 @@ def behind_inputs(payload: Payload, name: str, op: str, inputs: Sequence[str]) -
     return raw[at:]
 
 
+def without_attrs(entries: bytes, keys: Iterable[str]) -> bytes:
+    """The entries of a NodeDef behind its inputs, without those of some attrs."""
+    named = tuple(encoded(1, key.encode()) for key in keys)
+    return b"".join(
+        entries[field.start : field.end]
+        for field in fields(entries, 0, len(entries))
+        if not (field.holds(ATTR) and entries.startswith(named, field.value))
+    )
+
+
 def attr_entry(key: str, value: bytes) -> bytes:
     """A serialized AttrValue as an entry of NodeDef.attr."""
     return encoded(ATTR, encoded(1, key.encode()) + encoded(2, value))

@@ -25,7 +25,7 @@ from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import COLOCATION, Node
 from graphpatch.graph.nodedef import attr_value
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.names import op_of
@@ -519,10 +519,10 @@ class Tables:
 
 
 def _plain_attrs(node: Node) -> dict[str, Any]:
-    """The attrs of an op as plain values, large ones left out."""
+    """The attrs of an op as plain values, without large ones, its record and its colocation."""
     plain = {}
     for key, span in sorted(node.attr_spans().items()):
-        if key != provenance.PROVENANCE_ATTR:
+        if key not in (provenance.PROVENANCE_ATTR, COLOCATION):
             is_large = span.end - span.start >= LARGE_ATTR
             value = "(large)" if is_large else _safe_texts(attrs.as_json(attr_value(span)))
             plain[one_line(key)] = value

@@ -129,8 +129,9 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
     """Ask doctor about each pair of ends; and count the pairs that it was not asked about.
 
     Of many pairs the first are asked about, fewer in a large graph; of ends that nobody named those
-    that are connected, if any are. A pair that flows in a graph without functions and loops is
-    known from `main`, the lines between all ends.
+    that are connected, if any are. A pair that flows in a graph whose functions are all of rules,
+    and without loops, is known from `main`, the lines between all ends: a tape raises where a rule
+    stored a gradient as a function.
     """
     wiring = main.wiring
     most = max(1, min(MOST_PAIRS_ASKED, MOST_OPS_ASKED // (len(wiring.body) + 1)))
@@ -143,13 +144,16 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
         connected = [(a, b) for a, b in every if b not in before or a[0] in before[b]]
         every = connected or every
     session = doctor.session
-    is_plain = len(targets) == 1 and not session.graph.functions and not session.stored.in_loops
+    is_plain = len(targets) == 1 and not session.stored.in_loops
+    is_plain = is_plain and all(body.is_ours for body in session.graph.functions.values())
+    types = {wiring.body.heads.ops[index] for index in main.back.between if index >= 0}
+    taped = "flows" if types.isdisjoint(wiring.body.library.gradients) else "error"
 
     def diagnosis(source: Tensor, target: Tensor) -> PairDiagnosis:
         flows = source in main.back.live and not main.back.told and wiring.dtype(target) in REAL
         if is_plain and flows:
             names = wiring.spelled(source), wiring.spelled(target)
-            return PairDiagnosis(*names, "flows", "flows", connected=True)
+            return PairDiagnosis(*names, "flows", taped, connected=True)
         return doctor.diagnose(source, target)
 
     return [diagnosis(*pair) for pair in every[:most]], max(0, len(every) - most)

@@ -21,7 +21,8 @@ from graphpatch.formats.container import GRAPH, META, open_graphs
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.formats.model_like import ModelLike
-from graphpatch.graph.colocation import COLOCATION, LOC, located
+from graphpatch.graph.body import COLOCATION
+from graphpatch.graph.colocation import LOC, located
 from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.gradient_names import GRADIENT_SCOPE
