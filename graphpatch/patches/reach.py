@@ -82,7 +82,8 @@ def check_reached(node: Node, editor: Editor) -> None:
 def _note_functions(editor: Editor) -> None:
     """Say which called functions hold ops of which TensorFlow has no gradient there."""
     for body in editor.graph.bodies:
-        op_type = next((one for one in sorted(UNKNOWN_TO_FUNCTIONS) if one in body.by_type), None)
+        present = (op for op in sorted(UNKNOWN_TO_FUNCTIONS) if body.by_type.get(op))
+        op_type = next(present, None)
         if op_type is None or body.is_main:
             continue
         node = Node(body, body.by_type[op_type][0])
