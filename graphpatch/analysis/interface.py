@@ -16,7 +16,6 @@ from graphpatch.graph.op_types import FED, VARIABLES
 from graphpatch.shown import one_line
 from graphpatch.table import plural
 
-
 MOST_INFERRED = 10_000  # ops of a graph whose outputs' shapes are inferred
 
 
