@@ -20,13 +20,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.names import OpKey
-from graphpatch.runtime.tf_gradients import GradientAnswer
+
+if TYPE_CHECKING:
+    from graphpatch.runtime.tf_gradients import GradientAnswer  # imports numpy
 
 # Kernels that compute the same bits fused or not and wherever a tensor lies in memory (those of
 # oneDNN for AVX-512 and AMX do not), no chatter, and the same device everywhere.
