@@ -120,6 +120,8 @@ class TensorFlowProcess:
         try:
             answers, asked = self.ask("gradients", sources, target, dy)
         except ProcessDiedError as error:
+            from graphpatch.runtime.tf_gradients import GradientAnswer
+
             return dict.fromkeys(sources, GradientAnswer("error", says=error.why)), set()
         is_second, self._differentiated = self._differentiated, True
         if is_second and any(answer.kind == "error" for answer in answers.values()):
