@@ -13,9 +13,8 @@ from graphpatch.arguments import wrong_argument
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import write_down
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model_like import HasModel, ModelLike
-from graphpatch.formats.target import NO_CONTEXTS
+from graphpatch.formats.destination import NO_CONTEXTS
+from graphpatch.formats.load import HasModel, ModelLike, model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check_graph, foreign, refuse_unreadable
 from graphpatch.graph.heads import Progress

@@ -12,8 +12,7 @@ from graphpatch.above import FromAbove
 from graphpatch.application import Result, apply
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model_like import ModelLike
+from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.body import Node
 from graphpatch.match.misses import missing_tensors
 from graphpatch.match.select import match_of_ops

@@ -160,7 +160,7 @@ def built(case: Case, place: Path) -> tuple[Path, dict[str, Any]]:
         place.write_bytes(message.SerializeToString(deterministic=True))
     if case.name != "TF2 SavedModel, exported":
         return place, {}
-    from graphpatch.formats.target import Export
+    from graphpatch.formats.destination import Export
 
     return place, {"export": Export(("x",), ("y",))}
 

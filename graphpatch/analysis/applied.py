@@ -9,8 +9,7 @@ from typing import Any
 from graphpatch.analysis.intact import damage
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.formats import Model
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model_like import ModelLike
+from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph as refuse_broken
 from graphpatch.match.select import find

@@ -18,8 +18,7 @@ from graphpatch.analysis.rule_words import rules_at
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.container import meta_around
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model_like import ModelLike
+from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node

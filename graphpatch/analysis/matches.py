@@ -12,8 +12,7 @@ from graphpatch.analysis.saved_rules import as_rules_file
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model_like import ModelLike
+from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern
 from graphpatch.rules import Rule, rules_from

@@ -17,8 +17,7 @@ from graphpatch.formats.before import (
     records_before,
     refuse_exported,
 )
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model_like import HasModel, ModelLike
+from graphpatch.formats.load import HasModel, ModelLike, model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import read_record

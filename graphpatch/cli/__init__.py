@@ -41,7 +41,7 @@ def report_cut_short() -> None:
 
 def _exit(_: int) -> None:
     # Nothing is imported here: what is being written has been imported already.
-    unfinished = sys.modules.get("graphpatch.formats.unfinished")
+    unfinished = sys.modules.get("graphpatch.formats.output")
     if unfinished is not None:
         unfinished.remove_mine()
     os.write(2, f"graphpatch: {CHANGED}\n".encode())

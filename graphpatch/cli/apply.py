@@ -33,8 +33,7 @@ from graphpatch.fleet.order import FleetOrder, Workers
 from graphpatch.fleet.task import TaskResult
 from graphpatch.fleet.work import Finish, in_process
 from graphpatch.formats import Export
-from graphpatch.formats.destination import SAVED_MODEL_FILES, is_remote
-from graphpatch.formats.target import FILES
+from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.gradients.spec import KEY_PREFIX
 from graphpatch.recipes import is_recipe
 from graphpatch.rules import EMITS

@@ -15,8 +15,8 @@ from graphpatch.cli.say import noted, say_json, say_lines
 from graphpatch.formats import Model, load
 from graphpatch.formats.destination import Destination, refuse_inputs
 from graphpatch.formats.foreign import refuse_suffix
-from graphpatch.formats.save import write_to_stdout
-from graphpatch.formats.unfinished import sweep
+from graphpatch.formats.model import write_to_stdout
+from graphpatch.formats.output import sweep
 
 OUTPUT = json_object(
     {

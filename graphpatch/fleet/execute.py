@@ -20,7 +20,7 @@ from graphpatch.fleet.plan import local_outputs, plan
 from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.fleet.work import Work
 from graphpatch.formats.destination import reported
-from graphpatch.formats.unfinished import sweep
+from graphpatch.formats.output import sweep
 
 if TYPE_CHECKING:
     from graphpatch.fleet.pool import Pool

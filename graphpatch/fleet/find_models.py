@@ -12,8 +12,8 @@ import msgspec
 
 from graphpatch.errors import FleetError, RulesError
 from graphpatch.fleet import remote
+from graphpatch.formats.destination import FILES
 from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.target import FILES
 from graphpatch.mapped import read_whole
 from graphpatch.match.glob import QUOTED, refuse_long, whole
 from graphpatch.shown import one_line

@@ -9,8 +9,7 @@ import msgspec
 
 from graphpatch.fleet import remote
 from graphpatch.fleet.find_models import is_plain_folder, is_search
-from graphpatch.formats.destination import reported
-from graphpatch.formats.target import Export
+from graphpatch.formats.destination import Export, reported
 from graphpatch.gradients.tensors import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules
 from graphpatch.rules_json import raw_rules, self_contained

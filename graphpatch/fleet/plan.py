@@ -9,10 +9,16 @@ from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
 from graphpatch.fleet.find_models import FoundModels, path_below
 from graphpatch.fleet.task import Task
-from graphpatch.formats.destination import identity, local_path, place, refuse_inputs
+from graphpatch.formats.destination import (
+    FILES,
+    identity,
+    local_path,
+    patched_name,
+    place,
+    refuse_inputs,
+)
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.target import FILES, patched_name
 
 
 def plan(

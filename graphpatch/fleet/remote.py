@@ -19,7 +19,7 @@ from graphpatch.formats.destination import errors_as as errors_as
 from graphpatch.formats.destination import is_remote as is_remote
 from graphpatch.formats.destination import opened_store as opened_store
 from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.unfinished import unfinished_name
+from graphpatch.formats.output import unfinished_name
 from graphpatch.mapped import MOST_READ
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from graphpatch.fleet.plan import local_outputs
 from graphpatch.fleet.pool import Pool
 from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.fleet.work import Work
-from graphpatch.formats.unfinished import sweep
+from graphpatch.formats.output import sweep
 
 
 class FleetRun:

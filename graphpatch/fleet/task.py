@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 import graphpatch
-from graphpatch.formats.target import Export
+from graphpatch.formats.destination import Export
 from graphpatch.rules import Rule, rules_in
 
 _rules_once = functools.lru_cache(maxsize=4)(rules_in)

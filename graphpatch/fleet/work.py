@@ -21,12 +21,10 @@ from graphpatch.fleet import remote
 from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.formats import load
 from graphpatch.formats.destination import Destination
-from graphpatch.formats.folder import regular_files
 from graphpatch.formats.foreign import not_there
 from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.model import Model
-from graphpatch.formats.output import Confirm
-from graphpatch.formats.save import write_to_stdout
+from graphpatch.formats.model import Model, write_to_stdout
+from graphpatch.formats.output import Confirm, regular_files
 from graphpatch.graph.heads import Progress
 
 Work = Callable[[Job, Task], TaskResult]

@@ -13,8 +13,7 @@ import graphpatch
 from graphpatch.errors import PatchError
 from graphpatch.formats import checksum
 from graphpatch.formats.container import GRAPH, open_graphs
-from graphpatch.formats.model import Model
-from graphpatch.formats.save import FINGERPRINT
+from graphpatch.formats.model import FINGERPRINT, Model
 from graphpatch.graph.body import Body
 from graphpatch.graph.graph import LIBRARY, carrier, read_record
 from graphpatch.graph.model_graph import ModelGraph

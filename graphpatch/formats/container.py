@@ -167,7 +167,7 @@ def _object_graph(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Re
     gone = graph.undone.functions if graph.undone is not None else frozenset()
     if not graph.around.is_object_based or not (graph.restored or gone):
         return
-    from graphpatch.formats.object_graph import objects_to_add, without_functions
+    from graphpatch.formats.saved_model import objects_to_add, without_functions
 
     (part,) = _fields_numbered(source, meta, OBJECT_GRAPH)
     left, count = without_functions(source, part, gone)

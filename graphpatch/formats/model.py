@@ -1,14 +1,19 @@
-"""A model: a file or SavedModel folder, its graphs, and the way back to a file."""
+"""A model: its file or SavedModel folder, its graphs, and the way in and back to a file."""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from google.protobuf.message import Message
 from msgspec import structs
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.above import FromAbove
 from graphpatch.arguments import check_path, check_progress
@@ -20,18 +25,87 @@ from graphpatch.formats.container import (
     SAVED,
     Container,
     container_pieces,
+    is_text,
     meta_pieces,
+    open_graphs,
+    recognise,
 )
-from graphpatch.formats.foreign import refuse_suffix
-from graphpatch.formats.live import LiveGraph
-from graphpatch.formats.target import NO_CONTEXTS, Export
-from graphpatch.formats.unfinished import sweep
+from graphpatch.formats.destination import FILES, NO_CONTEXTS, Export, reported
+from graphpatch.formats.foreign import foreign_file, refuse_suffix, told_by_name
+from graphpatch.formats.output import (
+    Confirm,
+    sweep,
+    write_file,
+    write_folder,
+    write_new_folder,
+    write_pieces,
+)
+from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.wire import Piece, Source
+from graphpatch.graph.wire import Piece, Source, message, piece_bytes, refuse_changed, size
 
 if TYPE_CHECKING:
-    from graphpatch.formats.export import ExportedGraph
+    from graphpatch.formats.saved_model import ExportedGraph
+
+
+@runtime_checkable
+class LiveGraph(Protocol):
+    """A `tf.Graph`, as far as it is asked."""
+
+    def as_graph_def(self) -> Any:
+        """Its GraphDef."""
+
+    def as_default(self) -> Any:
+        """A context in which ops go into it."""
+
+
+class ConcreteFunction(Protocol):
+    """A concrete function of TensorFlow, as far as it is asked."""
+
+    @property
+    def graph(self) -> Any:
+        """Its FuncGraph."""
+
+
+LIMIT = 2**31 - 1  # bytes
+
+TOO_LARGE = (
+    "protobuf messages are limited to 2 GB (2,147,483,647 bytes); keep the weights in variables, "
+    "with a checkpoint, and not as constants of the graph"
+)
+
+# What protobuf and TensorFlow say where a message is larger, in the versions that differ.
+_SAYS = re.compile(r"2 ?GB|2147483647|larger than the limit|Failed to serialize", re.IGNORECASE)
+
+M = TypeVar("M", bound=Message)
+
+
+def as_message(kind: type[M], pieces: Sequence[Piece]) -> M:
+    """The pieces as one message. Raises ModelError where they are more than protobuf's 2 GB."""
+    total = size(pieces)
+    if total > LIMIT:
+        name = kind.DESCRIPTOR.name
+        raise ModelError(f"as a {name} it would have {total:,} bytes, and {TOO_LARGE}")
+    return message(kind, b"".join(map(piece_bytes, pieces)))
+
+
+def as_bytes(given: Message) -> bytes:
+    """A message, serialized. Raises ModelError where it is more than protobuf's 2 GB."""
+    try:
+        return given.SerializeToString(deterministic=True)
+    except Exception as error:  # ValueError or EncodeError, by the version of protobuf
+        if is_too_large(error):
+            raise ModelError(
+                f"<{given.DESCRIPTOR.name}>: it cannot be serialized: {TOO_LARGE}"
+            ) from error
+        raise
+
+
+def is_too_large(error: Exception) -> bool:
+    """Whether protobuf or TensorFlow failed since a message is larger than 2 GB."""
+    return _SAYS.search(str(error)) is not None
+
 
 MESSAGE = "saved_model.pb"
 
@@ -100,9 +174,9 @@ class Model:
         if self._made is not None:
             return self._made
         if self.export is not None:
-            from graphpatch.formats import new_saved_model
+            from graphpatch.formats import saved_model
 
-            return new_saved_model.saved_model_pieces(self.function(self.export))
+            return saved_model.saved_model_pieces(self.function(self.export))
         ready = [one[:2] for one in self._ready()]
         return container_pieces(self.source, self.container, ready)
 
@@ -131,7 +205,7 @@ class Model:
         Raises OutputError where it cannot be one.
         """
         if self._function is None:
-            from graphpatch.formats.export import exported
+            from graphpatch.formats.saved_model import exported
 
             self._function = exported(self.graphs[0], export)
         return self._function
@@ -147,7 +221,7 @@ class Model:
                 f"a {self.format} has its signatures already; inputs and outputs are for a graph "
                 f"that is to become a TF2 SavedModel"
             )
-        from graphpatch.formats.export import exported
+        from graphpatch.formats.saved_model import exported
 
         exported(self.graphs[0], export)  # what cannot be is refused before rules are applied
         model = replace(self.copy(), container=SAVED, file=MESSAGE, is_text=False, export=export)
@@ -161,7 +235,7 @@ class Model:
         Raises OutputError where the graph cannot be exported, ModelError where it is broken.
         """
         if self.export is not None:
-            from graphpatch.formats.export import export_notes
+            from graphpatch.formats.saved_model import export_notes
 
             return export_notes(self.function(self.export))
         if self.container is GRAPH:
@@ -187,9 +261,7 @@ class Model:
             >>> graphpatch.load("model.pb").graph_def().node[0].name
             'x'
         """
-        from graphpatch.formats.messages import graph_def
-
-        return graph_def(self, tags)
+        return _as_message("GraphDef", self, tags)
 
     def meta_graph_def(self, tags: str = "") -> Any:
         """The MetaGraphDef as it is now, with collections and control-flow contexts.
@@ -201,9 +273,7 @@ class Model:
             >>> len(graphpatch.load("model.pb").meta_graph_def().graph_def.node)
             14
         """
-        from graphpatch.formats.messages import meta_graph_def
-
-        return meta_graph_def(self, tags)
+        return _as_message("MetaGraphDef", self, tags)
 
     def import_into(self, graph: LiveGraph, name: str = "", tags: str = "") -> Any:
         """Import the model into a live `tf.Graph`, as `graphpatch.import_model` does.
@@ -256,8 +326,6 @@ class Model:
 
         Raises OutputError and ModelError as `save` does.
         """
-        from graphpatch.formats.save import write_model
-
         write_model(self, Path(path), progress, confirm)
 
     def encoded(self, suffix: str) -> Sequence[Piece]:
@@ -311,3 +379,135 @@ def _ready(graph: ModelGraph) -> tuple[ModelGraph, bytes, str]:
 import_into: FromAbove[[Model, LiveGraph, str, str], Any] = FromAbove("import_into")
 
 __all__ = ["GRAPH", "META", "SAVED", "Model"]
+
+
+HEAD = 4096
+
+
+def opened(data: bytes, label: str, progress: Progress | None = None) -> Model:
+    """The model that bytes in memory hold; errors call it `label`."""
+    model = opened_at(Path(label), Source(data), "", progress)
+    model.in_memory = True
+    return model
+
+
+def opened_at(path: Path, source: Source, file: str, progress: Progress | None) -> Model:
+    """The model that lies at `path`; of a SavedModel folder `file` is the message in it."""
+    if not source.data[:1]:
+        piped = str(path) == "-"
+        raise ModelError(f"{'standard input' if piped else path} is empty; expected a model")
+    as_text = is_text(source.data[:HEAD])
+    try:
+        source, container = _recognised(path.name, source, as_text)
+        graphs = open_graphs(source, container, progress)
+    except ModelError as error:
+        raise type(error)(f"{path}: {error}") from error
+    return Model(str(path.parent if file else path), source, container, graphs, as_text, file)
+
+
+def _recognised(name: str, source: Source, as_text: bool) -> tuple[Source, Container]:
+    """The binary message of a file and which container it is; of others' files, what they are."""
+    try:
+        if not as_text:
+            return source, recognise(source)
+        from graphpatch.formats import text
+
+        data, container = text.parse_text(source.data[:])
+        return Source(data), container
+    except ModelError as error:
+        said = foreign_file(name, source.data) or told_by_name(name)
+        raise type(error)(said or str(error)) from error
+
+
+tensorflow_class: FromAbove[[str], Any] = FromAbove("tensorflow_class")
+
+
+def _as_message(name: str, model: Model, tags: str) -> Any:
+    """Return a model's graph as it would be written: a GraphDef, or a MetaGraphDef with contexts.
+
+    The class is TensorFlow's where TensorFlow is imported, as it takes its own alone; else it is
+    tensorboard's.
+    """
+    kind: Any = {"GraphDef": GraphDef, "MetaGraphDef": MetaGraphDef}[name]
+    if sys.modules.get("tensorflow") is not None:
+        kind = tensorflow_class(name)
+    try:
+        if model.export is not None:  # it becomes another graph when it is exported
+            model = opened(b"".join(map(piece_bytes, model.pieces())), model.path)
+        graph = graph_with_tags(model, tags)
+        pieces = graph_pieces(graph) if name == "GraphDef" else model.meta_graph(graph)
+        return as_message(kind, pieces)
+    except ModelError as error:
+        raise ModelError(f"{model.path}: {error}") from error
+
+
+def graph_with_tags(model: Model, tags: str) -> ModelGraph:
+    """The graph of a model that has these tags, or the only one that it has."""
+    found = [graph for graph in model.graphs if not tags or graph.around.tags == tags]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(repr(graph.around.tags) for graph in model.graphs)
+    raise ModelError(f"`tags` must choose one of its MetaGraphDefs: {there}")
+
+
+# TensorFlow's checksums of saved_model.pb; they would be those of another graph.
+FINGERPRINT = "fingerprint.pb"
+
+
+def write_model(
+    model: Model, path: Path, progress: Progress | None, confirm: Confirm | None = None
+) -> None:
+    """Write a model, whole or not at all; OutputError where it cannot be written there."""
+    with reported(path):
+        _refuse_input(model, path)
+        refuse_changed([model.source])
+        in_memory = model.in_memory and model.export is None
+        if in_memory and model.container is SAVED and path.suffix not in FILES:
+            _refuse_foreign(model, path)
+            write_new_folder(path, MESSAGE, model.encoded(""), {}, confirm)
+        elif model.file:
+            _write_folder(model, path, confirm)
+        else:
+            write_file(path, model.encoded(path.suffix), progress, confirm)
+
+
+def _write_folder(model: Model, path: Path, confirm: Confirm | None) -> None:
+    if path.suffix in FILES:
+        raise OutputError(f"a SavedModel is a folder, and cannot be written as the file {path}")
+    if path.is_file():
+        raise OutputError(f"{path} is a file, and a SavedModel is a folder")
+    if Path(model.path).resolve() in Path(os.path.realpath(path)).parents:
+        raise OutputError(f"{path} lies in the model's folder, which is never changed")
+    if model.export is not None:
+        from graphpatch.formats import saved_model
+
+        _refuse_foreign(model, path)
+        files = saved_model.CHECKPOINT
+        write_new_folder(path, model.file, model.pieces(), files, confirm)
+        return
+    pieces = model.encoded(Path(model.file).suffix)
+    write_folder(path, Path(model.path), model.file, pieces, [FINGERPRINT], model.files, confirm)
+
+
+def _refuse_foreign(model: Model, path: Path) -> None:
+    """Raise OutputError for a folder of other things, or one that holds the model itself."""
+    if Path(os.path.realpath(path)) in Path(model.path).resolve().parents:
+        raise OutputError(f"{path} holds the model itself; a model is never written over")
+    if path.is_dir() and any(path.iterdir()) and not (path / MESSAGE).exists():
+        raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
+
+
+def _refuse_input(model: Model, path: Path) -> None:
+    is_file = not model.in_memory and model.path != "-"
+    if is_file and path.exists() and path.samefile(model.path):
+        raise OutputError(f"{path} is the model itself; a model is never written over")
+
+
+def write_to_stdout(model: Model, progress: Progress | None) -> None:
+    """Write the bytes of a model to standard output. Raises OutputError for a SavedModel."""
+    if model.file:
+        raise OutputError("a SavedModel is a folder, and does not go through a pipe")
+    pieces = model.encoded("")
+    sys.stdout.flush()
+    with reported("standard output"):
+        write_pieces(sys.stdout.fileno(), pieces, progress)

@@ -21,8 +21,7 @@ from graphpatch.arguments import check_path, tensor_names
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.destination import PAGE_MARK, marked
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model_like import ModelLike
+from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.output import write_file
 from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern

@@ -13,9 +13,8 @@ from graphpatch.analysis.doctor.survey import GraphDiagnosis, survey
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.application import page_part
 from graphpatch.arguments import tensor_names
-from graphpatch.formats.load import model_from
+from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import Model
-from graphpatch.formats.model_like import ModelLike
 from graphpatch.table import beside, html_table, plural
 
 VERDICT_WORDS = {

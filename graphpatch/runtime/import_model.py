@@ -8,10 +8,8 @@ from typing import Any
 from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import model as formats_model
-from graphpatch.formats.load import model_from
-from graphpatch.formats.messages import graph_with_tags
-from graphpatch.formats.model import Model
-from graphpatch.formats.model_like import ModelLike, is_graph
+from graphpatch.formats.load import ModelLike, is_graph, model_from
+from graphpatch.formats.model import Model, graph_with_tags
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.imported import import_here
 from graphpatch.runtime.register import register_lone_keys

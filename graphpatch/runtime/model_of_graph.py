@@ -8,11 +8,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, EncodeError
 
+import graphpatch.formats.load as loading
 from graphpatch.errors import ModelError
-from graphpatch.formats import messages, model_like
-from graphpatch.formats.from_bytes import opened
-from graphpatch.formats.model import Model
-from graphpatch.formats.size_limit import TOO_LARGE, as_bytes, is_too_large
+from graphpatch.formats import model as formats_model
+from graphpatch.formats.model import TOO_LARGE, Model, as_bytes, is_too_large, opened
 
 
 def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
@@ -61,5 +60,5 @@ def tensorflow_class(name: str) -> Any:
     return getattr(tf.compat.v1, name)
 
 
-model_like.model_of.is_for(model_of)
-messages.tensorflow_class.is_for(tensorflow_class)
+loading.model_of.is_for(model_of)
+formats_model.tensorflow_class.is_for(tensorflow_class)

@@ -18,9 +18,8 @@ from graphpatch.analysis.training import (
 from graphpatch.control_flow.rebuilt import without_ops
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
-from graphpatch.formats.load import model_from
+from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import Model
-from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.body import COLOCATION
 from graphpatch.graph.colocation import LOC, located
 from graphpatch.graph.edit import OUTPUT_SHAPES

@@ -14,9 +14,8 @@ import numpy as np
 
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats.destination import JSON_MARK, marked
-from graphpatch.formats.load import model_from
-from graphpatch.formats.messages import graph_with_tags
-from graphpatch.formats.model_like import ModelLike
+from graphpatch.formats.load import ModelLike, model_from
+from graphpatch.formats.model import graph_with_tags
 from graphpatch.formats.output import Confirm, write_file, write_new_folder
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.graph.body import Node

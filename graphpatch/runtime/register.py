@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import ModelError
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model_like import ModelLike, is_graph
+from graphpatch.formats.load import ModelLike, is_graph, model_from
 from graphpatch.gradients import attach
 from graphpatch.gradients.attach import PASS
 from graphpatch.graph.attrs import OVERRIDE

@@ -10,8 +10,7 @@ from graphpatch.analysis.split_parts import BackwardGraph, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.errors import CutError
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model_like import ModelLike
+from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.extract import StaticShape
 from graphpatch.graph.heads import Progress
 from graphpatch.runtime.imported import exported_graph, imported_graph

@@ -12,7 +12,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 import graphpatch
-from graphpatch.formats.from_bytes import opened
+from graphpatch.formats.model import opened
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.names import op_of
 from tests import graphs

@@ -25,7 +25,7 @@ from graphpatch.cli import report_cut_short
 report_cut_short()
 from pathlib import Path
 from graphpatch import load
-from graphpatch.formats.unfinished import unfinished
+from graphpatch.formats.output import unfinished
 model = load(sys.argv[1])
 with unfinished(Path(sys.argv[1] + ".out")):
     os.truncate(sys.argv[1], 4096)

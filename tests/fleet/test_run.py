@@ -24,7 +24,7 @@ from graphpatch.fleet.run import FleetRun
 from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.fleet.work import patch_model
 from graphpatch.formats import Model
-from graphpatch.formats.unfinished import sweep
+from graphpatch.formats.output import sweep
 from tests import graphs
 from tests.refusals import MODEL, RULE, rules_text
 

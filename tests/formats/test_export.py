@@ -291,7 +291,7 @@ def test_the_function_is_found_once_after_the_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once before them, to refuse what no function can be, and once for all that is written."""
-    from graphpatch.formats import export
+    from graphpatch.formats import saved_model as export
 
     asked: list[int] = []
     real = export.exported

@@ -10,7 +10,7 @@ import pytest
 from graphpatch import apply, load
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.work import content
-from graphpatch.formats.folder import regular_files
+from graphpatch.formats.output import regular_files
 from graphpatch.runtime.verify.seeded import checkpoint
 from tests import graphs
 

@@ -11,8 +11,7 @@ import pytest
 
 from graphpatch import load
 from graphpatch.errors import OutputError
-from graphpatch.formats.output import write_file, write_new_folder
-from graphpatch.formats.unfinished import sweep, unfinished
+from graphpatch.formats.output import sweep, unfinished, write_file, write_new_folder
 from tests import graphs
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="locks of open files")
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="locks of open f
 HOLD = """
 import sys, time
 from pathlib import Path
-from graphpatch.formats.unfinished import unfinished
+from graphpatch.formats.output import unfinished
 with unfinished(Path(sys.argv[1]), is_folder=sys.argv[2] == "folder") as path:
     print(path.name, flush=True)
     time.sleep(60)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphpatch.formats import unfinished
+from graphpatch.formats import output as unfinished
 
 
 def test_what_cannot_be_locked_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.container import meta_around
-from graphpatch.formats.object_graph import held_gradients
+from graphpatch.formats.saved_model import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.op_types import FED, PARSERS, PIPELINES
@@ -93,7 +93,7 @@ def survey(
 def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
     """Whom to ask about the pairs of each graph. Raises ModelError where one is broken."""
     known = zip(
-        model.graphs, map(stored_contexts, model.graphs), held_gradients(model), strict=True
+        model.graphs, map(stored_contexts, model.graphs), held_gradients(model.graphs), strict=True
     )
     return [_doctor(graph, stored, restored, control_flow_v2) for graph, stored, restored in known]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from graphpatch.application import apply
 from graphpatch.errors import ModelError, RulesError
 from graphpatch.formats import Model, load
-from graphpatch.formats.from_bytes import opened
+from graphpatch.formats.model import opened
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import GradientSpec, LibraryGradient

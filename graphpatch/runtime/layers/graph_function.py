@@ -15,8 +15,8 @@ from typing import Any
 
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.formats import Model
-from graphpatch.formats.export import ExportedGraph, ExportedTensor, exported
-from graphpatch.formats.target import Export
+from graphpatch.formats.destination import Export
+from graphpatch.formats.saved_model import ExportedGraph, ExportedTensor, exported
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed

@@ -14,7 +14,7 @@ from graphpatch import opdefs
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.container import META
-from graphpatch.formats.folder import refuse_odd_files
+from graphpatch.formats.output import refuse_odd_files
 from graphpatch.graph import provenance
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.provenance import name_in_model

@@ -12,8 +12,7 @@ from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model_like import ModelLike
+from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.heads import Progress
 from graphpatch.runtime.values import full_tensor_name, read_feed
 from graphpatch.runtime.verify.compare import ComparedGraph, CompareOptions, compare

@@ -19,8 +19,8 @@ import numpy as np
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.container import meta_around
-from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.formats.model import MESSAGE
+from graphpatch.formats.output import refuse_odd_files
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.wire import piece_bytes

@@ -1,0 +1,493 @@
+"""TF2 SavedModels: a graph written as one, and the object graph that restores gradients."""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import keyword
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.function_pb2 import RegisteredGradient
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef, TensorInfo
+from tensorboard.compat.proto.op_def_pb2 import OpDef
+from tensorboard.compat.proto.saved_object_graph_pb2 import (
+    SavedConcreteFunction,
+    SavedObject,
+    SavedObjectGraph,
+)
+from tensorboard.compat.proto.struct_pb2 import StructuredValue, TensorSpecProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+from graphpatch import names, opdefs
+from graphpatch.control_flow.op_types import ENTERS, NEXTS
+from graphpatch.errors import OutputError, did_you_mean
+from graphpatch.formats.destination import Export
+from graphpatch.graph import attrs, provenance
+from graphpatch.graph.as_function import Part
+from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edit import OUTPUT_SHAPES
+from graphpatch.graph.emit import library_pieces
+from graphpatch.graph.graph import LIBRARY, Restored
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import FED, PLACEHOLDER, PLACEHOLDERS, STATEFUL_CALL
+from graphpatch.graph.wire import (
+    Field,
+    Piece,
+    Replacement,
+    Source,
+    enclosed,
+    encoded,
+    fields,
+    message,
+    reframed,
+    splice,
+)
+from graphpatch.names import fresh
+from graphpatch.table import short
+
+# Before this version of GraphDef, a placeholder's shape () meant that it is not known.
+SHAPES_ARE_MEANT = 24
+
+# Ops with a handle that lives as long as one call: they need no value from outside.
+OF_A_CALL = ("TensorArray", "Stack")
+LOOP_OPS = ENTERS | NEXTS
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTensor:
+    """A tensor that goes in or out: its name in the graph and in the signature, and what it is."""
+
+    tensor: str
+    argument: OpDef.ArgDef
+    shape: TensorShapeProto
+
+
+@dataclass(frozen=True, eq=False)
+class ExportedGraph:
+    """The function that a graph becomes."""
+
+    graph: ModelGraph
+    inputs: tuple[ExportedTensor, ...]
+    outputs: tuple[ExportedTensor, ...]
+    part: Part
+
+
+def exported(graph: ModelGraph, export: Export) -> ExportedGraph:
+    """The function from the inputs to the outputs.
+
+    Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
+    no input, or the graph holds what a function cannot: variables, tables, v1 loops.
+    """
+    given = [_checked_tensor(graph.main, text) for text in export.inputs]
+    asked = [_checked_tensor(graph.main, text) for text in export.outputs]
+    twice = [text for text in {*given, *asked} if given.count(text) + asked.count(text) > 1]
+    if twice:
+        raise OutputError(f"{twice[0]} is named twice among the inputs and outputs")
+    part = Part(graph.main, {text: text for text in given}, tuple(asked))
+    _check_fed(part)
+    taken = {Node(graph.main, index).name for index in part.indices}
+    inputs, outputs = (
+        _sorted_by_argument(_named_arguments(graph, given, taken)),
+        _sorted_by_argument(_named_arguments(graph, asked, set())),
+    )
+    part = part.naming({one.tensor: one.argument.name for one in inputs})
+    return ExportedGraph(graph, inputs, outputs, part)
+
+
+def _sorted_by_argument(tensors: Iterable[ExportedTensor]) -> tuple[ExportedTensor, ...]:
+    """As TensorFlow goes through a dict: arguments by name, not in the order of the user."""
+    return tuple(sorted(tensors, key=lambda one: one.argument.name))
+
+
+def export_notes(found: ExportedGraph) -> list[str]:
+    """What whoever exports a graph should know: what is left out, or goes by another name."""
+    said = []
+    if left := _unneeded_ops(found):
+        some = short([str(node) for node in left], 1)
+        said.append(f"{some}: patched, but the outputs do not need it: it is left out")
+    read = {str(names.parse(text)) for text in found.part.read()}
+    said += [
+        f"input {one.tensor}: no output depends on it"
+        for one in found.inputs
+        if one.tensor not in read
+    ]
+    tensors = (*found.inputs, *found.outputs)
+    renamed = [one for one in tensors if one.tensor != one.argument.name]
+    said += [f"{one.tensor} is {one.argument.name!r} in the signature" for one in renamed]
+    return said
+
+
+def _unneeded_ops(found: ExportedGraph) -> list[Node]:
+    """The ops that rules touched, and that the outputs do not need."""
+    there = set(found.part.indices)
+    return [node for node in provenance.touched(found.graph.main) if node.index not in there]
+
+
+def _checked_tensor(body: Body, text: str) -> str:
+    """One spelling of a tensor: `x` for `x:0`."""
+    if not re.fullmatch(r"[^:^]+(:\d+)?", text):
+        raise OutputError(f"{text!r} is not the name of a tensor: that is an op's, or op:1")
+    tensor = names.parse(text)
+    if tensor.op not in body.by_name:
+        fed = [node.name for node in body if node.op in PLACEHOLDERS]
+        near = did_you_mean(tensor.op, body.heads.names)
+        listed = f"; the placeholders are: {', '.join(fed[:8])}" if fed else ""
+        raise OutputError(f"there is no tensor {text}{near or listed}")
+    flat = body.node(tensor.op).outputs
+    if flat is None or tensor.index >= len(flat):
+        count = "of an unknown op type" if flat is None else f"with {len(flat)} outputs"
+        raise OutputError(f"there is no tensor {text}: {tensor.op!r} is an op {count}")
+    return str(tensor)
+
+
+def _check_fed(part: Part) -> None:
+    unfed = [node.name for node in part.unfed()]
+    if unfed:
+        raise OutputError(
+            f"the outputs need what is not among the inputs: placeholder {', '.join(unfed)}"
+        )
+    for node in (Node(part.body, index) for index in part.indices):
+        if node.opdef is None:
+            raise OutputError(f"{node}: an op type that neither TensorFlow nor the model defines")
+        if node.op in LOOP_OPS:
+            raise OutputError(
+                f"{node} belongs to a v1 loop, through which no tape gives a gradient; as a .pb "
+                f"the graph has one in a Session"
+            )
+        if _is_held(node):
+            raise OutputError(
+                f"{node} is a variable or table, whose value is not in the graph: freeze the graph "
+                f"first, so that variables become constants"
+            )
+
+
+def _is_held(node: Node) -> bool:
+    """Whether an op stands for what is kept from one run to the next."""
+    if node.opdef is None or not node.opdef.stateful or node.op.startswith(OF_A_CALL):
+        return False
+    return any(arg.is_ref or arg.dtype == "resource" for arg in node.outputs or ())
+
+
+def _named_arguments(
+    graph: ModelGraph, tensors: Sequence[str], taken: set[str]
+) -> Iterator[ExportedTensor]:
+    """Each tensor under a name that Python takes as that of an argument."""
+    for text in tensors:
+        tensor = names.parse(text)
+        node = graph.main.node(tensor.op)
+        word = re.sub(r"\W", "_", text)
+        legal = word[:1].isalpha() and not keyword.iskeyword(word)
+        name = names.fresh(word if legal else f"t_{word}", taken)
+        taken.add(name)
+        dtype = (node.outputs or [])[tensor.index].dtype
+        if dtype is None:
+            raise OutputError(f"{text}: the graph does not tell its dtype")
+        argument = OpDef.ArgDef(name=name, type=DTYPE_NUMBERS[dtype])
+        yield ExportedTensor(text, argument, _shape_told(graph, node, tensor.index))
+
+
+def _shape_told(graph: ModelGraph, node: Node, output: int) -> TensorShapeProto:
+    """The shape that the graph tells of an output: of a placeholder, or noted by TensorFlow."""
+    noted = node.attr(OUTPUT_SHAPES)
+    if noted is not None and output < len(noted.list.shape):
+        return noted.list.shape[output]
+    declared = node.attr("shape") if node.op in FED else None
+    shape = TensorShapeProto(unknown_rank=True) if declared is None else declared.shape
+    unclear = not shape.dim and graph.library.producer < SHAPES_ARE_MEANT
+    return TensorShapeProto(unknown_rank=True) if unclear else shape
+
+
+REGISTERED = 3  # the field of FunctionDefLibrary
+OBJECT_GRAPH = 7  # the field of MetaGraphDef
+
+
+def held_gradients(graphs: Iterable[ModelGraph]) -> list[dict[str, frozenset[int]]]:
+    """Of each graph: by key, the input slots into which the gradient flows. A GraphDef has none."""
+    return [_held_by_key(graph) for graph in graphs]
+
+
+def _held_by_key(graph: ModelGraph) -> dict[str, frozenset[int]]:
+    if not graph.around.is_object_based:
+        return {}
+    results = _restored_results(graph)
+    found = {key: results[name] for key, name in _registered_gradients(graph) if name in results}
+    return found | {one.key: _flowing(one.results) for one in graph.restored}
+
+
+def _registered_gradients(graph: ModelGraph) -> Iterator[tuple[str, str]]:
+    """The keys of the file's library, each with the name of the function."""
+    data = graph.source.data
+    for library in (part for part in graph.others if part.holds(LIBRARY)):
+        for part in fields(data, library.value, library.end):
+            if part.holds(REGISTERED):
+                held = message(RegisteredGradient, data[part.value : part.end])
+                yield held.registered_op_type, held.gradient_func
+
+
+def _restored_results(graph: ModelGraph) -> Mapping[str, frozenset[int]]:
+    """By function that is restored: the places of a result that are not None."""
+    meta, data = graph.around.meta, graph.source.data
+    found: dict[str, frozenset[int]] = {}
+    for part in fields(data, meta.value, meta.end) if meta is not None else ():
+        if part.holds(OBJECT_GRAPH):
+            objects = message(SavedObjectGraph, data[part.value : part.end])
+            for name, function in objects.concrete_functions.items():
+                found[name] = _result_given(function.output_signature)
+    return found
+
+
+def _result_given(output: StructuredValue) -> frozenset[int]:
+    kind = output.WhichOneof("kind")
+    values = getattr(output, kind).values if kind in {"list_value", "tuple_value"} else [output]
+    return _flowing(["" if one.HasField("none_value") else "given" for one in values])
+
+
+def _flowing(results: tuple[str, ...] | list[str]) -> frozenset[int]:
+    return frozenset(slot for slot, name in enumerate(results) if name)
+
+
+# Fields of SavedObjectGraph.
+NODES, FUNCTIONS = 1, 2
+
+
+def objects_to_add(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
+    """What an object graph of `count` objects needs besides, so that these are restored.
+
+    Protobuf merges it with the object graph that it is written behind. Each function is an object
+    too, which tells how it is called: TensorFlow up to 2.12 takes the inputs of the op otherwise.
+    """
+    found = SavedObjectGraph()
+    for gradient in gradients:
+        bound = []
+        for argument in gradient.captured:
+            bound.append(count + len(found.nodes))
+            captured = found.nodes.add().captured_tensor
+            captured.name, captured.concrete_function = f"{argument}:0", gradient.of
+        function = found.concrete_functions[gradient.name]
+        function.CopyFrom(_called_gradient(gradient))
+        function.bound_inputs.extend(bound)
+        called = found.nodes.add().bare_concrete_function
+        called.concrete_function_name = gradient.name
+        called.argument_keywords.extend(arg.name for arg in _upstream_args(gradient))
+        called.allowed_positional_arguments = len(called.argument_keywords)
+    return found
+
+
+def without_functions(
+    source: Source, objects: Field, functions: Container[str]
+) -> tuple[list[Piece], int]:
+    """The object graph without what restores these functions, and how many objects it has then.
+
+    What `objects_to_add` gave for others stays, its objects numbered anew.
+    """
+    parts = list(fields(source.data, objects.value, objects.end))
+    nodes = [part for part in parts if part.holds(NODES)]
+    concrete = {part: _concrete(source, part) for part in parts if part.holds(FUNCTIONS)}
+    cut = {part for part, (name, _) in concrete.items() if name in functions}
+    gone = {bound for part in cut for bound in concrete[part][1].bound_inputs}
+    gone |= {at for at, part in enumerate(nodes) if _function_name(source, part) in functions}
+    lost = sorted(gone)
+    out = [Replacement(part.start, part.end, []) for part in cut]
+    out += [Replacement(nodes[at].start, nodes[at].end, []) for at in lost if at < len(nodes)]
+    for part, (name, function) in concrete.items():
+        bound = [at - bisect.bisect(lost, at) for at in function.bound_inputs]
+        if part not in cut and bound != list(function.bound_inputs):
+            function.bound_inputs[:] = bound
+            value = encoded(2, function.SerializeToString(deterministic=True))
+            pieces = reframed(source, part.start, [encoded(1, name.encode()), value])
+            out.append(Replacement(part.start, part.end, pieces))
+    return splice(source, objects.value, objects.end, sorted(out)), len(nodes) - len(lost)
+
+
+def _concrete(source: Source, part: Field) -> tuple[str, SavedConcreteFunction]:
+    """The name of a function that is restored, and what is told of it."""
+    entry = message(SavedObjectGraph, source.data[part.start : part.end]).concrete_functions
+    ((name, function),) = entry.items()
+    return name, function
+
+
+def _function_name(source: Source, part: Field) -> str:
+    """The function that an object is; empty where it is something else."""
+    node = message(SavedObject, source.data[part.value : part.end])
+    name: str = node.bare_concrete_function.concrete_function_name
+    return name
+
+
+def _upstream_args(gradient: Restored) -> Sequence[OpDef.ArgDef]:
+    """The arguments that are not captured: the upstream gradients."""
+    args: Sequence[OpDef.ArgDef] = gradient.function.signature.input_arg
+    return args[: len(args) - len(gradient.captured)]
+
+
+def _called_gradient(gradient: Restored) -> SavedConcreteFunction:
+    """The function as it is called: with the upstream gradients, for a list of gradients."""
+    signature = gradient.function.signature
+    given = [_argument_spec(arg.name, arg.type) for arg in _upstream_args(gradient)]
+    types = {arg.name: arg.type for arg in signature.output_arg}
+    results = [
+        _argument_spec(name, types[name]) if name else _none_spec() for name in gradient.results
+    ]
+    return SavedConcreteFunction(
+        canonicalized_input_signature=arguments_spec(given, {}),
+        output_signature=_list_spec(results),
+    )
+
+
+def arguments_spec(
+    positional: Sequence[StructuredValue], by_name: Mapping[str, StructuredValue]
+) -> StructuredValue:
+    """The arguments of a function: ((...), {...})."""
+    found = StructuredValue()
+    found.tuple_value.values.add().tuple_value.values.extend(positional)
+    found.tuple_value.values[0].tuple_value.SetInParent()
+    found.tuple_value.values.append(dict_value(by_name))
+    return found
+
+
+def dict_value(values: Mapping[str, StructuredValue]) -> StructuredValue:
+    """A dict."""
+    found = StructuredValue()
+    found.dict_value.SetInParent()
+    for name, value in values.items():
+        found.dict_value.fields[name].CopyFrom(value)
+    return found
+
+
+def tensor_spec(argument: OpDef.ArgDef, shape: TensorShapeProto) -> StructuredValue:
+    """A tensor of this name, dtype and shape."""
+    value = TensorSpecProto(name=argument.name, dtype=argument.type, shape=shape)
+    return StructuredValue(tensor_spec_value=value)
+
+
+def _argument_spec(name: str, dtype: int) -> StructuredValue:
+    return tensor_spec(OpDef.ArgDef(name=name, type=dtype), TensorShapeProto(unknown_rank=True))
+
+
+def _list_spec(values: Sequence[StructuredValue]) -> StructuredValue:
+    found = StructuredValue()
+    found.list_value.values.extend(values)
+    return found
+
+
+def _none_spec() -> StructuredValue:
+    found = StructuredValue()
+    found.none_value.SetInParent()
+    return found
+
+
+SIGNATURE = "serving_default"
+SCHEMA_VERSION = b"\x08\x01"
+FOR_A_TAPE = (
+    b"gradients of this SavedModel are for a tape, after tf.saved_model.load; for a Session, "
+    b"write the patched graph as a .pb"
+)
+
+# What TensorFlow writes as the checkpoint of an object without variables: the loader wants one.
+CHECKPOINT = {
+    "variables/variables.data-00000-of-00001": base64.b64decode("BGJR65YKAioA"),
+    "variables/variables.index": base64.b64decode(
+        "AAAGCAEaAggBABwLX0NIRUNLUE9JTlRBQkxFX09CSkVDVF9HUkFQSAgHEgAoCTXfEgTfAAAAAAEAAAAAr65uogAA"
+        "AAABAAAAAMDyobAAAQJgADsAAAAAAQAAAABE9sFJQAhNDgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+        "AAAAAFf7gIskdUfb"
+    ),
+}
+
+
+def saved_model_pieces(found: ExportedGraph) -> list[Piece]:
+    """The SavedModel message; large constants stay spans of the graph's own file."""
+    graph = found.graph
+    name = fresh("forward", graph.library.signatures)
+    meta = MetaGraphDef()
+    meta.meta_info_def.tags.append("serve")
+    meta.meta_info_def.tensorflow_version = opdefs.table().tensorflow[0]
+    meta.signature_def[SIGNATURE].method_name = "tensorflow/serving/predict"
+    for tensor in found.inputs:
+        info = meta.signature_def[SIGNATURE].inputs[tensor.argument.name]
+        info.CopyFrom(_info(f"{SIGNATURE}_{tensor.argument.name}:0", tensor))
+    for place, tensor in enumerate(found.outputs):
+        info = meta.signature_def[SIGNATURE].outputs[tensor.argument.name]
+        info.CopyFrom(_info(f"{STATEFUL_CALL}_{place}:0", tensor))
+    objects = object_graph(found, name)
+    objects.MergeFrom(objects_to_add(graph.restored, len(objects.nodes)))
+    meta.object_graph_def.CopyFrom(objects)
+    library = [*library_pieces(graph), *enclosed(2, enclosed(1, _function_def(found, name)))]
+    graph_def = [_main(found, name).SerializeToString(deterministic=True), *library]
+    rest = meta.SerializeToString(deterministic=True)
+    return [SCHEMA_VERSION, *enclosed(2, [*enclosed(2, graph_def), rest])]
+
+
+def object_graph(found: ExportedGraph, name: str) -> SavedObjectGraph:
+    """A root that can be called, with the function as its signature too."""
+    objects = SavedObjectGraph()
+    root, signatures, function = (objects.nodes.add() for _ in range(3))
+    for node, identifier in ((root, "_generic_user_object"), (signatures, "signature_map")):
+        node.user_object.identifier = identifier
+        node.user_object.version.producer = node.user_object.version.min_consumer = 1
+    root.children.add(node_id=1, local_name="signatures")
+    root.children.add(node_id=2, local_name="__call__")
+    signatures.children.add(node_id=2, local_name=SIGNATURE)
+    words = [one.argument.name for one in found.inputs]
+    function.bare_concrete_function.concrete_function_name = name
+    function.bare_concrete_function.argument_keywords.extend(words)
+    # Several go by name: their order here is not the one that the user gave.
+    function.bare_concrete_function.allowed_positional_arguments = int(len(words) == 1)
+    concrete = objects.concrete_functions[name]
+    concrete.canonicalized_input_signature.CopyFrom(arguments_spec([], _specs(found.inputs)))
+    concrete.output_signature.CopyFrom(dict_value(_specs(found.outputs)))
+    return objects
+
+
+def _specs(tensors: Iterable[ExportedTensor]) -> dict[str, StructuredValue]:
+    return {one.argument.name: tensor_spec(one.argument, one.shape) for one in tensors}
+
+
+def _info(name: str, tensor: ExportedTensor) -> TensorInfo:
+    return TensorInfo(name=name, dtype=tensor.argument.type, tensor_shape=tensor.shape)
+
+
+def _main(found: ExportedGraph, name: str) -> GraphDef:
+    """The main graph, for a Session: placeholders, a call of the function, and its outputs.
+
+    They refuse gradients: those of the function are for a tape, and a Session would optimise the
+    function first, and take them out.
+    """
+    main = GraphDef()
+    main.versions.producer = found.graph.library.producer
+    call = main.node.add(name=STATEFUL_CALL, op=STATEFUL_CALL)
+    call.attr["f"].CopyFrom(attrs.function(name))
+    for key, tensors in (("Tin", found.inputs), ("Tout", found.outputs)):
+        call.attr[key].list.type.extend(one.argument.type for one in tensors)
+    for tensor in found.inputs:
+        fed = main.node.add(name=f"{SIGNATURE}_{tensor.argument.name}", op=PLACEHOLDER)
+        fed.attr["dtype"].type = tensor.argument.type
+        fed.attr["shape"].shape.CopyFrom(tensor.shape)
+        call.input.append(fed.name)
+    for place, tensor in enumerate(found.outputs):
+        given = main.node.add(name=f"{STATEFUL_CALL}_{place}", op="PreventGradient")
+        given.input.append(f"{STATEFUL_CALL}:{place}")
+        given.attr["T"].type = tensor.argument.type
+        given.attr["message"].s = FOR_A_TAPE
+    return main
+
+
+def _function_def(found: ExportedGraph, name: str) -> list[Piece]:
+    """The FunctionDef."""
+    signature = OpDef(name=name, is_stateful=True)
+    signature.input_arg.extend(one.argument for one in found.inputs)
+    signature.output_arg.extend(one.argument for one in found.outputs)
+    out: list[Piece] = [encoded(1, signature.SerializeToString(deterministic=True))]
+    for payload in found.part.payloads():
+        out += enclosed(3, payload)
+    for one in found.outputs:
+        returned = found.part.spelled(one.tensor)
+        out.append(
+            encoded(4, encoded(1, one.argument.name.encode()) + encoded(2, returned.encode()))
+        )
+    shapes = AttrValue(list=AttrValue.ListValue(shape=[one.shape for one in found.inputs]))
+    value = encoded(2, shapes.SerializeToString(deterministic=True))
+    return [*out, encoded(5, encoded(1, b"_input_shapes") + value)]
