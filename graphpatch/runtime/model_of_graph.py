@@ -8,9 +8,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, EncodeError
 
-import graphpatch.formats.load as loading
 from graphpatch.errors import ModelError
 from graphpatch.formats import model as formats_model
+from graphpatch.formats.load import model_of as asked_model_of
 from graphpatch.formats.model import TOO_LARGE, Model, as_bytes, is_too_large, opened
 
 
@@ -60,5 +60,5 @@ def tensorflow_class(name: str) -> Any:
     return getattr(tf.compat.v1, name)
 
 
-loading.model_of.is_for(model_of)
+asked_model_of.is_for(model_of)
 formats_model.tensorflow_class.is_for(tensorflow_class)
