@@ -116,7 +116,7 @@ def megabytes(pid: int) -> float:
 def start_cost(rounds: int) -> float:
     """Seconds from the first task to its end, by a pool that had to be started for it."""
     code = (
-        "import time; from graphpatch.fleet.pool import Pool; import graphpatch.fleet.work\n"
+        "import time; from graphpatch.fleet.run import Pool; import graphpatch.fleet.work\n"
         "start = time.perf_counter(); pool = Pool(2)\n"
         "pool.submit(int).result(); print(time.perf_counter() - start); pool.close()"
     )

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import GraphpatchError
-from graphpatch.fleet.find_models import is_meant
+from graphpatch.fleet.plan import is_meant
 from graphpatch.formats.text import parse_text
 from graphpatch.gradients import syntax as formula_syntax
 from graphpatch.match.pattern import syntax

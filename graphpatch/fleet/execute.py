@@ -14,16 +14,15 @@ from msgspec.structs import replace
 
 from graphpatch.errors import FleetError
 from graphpatch.fleet import remote, work
-from graphpatch.fleet.find_models import FoundModels, search
 from graphpatch.fleet.order import FleetOrder
-from graphpatch.fleet.plan import local_outputs, plan
+from graphpatch.fleet.plan import FoundModels, local_outputs, plan, search
 from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.fleet.work import Work
 from graphpatch.formats.destination import reported
 from graphpatch.formats.output import sweep
 
 if TYPE_CHECKING:
-    from graphpatch.fleet.pool import Pool
+    from graphpatch.fleet.run import Pool
 
 
 def check_models(order: FleetOrder) -> tuple[int, Iterator[TaskResult]]:
@@ -123,7 +122,7 @@ def _worker_pool(order: FleetOrder, tasks: Sequence[Task]) -> Pool | None:
     jobs = min(order.workers.jobs or _cores(), len(tasks))
     if jobs == 1 or in_memory or not order.is_for_workers():
         return None
-    from graphpatch.fleet.pool import Pool
+    from graphpatch.fleet.run import Pool
 
     return Pool(jobs)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from graphpatch.fleet import remote
-from graphpatch.fleet.find_models import is_plain_folder, is_search
+from graphpatch.fleet.plan import is_plain_folder, is_search
 from graphpatch.formats.destination import Export, reported
 from graphpatch.gradients.tensors import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules

@@ -1,13 +1,17 @@
-"""Where each model goes, and what is refused before any is touched."""
+"""Which models the arguments of a command mean, where each goes, and what is refused first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import os
+import re
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from graphpatch.errors import OutputError
+import msgspec
+
+from graphpatch.errors import FleetError, OutputError, RulesError
 from graphpatch.fleet import remote
-from graphpatch.fleet.find_models import FoundModels, path_below
 from graphpatch.fleet.task import Task
 from graphpatch.formats.destination import (
     FILES,
@@ -19,6 +23,241 @@ from graphpatch.formats.destination import (
 )
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
+from graphpatch.mapped import read_whole
+from graphpatch.match.glob import QUOTED, refuse_long, whole
+from graphpatch.shown import one_line
+
+GLOB_TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.S)
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a path is a glob."""
+    return any(sign in text for sign in "*?[")
+
+
+def split_glob(text: str) -> tuple[str, tuple[str, ...]]:
+    """The folder that a glob starts from, and the parts of its path below that."""
+    parts = text.split("/")
+    first = next(place for place, part in enumerate(parts) if is_pattern(part))
+    base = "/".join(parts[:first])
+    return base or ("/" if text.startswith("/") else "."), tuple(p for p in parts[first:] if p)
+
+
+def is_meant(pattern: Sequence[str], path: Sequence[str]) -> bool:
+    """Whether a path, or a folder that it lies in, is one that the pattern means."""
+    return any(_fits_pattern(pattern, path[:end]) for end in range(1, len(path) + 1))
+
+
+def may_hold_meant(pattern: Sequence[str], folder: Sequence[str]) -> bool:
+    """Whether what the pattern means may lie below this folder."""
+    if "**" in pattern[: len(folder)] or is_meant(pattern, folder):
+        return True
+    return len(folder) < len(pattern) and _fits_pattern(pattern[: len(folder)], folder)
+
+
+def _fits_pattern(pattern: Sequence[str], path: Sequence[str]) -> bool:
+    """Whether the whole path fits: the parts of the pattern in turn, each place of it once."""
+    places = {0}
+    for part in pattern:
+        if part == "**":
+            places = set(range(min(places), len(path) + 1))
+        else:
+            fits = _part_matcher(part)
+            places = {at + 1 for at in places if at < len(path) and fits(path[at])}
+        if not places:
+            return False
+    return len(path) in places
+
+
+@functools.cache
+def _part_matcher(pattern: str) -> Callable[[str], bool]:
+    try:
+        refuse_long(pattern)
+        return whole("(?s)" + "".join(map(_token_as_regex, GLOB_TOKEN.findall(pattern))))
+    except RulesError as error:
+        raise FleetError(f"the glob {pattern[:QUOTED]!r}: {error}") from None
+
+
+def _token_as_regex(text: str) -> str:
+    if len(text) > 1:
+        inside = text[1:-1].replace("\\", "\\\\")
+        return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+    return {"*": "[^/]*", "?": "[^/]"}.get(text, re.escape(text))
+
+
+Descend = Callable[[tuple[str, ...]], bool]
+
+
+class FoundModels(msgspec.Struct, frozen=True):
+    """A model, and its path below the folder that is mirrored, which is `tree` where there is one.
+
+    A tree is searched in depth: an output in it would be an input of the next run.
+    """
+
+    model: str
+    relative: str
+    searched: bool = False
+    tree: str = ""
+
+
+def is_search(argument: str) -> bool:
+    """Whether an argument means any number of models, and not one by its name."""
+    if argument.startswith("@"):
+        return True
+    if argument == "-" or remote.is_remote(argument):
+        return argument != "-" and (is_pattern(argument) or remote.is_plain_folder(argument))
+    path = Path(argument)
+    if path.exists():
+        return is_plain_folder(path)
+    return is_pattern(argument)
+
+
+def is_plain_folder(path: Path) -> bool:
+    """A folder that holds models; one with a SavedModel in it is a model itself."""
+    return path.is_dir() and not any(path.glob("saved_model.*pb*"))
+
+
+def search(arguments: Sequence[str], allow_chained: bool = False) -> list[FoundModels]:
+    """The models that the arguments mean, in their order, and by name within each.
+
+    `allow_chained` goes for the lines of lists.
+
+    Raises FleetError where one means none.
+    """
+    return [found for argument in arguments for found in _models_of(argument, allow_chained)]
+
+
+def _models_of(argument: str, allow_chained: bool = False) -> list[FoundModels]:
+    if argument.startswith("@"):
+        return _models_of_list(argument[1:], allow_chained)
+    if not is_search(argument):
+        return [FoundModels(argument, name_of(argument))]
+    base: str = argument
+    pattern: tuple[str, ...] = ("**",)
+    if is_pattern(argument) and not _exists(argument):
+        base, pattern = split_glob(argument)
+    found = list(_models_below(base, pattern))
+    if not found:
+        what = f"no model matches {argument}"
+        if pattern == ("**",):
+            saved = " or ".join(SAVED_MODEL_FILES)
+            what = f"{argument} is a folder without {saved}, and there is no model below it"
+        raise FleetError(f"{what} (files that end in {', '.join(sorted(FILES))}, or SavedModels)")
+    return found
+
+
+def _exists(argument: str) -> bool:
+    return not remote.is_remote(argument) and Path(argument).exists()
+
+
+def _models_below(base: str, pattern: tuple[str, ...]) -> Iterator[FoundModels]:
+    tree = base if "**" in pattern else ""
+    files = remote.files if remote.is_remote(base) else local_files
+    found = models_among(files(base, lambda folder: may_hold_meant(pattern, folder)))
+    for relative, message in found:
+        named = [relative] if message is None else [relative, f"{relative}/{message}"]
+        if any(is_meant(pattern, name.split("/")) for name in named):
+            yield FoundModels(path_below(base, relative), relative, True, tree)
+
+
+def path_below(base: str, relative: str) -> str:
+    """A path below a folder, spelled as the folder is."""
+    if base == ".":
+        return relative
+    return f"{base.rstrip('/')}/{relative}" if remote.is_remote(base) else str(Path(base, relative))
+
+
+def models_among(files: Iterator[str]) -> list[tuple[str, str | None]]:
+    """Those of the files that are models by their names; for a SavedModel folder and message."""
+    paths = [PurePosixPath(name) for name in files]
+    saved = {path.parent: path.name for path in paths if path.name in SAVED_MODEL_FILES}
+    whole = [(str(one), name) for one, name in saved.items() if not _lies_in(one, saved)]
+    single = [
+        (str(path), None) for path in paths if path.suffix in FILES and not _lies_in(path, saved)
+    ]
+    return sorted([*whole, *single])
+
+
+def _lies_in(path: PurePosixPath, folders: Container[PurePosixPath]) -> bool:
+    return any(above in folders for above in path.parents)
+
+
+def local_files(base: str, descend: Descend) -> Iterator[str]:
+    """The files below a folder, without hidden ones, and without what lies in linked folders."""
+    for folder, folders, names in os.walk(base):
+        parts = Path(folder).relative_to(base).parts
+        folders[:] = [name for name in folders if name[0] != "." and descend((*parts, name))]
+        for name in names:  # a pipe or device has no end
+            if name[0] != "." and Path(folder, name).is_file():
+                yield "/".join((*parts, name))
+
+
+def _models_of_list(path: str, allow_chained: bool) -> list[FoundModels]:
+    """The models of a list, a line each. Names in it are mirrored from the folder they share."""
+    try:
+        text = (remote.read_small if remote.is_remote(path) else read_whole)(path).decode()
+    except OSError as error:
+        raise FleetError(f"cannot read the list {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FleetError(f"the list {path} is not UTF-8 (byte {error.start})") from None
+    lines = list(filter(None, map(str.strip, text.splitlines())))
+    if not lines:
+        raise FleetError(f"the list {path} names no models")
+    for line in lines:
+        _refuse_line(path, line)
+    remote.refuse_chained(lines, allow_chained, f"the list {path}: ")
+    names = [line for line in lines if not is_search(line)]
+    shared = _shared_folders([_folder(name) for name in names])
+    return [one for line in lines for one in _from_list(line, shared)]
+
+
+def _refuse_line(path: str, line: str) -> None:
+    """Raise FleetError for a line that is not a path, or names what a remote list may not."""
+    if line.startswith("@") or line == "-" or "\0" in line:
+        said = f"holds {one_line(line)}; a list holds paths, folders and globs"
+        raise FleetError(f"the list {path} {said}")
+    if line.startswith("~") and not _exists(line):
+        said = f"holds {one_line(line)}, and only a shell knows what ~ is; write the whole path"
+        raise FleetError(f"the list {path} {said}")
+    if remote.is_remote(path) and not remote.is_remote(line):
+        raise FleetError(
+            f"the list {path} holds {line!r}, a path of this machine; a list that lies elsewhere "
+            f"names what lies elsewhere"
+        )
+    if remote.is_own_disk(line) and remote.is_remote(path) and not remote.is_own_disk(path):
+        raise FleetError(f"the list {path} holds {line!r}, a path of this machine")
+
+
+def _from_list(line: str, shared: int) -> list[FoundModels]:
+    if is_search(line):
+        return _models_of(line)
+    return [FoundModels(line, "/".join([*_folder(line)[shared:], name_of(line)]))]
+
+
+def _folder(name: str) -> list[str]:
+    """The folders that a model lies in."""
+    path = name if remote.is_remote(name) else os.path.normpath(name)
+    parts = path.rstrip("/").split("/")
+    if parts[-1] in SAVED_MODEL_FILES:
+        parts.pop()
+    return [part for part in parts[:-1] if part != ".."]
+
+
+def _shared_folders(folders: list[list[str]]) -> int:
+    """How many folders the names start with alike."""
+    alike = [len(set(parts)) == 1 for parts in zip(*folders, strict=False)]
+    return [*alike, False].index(False)
+
+
+def name_of(model: str) -> str:
+    """What a model is called in a folder of them."""
+    if remote.is_remote(model):
+        parts = model.rstrip("/").split("/")
+        return parts[-2] if parts[-1] in SAVED_MODEL_FILES else parts[-1]
+    path = Path(model)
+    if path.name in SAVED_MODEL_FILES:
+        path = path.parent
+    return path.name if path.name not in {"", ".."} else path.resolve().name
 
 
 def plan(

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import FleetError, GraphpatchError
-from graphpatch.fleet import pool, remote
+from graphpatch.fleet import remote
+from graphpatch.fleet import run as pool
 from graphpatch.fleet.execute import patch_models
-from graphpatch.fleet.find_models import search
 from graphpatch.fleet.order import FleetOrder, Workers
-from graphpatch.fleet.pool import Pool
+from graphpatch.fleet.plan import search
+from graphpatch.fleet.run import Pool
 from graphpatch.fleet.task import TaskResult
 from tests import graphs
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphpatch.errors import OutputError
-from graphpatch.fleet.find_models import FoundModels, search
-from graphpatch.fleet.plan import plan
+from graphpatch.fleet.plan import FoundModels, plan, search
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from graphpatch.fleet import pool as pools
+from graphpatch.fleet import run as pools
 from graphpatch.fleet import work
-from graphpatch.fleet.pool import Pool
-from graphpatch.fleet.run import FleetRun
+from graphpatch.fleet.run import FleetRun, Pool
 from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.fleet.work import patch_model
 from graphpatch.formats import Model
