@@ -202,7 +202,7 @@ def load_rules(
         return rules_from({"version": 1, **path}, emit, allow_python)
     if isinstance(path, list | tuple) and all(isinstance(rule, Mapping) for rule in path):
         return rules_from(path, emit, allow_python)
-    taken = "the path of a rules file, the name of a recipe, a list of dicts, a dict with `rules`"
+    taken = "the path of a rules file, or the name of a recipe, or a list of dicts"
     if not isinstance(path, str | os.PathLike):
         raise wrong_argument("path", taken, path)
     if is_recipe(path):
