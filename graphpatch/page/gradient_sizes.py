@@ -131,8 +131,8 @@ def _run_of_model(
     says = f"run: gradients of {words} of {one_line(target)}"
     seeded = [name for name in whole if name not in feed]
     if seeded:
-        names = ", ".join(map(one_line, seeded[:3])) + and_more(seeded, 3)
-        says += f"; {names} seeded, not real data: give --feed FILE.npz"
+        listed = ", ".join(map(one_line, seeded[:3])) + and_more(seeded, 3)
+        says += f"; {listed} seeded, not real data: give --feed FILE.npz"
     raised = [one_line(says) for one in answers for _, _, says in one.values() if says]
     if raised:
         says += f"; {raised[0]}"
