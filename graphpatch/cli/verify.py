@@ -228,8 +228,8 @@ def _overrides(overrides: dict[str, Any]) -> Iterator[str]:
     if uncalled:
         functions = list(dict.fromkeys(one["body"] for one in uncalled))
         yield (
-            f"{len(uncalled)} more not run: no signature and no op calls "
-            f"{plural(len(functions), 'function')} ({short(functions)})"
+            f"{len(uncalled)} more not run: no output of what runs leads to them (in "
+            f"{plural(len(functions), 'function')}: {short(functions)})"
         )
 
 

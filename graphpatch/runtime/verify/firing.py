@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from graphpatch.analysis.doctor.survey import doctors
+from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.hidden import shadowed_ops
 from graphpatch.differentiation.override_keys import CUSTOM, override_key
 from graphpatch.formats import Model
 from graphpatch.gradients.attach import PASS, is_guard
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.model_body import op_type_in_model
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.topology import downstream, upstream
-from graphpatch.names import OpKey, TensorName
+from graphpatch.names import OpKey, TensorName, op_of
 
 LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")
 
@@ -51,8 +52,8 @@ class UnfiredOverride:
     """An override whose op was not asked for its gradient.
 
     `is_new`: the original does not have it. `kind`: TensorFlow ignores it (`ignored`), its op is in
-    a function that is differentiated in C++ (`unseen`) or that nothing calls (`uncalled`), or no
-    gradient came to it (`idle`).
+    a function that is differentiated in C++ (`unseen`), nothing that runs calls that function or
+    reads the op in it (`uncalled`), or no gradient came to it (`idle`).
     """
 
     override: Override
@@ -104,6 +105,7 @@ class Firing:
     pairs: Sequence[tuple[str, str]]
     registered: Collection[str]
     control_flow_v2: bool
+    _read: dict[Body, set[int]] = field(default_factory=dict)
 
     def sort(self) -> tuple[list[Override], list[UnfiredOverride]]:
         """Return the overrides that fired, and those that did not."""
@@ -147,6 +149,8 @@ class Firing:
             return "idle", self._blocked(node)
         if not self._is_called(label):
             return "uncalled", f"nothing that runs calls function {label}"
+        if node.index not in self._read_ops(node.body):
+            return "uncalled", f"no output of function {label} is computed of it"
         came = f"no gradient that was taken comes to it in function {label}"
         if self.graph.around.is_object_based:
             return "idle", came
@@ -173,6 +177,20 @@ class Firing:
             met |= labels
             todo += labels
         return False
+
+    def _read_ops(self, body: Body) -> set[int]:
+        """Return the ops that outputs of a function are computed of, not by their shapes alone."""
+        if body not in self._read:
+            todo = [body.by_name.get(op_of(text)) for text in body.ret.values()]
+            read = self._read[body] = set()
+            while todo:
+                index = todo.pop()
+                if index is not None and index not in read:
+                    read.add(index)
+                    if not flow.reads_shape_alone(body.heads.ops[index]):
+                        inputs = body.heads.inputs[index]
+                        todo += [body.by_name.get(op_of(text)) for text in inputs]
+        return self._read[body]
 
     def _blocked(self, node: Node) -> str:
         """Say what keeps the gradients of the targets from the op."""
