@@ -32,8 +32,8 @@ REGISTERED, FORMULA, PYTHON, CONSTANTS = "registered", "formula", "python", "con
 # TensorFlow's default gradient of the op; rules files of 0.1 call it "stock".
 DEFAULT = ("default", "stock")
 
-# What keys hold besides, which no rules file spells so: see `composed`.
-OWN, SURROGATE = "own", "surrogate"
+# What keys hold besides, which no rules file spells so: see ComposedGradient.
+OWN, SURROGATE, STOP = "own", "surrogate", "stop_gradient"
 
 # What only a formula has.
 FORMULA_VARIABLE = re.compile(r"\b(?:d?x|d?y)\d*\b", re.ASCII)
@@ -77,9 +77,7 @@ class LibraryGradient(msgspec.Struct, frozen=True, dict=True):
         """The key that carries it: `graphpatch:guided_relu`."""
         if not self.parameters:
             return KEY_PREFIX + self.name
-        return KEY_PREFIX + _json(
-            {self.name: {name: json_value(one) for name, one in self.parameters}}
-        )
+        return _key({self.name: {name: json_value(one) for name, one in self.parameters}})
 
     @cached_property
     def formula(self) -> Formula:
@@ -112,7 +110,7 @@ class InlineFormula(msgspec.Struct, frozen=True, dict=True):
         """The key that carries it: `graphpatch:` and the formula."""
         texts = self.formula.texts[0] if self.formula.alike else self.formula.texts
         given = {name: json_value(value) for name, value in self.formula.values}
-        return KEY_PREFIX + _json({FORMULA: texts, **({CONSTANTS: given} if given else {})})
+        return _key({FORMULA: texts, **({CONSTANTS: given} if given else {})})
 
     def for_op(self, op_type: str) -> InlineFormula:
         """The formula itself, which is for any op type."""
@@ -170,12 +168,11 @@ def from_key(key: str) -> Computed | None:
     """The formula of ours that a key carries, or None for a key of another kind."""
     if not key.startswith(KEY_PREFIX):
         return None
-    text = key.removeprefix(KEY_PREFIX)
-    spec = msgspec.json.decode(text) if text.startswith("{") else text
-    if isinstance(spec, dict) and spec.keys() & {OWN, SURROGATE}:
+    spec = _decoded_key(key)
+    if spec.keys() & {OWN, SURROGATE}:
         return None
-    found = parse_gradient(spec)
-    return found if isinstance(found, LibraryGradient | InlineFormula) else None
+    gradient = parse_gradient(spec or key.removeprefix(KEY_PREFIX))
+    return gradient if isinstance(gradient, LibraryGradient | InlineFormula) else None
 
 
 def json_value(value: Scalar | ConstantTensor) -> Any:
@@ -234,6 +231,10 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()
 
 
+def _key(spec: object) -> str:
+    return KEY_PREFIX + _json(spec)
+
+
 def _unknown(name: str) -> str:
     if FORMULA_VARIABLE.search(name):
         return f"{name!r} is no name of a gradient; of a formula: {_json({FORMULA: name})}"
@@ -265,3 +266,98 @@ def built_in_key(gradient: Computed, op: OpDef | None) -> str | None:
 def gives_dy(gradient: Gradient) -> bool:
     """Whether a gradient of ours gives each input dy, as far as its formula shows it."""
     return isinstance(gradient, InlineFormula | LibraryGradient) and passes_on(gradient.formula)
+
+
+class GradientLayer(msgspec.Struct, frozen=True):
+    """A filter at one output or input of an op, or at all; `gradient` None lets nothing through."""
+
+    place: int | None
+    gradient: Gradient | None
+
+    def holds(self, place: int) -> bool:
+        """Whether it is at this output or input."""
+        return self.place is None or self.place == place
+
+
+class ComposedGradient(msgspec.Struct, frozen=True):
+    """The key of a gradient, and the filters before and behind it, in the order they are passed."""
+
+    own: str
+    outputs: tuple[GradientLayer, ...] = ()
+    inputs: tuple[GradientLayer, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The key that carries it: that of the gradient alone where there is no filter."""
+        if not (self.outputs or self.inputs):
+            return self.own
+        sides = {"outputs": _layers_as_json(self.outputs), "inputs": _layers_as_json(self.inputs)}
+        return _key({OWN: self.own, **sides})
+
+    def behind(self, layer: GradientLayer) -> ComposedGradient:
+        """With one more filter behind the outputs: what flows back passes it first."""
+        return replace(self, outputs=(layer, *self.outputs))
+
+    def before(self, layer: GradientLayer) -> ComposedGradient:
+        """With one more filter before the inputs, next to the op."""
+        return replace(self, inputs=(layer, *self.inputs))
+
+
+def composed_gradient(key: str) -> ComposedGradient:
+    """What a key means: filters around a gradient where it says so, else a gradient alone."""
+    spec = _decoded_key(key)
+    if OWN not in spec:
+        return ComposedGradient(key)
+    return ComposedGradient(spec[OWN], _layers_from(spec["outputs"]), _layers_from(spec["inputs"]))
+
+
+def surrogate_key(formula: Formula) -> str:
+    """The key of the gradient that TensorFlow computes of a formula of the inputs."""
+    return _key({SURROGATE: formula.texts[0]})
+
+
+def surrogate_of(key: str) -> Formula | None:
+    """The formula whose gradient a key names; None where it names another gradient."""
+    text = _decoded_key(key).get(SURROGATE)
+    return None if text is None else Formula.parse(text)
+
+
+def python_key(gradient: PythonGradient) -> str:
+    """The key of a gradient function in Python, for the process that has set it."""
+    return _key({PYTHON: gradient.path})
+
+
+def python_of(key: str) -> str | None:
+    """The `package.module:function` that a key names; None where it names none."""
+    return _decoded_key(key).get(PYTHON)
+
+
+def _decoded_key(key: str) -> dict[str, Any]:
+    text = key.removeprefix(KEY_PREFIX)
+    if text == key or not text.startswith("{"):
+        return {}
+    found: dict[str, Any] = msgspec.json.decode(text)
+    return found
+
+
+def _layers_as_json(layers: tuple[GradientLayer, ...]) -> list[list[Any]]:
+    return [[layer.place, _gradient_as_json(layer.gradient)] for layer in layers]
+
+
+def _gradient_as_json(gradient: Gradient | None) -> Any:
+    """Return a gradient as a rules file spells it."""
+    if gradient is None:
+        return STOP
+    if isinstance(gradient, RegisteredKey):
+        return {REGISTERED: gradient.key}
+    if isinstance(gradient, PythonGradient):
+        return {PYTHON: gradient.path}
+    assert not isinstance(gradient, DefaultGradient), "it is not a filter"
+    return _decoded_key(gradient.key) or gradient.key.removeprefix(KEY_PREFIX)
+
+
+def _layers_from(layers: list[list[Any]]) -> tuple[GradientLayer, ...]:
+    return tuple(
+        GradientLayer(place, None if spec == STOP else parse_gradient(spec))
+        for place, spec in layers
+    )

@@ -20,7 +20,7 @@ from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.model_of_graph import graph_def_of
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.formula_in_tensorflow import GradientFunction
+    from graphpatch.runtime.gradient_functions import GradientFunction
 
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
@@ -67,7 +67,7 @@ def register_key(key: str, allow_python: bool = False) -> bool:
     `allow_python` lets a key name a function in Python, whose module is imported.
     """
     if key not in _DONE:
-        from graphpatch.runtime.key_gradients import gradient_of
+        from graphpatch.runtime.gradient_functions import gradient_of
 
         found = gradient_of(key, allow_python)
         if found is None:
@@ -88,10 +88,10 @@ def _register(key: str, graph: ModelGraph, node: Node) -> bool:
 
 def gradient_for(key: str, graph: ModelGraph, node: Node) -> GradientFunction | None:
     """The gradient function (op, *dy) of an op with a key of ours, None for another's key."""
-    from graphpatch.runtime import key_gradients
-    from graphpatch.runtime.function_gradient import function_gradient
+    from graphpatch.runtime import gradient_functions
+    from graphpatch.runtime.gradient_functions import function_gradient
 
-    found = key_gradients.gradient_of(key)
+    found = gradient_functions.gradient_of(key)
     if found is not None or not key.startswith(attach.FUNCTION_PREFIX):
         return found
     return function_gradient(graph, _gradient_of_call(graph, node))

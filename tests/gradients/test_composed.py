@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from graphpatch.gradients.composed import (
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.spec import (
     ComposedGradient,
     GradientLayer,
+    PythonGradient,
     composed_gradient,
+    from_key,
+    parse_gradient,
     python_key,
     python_of,
     surrogate_key,
     surrogate_of,
 )
-from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import PythonGradient, from_key, parse_gradient
 
 FILTERS = [
     "sign",

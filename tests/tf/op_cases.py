@@ -26,7 +26,7 @@ class OpCase:
         import tensorflow as tf
 
         from graphpatch.gradients.ops import op_def
-        from graphpatch.runtime.formula_in_tensorflow import _RAW_NAMES
+        from graphpatch.runtime.gradient_functions import _RAW_NAMES
 
         names = [_RAW_NAMES.get(arg.name, arg.name) for arg in op_def(self.op_type).inputs]
         found = getattr(tf.raw_ops, self.op_type)(

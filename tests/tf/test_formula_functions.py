@@ -184,7 +184,7 @@ def test_noise_under_tensorflow_1(tmp_path: Path) -> None:
 
 
 def test_noise_is_another_in_the_next_run() -> None:
-    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
+    from graphpatch.runtime.gradient_functions import formula_gradients
 
     with tf.Graph().as_default() as graph:
         x = [tf.zeros([1000])]
@@ -202,7 +202,7 @@ def session_of(graph: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_tensorflow_ops(dtype: str) -> None:
-    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
+    from graphpatch.runtime.gradient_functions import formula_gradients
 
     for text, kind, x, dy in cases(TOLERANCE):
         if kind == dtype:

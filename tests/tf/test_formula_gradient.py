@@ -22,7 +22,7 @@ _KEYS = itertools.count()
 
 def registered(formula: Formula) -> str:
     """A fresh key under which the formula is registered."""
-    from graphpatch.runtime.formula_in_tensorflow import tensorflow_gradient
+    from graphpatch.runtime.gradient_functions import tensorflow_gradient
 
     key = f"tests.formula.{next(_KEYS)}"
     tf.RegisterGradient(key)(tensorflow_gradient(formula))
@@ -87,7 +87,7 @@ def test_an_output_that_nothing_uses_counts_as_zeros() -> None:
 
 
 def test_an_upstream_gradient_that_is_none_counts_as_zeros() -> None:
-    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
+    from graphpatch.runtime.gradient_functions import formula_gradients
 
     x, y, dy = tf.ones([3]), tf.ones([3]), 5 * tf.ones([3])
     formula = Formula.parse("dy0 + dy1")

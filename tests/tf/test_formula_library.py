@@ -92,7 +92,7 @@ def test_functions_under_tensorflow_1(gather: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("regimes", REGIMES, ids=str)
 def test_tensorflow_ops(regimes: Regimes) -> None:
-    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
+    from graphpatch.runtime.gradient_functions import formula_gradients
 
     for dtype in DTYPES:
         x, y, dy, dx = columns(regimes, dtype)

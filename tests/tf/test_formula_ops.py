@@ -150,7 +150,7 @@ def test_functions_under_tensorflow_1(tmp_path: Path) -> None:
 
 
 def test_tensorflow_ops() -> None:
-    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
+    from graphpatch.runtime.gradient_functions import formula_gradients
 
     for number, case in enumerate(CASES):
         y, dy = given(number)

@@ -88,7 +88,7 @@ def arrays(draw: st.DrawFn) -> tuple[Any, ...]:
 
 def agree(formula: Formula, values: tuple[Any, ...], rounding: float) -> None:
     """Compare the three forms, in all dtypes, with one Session."""
-    from graphpatch.runtime.formula_in_tensorflow import formula_gradients
+    from graphpatch.runtime.gradient_functions import formula_gradients
 
     gathered, expected, attrs = Calls(), {}, {"alpha": 0.5}
     for dtype in DTYPES:

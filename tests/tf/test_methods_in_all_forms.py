@@ -12,7 +12,7 @@ import pytest
 
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.lowering import gradient_function
-from graphpatch.runtime.formula_in_tensorflow import formula_gradients
+from graphpatch.runtime.gradient_functions import formula_gradients
 from tests.gradients.oracle import numpy_gradient, numpy_op_forward
 from tests.gradients.regimes import NORMS, REGIMES
 from tests.tf import run_graph, tensorflow1

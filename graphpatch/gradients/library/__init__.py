@@ -14,21 +14,11 @@ from graphpatch.gradients.library.entry import Parameter as Parameter
 from graphpatch.gradients.library.filters import FILTERS, NORM_GRADIENTS
 from graphpatch.gradients.library.quantization import QUANTIZATION
 from graphpatch.gradients.library.relevance import PRODUCT_GRADIENTS, RELEVANCE
-from graphpatch.gradients.library.spikes import SPIKES
-from graphpatch.gradients.library.steps import STEPS
+from graphpatch.gradients.library.surrogates import SPIKES, STEPS
 
 TABLES = (
-    *(
-        FILTERS,
-        NORM_GRADIENTS,
-        ACTIVATION_GRADIENTS,
-        STEPS,
-        SPIKES,
-        ATTRIBUTION,
-        RELEVANCE,
-        DIFFERENCES,
-    ),
-    *(QUANTIZATION, PRODUCT_GRADIENTS),
+    *(FILTERS, NORM_GRADIENTS, ACTIVATION_GRADIENTS, STEPS, SPIKES),
+    *(ATTRIBUTION, RELEVANCE, DIFFERENCES, QUANTIZATION, PRODUCT_GRADIENTS),
 )
 
 LIBRARY: Mapping[str, Entry] = MappingProxyType(

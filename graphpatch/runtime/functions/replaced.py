@@ -76,7 +76,7 @@ def _with_gradient(
     def computed_as(f: Callable[..., Any], *x: Any) -> Any:
         import tensorflow as tf
 
-        from graphpatch.runtime.formula_in_tensorflow import check_formula
+        from graphpatch.runtime.gradient_functions import check_formula
 
         inputs = [as_tensor("override_gradient", one) for one in x]
         _need_one_that_carries(inputs)

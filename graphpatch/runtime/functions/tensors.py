@@ -91,7 +91,7 @@ def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunctio
     def backward(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
     ) -> Sequence[Any]:
-        from graphpatch.runtime.formula_in_tensorflow import formula_gradients
+        from graphpatch.runtime.gradient_functions import formula_gradients
 
         count = len(inputs) - len(tensors)
         given = dict(zip(tensors, inputs[count:], strict=True))

@@ -236,7 +236,7 @@ def _callable_of(expression: Any) -> Callable[[Any], Any]:
     formula = Formula.parse(expression)
 
     def computed(x: Any) -> Any:
-        from graphpatch.runtime.formula_in_tensorflow import formula_value
+        from graphpatch.runtime.gradient_functions import formula_value
 
         return formula_value(formula, [as_tensor("Surrogate", x)])
 

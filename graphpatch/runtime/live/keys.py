@@ -18,24 +18,22 @@ from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.differentiation.override_keys import gradient_type, is_registered
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients import interpreter
-from graphpatch.gradients.composed import (
-    ComposedGradient,
-    GradientLayer,
-    composed_gradient,
-    python_key,
-    surrogate_key,
-)
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.program import gradient_ops
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
     BUILT_IN,
+    ComposedGradient,
     DefaultGradient,
     Gradient,
+    GradientLayer,
     InlineFormula,
     PythonGradient,
     RegisteredKey,
     built_in_key,
+    composed_gradient,
+    python_key,
+    surrogate_key,
 )
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node

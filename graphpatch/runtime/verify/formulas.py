@@ -43,10 +43,9 @@ from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.match.spec import WHOLE
 from graphpatch.names import TensorName
 from graphpatch.patches import KINDS
-from graphpatch.runtime.function_gradient import as_main, flat_index
+from graphpatch.runtime.gradient_functions import as_main, flat_index, surrogate_gradient
 from graphpatch.runtime.graph_run import GraphRun, first_line
 from graphpatch.runtime.imported import spliced
-from graphpatch.runtime.key_gradients import surrogate_gradient
 from graphpatch.runtime.register import register_lone_keys
 from graphpatch.runtime.tf_gradients import gradients
 from graphpatch.runtime.values import upstream_weights

@@ -1,35 +1,103 @@
-"""Further surrogates of steps, as spikingjelly and snntorch have them. The step is at x = 0."""
+"""Surrogates: gradients for ops whose own is zero almost everywhere, such as Sign and Round.
+
+The step is at x = 0. Each is the derivative of a smooth function that looks like the step.
+"""
 
 from __future__ import annotations
 
 from graphpatch.gradients.library.entry import Entry, Parameter
 
+_STEPS = ("Sign", "Round", "Rint", "Floor", "Ceil")
 _SPIKINGJELLY = "spikingjelly, surrogate.py"
 _SNNTORCH = "snntorch, surrogate.py"
-_STEPS_ELSEWHERE = (
-    "the op also steps elsewhere than at 0, as Round and Floor do: use straight_through"
-)
+_AT_ZERO = "the op also steps elsewhere than at 0, as Round and Floor do: use straight_through"
 
 
 def _spike(
-    name: str, slope: str, purpose: str, source: str, *parameters: tuple[str, str, float, str]
+    name: str,
+    slope: str,
+    purpose: str,
+    source: str,
+    *parameters: tuple[str, str, float, str],
+    whole: bool = False,
 ) -> Entry:
-    """`slope` is dx / dy; each parameter its name, what it does, default and what is legal."""
+    """Return dy * slope; a parameter is its name, what it does, its default and what is legal."""
     lets, semicolon, value = slope.rpartition("; ")
     return Entry(
         name,
         f"{lets}{semicolon}dy * ({value})",
         purpose=purpose,
-        avoid=_STEPS_ELSEWHERE,
+        avoid=_AT_ZERO,
         source=source,
-        parameters=tuple(Parameter(*one) for one in parameters),
+        parameters=tuple(Parameter(*parameter) for parameter in parameters),
         ops=("Sign",),
+        whole=whole,
     )
 
 
 def _positive(name: str, default: float, does: str) -> tuple[str, str, float, str]:
     return (name, does, default, f"{name} > 0 and is_finite({name})")
 
+
+STEPS = (
+    Entry(
+        "straight_through",
+        "dy",
+        purpose="straight-through estimator: the step counts as the identity",
+        avoid="inputs far from the step must get no gradient: hard_tanh_ste gives them none",
+        source="Bengio, Leonard and Courville, Estimating or Propagating Gradients Through"
+        " Stochastic Neurons, 2013",
+        ops=_STEPS,
+        whole=True,
+    ),
+    Entry(
+        "hard_tanh_ste",
+        "where(abs(x) <= 1, dy, 0)",
+        purpose="straight-through estimator for binary units: no gradient where they saturate",
+        avoid="inputs often lie beyond -1 and 1: they get no gradient and stay there",
+        source="Hubara et al., Binarized Neural Networks, 2016",
+        ops=("Sign",),
+        whole=True,
+    ),
+    _spike(
+        "sigmoid_surrogate",
+        "slope * sigmoid(slope * x) * sigmoid(-slope * x)",
+        "the step counts as a logistic function",
+        "Neftci, Mostafa and Zenke, Surrogate Gradient Learning in Spiking Neural Networks, 2019",
+        _positive("slope", 1.0, "the steepness; at 0 dx is slope / 4 * dy"),
+        whole=True,
+    ),
+    _spike(
+        "arctan_surrogate",
+        "slope / 2 / (1 + square(pi / 2 * slope * x))",
+        "the step counts as arctan(pi / 2 * slope * x) / pi + 1 / 2",
+        "Fang et al., Incorporating Learnable Membrane Time Constant to Enhance Learning"
+        " of Spiking Neural Networks, 2021",
+        _positive("slope", 2.0, "the steepness; at 0 dx is slope / 2 * dy"),
+        whole=True,
+    ),
+    Entry(
+        "fast_sigmoid_surrogate",
+        "dy / square(1 + slope * abs(x))",
+        purpose="the step counts as x / (1 + slope * abs(x)), which needs no exp",
+        avoid=_AT_ZERO,
+        source="Zenke and Ganguli, SuperSpike, 2018",
+        parameters=(Parameter(*_positive("slope", 1.0, "how fast it falls; at 0 dx is dy")),),
+        ops=("Sign",),
+        whole=True,
+    ),
+    _spike(
+        "triangle_surrogate",
+        "height * relu(1 - abs(x) / width)",
+        "the derivative of the step is a triangle: nothing flows beyond its width",
+        "Esser et al., Convolutional Networks for Fast, Energy-Efficient Neuromorphic"
+        " Computing, 2016; height 0.3: Bellec et al., Long Short-Term Memory and"
+        " Learning-to-Learn in Networks of Spiking Neurons, 2018",
+        _positive("height", 1.0, "dx / dy at 0"),
+        _positive("width", 1.0, "where it reaches 0"),
+        whole=True,
+    ),
+)
 
 SPIKES = (
     _spike(

@@ -1,0 +1,443 @@
+"""Gradient functions (op, *dy) as TensorFlow registers them: of formulas, keys and FunctionDefs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+from graphpatch import names, opdefs
+from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.errors import FormulaError, ModelError
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.ops import AttrValue, Constant, Step, Value, needed, op_def
+from graphpatch.gradients.program import GradientProgram, formula_ops, gradient_ops
+from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.spec import (
+    KEY_PREFIX,
+    ComposedGradient,
+    DefaultGradient,
+    Gradient,
+    GradientLayer,
+    PythonGradient,
+    RegisteredKey,
+    composed_gradient,
+    from_key,
+    python_of,
+    surrogate_of,
+)
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import calls
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.op_types import PLACEHOLDER
+from graphpatch.graph.wire import piece_bytes
+from graphpatch.opdefs import tensor_index
+from graphpatch.runtime.imported import spliced
+from graphpatch.runtime.tf_gradients import gradients
+
+GradientFunction = Callable[..., "list[Any]"]
+
+_RAW_NAMES = {"reduction_indices": "axis"}
+"""The input args that tf.raw_ops calls otherwise than the op does."""
+
+
+def tensorflow_gradient(formula: Formula) -> GradientFunction:
+    """The gradient function (op, *dy) -> [dx...] of a formula, for tf.RegisterGradient.
+
+    It works where ops are differentiated in a graph, and on tapes over functions that hold such
+    ops. It gives None for an input without a gradient. It raises FormulaError, when it is called,
+    where the formula does not suit the op.
+    """
+
+    def gradient(op: Any, *upstream: Any) -> list[Any]:
+        attrs, op_type = op_attrs(formula, op), op.type if formula.reads_op else ""
+        return formula_gradients(formula, op.inputs, op.outputs, upstream, attrs, op_type=op_type)
+
+    return gradient
+
+
+def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
+    """The attrs of an op that a formula reads. Raises FormulaError where the op has none such."""
+    known = opdefs.lookup(op.type) if formula.reads_op else None
+    own = {one.name for one in known.attrs if one.type != "type"} if known else set[str]()
+    found = {name: _attr_of_op(op, name) for name in sorted(formula.attrs)}
+    return {**{name: _own_attr(op, name) for name in sorted(own)}, **found}
+
+
+def signature_of(
+    inputs: Sequence[Any], outputs: Sequence[Any], attrs: Mapping[str, object] | None = None
+) -> Signature:
+    """The signature of an op with these tensors."""
+    return Signature.of(
+        _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape([*inputs, *outputs])
+    )
+
+
+def formula_gradients(
+    formula: Formula,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    upstream: Sequence[Any],
+    attrs: Mapping[str, object] | None = None,
+    given: Mapping[str, Any] | None = None,
+    op_type: str = "",
+) -> list[Any]:
+    """The dx of each input tensor, or None, from an op's inputs, outputs and upstream gradients.
+
+    An upstream gradient that is None counts as zeros. `given` are the parameters that are tensors,
+    not numbers: of the dtype of what they meet, and of a shape that broadcasts. `op_type` is what
+    `forward` and `own` compute. Raises
+    FormulaError where the formula does not suit these tensors.
+    """
+    count, more = len(inputs), list((given or {}).values())
+    formula = formula.with_parameter_inputs(count, list(given or {}))
+    shaped = [*inputs, *outputs, *(one for one in more if one.shape != ())]
+    scalars = {f"x{count + place}" for place, one in enumerate(more) if one.shape == ()}
+    inputs = [*inputs, *more]
+    signature = Signature.of(
+        _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape(shaped), scalars, op_type
+    )
+    found = gradient_ops(formula, signature)
+    arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
+    arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
+    arguments |= _dense_dy(formula, outputs, upstream)
+    return result_values(found, arguments)[:count]
+
+
+def result_values(found: GradientProgram, arguments: Mapping[str, Any]) -> list[Any]:
+    """The tensor of each result, None for None, from those that its variables stand for."""
+    steps = _steps_run(found, arguments)
+    return [
+        None if value is None else _tensor_at(value, arguments, steps) for value in found.results
+    ]
+
+
+def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Raise FormulaError where a formula does not suit an op of these tensors."""
+    gradient_ops(formula, Signature.of(_dtypes("x", inputs), _dtypes("y", outputs)))
+
+
+def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:
+    """The tensor that one formula of the inputs `x0, x1, ...` computes.
+
+    Raises FormulaError where it does not suit these tensors.
+    """
+    signature = Signature.of(_dtypes("x", inputs), [], None, _same_shape(inputs))
+    arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
+    return result_values(formula_ops(formula, signature, signature.inputs[0][1]), arguments)[0]
+
+
+def _dtypes(kind: str, tensors: Sequence[Any]) -> list[tuple[str, str]]:
+    """Each tensor's name in a formula, and its dtype."""
+    return [(f"{kind}{n}", tensor.dtype.base_dtype.name) for n, tensor in enumerate(tensors)]
+
+
+def _dense_dy(formula: Formula, outputs: Sequence[Any], upstream: Sequence[Any]) -> dict[str, Any]:
+    """The upstream gradients that the formula reads, as dense tensors."""
+    import tensorflow as tf
+
+    if len(upstream) != len(outputs):
+        raise FormulaError(f"{len(outputs)} outputs, and {len(upstream)} upstream gradients")
+    return {
+        f"dy{place}": tf.zeros_like(output) if dy is None else tf.convert_to_tensor(dy)
+        for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True))
+        if f"dy{place}" in formula.variables
+    }
+
+
+def _attr_of_op(op: Any, name: str) -> object:
+    try:
+        return op.get_attr(name)
+    except (KeyError, ValueError):
+        raise FormulaError(
+            f"{getattr(op, 'name', 'an op')} ({op.type}) has no attr {name!r}"
+        ) from None
+
+
+def _own_attr(op: Any, name: str) -> object:
+    """An attr that `forward` or `own` reads; None where this TensorFlow does not know it."""
+    try:
+        value = op.get_attr(name)
+    except (KeyError, ValueError):
+        return None
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+
+
+def _same_shape(tensors: Sequence[Any]) -> bool:
+    """Whether all have one shape, as far as is known before they are computed."""
+    if all(tensor is tensors[0] for tensor in tensors):
+        return True
+    first = tensors[0].shape
+    return bool(first.is_fully_defined()) and all(tensor.shape == first for tensor in tensors)
+
+
+def _steps_run(found: GradientProgram, arguments: Mapping[str, Any]) -> dict[int, Any]:
+    """The output of each step that a result needs."""
+    computed: dict[int, Any] = {}
+    for number in needed(found.program, filter(None, found.results)):
+        computed[number] = _compute(found.program.steps[number], arguments, computed)
+    return computed
+
+
+def _compute(step: Step, arguments: Mapping[str, Any], computed: Mapping[int, Any]) -> Any:
+    import tensorflow as tf
+
+    args = op_def(step.op_type).inputs
+    given: dict[str, Any] = {
+        _RAW_NAMES.get(arg.name, arg.name): (
+            _tensor_at(value, arguments, computed)
+            if isinstance(value, Value)
+            else [_tensor_at(item, arguments, computed) for item in value]
+        )
+        for arg, value in zip(args, step.inputs, strict=True)
+    }
+    implied = {name for arg in args for name in (arg.type_attr, arg.number_attr)}
+    attrs = {name: _raw_attr(value) for name, value in step.attrs if name not in implied}
+    if step.op_type == "Const":
+        return _constant(attrs["value"])
+    found = getattr(tf.raw_ops, step.op_type)(**given, **attrs)
+    return found[0] if len(op_def(step.op_type).outputs) > 1 else found
+
+
+def _constant(value: AttrValue) -> Any:
+    import tensorflow as tf
+
+    assert isinstance(value, Constant)
+    if not value.shape:
+        return tf.constant(value.numbers[0], dtype=value.dtype)
+    return tf.constant(list(value.numbers), dtype=value.dtype, shape=value.shape)
+
+
+def _raw_attr(value: AttrValue) -> Any:
+    """An attr as tf.raw_ops takes it."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+
+
+def _tensor_at(value: Value, arguments: Mapping[str, Any], computed: Mapping[int, Any]) -> Any:
+    return arguments[value.source] if isinstance(value.source, str) else computed[value.source]
+
+
+def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None:
+    """The gradient function (op, *dy) -> [dx...] that a key of ours means; None for other keys.
+
+    A function in Python is one only with `allow_python`, as its module is imported.
+    """
+    if not key.startswith(KEY_PREFIX):
+        return None
+    whole = composed_gradient(key)
+    if whole.own != key:
+        return _composed_gradient(whole, allow_python)
+    formula = surrogate_of(key)
+    if formula is not None:
+        return surrogate_gradient(formula)
+    path = python_of(key)
+    if path is not None:
+        from graphpatch.runtime.trace import gradient_at
+
+        return gradient_at(path) if allow_python else None
+    found = from_key(key)
+    return None if found is None else tensorflow_gradient(found.formula)
+
+
+def registered_gradient(key: str) -> GradientFunction | None:
+    """The gradient function that TensorFlow has under a key; None where nothing flows back.
+
+    Raises LookupError where nobody registered the key.
+    """
+    from tensorflow.python.framework import ops
+
+    found: GradientFunction | None = ops.gradient_registry.lookup(key)
+    return found
+
+
+def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientFunction | None:
+    own = gradient_of(whole.own, allow_python)
+    if own is None and whole.own.startswith(KEY_PREFIX):
+        return None  # in Python, and not allowed
+
+    def gradient(op: Any, *upstream: Any) -> list[Any]:
+        found = list(upstream)
+        for layer in whole.outputs:
+            found = _filtered_gradients(layer, op.outputs, found)
+        found = _own_gradient(own or registered_gradient(whole.own), op, found)
+        for layer in whole.inputs:
+            found = _filtered_gradients(layer, op.inputs, found)
+        return found
+
+    return gradient
+
+
+def _own_gradient(function: GradientFunction | None, op: Any, upstream: list[Any]) -> list[Any]:
+    """What the op's gradient makes of the upstream gradients, for each input."""
+    if function is None or all(dy is None for dy in upstream):
+        return [None] * len(op.inputs)
+    return as_list(function(op, *upstream))
+
+
+def as_list(found: Any) -> list[Any]:
+    """The gradients of all inputs: of one input a gradient function may give it alone."""
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def _filtered_gradients(
+    layer: GradientLayer, tensors: Sequence[Any], flowing: list[Any]
+) -> list[Any]:
+    """The gradients at these tensors, those at which the filter is put through it."""
+    return [
+        _filtered(layer.gradient, tensor, dy)
+        if dy is not None and layer.holds(place) and tensor.dtype.base_dtype.name in DIFFERENTIABLE
+        else dy
+        for place, (tensor, dy) in enumerate(zip(tensors, flowing, strict=True))
+    ]
+
+
+def _filtered(gradient: Gradient | None, tensor: Any, dy: Any) -> Any:
+    if gradient is None:
+        return None
+    if isinstance(gradient, RegisteredKey | PythonGradient):
+        return _by_identity(gradient, tensor, dy)
+    assert not isinstance(gradient, DefaultGradient), "it is not a filter"
+    return formula_gradients(gradient.formula, [tensor], [tensor], [dy])[0]
+
+
+def _by_identity(gradient: RegisteredKey | PythonGradient, tensor: Any, dy: Any) -> Any:
+    """What a gradient function makes of dy, as the gradient of an Identity of the tensor."""
+    import tensorflow as tf
+
+    if isinstance(gradient, RegisteredKey):
+        function = registered_gradient(gradient.key)
+    else:
+        from graphpatch.runtime.trace import gradient_at
+
+        function = gradient_at(gradient.path)
+    return None if function is None else as_list(function(tf.identity(tensor).op, dy))[0]
+
+
+def surrogate_gradient(formula: Formula) -> GradientFunction:
+    """The gradient function (op, dy) -> [dx...] of an op that counts as `formula` backward.
+
+    The formula is computed where the gradient is asked for, of the op's inputs, in the dtype and
+    shape of its output, and TensorFlow differentiates it there. None for an input that the
+    formula does not read, or through which nothing flows.
+    """
+
+    def gradient(op: Any, dy: Any) -> list[Any]:
+        import tensorflow as tf
+
+        inputs = [tf.identity(tensor) for tensor in op.inputs]
+        value = _formula_value(formula, op, inputs)
+        if not (value.shape.is_fully_defined() and value.shape == op.outputs[0].shape):
+            value = tf.broadcast_to(value, tf.shape(op.outputs[0]))
+        return gradients([value], inputs, [tf.convert_to_tensor(dy)])
+
+    return gradient
+
+
+def _formula_value(formula: Formula, op: Any, inputs: Sequence[Any]) -> Any:
+    """The formula of these tensors, in the dtype of the op's output."""
+    signature = signature_of(inputs, op.outputs, op_attrs(formula, op))
+    arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
+    dtype = op.outputs[0].dtype.base_dtype.name
+    return result_values(formula_ops(formula, signature, dtype), arguments)[0]
+
+
+def function_gradient(graph: Graph, body: Body) -> GradientFunction:
+    """The gradient function (op, *dy) -> [dx...] that a FunctionDef (x..., y..., dy...) defines.
+
+    Its ops are put into the graph that asks for the gradient, so that they can be differentiated
+    in their turn: y are the outputs of the op, as its inputs y are behind StopGradients. It gives
+    None for an input without a gradient.
+    """
+    arguments = list(body.arguments)
+    message = as_graph_def(body)
+    message.library.function.extend(called_in_order(graph, body).values())
+    graph_def = message.SerializeToString(deterministic=True)
+    results = [names.parse(body.ret[arg.name]) for arg in _result_args(body)]
+
+    def gradient(op: Any, *upstream: Any) -> list[Any]:
+        import tensorflow as tf
+
+        # An op that reads a tensor of another graph captures it; input_map does not.
+        read = [
+            (op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[n])
+            for n, name in zip(range(len(op.inputs)), arguments, strict=False)
+        ]
+        given = [tf.identity(tensor) for tensor in (*read, *_dense_upstream(op, upstream))]
+        found = spliced(
+            tf.compat.v1.GraphDef.FromString(graph_def),
+            {f"{name}:0": t for name, t in zip(arguments, given, strict=True)},
+            [f"{tensor.op}:{flat_index(body, tensor)}" for tensor in results],
+            "graphpatch",
+        )
+        flowing = [arg.name.startswith("d") for arg in _result_args(body)]
+        pairs = zip(found, flowing, op.inputs, strict=True)
+        return [dx if flows and x.dtype.is_floating else None for dx, flows, x in pairs]
+
+    return gradient
+
+
+def as_graph_def(body: Body) -> GraphDef:
+    """A function's body as a graph of its own, its arguments placeholders."""
+    graph_def = GraphDef()
+    graph_def.versions.producer = body.library.producer
+    for name, dtype in body.arguments.items():
+        node = graph_def.node.add(name=name, op=PLACEHOLDER)
+        node.attr["dtype"].type = dtype
+    for found in body:
+        graph_def.node.append(as_main(found))
+    return graph_def
+
+
+def called_in_order(
+    graph: Graph, body: Body, among: Container[int] | None = None
+) -> dict[str, FunctionDef]:
+    """The functions that ops of a body call, each behind those that it calls itself.
+
+    `among`: the indices of those ops; all ops where it is silent.
+    """
+    found: dict[str, FunctionDef] = {}
+    for node, name in calls(body):
+        if (among is None or node.index in among) and name in graph.functions.keys() - found:
+            _, part = graph.function_fields[name]
+            found |= called_in_order(graph, graph.functions[name])
+            found[name] = FunctionDef.FromString(graph.source.data[part.value : part.end])
+    return found
+
+
+def as_main(node: Node) -> NodeDef:
+    """A NodeDef with its inputs spelled as the main graph spells them."""
+    body = node.body
+    copy = NodeDef.FromString(b"".join(piece_bytes(p) for p in body.payload(node.index)))
+    copy.input[:] = [_as_main_input(body, text) for text in copy.input]
+    return copy
+
+
+def _as_main_input(body: Body, text: str) -> str:
+    tensor = names.parse(text)
+    if tensor.control or tensor.op in body.arguments:
+        return text
+    return str(names.TensorName(tensor.op, flat_index(body, tensor)))
+
+
+def flat_index(body: Body, tensor: names.TensorName) -> int:
+    """Which of all outputs of its op a tensor is."""
+    if body.is_main:
+        return tensor.index
+    place = tensor_index(body.node(tensor.op).outputs or [], tensor.arg, tensor.index)
+    if place is None:
+        raise ModelError(f"{body.label} reads {tensor}, an output that is not there")
+    return place
+
+
+def _result_args(body: Body) -> list[Any]:
+    return [] if body.signature is None else list(body.signature.output_arg)
+
+
+def _dense_upstream(op: Any, upstream: tuple[Any, ...]) -> list[Any]:
+    import tensorflow as tf
+
+    pairs = zip(op.outputs, upstream, strict=True)
+    return [tf.zeros_like(y) if dy is None else tf.convert_to_tensor(dy) for y, dy in pairs]
