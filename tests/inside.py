@@ -15,6 +15,7 @@ from typing import IO, Any
 from unittest import mock
 
 from graphpatch import cli
+from tests import forked
 
 # Options that start processes that share the work.
 FLEET = {"-j", "--jobs", "--scheduler"}
@@ -22,7 +23,9 @@ FLEET = {"-j", "--jobs", "--scheduler"}
 
 def can_run(arguments: Sequence[str], cwd: Path | None) -> bool:
     """Whether a command line may share this process: it starts none, and writes to files alone."""
-    if FLEET & set(arguments) or any(word.startswith("/dev/") for word in arguments):
+    if os.environ.get(forked.FRESH) or FLEET & set(arguments):
+        return False
+    if any(word.startswith("/dev/") for word in arguments):
         return False
     here = cwd or Path.cwd()
     paths = [here / word for word in arguments if len(word) < 200 and "\0" not in word]

@@ -24,8 +24,11 @@ LONGEST = (
     "page/test_browser.py",
     "test_notebook.py",
     "tf/test_saved_model_out.py",
-    "tf/test_backward_as.py",
-    "tf/test_verify_verdicts.py",
+    "tf/test_verify.py",
+    "tf/test_places.py",
+    "tf/test_linear.py",
+    "tf/test_keras_layers.py",
+    "cli/test_bad_output.py",
 )
 PLACES = {HERE / name: place for place, name in enumerate(LONGEST)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import house
+import mutants
 import pytest
 
 PAGE = house.PAGE.read_text(encoding="utf-8")
@@ -40,3 +41,8 @@ def test_budgets_shrink_with_their_rooms_down_to_the_goal() -> None:
     for lines, budget in ((1_200, 1_200), (800, 900), (2_000, 1_800)):
         weights = {"fleet": house.Weight(lines)}
         assert house.recorded(page, weights) == f"| fleet | {lines:,} | {budget:,} |\n"
+
+
+def test_changed_lines_are_of_modules_that_exist() -> None:
+    paths = [*mutants.TESTS, *mutants.TESTS.values()]
+    assert [path for path in paths if not (house.ROOT / path).exists()] == []

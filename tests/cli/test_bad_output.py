@@ -162,6 +162,7 @@ def as_somebody(folder: Path) -> dict[str, list[str]]:
     return with_limit(NOBODY)
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_to(run_cli: Run, folder: Path) -> None:
     somebody = as_somebody(folder)
     closed = folder / "closed"

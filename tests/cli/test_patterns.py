@@ -50,6 +50,7 @@ def test_a_name_that_is_none_is_told_with_the_nearest(run_cli: Run) -> None:
     assert "no ready pattern is called '@batchnorm'; nearest: @batch_norm" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READY)
 def test_the_forms_as_json_match_the_same_from_a_rules_file(name: str) -> None:
     pattern = [form["pattern"] for form in pattern_document(READY[name])["forms"]]

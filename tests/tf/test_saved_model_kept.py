@@ -102,6 +102,7 @@ def expected(name: str, case: Case) -> Any:
     return reference((PLACES | REACHED)[name], case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "patch"), CASES)
 def test_the_gradient_on_a_tape(ran: Ran, name: str, patch: str) -> None:
     dx, stock = ran(patch, "dx", key(name)), expected(name, Case({}))

@@ -17,6 +17,8 @@ from tests.forked import python
 from tests.tf import run_under_xla
 from tests.tf.batch import graph
 
+pytestmark = pytest.mark.slow
+
 tf = pytest.importorskip("tensorflow")
 
 SIGN = "0.5 * sign(dy)"
