@@ -75,3 +75,22 @@ def test_an_override_is_idle_where_it_names_the_gradient_that_is_there() -> None
         assert notes(patch, node("a", "Sigmoid", "x")) == []
         assert notes(patch, node("a", "Tanh", "x", _gradient_op_type="Neg")) == []
         assert notes(patch, node("a", "Neg", "x", _gradient_op_type="Tanh")) == told
+
+
+@pytest.mark.parametrize("op_type", ["EnsureShape", "Identity"])
+def test_a_called_function_with_an_op_that_has_no_gradient_there_is_named(op_type: str) -> None:
+    inner = node("e", op_type, "x")
+    if op_type == "EnsureShape":
+        inner.attr["shape"].shape.dim.add(size=3)
+    call = node("call", "PartitionedCall", "x", f="f")
+    call.attr["Tin"].list.type.append(1)
+    call.attr["Tout"].list.type.append(1)
+    call.attr["f"].func.name = "f"
+    body = graphs.function("f", ["x"], [inner], {"y": "e:output:0"})
+    model = graphs.graphdef(
+        node("x", "Placeholder"), call, node("r", "Relu", "call"), functions=[body]
+    )
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+    notes = graphpatch.apply([rule], model).report["notes"]
+    told = [one for one in notes if "has no gradient of EnsureShape there (e)" in one]
+    assert len(told) == (op_type == "EnsureShape")
