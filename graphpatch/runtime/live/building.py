@@ -392,8 +392,9 @@ def building(rules: RulesLike, allow_python: bool = False) -> Iterator[Building]
         RulesError: On entering: a rule is not valid.
         TypeError: On entering: `rules` is none of these.
         PatchError: On entering: no key can do a rule (`backward_as`, `"on": "match"`, `emit:
-            function`). Where an op is made: none can on this op. On leaving: a rule means ops in a
-            function that was traced to its end.
+            function`), unless it may match nothing, as rules of recipes may. Where an op is made:
+            none can on this op. On leaving: such a rule did match; a rule means ops in a function
+            that was traced to its end.
         MatchError: On leaving: a rule did not match as often as it expects.
         GraphpatchError: On entering: this TensorFlow makes ops in a way that is not known.
 
