@@ -86,7 +86,9 @@ def _parameters(entry: Entry) -> dict[str, Any]:
     needed = [parameter.name for parameter in entry.parameters if parameter.default is None]
     named = {
         "type": "object",
-        "properties": {one.name: _number_schema(one.does) for one in entry.parameters},
+        "properties": {
+            one.name: {"type": "number", "description": one.does} for one in entry.parameters
+        },
         "additionalProperties": False,
         **({"required": needed} if needed else {}),
     }
@@ -96,10 +98,6 @@ def _parameters(entry: Entry) -> dict[str, Any]:
 
 def _described(text: str, example: str) -> dict[str, Any]:
     return {"description": text, "examples": [example]}
-
-
-def _number_schema(does: str) -> dict[str, Any]:
-    return {"type": "number", "description": does}
 
 
 # The types of ours that users know by another name.

@@ -110,12 +110,9 @@ def _reading(body: Body, index: int, output: int) -> list[int]:
     return [
         reader
         for reader, slot in body.readers.get(body.heads.names[index], ())
-        if _is_output(body.heads.inputs[reader][slot], output)
+        if not (text := body.heads.inputs[reader][slot]).startswith("^")
+        and parse(text).index == output
     ]
-
-
-def _is_output(text: str, output: int) -> bool:
-    return not text.startswith("^") and parse(text).index == output
 
 
 def _add_exits(loop: Loop, editor: Editor) -> None:

@@ -109,7 +109,8 @@ def _refuse_source(node: Node) -> None:
 def _readers_outside(node: Node, inside: set[str]) -> tuple[str, bool]:
     """Who reads an op of the match outside, in words, and whether not only old gradients do."""
     readers = [one for one in _readers(node) if one.name not in inside]
-    outputs = [f"the output {key!r} of the function" for key in _function_outputs(node)]
+    keys = node.body.returned.get(node.name, [])
+    outputs = [f"the output {key!r} of the function" for key in keys]
     named = short([*map(str, readers), *outputs])
     text = f"{node} is inside the match, and is read outside by {named}" if named else ""
     return text, bool(outputs) or not all(GRADIENT_SCOPE.match(one.name) for one in readers)
@@ -119,10 +120,6 @@ def _readers(node: Node) -> list[Node]:
     """The ops that read a tensor of this one."""
     found = dict.fromkeys(index for index, _, _ in data_uses(node.body, node.name))
     return [Node(node.body, index) for index in found]
-
-
-def _function_outputs(node: Node) -> list[str]:
-    return node.body.returned.get(node.name, [])
 
 
 NUMBERED = re.compile(r"\bx(\d*)\b")
@@ -159,31 +156,24 @@ def _treats_alike(texts: Sequence[str | None], alike: bool | None, places: Seque
     """Whether each tensor gets the same gradient when `places` says which one is x0, x1, ..."""
     if not texts:
         return False  # Python, of which nothing is known
-    if alike is not False:
-        return all(_renumbered(text, places) == _text_or_none(text) for text in texts)
-    if len(texts) != len(places):
+    if alike is False and len(texts) != len(places):
         return True  # which is refused with a message of its own
+    others = [texts[place] for place in places] if alike is False else texts
+    same = range(len(places))
     return all(
-        _renumbered(text, places) == _text_or_none(texts[place])
-        for text, place in zip(texts, places, strict=True)
+        _renumbered(text, places) == _renumbered(other, same)
+        for text, other in zip(texts, others, strict=True)
     )
 
 
 def _renumbered(text: str | None, places: Sequence[int]) -> str | None:
-    """The formula with the tensors as they are called in the first order."""
-    if text is None:
-        return None
-    return _text_or_none(NUMBERED.sub(lambda one: f"x{_now(places, int(one[1] or 0))}", text))
+    """The formula with x0, x1, ... called by these numbers, without spaces."""
 
+    def now(variable: re.Match[str]) -> str:
+        number = int(variable[1] or 0)
+        return f"x{places[number] if number < len(places) else number}"
 
-def _now(places: Sequence[int], number: int) -> int:
-    return places[number] if number < len(places) else number
-
-
-def _text_or_none(text: str | None) -> str | None:
-    if text is None:
-        return None
-    return "".join(NUMBERED.sub(lambda one: f"x{int(one[1] or 0)}", text).split())
+    return None if text is None else "".join(NUMBERED.sub(now, text).split())
 
 
 def _unclear_order(group: MatchedGroup, other: Sequence[str]) -> str:
