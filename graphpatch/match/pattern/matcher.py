@@ -201,8 +201,7 @@ class Search:
         ops, tensors = len(self.body), len(variant.pattern.tensors)
         each = len(topology.tensors) if tensors else 0
         self.offsets = {variant.op_count + k: ops + k * each for k in range(tensors)}
-        self.size = ops + tensors * each
-        self.each = each
+        self.size, self.each = ops + tensors * each, each
         self.is_ranked = bool(variant.before) or tensors > 1
         self.has_slots = tensors > 1 or any(len(one) > 1 for one in variant.between.values())
         self.step = "its matches are too many"  # what is worked on, for the message of the budget
@@ -240,10 +239,10 @@ class Search:
         sources = topology.source
         if source in self.offsets:
             sources = np.where(topology.control, -1, topology.tensor + self.offsets[source])
-        there = (sources >= 0) & (topology.control == link.control)
+        legal = (sources >= 0) & (topology.control == link.control)
         if link.input is not None:
-            there &= topology.slot == link.input
-        places = np.flatnonzero(there)
+            legal &= topology.slot == link.input
+        places = np.flatnonzero(legal)
         fits = masks[source][sources[places]] & masks[target][topology.reader[places]]
         places = places[fits]
         if link.output is not None:
@@ -262,9 +261,9 @@ class Search:
         self.step += f" end in {len(ends):,} ops"
 
         def readers(vertex: int, link: Link = on) -> list[int]:
-            found = list(topology.readers(vertex, link))
-            self.budget.spend(2 + 2 * len(found))
-            return found
+            uses = list(topology.readers(vertex, link))
+            self.budget.spend(2 + 2 * len(uses))
+            return uses
 
         def read(index: int) -> list[int]:
             self.budget.spend(4)
@@ -296,8 +295,8 @@ class Search:
             before = sum(map(len, (columns[0] for columns in links.values())))
             for edge, columns in links.items():
                 source, target, _ = self.edges[edge]
-                kept = masks[source][columns[0]] & masks[target][columns[1]]
-                links[edge] = columns = tuple(column[kept] for column in columns)
+                fits = masks[source][columns[0]] & masks[target][columns[1]]
+                links[edge] = columns = tuple(column[fits] for column in columns)
                 for node, ends in ((source, columns[0]), (target, columns[1])):
                     linked = np.zeros(self.size, np.bool_)
                     linked[ends] = True
@@ -411,7 +410,7 @@ class Search:
         """By node which vertices it can be in which neighbourhood, by the number of its start."""
         at = {anchor: (np.arange(len(starts)), starts)}
         for known, node, edge in steps:
-            self.step = f"{self.variant.names[node]!r} can be too many ops around each other"
+            self.step = f"{self.variant.names[node]!r} can be too many ops"
             ends = links[edge][:2] if known == self.edges[edge][0] else links[edge][1::-1]
             where, vertices = at[known]
             rows, other = self._joined(vertices, ends[0])
@@ -543,6 +542,7 @@ class Search:
         def readers(index: int) -> Iterable[int]:
             return () if index == end else topology.readers(index, on)
 
+        self.step = f"the run {edge.target!r} has too many ops"
         before = reached([end], read, free)
         run = reached(topology.readers(source, edge.link), readers, before.__contains__)
         self.budget.spend(2 * len(before))
@@ -597,9 +597,9 @@ class Search:
             at = self._walk(starts, anchor, steps, links)
             far = np.zeros(len(starts), np.int64)  # how many steps led to anything
             for number, step in enumerate(steps):
-                there = np.zeros(len(starts), np.bool_)
-                there[at[step.node][0]] = True
-                far += there & (far == number)
+                reached_by = np.zeros(len(starts), np.bool_)
+                reached_by[at[step.node][0]] = True
+                far += reached_by & (far == number)
             order = [anchor, *(step.node for step in steps)]
             around = list(self._neighbourhoods(len(starts), at, links))
             refused: dict[_Around, int] = {}
@@ -751,9 +751,9 @@ class Finder:
             name: candidates(body, match, self.conditions[name])
             for name, match in self.pattern.nodes.items()
         }
-        there = {name for name, one in ready.items() if not whole or one.count()}
+        possible = {name for name, one in ready.items() if not whole or one.count()}
         for variant in self.variants:
-            if there.issuperset(variant.pattern.present):
+            if possible.issuperset(variant.pattern.present):
                 yield Search(topology_of(body), variant, ready, self.budget)
 
     def matches(

@@ -196,15 +196,15 @@ class PatternTopology:
 
     def images(self, wanted: frozenset[str]) -> set[frozenset[str]]:
         """The sets of names on which these can come to lie by swaps; their own is one."""
-        found, stack = {wanted}, [wanted]
+        images, stack = {wanted}, [wanted]
         while stack:
-            one = stack.pop()
+            nodes = stack.pop()
             for swap in self.swaps:
-                image = frozenset(swap[name] for name in one)
-                if image not in found:
-                    found.add(image)
+                image = frozenset(swap[name] for name in nodes)
+                if image not in images:
+                    images.add(image)
                     stack.append(image)
-        return found
+        return images
 
 
 def symmetry(pattern: Pattern) -> tuple[list[tuple[str, str]], list[Swap]]:
