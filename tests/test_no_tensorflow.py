@@ -158,7 +158,12 @@ def test_the_package_is_imported_without(run_cli: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [("doctor", "model.pb", "--run"), ("verify", "model.pb", "model.pb")]
+    "args",
+    [
+        ("doctor", "model.pb", "--run"),
+        ("verify", "model.pb", "model.pb"),
+        ("view", "model.pb", "--run", "-o", "page.html"),
+    ],
 )
 def test_what_needs_tensorflow_says_so(run_cli: Run, folder: Path, args: tuple[str, ...]) -> None:
     """In the processes that a command starts, too."""
@@ -168,5 +173,21 @@ def test_what_needs_tensorflow_says_so(run_cli: Run, folder: Path, args: tuple[s
     paths = os.pathsep.join([str(folder / "hidden"), str(CHECKOUT)])
     done = run_cli(*args, cwd=folder, env={"PYTHONPATH": paths})
     assert (done.code, done.stdout) == (1, "")
-    assert "TensorFlow, which is not installed here: pip install" in done.stderr
+    assert "TensorFlow, which is not installed here: pip install tensorflow" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_live_graphs_without_tensorflow_say_so(run_cli: Run) -> None:
+    code = """
+import sys
+sys.modules["tensorflow"] = None
+import graphpatch
+try:
+    graphpatch.patch_graph([])
+except graphpatch.GraphpatchError as error:
+    print(error)
+"""
+    done = run_cli(command=[sys.executable, "-c", code])
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.startswith("patch_graph works on what TensorFlow builds")
+    assert "pip install tensorflow" in done.stdout

@@ -180,9 +180,10 @@ def _failed(error: Exception) -> int:
     elif isinstance(error, OSError) and error.errno in NO_FILE and error.filename is not None:
         say_error(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")
     elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("tensorflow"):
+        typed = [word for word in sys.argv[1:] if word in COMMANDS or word == "--run"]
         say_error(
-            "this runs gradients or graphs with TensorFlow, which is not installed here: pip "
-            "install tensorflow"
+            f"`graphpatch {' '.join(typed)}` runs the model with TensorFlow, which is not "
+            f"installed here: pip install tensorflow"
         )
     elif isinstance(error, RecursionError):
         say_error("the input is nested more deeply than graphpatch follows")

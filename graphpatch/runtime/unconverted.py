@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from graphpatch.errors import GraphpatchError
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 # What AutoGraph looks for on a function: it calls one that has it, and converts any other.
@@ -22,8 +24,13 @@ def unconverted(function: Decorated) -> Decorated:
 
     @functools.wraps(function)
     def called(*args: Any, **keywords: Any) -> Any:
-        import tensorflow as tf
-
+        try:
+            import tensorflow as tf
+        except ImportError as error:
+            raise GraphpatchError(
+                f"{function.__name__} works on what TensorFlow builds, and TensorFlow is not "
+                f"installed here: pip install tensorflow"
+            ) from error
         args = tuple(map(_as_asked, args))
         return tf.autograph.experimental.do_not_convert(function)(*args, **keywords)
 
