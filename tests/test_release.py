@@ -47,6 +47,6 @@ def test_the_sdist_holds_the_checkout(built: Path) -> None:
 def test_the_wheel_holds_the_package_alone(built: Path) -> None:
     (archive,) = built.glob("*.whl")
     names = zipfile.ZipFile(archive).namelist()
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"graphpatch"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"graphpatch", "graphpatch_tf"}
     package = {name for name in tracked() if name.startswith("graphpatch/")}
     assert package - set(names) == set()

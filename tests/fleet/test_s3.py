@@ -1,6 +1,6 @@
 """Models, rules and outputs in S3, as `moto` serves it: a store that every process sees.
 
-Neither moto nor s3fs comes with graphpatch[test], as both bring much: `pip install 'moto[server]'
+Neither moto nor s3fs comes with the extra `test`, as both bring much: `pip install 'moto[server]'
 s3fs` has these tests run.
 """
 
