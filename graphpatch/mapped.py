@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import sys
@@ -23,7 +24,10 @@ def read_whole(path: str | os.PathLike[str], most: int = MOST_READ) -> bytes:
     """
     piped = str(path) == "-"
     with nullcontext(sys.stdin.buffer) if piped else Path(path).open("rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
+        try:
+            mode = os.fstat(file.fileno()).st_mode
+        except io.UnsupportedOperation:  # a program put something else in the place of its input
+            mode = 0
         if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not file.isatty()):
             if not file.read(1):  # /dev/null
                 return b""
