@@ -1,22 +1,33 @@
-"""A graph in a Session: what it gives for given feeds, as far as it can be run; op by op too."""
+"""A graph in a Session: what it gives for given feeds, as far as it can be run; op by op too.
+
+Where no program fills an input pipeline, what it gives is fed as placeholders are.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.graph.op_types import CALLS, PLACEHOLDERS, RESOURCE_VARIABLE, VARIABLES
-from graphpatch.runtime.pipelines import fill_tables, next_values
+import numpy as np
+
+from graphpatch.graph.op_types import (
+    CALLS,
+    PARSERS,
+    PIPELINES,
+    PLACEHOLDERS,
+    RESOURCE_VARIABLE,
+    VARIABLES,
+)
 from graphpatch.runtime.values import Values, seeded_value
-from graphpatch.runtime.waiting import waiting_ops
 
 OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too
 
 
 def run_op_by_op(graph_def: Any) -> bool:
-    """Let the functions that a GraphDef calls run with Grappler off; whether it calls any.
+    """Let the functions that a GraphDef calls run with Grappler off; return whether it calls any.
 
     A Session optimises the function of a PartitionedCall by the `config_proto` of that op, whatever
     its own settings are.
@@ -71,7 +82,7 @@ class GraphRun:
     _assigns: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # what is fed, and the op
 
     def run(self, fetches: Sequence[str], optimise: bool) -> tuple[dict[str, Any], dict[str, str]]:
-        """The values of those tensors that can be computed, and why the others cannot.
+        """Return the values of those tensors that can be computed, and why the others cannot.
 
         Each try is a Session of its own, in which every random op and iterator starts anew. With
         `optimise`, as Sessions do by default; else op by op, as the graph says.
@@ -85,14 +96,14 @@ class GraphRun:
                     values = session.run(wanted, dict(self.feeds))
                     return dict(zip(wanted, values, strict=True)), reasons
                 except (tf.errors.OpError, ValueError, TypeError) as error:
-                    kept = without_failed(self.graph, wanted, error, self.feeds)
-                    lost = [name for name in wanted if name not in kept]
+                    computable = without_failed(self.graph, wanted, error, self.feeds)
+                    lost = [name for name in wanted if name not in computable]
                     reasons |= dict.fromkeys(lost, first_line(error))
-                    wanted = kept
+                    wanted = computable
         return {}, reasons
 
     def evaluate(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of tensors that were added to the graph; TensorFlow's error where it fails.
+        """Return the values of tensors that were added to the graph; raise TensorFlow's error.
 
         C++ has no gradient of a call in a called function. By default Grappler inlines such calls,
         so gradients that need this are run as Sessions do by default.
@@ -108,8 +119,8 @@ class GraphRun:
 
     def _evaluated(self, tensors: Mapping[str, Any], optimise: bool) -> dict[str, Any]:
         with self._session(optimise) as session:
-            found: dict[str, Any] = session.run(dict(tensors), dict(self.feeds))
-        return found
+            values: dict[str, Any] = session.run(dict(tensors), dict(self.feeds))
+        return values
 
     def _session(self, optimise: bool) -> Any:
         import tensorflow as tf
@@ -143,33 +154,33 @@ class GraphRun:
 
 
 def may_be_endless(op_types: Iterable[str]) -> bool:
-    """Whether an op of a graph, or of its functions, may wait or repeat for ever."""
+    """Return whether an op of a graph, or of its functions, may wait or repeat for ever."""
     return any(map(ENDLESS.search, op_types))
 
 
 def seeded_feeds(graph: Any, size: int, whole: tuple[int, ...], given: Values) -> dict[str, Any]:
-    """What is fed: what is given, and seeded values for placeholders and input pipelines."""
-    found = {
-        one.name: seeded_value(one.name, one.dtype, one.shape, size, whole)
-        for one in placeholders(graph)
+    """Return what is given, and seeded values for placeholders and input pipelines."""
+    seeded = {
+        tensor.name: seeded_value(tensor.name, tensor.dtype, tensor.shape, size, whole)
+        for tensor in placeholders(graph)
     }
-    return {**found, **dict(next_values(graph, given, size, whole)), **given}
+    return {**seeded, **dict(next_values(graph, given, size, whole)), **given}
 
 
 def placeholders(graph: Any) -> Iterator[Any]:
-    """The tensors of the placeholders, without those that graphpatch added."""
+    """Yield the tensors of the placeholders, without those that graphpatch added."""
     for op in graph.get_operations():
         if op.type in PLACEHOLDERS and not op.name.startswith(ASSIGNED):
             yield op.outputs[0]
 
 
 def variables_of(graph: Any) -> Iterator[Any]:
-    """The ops that are variables."""
+    """Return the ops that are variables."""
     return (op for op in graph.get_operations() if op.type in VARIABLES)
 
 
 def seeded_variable(op: Any, size: int, whole: tuple[int, ...]) -> Any:
-    """A seeded value for a variable."""
+    """Return a seeded value for a variable."""
     import tensorflow as tf
 
     shape = tf.TensorShape(op.get_attr("shape"))
@@ -177,7 +188,7 @@ def seeded_variable(op: Any, size: int, whole: tuple[int, ...]) -> Any:
 
 
 def assignment(graph: Any, name: str) -> tuple[Any, Any]:
-    """A placeholder for the value of a variable, and the op that assigns it; both are added."""
+    """Add a placeholder for the value of a variable, and the op that assigns it; return both."""
     import tensorflow as tf
 
     op = graph.get_operation_by_name(name)
@@ -191,7 +202,7 @@ def assignment(graph: Any, name: str) -> tuple[Any, Any]:
 def without_failed(
     graph: Any, wanted: list[str], error: Any, fed: Container[str] = ()
 ) -> list[str]:
-    """The tensors that do not need the op that failed; none where that is not known."""
+    """Return the tensors that do not need the op that failed; none where that is not known."""
     dead = re.search(r"Retval\[(\d+)\]", str(error))
     if dead:
         return [name for place, name in enumerate(wanted) if place != int(dead[1])]
@@ -202,14 +213,104 @@ def without_failed(
         lost = waiting_ops([graph.get_operation_by_name(failed)], fed)
     except (KeyError, ValueError):
         return []
-    kept = [name for name in wanted if name in fed or graph.get_tensor_by_name(name).op not in lost]
-    return kept if len(kept) < len(wanted) else []
+    others = [n for n in wanted if n in fed or graph.get_tensor_by_name(n).op not in lost]
+    return others if len(others) < len(wanted) else []
 
 
 def first_line(error: Exception) -> str:
-    """What TensorFlow says, in a line: of a failing op what it says itself, not where it stands."""
+    """Return what TensorFlow says, in a line; of a failing op not where it stands."""
     text = re.sub(r"\(?\d\) [A-Z_]+: ", "", str(error))
-    told = re.search(r"Node: '[^']*'\n(?:\d+ root error.*\n)?\s*(.+)", text)
+    own = re.search(r"Node: '[^']*'\n(?:\d+ root error.*\n)?\s*(.+)", text)
     lines = [line for line in text.splitlines() if line.strip() and "Graph execution" not in line]
-    says = told[1] if told else lines[0] if lines else ""
+    says = own[1] if own else lines[0] if lines else ""
     return f"{type(error).__name__}: {says.strip()}"
+
+
+def waiting_ops(ops: Sequence[Any], fed: Container[str] = (), control: bool = True) -> set[Any]:
+    """Return these ops and all that wait for them; who reads a fed tensor does not wait for its op.
+
+    Without `control`, only what is computed from their tensors.
+    """
+    waiting, todo = set(), list(ops)
+    while todo:
+        op = todo.pop()
+        if op not in waiting:
+            waiting.add(op)
+            todo += [
+                reader
+                for output in op.outputs
+                if output.name not in fed
+                for reader in output.consumers()
+            ]
+            todo += op._control_outputs if control else ()
+    return waiting
+
+
+SPARSE_COUNTS = {"ParseExampleV2": "num_sparse", "ParseSingleExample": "num_sparse"}
+FILLS_TABLES = frozenset({
+    "InitializeTable", "InitializeTableV2", "LookupTableImport", "LookupTableImportV2",
+})  # fmt: skip
+ENTRY_MAKERS = frozenset("Cast ConcatV2 Const Identity NoOp Pack Range Reshape".split())
+
+
+def next_values(
+    graph: Any, given: Container[str], size: int, whole: tuple[int, ...]
+) -> Iterator[tuple[str, Any]]:
+    """Yield tensors that iterators, queues and parsers of Examples give, with seeded values.
+
+    Not of a OneShotIterator, which needs no program, nor of a parser of Examples that are given.
+    """
+    ops = graph.get_operations()
+    given_to = [
+        reader
+        for op in ops
+        for one in op.outputs
+        if one.name in given
+        for reader in one.consumers()
+    ]
+    parsed = waiting_ops(given_to)
+    for op in ops:
+        if op.type in PIPELINES and op.inputs[0].op.type != "OneShotIterator":
+            for one in op.outputs:
+                if one.dtype.name not in ("resource", "variant"):
+                    yield one.name, seeded_value(one.name, one.dtype, one.shape, size, whole)
+        elif op.type in PARSERS and op not in parsed:
+            for one in op.outputs:
+                yield one.name, seeded_value(one.name, one.dtype, one.shape, size, whole)
+            yield from _sparse_parts(op, size)
+
+
+def _sparse_parts(op: Any, size: int) -> Iterator[tuple[str, Any]]:
+    """Yield the indices and shapes of the sparse tensors of a parser: one value in each row."""
+    count = op.get_attr(SPARSE_COUNTS.get(op.type, "Nsparse"))
+    for place in range(count):
+        indices, shape = op.outputs[place], op.outputs[2 * count + place]
+        rows, rank = np.arange(size, dtype=np.int64), indices.shape[1]
+        yield indices.name, np.stack([rows, *[rows * 0] * (rank - 1)], axis=1)
+        yield shape.name, np.array([size, *[1] * (rank - 1)], np.int64)
+
+
+def fill_tables(graph: Any, session: Any) -> None:
+    """Put the entries into tables that constants tell, as a program does that loads the model.
+
+    Other tables stay empty, and so do those whose entries TensorFlow refuses; it names them where
+    they are read.
+    """
+    import tensorflow as tf
+
+    for op in graph.get_operations():
+        if op.type in FILLS_TABLES and _is_constant(op):
+            with contextlib.suppress(tf.errors.OpError):
+                session.run(op)
+
+
+def _is_constant(op: Any) -> bool:
+    """Whether what is put into a table is computed of constants, by ops that do nothing else."""
+    read = [*op.control_inputs, *(one.op for one in op.inputs[1:])]
+    met, todo = set[Any](), read
+    while todo:
+        before = todo.pop()
+        if before not in met:
+            met.add(before)
+            todo += [*before.control_inputs, *(one.op for one in before.inputs)]
+    return all(one.type in ENTRY_MAKERS for one in met)

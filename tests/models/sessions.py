@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.runtime.graph_run import without_failed
-from graphpatch.runtime.waiting import waiting_ops
+from graphpatch.runtime.graph_run import waiting_ops, without_failed
 
 TIMEOUT = 10_000  # milliseconds; some graphs wait for a queue that nobody fills
 PATIENCE = 10  # times that, for a graph of which it is known that it runs

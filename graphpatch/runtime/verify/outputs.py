@@ -11,8 +11,7 @@ from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.dtypes import HANDLES
 from graphpatch.graph.body import Body
 from graphpatch.graph.op_types import PARSERS, PIPELINES, VARIABLES
-from graphpatch.runtime.graph_run import ASSIGNED
-from graphpatch.runtime.waiting import waiting_ops
+from graphpatch.runtime.graph_run import ASSIGNED, waiting_ops
 
 MOST_CONSTANTS = 8  # by which gradients are taken at most
 RESERVED = "reserve_space"
