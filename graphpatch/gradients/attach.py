@@ -85,9 +85,9 @@ def attached_functions(
     inputs = [signature.inputs[place] for place in read]
     op = (signature.attrs, signature.same_shape, signature.op_type)
     function = gradient_function("", formula, inputs, signature.outputs, *op)
-    given = {name: name for name, _ in signature.outputs}
+    outputs = {name: name for name, _ in signature.outputs}
     stopped = frozenset(read) - flowing
-    return _pair(_gradient_label(gradient), function, given, tuple(read), stopped, kept)
+    return _pair(_gradient_label(gradient), function, outputs, tuple(read), stopped, kept)
 
 
 def filter_functions(gradient: Computed, dtype: str, kept: bool = False) -> AttachedFunctions:
@@ -108,18 +108,18 @@ def guard_functions(dtype: str) -> AttachedFunctions:
     Where a runtime drops GradientDefs, the gradient of its body raises. Nothing of it is left in
     the forward pass of a Session, as the body of `attach` does not read x.
     """
-    one = ([("x0", dtype)], [("y0", dtype)])
-    function = gradient_function("", Formula.parse("dy"), *one, same_shape=True)
+    dtypes = ([("x0", dtype)], [("y0", dtype)])
+    function = gradient_function("", Formula.parse("dy"), *dtypes, same_shape=True)
     _merge_output_into_input(function)
     return _pair(f"{GUARD}_{dtype}", function, {"y0": "x0"}, (0,), frozenset(), False)
 
 
-def guard_key(found: AttachedFunctions, dtype: str) -> str:
+def guard_key(functions: AttachedFunctions, dtype: str) -> str:
     """The key of a call of `guard` that goes with a call of `attach`.
 
     It tells the gradient: to register one gradient must not make the guards of others silent.
     """
-    return f"{found.key}_{GUARD}_{dtype}"
+    return f"{functions.key}_{GUARD}_{dtype}"
 
 
 def is_guard(key: str) -> bool:
@@ -148,10 +148,10 @@ def _drop_unread(function: FunctionDef) -> None:
     """Take out the ops of a function that nothing needs."""
     read = {op_of(text) for node in function.node_def for text in node.input}
     read |= {op_of(text) for text in function.ret.values()}
-    kept = [node for node in function.node_def if node.name in read]
-    if len(kept) < len(function.node_def):
+    needed = [node for node in function.node_def if node.name in read]
+    if len(needed) < len(function.node_def):
         del function.node_def[:]
-        function.node_def.extend(kept)
+        function.node_def.extend(needed)
         _drop_unread(function)
 
 
@@ -178,7 +178,7 @@ def _in_scope(text: str, names: set[str]) -> str:
 def _pair(
     name: str,
     function: FunctionDef,
-    given: Mapping[str, str],
+    outputs: Mapping[str, str],
     read: tuple[int, ...],
     stopped: frozenset[int],
     kept: bool,
@@ -196,11 +196,11 @@ def _pair(
     attach.signature.name = f"graphpatch_{label}_{content}" + ("_kept" if kept else "")
     if kept:
         attach.attr[NO_INLINE].b = True
-    upstream = {f"d{name}" for name in given}
+    upstream = {f"d{name}" for name in outputs}
     args = [arg for arg in function.signature.input_arg if arg.name not in upstream]
     attach.signature.input_arg.extend(args)
     types = {arg.name: arg.type for arg in args}
-    for place, argument in enumerate(given.values()):
+    for place, argument in enumerate(outputs.values()):
         attach.signature.output_arg.add(name=f"out{place}", type=types[argument])
         attach.node_def.append(_given_on(argument, types[argument], label))
         attach.ret[f"out{place}"] = f"{attach.node_def[-1].name}:output:0"
@@ -228,21 +228,23 @@ class TapeFunctions(msgspec.Struct, frozen=True, eq=False):
     passing: Restored
 
 
-def tape_functions(found: AttachedFunctions) -> TapeFunctions:
+def tape_functions(functions: AttachedFunctions) -> TapeFunctions:
     """The functions for a tape that go with those for a Session."""
-    base = found.gradient.signature.name.removesuffix("_gradient")
-    inputs = [arg for arg in found.attach.signature.input_arg if arg.name[0] == "x"]
-    outputs = [arg for arg in found.attach.signature.input_arg if arg.name[0] == "y"]
-    tape = _tape(f"{base}_tape", f"{found.key}_tape", inputs, outputs)
-    flowing = {f"x{slot}" for slot in set(found.read) - found.stopped}
-    gradient = _gradient_function(f"{base}_tape_gradient", found.gradient, inputs, outputs, flowing)
+    base = functions.gradient.signature.name.removesuffix("_gradient")
+    inputs = [arg for arg in functions.attach.signature.input_arg if arg.name[0] == "x"]
+    outputs = [arg for arg in functions.attach.signature.input_arg if arg.name[0] == "y"]
+    tape = _tape(f"{base}_tape", f"{functions.key}_tape", inputs, outputs)
+    flowing = {f"x{slot}" for slot in set(functions.read) - functions.stopped}
+    gradient = _gradient_function(
+        f"{base}_tape_gradient", functions.gradient, inputs, outputs, flowing
+    )
     results = tuple(f"d{arg.name}" if arg.name in flowing else "" for arg in inputs)
     captured = tuple(arg.name for arg in (*inputs, *outputs))
     of = tape.signature.name
     return TapeFunctions(
         tape,
-        Restored(f"{found.key}_tape", gradient, ("",) * len(outputs) + results, captured, of),
-        _passing(f"{base}_pass_gradient", found.key, len(inputs), outputs),
+        Restored(f"{functions.key}_tape", gradient, ("",) * len(outputs) + results, captured, of),
+        _passing(f"{base}_pass_gradient", functions.key, len(inputs), outputs),
     )
 
 
@@ -271,22 +273,22 @@ def _gradient_function(
     flowing: set[str],
 ) -> FunctionDef:
     """(dy..., du..., x..., y...) -> dx..., where du are the unread gradients of the copies of x."""
-    found = FunctionDef()
-    found.CopyFrom(function)
-    found.signature.name = name
-    args = found.signature.input_arg
+    result = FunctionDef()
+    result.CopyFrom(function)
+    result.signature.name = name
+    args = result.signature.input_arg
     del args[:]
     for arg in outputs:
         args.add(name=f"d{arg.name}", type=arg.type)
     for arg in inputs:
         args.add(name=f"unread_{arg.name}", type=arg.type)
     args.extend([*inputs, *outputs])
-    _keep_results(found, {f"d{name}" for name in flowing})
-    return found
+    _keep_results(result, {f"d{name}" for name in flowing})
+    return result
 
 
-def _keep_results(function: FunctionDef, kept: Iterable[str]) -> None:
-    results = [arg for arg in function.signature.output_arg if arg.name in kept]
+def _keep_results(function: FunctionDef, names: Iterable[str]) -> None:
+    results = [arg for arg in function.signature.output_arg if arg.name in names]
     for arg in function.signature.output_arg:
         if arg not in results:
             del function.ret[arg.name]
@@ -298,8 +300,8 @@ def _keep_results(function: FunctionDef, kept: Iterable[str]) -> None:
 def passed_on(dtype: int) -> Restored:
     """The gradient of the op between `tape` and `attach`: what comes, as it is."""
     name = DTYPE_NAMES[dtype]
-    given = OpDef.ArgDef(name="y0", type=dtype)
-    return _passing(f"graphpatch_pass_{name}_gradient", f"{PASS}{name}", 0, [given])
+    argument = OpDef.ArgDef(name="y0", type=dtype)
+    return _passing(f"graphpatch_pass_{name}_gradient", f"{PASS}{name}", 0, [argument])
 
 
 def _passing(name: str, key: str, inputs: int, outputs: list[OpDef.ArgDef]) -> Restored:
@@ -364,9 +366,9 @@ def attached_traced(traced: TracedFunction, kept: bool) -> AttachedFunctions:
     _keep(function, read)
     _return_all(function, read)
     outputs = [arg.name for arg in function.signature.input_arg if arg.name[0] == "y"]
-    given = {name: name for name in outputs}
+    same = {name: name for name in outputs}
     stopped = frozenset(read) - flowing
-    return _pair(traced.name, function, given, tuple(read), stopped, kept, traced.library)
+    return _pair(traced.name, function, same, tuple(read), stopped, kept, traced.library)
 
 
 def filtering_traced(traced: TracedFunction, kept: bool) -> AttachedFunctions:
@@ -393,9 +395,11 @@ def _arguments_read(function: FunctionDef) -> set[str]:
 def _keep(function: FunctionDef, read: Iterable[int]) -> None:
     """Take out the inputs of the op that are neither read nor have a gradient."""
     inputs = {f"x{place}" for place in read}
-    kept = [a for a in function.signature.input_arg if a.name[0] != "x" or a.name in inputs]
+    read_arguments = [
+        a for a in function.signature.input_arg if a.name[0] != "x" or a.name in inputs
+    ]
     del function.signature.input_arg[:]
-    function.signature.input_arg.extend(kept)
+    function.signature.input_arg.extend(read_arguments)
 
 
 def _return_all(function: FunctionDef, read: Iterable[int]) -> None:

@@ -35,22 +35,22 @@ def check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:
 def signature(node: Node) -> Signature:
     """The op as formulas see it: inputs x0, x1, ..., outputs y0, ..., and the attrs."""
     inputs, outputs, op = node.arguments or [], node.outputs or [], node.opdef
-    known = {} if op is None else {one.name: one.default for one in op.attrs}
-    found = {key: attrs.as_json(value) for key, value in node.attrs().items()}
-    kept = op is not None and len(inputs) == len(outputs) == 1 and 0 in op.keeps_shape
+    defaults = {} if op is None else {attr.name: attr.default for attr in op.attrs}
+    values = {key: attrs.as_json(value) for key, value in node.attrs().items()}
+    same_shape = op is not None and len(inputs) == len(outputs) == 1 and 0 in op.keeps_shape
     return Signature.of(
         [(f"x{place}", arg.dtype or "") for place, arg in enumerate(inputs)],
         [(f"y{place}", arg.dtype or "") for place, arg in enumerate(outputs)],
-        {**known, **found},
-        same_shape=kept,
+        {**defaults, **values},
+        same_shape=same_shape,
         op_type=node.op,
     )
 
 
 def windows_of(nodes: Iterable[Node]) -> Mapping[str, object]:
     """The attrs of the one convolution or pooling of a match; nothing where there are more."""
-    found = [node for node in nodes if node.attr("strides") is not None]
-    return signature(found[0]).attrs if len(found) == 1 else {}
+    windowed = [node for node in nodes if node.attr("strides") is not None]
+    return signature(windowed[0]).attrs if len(windowed) == 1 else {}
 
 
 def _check_family(gradient: LibraryGradient, node: Node) -> None:
@@ -90,13 +90,13 @@ def _check_arity(key: str, node: Node) -> None:
     theirs, op = opdefs.lookup(key), node.opdef
     if theirs is None or op is None or theirs.name == op.name:
         return
-    for which, expected, found in (
+    for which, expected, actual in (
         ("inputs", theirs.inputs, op.inputs),
         ("outputs", theirs.outputs, op.outputs),
     ):
-        if not any(arg.is_list for arg in (*expected, *found)) and len(expected) != len(found):
+        if not any(arg.is_list for arg in (*expected, *actual)) and len(expected) != len(actual):
             raise PatchError(
-                f"the gradient of {key} is for {len(expected)} {which}; {node} has {len(found)}"
+                f"the gradient of {key} is for {len(expected)} {which}; {node} has {len(actual)}"
             )
     missing = {attr.name for attr in theirs.attrs if attr.type != "type"} - {
         attr.name for attr in op.attrs

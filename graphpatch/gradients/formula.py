@@ -94,7 +94,7 @@ class Formula:
     @property
     def reads_op(self) -> bool:
         """Whether it calls `forward` or `own`: it reads the op's type, inputs and attrs then."""
-        return any(isinstance(one, Call) and one.function in OF_THE_OP for one in self._parts())
+        return any(isinstance(part, Call) and part.function in OF_THE_OP for part in self._parts())
 
     def with_parameter_inputs(self, count: int, names: Sequence[str]) -> Formula:
         """Return the formula for `count` inputs as one that reads parameters from further inputs.
@@ -108,7 +108,9 @@ class Formula:
         expressions = self.expressions * count if self.alike else self.expressions
         texts = self.texts * count if self.alike else self.texts
         done: dict[int, Expression] = {}
-        read = tuple(one and _with_variables(one, inputs, done) for one in expressions)
+        read = tuple(
+            expression and _with_variables(expression, inputs, done) for expression in expressions
+        )
         values = tuple((name, value) for name, value in self.values if name not in inputs)
         return replace(
             self, texts=texts + none, expressions=read + none, alike=False, values=values

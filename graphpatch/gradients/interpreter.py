@@ -145,9 +145,9 @@ def _product(first: str, second: str) -> Kernel:
     return matmul
 
 
-def _axes_repeated(shape: Array, other: Array) -> Array:
+def _axes_repeated(shape: Array, target: Array) -> Array:
     """Return the axes along which a tensor of this shape is repeated to that of the other."""
-    rank = max(len(shape), len(other))
+    rank = max(len(shape), len(target))
     sizes = (*[1] * (rank - len(shape)), *shape)
     return np.array([axis for axis, size in enumerate(sizes) if size == 1], np.int32)
 
@@ -274,8 +274,8 @@ def _convolution(depthwise: bool) -> tuple[Kernel, Kernel, Kernel]:
         image = _channels_last(x, attrs)
         cut = Windows(image.shape[1:3], weights.shape[:2], attrs).of(image)
         if depthwise:
-            found = np.einsum("brcijk,ijkm->brckm", cut, weights)
-            return _as_given(found.reshape(*found.shape[:3], -1), attrs)
+            image = np.einsum("brcijk,ijkm->brckm", cut, weights)
+            return _as_given(image.reshape(*image.shape[:3], -1), attrs)
         return _as_given(np.einsum("brcijk,ijkm->brcm", cut, weights), attrs)
 
     def by_input(sizes: Array, weights: Array, dy: Array, attrs: Attrs) -> Array:

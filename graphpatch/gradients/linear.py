@@ -295,8 +295,8 @@ def _difference(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
 
 def _factor(op_type: str) -> Back:
     def back(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
-        other = list(step.tensors)[1 - place]
-        return adjoint.program.op(op_type, came, adjoint.fixed(other), shape=came.shape)
+        factor = list(step.tensors)[1 - place]
+        return adjoint.program.op(op_type, came, adjoint.fixed(factor), shape=came.shape)
 
     return back
 
@@ -310,8 +310,8 @@ def _choice(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
 def _sum(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     program, (value, axes) = adjoint.program, step.tensors
     if not dict(step.attrs)["keep_dims"] and came.shape != SCALAR:
-        kept = program.op("Sum", value, axes, shape=UNKNOWN, keep_dims=True)
-        came = program.op("Reshape", came, program.shape_of(kept), shape=UNKNOWN)
+        reduced = program.op("Sum", value, axes, shape=UNKNOWN, keep_dims=True)
+        came = program.op("Reshape", came, program.shape_of(reduced), shape=UNKNOWN)
     return adjoint.repeated(came, value)
 
 
@@ -333,12 +333,12 @@ def _matmul(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     """Return that of C = A B, A and B as the attrs say; the axes before the last two are summed."""
     attrs, (a, b) = dict(step.attrs), step.tensors
     adj_x, adj_y = bool(attrs["adj_x"]), bool(attrs["adj_y"])
-    value, other = (a, adjoint.fixed(b)) if place == 0 else (b, adjoint.fixed(a))
+    value, factor = (a, adjoint.fixed(b)) if place == 0 else (b, adjoint.fixed(a))
     if place == 0:
-        left, right = (other, came) if adj_x else (came, other)
+        left, right = (factor, came) if adj_x else (came, factor)
         flags = (adj_y, True) if adj_x else (False, not adj_y)
     else:
-        left, right = (came, other) if adj_y else (other, came)
+        left, right = (came, factor) if adj_y else (factor, came)
         flags = (True, adj_x) if adj_y else (not adj_x, False)
     return adjoint.summed(sequences.matmul(adjoint.program, left, right, *flags), value)
 

@@ -253,11 +253,11 @@ class Program:
         dtype = output.dtype or str(attrs[output.type_attr])
         if shape is None:
             shape = broadcast_together(*(value.shape for value in step.tensors))
-        held = attrs.get("value")
+        constant_value = attrs.get("value")
         if step not in self._numbers:
             self._numbers[step] = len(self.steps)
             self.steps.append(step)
-        constant = held if isinstance(held, Constant) else None
+        constant = constant_value if isinstance(constant_value, Constant) else None
         return Value(self._numbers[step], dtype, shape, constant)
 
     def scalar(self, value: float | bool, dtype: str) -> Value:

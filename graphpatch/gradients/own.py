@@ -201,8 +201,8 @@ def _conv_transpose_grad(convolution: str, by_filter: str) -> OpGradient:
 def _reduction_grad(at: OpCall, place: int, dy: Value) -> Value:
     """Return that of Sum and Mean over the axes x1."""
     program, (x, axes) = at.program, at.xs
-    kept = program.op("Sum", x, axes, shape=UNKNOWN, keep_dims=True)
-    whole = program.op("Reshape", dy, program.shape_of(kept), shape=UNKNOWN)
+    whole_axes = program.op("Sum", x, axes, shape=UNKNOWN, keep_dims=True)
+    whole = program.op("Reshape", dy, program.shape_of(whole_axes), shape=UNKNOWN)
     if at.signature.op_type == "Mean":
         parts = program.op("RealDiv", at.count(x, dy.dtype), at.count(dy, dy.dtype))
         whole = program.op("RealDiv", whole, parts, shape=UNKNOWN)
@@ -242,10 +242,10 @@ def _softmax_grad(at: OpCall, place: int, dy: Value) -> Value:
 
 def _divided(at: OpCall, place: int, dy: Value) -> Value:
     program, (a, b) = at.program, at.xs
-    found = program.op("RealDiv", dy, b)
+    quotient = program.op("RealDiv", dy, b)
     if place:
-        found = program.op("Mul", program.op("Neg", found), program.op("RealDiv", a, b))
-    return at.summed(place, found)
+        quotient = program.op("Mul", program.op("Neg", quotient), program.op("RealDiv", a, b))
+    return at.summed(place, quotient)
 
 
 def _greater(op_type: str) -> OpGradient:

@@ -197,10 +197,10 @@ def span(program: Program, x: Value, axis: int, start: Value, stop: Value) -> Va
     others, zero = -axis - 1 if axis < 0 else axis, program.scalar(0, "int32")
     zeros = [program.vector(*[0] * others)] if others else []
     if axis < 0:  # `...` stands for the axes before
-        begin, end = ([program.vector(0), one, *zeros] for one in (start, stop))
-        free = sum(1 << (2 + one) for one in range(others))
+        begin, end = ([program.vector(0), edge, *zeros] for edge in (start, stop))
+        free = sum(1 << (2 + edge) for edge in range(others))
     else:
-        begin, end = ([*zeros, one] for one in (start, stop))
+        begin, end = ([*zeros, edge] for edge in (start, stop))
         free = (1 << axis) - 1
     ends = (_concatenated(program, begin, zero), _concatenated(program, end, zero))
     ones = program.vector(*[1] * (others + 1 + (axis < 0)))
@@ -236,9 +236,9 @@ def split(program: Program, x: Value, parts: int, index: int, axis: int = 0) -> 
     target = _concatenated(program, (*before, count, each, *after), zero)
     folded = program.op("Reshape", x, target, shape=UNKNOWN)
     at = axis - 1 if axis < 0 else axis
-    one = span(program, folded, at, program.vector(index), program.vector(index + 1))
+    part = span(program, folded, at, program.vector(index), program.vector(index + 1))
     return program.op(
-        "Reshape", one, _concatenated(program, (*before, each, *after), zero), shape=UNKNOWN
+        "Reshape", part, _concatenated(program, (*before, each, *after), zero), shape=UNKNOWN
     )
 
 
@@ -297,9 +297,9 @@ def quantile(program: Program, x: Value, q: float, from_axis: int = 0) -> Value:
     one = program.scalar(1.0, "float64")
     steps = program.op("Sub", program.cast(count, "float64"), one)
     place = program.op("Floor", program.op("Mul", steps, program.scalar(q, "float64")))
-    found = program.op("NthElement", rows, program.op("Cast", place, DstT="int32"), shape=UNKNOWN)
-    kept = _concatenated(program, (*lead, program.op("OnesLike", rest)), zero)
-    return program.op("Reshape", found, kept, shape=UNKNOWN)
+    element = program.op("NthElement", rows, program.op("Cast", place, DstT="int32"), shape=UNKNOWN)
+    sizes_kept = _concatenated(program, (*lead, program.op("OnesLike", rest)), zero)
+    return program.op("Reshape", element, sizes_kept, shape=UNKNOWN)
 
 
 def normal_like(program: Program, x: Value, seed: int) -> Value:

@@ -66,8 +66,8 @@ class Signature:
                     raise FormulaError(
                         f"the dtype of {name} is not known ({dtype!r}): an attr must name it"
                     )
-        given = (tuple(inputs), tuple(outputs), attrs or {}, same_shape, frozenset(scalars))
-        return cls(*given, op_type=op_type)
+        fields = (tuple(inputs), tuple(outputs), attrs or {}, same_shape, frozenset(scalars))
+        return cls(*fields, op_type=op_type)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -93,7 +93,9 @@ class Signature:
         """Return the value of an attr. Raises FormulaError where there is none, or no number."""
         value = self.attrs.get(name)
         if name not in self.attrs:
-            legal = [word for word, held in self.attrs.items() if isinstance(held, (int, float))]
+            legal = [
+                word for word, number in self.attrs.items() if isinstance(number, (int, float))
+            ]
             has = (
                 f"it has: {', '.join(legal)}"
                 if legal

@@ -77,7 +77,7 @@ class LibraryGradient(msgspec.Struct, frozen=True, dict=True):
         """The key that carries it: `graphpatch:guided_relu`."""
         if not self.parameters:
             return KEY_PREFIX + self.name
-        return _key({self.name: {name: json_value(one) for name, one in self.parameters}})
+        return _key({self.name: {name: json_value(value) for name, value in self.parameters}})
 
     @cached_property
     def formula(self) -> Formula:
@@ -109,8 +109,8 @@ class InlineFormula(msgspec.Struct, frozen=True, dict=True):
     def key(self) -> str:
         """The key that carries it: `graphpatch:` and the formula."""
         texts = self.formula.texts[0] if self.formula.alike else self.formula.texts
-        given = {name: json_value(value) for name, value in self.formula.values}
-        return _key({FORMULA: texts, **({CONSTANTS: given} if given else {})})
+        constants = {name: json_value(value) for name, value in self.formula.values}
+        return _key({FORMULA: texts, **({CONSTANTS: constants} if constants else {})})
 
     def for_op(self, op_type: str) -> InlineFormula:
         """The formula itself, which is for any op type."""
@@ -140,10 +140,10 @@ def parse_gradient(spec: GradientSpec) -> Gradient:
     if FORMULA in spec and spec.keys() <= {FORMULA, CONSTANTS}:
         return InlineFormula(_formula_with_constants(spec[FORMULA], spec.get(CONSTANTS, {})))
     if len(spec) != 1:
-        found = f"{len(spec)} keys: {', '.join(spec)}" if spec else "an empty object"
+        found_text = f"{len(spec)} keys: {', '.join(spec)}" if spec else "an empty object"
         raise RulesError(
             f"expected the name of a gradient, or an object with one key, {{name: parameters}}; "
-            f"found {found}"
+            f"found {found_text}"
         )
     ((name, value),) = spec.items()
     if name == REGISTERED:
@@ -186,10 +186,10 @@ def _formula_with_constants(source: Any, constants: Any) -> Formula:
         raise RulesError(f'"constants" has numbers and tensors by name, not {constants!r}')
     values = {}
     for name, value in constants.items():
-        values[name] = found = unpacked(value)
-        if isinstance(found, bool) or not isinstance(found, int | float | ConstantTensor):
-            raise RulesError(f"constants.{name}: expected a number or a tensor, found {found!r}")
-        if isinstance(found, int) and math.isinf(as_float(found)):
+        values[name] = number = unpacked(value)
+        if isinstance(number, bool) or not isinstance(number, int | float | ConstantTensor):
+            raise RulesError(f"constants.{name}: expected a number or a tensor, found {number!r}")
+        if isinstance(number, int) and math.isinf(as_float(number)):
             raise RulesError(f"constants.{name} is beyond any float")
     formula = Formula.parse(source, values) if values else Formula.parse(source)
     unread = sorted(values.keys() - formula.parameters)
@@ -222,8 +222,8 @@ def _python(value: Any) -> PythonGradient:
 
 def _from_library(name: str, value: Any) -> LibraryGradient:
     entry = LIBRARY[name]
-    given: Mapping[str, Any] = value if isinstance(value, dict) else entry.short(value)
-    parameters = entry.checked(given)
+    parameters_by_name: Mapping[str, Any] = value if isinstance(value, dict) else entry.short(value)
+    parameters = entry.checked(parameters_by_name)
     return LibraryGradient(name, tuple(sorted(parameters.items())))
 
 
@@ -239,7 +239,7 @@ def _unknown(name: str) -> str:
     if FORMULA_VARIABLE.search(name):
         return f"{name!r} is no name of a gradient; of a formula: {_json({FORMULA: name})}"
     legal = [DEFAULT[0], REGISTERED, FORMULA, PYTHON, *LIBRARY]
-    types = [one for one in opdefs.op_types() if one[:1] == name[:1].upper()]
+    types = [op_type for op_type in opdefs.op_types() if op_type[:1] == name[:1].upper()]
     near = alike(name, [*legal, *types])
     return f"{name!r} is neither a gradient of the library nor an op type that has one{near}"
 
@@ -336,8 +336,8 @@ def _decoded_key(key: str) -> dict[str, Any]:
     text = key.removeprefix(KEY_PREFIX)
     if text == key or not text.startswith("{"):
         return {}
-    found: dict[str, Any] = msgspec.json.decode(text)
-    return found
+    spec: dict[str, Any] = msgspec.json.decode(text)
+    return spec
 
 
 def _layers_as_json(layers: tuple[GradientLayer, ...]) -> list[list[Any]]:

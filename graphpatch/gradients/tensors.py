@@ -142,11 +142,11 @@ def _packed_rule(number: int, rule: Any, files: Files | None) -> Any:
             result[kind] = {
                 name: {
                     key: _packed_at(f"{path}.{name}.{key}", value, files)
-                    for key, value in given.items()
+                    for key, value in parameters.items()
                 }
-                if isinstance(given, Mapping) and "shape" not in given
-                else given
-                for name, given in patch[kind].items()
+                if isinstance(parameters, Mapping) and "shape" not in parameters
+                else parameters
+                for name, parameters in patch[kind].items()
             }
     return {**rule, "patch": result}
 

@@ -41,14 +41,14 @@ def library_entry(name: str, op_type: str | None = None) -> Entry:
 
 def alike(name: str, legal: Iterable[str]) -> str:
     """The names nearest to one, or that share words with it, and where all are listed."""
-    found = nearest(name, legal) or sorted(
-        (one for one in LIBRARY if _shared_letters(name, one)),
-        key=lambda one: -_shared_letters(name, one),
+    names = nearest(name, legal) or sorted(
+        (entry for entry in LIBRARY if _shared_letters(name, entry)),
+        key=lambda entry: -_shared_letters(name, entry),
     )
-    near = f"nearest: {', '.join(found[:NEAREST_GRADIENTS])}; " if found else ""
+    near = f"nearest: {', '.join(names[:NEAREST_GRADIENTS])}; " if names else ""
     return f"; {near}`graphpatch gradients` lists all"
 
 
-def _shared_letters(name: str, other: str) -> int:
+def _shared_letters(name: str, entry: str) -> int:
     """How many letters the words have that two names share: `max_pool` and `maxpool` all."""
-    return sum(len(word) for word in other.split("_") if len(word) > 2 and word in name.lower())
+    return sum(len(word) for word in entry.split("_") if len(word) > 2 and word in name.lower())

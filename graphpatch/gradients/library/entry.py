@@ -83,26 +83,32 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
             raise RulesError(f"{self.name} takes {takes}, not {value!r}")
         return {self.parameters[0].name: value}
 
-    def checked(self, given: Mapping[str, object]) -> dict[str, Scalar | ConstantTensor]:
+    def checked(self, parameters: Mapping[str, object]) -> dict[str, Scalar | ConstantTensor]:
         """The value of each parameter, the default where none is given.
 
         Raises RulesError where one is unknown, missing, no number, or out of its range.
         """
         legal = {parameter.name: parameter for parameter in self.parameters}
-        for name in given:
+        for name in parameters:
             if name not in legal:
                 near = did_you_mean(name, legal) or f"; it has: {', '.join(legal) or 'none'}"
                 raise RulesError(f"{self.name} has no parameter {name!r}{near}")
-        values = {name: self._value(parameter, given) for name, parameter in legal.items()}
-        numbers = {name: one for name, one in values.items() if not isinstance(one, ConstantTensor)}
+        values = {name: self._value(parameter, parameters) for name, parameter in legal.items()}
+        numbers = {
+            name: number
+            for name, number in values.items()
+            if not isinstance(number, ConstantTensor)
+        }
         if self.legal and not condition_holds(self.legal, numbers):
-            found = ", ".join(f"{name} is {value:g}" for name, value in numbers.items())
-            raise RulesError(f"{self.name}: {found}; expected {self.legal}")
+            shown = ", ".join(f"{name} is {value:g}" for name, value in numbers.items())
+            raise RulesError(f"{self.name}: {shown}; expected {self.legal}")
         return dict(values)
 
-    def _value(self, parameter: Parameter, given: Mapping[str, object]) -> float | ConstantTensor:
-        value = given.get(parameter.name, parameter.default)
-        if parameter.name not in given and parameter.default is None:
+    def _value(
+        self, parameter: Parameter, parameters: Mapping[str, object]
+    ) -> float | ConstantTensor:
+        value = parameters.get(parameter.name, parameter.default)
+        if parameter.name not in parameters and parameter.default is None:
             raise RulesError(f"{self.name} needs {parameter.name}: {parameter.does}")
         if parameter.is_tensor:
             value = unpacked(value)
