@@ -11,6 +11,7 @@ import click
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.fix import FixResult, fix
+from graphpatch.analysis.doctor.survey import missing_end
 from graphpatch.cli import options
 from graphpatch.cli.json_forms import OBJECT, TEXT, json_object, listed
 from graphpatch.cli.progress import bar
@@ -93,7 +94,9 @@ def command(
     every: bool,
     as_json: bool,
 ) -> None:
-    """Say why the gradient of LOSS by X is None, zero or an error in MODEL, and what fixes it.
+    """Say why the gradient of LOSS with respect to X in MODEL is None, zero or an error.
+
+    It names what blocks it, and what fixes it.
 
     Default of --from: all placeholders, and the floats that iterators, queues and parsers of
     Examples give. Default of --to: the outputs that nothing reads and that may be a loss, and the
@@ -135,7 +138,7 @@ def _lines_of_survey(found: Found, rules: str | None, every: bool) -> Iterator[s
             yield f"{found.model} [{graph.graph.around.tags}]"
         results = found.ran[place] if found.ran else [None] * len(graph.diagnoses)
         if not graph.diagnoses:
-            yield "no pair to look at: no placeholder or no output; name them with --from and --to"
+            yield f"no pair to look at: {missing_end(graph.graph)}"
         yield from _lines_of_pairs(graph.diagnoses, results, every)
         yield from noted(note.text() for note in graph.notes)
     if found.fixed is not None:
@@ -209,7 +212,10 @@ def _fix_lines(fixed: FixResult, rules: str, blocked: bool) -> Iterator[str]:
         count, flowing = len(fixed.rules), len(fixed.flowing)
         them = "it" if count == 1 else "them"
         flow = "more pair flows" if flowing == 1 else "more pairs flow"
-        yield f"{rules}: {plural(count, 'rule')}; with {them} {flowing} {flow}"
+        partial = sum("stop_gradient" in rule["patch"] for rule in fixed.rules)
+        kinds = ((partial, "partial"), (count - partial, "stand-in"))
+        are = ", ".join(f"{number} {kind}" for number, kind in kinds if number)
+        yield f"{rules}: {plural(count, 'rule')} ({are}); with {them} {flowing} {flow}"
     elif fixed.left or blocked:
         yield "no rule written: no single op can be fixed"
     else:

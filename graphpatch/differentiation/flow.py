@@ -99,6 +99,18 @@ def reads_shape_alone(op_type: str) -> bool:
     return op_type in gradient_table.gradient_table().shape_readers
 
 
+def gives_sizes(node: Node, slot: int) -> bool:
+    """Return whether an op takes a size, axis or place from an input, or only looks at its shape.
+
+    No values come back through such an input, whatever gradient the op is given.
+    """
+    known = node.opdef
+    if reads_shape_alone(node.op) or known is None:
+        return known is not None
+    place = gradient_table.declared(known, slot, len(node.data_inputs))
+    return place is not None and known.inputs[place].name in gradient_table.SIZES
+
+
 def is_asked_apart(op_type: str, knows_shapes: Callable[[], bool]) -> bool:
     """Whether a gradient is computed from upstream gradients alone: no tensor of the op is read.
 

@@ -15,6 +15,14 @@ import msgspec
 from graphpatch import opdefs
 from graphpatch.decoding import decode
 
+# Inputs that tell sizes, axes and places, by the names that TensorFlow gives them: they come of
+# shapes, which do not change with values. A decision, where the table of gradients has facts: it
+# says that a gradient reads them.
+SIZES = frozenset(
+    "axis begin block_shape concat_dim crops end multiples paddings perm reduction_indices shape"
+    " shift split_dim strides".split()
+)
+
 Rows = tuple[tuple[int, ...] | None, ...]
 """For each input that an op declares: the declared outputs whose upstream gradient reaches it.
 

@@ -7,13 +7,6 @@ from collections.abc import Sequence
 from graphpatch import opdefs
 from graphpatch.differentiation import gradient_table
 
-# Inputs that tell sizes, axes and places, by the names that TensorFlow gives them: they come of
-# shapes, which do not change with values. A decision, where the table of gradients has facts: it
-# says that a gradient reads them.
-SIZES = frozenset(
-    "axis begin block_shape concat_dim crops end multiples paddings perm reduction_indices shape"
-    " shift split_dim strides".split()
-)
 PYTHON = "EagerPyFunc"  # its gradient is a program, where the process has it
 
 
@@ -33,5 +26,9 @@ def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool])
     changing = {place for place, one in zip(places, varies, strict=True) if one}
     asked = {place for place, one in zip(places, is_constant, strict=True) if not one}
     reads = [row.read_for(place) for place in asked if place is not None and row.flows_to(place)]
-    fixed = {n for n, arg in enumerate(known.inputs) if n not in changing or arg.name in SIZES}
+    fixed = {
+        n
+        for n, arg in enumerate(known.inputs)
+        if n not in changing or arg.name in gradient_table.SIZES
+    }
     return any(varies) and all(one <= fixed for one in reads)

@@ -207,4 +207,6 @@ def holds_no_number(wiring: Wiring, tensor: Tensor) -> bool:
         return False
     index, _ = handle_origin(wiring, tensor)
     node = wiring.node(index)
-    return node is not None and node.op != RESOURCE_VARIABLE and not wiring.inputs(index)
+    if node is None or node.op == RESOURCE_VARIABLE or wiring.inputs(index):
+        return False
+    return node.op != "_Arg" or node.attr("_handle_shapes") is None  # an argument of a main graph

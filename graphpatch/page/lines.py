@@ -156,8 +156,8 @@ class BodySide:
             blamed = next((n for n in line.nodes if n >= 0 and n in outside), None)
             if blamed is not None:
                 step = PathStep(blamed, 0, outside[blamed])
-                answer = self.answers.ask(self.wiring, blamed)
-                line.finding = finding_of(OpOnPath(self.wiring, step, answer))
+                look = OpOnPath(self.wiring, step, self.answers.ask(self.wiring, blamed))
+                line.finding = finding_of(look) if look.is_blocked else None
 
     def _mark_changed(self) -> None:
         """Tell what a rule changed from what is as it was: at its ops, and from there on."""

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import fix
-from graphpatch.analysis.doctor.survey import GraphDiagnosis, survey
+from graphpatch.analysis.doctor.survey import GraphDiagnosis, missing_end, survey
+from graphpatch.differentiation.wiring import Wiring, holds_no_number
 from graphpatch.errors import ModelError
 from tests import graphs
-from tests.graphs import const, graphdef, metagraph, node, saved_model_folder
+from tests.graphs import const, function, graphdef, metagraph, node, saved_model_folder
 
 X = node("x", "Placeholder")
 
@@ -152,7 +155,7 @@ CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
         ],
         "error",
         [("custom_gradient", "a")],
-        True,
+        False,
     ),
     "a key of nobody": (
         [node("a", "Relu", "x", _gradient_op_type="Mine"), node("y", "Tanh", "a")],
@@ -174,13 +177,24 @@ CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
     ),
     "an error beside the way": (
         [
-            node("a", "LRNGrad", "x", "x", "x"),
+            node("a", "MatrixExponential", "x"),
             node("b", "Exp", "x"),
             node("y", "Mul", "a", "b"),
         ],
         "error",
         [("missing", "a")],
         True,
+    ),
+    "a gradient without a gradient beside the way": (
+        [
+            node("a", "ResizeNearestNeighborGrad", "x", "n"),
+            node("n", "Const", dtype="int32"),
+            node("b", "Exp", "x"),
+            node("y", "Mul", "a", "b"),
+        ],
+        "error",
+        [("missing", "a")],
+        False,
     ),
     "TensorArray": (
         [
@@ -367,8 +381,8 @@ ALSO_READ = (*JPEG, node("more", "Identity", "d", T="uint8"))
 
 @pytest.mark.parametrize(
     ("nodes", "blocked"),
-    [(JPEG, {"d", "e", "q"}), (TEXT, {"s"}), (SCALED, {"q"})],
-    ids=["an image codec", "text", "integers"],
+    [(JPEG, {"d", "e", "q"}), (TEXT, {"s"})],
+    ids=["an image codec", "text"],
 )
 def test_ops_between_floats_are_advised_to_count_as_one(
     model: Any, nodes: Any, blocked: set[str]
@@ -387,9 +401,9 @@ def test_ops_between_floats_are_advised_to_count_as_one(
 @pytest.mark.parametrize(
     ("nodes", "blocked", "remedy"),
     [
-        ((X, *ALSO_READ), {"d", "e", "q"}, "differentiate by a tensor behind it"),
-        ((GIVEN_TEXT, node("y", "StringToNumber", "x")), {"y"}, "by a tensor behind it"),
-        ((X, cast("y", "x", "float32", "int32")), {"y"}, "take the loss before it"),
+        ((X, *ALSO_READ), {"d", "e", "q"}, "differentiate with respect to y:0, behind it"),
+        ((GIVEN_TEXT, node("y", "StringToNumber", "x")), {"y"}, "with respect to y:0, behind it"),
+        ((X, cast("y", "x", "float32", "int32")), {"y"}, "take x:0, before it, as the loss"),
     ],
     ids=["read outside as well", "text from the start", "integers at the end"],
 )
@@ -401,6 +415,90 @@ def test_ops_that_cannot_count_as_one_are_not_advised_to(
     for told in found.values():
         assert remedy in told
         assert "pattern" not in told
+
+
+QUANTIZED = (
+    node("low", "Const"),
+    node("high", "Const"),
+    node("q", "QuantizeV2", "x", "low", "high", T="quint8"),
+    node("r", "QuantizedRelu", "q", "q:1", "q:2", Tinput="quint8", out_type="quint8"),
+    node("y", "Dequantize", "r", "r:1", "r:2", T="quint8"),
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "formula"),
+    [(QUANTIZED, "relu(x0)"), (JPEG, "x"), (SCALED, "")],
+    ids=["a quantized Relu stays one", "an image codec", "what is computed is not known"],
+)
+def test_a_run_counts_as_what_it_computes_or_gets_no_rule(
+    model: Any, nodes: Any, formula: str
+) -> None:
+    before = model(X, *nodes)
+    fixed = fix(before, ["x"], ["y"])
+    assert [rule["patch"]["surrogate_gradient"] for rule in fixed.rules] == [formula] * bool(
+        formula
+    )
+    assert len(fixed.flowing) == bool(formula)
+    if not formula:
+        assert "a surrogate_gradient that you know" in one(before).findings[0].remedy
+
+
+def test_a_path_that_carries_values_comes_before_one_through_a_shape(model: Any) -> None:
+    """Though more ops block it: a JPEG codec beside the shape of the image."""
+    codec = [*JPEG[:-1], cast("f", "d", "uint8", "float32")]
+    shape = node("shape", "Shape", "x", T="float32")
+    before = model(X, *codec, shape, node("y", "Reshape", "f", "shape", T="float32"))
+    assert "shape" not in {finding.node.name for finding in one(before).findings}
+    fixed = fix(before, ["x"], ["y"])
+    assert len(fixed.rules) == len(fixed.flowing) == 1
+    alone = model(X, shape, node("c", "Const"), node("y", "Fill", "shape", "c"))
+    assert [finding.kind for finding in one(alone).findings] == ["shape"]
+
+
+def test_an_embedding_is_differentiated_by_what_it_gives(model: Any) -> None:
+    nodes = (
+        node("x", "Placeholder", dtype="int32"),
+        node("table", "Const"),
+        node("emb", "Gather", "table", "x", Tindices="int32", Tparams="float32"),
+        node("size", "Shape", "x", T="int32"),
+        node("c", "Const"),
+        node("zeros", "Fill", "size", "c"),
+        node("y", "Add", "emb", "zeros"),
+    )
+    [finding] = one(model(*nodes)).findings
+    assert (finding.node.name, finding.remedy) == (
+        "emb",
+        "no gradient can be given to it; differentiate with respect to emb:0, behind it",
+    )
+
+
+def test_what_cannot_be_an_end_is_named_with_what_can(model: Any) -> None:
+    graph = model(X, node("y", "Tanh", "x"))
+    with pytest.raises(ModelError, match="fed are: x:0"):
+        graphpatch.diagnose(graph, "input:0")
+    assert "name a source with --from, for example y:0" in missing_end(
+        model(const("c"), node("y", "Tanh", "c")).graphs[0]
+    )
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_argument_of_a_main_graph_has_its_handle_data(kept: bool) -> None:
+    """As TensorFlow's Grappler tests have it: a function of a variable, called as an op."""
+    shapes = AttrValue(list=AttrValue.ListValue(shape=[TensorShapeProto()]))
+    data = {"_handle_shapes": shapes} if kept else {}
+    body = function("f", ["r", "a"], [node("t", "Tanh", "a")], {"o": "t:y:0"})
+    body.signature.input_arg[0].type = 20
+    graph = graphs.opened(
+        graphdef(
+            node("r", "_Arg", T="resource", index=0, **data),
+            node("x", "Placeholder", dtype="float32"),
+            node("y", "f", "r", "x"),
+            functions=[body],
+        )
+    )
+    wiring = Wiring(graph.main)
+    assert holds_no_number(wiring, (0, 0)) is not kept
 
 
 @pytest.mark.parametrize(

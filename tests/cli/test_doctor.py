@@ -37,7 +37,7 @@ def test_it_names_the_op_the_consequence_and_the_rule(run_cli: Run, blocked: Pat
         "  blocked  Round a, input 0",
         "           Round, a step function: TensorFlow's gradient of it is None",
         "           None: tf.gradients returns None, without an error",
-        "    fix    let it count as the identity on the way back (straight_through)",
+        "    fix    let it count as the identity on the way back (straight_through), a stand-in",
     ]
 
 
@@ -92,7 +92,9 @@ def test_fix_has_nothing_to_do_where_other_pairs_are_not_connected(
 def test_fix_counts_what_it_fixes(run_cli: Run, blocked: Path, tmp_path: Path) -> None:
     rules = tmp_path / "rules.json"
     done = run_cli("doctor", blocked, "--from", "x", "--to", "y", "--fix", rules)
-    assert done.stdout.splitlines()[-1] == f"{rules}: 1 rule; with it 1 more pair flows"
+    assert (
+        done.stdout.splitlines()[-1] == f"{rules}: 1 rule (1 stand-in); with it 1 more pair flows"
+    )
 
 
 def test_ends_that_were_swapped_are_told(run_cli: Run, blocked: Path) -> None:

@@ -13,39 +13,107 @@ from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.override_keys import gradient_type, override_key
 from graphpatch.differentiation.patched_ops import CARRIED, is_of_rule, rule_of
-from graphpatch.differentiation.wiring import Wiring
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
 from graphpatch.graph.op_types import CALLS
 
-AS_ONE = '{"surrogate_gradient": "x", "on": "match"}'
-BEHIND = "differentiate by a tensor behind it"
-LOSS_BEFORE = "take the loss before it: nothing behind it is float again"
-IN_BETWEEN = (
-    "match the ops from what is still float to what is float again as one pattern and give it "
-    f"{AS_ONE}; or {BEHIND}"
-)
+AS_ONE = '{{"surrogate_gradient": "{}", "on": "match"}}'
+BEHIND = "differentiate with respect to a tensor behind it"
+LOSS_BEFORE = "take a tensor before it as the loss"
+IN_BETWEEN = f"match the ops from what is still float to what is float again as one; or {BEHIND}"
 
 
-def with_pattern(
-    finding: Finding, wiring: Wiring, steps: Sequence[PathStep], place: int
-) -> Finding:
-    """The finding of the op at that place of a path, its remedy with the pattern to match."""
-    if finding.remedy != IN_BETWEEN:
-        return finding
+def with_run(finding: Finding, wiring: Wiring, steps: Sequence[PathStep], place: int) -> Finding:
+    """Give the finding at that place of a path the rule by which a run of ops counts as one op.
+
+    The run leads from the last op that reads a float to the first that gives one again.
+    """
     run = _steps_between_floats(wiring, steps, place)
-    if not run or not _counts_as_one(wiring, run):
-        is_float_again = any(
-            _dtype_given(wiring, steps[n]) in DIFFERENTIABLE for n in range(place, len(steps))
-        )
-        return replace(finding, remedy=BEHIND if is_float_again else LOSS_BEFORE)
-    first, last = (Node(wiring.body, step.index) for step in (run[0], run[-1]))
-    links = (_link(Node(wiring.body, step.index), step.slot) for step in run)
+    nodes = [Node(wiring.body, step.index) for step in run]
+    is_left = finding.kind == "missing" and _dtype_given(wiring, steps[place]) not in DIFFERENTIABLE
+    between = finding.remedy == IN_BETWEEN or is_left
+    if finding.rules or not (between or (nodes and nodes[0].op in SURROGATES)):
+        return finding
+    if not run or len(run) == 1 or not _counts_as_one(wiring, run):
+        if not between:
+            return finding
+        ends = (_dtype_given(wiring, step) in DIFFERENTIABLE for step in steps[place:])
+        return replace(finding, remedy=BEHIND if any(ends) else NO_FLOAT_AGAIN)
+    formula = _stand_in(wiring, run, nodes)
+    links = (_link(node, step.slot) for node, step in zip(nodes, run, strict=True))
     remedy = (
-        f"match the ops from {first.name} to {last.name} as one pattern, "
-        f'"{" -> ".join(["x:_", *links])}", and give it {AS_ONE}'
+        f"match the ops from {nodes[0].name} to {nodes[-1].name} as one pattern, "
+        f'"{" -> ".join(["x:_", *links])}", and give it '
+        f"{AS_ONE.format(formula) if formula else 'a surrogate_gradient that you know'}"
     )
-    return replace(finding, remedy=f"{remedy}; or {BEHIND}")
+    remedy = f"{remedy}{', a stand-in' if formula else ''}; or {BEHIND}"
+    rules = [_rule_of_run(wiring, run, nodes, formula)] if formula else []
+    return replace(finding, remedy=remedy if between else finding.remedy, rules=rules)
+
+
+def _stand_in(wiring: Wiring, run: Sequence[PathStep], nodes: Sequence[Node]) -> str:
+    """Return the formula that a run of ops counts as; nothing where an op of it computes more."""
+    formula = SURROGATES.get(nodes[0].op, f"x{run[0].slot}")
+    if nodes[0].op not in SURROGATES:
+        formula = "x" if len(nodes[0].data_inputs) == 1 and run[0].slot == 0 else formula
+    shapes = Shapes(wiring)
+    for node, step in zip(nodes, run, strict=True):
+        if node.op in SURROGATES and node == nodes[0]:
+            continue
+        if node.op not in COUNTS_AS or step.output or step.slot:
+            return ""
+        formula = COUNTS_AS[node.op].format(formula)
+    start, end = wiring.inputs(run[0].index)[run[0].slot], (run[-1].index, 0)
+    one, two = shapes.if_known(start), shapes.if_known(end)
+    if one is None or two is None or nodes[0].op in SURROGATES:
+        return formula
+    alike = len(one) == len(two) and all(
+        a is None or b is None or a == b for a, b in zip(one, two, strict=True)
+    )
+    return formula if alike else ""
+
+
+def _rule_of_run(
+    wiring: Wiring, run: Sequence[PathStep], nodes: Sequence[Node], formula: str
+) -> RuleDict:
+    names = [f"n{number}" for number in range(len(nodes))]
+    edges = zip(names, names[1:], run[1:], strict=False)
+    pattern = {
+        "nodes": {
+            name: {"op": node.op, "name": node.name}
+            for name, node in zip(names, nodes, strict=True)
+        },
+        "edges": [[one, two, {"input": step.slot}] for one, two, step in edges],
+    }
+    return {
+        "name": f"{nodes[0].op} to {nodes[-1].op} pass gradients: {nodes[-1].name}",
+        "match": {"pattern": pattern, "body": wiring.body.label},
+        "patch": {"surrogate_gradient": formula, "on": "match"},
+        "expect": 1,
+    }
+
+
+def name_tensors(
+    finding: Finding, wiring: Wiring, source: Tensor, steps: Sequence[PathStep]
+) -> Finding:
+    """Name the tensors that a remedy speaks of: those of the path next to what blocks it."""
+    if BEHIND not in finding.remedy and LOSS_BEFORE not in finding.remedy:
+        return finding
+    tensors = [source, *((step.index, step.output) for step in steps)]
+    blamed = finding.node.index if finding.node.body is wiring.body else None
+    places = [n for n, (index, _) in enumerate(tensors) if index == blamed and n]
+    place = places[0] if places else len(tensors)
+    floats = [n for n, one in enumerate(tensors) if wiring.dtype(one) in DIFFERENTIABLE]
+    behind = next((wiring.spelled(tensors[n]) for n in floats if n >= place), "")
+    before = next((wiring.spelled(tensors[n]) for n in reversed(floats) if n < place), "")
+    remedy = finding.remedy
+    if behind:
+        remedy = remedy.replace(BEHIND, f"differentiate with respect to {behind}, behind it")
+    if before:
+        remedy = remedy.replace(LOSS_BEFORE, f"take {before}, before it, as the loss")
+    return replace(finding, remedy=remedy)
 
 
 def _steps_between_floats(
@@ -81,6 +149,24 @@ def _link(node: Node, slot: int) -> str:
     return f"{node.op}:{slot}" if slot else node.op
 
 
+NO_FLOAT_AGAIN = f"{LOSS_BEFORE}: nothing behind it is float again"
+
+# What ops that pass numbers on in another form count as on the way back, inside a run of such ops;
+# a run with any other op gets no formula.
+COUNTS_AS = {
+    **dict.fromkeys(
+        "Cast Identity QuantizeV2 Dequantize Requantize QuantizeDownAndShrinkRange EncodeJpeg"
+        " DecodeJpeg EncodePng DecodePng DecodeImage DecodeBmp DecodeRaw AsString StringToNumber"
+        " EncodeBase64 DecodeBase64 Bucketize".split(),
+        "{}",
+    ),
+    "QuantizedRelu": "relu({})",
+    "QuantizedRelu6": "relu6({})",
+}
+ABOVE = "(x0 - x1) / (1 + abs(x0 - x1))"  # a fast sigmoid: nowhere is its gradient exactly 0
+BELOW = "(x1 - x0) / (1 + abs(x1 - x0))"
+SURROGATES = {"Greater": ABOVE, "GreaterEqual": ABOVE, "Less": BELOW, "LessEqual": BELOW}
+
 COMPARISONS = frozenset(
     "Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual LogicalAnd LogicalOr"
     " LogicalNot IsNan IsInf IsFinite".split()
@@ -88,7 +174,7 @@ COMPARISONS = frozenset(
 NONE = "None: tf.gradients returns None, without an error"
 ZEROS = "zeros: the gradient is there, and every element of it is 0"
 
-STRAIGHT = "let it count as the identity on the way back (straight_through)"
+STRAIGHT = "let it count as the identity on the way back (straight_through), a stand-in"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
@@ -170,23 +256,31 @@ CAUSES = (
     Cause("custom_gradient", _raises("custom_gradient"),
           "key {key}, which tf.custom_gradient left: only the process that built it knows it",
           "{says}; TensorFlow names {op}, not the missing key",
-          'take the key off ("default"): the ops before it have their own gradients', _to_default),
+          "what it was is not known: register it where the file is loaded (tf.RegisterGradient), "
+          'or give the op one by a formula (override_gradient); "default" is the gradient of the '
+          "ops before it, which may be another one"),
     Cause("key", _raises("key"),
           "override key {key}, which no program registers",
           "{says}; TensorFlow names {op}, not the missing key",
-          'register the key where the file is loaded, or take it off ("default")', _to_default),
+          'register the key where the file is loaded; "default" takes it off: a stand-in',
+          _to_default),
     Cause("prevent", _raises("prevent"),
           "PreventGradient: it was put there to refuse a gradient",
           "{says}", STRAIGHT, fixes),
     Cause("missing", lambda look: _raises("missing")(look) and look.read not in flow.TRAINABLE,
           "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
           "{says}", "{in_between}"),
+    Cause("missing", lambda look: _raises("missing")(look) and look.node.opdef is None,
+          "{op} is not an op type of TensorFlow: it has no gradient here", "{says}",
+          "register one where its library is loaded (tf.RegisterGradient), or " + BEHIND),
     Cause("missing", _raises("missing"),
           "{op} has no gradient registered", "{says}",
-          "give it one (override_gradient), or stop gradients behind it", fixes),
+          "give it one (override_gradient); stop_gradient there is partial: what comes through it "
+          "is lost", fixes),
     Cause("refuses", _raises("refuses"),
           "{op}: TensorFlow's gradient of it raises", "{says}",
-          "give it another one (override_gradient), or stop gradients behind it", fixes),
+          "give it another one (override_gradient); stop_gradient there is partial: what comes "
+          "through it is lost", fixes),
     Cause("tensor_array", _raises("tensor_array"),
           "{op}, of a TensorArray of TensorFlow 1, while control flow v2 is on",
           "{says}, without a text",
@@ -213,7 +307,7 @@ CAUSES = (
           "take the value itself (Max, or a softmax) as the loss"),
     Cause("comparison", _op_is_one_of(COMPARISONS),
           "{op}, a comparison: it gives {given}", NONE,
-          "let it and a Cast behind it count as something smooth; or take the loss before it"),
+          f"let it and a Cast behind it count as something smooth; or {LOSS_BEFORE}"),
     Cause("cast", lambda look: look.op == "Cast" and look.given not in DIFFERENTIABLE,
           "a cast from {read} to {given}: {given} carries no gradient", NONE,
           "{in_between}"),
@@ -225,7 +319,8 @@ CAUSES = (
     Cause("inside", _calls_functions,
           "{op}: inside its function nothing comes back from this output to input {slot}", NONE,
           "fix what blocks inside the function"),
-    Cause("write", lambda look: look.op.startswith(("Assign", "Resource", "Scatter")),
+    Cause("write", lambda look: look.op.startswith(("Assign", "Resource", "Scatter"))
+          and not look.op.startswith("ResourceGather"),
           "{op}: what is written to a variable has no gradient", NONE, OUTSIDE),
     Cause("dtype", lambda look: look.read not in flow.TRAINABLE,
           "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE),
@@ -233,7 +328,8 @@ CAUSES = (
           "{op} gives {given}, which carries no gradient", NONE, "{in_between}"),
     Cause("not_differentiable", _gradient_is("none"),
           "{op} is registered as not differentiable", NONE,
-          "give it a gradient (override_gradient), or let it count as the identity", fixes),
+          "give it a gradient (override_gradient), or let it count as the identity, a stand-in",
+          fixes),
     Cause("slot", lambda look: True,
           "{op} has a gradient, but none for input {slot}", NONE,
           "give it one by a formula (override_gradient)", fixes),

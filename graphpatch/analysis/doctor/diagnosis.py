@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.causes import finding_of, with_pattern
+from graphpatch.analysis.doctor.causes import finding_of, name_tensors, with_run
 from graphpatch.analysis.doctor.finding import Finding, OpOnPath, given_to_slot
-from graphpatch.analysis.doctor.known_fixes import with_way_back
 from graphpatch.analysis.doctor.path import (
     A_RULE,
     FREE,
     HOPELESS,
+    NO_VALUES,
     PathStep,
     cheapest_path,
     is_blocked,
@@ -23,6 +23,7 @@ from graphpatch.analysis.doctor.path import (
 from graphpatch.analysis.doctor.reported import ReportedPlaces, paths_inside
 from graphpatch.analysis.doctor.target import target_finding, target_refusal
 from graphpatch.control_flow.op_types import MERGES
+from graphpatch.differentiation import flow
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow, Refusal
 from graphpatch.differentiation.patched_ops import CARRIED, is_hidden, rule_of
@@ -149,6 +150,7 @@ class Doctor:
         findings = [one for one in findings if told.is_new(self._place(one))]
         if refused:
             findings.insert(0, target_finding(wiring, target, refused))
+        findings = [name_tensors(one, wiring, source, steps) for one in findings]
         path = spelled_path(wiring, source, steps)
         return PairDiagnosis(*ends, verdict, taped, True, says, path, findings)
 
@@ -177,6 +179,8 @@ class Doctor:
         return cheapest_path(wiring, source, target, cost, self._dependent[1])
 
     def _cost(self, wiring: Wiring, step: PathStep, is_target: bool) -> int:
+        if flow.gives_sizes(Node(wiring.body, step.index), step.slot):
+            return NO_VALUES
         answer = self.tape.ask(wiring, step.index)
         if not self._blocks(answer, wiring, step, is_target):
             return FREE
@@ -223,8 +227,7 @@ class Doctor:
             if not (place and blocks[place - 1] and _is_led_into(look)):
                 yield from self._inside(look, told)
                 if not any(map(told.inside.get, paths_inside(look))):
-                    found = with_way_back(finding_of(look), wiring, steps[place + 1 : place + 2])
-                    yield with_pattern(found, wiring, steps, place)
+                    yield with_run(finding_of(look), wiring, steps, place)
         if not places and source not in done.got:
             stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
             yield from (_stalled(Node(wiring.body, index)) for index in sorted(stuck)[:1])

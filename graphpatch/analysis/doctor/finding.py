@@ -57,6 +57,12 @@ class OpOnPath:
         return given_to_slot(self.wiring, self.step.index, self.step.output, self.step.slot)
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether a gradient ends here: an op that it flows through has nothing to fix."""
+        flows = self.step.slot in self.answer.slots and self.given_to_slot != "zero"
+        return self.answer.raises or not flows
+
+    @property
     def is_identity_in_shape(self) -> bool:
         """Whether it can count as the identity of this input: one output, same dtype and shape."""
         known = self.node.opdef

@@ -10,11 +10,12 @@ from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.finding import Finding, RuleDict, rule_for
 from graphpatch.analysis.doctor.survey import doctors, survey
 from graphpatch.application import apply
+from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
 
 # Findings that raise though they may stand beside the path: there the gradient can be stopped.
-RAISING = frozenset({"missing", "refuses", "prevent", "key", "custom_gradient"})
+RAISING = frozenset({"missing", "refuses", "prevent", "key"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +124,17 @@ def _is_blocked(one: PairDiagnosis) -> bool:
 def _fixable(pair: PairDiagnosis) -> Iterator[Finding]:
     """The findings, where no other one makes it vain to fix them."""
     blocking = pair.of_session
-    if all(finding.rules or finding.kind in RAISING for finding in blocking):
+    # What a run counts as, its one rule mends; the ops inside of it have none of their own.
+    if all(one.rules or one.kind in RAISING for one in blocking):
         yield from blocking
 
 
 def _rules_to_try(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
     yield from finding.rules
-    if finding.kind in RAISING and finding.node.name not in _ops_on_path(pair):
-        patch = {"stop_gradient": True}
-        yield rule_for(finding.node, "counts as a constant", patch)
+    node = finding.node
+    of_gradient = is_in_gradients(node) or node.op.endswith("Grad")
+    if finding.kind in RAISING and not of_gradient and node.name not in _ops_on_path(pair):
+        yield rule_for(node, "partial: counts as a constant", {"stop_gradient": True})
 
 
 def _ops_on_path(pair: PairDiagnosis) -> set[str]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
-from graphpatch.analysis.doctor.finding import Finding, OpOnPath, RuleDict, rule_for
-from graphpatch.analysis.doctor.path import PathStep
-from graphpatch.differentiation.wiring import Wiring
+from graphpatch.analysis.doctor.finding import OpOnPath, RuleDict, rule_for
 from graphpatch.dtypes import DIFFERENTIABLE
-from graphpatch.graph.body import Node
 
 PatchJson = Mapping[str, Any]
 
@@ -35,52 +31,19 @@ OPS: dict[str, PatchJson] = {
     "TruncateDiv": QUOTIENT,
     "TruncateMod": _formula("dy", "-dy * (x0 - y) / x1"),
 }
-
-# A float, something that carries no gradient, a float again: as one op it can count as these. The
-# fast sigmoid has no region in which its gradient is exactly 0.
-ABOVE = "(x0 - x1) / (1 + abs(x0 - x1))"
-BELOW = "(x1 - x0) / (1 + abs(x1 - x0))"
-SURROGATES = {"Greater": ABOVE, "GreaterEqual": ABOVE, "Less": BELOW, "LessEqual": BELOW}
-PAIRS: dict[tuple[str, str], PatchJson] = {
-    ("Cast", "Cast"): {"override_gradient": {"formula": "dy"}},
-    **{(op, "Cast"): {"surrogate_gradient": text} for op, text in SURROGATES.items()},
-}
+PYTHON_FUNCTIONS = frozenset({"PyFunc", "PyFuncStateless"})  # of which no shape is known
 
 
 def fixes(look: OpOnPath) -> list[RuleDict]:
     """The rules that may fix an op that blocks, the best first."""
     if look.read not in DIFFERENTIABLE or look.given not in DIFFERENTIABLE:
         return []
-    found = []
+    slot, found = look.step.slot, []
     if look.op in OPS:
         found.append(rule_for(look.node, "has a gradient", OPS[look.op]))
-    if look.is_identity_in_shape:
-        slot = look.step.slot
+    if look.op in PYTHON_FUNCTIONS and len(look.node.data_inputs) == 1:
+        found.append(rule_for(look.node, "counts as the identity", {"surrogate_gradient": "x"}))
+    if look.is_identity_in_shape and look.is_blocked:
         patch = {"straight_through": True if not slot else {"input": slot}}
         found.append(rule_for(look.node, "passes gradients", patch))
     return found
-
-
-def with_way_back(finding: Finding, wiring: Wiring, behind: Sequence[PathStep]) -> Finding:
-    """The finding of an op whose result is cast to a float at once: the two fixed as one."""
-    if finding.rules or not behind:
-        return finding
-    first, last = finding.node, Node(wiring.body, behind[0].index)
-    patch = PAIRS.get((first.op, last.op))
-    floats = wiring.dtype((last.index, 0)), wiring.dtype(wiring.inputs(first.index)[0])
-    if patch is None or not set(floats) <= DIFFERENTIABLE:
-        return finding
-    pattern = {
-        "nodes": {
-            "first": {"op": first.op, "name": first.name},
-            "last": {"op": last.op, "name": last.name},
-        },
-        "edges": [["first", "last", {"input": 0}]],
-    }
-    rule = {
-        "name": f"{first.op} and cast pass gradients: {last.name}",
-        "match": {"pattern": pattern, "body": wiring.body.label},
-        "patch": {**patch, "on": "match"},
-        "expect": 1,
-    }
-    return replace(finding, rules=[rule])

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from graphpatch.differentiation.gradient_reach import OpGradientFlow
 from graphpatch.differentiation.wiring import Tensor, Wiring
 
-# What it costs to go back through an op: nothing, a rule, or what no rule fixes.
-FREE, A_RULE, HOPELESS = 0, 1, 1000
+# What it costs to go back through an op: nothing, a rule, what no rule fixes, or that no values
+# come that way, but a shape or another size. Paths that carry values come first.
+FREE, A_RULE, HOPELESS, NO_VALUES = 0, 1, 1_000, 1_000_000
 
 Cost = Callable[[int, int, int], int]  # op, output, input slot
 

@@ -216,11 +216,37 @@ def unread_outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
     return losses or found
 
 
+CANDIDATES = 5  # tensors that are named as what could be an end
+
+
+def missing_end(graph: ModelGraph) -> str:
+    """Say which end of a pair a graph has none of, and which tensors could be one."""
+    wiring = Wiring(graph.main)
+    if fed_floats(wiring):
+        return f"every op is read by another one; name the loss with --to{_some_floats(wiring, -1)}"
+    return f"nothing is fed (no placeholder); name a source with --from{_some_floats(wiring, 1)}"
+
+
+def _some_floats(wiring: Wiring, order: int) -> str:
+    names = wiring.body.heads.names
+    floats = (
+        f"{names[index]}:0"
+        for index in range(len(names))[::order]
+        if wiring.dtype((index, 0)) in DIFFERENTIABLE
+        and (order < 0 or wiring.body.heads.ops[index] != "Const")
+    )
+    some = list(islice(floats, CANDIDATES))
+    return f", for example {', '.join(some)}" if some else ""
+
+
 def _refuse_unknown_names(model: Model, texts: Sequence[str]) -> None:
     for text in texts:
         if all(tensor_named(graph.main, text) is None for graph in model.graphs):
             legal = [name for graph in model.graphs for name in graph.main.heads.names]
+            wirings = [Wiring(graph.main) for graph in model.graphs]
+            fed = [one.spelled(tensor) for one in wirings for tensor in fed_floats(one)]
+            could = f"; fed are: {', '.join(fed[:CANDIDATES])}" if fed else ""
             raise ModelError(
                 f"{model.path}: no tensor of the main graph is named {text!r}"
-                f"{nearest_tensors(text, legal)}"
+                f"{nearest_tensors(text, legal) or could}"
             )
