@@ -416,7 +416,7 @@ def _read_as(texts: Sequence[str], letter: str) -> dict[TensorName, str]:
     return {names.parse(text): f"{letter}{n}" for n, text in reversed(list(enumerate(texts)))}
 
 
-def _carrier(graph: Graph, one: StoredGradient) -> GraphDef:
+def _carrier(graph: Graph, one: StoredGradient, library: bool = True) -> GraphDef:
     """Cut out the ops that carry a gradient: what rules added between x, y and the op."""
     given = _read_as(one.gives, "y") if one.gives != one.reads else {}
     given |= _read_as(one.reads, "x")
@@ -427,14 +427,14 @@ def _carrier(graph: Graph, one: StoredGradient) -> GraphDef:
         given |= {names.parse(stopped[y]): f"y{n}" for n, y in enumerate(one.gives) if y in stopped}
     node = one.node
     cut = _Cut(graph, node.body, given, lambda read: read == node or provenance.is_added(read))
-    return cut.out([node.tensor(index) for index in range(own)], node)
+    return cut.out([node.tensor(index) for index in range(own)], node, library)
 
 
 def _fingerprint(graph: Graph, one: StoredGradient) -> str:
     """Return the same for two places of the same ops and attrs, whatever their ops are called."""
     if one.expected is None:
         return ""
-    content = _carrier(graph, one).SerializeToString(deterministic=True)
+    content = _carrier(graph, one, library=False).SerializeToString(deterministic=True)
     return hashlib.sha256(content).hexdigest() + str(sorted((one.attrs or {}).items()))
 
 
@@ -453,8 +453,11 @@ class _Cut:
         self.graph_def = GraphDef()
         self.graph_def.versions.producer = body.library.producer
 
-    def out(self, texts: Sequence[str], root: Node | None = None) -> GraphDef:
-        """Return the graph with `out0`, `out1`, ..., these tensors; `root` gives them itself."""
+    def out(self, texts: Sequence[str], root: Node | None = None, library: bool = True) -> GraphDef:
+        """Return the graph with `out0`, `out1`, ..., these tensors; `root` gives them itself.
+
+        Without `library`, functions are there by name alone.
+        """
         if root is not None:
             self._copy(root)
         for n, text in enumerate(texts):
@@ -466,7 +469,7 @@ class _Cut:
         used = [node.op for node in self.graph_def.node] + [
             value.func.name for node in self.graph_def.node for value in node.attr.values()
         ]
-        for function in _library(self.graph, used):
+        for function in _library(self.graph, used) if library else ():
             self.graph_def.library.function.append(function)
             name = function.signature.name
             if name in self.graph.library.gradients:
