@@ -1,7 +1,8 @@
 """Time graphpatch beside `cp` and beside the TensorFlow script that does the same.
 
 Every measurement is a whole process: its wall time, its processor time and its peak memory. What
-users get by default is measured (`functions`), and keys alone beside it (`attrs`). One round runs
+users get by default is measured (`functions`), and keys alone beside it (`attrs`); what is done
+with the patched model (`revert`, `diff`, `check`, `verify`, `view`), beside `apply`. One round runs
 each once, in turn, so that all meet the same machine; the table shows medians, and ratios within
 this one run. Where a third of the ops match (`chain`: 33,332 Relus of 100,000 nodes, with
 `_output_shapes` and without, and ten times as many), where a pattern is looked for, and where the
@@ -33,6 +34,8 @@ CHAINS = {
 }
 OVERRIDES = {"built-in": {"registered": "Relu6"}, "library": "guided_relu"}
 
+EXITS = {"chain: diff": 1}  # they differ
+
 
 class Run(NamedTuple):
     seconds: float
@@ -58,6 +61,19 @@ def ratio(runs: Mapping[str, Run], title: str, other: str) -> float:
 
 
 FOUR = "Mul -> Add -> Relu -> Mul"
+# What is done with a patched model, and how much of the time of `apply` it may take.
+AFTER = {"revert": 1.0, "diff": 1.5, "check": 1.5, "verify --no-run": 2.0, "view of both": 5.0}
+
+
+def after_apply(name: str, most: float) -> Target:
+    """Return what a command on the patched chain may take, of the time of `apply`."""
+    return Target(
+        f"chain, a third patched: {name}, of apply",
+        lambda runs: ratio(runs, f"chain: {name}", "chain: apply, functions"),
+        lambda runs: most,
+        "x",
+    )
+
 
 # fmt: off
 TARGETS = (
@@ -76,9 +92,10 @@ TARGETS = (
     Target("large graph, attrs, of TensorFlow's time",
            lambda r: share(r, "large: apply, attrs"), lambda r: 0.06, ""),
     Target("chain, a third patched: functions, of TensorFlow's time",
-           lambda r: ratio(r, "chain: apply, functions", "chain: TensorFlow"), lambda r: 0.1, ""),
+           lambda r: ratio(r, "chain: apply, functions", "chain: TensorFlow"), lambda r: 0.12, ""),
     Target("chain, a third patched: attrs, of TensorFlow's time",
-           lambda r: ratio(r, "chain: apply, attrs", "chain: TensorFlow"), lambda r: 0.06, ""),
+           lambda r: ratio(r, "chain: apply, attrs", "chain: TensorFlow"), lambda r: 0.08, ""),
+    *(after_apply(name, most) for name, most in AFTER.items()),
     Target("chain with shapes: functions, of TensorFlow's time",
            lambda r: ratio(r, "shapes: apply, functions", "shapes: TensorFlow"),
            lambda r: 0.15, ""),
@@ -111,6 +128,7 @@ def commands(folder: Path, nodes: int) -> dict[str, list[str]]:
     as_attrs = [GRAPHPATCH, "apply", "--emit", "attr", "-o", out]
     tensorflow = [sys.executable, str(SCRIPTS / "bench_tensorflow.py")]
     chain, shapes, long = (str(folder / f"{name}.pb") for name in CHAINS)
+    patched = str(folder / "chain.patched.pb")
     tower, view = str(folder / "tower.pb"), [GRAPHPATCH, "view", "-o", str(folder / "page.html")]
     alone = [sys.executable, str(SCRIPTS / "bench_patterns.py"), "--networkx"]
     return {
@@ -126,7 +144,12 @@ def commands(folder: Path, nodes: int) -> dict[str, list[str]]:
         "large: apply, attrs": [*as_attrs, library, large],
         "large: TensorFlow": [*tensorflow, large, out],
         "chain: cp": ["cp", chain, out],
-        "chain: apply, functions": [*apply, library, chain],
+        "chain: apply, functions": [GRAPHPATCH, "apply", "-o", patched, library, chain],
+        "chain: revert": [GRAPHPATCH, "revert", patched, "-o", out],
+        "chain: diff": [GRAPHPATCH, "diff", chain, patched],
+        "chain: check": [GRAPHPATCH, "check", library, patched],
+        "chain: verify --no-run": [GRAPHPATCH, "verify", "--no-run", chain, patched],
+        "chain: view of both": [*view, chain, patched],
         "chain: apply, attrs": [*as_attrs, library, chain],
         "chain: match": [GRAPHPATCH, "match", "--json", "--pattern", FOUR, chain],
         "chain: networkx": [*alone, chain, FOUR],
@@ -197,7 +220,7 @@ def measure_all(tasks: Mapping[str, Sequence[str]], folder: Path, rounds: int) -
                 continue
             progress(f"round {number + 1} of {rounds}: {title}")
             (folder / "out.pb").unlink(missing_ok=True)
-            runs[title].append(measure(command, folder / "log"))
+            runs[title].append(measure(command, folder / "log", EXITS.get(title, 0)))
     (folder / "out.pb").unlink(missing_ok=True)
     progress("")
     return {
