@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from graphpatch.analysis.doctor.causes import Finding
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
-from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.fix import FixResult, fix
 from graphpatch.analysis.doctor.survey import missing_end
 from graphpatch.cli import options

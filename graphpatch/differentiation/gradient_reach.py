@@ -14,7 +14,7 @@ from functools import cached_property
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation.loop_order import LoopOrder
-from graphpatch.differentiation.patched_ops import CARRIED
+from graphpatch.differentiation.override_keys import CARRIED
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 

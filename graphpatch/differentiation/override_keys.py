@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphpatch import opdefs
-from graphpatch.graph import attrs
+from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 
 CUSTOM = "CustomGradient-"
@@ -25,3 +25,26 @@ def is_registered(key: str) -> bool:
     """Whether TensorFlow itself registers a gradient under this key."""
     known = opdefs.lookup(key)
     return known is not None and known.gradient != "missing"
+
+
+CARRIED = "carried"
+
+
+def rule_of(node: Node) -> str:
+    """The rule that added an op, or gave it its inputs or its gradient; nothing for another's."""
+    return next((author.rule for author in reversed(provenance.rules_that_touched(node))), "")
+
+
+def is_of_rule(node: Node) -> bool:
+    """Whether a rule put the op there."""
+    return node.body.is_ours or provenance.is_added(node)
+
+
+def is_carrier(node: Node) -> bool:
+    """Whether an op calls a function of ours, of which the library names the gradient."""
+    return node.op in node.body.library.gradients and provenance.record(node) is not None
+
+
+def is_hidden(node: Node) -> bool:
+    """Whether a rule gave the op's outputs another gradient, so that none reaches the op."""
+    return bool(provenance.shadow(node))

@@ -17,8 +17,13 @@ from graphpatch.differentiation.gradient_reach import (
     ops_reached,
 )
 from graphpatch.differentiation.gradient_table import outputs_of
-from graphpatch.differentiation.override_keys import CUSTOM, is_registered, override_key
-from graphpatch.differentiation.patched_ops import CARRIED, is_carrier
+from graphpatch.differentiation.override_keys import (
+    CARRIED,
+    CUSTOM,
+    is_carrier,
+    is_registered,
+    override_key,
+)
 from graphpatch.differentiation.wiring import Tensor, Wiring, holds_no_number
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls, named_by

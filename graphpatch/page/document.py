@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import graphpatch
+from graphpatch.analysis.doctor.causes import Finding
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.analysis.interface import InterfaceTensor, interface
 from graphpatch.differentiation.replay import GradientReplay

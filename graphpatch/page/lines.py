@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 
-from graphpatch.analysis.doctor.causes import finding_of
-from graphpatch.analysis.doctor.finding import Finding, OpOnPath
+from graphpatch.analysis.doctor.causes import Finding, OpOnPath, finding_of
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow

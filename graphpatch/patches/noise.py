@@ -9,7 +9,7 @@ from typing import TypeAlias
 from graphpatch import names, opdefs
 from graphpatch.control_flow.op_types import ENTERS
 from graphpatch.differentiation.flow import lets_through
-from graphpatch.differentiation.linear import is_linear
+from graphpatch.differentiation.gradient_table import is_linear
 from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node

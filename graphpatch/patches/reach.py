@@ -6,11 +6,10 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphpatch.control_flow.op_types import BOUNDARIES
-from graphpatch.differentiation.bodies import Bodies
+from graphpatch.differentiation.bodies import Bodies, Unreached
 from graphpatch.differentiation.bodies import BodyPlace as BodyPlace
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.override_keys import override_key
-from graphpatch.differentiation.unreached import Unreached
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.analysis.doctor import known_fixes
+from graphpatch.analysis.doctor import causes
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.runtime import gradient_run
@@ -219,11 +219,11 @@ FIXED: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 def test_every_fix_of_an_op_type_has_its_numbers() -> None:
-    assert {case.partition(",")[0] for case in FIXED} >= set(known_fixes.OPS)
+    assert {case.partition(",")[0] for case in FIXED} >= set(causes.OPS)
 
 
 def test_every_fix_of_a_pair_has_its_numbers() -> None:
-    assert set(FIXED) >= {f"{first}, {last.lower()}" for first, last in known_fixes.PAIRS}
+    assert set(FIXED) >= {f"{op}, cast" for op in causes.SURROGATES}
 
 
 @pytest.mark.parametrize("case", FIXED)

@@ -2,22 +2,185 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from graphpatch import opdefs
-from graphpatch.analysis.doctor.finding import Finding, OpOnPath, RuleDict, rule_for
-from graphpatch.analysis.doctor.known_fixes import fixes
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
-from graphpatch.differentiation.override_keys import gradient_type, override_key
-from graphpatch.differentiation.patched_ops import CARRIED, is_of_rule, rule_of
+from graphpatch.differentiation.gradient_reach import OpGradientFlow, Refusal
+from graphpatch.differentiation.override_keys import (
+    CARRIED,
+    gradient_type,
+    is_of_rule,
+    override_key,
+    rule_of,
+)
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
+from graphpatch.graph.model_body import op_type_in_model
 from graphpatch.graph.op_types import CALLS
+
+RuleDict = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OpOnPath:
+    """An op that is left by one output and entered by one slot, and what it answers."""
+
+    wiring: Wiring
+    step: PathStep
+    answer: OpGradientFlow
+
+    @property
+    def node(self) -> Node:
+        """The op."""
+        return Node(self.wiring.body, self.step.index)
+
+    @property
+    def op(self) -> str:
+        """Its op type."""
+        return self.node.op
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """What it raises, where it raises."""
+        return self.answer.first
+
+    @property
+    def read(self) -> str:
+        """The dtype of the tensor that the slot reads."""
+        return self.wiring.dtype(self.wiring.inputs(self.step.index)[self.step.slot]) or "unknown"
+
+    @property
+    def given(self) -> str:
+        """The dtype of the tensor by which it is left."""
+        return self.wiring.dtype((self.step.index, self.step.output)) or "unknown"
+
+    @property
+    def given_to_slot(self) -> flow.Flow:
+        """What comes to the slot from the output, by the op's own gradient or its override's."""
+        return given_to_slot(self.wiring, self.step.index, self.step.output, self.step.slot)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a gradient ends here: an op that it flows through has nothing to fix."""
+        flows = self.step.slot in self.answer.slots and self.given_to_slot != "zero"
+        return self.answer.raises or not flows
+
+    @property
+    def is_identity_in_shape(self) -> bool:
+        """Whether it can count as the identity of this input: one output, same dtype and shape."""
+        known = self.node.opdef
+        return (
+            self.read == self.given
+            and self.given in DIFFERENTIABLE
+            and len(self.wiring.outputs(self.step.index)) == 1
+            and known is not None
+            and self.step.slot in known.keeps_shape
+        )
+
+
+def given_to_slot(wiring: Wiring, index: int, output: int, slot: int) -> flow.Flow:
+    """What comes to a slot of an op when a gradient comes to this output alone."""
+    inputs, outputs = wiring.inputs(index), wiring.outputs(index)
+    op = wiring.gradient_type(index)
+    is_own = op == wiring.body.heads.ops[index]
+    name = outputs[output].name if is_own and output < len(outputs) else None
+    return flow.into(op, slot, len(inputs), wiring.dtype(inputs[slot]), name)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong at one op: in words, what TensorFlow does then, and what fixes it.
+
+    `rules` are those that may fix it, the best first; `remedy` says what does where none can.
+    """
+
+    kind: str
+    node: Node
+    slot: int | None
+    what: str
+    consequence: str
+    remedy: str
+    rules: Sequence[RuleDict] = ()
+
+    @property
+    def op_type(self) -> str:
+        """The op type that the op has in the model, whatever a rule put in its place."""
+        return op_type_in_model(self.node)
+
+    @property
+    def is_of_tape(self) -> bool:
+        """Whether a GradientTape alone ends here, and a Session goes on."""
+        return self.kind == CARRIED
+
+    def document(self) -> dict[str, Any]:
+        """The finding as `doctor --json` prints it."""
+        return {
+            "kind": self.kind,
+            "op": self.node.name,
+            "type": self.op_type,
+            "body": self.node.body.label,
+            "slot": self.slot,
+            "tape_only": self.is_of_tape,
+            "what": self.what,
+            "consequence": self.consequence,
+            "remedy": self.remedy,
+            "rule": self.rules[0] if self.rules else None,
+        }
+
+
+def rule_for(node: Node, title: str, patch: Mapping[str, Any]) -> RuleDict:
+    """A rule for one op, by its name and body."""
+    match = {"name": node.name, "body": node.body.label}
+    return {"name": f"{title}: {node.name}", "match": match, "patch": dict(patch), "expect": 1}
+
+
+PatchJson = Mapping[str, Any]
+
+
+def _formula(*dx: str | None) -> PatchJson:
+    return {"override_gradient": {"formula": list(dx)}}
+
+
+QUOTIENT: PatchJson = {"surrogate_gradient": "x0 / x1"}
+
+# By op type what it counts as on the way back: what it steps around, its derivative where it has
+# one that TensorFlow lacks, or that of its mean. For others, straight_through where it can be.
+OPS: dict[str, PatchJson] = {
+    "AdjustContrastv2": {
+        "surrogate_gradient": "(x0 - mean(x0, axes=[-3, -2], keepdims=true)) * x1"
+        " + mean(x0, axes=[-3, -2], keepdims=true)"
+    },
+    "FloorDiv": QUOTIENT,
+    "LinSpace": _formula("dy * (x1 - y) / (x1 - x0)", "dy * (y - x0) / (x1 - x0)", None),
+    "RandomPoissonV2": _formula(None, "dy"),
+    "Sign": {"override_gradient": "fast_sigmoid_surrogate"},
+    "TruncateDiv": QUOTIENT,
+    "TruncateMod": _formula("dy", "-dy * (x0 - y) / x1"),
+}
+PYTHON_FUNCTIONS = frozenset({"PyFunc", "PyFuncStateless"})  # of which no shape is known
+
+
+def fixes(look: OpOnPath) -> list[RuleDict]:
+    """The rules that may fix an op that blocks, the best first."""
+    if look.read not in DIFFERENTIABLE or look.given not in DIFFERENTIABLE:
+        return []
+    slot, found = look.step.slot, []
+    if look.op in OPS:
+        found.append(rule_for(look.node, "has a gradient", OPS[look.op]))
+    if look.op in PYTHON_FUNCTIONS and len(look.node.data_inputs) == 1:
+        found.append(rule_for(look.node, "counts as the identity", {"surrogate_gradient": "x"}))
+    if look.is_identity_in_shape and look.is_blocked:
+        patch = {"straight_through": True if not slot else {"input": slot}}
+        found.append(rule_for(look.node, "passes gradients", patch))
+    return found
+
 
 AS_ONE = '{{"surrogate_gradient": "{}", "on": "match"}}'
 BEHIND = "differentiate with respect to a tensor behind it"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.causes import finding_of, name_tensors, with_run
-from graphpatch.analysis.doctor.finding import Finding, OpOnPath, given_to_slot
+from graphpatch.analysis.doctor.causes import (
+    Finding,
+    OpOnPath,
+    finding_of,
+    given_to_slot,
+    name_tensors,
+    with_run,
+)
 from graphpatch.analysis.doctor.path import (
     A_RULE,
     FREE,
@@ -20,17 +26,81 @@ from graphpatch.analysis.doctor.path import (
     ops_depending_on,
     spelled_path,
 )
-from graphpatch.analysis.doctor.reported import ReportedPlaces, paths_inside
-from graphpatch.analysis.doctor.target import target_finding, target_refusal
-from graphpatch.control_flow.op_types import MERGES
+from graphpatch.control_flow.op_types import EXITS, MERGES
 from graphpatch.differentiation import flow
+from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow, Refusal
-from graphpatch.differentiation.patched_ops import CARRIED, is_hidden, rule_of
+from graphpatch.differentiation.override_keys import CARRIED, is_hidden, rule_of
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.dtypes import HANDLES
 from graphpatch.graph.body import Node
+from graphpatch.graph.calls import named_by
+from graphpatch.graph.op_types import CALLS
+
+
+@dataclass(eq=False)
+class ReportedPlaces:
+    """What was told of one pair, so that it is not told twice.
+
+    `reaches` are the functions whose refusals were, by their ids; `inside` the paths through
+    functions that were followed, as `paths_inside` has them, and whether anything was found.
+    """
+
+    places: set[tuple[str, str]] = field(default_factory=set)
+    reaches: set[int] = field(default_factory=set)
+    inside: dict[tuple[str, int, int], bool] = field(default_factory=dict)
+
+    def is_new(self, place: tuple[str, str]) -> bool:
+        """Whether nothing was told of this place; from now on something was."""
+        known = place in self.places
+        self.places.add(place)
+        return not known
+
+
+def paths_inside(look: OpOnPath) -> list[tuple[str, int, int]]:
+    """The functions that an op calls, each with the argument and the output on the path."""
+    shift = 1 if look.op in OP_BY_OP and "body" not in look.node.attr_names else 0
+    slot, output = look.step.slot - shift, look.step.output
+    return [(name, slot, output) for name in dict.fromkeys(_called_bodies(look.node)) if slot >= 0]
+
+
+def _called_bodies(node: Node) -> list[str]:
+    if node.op in node.body.library.signatures:
+        return [node.op]
+    keys = ("f",) if node.op in CALLS else ("body", "then_branch", "else_branch", "branches")
+    return [name for key in keys for name in named_by(node, key)]
+
+
+def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str], shapes: Shapes) -> str:
+    """What tf.gradients raises for a target that it makes no ones like; or nothing.
+
+    A tensor in a loop cannot be read from outside the loop, not even its shape, where that is not
+    known; TensorFlow 2.21 fails in saying so.
+    """
+    dtype, node = wiring.dtype(target), Node(wiring.body, target[0])
+    is_inside = node.name in in_loops and node.op not in EXITS
+    if is_inside and not shapes.is_known(target):
+        return "TypeError: 'NoneType' object is not iterable"
+    if dtype == "string":
+        return "TypeError: Expected string, but got 1 of type 'int'."
+    if dtype in HANDLES:
+        return f"TypeError: `dtype` <dtype: '{dtype}'> is not compatible with 1 of dtype int64."
+    if dtype in {"complex64", "complex128"}:
+        return f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"
+    return ""
+
+
+def target_finding(wiring: Wiring, target: Tensor, says: str) -> Finding:
+    """The finding of such a target, which is its own blocker."""
+    dtype = wiring.dtype(target)
+    reason = "lies in a v1 loop" if "iterable" in says else f"is {dtype}"
+    what = f"{wiring.spelled(target)} {reason}: it cannot be the loss"
+    node = Node(wiring.body, target[0])
+    return Finding("target", node, None, what, says, "take a real number as the target")
+
 
 LOOP_REMEDY = (
     "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta; "

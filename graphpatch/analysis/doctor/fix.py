@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
+from graphpatch.analysis.doctor.causes import Finding, RuleDict, rule_for
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.doctor.finding import Finding, RuleDict, rule_for
 from graphpatch.analysis.doctor.survey import doctors, survey
 from graphpatch.application import apply
 from graphpatch.differentiation.hidden import is_in_gradients

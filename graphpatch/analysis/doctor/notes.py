@@ -12,8 +12,7 @@ from graphpatch.control_flow.op_types import BRANCHES, MERGES
 from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.gradient_reach import ops_on_paths, ops_reached
-from graphpatch.differentiation.override_keys import CUSTOM, is_registered, override_key
-from graphpatch.differentiation.patched_ops import is_carrier
+from graphpatch.differentiation.override_keys import CUSTOM, is_carrier, is_registered, override_key
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
