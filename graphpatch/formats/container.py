@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 
 import msgspec
@@ -12,6 +13,7 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.emit import graph_pieces
+from graphpatch.graph.graph import MOST_ENTRIES
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.model_graph import ContainerFacts, ModelGraph
 from graphpatch.graph.wire import (
@@ -72,7 +74,7 @@ def recognise(source: Source) -> Container:
 def _not_a_message(source: Source) -> str:
     """Why the bytes are not a message at all; nothing where they are one."""
     try:
-        for _ in fields(source.data, 0, len(source.data)):
+        for _ in islice(fields(source.data, 0, len(source.data)), MOST_ENTRIES):
             pass
     except ModelError as error:
         return f" ({error})"
@@ -136,7 +138,11 @@ def meta_pieces(
 
 
 def _fields_numbered(source: Source, outer: Field, number: int) -> list[Field]:
-    parts = fields(source.data, outer.value, outer.end)
+    parts = list(islice(fields(source.data, outer.value, outer.end), MOST_ENTRIES + 1))
+    if len(parts) > MOST_ENTRIES:
+        raise ModelError(
+            f"more than {MOST_ENTRIES:,} fields around the graph; graphpatch reads no more"
+        )
     return [part for part in parts if part.holds(number)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TypeVar
@@ -21,9 +22,9 @@ from tensorboard.compat.proto.versions_pb2 import VersionDef
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import MAIN, Body, Library, Node
-from graphpatch.graph.heads import Progress, read_heads, scan
+from graphpatch.graph.heads import LARGE, Progress, read_heads, scan
 from graphpatch.graph.record import PROVENANCE_ATTR, ModelRecord
-from graphpatch.graph.wire import Field, Source, fields, message
+from graphpatch.graph.wire import BYTES, Field, Source, fields, message
 from graphpatch.opdefs import Arg, OpDef
 
 MOST_LISTED = 1 << 14  # tensors of one list, where no input of the node shows them
@@ -76,6 +77,7 @@ def _refuse(node: Node, arg: Arg, most: int) -> int:
 
 LIBRARY, VERSIONS, DEBUG_INFO = 2, 4, 5
 MOST_FUNCTIONS = 100_000  # ten times those of the largest libraries that we know
+MOST_ENTRIES = 3 * MOST_FUNCTIONS  # of a library: each function, its gradient, and its key
 
 G = TypeVar("G", bound="Graph")
 
@@ -229,9 +231,14 @@ def _read_rules(graph: Graph) -> None:
 
 def _open_library(graph: Graph, library: Field) -> None:
     data = graph.source.data
-    first = islice(fields(data, library.value, library.end), MOST_FUNCTIONS + 1)
-    if sum(part.holds(1) for part in first) > MOST_FUNCTIONS:
+    first = islice(fields(data, library.value, library.end), MOST_ENTRIES + 1)
+    numbers = Counter(part.number for part in first)
+    if numbers[1] > MOST_FUNCTIONS:
         raise ModelError(f"more than {MOST_FUNCTIONS:,} functions; graphpatch reads no more")
+    if numbers.total() > MOST_ENTRIES:
+        raise ModelError(
+            f"a library of more than {MOST_ENTRIES:,} entries; graphpatch reads no more"
+        )
     for part in fields(data, library.value, library.end):
         if part.holds(1):
             body = _function_body(graph.library, graph.source, part.value, part.end)
@@ -263,6 +270,12 @@ def _main_body(
 def _function_body(library: Library, source: Source, start: int, end: int) -> Body:
     """The body of the FunctionDef from `start` to `end`."""
     starts, others = scan(source, start, end, 3)
+    for part in others:  # a signature of empty arguments takes 100 times its bytes
+        inner = fields(source.data, part.value, part.end) if part.wire == BYTES else iter(())
+        if part.end - part.start >= LARGE and next(islice(inner, MOST_FUNCTIONS, None), None):
+            raise ModelError(
+                f"a function with more than {MOST_FUNCTIONS:,} arguments; graphpatch reads no more"
+            )
     rest = message(FunctionDef, b"".join(source.data[one.start : one.end] for one in others))
     signature, ret = rest.signature, dict(rest.ret)
     heads = read_heads(source, starts, 3)

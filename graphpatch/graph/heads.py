@@ -25,6 +25,9 @@ from graphpatch.graph.wire import BYTES, Field, Source, field_at, fields, utf8
 LARGE = 1 << 14  # bytes from which on a NodeDef is read head first
 RUN = 1 << 20  # bytes that go to protobuf in one call
 MOST_NODES = 2_000_000  # of one body; the largest graph that we know has 400,000
+MOST_FIELDS = 500_000  # of one node; the widest op that we know reads 66,000 tensors
+MOST_OTHERS = 1_000  # fields of a body that are not nodes, and one more for so many bytes:
+BYTES_FOR_ONE = 32
 LEAST = 6  # bytes of a NodeDef with a name and an op type
 NODE = 1  # number of the field of a GraphDef that holds a node
 PROVENANCE = b"_graphpatch"
@@ -83,7 +86,8 @@ def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int],
     Raises ModelError where the bytes are not a message, or end in the middle of a field.
     """
     data, tag, starts, others, at = source.data, number << 3 | BYTES, array("Q"), [], start
-    append = starts.append
+    append, most = starts.append, MOST_OTHERS + (end - start) // BYTES_FOR_ONE
+    most = most if number != NODE else MOST_OTHERS  # a function has a field for each output
     try:
         while at < end:
             if data[at] == tag:
@@ -95,6 +99,10 @@ def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int],
             else:
                 others.append(field_at(data, at, end))
                 at = others[-1].end
+                if len(others) > most:
+                    raise ModelError(
+                        f"more than {most:,} fields besides its nodes; graphpatch reads no more"
+                    )
     except IndexError:
         at = end + 1
     if at != end:
@@ -202,27 +210,23 @@ def _runs(source: Source, starts: array[int]) -> Iterator[tuple[int, int, bool]]
         yield run_start, run_end, False
 
 
-class _Head(msgspec.Struct):
-    name: str = ""
-    op: str = ""
-    input: list[str] = msgspec.field(default_factory=list)
-
-
-def _large_head(source: Source, start: int) -> list[_Head]:
-    head, rest = _Head(), bytearray()
-    value, end = entry(source, start)
-    for part in fields(source.data, value, end):
-        if part.number > 3 or part.wire != BYTES:
-            small = part.end - part.start < LARGE
-            rest += source.data[part.start : part.end] if small else b""
-            continue
-        found = utf8(source.data, part.value, part.end)
-        if part.number == 3:
-            head.input.append(found)
-        else:
-            setattr(head, "name" if part.number == 1 else "op", found)
+def _large_head(source: Source, start: int) -> list[NodeDef]:
+    """The NodeDef without fields as large as weights, which are not read."""
+    rest, (value, end) = bytearray(), entry(source, start)
+    run = value
+    for count, part in enumerate(fields(source.data, value, end)):
+        if part.end - part.start >= LARGE and part.number > 3:
+            rest += source.data[run : part.start]
+            run = part.end
+        if count == MOST_FIELDS:
+            raise ModelError(
+                f"the node at byte {start} has more than {MOST_FIELDS:,} inputs and attrs; "
+                f"graphpatch reads no more"
+            )
+    rest += source.data[run:end]
     try:
-        NodeDef.FromString(bytes(rest))
+        return [NodeDef.FromString(bytes(rest))]
     except DecodeError:
-        raise _broken(head.name, start) from None
-    return [head]
+        texts = (part for part in fields(source.data, value, end) if part.holds(1))
+        name = next((utf8(source.data, part.value, part.end) for part in texts), "")
+        raise _broken(name, start) from None
