@@ -35,7 +35,9 @@ class BranchWatch:
         for op, tensor in deciding.items():
             # In a loop or branch an op does not run by what it reads; a Switch is where it begins.
             is_open = op not in inside or op.type in TRUTHS
-            if is_open and is_value(tensor) and tensor.op not in inside:
+            # A constant of a loop's body reads nothing of the loop: its context tells.
+            is_outside = tensor.op not in inside and _context(tensor.op) is None
+            if is_open and is_outside and is_value(tensor):
                 self.read[op.name] = tensor.name
         self.hidden = len(deciding) - len(self.read)
         self._asked: dict[str, tuple[str, str]] | None = None
@@ -70,6 +72,10 @@ def _decides(op: Any) -> Any:
     tensor = op.inputs[TRUTHS.get(op.type, 0)]
     wanted = tensor.dtype.is_bool if op.type in TRUTHS else tensor.dtype.is_floating
     return tensor if wanted else None
+
+
+def _context(op: Any) -> Any:
+    return op._get_control_flow_context()
 
 
 def _questions(graph: Any, names: Iterable[str]) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -165,7 +165,7 @@ class RunResult:
             says = "; ".join(reasons) or "there is no output to compare"
             yield f"nothing could be compared: {says}{hint}"
         for op in self.unseen:
-            yield f"forward: no tensor was compared that is computed of {op}{hint}"
+            yield f"forward: no tensor was compared that is computed of {op}"
         for one in self.unfired:
             if one.is_new and not one.is_wrong:
                 yield f"override of {one.override} did not fire: {one.why}"
