@@ -117,3 +117,39 @@ def test_it_foretells_the_gradient_by_each_handle(
     found = agreement(build, tmp_path)
     assert found.differing == []
     assert found.verdicts["flows"] or found.verdicts["error"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_argument_of_a_main_graph_has_a_gradient_where_the_file_tells_its_shape(
+    kept: bool,
+) -> None:
+    """As Grappler's test graphs have it: a function that updates a variable, called as an op."""
+
+    @tf.function
+    def update(variable: Any, x: Any) -> Any:
+        tf.raw_ops.AssignAddVariableOp(resource=variable, value=tf.constant(1.0))
+        return x * 2.0
+
+    with tf.Graph().as_default() as graph:
+        function = update.get_concrete_function(tf.TensorSpec([], tf.resource), tf.TensorSpec([]))
+        function.add_to_graph(graph)
+    message = graph.as_graph_def()
+    name = function.function_def.signature.name
+    argument = message.node.add(name="variable", op="_Arg")
+    argument.attr["T"].type = tf.resource.as_datatype_enum
+    argument.attr["index"].i = 0
+    if kept:
+        argument.attr["_handle_dtypes"].list.type.append(tf.float32.as_datatype_enum)
+        argument.attr["_handle_shapes"].list.shape.add()
+    message.node.add(name="x", op="Placeholder").attr["dtype"].type = 1
+    message.node.add(name="y", op=name).input.extend(["variable", "x"])
+    [pair] = graphpatch.diagnose(message, "x", "y").pairs
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.import_graph_def(message, name="")
+        ends = graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0")
+        if kept:
+            assert tf.compat.v1.gradients(*ends)[0] is not None
+        else:
+            with pytest.raises(ValueError, match="without handle data"):
+                tf.compat.v1.gradients(*ends)
+    assert pair.verdict == ("flows" if kept else "error")
