@@ -142,22 +142,14 @@ def _named_now(node: Node) -> Node:
 
 def why_stopped(nodes: Iterable[Node]) -> dict[Node, str]:
     """The ops behind whose outputs an earlier rule put a StopGradient, and why nothing flows."""
-    found, stops = {}, dict[Body, dict[str, str]]()
+    found = {}
     for node in _may_be_patched(nodes):
-        body = node.body
-        if body not in stops:
-            stops[body] = {provenance.name_in_model(one): by for one, by in _stops(body)}
-        by = stops[body].get(provenance.name_in_model(node), "")
-        if by and len(node.outputs or ()) == 1:
-            found[node] = f"rule {by!r} stops what flows back to {node}"
+        stop = _named_now(node)  # which has the name that the op had
+        is_stop = stop.op == "StopGradient" and provenance.is_added(stop)
+        if is_stop and len(node.outputs or ()) == 1:
+            (by, *_) = provenance.rules_that_patched(stop)
+            found[node] = f"rule {by.rule!r} stops what flows back to {node}"
     return found
-
-
-def _stops(body: Body) -> Iterator[tuple[Node, str]]:
-    """The StopGradients that rules added, and which rule."""
-    for node in provenance.may_be_signed(body):
-        if node.op == "StopGradient" and provenance.is_added(node):
-            yield node, provenance.rules_that_patched(node)[0].rule
 
 
 def _may_be_patched(nodes: Iterable[Node]) -> Iterator[Node]:
