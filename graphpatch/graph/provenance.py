@@ -143,6 +143,17 @@ def as_written(node: Node) -> bytes:
     return data
 
 
+def _is_new(node: Node) -> bool:
+    """Whether rules added a node since the file was read, of which no other record is told."""
+    body, index = node
+    written = body.edited.get(index) if index >= len(body.heads.starts) else None
+    return (
+        isinstance(written, list)
+        and len(written) == 1
+        and b'"model":' not in piece_bytes(written[0])
+    )
+
+
 def checksum_of_rules(graph: Graph) -> str:
     """A checksum of what rules wrote, and of what all ops are called and read."""
     total, columns = 0, xxhash.xxh3_64()
@@ -151,8 +162,10 @@ def checksum_of_rules(graph: Graph) -> str:
             continue
         added = set()
         for node in may_be_signed(body):
-            record = node.body.record(node.index)
-            if record is not None:
+            if _is_new(node):
+                total += xxhash.xxh3_64_intdigest(piece_bytes(body.payload(node.index)[0]))
+                added.add(node.index)
+            elif (record := node.body.record(node.index)) is not None:
                 total += xxhash.xxh3_64_intdigest(as_written(node))
                 if record.is_added:
                     added.add(node.index)
@@ -170,9 +183,11 @@ def reads_of_patched(graph: Graph) -> int:
     """How many inputs of the model, and outputs of its functions, read ops that rules touched."""
     count = 0
     for body in graph.bodies:
-        patched = set() if body.is_ours else {node.name for node in touched(body)}
+        may_be = [] if body.is_ours else may_be_signed(body)
+        changed = [node for node in may_be if _is_new(node) or record(node) is not None]
+        patched = {node.name for node in changed}
         if patched:
-            added = {node.index for node in touched(body) if is_added(node)}
+            added = {node.index for node in changed if _is_new(node) or is_added(node)}
             inputs = (one for index, one in enumerate(body.heads.inputs) if index not in added)
             read = chain(chain.from_iterable(inputs), body.ret.values())
             count += sum(text in patched or names.op_of(text) in patched for text in read)
