@@ -13,7 +13,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 import graphpatch
-from graphpatch.formats import size_limit
+from graphpatch.formats import model as model_file
 from tests.tf import tensorflow1
 
 tf = pytest.importorskip("tensorflow")
@@ -243,7 +243,7 @@ def test_rules_are_taken_in_every_form(tmp_path: Path) -> None:
 def test_the_limit_of_protobuf_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if it were less than 2 GB, on the way out."""
     found = graphpatch.load(message())
-    monkeypatch.setattr(size_limit, "LIMIT", 100)
+    monkeypatch.setattr(model_file, "LIMIT", 100)
     says = r"<GraphDef>: as a GraphDef it would have \d+ bytes, and protobuf messages are limited"
     for give in (
         found.graph_def,
