@@ -68,7 +68,7 @@ def test_the_file_has_an_op_a_line_and_stays_small() -> None:
 
 def test_it_is_read_fast_and_without_tensorflow() -> None:
     assert min(repeat(opdefs.table.__wrapped__, timer=process_time, number=1, repeat=10)) < 0.015
-    code = "import sys; from graphpatch import opdefs; opdefs.lookup'Relu'"
+    code = "import sys; from graphpatch import opdefs; opdefs.lookup('Relu')"
     code += "; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -6,6 +6,7 @@ other bytes each op, function or gradient that differs is a fault, first what fl
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from graphpatch.formats.before import opened_again
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.graph import read_record
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.record import ModelRecord
@@ -34,6 +36,8 @@ from graphpatch.table import plural, short
 SWAPPED = "the arguments look swapped"
 SIGNATURES = ("signature_def", "asset_file_def", "saver_def")
 VERSIONS = "versions"
+# An export notes shapes or leaves them out; TensorFlow infers them when it imports a graph.
+NOTED = re.compile(rf"attr {OUTPUT_SHAPES}: (\(none\) -> .*|.* -> \(none\))$", re.DOTALL)
 LIVE = "it was patched as a live graph, so its rules cannot be applied to a file again"
 PYTHON = "one of its rules has a gradient in Python, so they are not applied again"
 EXPORTED = "it was written as a TF2 SavedModel, which holds a part of its original alone"
@@ -157,6 +161,8 @@ def _without_rules(original: Model, patched: Model, why: str) -> tuple[list[Made
     """Compare the original with what is left when the rules are taken off, where that is told."""
     try:
         reverted = opened_again(revert(patched, allow_changed=True).model)
+        if _record(original).rules:
+            original = opened_again(revert(original, allow_changed=True).model)
     except PatchError:  # it carries no rules, or only a part of its original
         return [MadeAgain(why=why) for _ in patched.graphs], []
     except GraphpatchError as error:
@@ -219,7 +225,7 @@ def _faults(left: ModelGraph, right: ModelGraph) -> Iterator[StructureFault]:
 
 
 def _node_faults(left: Node, right: Node) -> Iterator[StructureFault]:
-    changes = differences(left, right)
+    changes = [change for change in differences(left, right) if not NOTED.match(change)]
     if changes:
         of_key = any(OVERRIDE in change for change in changes)
         is_backward = of_key or left.body.is_ours or provenance.is_added(left)

@@ -15,6 +15,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.graph import provenance
+from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph, read_record
 from graphpatch.graph.provenance import checksum_of_rules
@@ -50,7 +51,16 @@ def is_intact(graph: Graph) -> bool:
     record = read_record(graph)
     if record is None:
         return not _is_touched(graph)
+    if record.live:  # TensorFlow exports the graph anew, with other attrs beside ours
+        touched = (node for body in graph.bodies for node in provenance.touched(body))
+        return not any(_has_lost_key(node) for node in touched)
     return record.exported or record.written == checksum_of_rules(graph)
+
+
+def _has_lost_key(node: Node) -> bool:
+    record = provenance.record(node)
+    is_keyed = record is not None and record.keys and not provenance.shadow(node)
+    return bool(is_keyed) and node.attr(OVERRIDE) is None
 
 
 def _is_touched(graph: Graph) -> bool:

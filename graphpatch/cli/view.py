@@ -98,6 +98,7 @@ def command(
         raise click.UsageError("--open opens a page in a file; name one with -o PAGE.html")
     options: dict[str, Any] = {"run": run, "feed": feed, "allow_unsafe_ops": allow_unsafe_ops}
     options |= {"sources": list(sources), "targets": list(targets)}
+    refuse_inputs(path, {"the rules file": rules, "the file of --feed": feed})
     is_replaced = False
     if not (as_json or tensorboard):
         is_replaced = Destination(path, force, is_marked=True).replaces()
@@ -118,9 +119,7 @@ def command(
 def _viewed(
     path: str, model: str, patched: str | None, rules: Any, options: dict[str, Any]
 ) -> View:
-    """What the page shows; a page over what is read is refused first."""
-    rules_file = rules if isinstance(rules, str) else None
-    refuse_inputs(path, {"the rules file": rules_file, "the file of --feed": options["feed"]})
+    """What the page shows; a page over a model is refused first."""
     with bar() as progress:
         one = load(model, progress)
         other = load(patched, progress) if patched else None

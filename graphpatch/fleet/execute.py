@@ -49,7 +49,15 @@ def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Iter
         sweep(local_outputs(tasks))  # what an earlier run left half-written
     if into is not None and not order.dry_run and here is None:
         return len(tasks), _recorded(order, job, tasks, into)
-    return len(tasks), _results_of_tasks(order, here or work.patch_model, job, tasks)
+    results = _results_of_tasks(order, here or work.patch_model, job, tasks)
+    if into is not None and not order.dry_run:
+        return len(tasks), _into_folder(into, results)
+    return len(tasks), results
+
+
+def _into_folder(folder: str, results: Iterator[TaskResult]) -> Iterator[TaskResult]:
+    with _made(folder):
+        yield from results
 
 
 def _needs_folder(one: FoundModels) -> bool:

@@ -181,7 +181,10 @@ class Model:
         return container_pieces(self.source, self.container, ready)
 
     def keep_pieces(self) -> list[Piece]:
-        """Return the pieces, and keep them: the model is changed no more, but written."""
+        """Return the pieces, and keep them: the model is changed no more, but written.
+
+        Raises ModelError and OutputError as writing it would.
+        """
         self._made = self.pieces()
         return self._made
 

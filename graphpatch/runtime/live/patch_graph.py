@@ -14,6 +14,7 @@ from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.check import BUILT
+from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.keys import NoKeyError, by_key
 from graphpatch.runtime.live.rebuilt_graph import Counterparts, is_assignment, rebuilt_graph
@@ -61,11 +62,19 @@ def write_key(node: Node, op: Any) -> None:
     """Give a live op the gradient key, and what is written down of it, that its node has."""
     import tensorflow as tf
 
-    held = node.attrs()
+    written = node.attrs()
     for key in WRITTEN_ATTRS:
-        if key in held:
-            raw = held[key].SerializeToString(deterministic=True)
-            op._set_attr(key, tf.compat.v1.AttrValue.FromString(raw))
+        if key in written:
+            value = tf.compat.v1.AttrValue()
+            value.ParseFromString(written[key].SerializeToString(deterministic=True))
+            if (
+                len(value.list.s) == 2
+            ):  # the record, and the node in one piece as no weight is in it
+                # The export noted shapes, which the live op does not have.
+                was = tf.compat.v1.NodeDef.FromString(value.list.s[1])
+                was.attr.pop(OUTPUT_SHAPES, None)
+                value.list.s[1] = was.SerializeToString(deterministic=True)
+            op._set_attr(key, value)
         elif key in op.node_def.attr:
             op._clear_attr(key)
 
