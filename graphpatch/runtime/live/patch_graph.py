@@ -67,10 +67,8 @@ def write_key(node: Node, op: Any) -> None:
         if key in written:
             value = tf.compat.v1.AttrValue()
             value.ParseFromString(written[key].SerializeToString(deterministic=True))
-            if (
-                len(value.list.s) == 2
-            ):  # the record, and the node in one piece as no weight is in it
-                # The export noted shapes, which the live op does not have.
+            # The record and the node in one piece: the export noted shapes, which the op has not.
+            if len(value.list.s) == 2:
                 was = tf.compat.v1.NodeDef.FromString(value.list.s[1])
                 was.attr.pop(OUTPUT_SHAPES, None)
                 value.list.s[1] = was.SerializeToString(deterministic=True)
