@@ -74,8 +74,10 @@ def shape(body: Body, index: int) -> Sizes:
         return None if found is None else tuple(d.size for d in found.tensor.tensor_shape.dim)
     if op == "LoopCond":
         return ()
-    if op in ("Placeholder", "Enter", "Unpack") or None in before:
-        return None  # of an Unpack TensorFlow knows more: the key leaves its shape open
+    if op in ("Placeholder", "Enter") or None in before:
+        return None
+    if op == "Unpack":
+        return (before[0] or ())[1:]
     known = [one for one in before if one is not None]
     if op == "Merge":
         return known[0] if known[0] == known[1] else None
@@ -85,7 +87,7 @@ def shape(body: Body, index: int) -> Sizes:
 def shape_of(body: Body, text: str) -> Sizes:
     name = text.split(":")[0]
     producer = body.by_name.get(name)
-    if producer is None or body.heads.ops[producer] in ("Unpack", "NextIteration"):
+    if producer is None or body.heads.ops[producer] == "NextIteration":
         return None
     return shape(body, producer)
 
