@@ -87,7 +87,7 @@ class Trials:
     ) -> subprocess.Popen[bytes]:
         """The command, in a folder."""
         return subprocess.Popen(
-            [*COMMAND, *COMMANDS[self.command], "-o", "out.pb"],
+            [*COMMAND, *COMMANDS[self.command], "-o", "out.pb", "--force"],
             cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

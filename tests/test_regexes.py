@@ -37,8 +37,6 @@ CLEAR = {
 MADE_LATER = {
     "text",
     "sign",
-    "f\"({'|'.join(map(re.escape, self.texts))})\"",
-    "b'(%b)' % b'|'.join(map(re.escape, self.raw))",
 }
 
 # Repeats side by side, behind which nothing more must match: they never go back.

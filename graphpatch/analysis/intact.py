@@ -17,6 +17,7 @@ from graphpatch.formats.before import opened_again
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.check import built_gradients
 from graphpatch.graph.graph import Graph, read_record
 from graphpatch.graph.provenance import checksum_of_rules
 from graphpatch.graph.wire import message
@@ -33,6 +34,10 @@ def damage(model: Model) -> str:
     try:
         remade = _remade(opened_again(model))
     except GraphpatchError as error:
+        # Ops of gradients that were built since read what rules added, and are no damage.
+        is_built = any(True for graph in model.graphs for _ in built_gradients(graph))
+        if is_built and not any(map(_has_lost_gradients, model.graphs)):
+            return ""
         return f"{error}; {AGAIN}"
     if remade is None:
         return f"the file was changed since, and rules in Python cannot be applied again; {AGAIN}"
@@ -52,15 +57,22 @@ def is_intact(graph: Graph) -> bool:
     if record is None:
         return not _is_touched(graph)
     if record.live:  # TensorFlow exports the graph anew, with other attrs beside ours
-        touched = (node for body in graph.bodies for node in provenance.touched(body))
-        return not any(_has_lost_key(node) for node in touched)
+        return not _has_lost_gradients(graph)
     return record.exported or record.written == checksum_of_rules(graph)
 
 
-def _has_lost_key(node: Node) -> bool:
-    record = provenance.record(node)
-    is_keyed = record is not None and record.keys and not provenance.shadow(node)
-    return bool(is_keyed) and node.attr(OVERRIDE) is None
+def _has_lost_gradients(graph: Graph) -> bool:
+    """Whether a key that a rule set, or the gradient of a function that it calls, is gone."""
+    for body in graph.bodies:
+        for node in provenance.touched(body):
+            record, library = provenance.record(node), body.library
+            is_keyed = record is not None and record.keys and not provenance.shadow(node)
+            if is_keyed and node.attr(OVERRIDE) is None:
+                return True
+            is_call = record is not None and record.is_added and node.op in library.signatures
+            if is_call and node.op not in library.gradients:
+                return True
+    return False
 
 
 def _is_touched(graph: Graph) -> bool:

@@ -164,7 +164,7 @@ def double(x: Any) -> tuple[Any, Pullback]:
 )
 def no_gradient_in_a_function(x: Any) -> tuple[Any, Pullback]:
     a, t = 3 * x, np.where(x > 0, 3 * x, np.float32(0.9) * x)
-    one = formula("dy * attr.alpha + 1", alpha=np.float32(0.3))
+    one = formula("dy * attr.alpha + 1", alpha=float(np.float32(0.3)))
     return t * t + x, lambda d: d + 3 * one([a], [t], [2 * t * d])[0]
 
 
