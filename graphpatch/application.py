@@ -17,8 +17,7 @@ from graphpatch.formats.destination import NO_CONTEXTS
 from graphpatch.formats.load import HasModel, ModelLike, model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check_graph, foreign, refuse_unreadable
-from graphpatch.graph.heads import Progress
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.match.conditions import check_taken
 from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from graphpatch.differentiation.hidden import is_in_gradients
-from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import data_uses
+from graphpatch.graph.node import Node
+from graphpatch.graph.walk import data_uses
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of

@@ -13,7 +13,7 @@ from graphpatch.application import Result, apply
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.graph.body import Node
+from graphpatch.graph.node import Node
 from graphpatch.match.misses import missing_tensors
 from graphpatch.match.select import match_of_ops
 from graphpatch.match.select import select as matching

@@ -11,9 +11,9 @@ import msgspec
 from graphpatch import opdefs
 from graphpatch.differentiation.shapes import sizes_in_words
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edit import Editor
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import name_to_match, original_type
 from graphpatch.graph.template import MARK, edit_all
 from graphpatch.match.glob import texts

@@ -21,8 +21,7 @@ from sklearn.datasets import load_digits
 from graphpatch import apply
 from graphpatch.formats.container import GRAPH
 from graphpatch.formats.model import Model
-from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph, graph_pieces
 from graphpatch.graph.wire import Source, piece_bytes
 
 STRENGTH, RATE, STEPS, BATCH, SEED = 0.5, 0.1, 600, 64, 7

@@ -17,10 +17,9 @@ from graphpatch import opdefs
 from graphpatch.formats import Model, load
 from graphpatch.formats.container import GRAPH
 from graphpatch.graph.attrs import DTYPE_NUMBERS
-from graphpatch.graph.body import Body
-from graphpatch.graph.edit import Editor
-from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.graph import ModelGraph, graph_pieces
+from graphpatch.graph.node import Body
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.graph.record import Author
 from graphpatch.graph.wire import Piece, Source, encoded, piece_bytes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphpatch import GraphpatchError, apply, load
 from graphpatch.analysis import ops
 from graphpatch.graph.check import foreign
-from graphpatch.graph.heads import LARGE
+from graphpatch.graph.wire import LARGE
 from tests import graphs
 from tests.draws import draws
 from tests.graphs import const

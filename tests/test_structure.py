@@ -204,7 +204,7 @@ def graphs_are_imported_in_one_place(path: Path) -> None:
 
 
 # The editor: what changes a body. A body itself copies its columns, and is made with them.
-EDITOR = {f"graph/{name}.py" for name in ("edit", "template", "undo")}
+EDITOR = {f"graph/{name}.py" for name in ("editor", "template", "undo")}
 COLUMNS = {"heads", "ret", "edited", "placed", "root", "renamed", "readers", "returns"}
 COLUMNS |= {"by_name", "by_type", "file_ret"}
 # What a graph and its library hold besides; `Graph.open` fills them.
@@ -266,7 +266,7 @@ def changes_of_bodies(tree: ast.AST) -> Iterator[str]:
 @of_each_file
 def only_the_editor_changes_bodies(path: Path) -> None:
     name = str(path.relative_to(ROOT))
-    if name not in EDITOR | {"graph/body.py", "graph/graph.py"}:
+    if name not in EDITOR | {"graph/node.py", "graph/graph.py"}:
         assert list(changes_of_bodies(tree_of(path))) == [], name
 
 
@@ -279,7 +279,7 @@ def what_changes_bodies_is_called_by_the_editor(path: Path) -> None:
         if called(node) == "replace":
             made = ast.unparse(node)
             is_copy = re.match(r"replace\((old|\w*body), ", made) is not None
-            assert not is_copy or name == "graph/body.py", f"{name}: {made}"
+            assert not is_copy or name == "graph/node.py", f"{name}: {made}"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_a_graph_knows_nothing_of_its_container() -> None:
     assert set(Graph.__struct_fields__) == GRAPH_FIELDS
     for path in (ROOT / "graph").glob("*.py"):
         read = {node.attr for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)}
-        assert path.stem == "model_graph" or not read & {"around", "undone"}, path
+        assert path.stem == "graph" or not read & {"around", "undone"}, path
 
 
 # Calls of TensorFlow that one module makes for all others.

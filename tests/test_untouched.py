@@ -14,7 +14,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch import Model, apply
 from graphpatch.graph import provenance, wire
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.heads import LARGE
+from graphpatch.graph.wire import LARGE
 from tests import graphs
 from tests.draws import draws
 from tests.graphs import const, in_memory, node

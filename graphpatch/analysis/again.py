@@ -23,11 +23,9 @@ from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.graph import provenance
-from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edit import OUTPUT_SHAPES
-from graphpatch.graph.graph import read_record
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
+from graphpatch.graph.graph import ModelGraph, read_record
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.record import ModelRecord
 from graphpatch.graph.wire import Span
 from graphpatch.rules import rules_from

@@ -13,9 +13,9 @@ from graphpatch.control_flow import op_types
 from graphpatch.control_flow.contexts import inside_control_flow
 from graphpatch.differentiation import flow
 from graphpatch.errors import CutError, ModelError
-from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import downstream, upstream
+from graphpatch.graph.node import Body
+from graphpatch.graph.walk import downstream, upstream
 from graphpatch.table import path_in_words
 
 PATH_SHOWN = 12  # tensors of a path that are shown

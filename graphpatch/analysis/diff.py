@@ -21,13 +21,10 @@ from graphpatch.formats.container import meta_around
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.graph import LIBRARY
-from graphpatch.graph.heads import Progress
-from graphpatch.graph.model_body import op_type_in_model
-from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.provenance import name_in_model
+from graphpatch.graph.graph import LIBRARY, ModelGraph, Progress
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.provenance import name_in_model, op_type_in_model
 from graphpatch.graph.record import labels
 from graphpatch.graph.wire import message
 from graphpatch.table import html_table

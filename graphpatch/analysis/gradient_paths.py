@@ -10,9 +10,9 @@ import networkx as nx
 from graphpatch import names
 from graphpatch.differentiation import flow
 from graphpatch.errors import CutError, ModelError, did_you_mean
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import readers_of, tensor_named, upstream
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.walk import readers_of, tensor_named, upstream
 from graphpatch.names import TensorName
 from graphpatch.table import short
 

@@ -1,6 +1,6 @@
 """The scopes into which `tf.gradients` puts its ops: of which op each is the gradient.
 
-Nothing but the names of `graphpatch.graph.gradient_names` tells that in a file.
+Nothing but the names of `graphpatch.graph.check` tells that in a file.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.gradient_names import OF_AN_OP, SEED, scopes_of_gradients
+from graphpatch.graph.check import OF_AN_OP, SEED, scopes_of_gradients
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import VARIABLES
 
 

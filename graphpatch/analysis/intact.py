@@ -16,9 +16,9 @@ from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.check import built_gradients
 from graphpatch.graph.graph import Graph, read_record
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import checksum_of_rules
 from graphpatch.graph.wire import message
 

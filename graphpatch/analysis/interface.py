@@ -11,7 +11,7 @@ from graphpatch.analysis.doctor.survey import default_targets, fed_floats
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.formats.container import meta_around
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import FED, VARIABLES
 from graphpatch.shown import one_line
 from graphpatch.table import plural

@@ -13,7 +13,7 @@ from graphpatch.application import RulesLike, rules_of
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.graph.heads import Progress
+from graphpatch.graph.graph import Progress
 from graphpatch.match.spec import Pattern
 from graphpatch.rules import Rule, rules_from
 from graphpatch.table import html_table, plural

@@ -12,7 +12,7 @@ from graphpatch.analysis.places import Place, places_of_match
 from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.match.misses import explain
 from graphpatch.match.pattern.syntax import forms, type_notes
 from graphpatch.match.select import MatchedOps, find

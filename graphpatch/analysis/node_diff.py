@@ -8,9 +8,8 @@ from itertools import zip_longest
 
 from graphpatch.analysis.same import describe_difference, same_bytes
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.body import Node
-from graphpatch.graph.nodedef import attr_span, attr_spans, attr_value
-from graphpatch.graph.tensor import constant
+from graphpatch.graph.attrs import constant
+from graphpatch.graph.node import Node, attr_span, attr_spans, attr_value
 from graphpatch.table import cut_short
 
 NOTHING = "(none)"

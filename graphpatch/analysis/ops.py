@@ -13,11 +13,10 @@ from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.override_keys import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.model_body import as_model
-from graphpatch.graph.nodedef import mentions
+from graphpatch.graph.node import Body, Node, mentions
 from graphpatch.graph.op_types import CALLS
+from graphpatch.graph.provenance import as_model
 from graphpatch.match import glob
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 from graphpatch.names import OpKey

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from graphpatch import names
 from graphpatch.analysis.same import same_bytes
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.heads import entry
-from graphpatch.graph.nodedef import NAME, fields_in_order, with_attr
+from graphpatch.graph.node import NAME, Body, Node, fields_in_order, with_attr
 from graphpatch.graph.provenance import name_in_model
-from graphpatch.graph.wire import Span
+from graphpatch.graph.wire import Span, entry
 
 COMPARED_BYTES = 1 << 20  # bytes of nodes that are compared in one go
 

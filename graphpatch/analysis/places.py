@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.node import Body, Node
 from graphpatch.match.pattern.overlaps import Binding, KeptMatch
 from graphpatch.match.select import MatchedOps
 

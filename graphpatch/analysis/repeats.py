@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 
 from graphpatch.dtypes import HANDLES
 from graphpatch.errors import CutError
-from graphpatch.graph.body import Node
-from graphpatch.graph.calls import called_by_op
+from graphpatch.graph.functions import called_by_op
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import ALL_VARIABLES
 
 # Stateful ops that give the same as long as nobody assigns to what they stand for.

@@ -20,9 +20,7 @@ from graphpatch.formats.before import (
 from graphpatch.formats.load import HasModel, ModelLike, model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.graph import read_record
-from graphpatch.graph.heads import Progress
-from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
+from graphpatch.graph.graph import ModelGraph, Progress, UndoneGraph, read_record
 from graphpatch.graph.record import AppliedRule, Author, labels
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.wire import size

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import name_in_model
 from graphpatch.graph.record import Author, labels
 from graphpatch.names import OpKey

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from graphpatch.graph.tensor import ConstTensor
+from graphpatch.graph.attrs import ConstTensor
 from graphpatch.graph.wire import Piece, Span, piece_bytes, read_span
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 from graphpatch.application import check_all
 from graphpatch.errors import MatchError, PatchError
 from graphpatch.formats import Model
-from graphpatch.graph.body import Node
+from graphpatch.graph.node import Node
 from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.select import MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE

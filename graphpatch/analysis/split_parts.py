@@ -23,12 +23,11 @@ from graphpatch.arguments import check_path
 from graphpatch.errors import OutputError
 from graphpatch.formats.destination import JSON_MARK, is_same, marked
 from graphpatch.formats.output import write_new_folder
-from graphpatch.graph.body import Node
-from graphpatch.graph.calls import called_by_op
-from graphpatch.graph.extract import Extract, Fed, StaticShape
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.functions import Extract, Fed, StaticShape, called_by_op
+from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import ALL_VARIABLES, OPTIONAL_PLACEHOLDER, PLACEHOLDERS
-from graphpatch.graph.topology import readers_of
+from graphpatch.graph.walk import readers_of
 from graphpatch.graph.wire import Piece, piece_bytes
 
 PARTS = "parts.json"

@@ -10,9 +10,9 @@ from graphpatch import names
 from graphpatch.analysis.gradient_scope import GradientScope, gradient_scopes
 from graphpatch.control_flow.op_types import ENTERS, SWITCHES
 from graphpatch.errors import PatchError
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import VARIABLES
-from graphpatch.graph.topology import data_uses, upstream
+from graphpatch.graph.walk import data_uses, upstream
 from graphpatch.table import short
 
 # What hands a variable's value, or its reference, to the op that computes with it.

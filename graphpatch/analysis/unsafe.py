@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from graphpatch import names, opdefs
 from graphpatch.errors import UnsafeError
 from graphpatch.formats.container import meta_around
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import called_functions
-from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.topology import downstream, upstream
+from graphpatch.graph.functions import called_functions
+from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.walk import downstream, upstream
 from graphpatch.names import TensorName
 from graphpatch.table import short
 

@@ -23,8 +23,8 @@ from graphpatch.control_flow.op_types import (
     TENSOR_ARRAY,
 )
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import data_uses, first_producers
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.walk import data_uses, first_producers
 from graphpatch.names import op_of, parse
 
 

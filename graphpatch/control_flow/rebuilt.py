@@ -37,10 +37,10 @@ from graphpatch.control_flow.stored import (
     nested_contexts,
 )
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edit import Editor
-from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.topology import first_producers
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.walk import first_producers
 from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, op_of, parse
 

@@ -12,8 +12,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
+from graphpatch.graph.graph import ModelGraph, UndoneGraph
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.wire import (
     BYTES,
     Field,

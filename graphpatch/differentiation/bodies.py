@@ -17,9 +17,9 @@ from typing import TypeVar
 import msgspec
 
 from graphpatch.control_flow.contexts import inside_control_flow
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import called_functions, calls, may_be_inlined
-from graphpatch.graph.model_graph import ModelGraph, graph_of
+from graphpatch.graph.functions import called_functions, calls, may_be_inlined
+from graphpatch.graph.graph import ModelGraph, graph_of
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import CALLS, CASES, IFS, LOOPS, STATEFUL_CALL
 from graphpatch.graph.wire import encoded
 

@@ -12,7 +12,7 @@ from graphpatch.control_flow.op_types import CONTROL_FLOW, MERGES
 from graphpatch.differentiation import gradient_table
 from graphpatch.differentiation.override_keys import gradient_type, is_registered, override_key
 from graphpatch.dtypes import DIFFERENTIABLE, HANDLES
-from graphpatch.graph.body import Node
+from graphpatch.graph.node import Node
 from graphpatch.opdefs import FlatArg
 
 Flow = Literal["flows", "zero", "none"]

@@ -16,7 +16,7 @@ from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation.loop_order import LoopOrder
 from graphpatch.differentiation.override_keys import CARRIED
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.graph.body import Node
+from graphpatch.graph.node import Node
 
 
 @dataclass(frozen=True, slots=True)

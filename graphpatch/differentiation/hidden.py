@@ -15,9 +15,9 @@ from graphpatch.differentiation import flow
 from graphpatch.differentiation.override_keys import CUSTOM, override_key
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import data_uses
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.walk import data_uses
 from graphpatch.names import OpKey
 
 GRADIENTS = "gradients"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphpatch import opdefs
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.body import Node
+from graphpatch.graph.node import Node
 
 CUSTOM = "CustomGradient-"
 """How the keys begin that tf.custom_gradient makes; no other process registers them."""

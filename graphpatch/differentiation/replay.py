@@ -25,9 +25,9 @@ from graphpatch.differentiation.override_keys import (
     override_key,
 )
 from graphpatch.differentiation.wiring import Tensor, Wiring, holds_no_number
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import calls, named_by
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.functions import calls, named_by
+from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import CALLS, LOOPS
 
 RESOURCE = "resource"

@@ -29,8 +29,8 @@ from graphpatch.differentiation.wiring import Tensor, Wiring, handle_origin
 from graphpatch.errors import ModelError
 from graphpatch.graph import attrs
 from graphpatch.graph import op_types as types
-from graphpatch.graph.body import Node
-from graphpatch.graph.tensor import constant
+from graphpatch.graph.attrs import constant
+from graphpatch.graph.node import Node
 
 Sizes = tuple[int | None, ...] | None
 """The sizes of a tensor, None for one that is not known; None where the rank is not."""

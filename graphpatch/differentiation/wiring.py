@@ -13,9 +13,9 @@ from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.override_keys import gradient_type
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
-from graphpatch.graph.topology import tensor_named
+from graphpatch.graph.walk import tensor_named
 from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg, tensor_index
 

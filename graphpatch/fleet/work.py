@@ -25,7 +25,7 @@ from graphpatch.formats.foreign import not_there
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import Model, write_to_stdout
 from graphpatch.formats.output import Confirm, regular_files
-from graphpatch.graph.heads import Progress
+from graphpatch.graph.graph import Progress
 
 Work = Callable[[Job, Task], TaskResult]
 Finish = Callable[[Result], Result]

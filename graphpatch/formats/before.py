@@ -14,9 +14,8 @@ from graphpatch.errors import PatchError
 from graphpatch.formats import checksum
 from graphpatch.formats.container import GRAPH, open_graphs
 from graphpatch.formats.model import FINGERPRINT, Model
-from graphpatch.graph.body import Body
-from graphpatch.graph.graph import LIBRARY, carrier, read_record
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import LIBRARY, ModelGraph, carrier, read_record
+from graphpatch.graph.node import Body
 from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched
 from graphpatch.graph.record import AppliedRule, ModelRecord
 from graphpatch.graph.wire import Source, piece_bytes

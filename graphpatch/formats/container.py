@@ -12,10 +12,7 @@ import msgspec
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.errors import ModelError
-from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import MOST_ENTRIES
-from graphpatch.graph.heads import Progress
-from graphpatch.graph.model_graph import ContainerFacts, ModelGraph
+from graphpatch.graph.graph import MOST_ENTRIES, ContainerFacts, ModelGraph, Progress, graph_pieces
 from graphpatch.graph.wire import (
     BYTES,
     VARINT,

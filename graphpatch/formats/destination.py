@@ -21,7 +21,7 @@ from typing import IO, Any
 import xxhash
 
 from graphpatch.errors import FleetError, GraphpatchError, OutputError
-from graphpatch.graph.heads import PROVENANCE
+from graphpatch.graph.node import PROVENANCE
 from graphpatch.table import short
 
 # What a name ends in that is that of a file, and not of a SavedModel's folder.

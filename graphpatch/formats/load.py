@@ -16,7 +16,7 @@ from graphpatch.formats.destination import FILES
 from graphpatch.formats.destination import SAVED_MODEL_FILES as SAVED_MODEL_FILES
 from graphpatch.formats.foreign import not_there
 from graphpatch.formats.model import ConcreteFunction, LiveGraph, Model, as_bytes, opened, opened_at
-from graphpatch.graph.heads import Progress
+from graphpatch.graph.graph import Progress
 from graphpatch.graph.wire import Source, map_file
 from graphpatch.mapped import read_whole
 

@@ -40,9 +40,7 @@ from graphpatch.formats.output import (
     write_new_folder,
     write_pieces,
 )
-from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.heads import Progress
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph, Progress, graph_pieces
 from graphpatch.graph.wire import Piece, Source, message, piece_bytes, refuse_changed, size
 
 if TYPE_CHECKING:

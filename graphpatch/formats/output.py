@@ -18,7 +18,7 @@ from pathlib import Path
 
 from graphpatch.errors import ModelError
 from graphpatch.formats.destination import reported
-from graphpatch.graph.heads import Progress
+from graphpatch.graph.graph import Progress
 from graphpatch.graph.wire import Piece, Span, piece_bytes, read_span, refuse_changed, size
 
 LOCKS = os.name == "posix"  # elsewhere nothing is swept

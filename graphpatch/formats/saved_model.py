@@ -27,13 +27,10 @@ from graphpatch.control_flow.op_types import ENTERS, NEXTS
 from graphpatch.errors import OutputError, did_you_mean
 from graphpatch.formats.destination import Export
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.as_function import Part
-from graphpatch.graph.attrs import DTYPE_NUMBERS
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edit import OUTPUT_SHAPES
-from graphpatch.graph.emit import library_pieces
-from graphpatch.graph.graph import LIBRARY, Restored
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
+from graphpatch.graph.functions import Part
+from graphpatch.graph.graph import LIBRARY, ModelGraph, Restored, library_pieces
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import FED, PLACEHOLDER, PLACEHOLDERS, STATEFUL_CALL
 from graphpatch.graph.wire import (
     Field,

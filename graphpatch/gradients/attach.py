@@ -32,7 +32,7 @@ from graphpatch.gradients.program import chosen_formulas
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient
 from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.calls import NO_INLINE
+from graphpatch.graph.functions import NO_INLINE
 from graphpatch.graph.graph import Restored
 from graphpatch.names import fresh, op_of
 

@@ -11,7 +11,7 @@ from graphpatch.gradients.program import gradient_ops
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient, RegisteredKey
 from graphpatch.graph import attrs
-from graphpatch.graph.body import Node
+from graphpatch.graph.node import Node
 
 # The op that filters are made of: any gradient may stand there.
 FILTER = "Identity"

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, filterfalse
 
 from graphpatch import names
 from graphpatch.errors import ModelError, PatchError, did_you_mean
-from graphpatch.graph import heads
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.gradient_names import scopes_of_gradients
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.graph import MOST_NODES, Graph
+from graphpatch.graph.node import Body, Node
 from graphpatch.opdefs import tensor_index
 from graphpatch.shown import one_line
 from graphpatch.table import plural, short
+
+GRADIENT_SCOPE = re.compile(r"((?:.*/)?gradients(?:_\d+)?)/")
+SEED = re.compile(r"Fill(_\d+)?|grad_ys_\d+")
+OF_AN_OP = re.compile(r"_grad(?:_\d+)?/")
+
+
+def scopes_of_gradients(names: Iterable[str]) -> dict[str, int]:
+    """The scopes of gradients among the names of ops, and how many ops each has."""
+    found, told = Counter[str](), set[str]()
+    for name in names:
+        match = GRADIENT_SCOPE.match(name) if "gradients" in name else None
+        if match is not None:
+            found[match[1]] += 1
+            if OF_AN_OP.search(name, match.end()) or SEED.fullmatch(name, match.end()):
+                told.add(match[1])
+    return {scope: count for scope, count in found.items() if scope in told}
+
 
 # The names that import_graph_def takes (measured on 2.21); a leading "_" only inside functions.
 IN_MAIN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_>./-]*")
@@ -130,10 +145,10 @@ def _gives_listed(node: Node, tensor: names.TensorName) -> bool:
 def refuse_unreadable(graph: Graph) -> None:
     """Raise PatchError where rules made a graph so large that no rule could be taken off again."""
     for body in graph.bodies:
-        if len(body) > heads.MOST_NODES:
+        if len(body) > MOST_NODES:
             raise PatchError(
                 f"{_where(body)}: {len(body):,} nodes with those that rules added; graphpatch "
-                f"reads up to {heads.MOST_NODES:,}, and could not revert this; patch fewer ops, or "
+                f"reads up to {MOST_NODES:,}, and could not revert this; patch fewer ops, or "
                 f"store gradients in attrs, which add no nodes (--emit attr)"
             )
 

@@ -18,10 +18,8 @@ from typing import NamedTuple
 
 from graphpatch import names
 from graphpatch.errors import GraphpatchError
-from graphpatch.graph.body import Body, Node, Uses
-from graphpatch.graph.edit import Editor, append_all, rename_all
-from graphpatch.graph.heads import Heads
-from graphpatch.graph.nodedef import behind_inputs, head_bytes
+from graphpatch.graph.editor import Editor, append_all, rename_all
+from graphpatch.graph.node import Body, Heads, Node, Uses, behind_inputs, head_bytes
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 

@@ -19,11 +19,8 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import LIBRARY, Graph
-from graphpatch.graph.heads import Heads
-from graphpatch.graph.large import Large
-from graphpatch.graph.nodedef import Payload, attr_key
+from graphpatch.graph.node import Body, Heads, Large, Node, Payload, attr_key
 from graphpatch.graph.record import PROVENANCE_ATTR, NodeRecord
 from graphpatch.graph.wire import Field, Span, fields, message, piece_bytes
 

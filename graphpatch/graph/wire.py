@@ -22,6 +22,7 @@ from graphpatch.errors import CHANGED, ModelError
 
 SMALL = 1 << 24  # bytes up to which a file is read: it may be cut short later, and nothing is lost
 SHORT = 1 << 12  # bytes up to which an unchanged part is read, and not copied from file to file
+LARGE = 1 << 14  # bytes from which on a node is read field by field, and a field left in the file
 MANY = 1 << 12  # pieces that are put together at once
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -164,6 +165,20 @@ def fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Field]:
             field = field_at(data, at, end)
         yield field
         at = field.end
+
+
+def entry(source: Source, start: int) -> tuple[int, int]:
+    """Where the value of the length-delimited field at `start` begins and ends."""
+    data = source.data
+    at = start + 1
+    length = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return at, at + length
+        shift += 7
 
 
 def field_at(data: bytes | mmap.mmap, start: int, limit: int) -> Field:

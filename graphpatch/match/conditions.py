@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from graphpatch import names
 from graphpatch.errors import MatchError, RulesError, did_you_mean
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.model_body import ModelBody
-from graphpatch.graph.topology import (
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.provenance import ModelBody
+from graphpatch.graph.walk import (
     Passes,
     anywhere,
     downstream,

@@ -21,8 +21,8 @@ from graphpatch.control_flow.contexts import (
 )
 from graphpatch.differentiation.bodies import OP_BY_OP, callers
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Body, Library, Node
-from graphpatch.graph.calls import called_functions
+from graphpatch.graph.functions import called_functions
+from graphpatch.graph.node import Body, Library, Node
 from graphpatch.graph.op_types import CASES, LOOPS
 from graphpatch.match import glob
 from graphpatch.match.glob import Texts, texts

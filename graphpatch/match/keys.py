@@ -14,9 +14,9 @@ from graphpatch.control_flow.op_types import ENTER, SWITCH
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.graph import attrs
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.attrs import constant
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import ALL_VARIABLES
-from graphpatch.graph.tensor import constant
 from graphpatch.match import glob
 from graphpatch.match.glob import Texts, texts
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from graphpatch.errors import did_you_mean, nearest
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.model_body import as_model
-from graphpatch.graph.topology import data_uses, downstream, tensor_named, upstream
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.provenance import as_model
+from graphpatch.graph.walk import data_uses, downstream, tensor_named, upstream
 from graphpatch.match import glob, nth
 from graphpatch.match.conditions import (
     ADDED_KEY,

@@ -11,8 +11,8 @@ import msgspec
 from graphpatch import names
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.errors import RulesError
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import in_order
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.walk import in_order
 from graphpatch.match.keys import Condition, Test, described
 
 T = TypeVar("T")

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from graphpatch import names
 from graphpatch.differentiation.shapes import Sizes
-from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.model_body import as_model
-from graphpatch.graph.provenance import name_to_match
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.provenance import as_model, name_to_match
 from graphpatch.match import glob
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts

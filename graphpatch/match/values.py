@@ -12,8 +12,8 @@ from msgspec import UNSET, Meta, UnsetType
 from graphpatch.differentiation.shapes import Shapes, Sizes, sizes_in_words
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import RulesError
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.tensor import ConstTensor, constant
+from graphpatch.graph.attrs import ConstTensor, constant
+from graphpatch.graph.node import Body, Node
 from graphpatch.match.keys import SIGNS, Compared, Condition, Test, described, meets, on_ops
 from graphpatch.table import IN_MESSAGE
 

@@ -25,8 +25,7 @@ from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.body import COLOCATION, Node
-from graphpatch.graph.nodedef import attr_value
+from graphpatch.graph.node import COLOCATION, Node, attr_value
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.names import op_of
 from graphpatch.page.curves import plot

@@ -11,9 +11,9 @@ from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER, VARIABLES
-from graphpatch.graph.topology import tensor_named
+from graphpatch.graph.walk import tensor_named
 from graphpatch.match.nearest import nearest_tensors
 from graphpatch.page.lines import BodySide, ops_between
 

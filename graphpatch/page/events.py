@@ -22,9 +22,8 @@ from graphpatch.errors import OutputError
 from graphpatch.formats import Model
 from graphpatch.formats.destination import reported
 from graphpatch.graph.attrs import as_json
-from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.nodedef import attr_value
+from graphpatch.graph.node import Node, attr_value
 from graphpatch.page.view import View
 from graphpatch.shown import one_line
 

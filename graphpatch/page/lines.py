@@ -22,8 +22,8 @@ from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import called_functions
+from graphpatch.graph.functions import called_functions
+from graphpatch.graph.node import Body, Node
 
 
 class Flow(IntEnum):

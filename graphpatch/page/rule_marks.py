@@ -10,7 +10,7 @@ from typing import Any
 from graphpatch.analysis.matches import Matches
 from graphpatch.analysis.rule_words import patch_in_words, rules_at
 from graphpatch.graph import provenance
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.record import labels
 from graphpatch.names import OpKey
 

@@ -23,7 +23,7 @@ from graphpatch.formats import Model
 from graphpatch.formats.destination import PAGE_MARK, marked
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.output import write_file
-from graphpatch.graph.heads import Progress
+from graphpatch.graph.graph import Progress
 from graphpatch.match.spec import Pattern
 from graphpatch.page.document import BuiltDocument, built_document
 from graphpatch.page.ends import refuse_unknown

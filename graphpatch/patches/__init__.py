@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from graphpatch.gradients.spec import GradientSpec, parse_gradient
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
 from graphpatch.match.keys import described
 from graphpatch.match.values import Natural
 from graphpatch.patches.group import ByInput, MatchedGroup

@@ -12,9 +12,9 @@ from graphpatch import names
 from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
 from graphpatch.errors import PatchError
 from graphpatch.graph import attrs
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
-from graphpatch.graph.topology import uses
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
+from graphpatch.graph.walk import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import Patch, op_args
 from graphpatch.patches.group import ByInput, MatchedGroup, at_one

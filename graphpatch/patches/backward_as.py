@@ -16,12 +16,12 @@ from graphpatch import names
 from graphpatch.control_flow.op_types import BOUNDARIES, NEXTS
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.errors import PatchError, did_you_mean
-from graphpatch.graph import provenance, topology
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import called_by_op
-from graphpatch.graph.edit import Editor
+from graphpatch.graph import provenance, walk
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.functions import called_by_op
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import FED, RESOURCE_VARIABLE
-from graphpatch.graph.topology import data_uses, uses
+from graphpatch.graph.walk import data_uses, uses
 from graphpatch.patches import Patch, op_args
 from graphpatch.patches.construction import BackwardTensor, join, refuse_in_part, repeat_to_shape
 from graphpatch.patches.noise import SlotsByOp, gives_on, is_linear_in
@@ -102,7 +102,7 @@ class CleanPath:
         starts = [names.parse(Node(self.body, index).tensor(0)) for index in self.noisy]
         # One iteration of a v1 loop: what it hands on to the next is noisy, as its forward is.
         ops = self.body.heads.ops
-        self.behind = topology.downstream(self.body, starts, last=lambda one: ops[one] in NEXTS)
+        self.behind = walk.downstream(self.body, starts, last=lambda one: ops[one] in NEXTS)
         self._seen: set[int] = set()
 
     def holds(self, node: Node) -> bool:
@@ -315,7 +315,7 @@ def _reader_outside(node: Node, region: Mapping[int, Node]) -> str | None:
 def noisy_after(path: CleanPath, ends: SlotsByOp, dead: Collection[Node]) -> Node | None:
     """An op behind the ends whose gradient is taken at a noisy value."""
     tensors = [names.parse(node.tensor(n)) for node, outputs in ends.items() for n in outputs]
-    marks = topology.downstream(path.body, tensors)
+    marks = walk.downstream(path.body, tensors)
     clean = {node.index for node in (*dead, *ends)}
     for index, mark in enumerate(marks):
         node = Node(path.body, index)
@@ -480,7 +480,7 @@ def _counted(path: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, B
 
 def _until_tensor(body: Body, text: str) -> tuple[Node, int]:
     """The op and the output that a name in "until" means."""
-    found = topology.tensor_named(body, text)
+    found = walk.tensor_named(body, text)
     producer = None if found is None else body.producer(str(found))
     if found is None or producer is None:
         near = did_you_mean(names.op_of(text), body.heads.names)

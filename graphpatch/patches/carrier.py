@@ -22,8 +22,8 @@ from graphpatch.gradients.spec import (
     built_in_key,
 )
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
 from graphpatch.patches import function_carrier, op_args
 from graphpatch.patches.construction import constructed, constructed_whole
 from graphpatch.patches.function_carrier import carry_by_function

@@ -23,8 +23,8 @@ from graphpatch.gradients.lowering import FormulaNodes
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, InlineFormula
 from graphpatch.graph import attrs
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Attrs, Editor
+from graphpatch.graph.editor import Attrs, Editor
+from graphpatch.graph.node import Node
 from graphpatch.names import op_of
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import op_args

@@ -19,8 +19,8 @@ from graphpatch.gradients.spec import (
     built_in_key,
     gives_dy,
 )
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
 from graphpatch.patches import at, carrier, op_args
 from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient

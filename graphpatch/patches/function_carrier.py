@@ -41,10 +41,10 @@ from graphpatch.gradients.fits import signature
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient, PythonGradient
 from graphpatch.graph import attrs
-from graphpatch.graph.attrs import DTYPE_NUMBERS
-from graphpatch.graph.body import Node
-from graphpatch.graph.calls import NO_INLINE
-from graphpatch.graph.edit import OUTPUT_SHAPES, Editor
+from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.functions import NO_INLINE
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes

@@ -10,9 +10,9 @@ import msgspec
 
 from graphpatch import names
 from graphpatch.errors import PatchError
-from graphpatch.graph.body import Node
-from graphpatch.graph.gradient_names import GRADIENT_SCOPE
-from graphpatch.graph.topology import data_uses
+from graphpatch.graph.check import GRADIENT_SCOPE
+from graphpatch.graph.node import Node
+from graphpatch.graph.walk import data_uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import op_args
 from graphpatch.table import short

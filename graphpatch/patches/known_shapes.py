@@ -17,9 +17,9 @@ from graphpatch.errors import PatchError
 from graphpatch.gradients.ops import sizes_of_constant
 from graphpatch.gradients.spec import Gradient, InlineFormula, LibraryGradient
 from graphpatch.gradients.tensors import ConstantTensor
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
-from graphpatch.graph.model_body import as_model
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
+from graphpatch.graph.provenance import as_model
 from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.noise import comes_from_constant
 

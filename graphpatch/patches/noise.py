@@ -11,8 +11,8 @@ from graphpatch.control_flow.op_types import ENTERS
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.differentiation.gradient_table import is_linear
 from graphpatch.dtypes import NO_NUMBERS
-from graphpatch.graph import topology
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph import walk
+from graphpatch.graph.node import Body, Node
 from graphpatch.patches import op_args
 from graphpatch.table import short
 
@@ -57,7 +57,7 @@ def _ops_behind_noise(body: Body) -> bytearray:
     if not sources:
         return bytearray()
     tensors = [_first_output(Node(body, index)) for index in sources]
-    marks = topology.downstream(body, tensors)
+    marks = walk.downstream(body, tensors)
     for index in sources:
         marks[index] = 1
     return marks
@@ -69,7 +69,7 @@ def _op_differentiated_at_noise(
     """The first op whose gradient is taken at a noisy value, and comes back to these ops."""
     if not noisy:
         return None
-    marks = topology.downstream(body, [_first_output(node) for node in noisy])
+    marks = walk.downstream(body, [_first_output(node) for node in noisy])
     mine = {node.index for node in noisy}
     for index, mark in enumerate(marks):
         is_asked = at_inputs if index in mine else mark
@@ -108,5 +108,5 @@ def is_linear_in(node: Node, marks: bytearray, ends: SlotsByOp) -> bool:
 
 def comes_from_constant(node: Node | None) -> bool:
     """Whether a tensor that this op gives is a constant of the file, passed on unchanged."""
-    found = (one.op for one in topology.first_producers(node))
+    found = (one.op for one in walk.first_producers(node))
     return next((op for op in found if op not in {"Identity", *ENTERS}), "") == "Const"

@@ -8,7 +8,7 @@ from graphpatch.differentiation.flow import carries as carries
 from graphpatch.differentiation.flow import is_asked_for as is_asked_for
 from graphpatch.differentiation.flow import why_not as why_not
 from graphpatch.errors import PatchError
-from graphpatch.graph.body import Node
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import FED
 from graphpatch.opdefs import FlatArg
 

@@ -28,8 +28,8 @@ from graphpatch.gradients.spec import (
     gives_dy,
 )
 from graphpatch.gradients.syntax import Call, Literal, Variable, walk
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
 from graphpatch.patches import Patch, carrier, op_args
 from graphpatch.patches.carrier import carry_whole
 from graphpatch.patches.group import ByInput, MatchedGroup

@@ -12,8 +12,8 @@ from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.template import OneOp
 
 # Ops that formulas and traced functions are made of, and that have no gradient in a function that a

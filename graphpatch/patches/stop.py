@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch.gradients.spec import LibraryGradient
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
 from graphpatch.patches import at
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.group import MatchedGroup

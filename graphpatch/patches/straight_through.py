@@ -9,8 +9,8 @@ from typing import ClassVar
 from graphpatch.errors import PatchError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import InlineFormula, RegisteredKey
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
 from graphpatch.patches import Patch, carrier, op_args
 from graphpatch.patches.construction import BackwardTensor, join
 from graphpatch.patches.group import ByInput, MatchedGroup, at_one

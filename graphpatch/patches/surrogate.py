@@ -13,8 +13,8 @@ from graphpatch.gradients.lowering import FormulaNodes, formula_nodes
 from graphpatch.gradients.ops import BroadcastShape
 from graphpatch.gradients.syntax import Call, Expression, Variable
 from graphpatch.graph import attrs
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import FED
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import Patch, op_args

@@ -12,9 +12,9 @@ import re
 from graphpatch.errors import PatchError
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import LibraryGradient, json_value
-from graphpatch.graph.body import Node
-from graphpatch.graph.tensor import constant
-from graphpatch.graph.topology import first_producers
+from graphpatch.graph.attrs import constant
+from graphpatch.graph.node import Node
+from graphpatch.graph.walk import first_producers
 from graphpatch.patches.group import MatchedGroup
 
 # For each comparison its input that is larger where the result is true, and the other one.

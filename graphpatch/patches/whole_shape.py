@@ -8,8 +8,8 @@ from typing import Literal
 from graphpatch import names
 from graphpatch.differentiation.shapes import KEEPING_IMAGES, Shapes
 from graphpatch.differentiation.wiring import Wiring
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
 from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.reach import check_reached, refuse_boundary, refuse_carried
 

@@ -29,9 +29,9 @@ from graphpatch.gradients.spec import (
     python_of,
     surrogate_of,
 )
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import calls
+from graphpatch.graph.functions import calls
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import PLACEHOLDER
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import tensor_index

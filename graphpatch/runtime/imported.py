@@ -10,7 +10,7 @@ from graphpatch.control_flow.stored import CONTEXTS
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.model import as_bytes, as_message
-from graphpatch.graph.model_graph import ModelGraph, graph_of
+from graphpatch.graph.graph import ModelGraph, graph_of
 from graphpatch.graph.wire import Piece
 from graphpatch.runtime.graph_run import first_line
 

@@ -12,7 +12,7 @@ from graphpatch import names
 from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
-from graphpatch.graph.model_graph import graph_of
+from graphpatch.graph.graph import graph_of
 from graphpatch.runtime.jacobian import Jacobian, jacobians
 from graphpatch.runtime.tf_gradients import gradients
 

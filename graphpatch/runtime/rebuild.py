@@ -20,11 +20,10 @@ from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import Model
-from graphpatch.graph.body import COLOCATION
-from graphpatch.graph.colocation import LOC, located
-from graphpatch.graph.edit import OUTPUT_SHAPES
-from graphpatch.graph.extract import HINTS
-from graphpatch.graph.gradient_names import GRADIENT_SCOPE
+from graphpatch.graph.attrs import OUTPUT_SHAPES
+from graphpatch.graph.check import GRADIENT_SCOPE
+from graphpatch.graph.functions import HINTS, LOC, located
+from graphpatch.graph.node import COLOCATION
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.import_model import meta_graph
 from graphpatch.runtime.imported import import_here, refused_as

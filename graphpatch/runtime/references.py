@@ -18,8 +18,8 @@ from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import graph_with_tags
 from graphpatch.formats.output import Confirm, write_file, write_new_folder
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.node import Node
 from graphpatch.recipe_notes import activations_of
 from graphpatch.runtime.graph_run import GraphRun, placeholders
 from graphpatch.runtime.import_model import import_model

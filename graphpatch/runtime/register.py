@@ -12,10 +12,8 @@ from graphpatch.formats.load import ModelLike, is_graph, model_from
 from graphpatch.gradients import attach
 from graphpatch.gradients.attach import PASS
 from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.model_graph import ModelGraph, graph_of
-from graphpatch.graph.nodedef import mentions
+from graphpatch.graph.graph import ModelGraph, graph_of, graph_pieces
+from graphpatch.graph.node import Body, Node, mentions
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.model_of_graph import graph_def_of
 

@@ -11,8 +11,8 @@ from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.errors import CutError
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.graph.extract import StaticShape
-from graphpatch.graph.heads import Progress
+from graphpatch.graph.functions import StaticShape
+from graphpatch.graph.graph import Progress
 from graphpatch.runtime.imported import exported_graph, imported_graph
 from graphpatch.runtime.parts import Parts, add_parts, cuts_in_order
 from graphpatch.runtime.register import register_gradients

@@ -19,8 +19,7 @@ from graphpatch import opdefs
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError, RulesError, did_you_mean
 from graphpatch.gradients.attach import OpDtypes, TracedFunction
-from graphpatch.graph.as_function import Part
-from graphpatch.graph.calls import NO_INLINE
+from graphpatch.graph.functions import NO_INLINE, Part
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.patches import function_carrier
 from graphpatch.runtime.gradient_functions import GradientFunction, called_in_order

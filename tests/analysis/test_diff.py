@@ -13,7 +13,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from graphpatch import apply, load
 from graphpatch.analysis.diff import CHANGES, Diff, diff
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.heads import LARGE
+from graphpatch.graph.wire import LARGE
 from tests import graphs
 from tests.graphs import const, in_memory, node
 

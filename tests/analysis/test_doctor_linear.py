@@ -15,7 +15,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 import graphpatch
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.differentiation.wiring import Wiring
-from graphpatch.graph.body import Node
+from graphpatch.graph.node import Node
 from tests.graphs import function, graphdef, node
 
 pytestmark = pytest.mark.slow

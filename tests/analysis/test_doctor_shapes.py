@@ -12,7 +12,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
-from graphpatch.graph.body import Node
+from graphpatch.graph.node import Node
 from tests import graphs
 from tests.graphs import const, function, graphdef, main, node
 

@@ -14,8 +14,8 @@ import graphpatch
 from graphpatch.application import PATCH_LAST, TAPE_FLOOR
 from graphpatch.errors import OutputError
 from graphpatch.formats import Export, load
-from graphpatch.graph.as_function import Part
-from graphpatch.graph.body import Node
+from graphpatch.graph.functions import Part
+from graphpatch.graph.node import Node
 from graphpatch.graph.wire import Span
 from tests import graphs
 from tests.graphs import FLOAT, const, graphdef, node

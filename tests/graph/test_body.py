@@ -6,8 +6,8 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.errors import ModelError
 from graphpatch.graph import wire
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.heads import LARGE
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.wire import LARGE
 from tests import graphs
 from tests.graphs import const, function, graphdef, node
 

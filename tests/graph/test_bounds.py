@@ -19,7 +19,7 @@ from graphpatch.analysis.diff import diff
 from graphpatch.errors import GraphpatchError, ModelError, PatchError, RulesError
 from graphpatch.formats.text import parse_text
 from graphpatch.graph import graph as graph_module
-from graphpatch.graph import heads
+from graphpatch.graph import graph as heads
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.wire import encoded
 from graphpatch.rules import rules_in

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
-from graphpatch.graph.as_function import Part
-from graphpatch.graph.extract import Extract, Fed
+from graphpatch.graph.functions import Extract, Fed, Part
 from tests.graphs import graphdef, joined, node, opened
 
 CLASSES = [b"loc:@cut", b"loc:@\xff", b"\xfe", b"loc:@a", b"other", b"loc:@b"]

@@ -8,10 +8,10 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.node import Body
 from graphpatch.graph.record import Author
 from tests import graphs
 from tests.graphs import attr, function, graphdef, node

@@ -3,13 +3,10 @@ from __future__ import annotations
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.graph import wire
-from graphpatch.graph.edit import Editor
-from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.heads import LARGE
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.graph import Graph, ModelGraph, graph_pieces
 from graphpatch.graph.record import Author
-from graphpatch.graph.wire import Source, Span
+from graphpatch.graph.wire import LARGE, Source, Span
 from tests import graphs
 from tests.graphs import attr, const, function, graphdef, node
 

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.errors import ModelError
-from graphpatch.graph import heads, wire
-from graphpatch.graph.heads import LARGE, RUN, Heads, read_heads, scan
-from graphpatch.graph.wire import Source
+from graphpatch.graph import graph as heads
+from graphpatch.graph import wire
+from graphpatch.graph.graph import RUN, read_heads, scan
+from graphpatch.graph.node import Heads
+from graphpatch.graph.wire import LARGE, Source
 from tests import graphs
 from tests.graphs import const, node
 

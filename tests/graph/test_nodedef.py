@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import ModelError
-from graphpatch.graph import nodedef, wire
-from graphpatch.graph.heads import LARGE
-from graphpatch.graph.nodedef import Payload
-from graphpatch.graph.wire import Source, Span
+from graphpatch.graph import node as nodedef
+from graphpatch.graph import wire
+from graphpatch.graph.node import Payload
+from graphpatch.graph.wire import LARGE, Source, Span
 from tests import graphs
 from tests.graphs import const, node
 

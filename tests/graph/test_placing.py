@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
 from graphpatch.graph.record import Author
 from tests import graphs
 from tests.graphs import attr, graphdef, node

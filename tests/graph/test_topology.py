@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from graphpatch.graph.topology import first_producers
+from graphpatch.graph.walk import first_producers
 from tests import graphs
 from tests.graphs import graphdef, node
 

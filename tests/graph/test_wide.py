@@ -13,9 +13,11 @@ from graphpatch.differentiation.shapes import Shapes, Sizes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import load
-from graphpatch.graph import edit, nodedef, wire
-from graphpatch.graph.body import Node
+from graphpatch.graph import editor as edit
+from graphpatch.graph import node as nodedef
+from graphpatch.graph import wire
 from graphpatch.graph.graph import MOST_IN_ALL, MOST_LISTED
+from graphpatch.graph.node import Node
 from graphpatch.graph.record import Author
 from tests import graphs
 from tests.graphs import attr, function, graphdef, node

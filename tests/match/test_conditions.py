@@ -199,7 +199,7 @@ def test_a_dtype_that_is_none_is_told_with_the_nearest(wanted: Any, message: str
 
 
 def test_after_an_edit_it_is_the_new_graph_that_is_matched(graph: Graph) -> None:
-    from graphpatch.graph.edit import Editor
+    from graphpatch.graph.editor import Editor
     from graphpatch.graph.record import Author
 
     copy = graph.copy()

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphpatch.errors import RulesError
-from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.node import Body
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.select import select
 from graphpatch.match.spec import Match

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import graphpatch
 from graphpatch.errors import MatchError
-from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.node import Body
 from graphpatch.match.conditions import holds
 from graphpatch.match.select import select
 from graphpatch.match.spec import Between, Match

@@ -21,7 +21,7 @@ from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Node
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import FED
 from graphpatch.runtime.gradient_run import AskedPair as Pair
 from graphpatch.runtime.gradient_run import run_pairs

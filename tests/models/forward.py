@@ -19,8 +19,8 @@ from typing import Any
 
 import graphpatch
 from graphpatch.errors import PatchError
-from graphpatch.graph.edit import Editor
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.record import Author
 from graphpatch.rules import rules_from
 from graphpatch.runtime.verify import process

@@ -14,7 +14,7 @@ from graphpatch.analysis.revert import revert
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import text
 from graphpatch.formats.container import is_text
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.node import Body, Node
 from graphpatch.patches.op_args import carries
 from tests.models import catalogue
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
 from graphpatch.graph.record import Author
 from tests.graphs import attr
 from tests.models import catalogue, sessions

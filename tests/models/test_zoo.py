@@ -12,8 +12,8 @@ import pytest
 import graphpatch
 from graphpatch.analysis import ops
 from graphpatch.errors import PatchError
-from graphpatch.graph.body import Node
 from graphpatch.graph.check import foreign
+from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.patches.at import nothing_flows
 from graphpatch.patches.override import never_fires

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import graphpatch
-from graphpatch.graph.body import Body
+from graphpatch.graph.node import Body
 from tests.graphs import graphdef
 
 

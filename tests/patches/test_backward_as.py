@@ -10,7 +10,7 @@ import pytest
 import graphpatch
 from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body
+from graphpatch.graph.node import Body
 from graphpatch.patches.backward_as import MOST_AGAIN
 from graphpatch.rules import rules_from
 from tests import graphs

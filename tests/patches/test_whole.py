@@ -12,7 +12,7 @@ import graphpatch
 from graphpatch import names
 from graphpatch.errors import PatchError, RulesError
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body
+from graphpatch.graph.node import Body
 from tests import graphs
 from tests.graphs import const, function, node
 from tests.patches.one_op import applied

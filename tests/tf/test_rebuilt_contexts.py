@@ -18,7 +18,7 @@ import graphpatch
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.control_flow.rebuilt import with_contexts
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.wire import Source
 from tests.tf import loop_graphs, tensorflow1
 from tests.tf.consumer import same_bits

@@ -21,9 +21,9 @@ from graphpatch.differentiation.override_keys import (
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
-from graphpatch.graph.body import Node
-from graphpatch.graph.model_body import op_type_in_model
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
+from graphpatch.graph.provenance import op_type_in_model
 
 RuleDict = dict[str, Any]
 

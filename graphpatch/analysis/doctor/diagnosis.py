@@ -36,8 +36,8 @@ from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import HANDLES
-from graphpatch.graph.body import Node
-from graphpatch.graph.calls import named_by
+from graphpatch.graph.functions import named_by
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 
 

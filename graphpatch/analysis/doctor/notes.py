@@ -15,8 +15,8 @@ from graphpatch.differentiation.gradient_reach import ops_on_paths, ops_reached
 from graphpatch.differentiation.override_keys import CUSTOM, is_carrier, is_registered, override_key
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Node
-from graphpatch.graph.calls import named_by
+from graphpatch.graph.functions import named_by
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.match.ready import NEEDED
 from graphpatch.match.select import find

@@ -21,9 +21,9 @@ from graphpatch.formats import Model
 from graphpatch.formats.container import meta_around
 from graphpatch.formats.saved_model import held_gradients
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import FED, PARSERS, PIPELINES
-from graphpatch.graph.topology import tensor_named
+from graphpatch.graph.walk import tensor_named
 from graphpatch.match.nearest import nearest_tensors
 
 # Ends of branches and stacks of loops, and what writes to variables.

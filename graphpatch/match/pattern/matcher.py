@@ -24,8 +24,8 @@ from networkx.algorithms.isomorphism import DiGraphMatcher
 
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.errors import MatchError
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import data_uses
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.walk import data_uses
 from graphpatch.match.keys import Condition
 from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.syntax import variants

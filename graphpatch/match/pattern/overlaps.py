@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from graphpatch import names
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import data_uses
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.walk import data_uses
 from graphpatch.match.spec import WHOLE, Pattern
 from graphpatch.names import TensorName
 

@@ -18,8 +18,8 @@ from networkx.algorithms.isomorphism import DiGraphMatcher
 
 from graphpatch import names
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import in_order
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.walk import in_order
 from graphpatch.match.spec import Link, Pattern
 from graphpatch.names import TensorName
 

@@ -18,9 +18,9 @@ from graphpatch.formats import Model
 from graphpatch.formats.destination import Export
 from graphpatch.formats.saved_model import ExportedGraph, ExportedTensor, exported
 from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.body import Node
-from graphpatch.graph.extract import Extract, Fed
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.functions import Extract, Fed
+from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.node import Node
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.register import gradient_for, overridden_ops, register_in_functions

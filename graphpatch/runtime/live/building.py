@@ -17,10 +17,9 @@ from typing import Any
 
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
-from graphpatch.graph.body import MAIN, Node
-from graphpatch.graph.edit import Editor
-from graphpatch.graph.graph import LIBRARY
-from graphpatch.graph.model_graph import ModelGraph, graph_of
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.graph import LIBRARY, ModelGraph, graph_of
+from graphpatch.graph.node import MAIN, Node
 from graphpatch.graph.wire import encoded
 from graphpatch.match import glob
 from graphpatch.match.conditions import holds

@@ -36,8 +36,8 @@ from graphpatch.gradients.spec import (
     surrogate_key,
 )
 from graphpatch.graph import attrs
-from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS, Patch, at, carrier, op_args

@@ -12,9 +12,9 @@ from graphpatch.application import Result, RulesLike, apply, rules_of
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.body import Node
+from graphpatch.graph.attrs import OUTPUT_SHAPES
 from graphpatch.graph.check import BUILT
-from graphpatch.graph.edit import OUTPUT_SHAPES
+from graphpatch.graph.node import Node
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.keys import NoKeyError, by_key
 from graphpatch.runtime.live.rebuilt_graph import Counterparts, is_assignment, rebuilt_graph

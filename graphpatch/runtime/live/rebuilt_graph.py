@@ -11,7 +11,7 @@ from typing import Any
 from graphpatch.control_flow.stored import CONTEXTS
 from graphpatch.differentiation.override_keys import CUSTOM
 from graphpatch.formats import Model
-from graphpatch.graph.calls import calls
+from graphpatch.graph.functions import calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.register import register_gradients

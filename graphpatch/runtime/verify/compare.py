@@ -15,12 +15,10 @@ from graphpatch.analysis.rule_words import ops_before_rules, rules_at
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.graph.calls import called_functions
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.heads import Progress
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.functions import called_functions
+from graphpatch.graph.graph import Graph, ModelGraph, Progress
 from graphpatch.graph.op_types import VARIABLES
-from graphpatch.graph.topology import upstream
+from graphpatch.graph.walk import upstream
 from graphpatch.names import TensorName, op_of
 from graphpatch.runtime.tf_gradients import GradientAnswer
 from graphpatch.runtime.values import Values, upstream_weights

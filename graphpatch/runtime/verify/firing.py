@@ -16,10 +16,10 @@ from graphpatch.differentiation.override_keys import CUSTOM, override_key
 from graphpatch.formats import Model
 from graphpatch.gradients.attach import PASS, is_guard
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.model_body import op_type_in_model
-from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.topology import downstream, upstream
+from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.provenance import op_type_in_model
+from graphpatch.graph.walk import downstream, upstream
 from graphpatch.names import OpKey, TensorName, op_of
 
 LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")

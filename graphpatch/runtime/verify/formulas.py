@@ -35,11 +35,10 @@ from graphpatch.gradients.spec import (
 )
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import DTYPE_NUMBERS
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import calls
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.model_body import op_type_in_model
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.functions import calls
+from graphpatch.graph.graph import Graph, ModelGraph
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.match.spec import WHOLE
 from graphpatch.names import TensorName
 from graphpatch.patches import KINDS

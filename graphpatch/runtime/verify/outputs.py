@@ -9,7 +9,7 @@ from typing import Any
 from graphpatch.analysis.gradient_scope import gradient_scopes
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.dtypes import HANDLES
-from graphpatch.graph.body import Body
+from graphpatch.graph.node import Body
 from graphpatch.graph.op_types import PARSERS, PIPELINES, VARIABLES
 from graphpatch.runtime.graph_run import ASSIGNED, waiting_ops
 

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.errors import GraphpatchError
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.names import OpKey
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from graphpatch.formats import Model
 from graphpatch.formats.container import META
 from graphpatch.formats.output import refuse_odd_files
 from graphpatch.graph import provenance
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.provenance import name_in_model
 from graphpatch.names import OpKey
 from graphpatch.runtime.graph_run import GraphRun, run_op_by_op, seeded_variable, variables_of

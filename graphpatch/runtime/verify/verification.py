@@ -13,7 +13,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.graph.heads import Progress
+from graphpatch.graph.graph import Progress
 from graphpatch.runtime.values import full_tensor_name, read_feed
 from graphpatch.runtime.verify.compare import ComparedGraph, CompareOptions, compare
 from graphpatch.runtime.verify.result import RunResult, Verification, VerifiedGraph

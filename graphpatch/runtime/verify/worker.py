@@ -21,7 +21,7 @@ from graphpatch.formats import Model
 from graphpatch.formats.container import meta_around
 from graphpatch.formats.model import MESSAGE
 from graphpatch.formats.output import refuse_odd_files
-from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.match.nearest import nearest_names

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.node import Body, Node
 from graphpatch.match.inside import Inside
 from graphpatch.match.keys import Compared, OneOf
 from graphpatch.match.values import Near, Shape

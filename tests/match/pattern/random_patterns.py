@@ -8,7 +8,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from graphpatch.errors import PatternError
-from graphpatch.graph.body import Body
+from graphpatch.graph.node import Body
 from graphpatch.match.pattern.syntax import check_pattern
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from graphpatch.names import op_of

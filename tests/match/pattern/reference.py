@@ -13,7 +13,7 @@ from typing import Any
 import networkx as nx
 from networkx.algorithms.isomorphism import MultiDiGraphMatcher
 
-from graphpatch.graph.body import Body
+from graphpatch.graph.node import Body
 from graphpatch.match.spec import Link, Match, Pattern
 from tests.match.pattern.reference_links import fits, followers, is_such, reads, runs
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.node import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
 from graphpatch.match.inside import Inside

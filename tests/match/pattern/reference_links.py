@@ -7,7 +7,7 @@ from typing import Any
 import networkx as nx
 from msgspec.structs import replace
 
-from graphpatch.graph.body import Body
+from graphpatch.graph.node import Body
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import Link, Match

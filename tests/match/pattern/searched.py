@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
-from graphpatch.graph.body import Body
+from graphpatch.graph.node import Body
 from graphpatch.match.conditions import conditions
 from graphpatch.match.pattern.matcher import Finder
 from graphpatch.match.pattern.overlaps import Binding

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from graphpatch.errors import GraphpatchError, MatchError
-from graphpatch.graph.body import Body
+from graphpatch.graph.node import Body
 from tests.graphs import node
 from tests.match.pattern.searched import bindings, body
 

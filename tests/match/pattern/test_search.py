@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from networkx.algorithms.isomorphism import DiGraphMatcher
 
-from graphpatch.graph.body import Body
+from graphpatch.graph.node import Body
 from graphpatch.match.conditions import conditions
 from graphpatch.match.pattern.matcher import Finder
 from graphpatch.match.pattern.overlaps import Binding

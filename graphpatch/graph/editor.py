@@ -16,17 +16,14 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
-from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.body import Body, EditedNode, Node
-from graphpatch.graph.graph import Restored
-from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.nodedef import attr_key
+from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
+from graphpatch.graph.graph import ModelGraph, Restored
+from graphpatch.graph.node import Body, EditedNode, Node, attr_key
 from graphpatch.graph.record import PROVENANCE_ATTR, Author, node_record
-from graphpatch.graph.topology import uses
+from graphpatch.graph.walk import uses
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
 INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")
-OUTPUT_SHAPES = "_output_shapes"
 MANY_USES = 200  # uses of one op from which on a list is too slow to search
 
 Attrs = Mapping[str, AttrValue]

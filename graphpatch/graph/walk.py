@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from graphpatch import names
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.node import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg, tensor_index
 

@@ -1,10 +1,16 @@
-"""A body: the main graph, or what a function does. Columns of names, op types and inputs."""
+"""Nodes: the bytes of one NodeDef, and the bodies that hold nodes in columns.
+
+A payload is the NodeDef's fields in their order, as pieces: small ones as bytes, large ones (the
+tensor of a Const) as a span of the file. A body is the main graph or a function of the library.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -15,25 +21,349 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.heads import LARGE, Heads
-from graphpatch.graph.large import MOST_ALIKE, Large
-from graphpatch.graph.nodedef import (
-    DEVICE,
-    Payload,
-    attr_key,
-    attr_span,
-    attr_value,
-    attr_values,
-    behind_inputs,
-    mentions,
-    text_field,
-    without_attrs,
-)
 from graphpatch.graph.record import PROVENANCE_ATTR, Author, NodeRecord, node_record, read_attr
-from graphpatch.graph.wire import Field, Source, Span, message, piece_bytes
+from graphpatch.graph.wire import (
+    BYTES,
+    LARGE,
+    Field,
+    Piece,
+    Source,
+    Span,
+    encoded,
+    entry,
+    fields,
+    message,
+    piece_bytes,
+    utf8,
+)
+from graphpatch.opdefs import FlatArg
 from graphpatch.shown import one_line
 
+NAME, OP, INPUT, DEVICE, ATTR = 1, 2, 3, 4, 5
+_HEAD_TAGS = (NAME << 3 | BYTES, OP << 3 | BYTES)
+_INPUT_TAG = (INPUT << 3 | BYTES,)
+_TEXTS = {NAME: "name", OP: "op", DEVICE: "device"}
+
+Payload = list[Piece]
+
+
+class PayloadPart(NamedTuple):
+    """One field of a NodeDef: its number (0: none that NodeDef has), of an attr its name."""
+
+    number: int
+    key: str
+    piece: Piece
+
+
+def fields_in_order(payload: Payload) -> Iterator[PayloadPart]:
+    """The fields of a NodeDef one by one, in their order."""
+    for _, source, field in _fields(payload):
+        number = field.number if field.wire == BYTES and field.number <= ATTR else 0
+        key = _entry(source, field)[0] if number == ATTR else ""
+        large = field.end - field.start >= LARGE
+        span = Span(source, field.start, field.end)
+        yield PayloadPart(number, key, span if large else piece_bytes(span))
+
+
+def field_text(piece: Piece) -> str:
+    """The text that a field of a NodeDef holds, of those that hold one."""
+    span = Span(Source(piece), 0, len(piece)) if isinstance(piece, bytes) else piece
+    (field,) = fields(span.source.data, span.start, span.end)
+    return utf8(span.source.data, field.value, field.end)
+
+
+def payload_at(source: Source, start: int) -> Payload:
+    """The payload of the NodeDef whose field starts at `start`."""
+    value, end = entry(source, start)
+    if end - value < LARGE:
+        return [source.data[value:end]]
+    out: Payload = []
+    start = value
+    for field in fields(source.data, value, end):
+        if field.end - field.value >= LARGE:
+            out += [source.data[start : field.start]] if start < field.start else []
+            out.append(Span(source, field.start, field.end))
+            start = field.end
+    return [*out, source.data[start:end]] if start < end else out
+
+
+def encode(name: str, op: str, inputs: list[str], device: str, attrs: dict[str, bytes]) -> Payload:
+    """A new NodeDef; `attrs` holds serialized AttrValues, written in the order of their names."""
+    out = head_bytes(name, op, inputs)
+    out += encoded(DEVICE, device.encode()) if device else b""
+    return [out + b"".join(attr_entry(key, attrs[key]) for key in sorted(attrs))]
+
+
+def head_bytes(name: str, op: str, inputs: Sequence[str]) -> bytes:
+    """A NodeDef up to its last input, as TensorFlow spells it."""
+    head = encoded(NAME, name.encode()) + encoded(OP, op.encode())
+    return head + b"".join([encoded(INPUT, text.encode()) for text in inputs])
+
+
+def behind_inputs(payload: Payload, name: str, op: str, inputs: Sequence[str]) -> bytes | None:
+    """What a NodeDef has behind its inputs: its device and attrs. Most nodes are alike in these.
+
+    None for a large NodeDef, and for one that is spelled in another way than TensorFlow does.
+    """
+    if len(payload) != 1 or not isinstance(payload[0], bytes):
+        return None
+    raw, at, last = payload[0], 0, len(payload[0]) - 1
+    for tag in _HEAD_TAGS + _INPUT_TAG * len(inputs):
+        if at >= last or raw[at] != tag or raw[at + 1] > 0x7F:
+            head = head_bytes(name, op, inputs)  # a name of more than 127 bytes
+            return raw[len(head) :] if raw.startswith(head) else None
+        at += 2 + raw[at + 1]
+    return raw[at:]
+
+
+def without_attrs(entries: bytes, keys: Iterable[str]) -> bytes:
+    """The entries of a NodeDef behind its inputs, without those of some attrs."""
+    named = tuple(encoded(1, key.encode()) for key in keys)
+    return b"".join(
+        entries[field.start : field.end]
+        for field in fields(entries, 0, len(entries))
+        if not (field.holds(ATTR) and entries.startswith(named, field.value))
+    )
+
+
+def attr_entry(key: str, value: bytes) -> bytes:
+    """A serialized AttrValue as an entry of NodeDef.attr."""
+    return encoded(ATTR, encoded(1, key.encode()) + encoded(2, value))
+
+
+def text_field(payload: Payload, number: int) -> str:
+    """The string field `number`, or nothing; the last counts where it is there several times."""
+    if len(payload) == 1 and isinstance(payload[0], bytes):
+        return str(getattr(message(NodeDef, payload[0]), _TEXTS[number]))
+    found = ""
+    for piece, data, field in _fields(payload):
+        if field.holds(number) and isinstance(piece, bytes):
+            found = utf8(data.data, field.value, field.end)
+    return found
+
+
+def attr_spans(payload: Payload) -> dict[str, Span]:
+    """Where each attr's serialized AttrValue lies, unread."""
+    out = {}
+    for _, data, field in _fields(payload):
+        if field.holds(ATTR):
+            key, value = _entry(data, field)
+            out[key] = Span(value.source, value.start, value.end)
+    return out
+
+
+def attr_span(payload: Payload, key: str) -> Span | None:
+    """Where one attr's serialized AttrValue lies; None where there is no such attr."""
+    return attr_spans(payload).get(key) if mentions(payload, key) else None
+
+
+def attr_key(span: Span) -> str:
+    """The attr that a field of a NodeDef is; nothing where it is none."""
+    (field,) = fields(span.source.data, span.start, span.end)
+    return _entry(span.source, field)[0] if field.holds(ATTR) else ""
+
+
+def mentions(payload: Payload, key: str) -> bool:
+    """Whether the payload may have this attr; quick, and wrong only where it says yes."""
+    name = key.encode()
+    return any(isinstance(piece, Span) or name in piece for piece in payload)
+
+
+def is_wide(payload: Payload) -> bool:
+    """Whether it is long by what is read of it: thousands of inputs, not a tensor."""
+    return any(isinstance(piece, bytes) and len(piece) >= LARGE for piece in payload)
+
+
+def attr_values(
+    payload: Payload, known: Mapping[str, Span] | None = None
+) -> Mapping[str, AttrValue]:
+    """The attrs of a small NodeDef, parsed in one call; of a large one those that are small.
+
+    `known` are the spans of its attrs, where they were asked for before.
+    """
+    if len(payload) == 1 and isinstance(payload[0], bytes):
+        found: Mapping[str, AttrValue] = message(NodeDef, payload[0]).attr
+        return found
+    spans = attr_spans(payload) if known is None else known
+    small = {key: span for key, span in spans.items() if span.end - span.start < LARGE}
+    return {key: attr_value(span) for key, span in small.items()}
+
+
+def attr_value(span: Span) -> AttrValue:
+    """The AttrValue that lies there."""
+    return message(AttrValue, span.source.data[span.start : span.end])
+
+
+def with_attr(payload: Payload, key: str, value: bytes | None) -> Payload:
+    """The payload with this attr: in its old place, else at the end; None drops it."""
+    new = b"" if value is None else attr_entry(key, value)
+    if not mentions(payload, key):
+        return _appended(payload, new)
+    places = [
+        at
+        for at, (_, data, field) in enumerate(_fields(payload))
+        if field.holds(ATTR) and _entry(data, field)[0] == key
+    ]
+    return _replaced(payload, places, new) if places else _appended(payload, new)
+
+
+def with_name(payload: Payload, name: str) -> Payload:
+    """The payload under another name."""
+    return _replaced(payload, _places(payload, NAME), encoded(NAME, name.encode()))
+
+
+def with_input(payload: Payload, slot: int, text: str) -> Payload:
+    """The payload with another input in this slot (control inputs count, as in NodeDef.input)."""
+    return _replaced(payload, [_places(payload, INPUT)[slot]], encoded(INPUT, text.encode()))
+
+
+def with_inputs(payload: Payload, texts: Sequence[str]) -> Payload:
+    """The payload with these inputs, instead of all that it has."""
+    new = b"".join(encoded(INPUT, text.encode()) for text in texts)
+    places = _places(payload, INPUT)
+    return _replaced(payload, places, new) if places else _appended(payload, new)
+
+
+def is_same(payload: Payload, other: Payload) -> bool:
+    """Whether two payloads are the same bytes."""
+    return b"".join(map(piece_bytes, payload)) == b"".join(map(piece_bytes, other))
+
+
+def _entry(data: Source, field: Field) -> tuple[str, Span]:
+    key, value = "", Span(data, field.end, field.end)
+    for part in fields(data.data, field.value, field.end):
+        if part.holds(1):
+            key = utf8(data.data, part.value, part.end)
+        elif part.holds(2):
+            value = Span(data, part.value, part.end)
+    return key, value
+
+
+def _fields(payload: Payload) -> Iterator[tuple[Piece, Source, Field]]:
+    for piece in payload:
+        span = Span(Source(piece), 0, len(piece)) if isinstance(piece, bytes) else piece
+        for field in fields(span.source.data, span.start, span.end):
+            yield piece, span.source, field
+
+
+def _appended(payload: Payload, new: bytes) -> Payload:
+    if payload and isinstance(payload[-1], bytes):
+        return [*payload[:-1], payload[-1] + new]
+    return [*payload, new]
+
+
+def _places(payload: Payload, number: int) -> list[int]:
+    return [at for at, (_, _, field) in enumerate(_fields(payload)) if field.holds(number)]
+
+
+def _replaced(payload: Payload, places: list[int], new: bytes) -> Payload:
+    """The payload without the fields at these places, counted from 0; `new` at the last of them."""
+    out: Payload = []
+    dropped = set(places)
+    for at, (_, source, field) in enumerate(_fields(payload)):
+        if at in dropped:
+            out.append(new if at == places[-1] else b"")
+        elif field.end - field.start >= LARGE:
+            out.append(Span(source, field.start, field.end))
+        else:
+            out.append(source.data[field.start : field.end])
+    return payload_of(out)
+
+
+def payload_of(pieces: Iterable[Piece]) -> Payload:
+    """The payload of these fields: small ones that lie side by side as one piece."""
+    out: Payload = []
+    for is_bytes, some in groupby(pieces, lambda piece: isinstance(piece, bytes)):
+        side_by_side = list(some)
+        out += [b"".join(map(piece_bytes, side_by_side))] if is_bytes else side_by_side
+    return out
+
+
+MOST_ALIKE = 1 << 10  # bytes of a node up to which it is asked what others are alike
+MOST_FORMS = 1 << 12  # of small nodes, whose lists of tensors are kept
+MANY = 256  # tensors from which on a list of a node's tensors is kept
+
+
+class Heads(msgspec.Struct):
+    """What is known of each NodeDef of a body, by its place in the file."""
+
+    starts: array[int] = msgspec.field(default_factory=lambda: array("Q"))
+    names: list[str] = msgspec.field(default_factory=list)
+    ops: list[str] = msgspec.field(default_factory=list)
+    inputs: list[Sequence[str]] = msgspec.field(default_factory=list)
+    marked: list[int] = msgspec.field(default_factory=list)  # those that may carry a record
+
+    def copy(self) -> Heads:
+        """The same heads, to be changed; where they lie in the file stays."""
+        inputs = [tuple(one) if isinstance(one, list) else one for one in self.inputs]
+        return Heads(self.starts, list(self.names), list(self.ops), inputs, list(self.marked))
+
+
+class Large(msgspec.Struct, eq=False):
+    """Payloads, where attrs lie, and lists of tensors, of large nodes; lists of all that are alike.
+
+    What is kept holds for one payload: a node that is edited gets another one.
+    """
+
+    # Payloads by start in the file, spans by index.
+    payloads: dict[int, Payload] = msgspec.field(default_factory=dict)
+    spans: dict[int, tuple[Payload, Mapping[str, Span]]] = msgspec.field(default_factory=dict)
+    lists: dict[tuple[int, str], tuple[Payload, list[FlatArg]]] = msgspec.field(
+        default_factory=dict
+    )
+
+    forms: dict[tuple[str, str, bytes], list[FlatArg]] = msgspec.field(default_factory=dict)
+
+    def payload(self, source: Source, start: int) -> Payload:
+        """The payload of the NodeDef of the file whose field starts at `start`."""
+        data, value = source.data, start + 2
+        if (size := data[start + 1]) < 0x80:  # nearly all: no calls for them
+            return [data[value : value + size]]
+        if start in self.payloads:
+            return self.payloads[start]
+        value, end = entry(source, start)
+        if end - value < LARGE:
+            return [data[value:end]]
+        self.payloads[start] = payload = payload_at(source, start)
+        return payload
+
+    def attr_spans(self, index: int, payload: Payload) -> Mapping[str, Span]:
+        """Where each attr's serialized AttrValue lies."""
+        known, spans = self.spans.get(index, (None, {}))
+        if known is not payload:
+            spans = attr_spans(payload)
+            if len(payload) > 1 or is_wide(payload):
+                self.spans[index] = payload, spans
+        return spans
+
+    def attr_span(self, index: int, payload: Payload, key: str) -> Span | None:
+        """Where one attr's serialized AttrValue lies; None where there is no such attr."""
+        may_be = is_wide(payload) or mentions(payload, key)
+        return self.attr_spans(index, payload).get(key) if may_be else None
+
+    def tensors(
+        self, index: int, payload: Payload, which: str, found: Callable[[], list[FlatArg]]
+    ) -> list[FlatArg]:
+        """The inputs or outputs (`which`) of a node; `found` tells them the first time."""
+        known, tensors = self.lists.get((index, which), (None, []))
+        if known is None or known != payload:
+            tensors = found()
+            if len(tensors) >= MANY:
+                self.lists[index, which] = payload, tensors
+        return tensors
+
+    def alike(
+        self, form: tuple[str, str, bytes], found: Callable[[], list[FlatArg]]
+    ) -> list[FlatArg]:
+        """The inputs or outputs of a small node, by its op type, which of both, and its attrs."""
+        tensors = found()
+        if len(self.forms) < MOST_FORMS:
+            self.forms[form] = tensors
+        return tensors
+
+
 MAIN = "main"
+PROVENANCE = PROVENANCE_ATTR.encode()
 COLOCATION, COLOCATED = "_class", b"_class"
 
 # A list, or where one is edited that is long a dict without values.
