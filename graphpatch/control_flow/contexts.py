@@ -65,10 +65,10 @@ class Cond(msgspec.Struct, eq=False):
     @property
     def current(self) -> Cond:
         """The cond that this one is by now."""
-        found = self
-        while found.one_with is not None:
-            found = found.one_with
-        return found
+        cond = self
+        while cond.one_with is not None:
+            cond = cond.one_with
+        return cond
 
     def branch(self, number: int) -> Branch:
         """The context of its branch: 1 where the predicate holds, 0 where not."""
@@ -96,17 +96,17 @@ class Branch(msgspec.Struct, eq=False):
 Context = Loop | Branch
 
 
-def innermost(body: Body, index: int, one: Context | None, other: Context | None) -> Context | None:
+def innermost(body: Body, index: int, a: Context | None, b: Context | None) -> Context | None:
     """The inner of two contexts; ModelError where neither lies in the other.
 
     Branches of two conds with one predicate are one, as the same is taken of both.
     """
     while True:
-        first, second = _parted(one, other)
+        first, second = _parted(a, b)
         if first is None:
-            return None if other is None else other.current
+            return None if b is None else b.current
         if second is None:
-            return None if one is None else one.current
+            return None if a is None else a.current
         if not (_of_one_predicate(body, first, second) and _number(first) == _number(second)):
             raise ModelError(
                 f"{Node(body, index)} reads {described(first)} and {described(second)}, of which "
@@ -115,17 +115,15 @@ def innermost(body: Body, index: int, one: Context | None, other: Context | None
         unite(first, second)
 
 
-def merged(body: Body, index: int, one: Context | None, other: Context | None) -> Context | None:
+def merged(body: Body, index: int, a: Context | None, b: Context | None) -> Context | None:
     """The context of a Merge of these two: that around the cond where they are its branches."""
-    first, second = _parted(one, other)
+    first, second = _parted(a, b)
     if first is None or second is None:
-        return innermost(body, index, one, other)
-    whole = (
-        one is not None and first is one.current and other is not None and second is other.current
-    )
+        return innermost(body, index, a, b)
+    whole = a is not None and first is a.current and b is not None and second is b.current
     if not whole or not _of_one_predicate(body, first, second):
         raise ModelError(
-            f"{Node(body, index)} joins {described(one)} and {described(other)}; it must join the "
+            f"{Node(body, index)} joins {described(a)} and {described(b)}; it must join the "
             f"two branches of one cond"
         )
     if (_number(first), _number(second)) != (0, 1):
@@ -137,17 +135,17 @@ def merged(body: Body, index: int, one: Context | None, other: Context | None) -
     return first.outer
 
 
-def unite(one: Context, other: Context) -> None:
+def unite(a: Context, b: Context) -> None:
     """Let two branches be of one cond; its predicate is that which guards what they read."""
-    assert isinstance(one, Branch)
-    assert isinstance(other, Branch)
-    kept, left = one.cond.current, other.cond.current
-    if left.is_guarded and not kept.is_guarded:
-        kept, left = left, kept
-    if kept is not left:
-        left.one_with = kept
-        for number in left.branches:
-            kept.branch(number)
+    assert isinstance(a, Branch)
+    assert isinstance(b, Branch)
+    merged_cond, dropped_cond = a.cond.current, b.cond.current
+    if dropped_cond.is_guarded and not merged_cond.is_guarded:
+        merged_cond, dropped_cond = dropped_cond, merged_cond
+    if merged_cond is not dropped_cond:
+        dropped_cond.one_with = merged_cond
+        for number in dropped_cond.branches:
+            merged_cond.branch(number)
 
 
 def described(context: Context | None) -> str:
@@ -163,11 +161,11 @@ def _number(context: Context) -> int:
     return context.number if isinstance(context, Branch) else -1
 
 
-def _of_one_predicate(body: Body, one: Context, other: Context) -> bool:
+def _of_one_predicate(body: Body, a: Context, b: Context) -> bool:
     """Whether they are branches of conds that the same predicate decides."""
-    if not isinstance(one, Branch) or not isinstance(other, Branch):
+    if not isinstance(a, Branch) or not isinstance(b, Branch):
         return False
-    first, second = one.cond.current, other.cond.current
+    first, second = a.cond.current, b.cond.current
     return first is second or decider(body, first.pred) == decider(body, second.pred)
 
 
@@ -180,32 +178,32 @@ def decider(body: Body, tensor: str) -> str:
     return tensor.removesuffix(":0")
 
 
-def _parted(one: Context | None, other: Context | None) -> tuple[Context | None, Context | None]:
+def _parted(a: Context | None, b: Context | None) -> tuple[Context | None, Context | None]:
     """Where two contexts part, seen from outside: nothing for the one that holds the other."""
-    near = _parted_near(one, other)
+    near = _parted_near(a, b)
     if near is not None:
         return near
-    ways = list(_way(one)), list(_way(other))
+    ways = list(_way(a)), list(_way(b))
     ways[0].reverse()
     ways[1].reverse()
     for first, second in zip(*ways, strict=False):
         if first is not second:
             return first, second
     shared = min(map(len, ways))
-    rests = [way[shared] if len(way) > shared else None for way in ways]
+    rests = [path[shared] if len(path) > shared else None for path in ways]
     return rests[0], rests[1]
 
 
 def _parted_near(
-    one: Context | None, other: Context | None
+    a: Context | None, b: Context | None
 ) -> tuple[Context | None, Context | None] | None:
     """The same where it is seen from inside, as of most: None where it is not."""
-    first, second = (None if context is None else context.current for context in (one, other))
+    first, second = (None if context is None else context.current for context in (a, b))
     if first is second:
         return None, None
     if first is None or second is None:
         return first, second
-    outer, beside = (one.outer if isinstance(one, Branch) else one for one in (first, second))
+    outer, beside = (a.outer if isinstance(a, Branch) else a for a in (first, second))
     if isinstance(first, Branch) and outer is second:
         return first, None
     if isinstance(second, Branch) and beside is first:
@@ -249,8 +247,8 @@ class ControlFlow(msgspec.Struct, eq=False):
 
     def context(self, index: int) -> Context | None:
         """The context that an op is in."""
-        found = self.of.get(index)
-        return None if found is None else found.current
+        context = self.of.get(index)
+        return None if context is None else context.current
 
     def given(self, index: int, text: str) -> Context | None:
         """The context of a tensor of an op, as an input spells it."""
@@ -268,8 +266,8 @@ class ControlFlow(msgspec.Struct, eq=False):
 
 def ops_of(body: Body, types: frozenset[str]) -> list[int]:
     """The ops of these types, in the order of the file that would be written now."""
-    found = [index for op in types for index in body.by_type.get(op, ())]
-    return sorted(found, key=lambda index: position(body, index))
+    indices = [index for op in types for index in body.by_type.get(op, ())]
+    return sorted(indices, key=lambda index: position(body, index))
 
 
 def position(body: Body, index: int) -> tuple[int, int]:
@@ -311,10 +309,10 @@ def inside_control_flow(body: Body) -> frozenset[int]:
     if not has_control_flow(body):
         return frozenset()
     try:
-        found = control_flow(body)
+        flow = control_flow(body)
     except ModelError:
         return frozenset(_readers_up_to(body, ops_of(body, ENTERS | SWITCHES), EXITS | MERGES))
-    return frozenset(index for index in found.of if found.given(index, body.heads.names[index]))
+    return frozenset(index for index in flow.of if flow.given(index, body.heads.names[index]))
 
 
 def control_flow(body: Body) -> ControlFlow:
@@ -322,34 +320,34 @@ def control_flow(body: Body) -> ControlFlow:
 
     Raises ModelError where its loops and branches are none that TensorFlow's contexts can tell of.
     """
-    found = ControlFlow(body)
-    _find_loops(found)
-    for index in _in_order(found):
-        context = _context(found, index)
+    flow = ControlFlow(body)
+    _find_loops(flow)
+    for index in _in_order(flow):
+        context = _context(flow, index)
         if context is not None:
-            found.of[index] = context
-    for loop in found.loops.values():
+            flow.of[index] = context
+    for loop in flow.loops.values():
         if loop.outer is None:
             loop.outer = loop.around
-    return found
+    return flow
 
 
-def _find_loops(found: ControlFlow) -> None:
+def _find_loops(flow: ControlFlow) -> None:
     """Find the loops of a body, and the loop of each op that is in one. Linear in its size.
 
     Raises ModelError where an op is in two loops at once, or a loop has not one LoopCond.
     """
-    body = found.body
+    body = flow.body
     for index in ops_of(body, ENTERS):
         name = _frame_name(Node(body, index))
-        found.in_loop[index] = found.loops.setdefault(name, Loop(name))
-        found.in_loop[index].enters.append(index)
-    for loop in list(found.loops.values()):
+        flow.in_loop[index] = flow.loops.setdefault(name, Loop(name))
+        flow.in_loop[index].enters.append(index)
+    for loop in list(flow.loops.values()):
         for index in loop.enters:
-            _spread(found, index, loop)
-    _refuse_circle(found.loops.values())
+            _spread(flow, index, loop)
+    _refuse_circle(flow.loops.values())
     for index in ops_of(body, EXITS | SWITCHES | {LOOP_COND}):
-        loop_of_op = found.in_loop.get(index)
+        loop_of_op = flow.in_loop.get(index)
         if loop_of_op is not None and body.heads.ops[index] == LOOP_COND:
             loop_of_op.conditions.append(index)
         elif loop_of_op is not None and body.heads.ops[index] in SWITCHES:
@@ -358,14 +356,14 @@ def _find_loops(found: ControlFlow) -> None:
             decides = body.by_name.get(op_of(inputs[1])) if len(inputs) > 1 else None
             if decides is not None and body.heads.ops[decides] == LOOP_COND:
                 loop_of_op.switches.append(index)
-    for loop in found.loops.values():
+    for loop in flow.loops.values():
         loop.exits.sort(key=lambda index: position(body, index))
         if len(loop.conditions) != 1:
             raise ModelError(
                 f"the v1 loop {loop.name!r} has {len(loop.conditions) or 'no'} LoopConds, and must "
                 f"have one (its first Enter is {Node(body, loop.enters[0]).name!r})"
             )
-        found.loop_switches.update(loop.switches)
+        flow.loop_switches.update(loop.switches)
 
 
 def _frame_name(enter: Node) -> str:
@@ -377,39 +375,39 @@ def _frame_name(enter: Node) -> str:
     return str(value.s, errors="backslashreplace")
 
 
-def _spread(found: ControlFlow, start: int, loop: Loop) -> None:
+def _spread(flow: ControlFlow, start: int, loop: Loop) -> None:
     """Mark as in the loop what reads an op; behind the Exits of a loop lies the one around it."""
-    body, todo = found.body, [(start, loop)]
+    body, todo = flow.body, [(start, loop)]
     while todo:
         index, loop = todo.pop()
         for reader, _ in _uses(body, index):
             if body.heads.ops[reader] in ENTERS:
-                todo += _nest(found, reader, loop)
-            elif reader not in found.in_loop:
-                found.in_loop[reader] = loop
+                todo += _nest(flow, reader, loop)
+            elif reader not in flow.in_loop:
+                flow.in_loop[reader] = loop
                 if body.heads.ops[reader] not in EXITS:
                     todo.append((reader, loop))
                     continue
                 loop.exits.append(reader)
                 todo += [(reader, loop.around)] if loop.around is not None else []
-            elif found.in_loop[reader] is not loop:
-                raise _conflict(Node(body, reader), found.in_loop[reader], loop)
+            elif flow.in_loop[reader] is not loop:
+                raise _conflict(Node(body, reader), flow.in_loop[reader], loop)
 
 
-def _nest(found: ControlFlow, enter: int, around: Loop) -> list[tuple[int, Loop]]:
+def _nest(flow: ControlFlow, enter: int, around: Loop) -> list[tuple[int, Loop]]:
     """Put the loop of an Enter into the one around it; where to go on, behind its Exits."""
-    inner = found.in_loop[enter]
+    inner = flow.in_loop[enter]
     if inner.around is around:
         return []
     if inner.around is not None or inner is around:
-        raise _conflict(Node(found.body, enter), inner.around or inner, around)
+        raise _conflict(Node(flow.body, enter), inner.around or inner, around)
     inner.around = around
     return [(index, around) for index in inner.exits]
 
 
-def _conflict(node: Node, one: Loop, other: Loop) -> ModelError:
+def _conflict(node: Node, a: Loop, b: Loop) -> ModelError:
     return ModelError(
-        f"{node} reads from the v1 loops {one.name!r} and {other.name!r} at once; an Exit must "
+        f"{node} reads from the v1 loops {a.name!r} and {b.name!r} at once; an Exit must "
         f"lead out of a loop, and an Enter into it"
     )
 
@@ -429,42 +427,44 @@ def _refuse_circle(loops: Iterable[Loop]) -> None:
         known.update(path)
 
 
-def _context(found: ControlFlow, index: int) -> Context | None:
-    body, loop = found.body, found.in_loop.get(index)
+def _context(flow: ControlFlow, index: int) -> Context | None:
+    body, loop = flow.body, flow.in_loop.get(index)
     kind = body.heads.ops[index]
     if loop is not None and kind in ENTERS:
-        outer = _join_of(found, index, loop.around)
+        outer = _join_of(flow, index, loop.around)
         loop.outer = innermost(body, index, loop.outer, outer)
         return loop
     if kind in MERGES:
-        return _of_merge(found, index, loop)
-    context = _join_of(found, index, loop)
-    if kind in SWITCHES and index not in found.loop_switches:
-        return _of_switch(found, index, context)
+        return _of_merge(flow, index, loop)
+    context = _join_of(flow, index, loop)
+    if kind in SWITCHES and index not in flow.loop_switches:
+        return _of_switch(flow, index, context)
     return context
 
 
-def _join_of(found: ControlFlow, index: int, context: Context | None) -> Context | None:
-    for producer, text in reads(found.body, index):
-        context = innermost(found.body, index, context, found.given(producer, text))
+def _join_of(flow: ControlFlow, index: int, context: Context | None) -> Context | None:
+    for producer, text in reads(flow.body, index):
+        context = innermost(flow.body, index, context, flow.given(producer, text))
     return context
 
 
-def _of_merge(found: ControlFlow, index: int, start: Context | None) -> Context | None:
+def _of_merge(flow: ControlFlow, index: int, start: Context | None) -> Context | None:
     """What joins the branches of a cond, or what a loop variable is."""
-    given = [(text, found.given(producer, text)) for producer, text in reads(found.body, index)]
-    joined = [context or start for text, context in given if not text.startswith("^")]
+    context_by_input = [
+        (text, flow.given(producer, text)) for producer, text in reads(flow.body, index)
+    ]
+    joined = [context or start for text, context in context_by_input if not text.startswith("^")]
     context = joined[0] if joined else start
-    for other in joined[1:]:
-        context = merged(found.body, index, context, other)
-    for text, other in given:
+    for input_context in joined[1:]:
+        context = merged(flow.body, index, context, input_context)
+    for text, input_context in context_by_input:
         if text.startswith("^"):
-            context = innermost(found.body, index, context, other)
+            context = innermost(flow.body, index, context, input_context)
     return context
 
 
-def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Context | None:
-    body = found.body
+def _of_switch(flow: ControlFlow, index: int, around: Context | None) -> Context | None:
+    body = flow.body
     node = Node(body, index)
     if len(node.data_inputs) != 2:
         raise ModelError(f"{node} must read two tensors, and reads {len(node.data_inputs)}")
@@ -472,22 +472,22 @@ def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Contex
     taken = {parse(text).index for _, _, text in data_uses(body, node.name)}
     alike = parse(data) == parse(pred)
     if alike or (len(taken) > 1 and decider(body, data) == decider(body, pred)):
-        found.pivots[index] = _cond(found, _pred_of_cond(body, index, pred), around)
+        flow.pivots[index] = _cond(flow, _pred_of_cond(body, index, pred), around)
         return around
-    cond = _cond(found, pred, around)
+    cond = _cond(flow, pred, around)
     cond.is_guarded = True
     if len(taken) != 1:
-        found.shared[index] = cond
+        flow.shared[index] = cond
         return around
-    found.guards[index] = cond.branch(taken.pop())
-    return found.guards[index].current
+    flow.guards[index] = cond.branch(taken.pop())
+    return flow.guards[index].current
 
 
-def _cond(found: ControlFlow, pred: str, outer: Context | None) -> Cond:
+def _cond(flow: ControlFlow, pred: str, outer: Context | None) -> Cond:
     key = (str(parse(pred)), None if outer is None else outer.current)
-    if key not in found.conds:
-        found.conds[key] = Cond(*key)
-    return found.conds[key].current
+    if key not in flow.conds:
+        flow.conds[key] = Cond(*key)
+    return flow.conds[key].current
 
 
 def _pred_of_cond(body: Body, pivot: int, pred: str) -> str:
@@ -500,18 +500,18 @@ def _pred_of_cond(body: Body, pivot: int, pred: str) -> str:
     return made if decider(body, made) == decider(body, pred) else pred
 
 
-def _in_order(found: ControlFlow) -> Iterator[int]:
+def _in_order(flow: ControlFlow) -> Iterator[int]:
     """What lies behind Enters and Switches, each op behind what it reads.
 
     A loop's Exits come behind all of its Enters; what a NextIteration gives back is left out.
     Raises ModelError where there is a circle without a NextIteration.
     """
-    body = found.body
+    body = flow.body
     region = _readers_up_to(body, ops_of(body, ENTERS | SWITCHES))
     back = _back_edges(body)
     waits = {index: _waits_for(body, index, region, back) for index in region}
-    after: dict[Loop, int] = {loop: len(loop.enters) for loop in found.loops.values()}
-    for loop in found.loops.values():
+    after: dict[Loop, int] = {loop: len(loop.enters) for loop in flow.loops.values()}
+    for loop in flow.loops.values():
         for index in loop.exits:
             waits[index] += 1
     ready, done = [index for index in region if not waits[index]], 0
@@ -521,7 +521,7 @@ def _in_order(found: ControlFlow) -> Iterator[int]:
         yield index
         freed = [i for i, slot in _uses(body, index) if (i, slot) not in back]
         if body.heads.ops[index] in ENTERS:
-            loop = found.in_loop[index]
+            loop = flow.in_loop[index]
             after[loop] -= 1
             freed += loop.exits if not after[loop] else []
         for reader in freed:
@@ -541,14 +541,14 @@ def _readers_up_to(
     body: Body, starts: Iterable[int], ends: Collection[str] = frozenset()
 ) -> dict[int, None]:
     """The starts, and what reads them and so on, up to before these op types."""
-    found = dict.fromkeys(starts)
-    todo = list(found)
+    readers = dict.fromkeys(starts)
+    todo = list(readers)
     while todo:
         for reader, _ in _uses(body, todo.pop()):
-            if reader not in found and body.heads.ops[reader] not in ends:
-                found[reader] = None
+            if reader not in readers and body.heads.ops[reader] not in ends:
+                readers[reader] = None
                 todo.append(reader)
-    return found
+    return readers
 
 
 def _waits_for(
@@ -563,13 +563,13 @@ def _waits_for(
 
 def _back_edges(body: Body) -> set[tuple[int, int]]:
     """The inputs of Merges that come, perhaps through what a patch added, from a NextIteration."""
-    found, todo = set(), ops_of(body, NEXTS)
-    seen = set(todo)
+    edges, todo = set(), ops_of(body, NEXTS)
+    visited = set(todo)
     while todo:
         for reader, slot in _uses(body, todo.pop()):
             if body.heads.ops[reader] in MERGES:
-                found.add((reader, slot))
-            elif reader not in seen:
-                seen.add(reader)
+                edges.add((reader, slot))
+            elif reader not in visited:
+                visited.add(reader)
                 todo.append(reader)
-    return found
+    return edges

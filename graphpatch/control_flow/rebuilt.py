@@ -53,20 +53,20 @@ def with_pruned_ops(graph: ModelGraph) -> ControlFlow:
     op that is there when it is taken, a loop one that is there in each iteration. Raises ModelError
     where there are loops or branches that no context can tell of.
     """
-    editor, found = Editor(graph, None), control_flow(graph.main)
+    editor, flow = Editor(graph, None), control_flow(graph.main)
     before = len(graph.main)
-    for loop in found.loops.values():
+    for loop in flow.loops.values():
         _add_exits(loop, editor)
         if body_pivot(graph.main, loop) < 0:
             _add_body_pivot(loop, editor)
-    for index in [index for index in found.shared if found.context(index) is not None]:
+    for index in [index for index in flow.shared if flow.context(index) is not None]:
         _split(Node(graph.main, index), editor)
-    found = found if len(graph.main) == before else control_flow(graph.main)
-    before, switches = len(graph.main), _switches(found)
-    for branch, pivot in branch_pivots(found).items():
+    flow = flow if len(graph.main) == before else control_flow(graph.main)
+    before, switches = len(graph.main), _switches(flow)
+    for branch, pivot in branch_pivots(flow).items():
         if pivot < 0:
             _add_branch_pivot(branch, Node(graph.main, switches[branch][0]), editor)
-    return found if len(graph.main) == before else control_flow(graph.main)
+    return flow if len(graph.main) == before else control_flow(graph.main)
 
 
 def body_pivot(body: Body, loop: Loop) -> int:
@@ -75,32 +75,36 @@ def body_pivot(body: Body, loop: Loop) -> int:
     TensorFlow takes the Identity of the first loop variable.
     """
     for switch in loop.switches:
-        found = [
+        pivots = [
             index
             for index in _reading(body, switch, 1)
             if body.heads.ops[index] not in CONTROL_FLOW and Node(body, index).outputs
         ]
-        if found:
-            return min(found, key=lambda i: (body.heads.ops[i] != "Identity", position(body, i)))
+        if pivots:
+            return min(pivots, key=lambda i: (body.heads.ops[i] != "Identity", position(body, i)))
     return -1
 
 
-def branch_pivots(found: ControlFlow) -> dict[Branch, int]:
+def branch_pivots(flow: ControlFlow) -> dict[Branch, int]:
     """For each branch an Identity that is there when it is taken; -1 where there is none."""
     pivots = {}
-    for branch, switches in _switches(found).items():
-        read = (one for index in switches for one in _reading(found.body, index, branch.number))
-        pivots[branch] = next((one for one in read if found.body.heads.ops[one] == "Identity"), -1)
+    for branch, switches in _switches(flow).items():
+        read = (
+            reader for index in switches for reader in _reading(flow.body, index, branch.number)
+        )
+        pivots[branch] = next(
+            (reader for reader in read if flow.body.heads.ops[reader] == "Identity"), -1
+        )
     return pivots
 
 
-def _switches(found: ControlFlow) -> dict[Branch, list[int]]:
+def _switches(flow: ControlFlow) -> dict[Branch, list[int]]:
     """The Switches that lead into each branch, that which tf.cond makes of the predicate first."""
     switches: dict[Branch, list[int]] = defaultdict(list)
-    for index, cond in [*found.pivots.items(), *found.shared.items()]:
+    for index, cond in [*flow.pivots.items(), *flow.shared.items()]:
         for branch in list(cond.current.branches.values()):
             switches[branch].append(index)
-    for index, branch in found.guards.items():
+    for index, branch in flow.guards.items():
         switches[branch.current].append(index)
     return switches
 
@@ -138,8 +142,10 @@ def _split(switch: Node, editor: Editor) -> None:
     """
     if _reading(switch.body, switch.index, 0) and _reading(switch.body, switch.index, 1):
         inputs = list(switch.inputs)
-        other = editor.add(f"{switch.name}/true", switch.op, inputs, _type(switch), beside=switch)
-        editor.reroute(switch, 1, f"{other.name}:1", keep=other.index)
+        true_switch = editor.add(
+            f"{switch.name}/true", switch.op, inputs, _type(switch), beside=switch
+        )
+        editor.reroute(switch, 1, f"{true_switch.name}:1", keep=true_switch.index)
 
 
 def _add_branch_pivot(branch: Branch, switch: Node, editor: Editor) -> None:
@@ -169,34 +175,34 @@ class KnownValues:
     external: dict[str, str] = field(default_factory=dict)
 
 
-def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Context, KnownValues]:
+def known_values(flow: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Context, KnownValues]:
     """What each context knows; `pivots` has an op of each branch that is there when it is taken."""
     known: dict[Context, KnownValues] = defaultdict(KnownValues)
-    made_outside = {index for index in pivots.values() if _reads_pivot(found, index)}
-    for index in sorted(found.of):
-        context = found.of[index].current
+    made_outside = {index for index in pivots.values() if _reads_pivot(flow, index)}
+    for index in sorted(flow.of):
+        context = flow.of[index].current
         if index in made_outside:
-            _knows(known, context.outer, _outputs(found, index))
-        elif index in found.guards:
-            _guarded(found, known, index, context)
-        elif found.body.heads.ops[index] in ENTERS:
-            _entered(found, known[context], index)
+            _knows(known, context.outer, _outputs(flow, index))
+        elif index in flow.guards:
+            _guarded(flow, known, index, context)
+        elif flow.body.heads.ops[index] in ENTERS:
+            _entered(flow, known[context], index)
         else:
-            _knows(known, context, _outputs(found, index))
-        if found.body.heads.ops[index] in EXITS and context.outer is not None:
-            known[context.outer.current].values.update(_outputs(found, index))
+            _knows(known, context, _outputs(flow, index))
+        if flow.body.heads.ops[index] in EXITS and context.outer is not None:
+            known[context.outer.current].values.update(_outputs(flow, index))
     for context, index in pivots.items():
         pred = parse(context.cond.current.pred).full
-        known[context].values.update({pred, *_outputs(found, index)})
+        known[context].values.update({pred, *_outputs(flow, index)})
         known[context].external[pred] = pred
     return dict(known)
 
 
-def outer_tensor(found: ControlFlow, text: str) -> str:
+def outer_tensor(flow: ControlFlow, text: str) -> str:
     """The tensor outside that is brought into contexts, perhaps through several, as this one."""
-    for node in first_producers(found.body.producer(text)):
+    for node in first_producers(flow.body.producer(text)):
         entered = node.op in ENTERS and is_constant(node)
-        guard = found.guards.get(node.index)
+        guard = flow.guards.get(node.index)
         passed = entered or (guard is not None and guard.number == parse(text).index)
         if not passed or not node.data_inputs:
             break
@@ -218,55 +224,55 @@ def _knows(
 
 
 def _guarded(
-    found: ControlFlow, known: dict[Context, KnownValues], index: int, context: Context
+    flow: ControlFlow, known: dict[Context, KnownValues], index: int, context: Context
 ) -> None:
     """A Switch by which a tensor from outside comes into a branch."""
-    switch, number = Node(found.body, index), found.guards[index].number
+    switch, number = Node(flow.body, index), flow.guards[index].number
     brought = parse(switch.data_inputs[0]).full
-    first, mine = outer_tensor(found, brought), known[context]
+    first, mine = outer_tensor(flow, brought), known[context]
     mine.values.update({first, brought} if context.outer is not None else {first})
     if context.outer is not None:
         mine.external[brought] = brought
     mine.external[first] = f"{switch.name}:{number}"
     # One that only passes a tensor on to the Merge was made in the branch, with both outputs.
-    passes = all(found.body.heads.ops[reader] in MERGES for reader in _reading_ops(found, index))
+    passes = all(flow.body.heads.ops[reader] in MERGES for reader in _reading_ops(flow, index))
     numbers = (0, 1) if passes else (number,)
     _knows(known, context, [f"{switch.name}:{output}" for output in numbers])
 
 
-def _entered(found: ControlFlow, known: KnownValues, index: int) -> None:
-    enter = Node(found.body, index)
+def _entered(flow: ControlFlow, known: KnownValues, index: int) -> None:
+    enter = Node(flow.body, index)
     known.values.add(f"{enter.name}:0")
     if is_constant(enter):
-        first = outer_tensor(found, enter.data_inputs[0])
+        first = outer_tensor(flow, enter.data_inputs[0])
         known.values.add(first)
         known.external[first] = f"{enter.name}:0"
 
 
-def _outputs(found: ControlFlow, index: int) -> list[str]:
+def _outputs(flow: ControlFlow, index: int) -> list[str]:
     """The tensors of an op; of a type that we don't know, those that are read."""
-    node = Node(found.body, index)
+    node = Node(flow.body, index)
     flat = node.outputs
     if flat is None:
-        read = {parse(text).full for text in _spellings(found, index) if not text.startswith("^")}
+        read = {parse(text).full for text in _spellings(flow, index) if not text.startswith("^")}
         return sorted(read)
     return [f"{node.name}:{output}" for output in range(len(flat))]
 
 
-def _reads_pivot(found: ControlFlow, index: int) -> bool:
+def _reads_pivot(flow: ControlFlow, index: int) -> bool:
     """Whether an op reads the Switch that tf.cond makes of the predicate, before its branches."""
-    producer = found.body.producer(Node(found.body, index).data_inputs[0])
-    return producer is not None and producer.index in found.pivots
+    producer = flow.body.producer(Node(flow.body, index).data_inputs[0])
+    return producer is not None and producer.index in flow.pivots
 
 
-def _reading_ops(found: ControlFlow, index: int) -> Iterator[int]:
-    for reader, _ in found.body.readers.get(found.body.heads.names[index], ()):
+def _reading_ops(flow: ControlFlow, index: int) -> Iterator[int]:
+    for reader, _ in flow.body.readers.get(flow.body.heads.names[index], ()):
         yield reader
 
 
-def _spellings(found: ControlFlow, index: int) -> Iterator[str]:
-    for reader, slot in found.body.readers.get(found.body.heads.names[index], ()):
-        yield found.body.heads.inputs[reader][slot]
+def _spellings(flow: ControlFlow, index: int) -> Iterator[str]:
+    for reader, slot in flow.body.readers.get(flow.body.heads.names[index], ()):
+        yield flow.body.heads.inputs[reader][slot]
 
 
 COUNTER = "iteration_counter"  # what tf.while_loop counts by where it is given maximum_iterations
@@ -284,9 +290,9 @@ def with_contexts(graph: ModelGraph) -> tuple[ModelGraph, bytes]:
         return graph, b""
     graph = graph.copy()
     try:
-        found = _Messages(with_pruned_ops(graph))
-        return graph, _collection("cond_context", found, Branch) + _collection(
-            "while_context", found, Loop
+        messages = _Messages(with_pruned_ops(graph))
+        return graph, _collection("cond_context", messages, Branch) + _collection(
+            "while_context", messages, Loop
         )
     except ModelError as error:
         raise ModelError(f"the control-flow contexts cannot be rebuilt: {error}") from error
@@ -294,8 +300,8 @@ def with_contexts(graph: ModelGraph) -> tuple[ModelGraph, bytes]:
 
 def _collection(key: str, messages: _Messages, kind: type[Context]) -> bytes:
     """The collection of the contexts of a kind that are in no other one."""
-    found = [messages.of(one) for one in messages.inside[None] if isinstance(one, kind)]
-    raw = [one.SerializeToString(deterministic=True) for one in found]
+    built = [messages.of(context) for context in messages.inside[None] if isinstance(context, kind)]
+    raw = [context.SerializeToString(deterministic=True) for context in built]
     collection = CollectionDef(bytes_list=CollectionDef.BytesList(value=raw))
     return encoded(COLLECTION, collection_entry(key, collection)) if raw else b""
 
@@ -303,15 +309,15 @@ def _collection(key: str, messages: _Messages, kind: type[Context]) -> bytes:
 class _Messages:
     """The messages of the contexts of a body; `inside` has the contexts in each of them."""
 
-    def __init__(self, found: ControlFlow) -> None:
-        self.found, self.body = found, found.body
+    def __init__(self, flow: ControlFlow) -> None:
+        self.found, self.body = flow, flow.body
         self.inside: dict[Context | None, list[Context]] = defaultdict(list)
         self.taken: set[str] = set()
-        self.pivots = branch_pivots(found)
-        for context in _in_order(found):
+        self.pivots = branch_pivots(flow)
+        for context in _in_order(flow):
             self.inside[None if context.outer is None else context.outer.current].append(context)
             _refuse_deep(context)
-        self.known = known_values(found, self.pivots)
+        self.known = known_values(flow, self.pivots)
 
     def of(self, context: Context) -> Any:
         """The message of one context, those in it included."""
@@ -322,8 +328,8 @@ class _Messages:
             message.values_def.external_values.add(key=key, value=known.external[key])
         for inner in self.inside[context]:
             nested = message.nested_contexts.add()
-            held = nested.cond_ctxt if isinstance(inner, Branch) else nested.while_ctxt
-            held.CopyFrom(self.of(inner))
+            field = nested.cond_ctxt if isinstance(inner, Branch) else nested.while_ctxt
+            field.CopyFrom(self.of(inner))
         return message
 
     def _branch(self, branch: Branch) -> Any:
@@ -370,7 +376,7 @@ class _Messages:
 
         def place(index: int) -> int:
             before = (node.index for node in first_producers(Node(self.body, index)))
-            return next((places[one] for one in before if one in places), len(places))
+            return next((places[name] for name in before if name in places), len(places))
 
         return sorted(loop.exits, key=place)
 
@@ -403,55 +409,59 @@ def _refuse_deep(context: Context) -> None:
         )
 
 
-def _in_order(found: ControlFlow) -> list[Context]:
+def _in_order(flow: ControlFlow) -> list[Context]:
     """All contexts in the order in which they were made, as far as the file tells."""
     first: dict[Cond, tuple[int, int]] = {}
-    switches = [*found.pivots.items(), *found.shared.items()]
-    switches += [(index, branch.cond) for index, branch in found.guards.items()]
+    switches = [*flow.pivots.items(), *flow.shared.items()]
+    switches += [(index, branch.cond) for index, branch in flow.guards.items()]
     for index, cond in switches:
-        place = position(found.body, index)
+        place = position(flow.body, index)
         first[cond.current] = min(place, first.get(cond.current, place))
     made: list[tuple[Any, Context]] = [
         ((place, -number), branch)
         for cond, place in first.items()
         for number, branch in cond.branches.items()
     ]
-    loops = found.loops.values()
-    made += [((position(found.body, loop.enters[0]), 0), loop) for loop in loops]
-    return [context for _, context in sorted(made, key=lambda one: one[0])]
+    loops = flow.loops.values()
+    made += [((position(flow.body, loop.enters[0]), 0), loop) for loop in loops]
+    return [context for _, context in sorted(made, key=lambda pair: pair[0])]
 
 
-def without_ops(meta: Any, live: Any, there: Container[str]) -> None:
+def without_ops(meta: Any, live: Any, present: Container[str]) -> None:
     """Give `meta` the contexts of `live`, without the ops that are not `there` any more.
 
     Both are MetaGraphDefs. A context whose pivot is gone goes as well, with those inside it.
     """
     for key in CONTEXTS:
-        kept = [one for one in contexts(live.collection_def[key], key) if _prune(one, there)]
-        if kept or key in meta.collection_def:
+        remaining = [
+            context
+            for context in contexts(live.collection_def[key], key)
+            if _prune(context, present)
+        ]
+        if remaining or key in meta.collection_def:
             values = meta.collection_def[key].bytes_list.value
-            values[:] = [one.SerializeToString(deterministic=True) for one in kept]
+            values[:] = [context.SerializeToString(deterministic=True) for context in remaining]
 
 
-def _prune(context: Any, there: Container[str]) -> bool:
+def _prune(context: Any, present: Container[str]) -> bool:
     """Take out of a context what is not there; whether the context itself is."""
-    if op_of(context.pivot_name) not in there:
+    if op_of(context.pivot_name) not in present:
         return False
     lists = [context.values_def.values]
     lists += [context.loop_exit_names, context.loop_enter_names] if is_loop(context) else []
     for texts in lists:
-        texts[:] = [text for text in texts if op_of(text) in there]
-    _prune_external(context.values_def.external_values, there)
-    gone = [not _prune(inner, there) for inner in nested_contexts(context)]
+        texts[:] = [text for text in texts if op_of(text) in present]
+    _prune_external(context.values_def.external_values, present)
+    gone = [not _prune(inner, present) for inner in nested_contexts(context)]
     for place in reversed([place for place, is_gone in enumerate(gone) if is_gone]):
         del context.nested_contexts[place]
     return True
 
 
-def _prune_external(external: Any, there: Container[str]) -> None:
+def _prune_external(external: Any, present: Container[str]) -> None:
     """In the order of their names, so that what is written is the same on every run."""
-    pairs = sorted((one.key, one.value) for one in external)
+    pairs = sorted((entry.key, entry.value) for entry in external)
     del external[:]
     for key, value in pairs:
-        if op_of(key) in there and op_of(value) in there:
+        if op_of(key) in present and op_of(value) in present:
             external.add(key=key, value=value)

@@ -81,8 +81,8 @@ def _pool() -> Any:
     )
     for name, parts in PROTO_FIELDS.items():
         message = file.message_type.add(name=name)
-        for number, part, kind, label, held in parts:
-            type_name = f".{PACKAGE}.{held}" if held else None
+        for number, part, kind, label, message_type in parts:
+            type_name = f".{PACKAGE}.{message_type}" if message_type else None
             message.field.add(name=part, number=number, type=kind, label=label, type_name=type_name)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
@@ -114,15 +114,15 @@ def stored_contexts(graph: ModelGraph) -> StoredContexts:
     """What the MetaGraphDef around a graph has; a GraphDef has none."""
     in_loops: dict[str, StoredLoop] = {}
     is_branch: dict[str, bool] = {}
-    found = (
+    collections = (
         () if graph.around.meta is None else context_collections(graph.source, graph.around.meta)
     )
-    for _, key, collection in found:
+    for _, key, collection in collections:
         for context in with_nested(contexts(collection, key)):  # the inner after the outer
             if is_loop(context):
                 in_loops |= dict.fromkeys(_ops(context), _loop(context))
             is_branch |= dict.fromkeys(_ops(context), not is_loop(context))
-    return StoredContexts(in_loops, frozenset(name for name, told in is_branch.items() if told))
+    return StoredContexts(in_loops, frozenset(name for name, branch in is_branch.items() if branch))
 
 
 def _loop(context: Any) -> StoredLoop:
@@ -148,11 +148,15 @@ def context_collections(source: Source, meta: Field) -> Iterator[tuple[Field, st
     for part in fields(source.data, meta.value, meta.end):
         if part.holds(COLLECTION):
             raw = source.data[part.value : part.end]
-            found = {one.number: one for one in fields(raw, 0, len(raw)) if one.wire == BYTES}
-            key = utf8(raw, found[1].value, found[1].end) if 1 in found else ""
-            if key in CONTEXTS and 2 in found:
-                held = raw[found[2].value : found[2].end]
-                yield part, key, message(CollectionDef, held)
+            parts = {
+                part_field.number: part_field
+                for part_field in fields(raw, 0, len(raw))
+                if part_field.wire == BYTES
+            }
+            key = utf8(raw, parts[1].value, parts[1].end) if 1 in parts else ""
+            if key in CONTEXTS and 2 in parts:
+                body = raw[parts[2].value : parts[2].end]
+                yield part, key, message(CollectionDef, body)
 
 
 def collection_entry(key: str, collection: CollectionDef) -> bytes:
@@ -168,16 +172,16 @@ def contexts(collection: CollectionDef, key: str) -> list[Any]:
 def nested_contexts(context: Any) -> list[Any]:
     """The contexts that lie in this one."""
     return [
-        getattr(one, which)
-        for one in context.nested_contexts
+        getattr(nested, which)
+        for nested in context.nested_contexts
         for which in ("cond_ctxt", "while_ctxt")
-        if one.HasField(which)
+        if nested.HasField(which)
     ]
 
 
-def with_nested(found: Iterable[Any]) -> Iterator[Any]:
+def with_nested(contexts_in: Iterable[Any]) -> Iterator[Any]:
     """Contexts, each followed by those that lie in it."""
-    for context in found:
+    for context in contexts_in:
         yield context
         yield from with_nested(nested_contexts(context))
 
@@ -220,7 +224,7 @@ class AddedTensors:
 
 def _added_beside(body: Body) -> dict[str, AddedTensors]:
     """For each op of the file, by its name there, what was added beside it."""
-    found: dict[str, AddedTensors] = defaultdict(lambda: AddedTensors([], []))
+    added_by_op: dict[str, AddedTensors] = defaultdict(lambda: AddedTensors([], []))
     for root, order in body.placed.items():
         op, at = body.heads.ops[root], order.index(root)
         for place, index in enumerate(order):
@@ -229,9 +233,9 @@ def _added_beside(body: Body) -> dict[str, AddedTensors]:
                 # What a branch gives on is still in the branch, which its Merge is not.
                 beside = _read_by(body, index)
                 outer = body.heads.ops[beside] in EXITS
-            added = found[body.renamed.get(beside, body.heads.names[beside])]
+            added = added_by_op[body.renamed.get(beside, body.heads.names[beside])]
             (added.outer if outer else added.inner).extend(_outputs_of(body, [index]))
-    return dict(found)
+    return dict(added_by_op)
 
 
 def _read_by(body: Body, index: int) -> int:
@@ -284,8 +288,8 @@ def _extend(context: Any, now: dict[str, str], beside: dict[str, AddedTensors]) 
     if borders:
         for texts in (values, context.loop_exit_names, context.loop_enter_names):
             texts[:] = [_renamed(text, now) if op_of(text) in borders else text for text in texts]
-    there = set(values)
-    values.extend(text for text in dict.fromkeys(added) if text not in there)
+    present = set(values)
+    values.extend(text for text in dict.fromkeys(added) if text not in present)
     return [text for name in sorted(borders & beside.keys()) for text in beside[name].outer]
 
 
@@ -312,10 +316,10 @@ def recorded_contexts(source: Source, meta: Field) -> tuple[dict[str, list[int]]
     counts: dict[str, list[int]] = {}
     raw: dict[str, str] = {}
     for part, key, collection in context_collections(source, meta):
-        found = contexts(collection, key)
-        counts[key] = [len(one.values_def.values) for one in with_nested(found)]
+        messages = contexts(collection, key)
+        counts[key] = [len(context.values_def.values) for context in with_nested(messages)]
         collection.bytes_list.value[:] = [
-            one.SerializeToString(deterministic=True) for one in found
+            context.SerializeToString(deterministic=True) for context in messages
         ]
         if collection_entry(key, collection) != source.data[part.value : part.end]:
             raw[key] = bytes(source.data[part.start : part.end]).hex()
@@ -334,13 +338,15 @@ def _undo_collection(collection: CollectionDef, key: str, undone: UndoneGraph) -
     """Take tensors of ops that were dropped out of a collection; whether there were any."""
     if not undone.dropped and not undone.old_names:
         return False
-    found = contexts(collection, key)
+    messages = contexts(collection, key)
     known = undone.record.contexts
     counts = iter(() if known is None else known.get(key, ()))
-    for one in with_nested(found):
-        _undo_context(one, next(counts, len(one.values_def.values)), undone)
+    for context in with_nested(messages):
+        _undo_context(context, next(counts, len(context.values_def.values)), undone)
     old = list(collection.bytes_list.value)
-    collection.bytes_list.value[:] = [one.SerializeToString(deterministic=True) for one in found]
+    collection.bytes_list.value[:] = [
+        context.SerializeToString(deterministic=True) for context in messages
+    ]
     return list(collection.bytes_list.value) != old
 
 

@@ -41,11 +41,11 @@ class BodyPlace(msgspec.Struct, frozen=True):
 
 def callers(bodies: Iterable[Body]) -> dict[str, list[Node]]:
     """The ops of these bodies that call each function."""
-    found: dict[str, list[Node]] = {}
+    calls_by_function: dict[str, list[Node]] = {}
     for body in bodies:
         for node, name in calls(body):
-            found.setdefault(name, []).append(node)
-    return found
+            calls_by_function.setdefault(name, []).append(node)
+    return calls_by_function
 
 
 class Bodies(msgspec.Struct, eq=False, dict=True):
@@ -79,7 +79,9 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
         return (
             len(body) + len(body.arguments) + len(body.ret) >= LEAST_INLINED
             and not (for_xla is not None and for_xla.b)
-            and all(one is not None and may_be_inlined(one) for one in called)
+            and all(
+                body_called is not None and may_be_inlined(body_called) for body_called in called
+            )
         )
 
     def _place(self, label: str) -> BodyPlace:
@@ -94,18 +96,18 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
     def _ignoring(self) -> dict[str, Node]:
         """For functions that TensorFlow does not differentiate op by op, the call that is so."""
         calling = ((label, node) for label, nodes in self.callers.items() for node in nodes)
-        found: dict[str, Node] = {}
+        ignoring: dict[str, Node] = {}
         for label, node in calling:
             if node.op not in OP_BY_OP:
-                found.setdefault(label, node)
-        todo = list(found)
+                ignoring.setdefault(label, node)
+        todo = list(ignoring)
         for label in todo:  # what such a function calls is ignored with it
             body = self.graph.functions.get(label)
             for _, name in calls(body) if body is not None else ():
-                if name not in found:
-                    found[name] = found[label]
+                if name not in ignoring:
+                    ignoring[name] = ignoring[label]
                     todo.append(name)
-        return found
+        return ignoring
 
 
 @cache
@@ -143,48 +145,52 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
     @cached_property
     def called_as_ops(self) -> dict[str, Node]:
         """For each function: the op whose type it is, or is a function that it is called by."""
-        found = {
+        op_calls = {
             label: call
             for label, callers in self.bodies.callers.items()
             for call in callers
             if call.op == label
         }
-        return self._spread(found)
+        return self._spread(op_calls)
 
     @cached_property
     def _reasons(self) -> dict[str, str]:
         """Why no gradient comes to functions, at one of the calls by which each is reached."""
-        found = {
+        reasons = {
             label: self._stopped(label, callers) for label, callers in self.bodies.callers.items()
         }
         unasked = {
             label: f"TensorFlow has no gradient of {call}, by which function {label} is called"
             for label, call in self._without_gradients.items()
         }
-        return self._spread({label: reason for label, reason in found.items() if reason}) | unasked
+        return (
+            self._spread({label: reason for label, reason in reasons.items() if reason}) | unasked
+        )
 
     @cached_property
     def _without_gradients(self) -> dict[str, Node]:
         """The functions that only ops without a gradient reach, each with one that calls it."""
         all_callers, below = self.bodies.callers, dict[str, list[str]]()
         live = {
-            label: [one for one in callers if not _has_no_gradient(one)]
+            label: [caller for caller in callers if not _has_no_gradient(caller)]
             for label, callers in all_callers.items()
         }
         for label, callers in live.items():
-            for one in callers:
-                below.setdefault(one.body.label, []).append(label)
-        left = {label: len(callers) for label, callers in live.items()}
-        found = {label: all_callers[label][0] for label, count in left.items() if not count}
-        todo = deque(found)
+            for caller in callers:
+                below.setdefault(caller.body.label, []).append(label)
+        live_counts = {label: len(callers) for label, callers in live.items()}
+        unasked = {
+            label: all_callers[label][0] for label, count in live_counts.items() if not count
+        }
+        todo = deque(unasked)
         while todo:
             above = todo.popleft()
             for label in below.get(above, ()):
-                left[label] -= 1
-                if not left[label] and label not in found:
-                    found[label] = found[above]
+                live_counts[label] -= 1
+                if not live_counts[label] and label not in unasked:
+                    unasked[label] = unasked[above]
                     todo.append(label)
-        return found
+        return unasked
 
     def _stopped(self, label: str, callers: Sequence[Node]) -> str:
         """Why no gradient comes to a function at one of these calls of it."""
@@ -205,7 +211,7 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
                 return _in_loop(f"a v1 loop or branch in function {call.body.label}")
         return ""
 
-    def _spread(self, found: Mapping[str, T]) -> dict[str, T]:
+    def _spread(self, facts: Mapping[str, T]) -> dict[str, T]:
         """What is so of functions, as far as it is so of all that they call, and these call.
 
         Functions may call themselves, and each other; what is found of one itself goes first.
@@ -215,7 +221,7 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
             for node in callers:
                 if not node.body.is_main:
                     below.setdefault(node.body.label, []).append(label)
-        spread_to, todo = dict(found), deque(found)
+        spread_to, todo = dict(facts), deque(facts)
         while todo:
             above = todo.popleft()
             for label in below.get(above, ()):

@@ -57,10 +57,10 @@ def into(op_type: str, slot: int, count: int, dtype: str | None, output: str | N
     asked = gradient_table.recorded_gradient(op_type) is not None or op_type in CONTROL_FLOW
     if dtype in HANDLES and not asked:
         return "none"
-    found = gradient_table.outputs_of(op_type, slot, count)
-    if found is None:
+    outputs = gradient_table.outputs_of(op_type, slot, count)
+    if outputs is None:
         return "none"
-    return "flows" if (found if output is None else output in found) else "zero"
+    return "flows" if (outputs if output is None else output in outputs) else "zero"
 
 
 def gives(op_type: str) -> Literal["", "zero", "none"]:
@@ -68,8 +68,8 @@ def gives(op_type: str) -> Literal["", "zero", "none"]:
 
     A step function has a gradient that is registered, and None or zero.
     """
-    found = gradient_table.recorded_gradient(op_type)
-    rows = found.inputs if found is not None else ()
+    row = gradient_table.recorded_gradient(op_type)
+    rows = row.inputs if row is not None else ()
     if not rows or any(rows):
         return ""
     return "none" if all(row is None for row in rows) else "zero"
@@ -88,10 +88,10 @@ def is_step(op_type: str) -> bool:
 @cache
 def may_be_zero(op_type: str) -> bool:
     """Whether some input of an op type gets zeros, at least where some outputs have no gradient."""
-    known, found = opdefs.lookup(op_type), gradient_table.recorded_gradient(op_type)
-    if known is None or found is None:
+    known, recorded = opdefs.lookup(op_type), gradient_table.recorded_gradient(op_type)
+    if known is None or recorded is None:
         return False
-    return any(row is not None and len(row) < len(known.outputs) for row in found.inputs)
+    return any(row is not None and len(row) < len(known.outputs) for row in recorded.inputs)
 
 
 def reads_shape_alone(op_type: str) -> bool:
@@ -118,21 +118,21 @@ def is_asked_apart(op_type: str, knows_shapes: Callable[[], bool]) -> bool:
     """
     if op_type in CONTROL_FLOW:
         return op_type not in MERGES
-    found = gradient_table.recorded_gradient(op_type)
-    shapes = found.shapes if found is not None else ""
+    row = gradient_table.recorded_gradient(op_type)
+    shapes = row.shapes if row is not None else ""
     return shapes == "never" or (shapes == "unknown" and knows_shapes())
 
 
 def raises(op_type: str) -> str:
     """What the registered gradient of an op type raises, whatever it is asked; or nothing."""
-    found = gradient_table.recorded_gradient(op_type)
-    return found.raises if found is not None else ""
+    row = gradient_table.recorded_gradient(op_type)
+    return row.raises if row is not None else ""
 
 
 def refused(node: Node, op_type: str) -> str:
     """What the registered gradient of an op type raises at an op with these attrs; or nothing."""
-    found = gradient_table.recorded_gradient(op_type)
-    for name, (value, says) in found.refuses.items() if found is not None else ():
+    row = gradient_table.recorded_gradient(op_type)
+    for name, (value, says) in row.refuses.items() if row is not None else ():
         attr = node.attr(name)
         if attr is not None and attr.b == value:
             return says

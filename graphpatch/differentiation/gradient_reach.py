@@ -47,14 +47,14 @@ class OpGradientFlow:
     @property
     def first(self) -> Refusal | None:
         """What is raised first, at the op or in what it calls."""
-        found = (*self.refusals, *(one.first for one in self.inside))
-        return next((one for one in found if one is not None), None)
+        candidates = (*self.refusals, *(cause.first for cause in self.inside))
+        return next((cause for cause in candidates if cause is not None), None)
 
     @property
     def raises(self) -> bool:
         """Whether anything is raised but by what our own rules carry."""
-        own = any(one.kind != CARRIED for one in self.refusals)
-        return own or any(one.raises for one in self.inside)
+        own = any(cause.kind != CARRIED for cause in self.refusals)
+        return own or any(cause.raises for cause in self.inside)
 
 
 Ask = Callable[[Wiring, int], OpGradientFlow]
@@ -75,34 +75,35 @@ class GradientReach:
     visited: set[int] = field(default_factory=set)
     told: list[Refusal | GradientReach] = field(default_factory=list)
 
-    def refusals(self, told: set[int] | None = None) -> Iterator[Refusal]:
+    def refusals(self, listed: set[int] | None = None) -> Iterator[Refusal]:
         """What is raised here and inside; of a function once, and not of one that is in `told`."""
-        told, todo = set() if told is None else told, [iter(self.told)]
+        listed, todo = set() if listed is None else listed, [iter(self.told)]
         while todo:
-            one = next(todo[-1], None)
-            if one is None:
+            cause = next(todo[-1], None)
+            if cause is None:
                 todo.pop()
-            elif isinstance(one, Refusal):
-                yield one
-            elif id(one) not in told:
-                told.add(id(one))
-                todo.append(iter(one.told))
+            elif isinstance(cause, Refusal):
+                yield cause
+            elif id(cause) not in listed:
+                listed.add(id(cause))
+                todo.append(iter(cause.told))
 
     def refusals_here(self) -> Iterator[Refusal]:
         """What is raised at ops of the body itself, not in functions that they call."""
-        return (one for one in self.told if isinstance(one, Refusal))
+        return (cause for cause in self.told if isinstance(cause, Refusal))
 
     @cached_property
     def first(self) -> Refusal | None:
         """What is raised first. It is asked of the innermost functions first, at the end."""
-        one = self.told[0] if self.told else None
-        return one if one is None or isinstance(one, Refusal) else one.first
+        cause = self.told[0] if self.told else None
+        return cause if cause is None or isinstance(cause, Refusal) else cause.first
 
     @cached_property
     def raises(self) -> bool:
         """Whether anything is raised but by what our own rules carry."""
         return any(
-            one.kind != CARRIED if isinstance(one, Refusal) else one.raises for one in self.told
+            cause.kind != CARRIED if isinstance(cause, Refusal) else cause.raises
+            for cause in self.told
         )
 
     @cached_property
@@ -117,30 +118,30 @@ class GradientReach:
 
 def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     """The ops that depend on the ops of these tensors by tensors that carry gradients."""
-    found: set[int] = set()
+    reached: set[int] = set()
     todo = [index for index, _ in sources]
     while todo:
         index = todo.pop()
-        if index in found:
+        if index in reached:
             continue
-        found.add(index)
+        reached.add(index)
         uses = wiring.readers(index)
         if uses:
             carrying = [output for _, output in filter(wiring.trainable, wiring.tensors(index))]
             todo += [reader for output, reader, _ in uses if output in carrying]
-    return found
+    return reached
 
 
 def ops_on_paths(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
     """The ops `within` on the path to the targets, in the order in which TensorFlow finds them."""
-    found: dict[int, None] = {}
+    on_path: dict[int, None] = {}
     todo = deque(index for index, _ in targets)
     while todo:
         index = todo.popleft()
-        if index in within and index not in found:
-            found[index] = None
+        if index in within and index not in on_path:
+            on_path[index] = None
             todo += [producer for producer, _ in wiring.inputs(index)]
-    return list(found)
+    return list(on_path)
 
 
 def differentiate(
@@ -159,9 +160,9 @@ def differentiate(
     are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
     lies beyond is what would come after it is fixed.
     """
-    found = ops_on_paths(wiring, within, targets)
-    done = GradientReach(wiring, set(found), set(targets), set(targets))
-    exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
+    on_path = ops_on_paths(wiring, within, targets)
+    done = GradientReach(wiring, set(on_path), set(targets), set(targets))
+    exits = [index for index in on_path if index >= 0 and wiring.body.heads.ops[index] in EXITS]
     names = wiring.body.heads.names
     bare = [i for i in exits if stored is not None and names[i] not in stored.in_loops]
     if bare:
@@ -169,8 +170,8 @@ def differentiate(
         says = "AttributeError: 'NoneType' object has no attribute 'outer_context'"
         done.told.append(Refusal(node, "loop", says))
     loops = LoopOrder(wiring, stored or StoredContexts(), control_flow_v2)
-    loops.take_in(found)
-    pending = _pending(wiring, found)
+    loops.take_in(on_path)
+    pending = _pending(wiring, on_path)
     ready = dict.fromkeys(index for index, _ in targets if pending.get(index) == 0)
     loose = loops.begin(pending, ready)
     done.got |= {(index, 0) for index in loose}
@@ -184,10 +185,10 @@ def differentiate(
     return done
 
 
-def _pending(wiring: Wiring, found: Sequence[int]) -> dict[int, int]:
+def _pending(wiring: Wiring, on_path: Sequence[int]) -> dict[int, int]:
     """How often each op is read on the path: a target that is read too must wait for that."""
-    pending = dict.fromkeys(found, 0)
-    for index in found:
+    pending = dict.fromkeys(on_path, 0)
+    for index in on_path:
         for producer, _ in wiring.inputs(index):
             if producer in pending:
                 pending[producer] += 1
@@ -274,7 +275,9 @@ def _visit(
     inputs = done.wiring.inputs(index)
     done.got.update([inputs[slot] for slot in answer.slots if slot < len(inputs)])
     if answer.is_whole:
-        done.got |= {one for one in done.wiring.tensors(index) if done.wiring.trainable(one)}
+        done.got |= {
+            tensor for tensor in done.wiring.tensors(index) if done.wiring.trainable(tensor)
+        }
     _liven(done, index, answer)
     return answer
 
@@ -285,12 +288,12 @@ def _liven(done: GradientReach, index: int, answer: OpGradientFlow) -> list[int]
     live = [output for _, output in filter(done.live.__contains__, done.wiring.tensors(index))]
     if not live:
         return []
-    found = [
+    newly_live = [
         inputs[slot]
         for slot in answer.slots
         if slot < len(inputs)
         and inputs[slot] not in done.live
         and (slot not in answer.reach or not answer.reach[slot].isdisjoint(live))
     ]
-    done.live.update(found)
-    return [producer for producer, _ in found]
+    done.live.update(newly_live)
+    return [producer for producer, _ in newly_live]

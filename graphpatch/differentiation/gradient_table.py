@@ -105,8 +105,8 @@ def _outputs_at(op_type: str, place: int | None) -> frozenset[str] | None:
     names = [arg.name for arg in known.outputs] if known is not None else []
     if row is None or place is None or place >= len(row.inputs):
         return frozenset(names)
-    found = row.inputs[place]
-    return None if found is None else frozenset(names[output] for output in found)
+    numbers = row.inputs[place]
+    return None if numbers is None else frozenset(names[output] for output in numbers)
 
 
 def declared(op: opdefs.OpDef, slot: int, count: int) -> int | None:
@@ -136,8 +136,8 @@ def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool])
         return row is not None and bool(row.raises)  # no gradient, so none that depends on values
     assert known is not None, f"{op_type} is in the table of gradients alone"
     places = [declared(known, slot, len(varies)) for slot in range(len(varies))]
-    changing = {place for place, one in zip(places, varies, strict=True) if one}
-    asked = {place for place, one in zip(places, is_constant, strict=True) if not one}
+    changing = {place for place, flag in zip(places, varies, strict=True) if flag}
+    asked = {place for place, flag in zip(places, is_constant, strict=True) if not flag}
     reads = [row.read_for(place) for place in asked if place is not None and row.flows_to(place)]
     fixed = {n for n, arg in enumerate(known.inputs) if n not in changing or arg.name in SIZES}
-    return any(varies) and all(one <= fixed for one in reads)
+    return any(varies) and all(flag <= fixed for flag in reads)

@@ -31,7 +31,7 @@ def hidden_ops(body: Body) -> dict[int, int]:
     """The ops that lie behind a tf.custom_gradient on all their paths, each with its IdentityN."""
     customs = {index: _result_count(body, index) for index in _customs(body)}
     open_uses: dict[int, int] = {}
-    found: dict[int, int] = {}
+    hidden: dict[int, int] = {}
     todo = [(index, slot, index) for index, count in customs.items() for slot in range(count)]
     while todo:
         reader, slot, by = todo.pop()
@@ -42,11 +42,11 @@ def hidden_ops(body: Body) -> dict[int, int]:
             open_uses[index] = sum(1 for _ in _ways_on(body, index, customs))
         open_uses[index] -= 1
         if not open_uses[index]:
-            found[index] = by
+            hidden[index] = by
             node = Node(body, index)
             slots = range(customs.get(index, 0), len(node.data_inputs))
             todo += [(index, slot, by) for slot in slots if _leads_back(node, slot, customs)]
-    return found
+    return hidden
 
 
 def is_in_gradients(node: Node) -> bool:
@@ -80,7 +80,7 @@ def _result_count(body: Body, index: int) -> int:
 
 
 def _has_idle_identity(body: Body, op: str) -> bool:
-    return any(_is_idle_identity(Node(body, one)) for one, _ in body.readers[op])
+    return any(_is_idle_identity(Node(body, reader)) for reader, _ in body.readers[op])
 
 
 def _is_idle_identity(node: Node) -> bool:
@@ -113,19 +113,19 @@ def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:
 
 def shadowed_ops(graph: Graph) -> dict[OpKey, Node]:
     """The ops that are passed by, and the IdentityN that does it."""
-    found: dict[OpKey, Node] = {}
+    shadowed: dict[OpKey, Node] = {}
     for body in graph.bodies:
         for index in body.by_type.get("IdentityN", ()):
             node = Node(body, index)
             if node.attr(OVERRIDE) is not None and provenance.record(node) is None:
-                found |= {(body.label, name): node for name in _ops_between_ends(body, node)}
-    return found
+                shadowed |= {(body.label, name): node for name in _ops_between_ends(body, node)}
+    return shadowed
 
 
 def _ops_between_ends(body: Body, node: Node) -> set[str]:
     """The ops between what the function takes and what it gives, those that give it included."""
     ends = [names.op_of(text) for text in node.data_inputs]
-    found: set[str] = set()
+    between: set[str] = set()
     for end in ends:
         walked, others = {end}, set(ends) - {end}
         todo, reached = [end], False
@@ -137,5 +137,5 @@ def _ops_between_ends(body: Body, node: Node) -> set[str]:
                 if op not in walked and op not in others and not text.startswith("^"):
                     walked.add(op)
                     todo.append(op)
-        found |= walked if reached else set()
-    return found
+        between |= walked if reached else set()
+    return between

@@ -50,10 +50,10 @@ class LoopOrder:
     def __post_init__(self) -> None:
         self.shapes = Shapes(self.wiring)
 
-    def take_in(self, found: list[int]) -> None:
+    def take_in(self, on_path: list[int]) -> None:
         """Add all Exits of the loops that have one among the ops found."""
-        by_name, known = self.wiring.body.by_name, set(found)
-        for index in found:
+        by_name, known = self.wiring.body.by_name, set(on_path)
+        for index in on_path:
             loop = self._loop(index) if self._is(index, EXITS) else None
             if loop is None or index in self.states:
                 continue
@@ -61,7 +61,7 @@ class LoopOrder:
             state = _State(loop, exits, len(exits))
             self.states.update(dict.fromkeys(exits, state))
             self.active.add(loop)
-            found += [one for one in exits if one not in known]
+            on_path += [loop_exit for loop_exit in exits if loop_exit not in known]
             known.update(exits)
 
     def begin(self, pending: dict[int, int], ready: Iterable[int]) -> list[int]:
@@ -82,8 +82,8 @@ class LoopOrder:
         """The ops to be visited next, when this one was visited."""
         ready: list[int] = []
         for producer, _ in self.wiring.inputs(index):
-            pending[producer] = left = pending.get(producer, 0) - 1
-            if left == 0 or (left > 0 and self.is_variable(producer)):
+            pending[producer] = unvisited = pending.get(producer, 0) - 1
+            if unvisited == 0 or (unvisited > 0 and self.is_variable(producer)):
                 is_exit = producer in self.states
                 ready += self._exited(producer, got) if is_exit else [producer]
         return ready
@@ -95,11 +95,11 @@ class LoopOrder:
         state.waiting -= 1
         if state.waiting:
             return []
-        used = [one for one in state.deferred if (one, 0) in got]
-        late = [one for one in state.deferred if (one, 0) not in got]
+        used = [loop_exit for loop_exit in state.deferred if (loop_exit, 0) in got]
+        late = [loop_exit for loop_exit in state.deferred if (loop_exit, 0) not in got]
         unused = state.unused = state.unused + late
         if used:
-            got |= {(one, 0) for one in unused if self.wiring.trainable((one, 0))}
+            got |= {(loop_exit, 0) for loop_exit in unused if self.wiring.trainable((loop_exit, 0))}
         return used + unused
 
     def is_variable(self, index: int) -> bool:
@@ -128,7 +128,7 @@ class LoopOrder:
         if self.wiring.body.heads.names[index] in self.stored.in_branches:
             return False
         outputs = ((index, place) for place in range(len(self.wiring.outputs(index))))
-        return any(one not in got and self.wiring.trainable(one) for one in outputs)
+        return any(tensor not in got and self.wiring.trainable(tensor) for tensor in outputs)
 
     def passes(self, index: int, got: set[Tensor]) -> bool:
         """Whether an op of a loop is asked at all: a Switch for its Exit, an Exit for backprop."""

@@ -143,8 +143,8 @@ class GradientReplay:
         if op in TENSOR_ARRAYS and self.control_flow_v2:
             return _refused(node, "tensor_array", "AssertionError")
         dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
-        given = [flow.into(op, slot, len(dtypes), dtype) for slot, dtype in enumerate(dtypes)]
-        slots = frozenset(slot for slot, one in enumerate(given) if one != "none")
+        flows = [flow.into(op, slot, len(dtypes), dtype) for slot, dtype in enumerate(dtypes)]
+        slots = frozenset(slot for slot, kind in enumerate(flows) if kind != "none")
         if not flow.may_be_zero(op):
             return OpGradientFlow(slots)
         return OpGradientFlow(slots, reach=_reach(wiring, node, op, slots))
@@ -153,7 +153,7 @@ class GradientReplay:
         """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
         everywhere = frozenset(range(len(wiring.inputs(node.index))))
         if not self.tape:
-            tables = any(holds_no_number(wiring, one) for one in wiring.inputs(node.index))
+            tables = any(holds_no_number(wiring, tensor) for tensor in wiring.inputs(node.index))
             refusals = (Refusal(node, "handle", NO_HANDLE_DATA),) if tables else ()
             return OpGradientFlow(everywhere, refusals, is_whole=True)
         if is_carrier(node):
@@ -169,18 +169,18 @@ class GradientReplay:
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> OpGradientFlow:
         read = wiring.inputs(node.index)
-        floats = {slot for slot, one in enumerate(read) if wiring.trainable(one)}
+        floats = {slot for slot, reach in enumerate(read) if wiring.trainable(reach)}
         keys = ("body",) if node.op in LOOPS else ("then_branch", "else_branch", "branches")
         bodies = [self.inside(name) for key in keys for name in named_by(node, key)]
-        inside = [one for one in dict.fromkeys(bodies) if one is not None]
+        inside = [reach for reach in dict.fromkeys(bodies) if reach is not None]
         if node.op in LOOPS or not all(bodies):
             tables = {slot for slot in floats if holds_no_number(wiring, read[slot])}
             return OpGradientFlow(frozenset(floats - tables), inside=_told(inside))
         # Their arguments are the inputs behind the first, which decides.
-        given = {place + 1 for one in inside for place in one.arguments[0]}
-        live = {place + 1 for one in inside for place in one.arguments[1]}
-        zero = dict.fromkeys(floats & given - live, frozenset[int]())
-        return OpGradientFlow(frozenset(floats & given), (), zero, _told(inside))
+        reached_slots = {place + 1 for reach in inside for place in reach.arguments[0]}
+        live = {place + 1 for reach in inside for place in reach.arguments[1]}
+        zero = dict.fromkeys(floats & reached_slots - live, frozenset[int]())
+        return OpGradientFlow(frozenset(floats & reached_slots), (), zero, _told(inside))
 
     def inside(self, name: str) -> GradientReach | None:
         """A function, from all that it gives to all that it takes; None for one that is not there.
@@ -208,16 +208,18 @@ class GradientReplay:
 
     def _through(self, body: Body) -> GradientReach:
         wiring = self.wiring(body)
-        given = [tensor for tensor in wiring.returned if wiring.trainable(tensor)]
+        returned = [tensor for tensor in wiring.returned if wiring.trainable(tensor)]
         taken = [(index, 0) for index in wiring.arguments.values()]
-        done = self.backward(body, [one for one in taken if wiring.trainable(one)], given)
+        done = self.backward(
+            body, [argument for argument in taken if wiring.trainable(argument)], returned
+        )
         _ = done.first, done.raises  # now that those of the functions that it calls are known
         return done
 
 
 def _told(bodies: Sequence[GradientReach]) -> tuple[GradientReach, ...]:
     """Those in which anything is raised."""
-    return tuple(one for one in bodies if one.told)
+    return tuple(reach for reach in bodies if reach.told)
 
 
 def _is_call(wiring: Wiring, node: Node) -> bool:
@@ -230,14 +232,16 @@ def _reach(
     """For each slot, the outputs from which a gradient comes to it that is not always zero."""
     count, outputs = len(wiring.inputs(node.index)), wiring.outputs(node.index)
     everywhere = frozenset(range(max(len(outputs), 1)))
-    found = {slot: outputs_of(op, slot, count) or frozenset() for slot in slots}
+    outputs_by_slot = {slot: outputs_of(op, slot, count) or frozenset() for slot in slots}
     if op != node.op:  # its outputs have other names
-        return {slot: everywhere if names else frozenset() for slot, names in found.items()}
+        return {
+            slot: everywhere if names else frozenset() for slot, names in outputs_by_slot.items()
+        }
     named = {
         names: frozenset(place for place, arg in enumerate(outputs) if arg.name in names)
-        for names in set(found.values())
+        for names in set(outputs_by_slot.values())
     }
-    return {slot: named[names] for slot, names in found.items()}
+    return {slot: named[names] for slot, names in outputs_by_slot.items()}
 
 
 def _refused(node: Node, kind: str, says: str) -> OpGradientFlow:

@@ -73,7 +73,11 @@ class OpShapes(NamedTuple):
         value, op = self.node.attr(key), self.node.opdef
         if value is not None:
             return attrs.as_json(value)
-        default = next((one.default for one in op.attrs if one.name == key), None) if op else None
+        default = (
+            next((declared.default for declared in op.attrs if declared.name == key), None)
+            if op
+            else None
+        )
         return list(default) if isinstance(default, tuple) else default
 
 
@@ -86,7 +90,7 @@ def sizes_in_words(sizes: Sizes) -> str:
 
 def merged_shape(shapes: Sequence[Sizes]) -> Sizes:
     """Return what is known of one shape that all of these are."""
-    known = [one for one in shapes if one is not None]
+    known = [shape for shape in shapes if shape is not None]
     if not known or len(set(map(len, known))) > 1:
         return None
     columns = zip(*known, strict=True)
@@ -95,7 +99,7 @@ def merged_shape(shapes: Sequence[Sizes]) -> Sizes:
 
 def broadcast(shapes: Sequence[Sizes]) -> Sizes:
     """Return the shape of tensors of these shapes together; None where a rank is not known."""
-    known = [one[::-1] for one in shapes if one is not None]
+    known = [shape[::-1] for shape in shapes if shape is not None]
     if len(known) < len(shapes):
         return None
     return tuple(map(_broadcast_size, zip_longest(*known, fillvalue=1)))[::-1]
@@ -149,8 +153,8 @@ def _merged(op: OpShapes) -> Sizes:
 
 def _matmul(op: OpShapes) -> Sizes:
     """TensorFlow takes both for matrices, known or not."""
-    one, two = (shape if shape and len(shape) == 2 else (None, None) for shape in op.shapes)
-    return one[bool(op.attr("transpose_a"))], two[not op.attr("transpose_b")]
+    a, b = (shape if shape and len(shape) == 2 else (None, None) for shape in op.shapes)
+    return a[bool(op.attr("transpose_a"))], b[not op.attr("transpose_b")]
 
 
 def _reduced(op: OpShapes) -> Sizes:
@@ -190,10 +194,12 @@ def _squeezed(op: OpShapes) -> Sizes:
 
 def _joined(parts: Sequence[Any], number: int) -> Sizes:
     """Parts one after the other along an axis."""
-    axis = _axis(number, next(len(one) for one in parts if one is not None))
-    sizes: list[Any] = [None if one is None else one[axis] for one in parts]
+    axis = _axis(number, next(len(part) for part in parts if part is not None))
+    sizes: list[Any] = [None if part is None else part[axis] for part in parts]
     size = None if None in sizes else sum(sizes)
-    return _with_size(merged_shape([one and _with_size(one, axis, 0) for one in parts]), axis, size)
+    return _with_size(
+        merged_shape([part and _with_size(part, axis, 0) for part in parts]), axis, size
+    )
 
 
 def _split(op: OpShapes) -> Sizes:
@@ -346,8 +352,8 @@ def _constant_integers(op: OpShapes) -> Sizes:
     pieces = [np.resize(*piece) for piece in tensor.pieces()]
     if not pieces:  # an empty list, or a constant without its values
         return None if tensor.size else ()
-    integers = tuple(int(one) for one in np.concatenate(pieces))
-    return integers if all(abs(one) < LARGEST for one in integers) else None
+    integers = tuple(int(number) for number in np.concatenate(pieces))
+    return integers if all(abs(number) < LARGEST for number in integers) else None
 
 
 # The integers of what an op gives, of which TensorFlow makes shapes.
@@ -385,9 +391,9 @@ class Shapes(msgspec.Struct, eq=False):
         while todo:
             last = todo[-1]
             missing = [
-                one
-                for one in (() if last in begun else dict.fromkeys(self._read(last)))
-                if one not in self._shapes and one not in begun
+                producer
+                for producer in (() if last in begun else dict.fromkeys(self._read(last)))
+                if producer not in self._shapes and producer not in begun
             ]
             begun.add(last)  # one that is asked again meanwhile is read round a loop
             todo += missing
@@ -426,9 +432,9 @@ class Shapes(msgspec.Struct, eq=False):
         if noted is not None and None not in noted and node.op not in INTEGERS:
             return noted
         read = set(self._read(tensor))
-        known = [one if one in read else None for one in self._inputs(node, output)]
+        known = [item if item in read else None for item in self._inputs(node, output)]
         shapes, integers = (
-            [None if one is None else some.get(one) for one in known]
+            [None if item is None else some.get(item) for item in known]
             for some in (self._shapes, self._integers)
         )
         op = OpShapes(node, output, shapes, integers)
@@ -437,7 +443,7 @@ class Shapes(msgspec.Struct, eq=False):
             return None
         if node.op in INTEGERS and sizes is not None:
             values = _told(INTEGERS[node.op], op)
-            size = prod(one or 0 for one in sizes)
+            size = prod(item or 0 for item in sizes)
             self._integers[tensor] = values if values and len(values) == size else None
         return sizes
 

@@ -50,10 +50,10 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def inputs(self, index: int) -> list[Tensor]:
         """The tensors that an op reads, slot by slot."""
-        found = self._inputs.get(index)  # asked most often of all
-        if found is None:
-            found = self._inputs[index] = self._read(index) if index >= 0 else []
-        return found
+        tensors = self._inputs.get(index)  # asked most often of all
+        if tensors is None:
+            tensors = self._inputs[index] = self._read(index) if index >= 0 else []
+        return tensors
 
     def _read(self, index: int) -> list[Tensor]:
         texts, by_name = self.body.heads.inputs[index], self.body.by_name
@@ -75,8 +75,8 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def named(self, texts: Iterable[str]) -> list[Tensor]:
         """The tensors that a user means by these names; names of none are left out."""
-        found = (tensor_named(self.body, text) for text in texts)
-        return [self.tensor(str(name)) for name in found if name is not None]
+        tensors = (tensor_named(self.body, text) for text in texts)
+        return [self.tensor(str(name)) for name in tensors if name is not None]
 
     def _output(self, index: int, name: TensorName) -> int:
         if not name.arg:
@@ -90,13 +90,13 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         """The tensors that an op gives; none where its op type is unknown."""
         if index < 0:
             return self._of_arguments[-1 - index]
-        found = self._outputs.get(index)
-        if found is None:
+        args = self._outputs.get(index)
+        if args is None:
             form = self.form(index)
             if form not in self._outputs_of:
                 self._outputs_of[form] = _known_outputs(Node(self.body, index))
-            found = self._outputs[index] = self._outputs_of[form]
-        return found
+            args = self._outputs[index] = self._outputs_of[form]
+        return args
 
     def tensors(self, index: int) -> list[Tensor]:
         """The tensors that an op gives, as pairs of numbers; of an unknown op type the first."""
@@ -135,16 +135,16 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def readers(self, index: int) -> list[tuple[int, int, int]]:
         """Who reads an op: (output, index of the reader, its slot) of each use."""
-        found = self._readers.get(index)
-        if found is None:
+        uses = self._readers.get(index)
+        if uses is None:
             name = self.body.heads.names[index] if index >= 0 else self._argument(index)
             texts = self.body.heads.inputs
-            found = self._readers[index] = [
+            uses = self._readers[index] = [
                 (0 if texts[reader][slot] == name else self.inputs(reader)[slot][1], reader, slot)
                 for reader, slot in self.body.readers.get(name, ())
                 if not texts[reader][slot].startswith("^")
             ]
-        return found
+        return uses
 
     def spelled(self, tensor: Tensor) -> str:
         """The tensor's name, as TensorFlow prints it: `op:0`."""
@@ -155,7 +155,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     @cached_property
     def _of_arguments(self) -> list[list[FlatArg]]:
         numbers = self.body.arguments.values()
-        return [[FlatArg("", 0, DTYPE_NAMES.get(one), is_ref(one))] for one in numbers]
+        return [[FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))] for number in numbers]
 
     @cached_property
     def argument_names(self) -> list[str]:
