@@ -132,7 +132,7 @@ def table() -> OpTable:
 @cache
 def _lines() -> dict[str, tuple[int, int]]:
     """Where each op type lies in the file, which has one a line: a model has few of them."""
-    return {found[1].decode(): found.span() for found in _LINE.finditer(_data())}
+    return {match[1].decode(): match.span() for match in _LINE.finditer(_data())}
 
 
 @lru_cache(maxsize=4096)
@@ -149,7 +149,7 @@ def op_types() -> list[str]:
 
 def newer_than_1_15(types: Iterable[str]) -> list[str]:
     """Those of some op types that TensorFlow 2 knows and TensorFlow 1.15 does not, sorted."""
-    return [op for op in sorted(set(types)) if (one := lookup(op)) and one.known_to == "2"]
+    return [op for op in sorted(set(types)) if (opdef := lookup(op)) and opdef.known_to == "2"]
 
 
 AttrReader = Callable[[str], "AttrValue | None"]
@@ -178,7 +178,7 @@ def tensor_index(tensors: Sequence[FlatArg], name: str, index: int) -> int | Non
     if isinstance(tensors, FlatArgs):
         first = tensors.first.get(name, len(tensors))
     else:
-        first = next((at for at, one in enumerate(tensors) if one.name == name), len(tensors))
+        first = next((at for at, tensor in enumerate(tensors) if tensor.name == name), len(tensors))
     at = first + index
     return at if at < len(tensors) and tensors[at].name == name else None
 
@@ -192,8 +192,8 @@ def _dtypes_of_arg(arg: Arg, attr: AttrReader) -> Sequence[tuple[str | None, boo
     """The dtype of each tensor of an arg, and whether that dtype itself is a reference."""
     if arg.type_list_attr:
         return _dtype_list(arg, attr(arg.type_list_attr))
-    one = (arg.dtype, False) if arg.dtype else _arg_dtype(arg, attr(arg.type_attr))
-    return [one] * _list_length(arg, attr(arg.number_attr)) if arg.number_attr else [one]
+    dtype = (arg.dtype, False) if arg.dtype else _arg_dtype(arg, attr(arg.type_attr))
+    return [dtype] * _list_length(arg, attr(arg.number_attr)) if arg.number_attr else [dtype]
 
 
 def _arg_dtype(arg: Arg, value: AttrValue | None) -> tuple[str | None, bool]:
@@ -219,9 +219,10 @@ def _dtype_list(arg: Arg, value: AttrValue | None) -> Sequence[tuple[str | None,
 
 
 def _unknown_length(arg: Arg, attr: str, value: AttrValue | None, legal: str) -> ModelError:
-    found = f"is {value}".strip() if value is not None else "is missing and has no default"
+    problem = f"is {value}".strip() if value is not None else "is missing and has no default"
     return ModelError(
-        f"attr {attr!r} {found}; it must be {legal}, the length of the list of tensors {arg.name!r}"
+        f"attr {attr!r} {problem}; it must be {legal}, "
+        f"the length of the list of tensors {arg.name!r}"
     )
 
 

@@ -58,10 +58,10 @@ class Selection:
             {'Relu': 1}
         """
         wanted = _matched(self.model, match) if match else self.keys
-        kept = self.keys & wanted
+        matching = self.keys & wanted
         if test is not None:
-            kept = frozenset(key for key in kept if test(self._node(key)))
-        return Selection(self.model, kept)
+            matching = frozenset(key for key in matching if test(self._node(key)))
+        return Selection(self.model, matching)
 
     @cached_property
     def nodes(self) -> list[Node]:
@@ -122,24 +122,24 @@ class Selection:
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
 
-    def __or__(self, other: Selection) -> Selection:
-        return Selection(self.model, self.keys | self._same(other))
+    def __or__(self, addend: Selection) -> Selection:
+        return Selection(self.model, self.keys | self._same(addend))
 
-    def __and__(self, other: Selection) -> Selection:
-        return Selection(self.model, self.keys & self._same(other))
+    def __and__(self, operand: Selection) -> Selection:
+        return Selection(self.model, self.keys & self._same(operand))
 
-    def __sub__(self, other: Selection) -> Selection:
-        return Selection(self.model, self.keys - self._same(other))
+    def __sub__(self, subtrahend: Selection) -> Selection:
+        return Selection(self.model, self.keys - self._same(subtrahend))
 
     def __invert__(self) -> Selection:
         return Selection(self.model, _matched(self.model, {}) - self.keys)
 
-    def _same(self, other: Selection) -> frozenset[NodeKey]:
-        if not isinstance(other, Selection):
-            raise TypeError(f"a selection is joined with a selection, not with {other!r}")
-        if other.model is not self.model:
+    def _same(self, operand: Selection) -> frozenset[NodeKey]:
+        if not isinstance(operand, Selection):
+            raise TypeError(f"a selection is joined with a selection, not with {operand!r}")
+        if operand.model is not self.model:
             raise MatchError("these selections are of two models: select from one model twice")
-        return other.keys
+        return operand.keys
 
     def __repr__(self) -> str:
         types = list(self.types.items())

@@ -201,4 +201,4 @@ def _failed(error: Exception) -> int:
 def _no_room_to_load(error: Exception) -> bool:
     """Whether a library was not loaded because there is no memory to map it into."""
     said = ("failed to map segment", "cannot allocate memory")
-    return isinstance(error, ImportError) and any(one in str(error).lower() for one in said)
+    return isinstance(error, ImportError) and any(phrase in str(error).lower() for phrase in said)

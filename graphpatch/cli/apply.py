@@ -168,37 +168,43 @@ def _with_rebuilt_gradients(result: Result, losses: list[str]) -> Result:
     from graphpatch.analysis.training import gradient_sections
     from graphpatch.runtime.rebuild import rebuild_gradients
 
-    found = [one for graph in result.model.graphs for one in gradient_sections(graph.main, losses)]
-    with notes_of_warnings() as told:
+    sections = [
+        gradient_section
+        for graph in result.model.graphs
+        for gradient_section in gradient_sections(graph.main, losses)
+    ]
+    with notes_of_warnings() as warned:
         model = rebuild_gradients(result.model, losses)
-    stale = tuple(f"{section.scope}/** (" for section in found)
+    stale = tuple(f"{section.scope}/** (" for section in sections)
     notes = [text for text in result.report["notes"] if not text.startswith(stale)]
-    notes += [str(section) for section in found]
-    notes += told
+    notes += [str(section) for section in sections]
+    notes += warned
     nodes = {**result.report["nodes"], "after": model.node_count}
     return Result(model, {**result.report, "nodes": nodes, "notes": notes})
 
 
 def fold_notes(notes: Iterable[str]) -> list[str]:
     """Notes that say the same of several functions as one."""
-    found: dict[str, list[str]] = {}
+    labels_by_note: dict[str, list[str]] = {}
     for note in notes:
         function = re.match(r"function \S+(?=: )", note)
         label = function[0].removeprefix("function ") if function else ""
-        found.setdefault(note[function.end() :] if function else note, []).append(label)
+        labels_by_note.setdefault(note[function.end() :] if function else note, []).append(label)
     return [
         f"{'functions' if labels[1:] else 'function'} {', '.join(labels)}{text}"
         if labels[0]
         else text
-        for text, labels in found.items()
+        for text, labels in labels_by_note.items()
     ]
 
 
 def _report_lines(report: dict[str, Any], is_export: bool = False) -> list[str]:
     lines = [destination_in_words(report)]
-    told = [rule for rule in report["rules"] if rule["matches"] or not is_recipe(rule["name"])]
-    width = max((len(rule["name"]) for rule in told), default=0)
-    for rule in told:  # a recipe has rules for what few models have; that one matches is checked
+    reported = [rule for rule in report["rules"] if rule["matches"] or not is_recipe(rule["name"])]
+    width = max((len(rule["name"]) for rule in reported), default=0)
+    for (
+        rule
+    ) in reported:  # a recipe has rules for what few models have; that one matches is checked
         listed = counted_types(rule["matches"])
         lines.append(
             f"  {rule['name']:{width}}  {listed or 'no ops'}  ({rule['emit'] or 'nothing'})"
@@ -301,12 +307,12 @@ def report_each(
 
 def report_document(done: TaskResult) -> dict[str, Any]:
     """The JSON document of one model."""
-    found = {"model": done.task.model, **done.report}
+    document = {"model": done.task.model, **done.report}
     if done.passed_over:
-        found["passed_over"] = done.passed_over
+        document["passed_over"] = done.passed_over
     if done.error:
-        found["error"] = done.error
-    return {**found, "seconds": done.seconds}
+        document["error"] = done.error
+    return {**document, "seconds": done.seconds}
 
 
 def exit_code(ended: list[TaskResult]) -> int:
@@ -341,9 +347,9 @@ def destination_in_words(report: Mapping[str, Any]) -> str:
     if report["output"]:
         replaced = " (replaced)" if report.get("replaced") else ""
         return f"{report['model']} -> {report['output']}{replaced}"
-    there = f"{report['would_write']} " if report["would_write"] else ""
+    target = f"{report['would_write']} " if report["would_write"] else ""
     replaces = ", would replace a file" if report.get("replaced") else ""
-    return f"{report['model']} -> {there}(dry run, nothing written{replaces})"
+    return f"{report['model']} -> {target}(dry run, nothing written{replaces})"
 
 
 def refuse_options(order: FleetOrder) -> None:

@@ -46,40 +46,40 @@ def command(one: str, other: str, every: bool, as_json: bool) -> int:
     return 0 if found.ok else 1
 
 
-def _lines_of_diff(found: dict[str, Any], every: bool) -> Iterator[str]:
-    if found["equal"]:
+def _lines_of_diff(document: dict[str, Any], every: bool) -> Iterator[str]:
+    if document["equal"]:
         yield "no difference"
     shows: dict[str, Callable[[Any], str]] = {
         "gradients": _gradient_change,
         "removed": _entry_with_rule,
         "added": _entry_with_rule,
-        "renamed": lambda one: f"{_entry_with_rule(one)} -> {one['to']}",
+        "renamed": lambda entry: f"{_entry_with_rule(entry)} -> {entry['to']}",
         "changed": _entry_with_rule,
-        "functions": lambda one: f"{one['name']}: {one['change']}",
+        "functions": lambda entry: f"{entry['name']}: {entry['change']}",
         "other": str,
     }
     for kind, show in shows.items():
-        listed = found[kind] if every else found[kind][:IN_LIST]
+        listed = document[kind] if every else document[kind][:IN_LIST]
         if listed:
-            yield f"{kind}: {len(found[kind])}"
-            for one in listed:
-                yield f"  {show(one)}"
-                yield from (f"    {how}" for how in _how(kind, one))
-        if len(listed) < len(found[kind]):
-            yield f"  {and_more(found[kind], len(listed))}; --all lists them"
+            yield f"{kind}: {len(document[kind])}"
+            for entry in listed:
+                yield f"  {show(entry)}"
+                yield from (f"    {how}" for how in _how(kind, entry))
+        if len(listed) < len(document[kind]):
+            yield f"  {and_more(document[kind], len(listed))}; --all lists them"
 
 
-def _how(kind: str, one: Any) -> list[str]:
+def _how(kind: str, entry: Any) -> list[str]:
     """What stands below the line of a listed change."""
-    return list(one["changes"]) if kind == "changed" else []
+    return list(entry["changes"]) if kind == "changed" else []
 
 
-def _entry_with_rule(one: dict[str, Any]) -> str:
-    rule = f", by rule {one['rule']!r}" if "rule" in one else ""
-    return f"{op_entry(one)}{rule}"
+def _entry_with_rule(entry: dict[str, Any]) -> str:
+    rule = f", by rule {entry['rule']!r}" if "rule" in entry else ""
+    return f"{op_entry(entry)}{rule}"
 
 
-def _gradient_change(one: dict[str, Any]) -> str:
-    by = ", ".join(repr(rule) for rule in one["rules"])
+def _gradient_change(entry: dict[str, Any]) -> str:
+    by = ", ".join(repr(rule) for rule in entry["rules"])
     rules = f", by rule {by}" if by else ""
-    return f"{op_entry(one)}: {one['before']} -> {one['after']}{rules}"
+    return f"{op_entry(entry)}: {entry['before']} -> {entry['after']}{rules}"

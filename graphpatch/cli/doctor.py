@@ -35,21 +35,21 @@ def _pairs_to_show(
     Alike are those of one verdict, in a Session and on a tape, that one op blocks next to where
     they start.
     """
-    whole = [(one, result, 0) for one, result in zip(pairs, results, strict=True)]
-    whole = [told for told in whole if told[0].connected or len(pairs) == 1]
+    whole = [(pair, result, 0) for pair, result in zip(pairs, results, strict=True)]
+    whole = [entry for entry in whole if entry[0].connected or len(pairs) == 1]
     if every or len(whole) <= PAIRS_SHOWN:
         return whole, 0
     kinds: dict[Hashable, list[ShownPair]] = {}
-    for told in whole:
-        kinds.setdefault(_alike_by(*told[:2]), []).append(told)
+    for entry in whole:
+        kinds.setdefault(_alike_by(*entry[:2]), []).append(entry)
     some = [(*alike[0][:2], len(alike) - 1) for alike in list(kinds.values())[:PAIRS_SHOWN]]
     return some, len(whole) - sum(1 + more for _, _, more in some)
 
 
-def _alike_by(one: PairDiagnosis, result: RanPair) -> Hashable:
-    blocker = [(last.kind, last.node.body.label, last.node.name) for last in one.findings[-1:]]
+def _alike_by(pair: PairDiagnosis, result: RanPair) -> Hashable:
+    blocker = [(last.kind, last.node.body.label, last.node.name) for last in pair.findings[-1:]]
     ran = result and (result["gradient"], result["ran"], result["zero"])
-    return one.verdict, one.tape, one.says, *blocker, ran
+    return pair.verdict, pair.tape, pair.says, *blocker, ran
 
 
 def _pairs_left_out_line(more: int) -> Iterator[str]:
@@ -106,7 +106,7 @@ def command(
         is_replaced = options.refuse_rules_file(rules, force, {"the model itself": model})
     with bar() as progress:
         loaded = load(model, progress)
-        found = diagnose(
+        diagnosis = diagnose(
             loaded,
             sources,
             targets,
@@ -117,91 +117,93 @@ def command(
         )
         if rules:  # the same ones, however they are printed
             fixed = fix(loaded, sources, targets, not no_control_flow_v2, every)
-            found = replace(found, fixed=fixed)
+            diagnosis = replace(diagnosis, fixed=fixed)
 
     def tell() -> None:
         if as_json:
-            say_json({**found.document(rules), "model": model})
+            say_json({**diagnosis.document(rules), "model": model})
         else:
             named = f"{rules}{options.replaced(is_replaced)}" if rules else None
-            say_lines(_lines_of_survey(found, named, every))
+            say_lines(_lines_of_survey(diagnosis, named, every))
 
-    if rules and found.fixed is not None and found.fixed.rules:
-        options.write_rules_file(rules, {"version": 1, "rules": found.fixed.rules}, tell)
+    if rules and diagnosis.fixed is not None and diagnosis.fixed.rules:
+        options.write_rules_file(rules, {"version": 1, "rules": diagnosis.fixed.rules}, tell)
     else:
         tell()
 
 
-def _lines_of_survey(found: Found, rules: str | None, every: bool) -> Iterator[str]:
-    for place, graph in enumerate(found.seen):
-        if len(found.seen) > 1:
-            yield f"{found.model} [{graph.graph.around.tags}]"
-        results = found.ran[place] if found.ran else [None] * len(graph.diagnoses)
+def _lines_of_survey(diagnosis: Found, rules: str | None, every: bool) -> Iterator[str]:
+    for place, graph in enumerate(diagnosis.seen):
+        if len(diagnosis.seen) > 1:
+            yield f"{diagnosis.model} [{graph.graph.around.tags}]"
+        results = diagnosis.ran[place] if diagnosis.ran else [None] * len(graph.diagnoses)
         if not graph.diagnoses:
             yield f"no pair to look at: {missing_end(graph.graph)}"
         yield from _lines_of_pairs(graph.diagnoses, results, every)
         yield from noted(note.text() for note in graph.notes)
-    if found.fixed is not None:
-        yield from _fix_lines(found.fixed, rules or "", bool(found.pairs) and not found.ok)
+    if diagnosis.fixed is not None:
+        yield from _fix_lines(
+            diagnosis.fixed, rules or "", bool(diagnosis.pairs) and not diagnosis.ok
+        )
 
 
 def _lines_of_pairs(
     pairs: Sequence[PairDiagnosis], results: Sequence[dict[str, Any] | None], every: bool
 ) -> Iterator[str]:
     """The pairs, blocked ones in full; what was said of an op is not said again."""
-    told: set[tuple[str, str]] = set()
+    explained: set[tuple[str, str]] = set()
     some, others = _pairs_to_show(pairs, results, every)
-    for one, result, more in some:
-        yield from _pair_lines(one, result, told)
+    for pair, result, more in some:
+        yield from _pair_lines(pair, result, explained)
         if more:
             yield f"  ... {plural(more, 'more pair')} like this; --all shows them"
     yield from _pairs_left_out_line(others)
-    apart = [one for one in pairs if not one.connected]
+    apart = [pair for pair in pairs if not pair.connected]
     if apart and len(pairs) > 1:
         are = "pair is" if len(apart) == 1 else "pairs are"
         yield f"{len(apart)} more {are} not connected by any tensor"
 
 
 def _pair_lines(
-    one: PairDiagnosis, result: dict[str, Any] | None, told: set[tuple[str, str]]
+    pair: PairDiagnosis, result: dict[str, Any] | None, explained: set[tuple[str, str]]
 ) -> Iterator[str]:
-    words = VERDICT_WORDS[one.verdict]
-    if not one.connected:
+    words = VERDICT_WORDS[pair.verdict]
+    if not pair.connected:
         words += ": no tensor leads from the one to the other"
-    yield f"{one.source} -> {one.target}: {words}"
-    alone = [finding for finding in one.findings if finding.is_of_tape]
-    taped = [f"  on a tape: {_on_a_tape(one)}"] if alone or one.tape != one.verdict else []
-    if not (alone and one.of_session):
+    yield f"{pair.source} -> {pair.target}: {words}"
+    alone = [finding for finding in pair.findings if finding.is_of_tape]
+    taped = [f"  on a tape: {_on_a_tape(pair)}"] if alone or pair.tape != pair.verdict else []
+    if not (alone and pair.of_session):
         yield from taped
-    if one.says and (one.verdict == "flows" or not one.findings):
-        yield f"  {one.says}"
-    if one.findings and one.path:
-        yield f"  path     {path_in_words(one.path, PATH_SHOWN)}"
-    for finding in one.of_session:
-        yield from _finding_lines(finding, told)
-    if alone and one.of_session:
+    if pair.says and (pair.verdict == "flows" or not pair.findings):
+        yield f"  {pair.says}"
+    if pair.findings and pair.path:
+        yield f"  path     {path_in_words(pair.path, PATH_SHOWN)}"
+    for finding in pair.of_session:
+        yield from _finding_lines(finding, explained)
+    if alone and pair.of_session:
         yield from taped
     for finding in alone:
-        yield from _finding_lines(finding, told)
+        yield from _finding_lines(finding, explained)
     if result is not None:
         yield f"  run      {result['says']}"
 
 
-def _on_a_tape(one: PairDiagnosis) -> str:
-    if one.tape != "error":
-        too = " too, and besides:" if one.tape == one.verdict else ""
-        return f"{VERDICT_WORDS[one.tape]}{too}"
-    return "it raises" if one.of_session else "it raises, by design"
+def _on_a_tape(pair: PairDiagnosis) -> str:
+    if pair.tape != "error":
+        too = " too, and besides:" if pair.tape == pair.verdict else ""
+        return f"{VERDICT_WORDS[pair.tape]}{too}"
+    return "it raises" if pair.of_session else "it raises, by design"
 
 
-def _finding_lines(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
+def _finding_lines(finding: Finding, explained: set[tuple[str, str]]) -> Iterator[str]:
     node = finding.node
     place = "" if node.body.is_main else f" in function {node.body.label}"
     slot = "" if finding.slot is None else f", input {finding.slot}"
     yield f"  blocked  {finding.op_type} {node.name}{place}{slot}"
-    if (node.body.label, node.name) in told:
+    if (node.body.label, node.name) in explained:
         return
-    told.add((node.body.label, node.name))
+    explained.add((node.body.label, node.name))
     yield f"           {finding.what}"
     yield f"           {finding.consequence}"
     yield f"    fix    {finding.remedy}"

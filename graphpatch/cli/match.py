@@ -84,18 +84,20 @@ def command(
     with bar() as progress:
         model = load(paths[-1], progress)
         if typed:
-            found = [match_only(_typed_match(typed), model, explain)]
+            matched_rules = [match_only(_typed_match(typed), model, explain)]
         else:
             rules = load_rules(paths[0])
-            found = match_rules(rules, model, explain)
+            matched_rules = match_rules(rules, model, explain)
             if save:
                 saved = as_rules_file(rules, model)
 
     def tell() -> None:
         if as_json:
-            say_json_of_texts({"model": paths[-1], "rules": [one.document() for one in found]})
+            say_json_of_texts(
+                {"model": paths[-1], "rules": [matched.document() for matched in matched_rules]}
+            )
         else:
-            say_lines(line for one in found for line in _lines_of_matches(one))
+            say_lines(line for matched in matched_rules for line in _lines_of_matches(matched))
             if save and is_replaced:
                 say(f"{save}{options.replaced(is_replaced)}")
 
@@ -103,7 +105,7 @@ def command(
         options.write_rules_file(save, saved, tell)
     else:
         tell()
-    return 1 if any(one.error for one in found) else 0
+    return 1 if any(matched.error for matched in matched_rules) else 0
 
 
 def _typed_match(typed: dict[str, Any]) -> Match:
@@ -118,7 +120,7 @@ def _lines_of_matches(matched: RuleMatches) -> list[str]:
     of_pattern = pattern_matches(matched.matches)
     first = "" if of_pattern in (0, count) else f"{plural(of_pattern, 'match')}, "
     title = [f"{matched.rule or 'matched'}: {first}{plural(count, 'op')}"]
-    lines = [f"  {line}" for one in _in_order(matched.matches) for line in _match(one)]
+    lines = [f"  {line}" for match in _in_order(matched.matches) for line in _match(match)]
     lines += [f"  note: {text}" for text in (*matched.notes, *matched.left_out)]
     error = matched.error.removeprefix(f"rule {matched.rule!r}: ")
     lines += [f"  error: {error}"] if error else []
@@ -128,15 +130,19 @@ def _lines_of_matches(matched: RuleMatches) -> list[str]:
 
 def _in_order(matches: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Matches as the file has them; where that is by the alphabet, Conv2D_2 before Conv2D_11."""
-    names = [one["op"] for one in matches]
-    by_alphabet = names == sorted(names) and len({one["body"] for one in matches}) == 1
-    return sorted(matches, key=lambda one: natural_sort_key(one["op"])) if by_alphabet else matches
+    names = [match["op"] for match in matches]
+    by_alphabet = names == sorted(names) and len({match["body"] for match in matches}) == 1
+    return (
+        sorted(matches, key=lambda match: natural_sort_key(match["op"])) if by_alphabet else matches
+    )
 
 
-def _match(one: dict[str, Any]) -> list[str]:
-    place = "" if one["body"] == "main" else f"  in function {one['body']}"
-    told = [f"{name} is {op}" for name, op in one.get("captures", {}).items()]
-    text = f"{one['type']} {one['op']}{place}" + (f"  ({', '.join(told)})" if told else "")
-    if not one.get("inputs"):
+def _match(match: dict[str, Any]) -> list[str]:
+    place = "" if match["body"] == "main" else f"  in function {match['body']}"
+    captures = [f"{name} is {op}" for name, op in match.get("captures", {}).items()]
+    text = f"{match['type']} {match['op']}{place}" + (
+        f"  ({', '.join(captures)})" if captures else ""
+    )
+    if not match.get("inputs"):
         return [text]
-    return [text, f"  {reads_in_words(list(one['inputs'].values()), one['tensors'])}"]
+    return [text, f"  {reads_in_words(list(match['inputs'].values()), match['tensors'])}"]

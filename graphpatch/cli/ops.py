@@ -113,7 +113,7 @@ def _with_patched(own: str, count: int, by: Mapping[str, int]) -> str:
         return own
     if list(by.values()) == [count]:
         return next(iter(by))
-    each = short([f"{many} {one}" for one, many in by.items()])
+    each = short([f"{many} {kind}" for kind, many in by.items()])
     return each if sum(by.values()) == count else f"{own}; {each}"
 
 
@@ -134,7 +134,9 @@ def _op_lines(op: dict[str, Any]) -> list[str]:
         [f"{key} = {cut_short(json.dumps(value), 80)}" for key, value in op["attrs"].items()],
     )
     lines.append(f"  gradient  {_gradient_in_words(op['gradient'])}")
-    changed = dict.fromkeys(f"{one['did']}, by rule {one['rule']!r}" for one in op["changed"])
+    changed = dict.fromkeys(
+        f"{change['did']}, by rule {change['rule']!r}" for change in op["changed"]
+    )
     return [*lines, *_titled("changed", list(changed))]
 
 
@@ -142,12 +144,12 @@ def _titled(title: str, values: list[str]) -> list[str]:
     return [f"  {title if not place else '':8}  {value}" for place, value in enumerate(values)]
 
 
-def _gradient_in_words(found: dict[str, str]) -> str:
-    if "function" in found:
-        return f"that of function {found['function']}, on a tape of key {found['key']}"
-    if "key" in found:
-        return f"overridden by {found['key']}"
-    return _default_in_words(found["state"], found.get("gives", ""))
+def _gradient_in_words(gradient: dict[str, str]) -> str:
+    if "function" in gradient:
+        return f"that of function {gradient['function']}, on a tape of key {gradient['key']}"
+    if "key" in gradient:
+        return f"overridden by {gradient['key']}"
+    return _default_in_words(gradient["state"], gradient.get("gives", ""))
 
 
 def _default_in_words(state: str, gives: str) -> str:

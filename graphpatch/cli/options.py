@@ -49,7 +49,7 @@ PAGE = Written(".html", "a page", is_piped=True)
 
 def command(name: str, *examples: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Declare a command whose help ends with examples."""
-    epilog = "\n".join(["\b", "Examples:", *(f"  graphpatch {one}" for one in examples)])
+    epilog = "\n".join(["\b", "Examples:", *(f"  graphpatch {example}" for example in examples)])
     return click.command(name, epilog=epilog)
 
 

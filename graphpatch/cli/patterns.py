@@ -28,7 +28,7 @@ def command(name: str | None, as_json: bool) -> None:
     elif name:
         say_lines(_pattern_lines(entries[0]))
     else:
-        say_lines(text for one in entries for text in (f"@{one.name}", f"    {one.purpose}"))
+        say_lines(text for entry in entries for text in (f"@{entry.name}", f"    {entry.purpose}"))
 
 
 def _pattern_lines(entry: ReadyPattern) -> list[str]:

@@ -47,9 +47,13 @@ def command(name: str | None, save: str | None, force: bool, as_json: bool) -> N
 
 def _list_recipes(as_json: bool) -> None:
     if as_json:
-        say_json({"recipes": [_recipe_document(one) for one in RECIPES.values()]})
+        say_json({"recipes": [_recipe_document(recipe) for recipe in RECIPES.values()]})
     else:
-        say_lines(text for one in RECIPES.values() for text in [one.spelled, f"    {one.purpose}"])
+        say_lines(
+            text
+            for recipe in RECIPES.values()
+            for text in [recipe.spelled, f"    {recipe.purpose}"]
+        )
 
 
 def _recipe_document(recipe: Recipe) -> dict[str, object]:

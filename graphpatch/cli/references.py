@@ -42,8 +42,8 @@ def command(model: str, feed: str, out: str, force: bool) -> None:
     from graphpatch.runtime.references import references
     from graphpatch.runtime.values import read_feed
 
-    found = references(model, read_feed(feed), path.with_suffix("").name)
+    recorded = references(model, read_feed(feed), path.with_suffix("").name)
     where = f"{out}{options.replaced(is_replaced)}"
-    skipped = [f"  skipped  {name}: {why}" for name, why in found.skipped.items()]
-    lines = [f"{model}: {len(found.arrays)} activations -> {where}", *skipped]
-    found.save(path, partial(say_lines, lines))
+    skipped = [f"  skipped  {name}: {why}" for name, why in recorded.skipped.items()]
+    lines = [f"{model}: {len(recorded.arrays)} activations -> {where}", *skipped]
+    recorded.save(path, partial(say_lines, lines))

@@ -60,12 +60,12 @@ def command(
     """
     with bar() as progress:
         patched = load(model, progress)
-        found = revert(patched, rule, allow_changed=allow_changed)
-        output = None if dry_run else out or _output_beside(patched, found.model)
+        reverted = revert(patched, rule, allow_changed=allow_changed)
+        output = None if dry_run else out or _output_beside(patched, reverted.model)
         piped = output == "-"
         if piped and as_json:
             raise click.UsageError("--json and the model would both go to standard output")
-        document = {**found.document(), "model": model, "output": output}
+        document = {**reverted.document(), "model": model, "output": output}
 
         def tell() -> None:
             if as_json:
@@ -76,7 +76,7 @@ def command(
         if output is None:
             tell()
         elif piped:
-            write_to_stdout(found.model, progress)
+            write_to_stdout(reverted.model, progress)
             tell()
         else:
             refuse_inputs(output, {"the model itself": model})
@@ -84,7 +84,7 @@ def command(
             if Destination(output, force).replaces():
                 document["replaced"] = True
             sweep([output])
-            found.model.write(output, progress, tell)
+            reverted.model.write(output, progress, tell)
 
 
 def _output_beside(patched: Model, reverted: Model) -> str:

@@ -36,10 +36,10 @@ def is_coloured(stream: TextIO) -> bool:
 def coloured(line: str) -> str:
     """The line with the first of the words in its colour."""
     for word, colour in COLOURED:
-        found = word.search(line)
-        if found is not None:
-            before, after = line[: found.start()], line[found.end() :]
-            return before + click.style(found[0], fg=colour, bold=True) + after
+        match = word.search(line)
+        if match is not None:
+            before, after = line[: match.start()], line[match.end() :]
+            return before + click.style(match[0], fg=colour, bold=True) + after
     return line
 
 
@@ -90,7 +90,7 @@ def noted(notes: Iterable[str], before: str = "") -> Iterator[str]:
 def notes_of_warnings() -> Iterator[list[str]]:
     """The texts of UserWarnings meanwhile, which are printed as notes."""
     notes: list[str] = []
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield notes
-    notes += [str(one.message) for one in told if one.category is UserWarning]
+    notes += [str(warning.message) for warning in caught if warning.category is UserWarning]

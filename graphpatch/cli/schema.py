@@ -19,8 +19,8 @@ VERSION = (
 
 def outputs() -> dict[str, JsonForm]:
     """By command, the document that it prints; `check` prints one for each model."""
-    found = {name: _output_form(name) for name in sorted(COMMANDS)}
-    return {name: form for name, form in found.items() if form is not None}
+    forms = {name: _output_form(name) for name in sorted(COMMANDS)}
+    return {name: form for name, form in forms.items() if form is not None}
 
 
 def output_schema(command: str) -> JsonForm:

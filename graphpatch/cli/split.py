@@ -88,8 +88,8 @@ def command(
         listed = [options.comma_separated((cut,)) for cut in cuts]
         by = options.comma_separated(wrt)
         with notes_of_warnings() as notes:
-            found = split(model, loss, listed, by, progress, allow_unsafe_ops)
-    document = found.document()
+            parts = split(model, loss, listed, by, progress, allow_unsafe_ops)
+    document = parts.document()
 
     def tell() -> None:
         if as_json:
@@ -97,7 +97,7 @@ def command(
         else:
             say_lines([*_steps_in_words(where, document), *noted(notes)])
 
-    found.save(folder, tell)
+    parts.save(folder, tell)
 
 
 def _folder_beside(model: str) -> str:
@@ -111,10 +111,10 @@ def _folder_beside(model: str) -> str:
 def _steps_in_words(folder: str, document: dict[str, Any]) -> list[str]:
     lines = [f"{document['model']} -> {folder}"]
     for part in document["parts"]:
-        held = f", {len(part['variables'])} variables" if part["variables"] else ""
-        lines.append(f"  {part['file']}  {part['nodes']} ops{held}")
+        variables = f", {len(part['variables'])} variables" if part["variables"] else ""
+        lines.append(f"  {part['file']}  {part['nodes']} ops{variables}")
     lines.append("run in this order (parts.json has it for programs)")
     for number, step in enumerate(document["steps"], 1):
-        given, found = (", ".join(step[key]) or "nothing" for key in ("feed", "fetch"))
-        lines.append(f"  {number}. {step['part']}: feed {given}; fetch {found}")
+        fed, fetched = (", ".join(step[key]) or "nothing" for key in ("feed", "fetch"))
+        lines.append(f"  {number}. {step['part']}: feed {fed}; fetch {fetched}")
     return lines

@@ -143,41 +143,42 @@ def _sections(graph: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
         yield "formulas", list(_formulas(graph["formulas"]))
 
 
-def _settings(found: dict[str, Any]) -> Iterator[str]:
-    devices = ", ".join(found["devices"])
-    one = "on" if found["onednn"] else "off"
-    xla = "on" if found["auto_clustering"] else "off"
-    yield f"TensorFlow {found['tensorflow']}, {devices}, oneDNN {one}, XLA clustering {xla}"
+def _settings(settings: dict[str, Any]) -> Iterator[str]:
+    devices = ", ".join(settings["devices"])
+    onednn = "on" if settings["onednn"] else "off"
+    xla = "on" if settings["auto_clustering"] else "off"
+    yield f"TensorFlow {settings['tensorflow']}, {devices}, oneDNN {onednn}, XLA clustering {xla}"
     yield "op by op, and once as Grappler optimises graphs; random ops seeded by name"
-    if not found["control_flow_v2"]:
+    if not settings["control_flow_v2"]:
         yield "as after tf.compat.v1.disable_control_flow_v2(), which v1 TensorArrays need"
-    sets = found["sets_of_values"]
+    sets = settings["sets_of_values"]
     yield f"{plural(len(sets), 'set')} of values: {', '.join(sets)}"
 
 
-def _branch_lines(found: dict[str, Any]) -> Iterator[str]:
-    if found["watched"]:
-        rest = found["reached"] - found["reached_by_inputs"]
+def _branch_lines(branches: dict[str, Any]) -> Iterator[str]:
+    if branches["watched"]:
+        rest = branches["reached"] - branches["reached_by_inputs"]
         more = f", and at {rest} more by feeding the op directly" if rest else ""
-        yield f"both sides at {found['reached_by_inputs']} of {found['watched']} ops{more}"
+        yield f"both sides at {branches['reached_by_inputs']} of {branches['watched']} ops{more}"
     else:
         yield "no op to watch"
-    yield from (f"not reached: {op} {why}" for op, why in found["not_reached"].items())
-    for place, count in found["not_watched"].items():
+    yield from (f"not reached: {op} {why}" for op, why in branches["not_reached"].items())
+    for place, count in branches["not_watched"].items():
         if count:
             yield f"not watched: {count} in {place}"
 
 
-def _forward_lines(found: dict[str, Any]) -> Iterator[str]:
-    compared, differing = len(found["compared"]), found["differing"]
+def _forward_lines(forward: dict[str, Any]) -> Iterator[str]:
+    compared, differing = len(forward["compared"]), forward["differing"]
     yield f"{compared - len(differing)} of {compared} tensors are bit-equal"
-    for one in found["sets"]:
-        if not one["compared"] and one["not_compared"]:
-            yield f"{one['values']} values: the model does not take them: {one['not_compared'][0]}"
+    for values in forward["sets"]:
+        if not values["compared"] and values["not_compared"]:
+            why = values["not_compared"][0]
+            yield f"{values['values']} values: the model does not take them: {why}"
     yield from (f"differs: {name}: {how}" for name, how in differing.items())
-    for name, how in found["optimised_differing"].items():
+    for name, how in forward["optimised_differing"].items():
         yield f"note: where TensorFlow fuses ops {name} differs: {how}"
-    yield from _grouped(found["not_compared"])
+    yield from _grouped(forward["not_compared"])
 
 
 def _grouped(reasons: dict[str, str]) -> Iterator[str]:
@@ -221,30 +222,32 @@ def _difference_in_words(pair: dict[str, Any]) -> str:
 def _overrides(overrides: dict[str, Any]) -> Iterator[str]:
     fired, idle = overrides["fired"], overrides["not_fired"]
     yield f"{len(fired)} of {len(fired) + len(idle)} fired" if fired or idle else "none"
-    for one in idle:
-        place = "" if one["body"] == "main" else f" in function {one['body']}"
-        yield f"not fired: {one['type']} {one['op']}{place}: {one['why']}"
+    for op in idle:
+        place = "" if op["body"] == "main" else f" in function {op['body']}"
+        yield f"not fired: {op['type']} {op['op']}{place}: {op['why']}"
     uncalled = overrides["not_called"]
     if uncalled:
-        functions = list(dict.fromkeys(one["body"] for one in uncalled))
+        functions = list(dict.fromkeys(op["body"] for op in uncalled))
         yield (
             f"{len(uncalled)} more not run: no output of what runs leads to them (in "
             f"{plural(len(functions), 'function')}: {short(functions)})"
         )
 
 
-def _formulas(found: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _formulas(formulas: Iterable[dict[str, Any]]) -> Iterator[str]:
     by_formula: dict[str, list[dict[str, Any]]] = {}
-    for one in found:
-        by_formula.setdefault(one["formula"], []).append(one)
+    for comparison in formulas:
+        by_formula.setdefault(comparison["formula"], []).append(comparison)
     if not by_formula:
         yield "none"
     for formula, some in by_formula.items():
-        ops = sum(one["ops"] for one in some)
+        ops = sum(comparison["ops"] for comparison in some)
         where = f"{formula}, {plural(ops, 'op')}"
-        errors = [float(one["max_error"]) for one in some if "max_error" in one]
+        errors = [float(ran["max_error"]) for ran in some if "max_error" in ran]
         if errors:
             by = some[0]["compared_with"]
             yield f"{where}: {by} differs by at most {max(errors):.2g}"
-        for why in dict.fromkeys(one["not_compared"] for one in some if "not_compared" in one):
+        for why in dict.fromkeys(
+            skipped["not_compared"] for skipped in some if "not_compared" in skipped
+        ):
             yield f"not compared: {formula}: {why}"

@@ -102,18 +102,18 @@ def command(
     is_replaced = False
     if not (as_json or tensorboard):
         is_replaced = Destination(path, force, is_marked=True).replaces()
-    found = _viewed(path, model, patched, {"pattern": pattern} if pattern else rules, options)
+    shown = _viewed(path, model, patched, {"pattern": pattern} if pattern else rules, options)
     if as_json:
-        say_json(found.document())
-    elif found.errors:
+        say_json(shown.document())
+    elif shown.errors:
         pass  # no page of rules that failed
     elif tensorboard:
-        _write_events(found, tensorboard)
+        _write_events(shown, tensorboard)
     else:
-        _write_page(found, path, is_opened, is_replaced)
-    for error in found.errors:
+        _write_page(shown, path, is_opened, is_replaced)
+    for error in shown.errors:
         say_error(f"{model}: {error}")
-    return 0 if found.ok else 1
+    return 0 if shown.ok else 1
 
 
 def _viewed(
@@ -137,20 +137,20 @@ def _page_beside(model: str) -> str:
     return str(path.with_name(f"{path.stem if path.is_file() else path.name}.html"))
 
 
-def _write_page(found: View, path: str, is_opened: bool, is_replaced: bool) -> None:
+def _write_page(shown: View, path: str, is_opened: bool, is_replaced: bool) -> None:
     if path == "-":
-        sys.stdout.write(found.html)
+        sys.stdout.write(shown.html)
         return
-    lines = list(_lines_of_view(found.document(), f"{path}{options.replaced(is_replaced)}"))
-    found.save(path, partial(say_lines, lines))
+    lines = list(_lines_of_view(shown.document(), f"{path}{options.replaced(is_replaced)}"))
+    shown.save(path, partial(say_lines, lines))
     if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
         raise OutputError(f"no browser to open {path} in was found; the page is written")
 
 
-def _write_events(found: View, folder: str) -> None:
+def _write_events(shown: View, folder: str) -> None:
     from graphpatch.page.events import write_events
 
-    for path in write_events(found, Path(folder)):
+    for path in write_events(shown, Path(folder)):
         say(str(path))
 
 
@@ -158,9 +158,9 @@ def _lines_of_view(document: dict[str, Any], path: str) -> Iterator[str]:
     graphs, bodies = document["graphs"], document["bodies"]
     lines = sum(len(bodies[graph["body"]]["names"]) for graph in graphs)
     yield f"{path}: {plural(lines, 'line')}"
-    for one in document["rules"]:
-        if one["rule"] is None:  # what --pattern marks
-            yield f"  marked: {plural(one['ops'], 'op')}{'' if one['ops'] else NOWHERE}"
+    for rule in document["rules"]:
+        if rule["rule"] is None:  # what --pattern marks
+            yield f"  marked: {plural(rule['ops'], 'op')}{'' if rule['ops'] else NOWHERE}"
     for graph in graphs:
         for pair in graph["pairs"][:MOST_PAIRS_SHOWN]:
             yield f"  {pair['from']} -> {pair['to']}: {_flow_in_words(pair)}"
@@ -185,5 +185,5 @@ def _flow_in_words(pair: dict[str, Any]) -> str:
 
 def _side_verdict(side: dict[str, Any]) -> str:
     words = VERDICTS[side["verdict"]] if side["connected"] else "not connected"
-    blocked = [f"{one['type']} {one['op']}" for one in side["findings"]]
+    blocked = [f"{finding['type']} {finding['op']}" for finding in side["findings"]]
     return f"{words}, at {blocked[0]}" if blocked and side["verdict"] != "flows" else words

@@ -78,17 +78,17 @@ def call_within(seconds: float, call: Callable[P, R], *args: P.args, **kwargs: P
 
     def run() -> None:
         try:
-            found = call(*args, **kwargs)
-            answer.put(lambda: found)
+            value = call(*args, **kwargs)
+            answer.put(lambda: value)
         except BaseException as error:  # raised again where it is waited for
             answer.put(partial(_raise, error))
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        told = answer.get(timeout=seconds)
+        result = answer.get(timeout=seconds)
     except queue.Empty:
         raise TimeoutError(f"no answer for {seconds} seconds") from None
-    return told()
+    return result()
 
 
 def _raise(error: BaseException) -> NoReturn:
@@ -127,11 +127,13 @@ async def _shake(distributed: Any, address: str) -> None:
     except MemoryError:  # the first word of a scheduler is a size
         raise ConnectionError("what listens there is not a Dask scheduler") from None
     try:
-        told = await distributed.core.send_recv(comm, op="identity")
+        identity = await distributed.core.send_recv(comm, op="identity")
     finally:
         comm.abort()
-    if told["type"] != "Scheduler":
-        raise ConnectionError(f"what listens there is not a Dask scheduler, but a {told['type']}")
+    if identity["type"] != "Scheduler":
+        raise ConnectionError(
+            f"what listens there is not a Dask scheduler, but a {identity['type']}"
+        )
 
 
 WORKER_TIMEOUT = 5  # seconds, for a worker to be there
@@ -175,7 +177,7 @@ class Cluster(Pool):
         except TimeoutError:
             raise FleetError(f"the scheduler {self.address} has no workers") from None
         with _token_file(out) as token:
-            paths = [*token, *(one for one in models[:1] if not remote.is_remote(one))]
+            paths = [*token, *(model for model in models[:1] if not remote.is_remote(model))]
             sizes = {str(Path.cwd() / path): _file_size(path) for path in paths}
             answers = self.client.run(probe, sizes, on_error="return")
         for worker, answer in sorted(answers.items()):
@@ -213,8 +215,8 @@ def _worker_reason(answer: Any, out: str | None) -> str:
     if version != here:
         return f"has graphpatch {version}, and this is {here}; they must be the same"
     if unseen:
-        seen = unseen[0] if "graphpatch-probe" not in unseen[0] else f"the folder {out}"
-        return f"does not see {seen} as this machine does; the files must lie where all see them"
+        path = unseen[0] if "graphpatch-probe" not in unseen[0] else f"the folder {out}"
+        return f"does not see {path} as this machine does; the files must lie where all see them"
     return ""
 
 
@@ -247,5 +249,5 @@ def _connect(address: str) -> Any:
 def _killed_worker() -> type[BaseException]:
     from distributed import KilledWorker
 
-    found: type[BaseException] = KilledWorker
-    return found
+    error_class: type[BaseException] = KilledWorker
+    return error_class

@@ -39,12 +39,12 @@ def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Iter
 
     Raises FleetError, RulesError or OutputError where no model is touched.
     """
-    job, found = order.job(), search(order.models, order.allow_chained)
+    job, models = order.job(), search(order.models, order.allow_chained)
     into = order.out if order.is_into_folder() else None
-    if order.dry_run and order.out is None and any(map(_needs_folder, found)):
-        tasks = _unwritten(found)
+    if order.dry_run and order.out is None and any(map(_needs_folder, models)):
+        tasks = _unwritten(models)
     else:
-        tasks = plan(found, order.out, order.rules, into is not None)
+        tasks = plan(models, order.out, order.rules, into is not None)
     if not order.dry_run:
         sweep(local_outputs(tasks))  # what an earlier run left half-written
     if into is not None and not order.dry_run and here is None:
@@ -60,13 +60,13 @@ def _into_folder(folder: str, results: Iterator[TaskResult]) -> Iterator[TaskRes
         yield from results
 
 
-def _needs_folder(one: FoundModels) -> bool:
+def _needs_folder(model: FoundModels) -> bool:
     """Whether a model goes nowhere unless -o says where."""
-    return one.searched or remote.is_remote(one.model)
+    return model.searched or remote.is_remote(model.model)
 
 
-def _unwritten(found: Sequence[FoundModels]) -> list[Task]:
-    return [Task(place, one.model, "", one.searched) for place, one in enumerate(found)]
+def _unwritten(models: Sequence[FoundModels]) -> list[Task]:
+    return [Task(place, model.model, "", model.searched) for place, model in enumerate(models)]
 
 
 def _recorded(order: FleetOrder, job: Job, tasks: list[Task], into: str) -> Iterator[TaskResult]:
@@ -91,16 +91,16 @@ def _made(folder: str) -> Iterator[None]:
     """Make a folder; what is made goes again where it stays empty, as a run that failed left it."""
     path = Path(folder)
     missing = [] if remote.is_remote(folder) else [path, *path.parents]
-    missing = [one for one in missing if not one.exists()]
+    missing = [missing_folder for missing_folder in missing if not missing_folder.exists()]
     with reported(folder):
-        for one in reversed(missing):
-            one.mkdir(exist_ok=True)
+        for missing_folder in reversed(missing):
+            missing_folder.mkdir(exist_ok=True)
     try:
         yield
     finally:
-        for one in missing:
+        for missing_folder in missing:
             with suppress(OSError):  # there is something in it
-                one.rmdir()
+                missing_folder.rmdir()
 
 
 def _results_of_tasks(

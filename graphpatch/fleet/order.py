@@ -42,7 +42,7 @@ class FleetOrder(msgspec.Struct, frozen=True):
     in_process: bool = False  # what is asked for cannot be told to workers
 
     def __post_init__(self) -> None:
-        paths = (self.rules, *(one.removeprefix("@") for one in self.models), self.out or "")
+        paths = (self.rules, *(model.removeprefix("@") for model in self.models), self.out or "")
         remote.refuse_chained(paths, self.allow_chained)
 
     def is_of_many(self) -> bool:

@@ -124,7 +124,7 @@ def search(arguments: Sequence[str], allow_chained: bool = False) -> list[FoundM
 
     Raises FleetError where one means none.
     """
-    return [found for argument in arguments for found in _models_of(argument, allow_chained)]
+    return [model for argument in arguments for model in _models_of(argument, allow_chained)]
 
 
 def _models_of(argument: str, allow_chained: bool = False) -> list[FoundModels]:
@@ -136,14 +136,14 @@ def _models_of(argument: str, allow_chained: bool = False) -> list[FoundModels]:
     pattern: tuple[str, ...] = ("**",)
     if is_pattern(argument) and not _exists(argument):
         base, pattern = split_glob(argument)
-    found = list(_models_below(base, pattern))
-    if not found:
+    models = list(_models_below(base, pattern))
+    if not models:
         what = f"no model matches {argument}"
         if pattern == ("**",):
             saved = " or ".join(SAVED_MODEL_FILES)
             what = f"{argument} is a folder without {saved}, and there is no model below it"
         raise FleetError(f"{what} (files that end in {', '.join(sorted(FILES))}, or SavedModels)")
-    return found
+    return models
 
 
 def _exists(argument: str) -> bool:
@@ -153,8 +153,8 @@ def _exists(argument: str) -> bool:
 def _models_below(base: str, pattern: tuple[str, ...]) -> Iterator[FoundModels]:
     tree = base if "**" in pattern else ""
     files = remote.files if remote.is_remote(base) else local_files
-    found = models_among(files(base, lambda folder: may_hold_meant(pattern, folder)))
-    for relative, message in found:
+    models = models_among(files(base, lambda folder: may_hold_meant(pattern, folder)))
+    for relative, message in models:
         named = [relative] if message is None else [relative, f"{relative}/{message}"]
         if any(is_meant(pattern, name.split("/")) for name in named):
             yield FoundModels(path_below(base, relative), relative, True, tree)
@@ -171,7 +171,7 @@ def models_among(files: Iterator[str]) -> list[tuple[str, str | None]]:
     """Those of the files that are models by their names; for a SavedModel folder and message."""
     paths = [PurePosixPath(name) for name in files]
     saved = {path.parent: path.name for path in paths if path.name in SAVED_MODEL_FILES}
-    whole = [(str(one), name) for one, name in saved.items() if not _lies_in(one, saved)]
+    whole = [(str(folder), name) for folder, name in saved.items() if not _lies_in(folder, saved)]
     single = [
         (str(path), None) for path in paths if path.suffix in FILES and not _lies_in(path, saved)
     ]
@@ -208,7 +208,7 @@ def _models_of_list(path: str, allow_chained: bool) -> list[FoundModels]:
     remote.refuse_chained(lines, allow_chained, f"the list {path}: ")
     names = [line for line in lines if not is_search(line)]
     shared = _shared_folders([_folder(name) for name in names])
-    return [one for line in lines for one in _from_list(line, shared)]
+    return [model for line in lines for model in _from_list(line, shared)]
 
 
 def _refuse_line(path: str, line: str) -> None:
@@ -261,7 +261,7 @@ def name_of(model: str) -> str:
 
 
 def plan(
-    found: Sequence[FoundModels], out: str | None, rules: str, folder: bool = True
+    models: Sequence[FoundModels], out: str | None, rules: str, folder: bool = True
 ) -> list[Task]:
     """A task for each model; in the folder `out`, the tree is that of the models.
 
@@ -270,17 +270,17 @@ def plan(
     Raises OutputError where two models would be written to one place, or one over a model or the
     rules file, or where outputs would lie in a tree that is searched for models.
     """
-    if out is None and any(one.searched for one in found):
+    if out is None and any(model.searched for model in models):
         raise OutputError("say where the models that are found go when patched: -o DIR")
     if out is None:
-        outputs = [_patched_beside(one.model) for one in found]
+        outputs = [_patched_beside(model.model) for model in models]
     elif not folder:
         outputs = [out]
     else:
-        outputs = _mirrored(found, out)
+        outputs = _mirrored(models, out)
     tasks = [
-        Task(place, one.model, output, one.searched)
-        for place, (one, output) in enumerate(zip(found, outputs, strict=True))
+        Task(place, model.model, output, model.searched)
+        for place, (model, output) in enumerate(zip(models, outputs, strict=True))
     ]
     _refuse_shared(tasks)
     to_files = [task for task in tasks if task.output != "-"]
@@ -294,7 +294,9 @@ def plan(
 def local_outputs(tasks: Sequence[Task]) -> list[str]:
     """Where on this machine tasks would leave something half-written."""
     outputs = [task.output for task in tasks]
-    return [one for one in outputs if one not in ("", "-") and not remote.is_remote(one)]
+    return [
+        output for output in outputs if output not in ("", "-") and not remote.is_remote(output)
+    ]
 
 
 def refuse_file(out: str) -> None:
@@ -320,12 +322,12 @@ def _patched_beside(model: str) -> str:
     return patched_name(path, is_folder=path.is_dir())
 
 
-def _mirrored(found: Sequence[FoundModels], out: str) -> list[str]:
+def _mirrored(models: Sequence[FoundModels], out: str) -> list[str]:
     if not remote.is_remote(out):
         refuse_file(out)
-    for tree in dict.fromkeys(one.tree for one in found if one.tree):
+    for tree in dict.fromkeys(model.tree for model in models if model.tree):
         _refuse_inside(out, tree)
-    return [path_below(out, one.relative) for one in found]
+    return [path_below(out, model.relative) for model in models]
 
 
 def _refuse_inside(out: str, tree: str) -> None:

@@ -49,10 +49,10 @@ def is_chained(path: str) -> bool:
 
 def refuse_chained(paths: Iterable[str], allow: bool, where: str = "") -> None:
     """Raise FleetError for a chained path that nobody asked for."""
-    found = [] if allow else [path for path in paths if is_chained(path)]
-    if found:
+    chained = [] if allow else [path for path in paths if is_chained(path)]
+    if chained:
         raise FleetError(
-            f"{where}{found[0]} names a file inside another one, by `::`; if you trust "
+            f"{where}{chained[0]} names a file inside another one, by `::`; if you trust "
             f"that file, --allow-chained-urls opens it"
         )
 
@@ -85,8 +85,8 @@ def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str
     store, inside = opened_store(base)
     root = inside.rstrip("/")
     with errors_as(f"cannot read {base}", ModelError):
-        found = store.find(inside)
-    for path in found:
+        names = store.find(inside)
+    for path in names:
         if path.endswith("/") or path == root:  # how some stores mark a folder
             continue
         parts = _relative_path(path, root, base).split("/")
@@ -138,12 +138,12 @@ def fetch(path: str, folder: Path) -> Path:
         if not store.isdir(inside):
             copy.file(inside, target)
             return target
-        for one in store.find(inside):
-            if one.endswith("/"):
+        for name in store.find(inside):
+            if name.endswith("/"):
                 continue
-            local = target / _relative_path(one, inside, path)
+            local = target / _relative_path(name, inside, path)
             local.parent.mkdir(parents=True, exist_ok=True)
-            copy.file(one, local)
+            copy.file(name, local)
     return target
 
 

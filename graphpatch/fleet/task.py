@@ -35,8 +35,8 @@ class Job(msgspec.Struct, frozen=True):
 
     def rules(self) -> list[Rule]:
         """The rules, read once in a process. Raises RulesError where they are not valid."""
-        given = (self.raw, self.label, self.emit, self.allow_python, None, self.allow_none)
-        return _rules_once(*given)
+        arguments = (self.raw, self.label, self.emit, self.allow_python, None, self.allow_none)
+        return _rules_once(*arguments)
 
     def digest(self) -> str:
         """The rules by content: another layout of the same file has the same."""

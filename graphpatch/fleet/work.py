@@ -89,12 +89,12 @@ def _tried(work: Work, job: Job, task: Task) -> TaskResult:
             raise FleetError(f"this worker has graphpatch {here}, and the command {job.version}")
         return work(job, task)
     except (GraphpatchError, OSError, MemoryError) as error:
-        told = str(error) or type(error).__name__
+        message = str(error) or type(error).__name__
         foreign = isinstance(error, ForeignError) and task.searched
         if foreign and task.model.endswith(".pbtxt"):
-            return TaskResult(task, passed_over=told.removeprefix(f"{task.model}: "))
-        known = task.model in told or str(Path(task.model)) in told
-        return TaskResult(task, error=told if known else f"{task.model}: {told}")
+            return TaskResult(task, passed_over=message.removeprefix(f"{task.model}: "))
+        known = task.model in message or str(Path(task.model)) in message
+        return TaskResult(task, error=message if known else f"{task.model}: {message}")
     except Exception:
         import traceback
 
@@ -121,14 +121,14 @@ def _patch_model(
         where: dict[str, Any] = {"output": None if job.dry_run else task.output}
         where |= {"would_write": task.output} if job.dry_run else {}
         where |= {"replaced": True} if replaces else {}
-        told = result.told(task.model, task.output, where)
-        confirm = partial(tell, told) if tell is not None else None
+        report = result.told(task.model, task.output, where)
+        confirm = partial(tell, report) if tell is not None else None
         written = ""
         if not job.dry_run:
             written = _write_model(job, result.model, task.output, progress, confirm)
         elif confirm is not None:
             confirm()
-    return TaskResult(task, told, source=source, output=written)
+    return TaskResult(task, report, source=source, output=written)
 
 
 def _target(job: Job, output: str) -> str:
@@ -141,8 +141,8 @@ def _check_task(job: Job, task: Task) -> TaskResult:
     from graphpatch.analysis.applied import check  # here, as `apply` does without
 
     with _at_hand(job, task.model) as path:
-        found = replace(check(job.rules(), path), model=task.model)
-    return TaskResult(task, found.document(), error=found.error)
+        checked = replace(check(job.rules(), path), model=task.model)
+    return TaskResult(task, checked.document(), error=checked.error)
 
 
 @contextmanager
@@ -225,15 +225,15 @@ def content(path: Path) -> str:
             raise ModelError(f"{path} is neither a file nor a folder")
         return _file_hash(path)
     whole = hashlib.sha256()
-    for one in sorted(regular_files(path)):
-        whole.update(f"{_file_hash(one)} {one.relative_to(path).as_posix()}\n".encode())
+    for file in sorted(regular_files(path)):
+        whole.update(f"{_file_hash(file)} {file.relative_to(path).as_posix()}\n".encode())
     return whole.hexdigest()
 
 
 def _file_hash(path: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         buffer = memoryview(bytearray(HASHED_CHUNK))
         while size := file.readinto(buffer):
-            found.update(buffer[:size])
-    return found.hexdigest()
+            digest.update(buffer[:size])
+    return digest.hexdigest()

@@ -27,18 +27,18 @@ def of_source(source: Source) -> str:
 
 def checksum(pieces: Sequence[Piece]) -> str:
     """The checksum of the bytes that the pieces stand for."""
-    found, block, room = [], xxhash.xxh3_64(), HASHED_BLOCK
+    hashes, block, room = [], xxhash.xxh3_64(), HASHED_BLOCK
     for data in _memory_chunks(pieces):
         while data:
             part, data = data[:room], data[room:]
             block.update(part)
             room -= len(part)
             if not room:
-                found.append(block.hexdigest())
+                hashes.append(block.hexdigest())
                 block, room = xxhash.xxh3_64(), HASHED_BLOCK
-    if room < HASHED_BLOCK or not found:
-        found.append(block.hexdigest())
-    return "xxh3:" + ".".join(found)
+    if room < HASHED_BLOCK or not hashes:
+        hashes.append(block.hexdigest())
+    return "xxh3:" + ".".join(hashes)
 
 
 def _memory_chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:

@@ -85,8 +85,8 @@ def open_graphs(
     if container.path:
         outer = [Field(0, BYTES, 0, 0, len(source.data))]
         for number in container.path[:-1]:
-            outer = [part for one in outer for part in _fields_numbered(source, one, number)]
-        return [_open_meta(source, one, progress) for one in outer]
+            outer = [part for field in outer for part in _fields_numbered(source, field, number)]
+        return [_open_meta(source, field, progress) for field in outer]
     return [ModelGraph.open(source, 0, len(source.data), progress)]
 
 
@@ -118,7 +118,7 @@ def container_pieces(
     if not container.path:
         return graph_pieces(ready[0][0])  # which may lie in the middle of what it was read from
     whole = Field(0, BYTES, 0, 0, len(source.data))
-    return _level(source, whole, container.path, {one[0].start: one for one in ready})
+    return _level(source, whole, container.path, {graph[0].start: graph for graph in ready})
 
 
 def meta_pieces(
@@ -130,7 +130,7 @@ def meta_pieces(
         return [*enclosed(META_INFO, []), *enclosed(GRAPH_DEF, graph_pieces(graph)), more]
     whole = Field(0, BYTES, 0, 0, len(source.data))
     metas = _fields_numbered(source, whole, 2) if container is SAVED else [whole]
-    holding = next(one for one in metas if one.value <= graph.start < one.end)
+    holding = next(meta for meta in metas if meta.value <= graph.start < meta.end)
     return _level(source, holding, META.path, {graph.start: (graph, more)})
 
 
@@ -173,19 +173,19 @@ def _object_graph(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Re
     from graphpatch.formats.saved_model import objects_to_add, without_functions
 
     (part,) = _fields_numbered(source, meta, OBJECT_GRAPH)
-    left, count = without_functions(source, part, gone)
+    remaining, count = without_functions(source, part, gone)
     added = objects_to_add(graph.restored, count).SerializeToString(deterministic=True)
-    pieces = reframed(source, part.start, [*left, added] if added else left)
+    pieces = reframed(source, part.start, [*remaining, added] if added else remaining)
     yield Replacement(part.start, part.end, pieces)
 
 
 def _holds(
     source: Source,
-    found: Mapping[tuple[int, int], Field],
+    parts: Mapping[tuple[int, int], Field],
     number: int,
     test: Callable[[Source, int, int], bool],
 ) -> bool:
-    part = found.get((number, BYTES))
+    part = parts.get((number, BYTES))
     return part is not None and test(source, part.value, part.end)
 
 
@@ -193,40 +193,40 @@ def _peek(
     data: bytes | mmap.mmap, start: int, end: int, most: int = 256
 ) -> dict[tuple[int, int], Field]:
     """The first of each kind among a message's first fields, as far as it is a message."""
-    found: dict[tuple[int, int], Field] = {}
+    parts: dict[tuple[int, int], Field] = {}
     with contextlib.suppress(ModelError):  # of a file cut short, the rest says what it was
         for _, part in zip(range(most), fields(data, start, end), strict=False):
-            found.setdefault((part.number, part.wire), part)
-    return found
+            parts.setdefault((part.number, part.wire), part)
+    return parts
 
 
-def _is_saved(source: Source, found: Mapping[tuple[int, int], Field]) -> bool:
-    part = found.get((2, BYTES))
-    if part is None or (1, VARINT) not in found:
+def _is_saved(source: Source, parts: Mapping[tuple[int, int], Field]) -> bool:
+    part = parts.get((2, BYTES))
+    if part is None or (1, VARINT) not in parts:
         return part is not None and _is_meta(source, part.value, part.end)
     # Other messages start with a number too (ONNX does).
     return (GRAPH_DEF, BYTES) in _peek(source.data, part.value, part.end)
 
 
 def _is_graph(source: Source, start: int, end: int) -> bool:
-    found = _peek(source.data, start, end)
+    parts = _peek(source.data, start, end)
     legal = {(1, BYTES), (2, BYTES), (3, VARINT), (4, BYTES), (5, BYTES)}
-    known = {key for key in found if key[0] <= 5}
+    known = {key for key in parts if key[0] <= 5}
     if not known or not known <= legal:
         return False
-    if (1, BYTES) in found:
-        return _holds(source, found, 1, _is_node)
-    return (2, BYTES) not in found or _holds(source, found, 2, _is_library)
+    if (1, BYTES) in parts:
+        return _holds(source, parts, 1, _is_node)
+    return (2, BYTES) not in parts or _holds(source, parts, 2, _is_library)
 
 
 def _is_meta(source: Source, start: int, end: int) -> bool:
-    found = _peek(source.data, start, end)
-    return bool(found) and _holds(source, found, 2, _is_graph)
+    parts = _peek(source.data, start, end)
+    return bool(parts) and _holds(source, parts, 2, _is_graph)
 
 
 def _is_library(source: Source, start: int, end: int) -> bool:
-    found = _peek(source.data, start, end)
-    return not _holds(source, found, 1, _is_node)
+    parts = _peek(source.data, start, end)
+    return not _holds(source, parts, 1, _is_node)
 
 
 def _is_node(source: Source, start: int, end: int) -> bool:
@@ -243,5 +243,5 @@ def meta_around(graph: ModelGraph) -> MetaGraphDef:
     if meta is None:
         return MetaGraphDef()
     parts = fields(data, meta.value, meta.end)
-    kept = [data[one.start : one.end] for one in parts if one.number != GRAPH_DEF]
-    return message(MetaGraphDef, b"".join(kept))
+    around = [data[field.start : field.end] for field in parts if field.number != GRAPH_DEF]
+    return message(MetaGraphDef, b"".join(around))

@@ -135,14 +135,14 @@ def place(path: str | Path) -> str:
     Of a file inside another file (`zip://m.pb::file:///all.zip`) that other file comes first.
     """
     *inner, outer = str(path).split("::") if is_remote(str(path)) else [str(path)]
-    found = _place(outer)
+    location = _place(outer)
     for link in reversed(inner):
         scheme, sign, name = link.partition("://")
         if sign and scheme == "dir":
-            found = posixpath.join(found, name)
+            location = posixpath.join(location, name)
         elif sign:  # a cache has no path of its own
-            found += f"::{name}"
-    return found
+            location += f"::{name}"
+    return location
 
 
 def _place(path: str) -> str:
@@ -164,8 +164,8 @@ def _place(path: str) -> str:
 
 def local_path(path: str | Path) -> Path | None:
     """Return the path on this machine that a path or URL leads to, or None for another place."""
-    found = str(path) if not is_remote(str(path)) else place(path)
-    return None if is_remote(found) or "::" in found else Path(found)
+    location = str(path) if not is_remote(str(path)) else place(path)
+    return None if is_remote(location) or "::" in location else Path(location)
 
 
 def identity(path: str | Path) -> str | tuple[int, int]:
@@ -178,10 +178,10 @@ def identity(path: str | Path) -> str | tuple[int, int]:
     return place(path) if status is None else (status.st_dev, status.st_ino)
 
 
-def is_same(one: str | Path, other: str | Path) -> bool:
+def is_same(a: str | Path, b: str | Path) -> bool:
     """Return whether two paths or URLs lead to one file, or one to a file inside the other."""
-    places = sorted((place(one), place(other)), key=len)
-    return identity(one) == identity(other) or places[1].startswith(f"{places[0]}::")
+    places = sorted((place(a), place(b)), key=len)
+    return identity(a) == identity(b) or places[1].startswith(f"{places[0]}::")
 
 
 def refuse_inputs(output: str | Path, inputs: Mapping[str, str | Path | None]) -> None:
@@ -218,25 +218,25 @@ class Destination:
         if self.path == "-":
             return False
         with reported(self.label or self.path):
-            held = _Held.at(self.path)
-            if held is None:
+            present = _Held.at(self.path)
+            if present is None:
                 return False
             if not self.force:
-                self._refuse(held, original)
+                self._refuse(present, original)
             return True
 
-    def _refuse(self, held: _Held, original: str | Path | None) -> None:
+    def _refuse(self, present: _Held, original: str | Path | None) -> None:
         """Raise OutputError for what graphpatch did not write."""
         allowed = self.parts
         if original is not None and Path(original).is_dir():
-            tops = {one.name for one in Path(original).iterdir()}
+            tops = {entry.name for entry in Path(original).iterdir()}
             allowed = lambda name: name in tops or self.parts(name)  # noqa: E731
-        strange = [name for name in held.names if not allowed(name)]
-        if held.names and not strange and not held.message:
-            strange = held.names
+        strange = [name for name in present.names if not allowed(name)]
+        if present.names and not strange and not present.message:
+            strange = present.names
         if strange:
             what = f"holds what graphpatch did not write: {short(strange)}"
-        elif _is_copy(self.path, original) or held.is_ours(self.is_marked):
+        elif _is_copy(self.path, original) or present.is_ours(self.is_marked):
             return
         elif self.is_marked:
             what = "exists, and graphpatch did not write it, or it was edited since"
@@ -263,7 +263,7 @@ class _Held:
             if local.is_dir():
                 return cls._of_folder(
                     str(local),
-                    [one.name for one in local.iterdir()],
+                    [entry.name for entry in local.iterdir()],
                     lambda name: Path(name).open("rb"),
                 )
             if not local.is_file() or not local.stat().st_size:
@@ -273,7 +273,7 @@ class _Held:
         with errors_as(f"cannot read {path}", OutputError):
             if store.isdir(inside):
                 names = [
-                    one.rstrip("/").rpartition("/")[2] for one in store.ls(inside, detail=False)
+                    entry.rstrip("/").rpartition("/")[2] for entry in store.ls(inside, detail=False)
                 ]
                 return cls._of_folder(inside.rstrip("/"), names, store.open)
             if not store.exists(inside) or store.size(inside) == 0:
@@ -321,6 +321,6 @@ def is_unedited(data: bytes) -> bool:
     marks = list(_MARK.finditer(data))
     if not marks:
         return False
-    found = marks[-1]
-    plain = data[: found.start(1)] + NO_CHECKSUM.encode() + data[found.end(1) :]
-    return xxhash.xxh3_64(plain).hexdigest().encode() == found[1]
+    mark = marks[-1]
+    plain = data[: mark.start(1)] + NO_CHECKSUM.encode() + data[mark.end(1) :]
+    return xxhash.xxh3_64(plain).hexdigest().encode() == mark[1]

@@ -89,23 +89,25 @@ TESTS: tuple[tuple[Callable[[Bytes], bool], str], ...] = (
 
 def _is_onnx(data: Bytes) -> bool:
     """A protobuf of an ONNX model: its IR version comes first, and its graph is field 7."""
-    found = _first_fields(data)
-    return data[:1] == b"\x08" and (7, BYTES) in found and (2, VARINT) not in found
+    fields_present = _first_fields(data)
+    return (
+        data[:1] == b"\x08" and (7, BYTES) in fields_present and (2, VARINT) not in fields_present
+    )
 
 
 def _is_fingerprint(data: Bytes) -> bool:
     """A FingerprintDef: hashes in fields 1 to 5, and an id in field 7."""
-    found = _first_fields(data)
-    return {(1, VARINT), (2, VARINT), (7, BYTES)} <= found and data[:1] == b"\x08"
+    fields_present = _first_fields(data)
+    return {(1, VARINT), (2, VARINT), (7, BYTES)} <= fields_present and data[:1] == b"\x08"
 
 
 def _first_fields(data: Bytes) -> set[tuple[int, int]]:
     """The numbers and wire types of a message's first fields, as far as it is one."""
-    found: set[tuple[int, int]] = set()
+    first_fields: set[tuple[int, int]] = set()
     with contextlib.suppress(ModelError):
         for _, part in zip(range(32), fields(data, 0, len(data)), strict=False):
-            found.add((part.number, part.wire))
-    return found
+            first_fields.add((part.number, part.wire))
+    return first_fields
 
 
 def foreign_file(name: str, data: Bytes) -> str:
@@ -155,11 +157,11 @@ def _nearest(path: Path) -> str:
     """The files beside a path whose names without ending are nearest; a clause, or nothing."""
     by_stem: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        for one in path.parent.iterdir():
-            if one.suffix == path.suffix:
-                by_stem[one.stem] = one.name
-    found = [one_line(by_stem[stem]) for stem in nearest(path.stem, by_stem)]
-    return f"; nearest: {', '.join(found)}" if found else ""
+        for entry in path.parent.iterdir():
+            if entry.suffix == path.suffix:
+                by_stem[entry.stem] = entry.name
+    names = [one_line(by_stem[stem]) for stem in nearest(path.stem, by_stem)]
+    return f"; nearest: {', '.join(names)}" if names else ""
 
 
 def _filled_in(says: str, name: str) -> str:

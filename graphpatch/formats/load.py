@@ -79,58 +79,58 @@ ModelLike: TypeAlias = (
 model_of: FromAbove[[Any, str], Model] = FromAbove("model_of")
 
 
-def in_memory(argument: str, given: object, progress: Progress | None = None) -> Model:
+def in_memory(argument: str, value: object, progress: Progress | None = None) -> Model:
     """The model that an argument holds, which is not a path.
 
     Raises TypeError, naming the argument, where it is nothing that a model can be taken from.
     """
-    if isinstance(given, HasModel):
-        return given.model
-    if isinstance(given, Model):
-        return given
-    if isinstance(given, bytes | bytearray | memoryview):
-        return opened(bytes(given), "<bytes>", progress)
-    if isinstance(given, Message) and _is_model_message(given):
-        return opened(as_bytes(given), f"<{given.DESCRIPTOR.name}>", progress)
-    return _live(argument, given)
+    if isinstance(value, HasModel):
+        return value.model
+    if isinstance(value, Model):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return opened(bytes(value), "<bytes>", progress)
+    if isinstance(value, Message) and _is_model_message(value):
+        return opened(as_bytes(value), f"<{value.DESCRIPTOR.name}>", progress)
+    return _live(argument, value)
 
 
-def is_graph(given: object) -> bool:
+def is_graph(value: object) -> bool:
     """Whether it is a live graph of TensorFlow, which need not be imported to know it."""
-    return "Graph" in _tensorflow_classes(given)
+    return "Graph" in _tensorflow_classes(value)
 
 
-def _live(argument: str, given: Any) -> Model:
-    if is_graph(given):
-        name = getattr(given, "name", "")  # a FuncGraph has one
-        return model_of(given, f"<FuncGraph {name}>" if name else "<tf.Graph>")
-    if "ConcreteFunction" in _tensorflow_classes(given):
-        return model_of(given.graph, f"<function {given.graph.name}>")
-    raise not_taken(argument, given)
+def _live(argument: str, value: Any) -> Model:
+    if is_graph(value):
+        name = getattr(value, "name", "")  # a FuncGraph has one
+        return model_of(value, f"<FuncGraph {name}>" if name else "<tf.Graph>")
+    if "ConcreteFunction" in _tensorflow_classes(value):
+        return model_of(value.graph, f"<function {value.graph.name}>")
+    raise not_taken(argument, value)
 
 
-def not_taken(argument: str, given: object) -> TypeError:
+def not_taken(argument: str, value: object) -> TypeError:
     """The error for an argument that no model can be taken from."""
-    what = type(given).__name__
+    what = type(value).__name__
     instead = INSTEAD.get(what, "")
     more = f"; {instead}" if instead else ""
-    if isinstance(given, Message):
-        what = f"a {given.DESCRIPTOR.full_name} message"
-    elif isinstance(given, list | dict | tuple):
+    if isinstance(value, Message):
+        what = f"a {value.DESCRIPTOR.full_name} message"
+    elif isinstance(value, list | dict | tuple):
         more = "; are the rules and the model swapped?"
     return TypeError(f"{argument}: expected {MODEL_TAKEN}; found {what}{more}")
 
 
-def _is_model_message(given: Message) -> bool:
-    package, _, name = given.DESCRIPTOR.full_name.rpartition(".")
+def _is_model_message(value: Message) -> bool:
+    package, _, name = value.DESCRIPTOR.full_name.rpartition(".")
     return package in PACKAGES and name in MESSAGES
 
 
-def _tensorflow_classes(given: object) -> Iterator[str]:
+def _tensorflow_classes(value: object) -> Iterator[str]:
     """The names of the classes of TensorFlow that it is one of."""
-    for one in type(given).__mro__:
-        if one.__module__.partition(".")[0] == "tensorflow":
-            yield one.__name__
+    for base in type(value).__mro__:
+        if base.__module__.partition(".")[0] == "tensorflow":
+            yield base.__name__
 
 
 MOST_PIPED = 8 << 30  # bytes of a model that comes through a pipe; as text it may be long
@@ -163,12 +163,12 @@ def load(model: ModelLike, progress: Progress | None = None) -> Model:
     return model_from("model", model, progress)
 
 
-def model_from(argument: str, given: ModelLike, progress: Progress | None = None) -> Model:
+def model_from(argument: str, model: ModelLike, progress: Progress | None = None) -> Model:
     """What `load` gives for an argument of this name, which a TypeError tells."""
     check_progress(progress)
-    if not isinstance(given, str | os.PathLike):
-        return in_memory(argument, given, progress)
-    path = Path(given)
+    if not isinstance(model, str | os.PathLike):
+        return in_memory(argument, model, progress)
+    path = Path(model)
     try:
         if str(path) == "-":
             return opened_at(Path("-"), Source(read_whole(path, MOST_PIPED)), "", progress)
@@ -188,8 +188,8 @@ def _message_in(folder: Path) -> Path:
             return folder / name
     if (folder / "saved_model.cpb").exists():
         raise ModelError(f"{folder}: saved_model.cpb, a SavedModel in chunks, cannot be read yet")
-    found = sorted(path.name for path in folder.iterdir() if path.suffix in FILES)
-    more = f"; name a model in it: {', '.join(found[:MODELS_NAMED])}" if found else ""
+    files = sorted(path.name for path in folder.iterdir() if path.suffix in FILES)
+    more = f"; name a model in it: {', '.join(files[:MODELS_NAMED])}" if files else ""
     if not more and (folder / "variables").is_dir():
         more = "; its variables are there, and its graph is missing: copy the whole SavedModel"
     raise ModelError(f"{folder} is a folder without {' or '.join(SAVED_MODEL_FILES)}{more}")

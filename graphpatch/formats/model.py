@@ -88,14 +88,14 @@ def as_message(kind: type[M], pieces: Sequence[Piece]) -> M:
     return message(kind, b"".join(map(piece_bytes, pieces)))
 
 
-def as_bytes(given: Message) -> bytes:
+def as_bytes(message: Message) -> bytes:
     """A message, serialized. Raises ModelError where it is more than protobuf's 2 GB."""
     try:
-        return given.SerializeToString(deterministic=True)
+        return message.SerializeToString(deterministic=True)
     except Exception as error:  # ValueError or EncodeError, by the version of protobuf
         if is_too_large(error):
             raise ModelError(
-                f"<{given.DESCRIPTOR.name}>: it cannot be serialized: {TOO_LARGE}"
+                f"<{message.DESCRIPTOR.name}>: it cannot be serialized: {TOO_LARGE}"
             ) from error
         raise
 
@@ -175,7 +175,7 @@ class Model:
             from graphpatch.formats import saved_model
 
             return saved_model.saved_model_pieces(self.function(self.export))
-        ready = [one[:2] for one in self._ready()]
+        ready = [part[:2] for part in self._ready()]
         return container_pieces(self.source, self.container, ready)
 
     def keep_pieces(self) -> list[Piece]:
@@ -361,8 +361,8 @@ class Model:
             return []
         from graphpatch.formats import text
 
-        found = text.newer_fields(self.pieces(), self.container)
-        return [text.TOO_NEW.format(", ".join(found))] if found else []
+        newer = text.newer_fields(self.pieces(), self.container)
+        return [text.TOO_NEW.format(", ".join(newer))] if newer else []
 
 
 def _ready(graph: ModelGraph) -> tuple[ModelGraph, bytes, str]:
@@ -444,11 +444,11 @@ def _as_message(name: str, model: Model, tags: str) -> Any:
 
 def graph_with_tags(model: Model, tags: str) -> ModelGraph:
     """The graph of a model that has these tags, or the only one that it has."""
-    found = [graph for graph in model.graphs if not tags or graph.around.tags == tags]
-    if len(found) == 1:
-        return found[0]
-    there = ", ".join(repr(graph.around.tags) for graph in model.graphs)
-    raise ModelError(f"`tags` must choose one of its MetaGraphDefs: {there}")
+    graphs = [graph for graph in model.graphs if not tags or graph.around.tags == tags]
+    if len(graphs) == 1:
+        return graphs[0]
+    available = ", ".join(repr(graph.around.tags) for graph in model.graphs)
+    raise ModelError(f"`tags` must choose one of its MetaGraphDefs: {available}")
 
 
 # TensorFlow's checksums of saved_model.pb; they would be those of another graph.

@@ -90,22 +90,22 @@ def sweep(targets: Iterable[str | Path]) -> None:
     for folder, known in stems.items() if LOCKS else ():
         with contextlib.suppress(OSError):  # no folder, or none that can be listed
             for entry in os.scandir(folder):
-                found = LEFT.fullmatch(entry.name) if entry.name.startswith(".") else None
-                if found is not None and found[1] in known and not entry.is_symlink():
-                    _end_unfinished(Path(entry.path), known[found[1]], found[3])
+                unfinished = LEFT.fullmatch(entry.name) if entry.name.startswith(".") else None
+                if unfinished is not None and unfinished[1] in known and not entry.is_symlink():
+                    _end_unfinished(Path(entry.path), known[unfinished[1]], unfinished[3])
 
 
-def _end_unfinished(left: Path, path: Path, kind: str) -> None:
+def _end_unfinished(unfinished: Path, path: Path, kind: str) -> None:
     import fcntl
 
     with contextlib.suppress(OSError):  # in use, or not ours to take away: it is in nobody's way
-        descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(unfinished, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if kind == "old" and not path.exists():
-                left.rename(path)
+                unfinished.rename(path)
             else:
-                remove(left)
+                remove(unfinished)
         finally:
             os.close(descriptor)
 
@@ -201,14 +201,14 @@ def _by_turns(temporary: Path, path: Path) -> None:
         raise
 
 
-def _swapped(one: Path, other: Path) -> bool:
+def _swapped(first: Path, second: Path) -> bool:
     """Swap two names where system and file system can; whether they could."""
     swap = _renameat2()
     if swap is None:
         return False
-    code = swap(HERE, os.fsencode(one), HERE, os.fsencode(other), SWAP)
+    code = swap(HERE, os.fsencode(first), HERE, os.fsencode(second), SWAP)
     if code and code not in CANNOT:
-        raise OSError(code, os.strerror(code), str(other))
+        raise OSError(code, os.strerror(code), str(second))
     return code == 0
 
 
@@ -287,8 +287,8 @@ def write_folder(
     target, new = _followed(path), others or {}
     with reported(path), unfinished(target, is_folder=True) as temporary:
         _copy_folder(original, temporary, {name, *left_out, *new})
-        for other, data in new.items():
-            _write(temporary / other, [data])
+        for extra, data in new.items():
+            _write(temporary / extra, [data])
         _write(temporary / name, pieces)
         _keep_modes(target, temporary)
         _confirmed(confirm)
@@ -305,9 +305,9 @@ def write_new_folder(
     """Write a folder of other files by their paths in it, and a file `name` made of the pieces."""
     target = _followed(path)
     with reported(path), unfinished(target, is_folder=True) as temporary:
-        for other, data in others.items():
-            (temporary / other).parent.mkdir(exist_ok=True)
-            _write(temporary / other, [data])
+        for extra, data in others.items():
+            (temporary / extra).parent.mkdir(exist_ok=True)
+            _write(temporary / extra, [data])
         if name:
             _write(temporary / name, pieces)
         _keep_modes(target, temporary)
@@ -347,8 +347,8 @@ def _keep_mode(old: Path, new: Path) -> None:
 def _keep_modes(old: Path, new: Path) -> None:
     """The same for a folder and what is in it; what is new in it has the mode of new files."""
     if old.is_dir():
-        for one in [*new.rglob("*"), new]:
-            _keep_mode(old / one.relative_to(new), one)
+        for path in [*new.rglob("*"), new]:
+            _keep_mode(old / path.relative_to(new), path)
 
 
 def _write(path: Path, pieces: Sequence[Piece], progress: Progress | None = None) -> None:

@@ -80,49 +80,53 @@ def exported(graph: ModelGraph, export: Export) -> ExportedGraph:
     Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
     no input, or the graph holds what a function cannot: variables, tables, v1 loops.
     """
-    given = [_checked_tensor(graph.main, text) for text in export.inputs]
+    fed = [_checked_tensor(graph.main, text) for text in export.inputs]
     asked = [_checked_tensor(graph.main, text) for text in export.outputs]
-    twice = [text for text in {*given, *asked} if given.count(text) + asked.count(text) > 1]
+    twice = [text for text in {*fed, *asked} if fed.count(text) + asked.count(text) > 1]
     if twice:
         raise OutputError(f"{twice[0]} is named twice among the inputs and outputs")
-    part = Part(graph.main, {text: text for text in given}, tuple(asked))
+    part = Part(graph.main, {text: text for text in fed}, tuple(asked))
     _check_fed(part)
     taken = {Node(graph.main, index).name for index in part.indices}
     inputs, outputs = (
-        _sorted_by_argument(_named_arguments(graph, given, taken)),
+        _sorted_by_argument(_named_arguments(graph, fed, taken)),
         _sorted_by_argument(_named_arguments(graph, asked, set())),
     )
-    part = part.naming({one.tensor: one.argument.name for one in inputs})
+    part = part.naming({tensor.tensor: tensor.argument.name for tensor in inputs})
     return ExportedGraph(graph, inputs, outputs, part)
 
 
 def _sorted_by_argument(tensors: Iterable[ExportedTensor]) -> tuple[ExportedTensor, ...]:
     """As TensorFlow goes through a dict: arguments by name, not in the order of the user."""
-    return tuple(sorted(tensors, key=lambda one: one.argument.name))
+    return tuple(sorted(tensors, key=lambda tensor: tensor.argument.name))
 
 
-def export_notes(found: ExportedGraph) -> list[str]:
+def export_notes(exported_graph: ExportedGraph) -> list[str]:
     """What whoever exports a graph should know: what is left out, or goes by another name."""
     said = []
-    if left := _unneeded_ops(found):
-        some = short([str(node) for node in left], 1)
+    if unneeded := _unneeded_ops(exported_graph):
+        some = short([str(node) for node in unneeded], 1)
         said.append(f"{some}: patched, but the outputs do not need it: it is left out")
-    read = {str(names.parse(text)) for text in found.part.read()}
+    read = {str(names.parse(text)) for text in exported_graph.part.read()}
     said += [
-        f"input {one.tensor}: no output depends on it"
-        for one in found.inputs
-        if one.tensor not in read
+        f"input {tensor.tensor}: no output depends on it"
+        for tensor in exported_graph.inputs
+        if tensor.tensor not in read
     ]
-    tensors = (*found.inputs, *found.outputs)
-    renamed = [one for one in tensors if one.tensor != one.argument.name]
-    said += [f"{one.tensor} is {one.argument.name!r} in the signature" for one in renamed]
+    tensors = (*exported_graph.inputs, *exported_graph.outputs)
+    renamed = [tensor for tensor in tensors if tensor.tensor != tensor.argument.name]
+    said += [f"{tensor.tensor} is {tensor.argument.name!r} in the signature" for tensor in renamed]
     return said
 
 
-def _unneeded_ops(found: ExportedGraph) -> list[Node]:
+def _unneeded_ops(exported_graph: ExportedGraph) -> list[Node]:
     """The ops that rules touched, and that the outputs do not need."""
-    there = set(found.part.indices)
-    return [node for node in provenance.touched(found.graph.main) if node.index not in there]
+    exported_indices = set(exported_graph.part.indices)
+    return [
+        node
+        for node in provenance.touched(exported_graph.graph.main)
+        if node.index not in exported_indices
+    ]
 
 
 def _checked_tensor(body: Body, text: str) -> str:
@@ -212,8 +216,12 @@ def _held_by_key(graph: ModelGraph) -> dict[str, frozenset[int]]:
     if not graph.around.is_object_based:
         return {}
     results = _restored_results(graph)
-    found = {key: results[name] for key, name in _registered_gradients(graph) if name in results}
-    return found | {one.key: _flowing(one.results) for one in graph.restored}
+    results_by_key = {
+        key: results[name] for key, name in _registered_gradients(graph) if name in results
+    }
+    return results_by_key | {
+        gradient.key: _flowing(gradient.results) for gradient in graph.restored
+    }
 
 
 def _registered_gradients(graph: ModelGraph) -> Iterator[tuple[str, str]]:
@@ -222,26 +230,26 @@ def _registered_gradients(graph: ModelGraph) -> Iterator[tuple[str, str]]:
     for library in (part for part in graph.others if part.holds(LIBRARY)):
         for part in fields(data, library.value, library.end):
             if part.holds(REGISTERED):
-                held = message(RegisteredGradient, data[part.value : part.end])
-                yield held.registered_op_type, held.gradient_func
+                registered = message(RegisteredGradient, data[part.value : part.end])
+                yield registered.registered_op_type, registered.gradient_func
 
 
 def _restored_results(graph: ModelGraph) -> Mapping[str, frozenset[int]]:
     """By function that is restored: the places of a result that are not None."""
     meta, data = graph.around.meta, graph.source.data
-    found: dict[str, frozenset[int]] = {}
+    results: dict[str, frozenset[int]] = {}
     for part in fields(data, meta.value, meta.end) if meta is not None else ():
         if part.holds(OBJECT_GRAPH):
             objects = message(SavedObjectGraph, data[part.value : part.end])
             for name, function in objects.concrete_functions.items():
-                found[name] = _result_given(function.output_signature)
-    return found
+                results[name] = _result_given(function.output_signature)
+    return results
 
 
 def _result_given(output: StructuredValue) -> frozenset[int]:
     kind = output.WhichOneof("kind")
     values = getattr(output, kind).values if kind in {"list_value", "tuple_value"} else [output]
-    return _flowing(["" if one.HasField("none_value") else "given" for one in values])
+    return _flowing(["" if value.HasField("none_value") else "given" for value in values])
 
 
 def _flowing(results: tuple[str, ...] | list[str]) -> frozenset[int]:
@@ -258,21 +266,21 @@ def objects_to_add(gradients: Iterable[Restored], count: int) -> SavedObjectGrap
     Protobuf merges it with the object graph that it is written behind. Each function is an object
     too, which tells how it is called: TensorFlow up to 2.12 takes the inputs of the op otherwise.
     """
-    found = SavedObjectGraph()
+    objects = SavedObjectGraph()
     for gradient in gradients:
         bound = []
         for argument in gradient.captured:
-            bound.append(count + len(found.nodes))
-            captured = found.nodes.add().captured_tensor
+            bound.append(count + len(objects.nodes))
+            captured = objects.nodes.add().captured_tensor
             captured.name, captured.concrete_function = f"{argument}:0", gradient.of
-        function = found.concrete_functions[gradient.name]
+        function = objects.concrete_functions[gradient.name]
         function.CopyFrom(_called_gradient(gradient))
         function.bound_inputs.extend(bound)
-        called = found.nodes.add().bare_concrete_function
+        called = objects.nodes.add().bare_concrete_function
         called.concrete_function_name = gradient.name
         called.argument_keywords.extend(arg.name for arg in _upstream_args(gradient))
         called.allowed_positional_arguments = len(called.argument_keywords)
-    return found
+    return objects
 
 
 def without_functions(
@@ -324,13 +332,13 @@ def _upstream_args(gradient: Restored) -> Sequence[OpDef.ArgDef]:
 def _called_gradient(gradient: Restored) -> SavedConcreteFunction:
     """The function as it is called: with the upstream gradients, for a list of gradients."""
     signature = gradient.function.signature
-    given = [_argument_spec(arg.name, arg.type) for arg in _upstream_args(gradient)]
+    upstream = [_argument_spec(arg.name, arg.type) for arg in _upstream_args(gradient)]
     types = {arg.name: arg.type for arg in signature.output_arg}
     results = [
         _argument_spec(name, types[name]) if name else _none_spec() for name in gradient.results
     ]
     return SavedConcreteFunction(
-        canonicalized_input_signature=arguments_spec(given, {}),
+        canonicalized_input_signature=arguments_spec(upstream, {}),
         output_signature=_list_spec(results),
     )
 
@@ -339,20 +347,20 @@ def arguments_spec(
     positional: Sequence[StructuredValue], by_name: Mapping[str, StructuredValue]
 ) -> StructuredValue:
     """The arguments of a function: ((...), {...})."""
-    found = StructuredValue()
-    found.tuple_value.values.add().tuple_value.values.extend(positional)
-    found.tuple_value.values[0].tuple_value.SetInParent()
-    found.tuple_value.values.append(dict_value(by_name))
-    return found
+    spec = StructuredValue()
+    spec.tuple_value.values.add().tuple_value.values.extend(positional)
+    spec.tuple_value.values[0].tuple_value.SetInParent()
+    spec.tuple_value.values.append(dict_value(by_name))
+    return spec
 
 
 def dict_value(values: Mapping[str, StructuredValue]) -> StructuredValue:
     """A dict."""
-    found = StructuredValue()
-    found.dict_value.SetInParent()
+    value_message = StructuredValue()
+    value_message.dict_value.SetInParent()
     for name, value in values.items():
-        found.dict_value.fields[name].CopyFrom(value)
-    return found
+        value_message.dict_value.fields[name].CopyFrom(value)
+    return value_message
 
 
 def tensor_spec(argument: OpDef.ArgDef, shape: TensorShapeProto) -> StructuredValue:
@@ -366,15 +374,15 @@ def _argument_spec(name: str, dtype: int) -> StructuredValue:
 
 
 def _list_spec(values: Sequence[StructuredValue]) -> StructuredValue:
-    found = StructuredValue()
-    found.list_value.values.extend(values)
-    return found
+    spec = StructuredValue()
+    spec.list_value.values.extend(values)
+    return spec
 
 
 def _none_spec() -> StructuredValue:
-    found = StructuredValue()
-    found.none_value.SetInParent()
-    return found
+    spec = StructuredValue()
+    spec.none_value.SetInParent()
+    return spec
 
 
 SIGNATURE = "serving_default"
@@ -395,30 +403,33 @@ CHECKPOINT = {
 }
 
 
-def saved_model_pieces(found: ExportedGraph) -> list[Piece]:
+def saved_model_pieces(exported_graph: ExportedGraph) -> list[Piece]:
     """The SavedModel message; large constants stay spans of the graph's own file."""
-    graph = found.graph
+    graph = exported_graph.graph
     name = fresh("forward", graph.library.signatures)
     meta = MetaGraphDef()
     meta.meta_info_def.tags.append("serve")
     meta.meta_info_def.tensorflow_version = opdefs.table().tensorflow[0]
     meta.signature_def[SIGNATURE].method_name = "tensorflow/serving/predict"
-    for tensor in found.inputs:
+    for tensor in exported_graph.inputs:
         info = meta.signature_def[SIGNATURE].inputs[tensor.argument.name]
         info.CopyFrom(_info(f"{SIGNATURE}_{tensor.argument.name}:0", tensor))
-    for place, tensor in enumerate(found.outputs):
+    for place, tensor in enumerate(exported_graph.outputs):
         info = meta.signature_def[SIGNATURE].outputs[tensor.argument.name]
         info.CopyFrom(_info(f"{STATEFUL_CALL}_{place}:0", tensor))
-    objects = object_graph(found, name)
+    objects = object_graph(exported_graph, name)
     objects.MergeFrom(objects_to_add(graph.restored, len(objects.nodes)))
     meta.object_graph_def.CopyFrom(objects)
-    library = [*library_pieces(graph), *enclosed(2, enclosed(1, _function_def(found, name)))]
-    graph_def = [_main(found, name).SerializeToString(deterministic=True), *library]
+    library = [
+        *library_pieces(graph),
+        *enclosed(2, enclosed(1, _function_def(exported_graph, name))),
+    ]
+    graph_def = [_main(exported_graph, name).SerializeToString(deterministic=True), *library]
     rest = meta.SerializeToString(deterministic=True)
     return [SCHEMA_VERSION, *enclosed(2, [*enclosed(2, graph_def), rest])]
 
 
-def object_graph(found: ExportedGraph, name: str) -> SavedObjectGraph:
+def object_graph(exported_graph: ExportedGraph, name: str) -> SavedObjectGraph:
     """A root that can be called, with the function as its signature too."""
     objects = SavedObjectGraph()
     root, signatures, function = (objects.nodes.add() for _ in range(3))
@@ -428,63 +439,67 @@ def object_graph(found: ExportedGraph, name: str) -> SavedObjectGraph:
     root.children.add(node_id=1, local_name="signatures")
     root.children.add(node_id=2, local_name="__call__")
     signatures.children.add(node_id=2, local_name=SIGNATURE)
-    words = [one.argument.name for one in found.inputs]
+    words = [tensor.argument.name for tensor in exported_graph.inputs]
     function.bare_concrete_function.concrete_function_name = name
     function.bare_concrete_function.argument_keywords.extend(words)
     # Several go by name: their order here is not the one that the user gave.
     function.bare_concrete_function.allowed_positional_arguments = int(len(words) == 1)
     concrete = objects.concrete_functions[name]
-    concrete.canonicalized_input_signature.CopyFrom(arguments_spec([], _specs(found.inputs)))
-    concrete.output_signature.CopyFrom(dict_value(_specs(found.outputs)))
+    concrete.canonicalized_input_signature.CopyFrom(
+        arguments_spec([], _specs(exported_graph.inputs))
+    )
+    concrete.output_signature.CopyFrom(dict_value(_specs(exported_graph.outputs)))
     return objects
 
 
 def _specs(tensors: Iterable[ExportedTensor]) -> dict[str, StructuredValue]:
-    return {one.argument.name: tensor_spec(one.argument, one.shape) for one in tensors}
+    return {tensor.argument.name: tensor_spec(tensor.argument, tensor.shape) for tensor in tensors}
 
 
 def _info(name: str, tensor: ExportedTensor) -> TensorInfo:
     return TensorInfo(name=name, dtype=tensor.argument.type, tensor_shape=tensor.shape)
 
 
-def _main(found: ExportedGraph, name: str) -> GraphDef:
+def _main(exported_graph: ExportedGraph, name: str) -> GraphDef:
     """The main graph, for a Session: placeholders, a call of the function, and its outputs.
 
     They refuse gradients: those of the function are for a tape, and a Session would optimise the
     function first, and take them out.
     """
     main = GraphDef()
-    main.versions.producer = found.graph.library.producer
+    main.versions.producer = exported_graph.graph.library.producer
     call = main.node.add(name=STATEFUL_CALL, op=STATEFUL_CALL)
     call.attr["f"].CopyFrom(attrs.function(name))
-    for key, tensors in (("Tin", found.inputs), ("Tout", found.outputs)):
-        call.attr[key].list.type.extend(one.argument.type for one in tensors)
-    for tensor in found.inputs:
+    for key, tensors in (("Tin", exported_graph.inputs), ("Tout", exported_graph.outputs)):
+        call.attr[key].list.type.extend(tensor.argument.type for tensor in tensors)
+    for tensor in exported_graph.inputs:
         fed = main.node.add(name=f"{SIGNATURE}_{tensor.argument.name}", op=PLACEHOLDER)
         fed.attr["dtype"].type = tensor.argument.type
         fed.attr["shape"].shape.CopyFrom(tensor.shape)
         call.input.append(fed.name)
-    for place, tensor in enumerate(found.outputs):
-        given = main.node.add(name=f"{STATEFUL_CALL}_{place}", op="PreventGradient")
-        given.input.append(f"{STATEFUL_CALL}:{place}")
-        given.attr["T"].type = tensor.argument.type
-        given.attr["message"].s = FOR_A_TAPE
+    for place, tensor in enumerate(exported_graph.outputs):
+        guard = main.node.add(name=f"{STATEFUL_CALL}_{place}", op="PreventGradient")
+        guard.input.append(f"{STATEFUL_CALL}:{place}")
+        guard.attr["T"].type = tensor.argument.type
+        guard.attr["message"].s = FOR_A_TAPE
     return main
 
 
-def _function_def(found: ExportedGraph, name: str) -> list[Piece]:
+def _function_def(exported_graph: ExportedGraph, name: str) -> list[Piece]:
     """The FunctionDef."""
     signature = OpDef(name=name, is_stateful=True)
-    signature.input_arg.extend(one.argument for one in found.inputs)
-    signature.output_arg.extend(one.argument for one in found.outputs)
+    signature.input_arg.extend(tensor.argument for tensor in exported_graph.inputs)
+    signature.output_arg.extend(tensor.argument for tensor in exported_graph.outputs)
     out: list[Piece] = [encoded(1, signature.SerializeToString(deterministic=True))]
-    for payload in found.part.payloads():
+    for payload in exported_graph.part.payloads():
         out += enclosed(3, payload)
-    for one in found.outputs:
-        returned = found.part.spelled(one.tensor)
+    for tensor in exported_graph.outputs:
+        returned = exported_graph.part.spelled(tensor.tensor)
         out.append(
-            encoded(4, encoded(1, one.argument.name.encode()) + encoded(2, returned.encode()))
+            encoded(4, encoded(1, tensor.argument.name.encode()) + encoded(2, returned.encode()))
         )
-    shapes = AttrValue(list=AttrValue.ListValue(shape=[one.shape for one in found.inputs]))
+    shapes = AttrValue(
+        list=AttrValue.ListValue(shape=[tensor.shape for tensor in exported_graph.inputs])
+    )
     value = encoded(2, shapes.SerializeToString(deterministic=True))
     return [*out, encoded(5, encoded(1, b"_input_shapes") + value)]

@@ -72,12 +72,12 @@ def parse_text(data: bytes) -> tuple[bytes, Container]:
 
 def _placed(said: str) -> str:
     """What protobuf says of a text, with its place in words and messages by their own names."""
-    found = re.fullmatch(r"(\d+):(\d+) : (?:'.*': )?(.*)", said, re.DOTALL)
-    if found is None:
+    match = re.fullmatch(r"(\d+):(\d+) : (?:'.*': )?(.*)", said, re.DOTALL)
+    if match is None:
         return said
     reason = re.sub(r'Message type "(?:\w+\.)*(\w+)" has no field named "(.*)"\.?',
-                    r"\1 has no field \2", found[3])  # fmt: skip
-    return f"line {found[1]}, column {found[2]}: {reason}"
+                    r"\1 has no field \2", match[3])  # fmt: skip
+    return f"line {match[1]}, column {match[2]}: {reason}"
 
 
 def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
@@ -98,21 +98,21 @@ def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
 
 def newer_fields(pieces: Sequence[Piece], container: Container) -> list[str]:
     """The fields in a container that TensorFlow 2.4 has no names for, and so refuses in text."""
-    found: set[str] = set()
-    _collect(message(_container_class(container), b"".join(map(piece_bytes, pieces))), found)
-    return [name for name in NEWER if name in found]
+    field_names: set[str] = set()
+    _collect(message(_container_class(container), b"".join(map(piece_bytes, pieces))), field_names)
+    return [name for name in NEWER if name in field_names]
 
 
-def _collect(part: Message, found: set[str]) -> None:
+def _collect(part: Message, field_names: set[str]) -> None:
     for field, value in part.ListFields():
         if field.name in NEWER:
-            found.add(field.name)
+            field_names.add(field.name)
         elif field.message_type is not None:
             is_map = field.message_type.GetOptions().map_entry
             values = value.values() if is_map else value
-            for one in [value] if isinstance(value, Message) else values:
-                if isinstance(one, Message):
-                    _collect(one, found)
+            for item in [value] if isinstance(value, Message) else values:
+                if isinstance(item, Message):
+                    _collect(item, field_names)
 
 
 def canonical(pieces: Sequence[Piece], container: Container) -> bytes:

@@ -67,7 +67,7 @@ class AttachedFunctions(msgspec.Struct, frozen=True, eq=False):
 
 
 def attached_functions(
-    gradient: Computed, signature: Signature, kept: bool = False
+    gradient: Computed, signature: Signature, is_kept: bool = False
 ) -> AttachedFunctions:
     """The functions that carry this gradient for an op of this signature.
 
@@ -87,10 +87,10 @@ def attached_functions(
     function = gradient_function("", formula, inputs, signature.outputs, *op)
     outputs = {name: name for name, _ in signature.outputs}
     stopped = frozenset(read) - flowing
-    return _pair(_gradient_label(gradient), function, outputs, tuple(read), stopped, kept)
+    return _pair(_gradient_label(gradient), function, outputs, tuple(read), stopped, is_kept)
 
 
-def filter_functions(gradient: Computed, dtype: str, kept: bool = False) -> AttachedFunctions:
+def filter_functions(gradient: Computed, dtype: str, is_kept: bool = False) -> AttachedFunctions:
     """The functions that filter what flows back through a tensor: `attach(x0)` gives on x0.
 
     Raises FormulaError where the formula does not suit one tensor of this dtype.
@@ -99,7 +99,7 @@ def filter_functions(gradient: Computed, dtype: str, kept: bool = False) -> Atta
         "", gradient.formula, [("x0", dtype)], [("y0", dtype)], same_shape=True
     )
     _merge_output_into_input(function)
-    return _pair(_gradient_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
+    return _pair(_gradient_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), is_kept)
 
 
 def guard_functions(dtype: str) -> AttachedFunctions:
@@ -181,7 +181,7 @@ def _pair(
     outputs: Mapping[str, str],
     read: tuple[int, ...],
     stopped: frozenset[int],
-    kept: bool,
+    is_kept: bool,
     library: tuple[FunctionDef, ...] = (),
 ) -> AttachedFunctions:
     """The gradient function under its name, with the `attach` that it belongs to.
@@ -193,8 +193,8 @@ def _pair(
     content = hashlib.sha256(function.SerializeToString(deterministic=True)).hexdigest()[:8]
     function.signature.name = f"graphpatch_{label}_{content}_gradient"
     attach = FunctionDef()
-    attach.signature.name = f"graphpatch_{label}_{content}" + ("_kept" if kept else "")
-    if kept:
+    attach.signature.name = f"graphpatch_{label}_{content}" + ("_kept" if is_kept else "")
+    if is_kept:
         attach.attr[NO_INLINE].b = True
     upstream = {f"d{name}" for name in outputs}
     args = [arg for arg in function.signature.input_arg if arg.name not in upstream]
@@ -352,7 +352,7 @@ class TracedFunction(msgspec.Struct, frozen=True, eq=False):
     newer: tuple[str, ...] = ()
 
 
-def attached_traced(traced: TracedFunction, kept: bool) -> AttachedFunctions:
+def attached_traced(traced: TracedFunction, is_kept: bool) -> AttachedFunctions:
     """The functions that carry the gradient for the op that it was traced for.
 
     Raises FormulaError where it reads what no function of a GradientDef can take.
@@ -368,16 +368,16 @@ def attached_traced(traced: TracedFunction, kept: bool) -> AttachedFunctions:
     outputs = [arg.name for arg in function.signature.input_arg if arg.name[0] == "y"]
     same = {name: name for name in outputs}
     stopped = frozenset(read) - flowing
-    return _pair(traced.name, function, same, tuple(read), stopped, kept, traced.library)
+    return _pair(traced.name, function, same, tuple(read), stopped, is_kept, traced.library)
 
 
-def filtering_traced(traced: TracedFunction, kept: bool) -> AttachedFunctions:
+def filtering_traced(traced: TracedFunction, is_kept: bool) -> AttachedFunctions:
     """The functions that filter what flows back through the tensor that it was traced for."""
     function = FunctionDef()
     function.CopyFrom(traced.function)
     _return_all(function, [0])
     _merge_output_into_input(function)
-    return _pair(traced.name, function, {"y0": "x0"}, (0,), frozenset(), kept, traced.library)
+    return _pair(traced.name, function, {"y0": "x0"}, (0,), frozenset(), is_kept, traced.library)
 
 
 def _input_place(argument: str) -> int:

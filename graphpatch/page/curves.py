@@ -77,20 +77,20 @@ def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None
     filters = "filter_gradient" in (patch or {})
     before = IDENTITY if filters else _default_gradient(op_type)
     after = _patched(patch, op_type) if patch else None
-    found = {"before": before, "after": after}
-    sides = {side: one for side, one in found.items() if one is not None}
+    gradients = {"before": before, "after": after}
+    sides = {side: gradient for side, gradient in gradients.items() if gradient is not None}
     if not sides or (patch and after is None):
         return None
-    axis = "x" if any(one.reads & {"x0", "y0"} for one in sides.values()) else "dy"
-    across = _range_with_knees([knee for one in sides.values() for knee in one.knees])
+    axis = "x" if any(gradient.reads & {"x0", "y0"} for gradient in sides.values()) else "dy"
+    across = _range_with_knees([knee for gradient in sides.values() for knee in gradient.knees])
     curves = [
-        {"side": side, "dy": dy, "points": _points(one, op_type, dy, across)}
-        for side, one in sides.items()
+        {"side": side, "dy": dy, "points": _points(gradient, op_type, dy, across)}
+        for side, gradient in sides.items()
         for dy in ((None,) if axis == "dy" else UPSTREAM)
     ]
-    if any(one.reads & {"y0"} and op_type not in CURVES for one in sides.values()):
+    if any(gradient.reads & {"y0"} and op_type not in CURVES for gradient in sides.values()):
         return None
-    words = {side: one.words for side, one in sides.items()}
+    words = {side: gradient.words for side, gradient in sides.items()}
     low, high = float(across[0]), float(across[-1])
     about = {"op": op_type, "axis": axis, "low": low, "high": high, "words": words}
     return {**about, "curves": curves}
@@ -130,16 +130,16 @@ def _patched(patch: Mapping[str, Any], op_type: str) -> DrawnGradient | None:
 
 def _of_spec(spec: Any, op_type: str) -> DrawnGradient | None:
     try:
-        found = parse_gradient(spec)
+        gradient = parse_gradient(spec)
     except GraphpatchError:
         return None
-    if isinstance(found, DefaultGradient):
+    if isinstance(gradient, DefaultGradient):
         return _default_gradient(op_type)
-    if isinstance(found, RegisteredKey):
-        return _default_gradient(found.key)
-    if isinstance(found, PythonGradient):
+    if isinstance(gradient, RegisteredKey):
+        return _default_gradient(gradient.key)
+    if isinstance(gradient, PythonGradient):
         return None
-    own = found.for_op(op_type)
+    own = gradient.for_op(op_type)
     entry = LIBRARY.get(own.name) if isinstance(own, LibraryGradient) else None
     if entry is None:
         is_curve = _is_by_element(own.formula)
@@ -150,10 +150,18 @@ def _of_spec(spec: Any, op_type: str) -> DrawnGradient | None:
 
 def _is_by_element(formula: Formula) -> bool:
     """Whether each element of dx is computed of the same one of x, y and dy."""
-    parts = (part for one in formula.expressions if one is not None for part in walk(one))
+    parts = (
+        part
+        for expression in formula.expressions
+        if expression is not None
+        for part in walk(expression)
+    )
     called = {part.function for part in parts if isinstance(part, Call)}
     functions = [FUNCTIONS[name] for name in called & FUNCTIONS.keys()]  # and operators, which are
-    return all(not one.options and {*one.kinds} <= {"number", "truth"} for one in functions)
+    return all(
+        not expression.options and {*expression.kinds} <= {"number", "truth"}
+        for expression in functions
+    )
 
 
 def _of_formula(formula: Formula) -> DrawnGradient | None:
@@ -166,14 +174,19 @@ def _of_formula(formula: Formula) -> DrawnGradient | None:
     def dx(x: Array, y: Array, dy: Array) -> Array | None:
         return gradient(formula, [x], [y], [dy])[0]
 
-    given = [f"{name}={value:g}" for name, value in formula.values]
-    words = ", ".join([str(formula), *given])
+    parameters = [f"{name}={value:g}" for name, value in formula.values]
+    words = ", ".join([str(formula), *parameters])
     return DrawnGradient(words, dx, formula.variables, _knees(formula))
 
 
 def _knees(formula: Formula) -> tuple[float, ...]:
     """The numbers of a formula, at which its curve may have a knee."""
-    parts = [part for one in formula.expressions if one is not None for part in walk(one)]
+    parts = [
+        part
+        for expression in formula.expressions
+        if expression is not None
+        for part in walk(expression)
+    ]
     literals = [part.value for part in parts if isinstance(part, Literal)]
     values = [value for _, value in formula.values if not isinstance(value, ConstantTensor)]
     return tuple(float(value) for value in (*literals, *values) if math.isfinite(value))

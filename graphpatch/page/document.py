@@ -129,7 +129,7 @@ class _Graph:
         wiring = both[0].session.wiring(self.graph.main)
         self.ends = ends_of(self.graph, wiring, sources, targets)
         self.main = [self._main(number) for number in range(len(both))]
-        asked = [pairs(*one, self.ends) for one in zip(both, self.main, strict=True)]
+        asked = [pairs(*sides, self.ends) for sides in zip(both, self.main, strict=True)]
         self.pairs, self.left_out = [diagnoses for diagnoses, _ in asked], asked[0][1]
         self.functions = self._functions()
 
@@ -154,7 +154,7 @@ class _Graph:
     def _functions(self) -> dict[str, list[BodySide]]:
         """The lines of the functions that lines call, those that graphpatch added left out."""
         functions: dict[str, list[BodySide]] = {}
-        todo = [self.main] if any(one.tape.graph.functions for one in self.both) else []
+        todo = [self.main] if any(side.tape.graph.functions for side in self.both) else []
         while todo:
             sides = todo.pop()
             for name in (
@@ -250,7 +250,9 @@ class _Graph:
             "connected": pair.connected,
             "says": one_line(pair.says),
             "findings": [_op_blamed(finding) for finding in blocking],
-            "on_tape": [_op_blamed(one) for one in pair.findings if one not in blocking],
+            "on_tape": [
+                _op_blamed(finding) for finding in pair.findings if finding not in blocking
+            ],
         }
 
     def _changed(self, pair: PairDiagnosis) -> dict[str, int]:
@@ -375,7 +377,7 @@ class BodyTable:
     def _is_variable(self, key: str) -> bool:
         """Whether a line gives a variable: the op itself, or an argument that holds one."""
         side, node = self.last[key], self.heads[key]
-        if key in self.blamed or any(key in one.rules for one in self.sides):
+        if key in self.blamed or any(key in side.rules for side in self.sides):
             return False
         if node is not None:
             return node.op in VARIABLES

@@ -86,14 +86,14 @@ def _real_before(
 ) -> list[Tensor]:
     """The nearest real numbers that targets are computed of: the scores before an ArgMax."""
     nearest: dict[Tensor, None] = {}
-    seen, todo = set(targets), list(targets)
+    visited, todo = set(targets), list(targets)
     for index, _ in todo:
         if flow.reads_shape_alone(wiring.body.heads.ops[index]):
             continue
         for tensor in wiring.inputs(index):
-            if tensor in seen or tensor[0] not in inside or tensor in sources:
+            if tensor in visited or tensor[0] not in inside or tensor in sources:
                 continue
-            seen.add(tensor)
+            visited.add(tensor)
             if wiring.dtype(tensor) in REAL:
                 nearest[tensor] = None
             else:

@@ -57,8 +57,8 @@ def write_events(view: View, folder: Path) -> list[Path]:
 def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[Event]:
     now = time.time()
     yield Event(wall_time=now, file_version="brain.Event:2")
-    graph, told = model.graphs[0], document["graphs"][0]
-    body = document["bodies"][told["body"]]
+    graph, graph_document = model.graphs[0], document["graphs"][0]
+    body = document["bodies"][graph_document["body"]]
     rules = {
         name: document["rules"][marks[0]]["name"]
         for row, marks in body["marks"].items()
@@ -85,15 +85,15 @@ def _owner(node: Node, rules: Mapping[str, str]) -> str:
 
 
 def _event_node(node: Node, rule: str) -> NodeDef:
-    found = NodeDef(name=node.name, op=node.op, input=node.inputs)
+    event_node = NodeDef(name=node.name, op=node.op, input=node.inputs)
     spans = node.attr_spans()
     for key, span in spans.items():
         if span.end - span.start < SMALL_ATTR and not key.startswith("_"):
             value = attr_value(span)
-            found.attr[key].CopyFrom(
+            event_node.attr[key].CopyFrom(
                 AttrValue(s=repr(as_json(value)).encode()) if value.HasField("tensor") else value
             )
     if rule:
-        found.device = f"/rule: {one_line(rule)}"
-        found.attr[CLUSTER].s = one_line(rule).encode()
-    return found
+        event_node.device = f"/rule: {one_line(rule)}"
+        event_node.attr[CLUSTER].s = one_line(rule).encode()
+    return event_node

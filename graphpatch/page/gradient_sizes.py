@@ -49,14 +49,14 @@ def sizes(
     Each model runs in a process of its own, with the same seeded values where none are given.
     Raises UnsafeError where a model would do more than compute.
     """
-    given = {} if feed is None else feed if isinstance(feed, Mapping) else read_feed(feed)
-    values = {name if ":" in name else f"{name}:0": value for name, value in given.items()}
+    fed = {} if feed is None else feed if isinstance(feed, Mapping) else read_feed(feed)
+    values = {name if ":" in name else f"{name}:0": value for name, value in fed.items()}
     written = [opened_again(model) for model in models]
     for model in written:
         for graph, chosen in zip(model.graphs, ends, strict=True):
             refuse_unsafe(graph, allow_unsafe_ops, chosen.targets)
     with tempfile.TemporaryDirectory() as folder:
-        files = [one.file_in(Path(folder, str(n))) for n, one in enumerate(written)]
+        files = [model.file_in(Path(folder, str(n))) for n, model in enumerate(written)]
         return {
             "graphs": [
                 _sizes_in_graph(place, chosen, main, written, files, values)
@@ -119,30 +119,30 @@ def _run_of_model(
         for process in processes:
             process.keep("values", variables)
             process.keep("feed", feeds)
-        found, reasons = processes[0].ask("run", [target], False)
-        if target not in found:
+        fetched, reasons = processes[0].ask("run", [target], False)
+        if target not in fetched:
             return _nothing(f"not run: {one_line(reasons.get(target, 'nothing is computed'))}")
-        upstream, words = upstream_gradient(found[target])
+        upstream, words = upstream_gradient(fetched[target])
         rows = _first_tensors(main)
         names = processes[0].ask("there", list(rows))
         whole = [name for name in ends.sources if name in names]
         asked = [(process, names, target, upstream, whole) for process in processes]
-        answers = list(pool.map(lambda one: _ask_sizes(*one), asked))
+        answers = list(pool.map(lambda answer: _ask_sizes(*answer), asked))
     says = f"run: gradients of {words} of {one_line(target)}"
     seeded = [name for name in whole if name not in feed]
     if seeded:
         listed = ", ".join(map(one_line, seeded[:3])) + and_more(seeded, 3)
         says += f"; {listed} seeded, not real data: give --feed FILE.npz"
-    raised = [one_line(says) for one in answers for _, _, says in one.values() if says]
+    raised = [one_line(says) for answer in answers for _, _, says in answer.values() if says]
     if raised:
         says += f"; {raised[0]}"
-    shown = {name: [one[name] for one in answers] for name in whole}
+    shown = {name: [answer[name] for answer in answers] for name in whole}
     return {
         "note": says,
         "sizes": _sizes_by_row({name: rows[name] for name in names}, answers),
         "sources": [
-            {"name": one_line(name), "pictures": pictures(name, feeds.get(name), given)}
-            for name, given in shown.items()
+            {"name": one_line(name), "pictures": pictures(name, feeds.get(name), gradients)}
+            for name, gradients in shown.items()
         ],
     }
 
@@ -158,10 +158,10 @@ def _ask_sizes(
     process: TensorFlowProcess, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
 ) -> SizeAnswers:
     try:
-        found: SizeAnswers = process.ask("sizes", names, target, dy, whole)
+        sizes: SizeAnswers = process.ask("sizes", names, target, dy, whole)
     except GraphpatchError as error:
         return dict.fromkeys(names, (None, None, str(error)))
-    return found
+    return sizes
 
 
 def upstream_gradient(value: Any) -> tuple[Any, str]:
@@ -187,7 +187,9 @@ def _first_tensors(main: BodySide) -> dict[str, int]:
 
 def _sizes_by_row(rows: Mapping[str, int], answers: Sequence[SizeAnswers]) -> dict[str, Any]:
     """The size of each line's gradient on each side; tiny ones count as 0."""
-    lines = {row: [_json_number(one[name][0]) for one in answers] for name, row in rows.items()}
+    lines = {
+        row: [_json_number(answer[name][0]) for answer in answers] for name, row in rows.items()
+    }
     most = max(
         (size for sizes in lines.values() for size in sizes if isinstance(size, float)), default=1.0
     )
@@ -200,8 +202,8 @@ def _sizes_by_row(rows: Mapping[str, int], answers: Sequence[SizeAnswers]) -> di
     return {"lines": lines, "least": min(known, default=1.0), "most": most or 1.0, "tiny": TINY}
 
 
-def _json_number(found: float | None) -> float | str | None:
+def _json_number(number: float | None) -> float | str | None:
     """A size as JSON has it, which knows neither NaN nor infinity."""
-    if found is None:
+    if number is None:
         return None
-    return float(f"{found:.4g}") if np.isfinite(found) else "NaN" if np.isnan(found) else "inf"
+    return float(f"{number:.4g}") if np.isfinite(number) else "NaN" if np.isnan(number) else "inf"

@@ -109,12 +109,12 @@ class BodySide:
     def _raising_in_loops(self, inside: Mapping[int, None]) -> set[int]:
         """The ops of v1 loops at which tf.gradients raises: without contexts, their ends."""
         refusals, ops = list(self.back.refusals_here()), self.body.heads.ops
-        found = {refusal.node.index for refusal in refusals if refusal.kind == "loop_inside"}
+        raising = {refusal.node.index for refusal in refusals if refusal.kind == "loop_inside"}
         if any(refusal.kind == "loop" for refusal in refusals):
             stored, names = self.answers.stored.in_loops, self.body.heads.names
             exits = {index for index in inside if index >= 0 and ops[index] in EXITS}
-            found |= {index for index in exits if names[index] not in stored}
-        return found
+            raising |= {index for index in exits if names[index] not in stored}
+        return raising
 
     def _passage(
         self, index: int, inside: Mapping[int, None]
@@ -155,8 +155,8 @@ class BodySide:
             blamed = next((n for n in line.nodes if n >= 0 and n in outside), None)
             if blamed is not None:
                 step = PathStep(blamed, 0, outside[blamed])
-                look = OpOnPath(self.wiring, step, self.answers.ask(self.wiring, blamed))
-                line.finding = finding_of(look) if look.is_blocked else None
+                op_on_path = OpOnPath(self.wiring, step, self.answers.ask(self.wiring, blamed))
+                line.finding = finding_of(op_on_path) if op_on_path.is_blocked else None
 
     def _mark_changed(self) -> None:
         """Tell what a rule changed from what is as it was: at its ops, and from there on."""
@@ -272,13 +272,13 @@ def rules_between(
             on_path.add(key)
             keys += readers.get(key, ())
     lines = [(main, main.lines[key]) for key in sorted(on_path - {source})]
-    seen = set[str]()
+    visited = set[str]()
     while lines:
         side, line = lines.pop()
         counts.update(line.rules)
         for name in side.called(line):
-            if name in functions and name not in seen:
-                seen.add(name)
+            if name in functions and name not in visited:
+                visited.add(name)
                 inner = functions[name]
-                lines += [(inner, one) for one in inner.lines.values() if one.flow >= FULL]
+                lines += [(inner, line) for line in inner.lines.values() if line.flow >= FULL]
     return counts

@@ -23,13 +23,13 @@ def pictures(name: str, fed: Any, answers: Sequence[Measured]) -> list[dict[str,
     """The pictures of a source: what it is fed, and the gradient of each side."""
     shown = one_line(name)
     sides = ("before", "after") if len(answers) > 1 else ("gradient",)
-    found = []
+    shown_pictures = []
     if fed is not None and _image(fed) is not None:
-        found.append(_heat(_image(fed), f"{shown}, as fed", is_signed=False))
+        shown_pictures.append(_heat(_image(fed), f"{shown}, as fed", is_signed=False))
     for side, (_, value, says) in zip(sides, answers, strict=True):
         title = f"gradient by {shown}" + (f", {side}" if len(answers) > 1 else "")
-        found.append(_picture(value, title, says))
-    return found
+        shown_pictures.append(_picture(value, title, says))
+    return shown_pictures
 
 
 def _picture(value: Any, title: str, says: str) -> dict[str, Any]:
@@ -55,10 +55,10 @@ def _picture(value: Any, title: str, says: str) -> dict[str, Any]:
 
 def _image(value: Any) -> Array | None:
     """The first image of a batch, [height, width, channels]; None for what is not images."""
-    found = np.asarray(value)
-    if found.ndim != 4 or not found.shape[0]:
+    pixels = np.asarray(value)
+    if pixels.ndim != 4 or not pixels.shape[0]:
         return None
-    first = found[0]
+    first = pixels[0]
     if (
         first.shape[0] in CHANNELS
         and min(first.shape[1:]) >= SMALLEST_IMAGE

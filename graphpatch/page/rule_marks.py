@@ -39,11 +39,11 @@ class RuleMarks:
 
     @cached_property
     def _by_body(self) -> dict[tuple[int, str], dict[str, tuple[str, ...]]]:
-        found: dict[tuple[int, str], dict[str, tuple[str, ...]]] = {}
+        rules_by_op: dict[tuple[int, str], dict[str, tuple[str, ...]]] = {}
         for graph, places in self.at.items():
             for (body, op), rules in places.items():
-                found.setdefault((graph, body), {})[op] = rules
-        return found
+                rules_by_op.setdefault((graph, body), {})[op] = rules
+        return rules_by_op
 
     def document(self) -> list[dict[str, Any]]:
         """The rules as the page's document lists them."""
@@ -66,27 +66,27 @@ class RuleMarks:
 
 def of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
     """The rules that a patched model tells of."""
-    found = RuleMarks(is_applied=True)
+    marks = RuleMarks(is_applied=True)
     names = labels(rule for graph in graphs for rule in provenance.applied_rules(graph))
     for place, graph in enumerate(graphs):
         patches = provenance.patches(graph)
         for rule in provenance.applied_rules(graph):
             written = {"name": names[rule], "patch": patches.get(rule.id, {})}
-            found.written.setdefault(names[rule], written)
-        found.at[place] = {op: tuple(at) for op, at in rules_at(graph, names).items()}
-    return found
+            marks.written.setdefault(names[rule], written)
+        marks.at[place] = {op: tuple(at) for op, at in rules_at(graph, names).items()}
+    return marks
 
 
-def of_matches(found: Matches) -> RuleMarks:
+def of_matches(matches: Matches) -> RuleMarks:
     """The rules that were matched, or what a match alone picks out."""
-    written = {rule.author.rule: _rule_json(rule) for rule in found.rules} or {SELECTED: None}
+    written = {rule.author.rule: _rule_json(rule) for rule in matches.rules} or {SELECTED: None}
     marks = RuleMarks(written, are_given=True)
-    labels = [graph.around.tags for graph in found.model.graphs]
-    for one in found.found:
-        name = one.rule if one.rule in written else SELECTED
-        if one.error:
-            marks.wrong[name] = "\n".join(filter(None, (one.error, one.misses)))
-        for place in one.places:
+    labels = [graph.around.tags for graph in matches.model.graphs]
+    for rule_matches in matches.found:
+        name = rule_matches.rule if rule_matches.rule in written else SELECTED
+        if rule_matches.error:
+            marks.wrong[name] = "\n".join(filter(None, (rule_matches.error, rule_matches.misses)))
+        for place in rule_matches.places:
             graph = labels.index(place.graph) if place.graph in labels else 0
             at = marks.at.setdefault(graph, {})
             for op in place.ops:
@@ -98,5 +98,5 @@ def of_matches(found: Matches) -> RuleMarks:
 def _rule_json(rule: Any) -> Any:
     import msgspec
 
-    found = msgspec.to_builtins(rule.written)
-    return {"name": rule.author.rule, **{k: v for k, v in found.items() if v is not None}}
+    rule_document = msgspec.to_builtins(rule.written)
+    return {"name": rule.author.rule, **{k: v for k, v in rule_document.items() if v is not None}}

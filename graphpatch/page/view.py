@@ -53,7 +53,7 @@ def page(document: dict[str, Any], title: str) -> str:
         "document": as_script(document),
         "script": script,
     }
-    return PLACE.sub(lambda found: parts[found[1]], _page_file("page.html"))
+    return PLACE.sub(lambda match: parts[match[1]], _page_file("page.html"))
 
 
 def as_script(document: Any) -> str:
@@ -95,12 +95,12 @@ class View:
     @property
     def errors(self) -> list[str]:
         """What `apply` would say of the rules that it would refuse."""
-        return [one["error"] for one in self.data["rules"] if one["error"]]
+        return [rule["error"] for rule in self.data["rules"] if rule["error"]]
 
     @property
     def html(self) -> str:
         """The page, as one HTML document that loads nothing."""
-        names = " → ".join(one["title"] for one in self.data["models"])
+        names = " → ".join(model["title"] for model in self.data["models"])
         return page(self.data, f"{names}: what flows back")
 
     def document(self) -> dict[str, Any]:
@@ -125,8 +125,8 @@ class View:
         write_file(Path(path), [page], confirm=confirm)
 
     def __repr__(self) -> str:
-        lines = sum(len(self.data["bodies"][one["body"]]["names"]) for one in self.data["graphs"])
-        names = " -> ".join(one["path"] for one in self.data["models"])
+        lines = sum(len(self.data["bodies"][part["body"]]["names"]) for part in self.data["graphs"])
+        names = " -> ".join(part["path"] for part in self.data["models"])
         return f"<View: {names}, {lines:,} lines>"
 
     def _repr_html_(self) -> str:
@@ -136,13 +136,13 @@ class View:
 
 def refuse_model(path: Path, model: Model) -> None:
     """Raise OutputError where a page would be written over a model, or into its folder."""
-    held = Path(model.path)
-    if model.in_memory or model.path == "-" or not held.exists():
+    model_path = Path(model.path)
+    if model.in_memory or model.path == "-" or not model_path.exists():
         return
     target = Path(os.path.realpath(path))
-    if target == held.resolve():
+    if target == model_path.resolve():
         raise OutputError(f"{path} is the model itself; a model is never written over")
-    if held.is_dir() and held.resolve() in target.parents:
+    if model_path.is_dir() and model_path.resolve() in target.parents:
         raise OutputError(f"{path} lies in the model's folder, which is never changed")
 
 
@@ -193,10 +193,10 @@ def view(
     loaded = model_from("model", model, progress)
     models, marks = _models(loaded, patched, rules, progress)
     refuse_unknown(models, [*ends[0], *ends[1]])
-    found = built_document(models, marks, *ends)
+    built = built_document(models, marks, *ends)
     if run:
-        _sizes_of(found, models, feed, allow_unsafe_ops)
-    return View(tuple(models), found.document)
+        _sizes_of(built, models, feed, allow_unsafe_ops)
+    return View(tuple(models), built.document)
 
 
 def _models(
@@ -209,8 +209,8 @@ def _models(
     if patched is not None and rules is not None:
         raise TypeError("give patched, or rules that make a patched model; not both")
     if patched is not None:
-        other = model_from("patched", patched, progress)
-        return [model, other], of_patched(other.graphs)
+        patched_model = model_from("patched", patched, progress)
+        return [model, patched_model], of_patched(patched_model.graphs)
     if rules is not None:
         return _with_rules(model, matches(rules, model))
     marks = of_patched(model.graphs)
@@ -224,11 +224,11 @@ def _models(
     return [model], marks
 
 
-def _with_rules(model: Model, found: Matches) -> tuple[list[Model], RuleMarks]:
-    marks = of_matches(found)
-    if not found.rules or not found.ok:
+def _with_rules(model: Model, matches: Matches) -> tuple[list[Model], RuleMarks]:
+    marks = of_matches(matches)
+    if not matches.rules or not matches.ok:
         return [model], marks
-    patched = apply(list(found.rules), model).model
+    patched = apply(list(matches.rules), model).model
     marks.at, marks.is_applied = of_patched(patched.graphs).at, True
     return [model, patched], marks
 

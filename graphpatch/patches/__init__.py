@@ -144,11 +144,11 @@ def _surrogate(value: str, emit: str) -> Patch:
     return SurrogateGradient(surrogate_formula(value), emit)
 
 
-def _backward_as(given: Until, emit: str) -> Patch:
+def _backward_as(argument: Until, emit: str) -> Patch:
     from graphpatch.patches.backward_as import BackwardAsPatch
 
-    until = (given.until,) if isinstance(given.until, str) else given.until
-    return BackwardAsPatch(given.input, until, emit)
+    until = (argument.until,) if isinstance(argument.until, str) else argument.until
+    return BackwardAsPatch(argument.input, until, emit)
 
 
 KINDS: dict[str, PatchKind] = {

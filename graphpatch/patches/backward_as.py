@@ -59,9 +59,9 @@ def _has_state(node: Node, editor: Editor) -> bool:
     """Whether an op, or what it calls, does more than to read a state."""
     bodies, todo, functions = set[str](), [node], editor.graph.functions
     while todo:
-        one = todo.pop()
-        called = _called_in_library(one, editor)
-        if not called and one.op not in STATE_READS and (one.opdef is None or one.opdef.stateful):
+        op = todo.pop()
+        called = _called_in_library(op, editor)
+        if not called and op.op not in STATE_READS and (op.opdef is None or op.opdef.stateful):
             return True
         for name in called - bodies:
             bodies.add(name)
@@ -71,8 +71,8 @@ def _has_state(node: Node, editor: Editor) -> bool:
 
 def _called_in_library(node: Node, editor: Editor) -> set[str]:
     """The functions of the file that an op calls."""
-    found = editor.cached(("called", node.body.label), lambda: called_by_op(node.body))
-    return {name for name in found.get(node.index, ()) if name in editor.graph.functions}
+    called = editor.cached(("called", node.body.label), lambda: called_by_op(node.body))
+    return {name for name in called.get(node.index, ()) if name in editor.graph.functions}
 
 
 CLEAN_SUFFIX = "clean"
@@ -102,7 +102,7 @@ class CleanPath:
         starts = [names.parse(Node(self.body, index).tensor(0)) for index in self.noisy]
         # One iteration of a v1 loop: what it hands on to the next is noisy, as its forward is.
         ops = self.body.heads.ops
-        self.behind = walk.downstream(self.body, starts, last=lambda one: ops[one] in NEXTS)
+        self.behind = walk.downstream(self.body, starts, last=lambda index: ops[index] in NEXTS)
         self._seen: set[int] = set()
 
     def holds(self, node: Node) -> bool:
@@ -140,7 +140,9 @@ class CleanPath:
 
     def _refuse_doubled(self) -> None:
         sizes = [(node.index in self.body.root, 1 + len(node.inputs)) for node in self.clones]
-        again, own = (sum(size for is_added, size in sizes if is_added == one) for one in (1, 0))
+        again, own = (
+            sum(size for is_added, size in sizes if is_added == which) for which in (1, 0)
+        )
         if again > MOST_AGAIN + TIMES_THE_FILE * own:
             added = sum(is_added for is_added, _ in sizes)
             raise PatchError(
@@ -181,7 +183,7 @@ class CleanPath:
         if flat is None or known is None or node.op in BOUNDARIES | FED:
             raise PatchError(reason)
         noisy = [
-            arg for arg, one in zip(flat, node.data_inputs, strict=False) if self._is_noisy(one)
+            arg for arg, text in zip(flat, node.data_inputs, strict=False) if self._is_noisy(text)
         ]
         if known.gradient != "none" and any(op_args.is_asked_for(arg) for arg in noisy):
             raise PatchError(reason)
@@ -210,8 +212,8 @@ class CleanPath:
                 )
             chain[at] = noisy
             at = self._texts(noisy)[0]
-        for one, noisy in reversed(chain.items()):
-            self.clean[_spelling(one)] = self._of_noisy(one, noisy)
+        for tensor, noisy in reversed(chain.items()):
+            self.clean[_spelling(tensor)] = self._of_noisy(tensor, noisy)
         return self.clean.get(_spelling(text), text)
 
     def _not_clean_yet(self, text: str) -> Node | None:
@@ -221,10 +223,10 @@ class CleanPath:
         return producer
 
     def _of_noisy(self, text: str, producer: Node) -> str:
-        one, name = self.counted(producer), f"{producer.name}/{CLEAN_SUFFIX}"
-        if not one.repeated:
-            return one.tensor
-        return repeat_to_shape(one.tensor, text, name, producer, self.editor)
+        counted, name = self.counted(producer), f"{producer.name}/{CLEAN_SUFFIX}"
+        if not counted.repeated:
+            return counted.tensor
+        return repeat_to_shape(counted.tensor, text, name, producer, self.editor)
 
     def counted(self, noisy: Node) -> BackwardTensor:
         """What a noisy op counts as: its input, made clean in turn."""
@@ -246,21 +248,21 @@ def _refuse_other_output(producer: Node, text: str, noisy: Mapping[int, int]) ->
 
 def all_ends(path: CleanPath) -> SlotsByOp:
     """The outputs of the body: of the main graph, float tensors that no other is made of."""
-    found: SlotsByOp = {}
+    ends: SlotsByOp = {}
     for node in path.body:
         if path.holds(node) and lets_through(node):
             outputs = [n for n, arg in enumerate(node.outputs or ()) if op_args.carries(arg)]
             ending = [output for output in outputs if _is_end(node, output)]
             if ending:
-                found[node] = ending
-    return found
+                ends[node] = ending
+    return ends
 
 
 def _is_end(node: Node, output: int) -> bool:
     body = node.body
     if not body.is_main:
-        given = (body.ret[key] for key in body.returned.get(node.name, ()))
-        return names.parse(node.tensor(output)) in map(names.parse, given)
+        returned = (body.ret[key] for key in body.returned.get(node.name, ()))
+        return names.parse(node.tensor(output)) in map(names.parse, returned)
     return not any(gives_on(reader) for reader, _ in uses(node, output))
 
 
@@ -325,19 +327,19 @@ def noisy_after(path: CleanPath, ends: SlotsByOp, dead: Collection[Node]) -> Nod
 
 
 def end_notes(
-    path: CleanPath, ends: SlotsByOp, found: UnreachedOps, is_named: bool
+    path: CleanPath, ends: SlotsByOp, unreached: UnreachedOps, is_named: bool
 ) -> Iterator[str]:
     """What the report says of a gradient that is still noisy, or where the noise-free path ends."""
     reached = ", ".join(node.tensor(n) for node, outputs in ends.items() for n in outputs)
     if not is_named:
         yield f"in {path.body.label} the noise-free path goes up to {reached}"
-    after = noisy_after(path, ends, found.dead)
+    after = noisy_after(path, ends, unreached.dead)
     if after is not None:
         yield (
             f"the gradient is still noisy behind {reached}: that of {after} is taken at a noisy "
             f'value; without "until" the noise-free path goes up to the end'
         )
-    for node, reader in list(found.beside.items())[:1]:
+    for node, reader in list(unreached.beside.items())[:1]:
         by = reader or f"the output of function {path.body.label}"
         yield f"the gradient is still noisy beside {reached}: {by} reads {node}"
     if path.in_loop:
@@ -381,8 +383,8 @@ class BackwardAsPatch(Patch):
             self._check(node)
             check_reached(node, editor)
             by_body.setdefault(node.body.label, []).append(node)
-        for found in by_body.values():
-            self._rewrite_body(found, editor)
+        for in_body in by_body.values():
+            self._rewrite_body(in_body, editor)
 
     def _rewrite_body(self, nodes: Sequence[Node], editor: Editor) -> None:
         body = nodes[0].body
@@ -395,25 +397,25 @@ class BackwardAsPatch(Patch):
         for node, outputs in ends.items():
             refuse_in_part(node, outputs, editor, self.emit)
         self._refuse_unmet(nodes, path, ends)
-        found = unreached_ops(path, ends)
-        for note in end_notes(path, ends, found, self.until is not None):
+        unreached = unreached_ops(path, ends)
+        for note in end_notes(path, ends, unreached, self.until is not None):
             editor.note(note)
         path.make()
-        self._join(path, ends, found.dead, editor)
+        self._join(path, ends, unreached.dead, editor)
 
     def _join(self, path: CleanPath, ends: SlotsByOp, dead: Sequence[Node], editor: Editor) -> None:
         for node in dead:
             editor.shadow(node)
         counted = {node: _counted(path, node, outputs) for node, outputs in ends.items()}
         behind = list(dead)
-        for node, found in counted.items():
-            join(node, found, editor, self.emit, [node, *behind])
+        for node, tensors in counted.items():
+            join(node, tensors, editor, self.emit, [node, *behind])
             behind = []
 
     def _ends(self, path: CleanPath) -> SlotsByOp:
         if self.until is None:
             return _every_end(path)
-        found: SlotsByOp = {}
+        ends: SlotsByOp = {}
         for text in self.until:
             node, output = _until_tensor(path.body, text)
             if not path.holds(node):
@@ -425,9 +427,9 @@ class BackwardAsPatch(Patch):
                 raise PatchError(f'"until": {text} {op_args.why_not(arg)}')
             if not lets_through(node):
                 raise PatchError(f'"until": no gradient flows back through {node}')
-            if output not in found.setdefault(node, []):
-                found[node].append(output)
-        return found
+            if output not in ends.setdefault(node, []):
+                ends[node].append(output)
+        return ends
 
     def _refuse_unmet(self, nodes: Sequence[Node], path: CleanPath, ends: SlotsByOp) -> None:
         unmet = [node for node in nodes if node.index not in path.met]
@@ -457,12 +459,12 @@ class BackwardAsPatch(Patch):
 
 
 def _every_end(path: CleanPath) -> SlotsByOp:
-    found = all_ends(path)
-    if not found:
+    ends = all_ends(path)
+    if not ends:
         raise PatchError(
             f"no float tensor at the end of {path.body.label} depends on {_noisy_ops(path)}"
         )
-    return found
+    return ends
 
 
 def _noisy_ops(path: CleanPath) -> str:
@@ -480,10 +482,10 @@ def _counted(path: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, B
 
 def _until_tensor(body: Body, text: str) -> tuple[Node, int]:
     """The op and the output that a name in "until" means."""
-    found = walk.tensor_named(body, text)
-    producer = None if found is None else body.producer(str(found))
-    if found is None or producer is None:
+    tensor = walk.tensor_named(body, text)
+    producer = None if tensor is None else body.producer(str(tensor))
+    if tensor is None or producer is None:
         near = did_you_mean(names.op_of(text), body.heads.names)
         raise PatchError(f'"until": there is no tensor {text!r} in {body.label}{near}')
     spelled = [names.parse(producer.tensor(n)) for n in range(len(op_args.known_outputs(producer)))]
-    return producer, spelled.index(found)
+    return producer, spelled.index(tensor)

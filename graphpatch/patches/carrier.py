@@ -146,9 +146,11 @@ def carry_whole(gradient: Gradient, group: MatchedGroup, editor: Editor, emit: s
     refuse_behind(group.nodes, group.last, editor)
     _refuse_last(group)
     gradient = _storable_gradient(gradient, group, emit)
-    kept = differentiated_as_whole(group.last, editor)
+    is_kept = differentiated_as_whole(group.last, editor)
     if isinstance(gradient, PythonGradient):
-        found = function_carrier.traced_functions(gradient, _group_dtypes(group), kept, editor)
+        functions = function_carrier.traced_functions(
+            gradient, _group_dtypes(group), is_kept, editor
+        )
     else:
         op = _checked_signature(gradient, group)
         if may_contradict(gradient):
@@ -156,9 +158,9 @@ def carry_whole(gradient: Gradient, group: MatchedGroup, editor: Editor, emit: s
             refuse_contradicted_match(group, joined, editor, may_sum=True)
         if constructed_whole(gradient, group, op, editor, emit):
             return
-        found = function_carrier.computed_functions(gradient, op, kept, editor)
+        functions = function_carrier.computed_functions(gradient, op, is_kept, editor)
     shadow_behind(group.nodes, group.last, editor)
-    function_carrier.attach_to(group.last, found, group.reads, group.nodes, editor)
+    function_carrier.attach_to(group.last, functions, group.reads, group.nodes, editor)
 
 
 def _checked_signature(gradient: LibraryGradient | InlineFormula, group: MatchedGroup) -> Signature:

@@ -187,7 +187,7 @@ def _attach(
     reads: Sequence[str],
 ) -> None:
     """The same by a function, whose gradient is dy, summed to the shape of a tensor if need be."""
-    outputs, known = sorted(counted), not any(one.repeated for one in counted.values())
+    outputs, known = sorted(counted), not any(tensor.repeated for tensor in counted.values())
     signature = Signature.of(
         [(f"x{n}", flat[output].dtype or "") for n, output in enumerate(outputs)],
         [(f"y{n}", arg.dtype or "") for n, arg in enumerate(flat)],
@@ -195,9 +195,11 @@ def _attach(
     )
     texts = [f"sum_like(dy{o}, x{n})" for n, o in enumerate(outputs)]
     gradient = InlineFormula(Formula.parse(["dy"] if signature.same_shape else texts))
-    found = computed_functions(gradient, signature, differentiated_as_whole(node, editor), editor)
+    functions = computed_functions(
+        gradient, signature, differentiated_as_whole(node, editor), editor
+    )
     read = [counted[output].tensor for output in outputs]
-    attach_to(node, found, read, behind or [node], editor, reads)
+    attach_to(node, functions, read, behind or [node], editor, reads)
 
 
 CONSTRUCTION_EMITS = ("auto", "construction")
@@ -220,13 +222,13 @@ def constructed(
     if emit not in CONSTRUCTION_EMITS:
         return False
     key = ("construction", question, node.body.is_main)
-    found = editor.cached(
+    formula = editor.cached(
         key, lambda: _construction_or_none(gradient, _broadcast_signature(node), node.op, node)
     )
-    found = _suited(found, node, editor, emit)
-    if found is None:
+    formula = _suited(formula, node, editor, emit)
+    if formula is None:
         return False
-    _put_nodes(found, node, node.data_inputs, editor)
+    _put_nodes(formula, node, node.data_inputs, editor)
     return True
 
 
@@ -236,14 +238,14 @@ def constructed_whole(
     """The same for a match as one op, which has this signature."""
     if emit not in CONSTRUCTION_EMITS:
         return False
-    found = _suited(_construction_or_none(gradient, op, "", group.last), group.last, editor, emit)
-    if found is None:
+    formula = _suited(_construction_or_none(gradient, op, "", group.last), group.last, editor, emit)
+    if formula is None:
         return False
     reads = group.reads
     for node in group.nodes:
         if node != group.last and node.data_inputs:
             editor.shadow(node)
-    _put_nodes(found, group.last, reads, editor, told=reads)
+    _put_nodes(formula, group.last, reads, editor, noted=reads)
     return True
 
 
@@ -254,21 +256,21 @@ def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emi
     """
     op = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
     key = ("filter construction", gradient.key, dtype, node.body.is_main)
-    found = editor.cached(key, lambda: _construction_or_none(gradient, op, "Identity", node))
-    return emit in CONSTRUCTION_EMITS and _suited(found, node, editor, emit) is not None
+    formula = editor.cached(key, lambda: _construction_or_none(gradient, op, "Identity", node))
+    return emit in CONSTRUCTION_EMITS and _suited(formula, node, editor, emit) is not None
 
 
 def _suited(
-    found: FormulaNodes | None, node: Node, editor: Editor, emit: str
+    formula: FormulaNodes | None, node: Node, editor: Editor, emit: str
 ) -> FormulaNodes | None:
     """The nodes of the construction, where there are any that are right in the place of an op."""
-    if found is None:
+    if formula is None:
         reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
     else:
         reason = _why_no_construction(node, editor)
     if reason and emit == "construction":
         raise PatchError(f"{node} cannot have this gradient by a construction: {reason}")
-    return None if reason else found
+    return None if reason else formula
 
 
 def _why_no_construction(node: Node, editor: Editor) -> str:
@@ -285,10 +287,10 @@ def _why_no_construction(node: Node, editor: Editor) -> str:
 
 def _broadcast_signature(node: Node) -> Signature:
     """The op as formulas see it, with what is known of how its inputs are broadcast."""
-    found, op = signature(node), node.opdef
-    if op is None or not op.broadcasts or len(op.keeps_shape) < len(found.inputs):
-        return found
-    return replace(found, broadcast=tuple(name for name, _ in found.inputs))
+    declared, op = signature(node), node.opdef
+    if op is None or not op.broadcasts or len(op.keeps_shape) < len(declared.inputs):
+        return declared
+    return replace(declared, broadcast=tuple(name for name, _ in declared.inputs))
 
 
 def _construction_or_none(
@@ -301,7 +303,11 @@ def _construction_or_none(
 
 
 def _put_nodes(
-    found: FormulaNodes, node: Node, reads: Sequence[str], editor: Editor, told: Sequence[str] = ()
+    formula: FormulaNodes,
+    node: Node,
+    reads: Sequence[str],
+    editor: Editor,
+    noted: Sequence[str] = (),
 ) -> None:
     name, reads = node.name, list(reads)
 
@@ -309,14 +315,14 @@ def _put_nodes(
         tensors = {
             leaf: stop if n is None else reads[n] for leaf, n in tensors_read(len(reads)).items()
         }
-        return put_beside(found, moved, tensors, editor, scope=f"{name}/backward/")
+        return put_beside(formula, moved, tensors, editor, scope=f"{name}/backward/")
 
-    add_select(node, backward, editor, told)
+    add_select(node, backward, editor, noted)
     editor.note(SECOND)
 
 
 def put_beside(
-    found: FormulaNodes,
+    formula: FormulaNodes,
     node: Node,
     tensors: Mapping[str, str],
     editor: Editor,
@@ -334,7 +340,7 @@ def put_beside(
         op = op_of(text)
         return tensors.get(text) or names.get(op, op) + text[len(op) :]
 
-    for one in found.nodes:
-        inputs = [now(text) for text in one.input] or anchor
-        names[one.name] = editor.add(scope + one.name, one.op, inputs, one.attr, node).name
-    return now(found.results[0])
+    for new in formula.nodes:
+        inputs = [now(text) for text in new.input] or anchor
+        names[new.name] = editor.add(scope + new.name, new.op, inputs, new.attr, node).name
+    return now(formula.results[0])

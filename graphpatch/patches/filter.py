@@ -93,4 +93,4 @@ class FilterGradient(at.SidePatch):
         exact = built_in_key(gradient, opdefs.lookup("Identity"))
         if exact is not None and self.emit == "auto":
             return place_of(node, editor).ignoring is None
-        return all(suits_filter(gradient, node, one, editor, self.emit) for one in dtypes)
+        return all(suits_filter(gradient, node, dtype, editor, self.emit) for dtype in dtypes)

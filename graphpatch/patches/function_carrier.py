@@ -58,13 +58,13 @@ trace: FromAbove[[str, OpDtypes], TracedFunction] = FromAbove("trace")
 
 def traced_for_op(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> TracedFunction:
     """The gradient function for one op; what TensorFlow 1.15 does not know of it is noted."""
-    found = trace(gradient.path, op)
-    if found.newer:
+    traced = trace(gradient.path, op)
+    if traced.newer:
         editor.note(
             f"{gradient.path} uses ops that TensorFlow 1.15 does not know: "
-            f"{', '.join(found.newer)}; the file loads in TensorFlow 2 alone"
+            f"{', '.join(traced.newer)}; the file loads in TensorFlow 2 alone"
         )
-    return found
+    return traced
 
 
 def dtypes_of_op(node: Node) -> OpDtypes:
@@ -158,11 +158,11 @@ def _single_op_function(
 
 def _untied(node: Node, inputs: Sequence[str]) -> NodeDef:
     """The op itself, without what ties it to the ops around it."""
-    found = NodeDef.FromString(b"".join(map(piece_bytes, node.body.payload(node.index))))
-    found.name, found.input[:] = "op", inputs
+    untied = NodeDef.FromString(b"".join(map(piece_bytes, node.body.payload(node.index))))
+    untied.name, untied.input[:] = "op", inputs
     for key in ("_class", OUTPUT_SHAPES, PROVENANCE_ATTR):
-        found.attr.pop(key, None)
-    return found
+        untied.attr.pop(key, None)
+    return untied
 
 
 def _zeros_gradient(function: FunctionDef) -> FunctionDef:
@@ -288,72 +288,72 @@ def _placeholder_with_zero(call: Node, dtype: str, editor: Editor) -> str:
     name = f"{call.name}/{dtype}"
     value = editor.add(f"{name}/value", "Const", [], {**typed, "value": zero}, call)
     unknown = AttrValue(shape=TensorShapeProto(unknown_rank=True))
-    given = {**typed, "shape": unknown}
-    return editor.add(name, OPTIONAL_PLACEHOLDER, [value.tensor(0)], given, call).tensor(0)
+    values = {**typed, "shape": unknown}
+    return editor.add(name, OPTIONAL_PLACEHOLDER, [value.tensor(0)], values, call).tensor(0)
 
 
 def functions_for(
     gradient: Computed | PythonGradient, node: Node, editor: Editor
 ) -> AttachedFunctions:
     """The pair of functions, put into the library where it is not there yet."""
-    kept = differentiated_as_whole(node, editor)
+    is_kept = differentiated_as_whole(node, editor)
     if isinstance(gradient, PythonGradient):
-        return traced_functions(gradient, dtypes_of_op(node), kept, editor)
-    return computed_functions(gradient, signature(node), kept, editor)
+        return traced_functions(gradient, dtypes_of_op(node), is_kept, editor)
+    return computed_functions(gradient, signature(node), is_kept, editor)
 
 
 def traced_functions(
-    gradient: PythonGradient, op: OpDtypes, kept: bool, editor: Editor
+    gradient: PythonGradient, op: OpDtypes, is_kept: bool, editor: Editor
 ) -> AttachedFunctions:
     """The pair of functions for a gradient in Python, traced for this op."""
-    found = traced_for_op(gradient, op, editor)
-    return _add_functions(lambda: attached_traced(found, kept), editor)
+    traced = traced_for_op(gradient, op, editor)
+    return _add_functions(lambda: attached_traced(traced, is_kept), editor)
 
 
 def computed_functions(
-    gradient: Computed, op: Signature, kept: bool, editor: Editor
+    gradient: Computed, op: Signature, is_kept: bool, editor: Editor
 ) -> AttachedFunctions:
     """The pair of functions for a formula on what has this signature, put into the library."""
     whole = gradient.formula.reads_op
     read = sorted(op.attrs) if whole else gradient.attrs
     values = tuple(str(op.attrs.get(key)) for key in read)
     shapes = (op.inputs, op.outputs, op.same_shape, op.op_type if whole else "")
-    question = ("attached", gradient.key, shapes, values, kept)
+    question = ("attached", gradient.key, shapes, values, is_kept)
     return editor.cached(
-        question, lambda: _add_functions(lambda: attached_functions(gradient, op, kept), editor)
+        question, lambda: _add_functions(lambda: attached_functions(gradient, op, is_kept), editor)
     )
 
 
 def _add_functions(make: Callable[[], AttachedFunctions], editor: Editor) -> AttachedFunctions:
     try:
-        found = make()
+        functions = make()
     except (FormulaError, ValueError) as error:
         raise PatchError(str(error)) from error
-    for function in (*found.library, found.gradient):
+    for function in (*functions.library, functions.gradient):
         editor.add_function(function)
-    editor.add_function(found.attach, gradient=found.gradient.signature.name)
-    return found
+    editor.add_function(functions.attach, gradient=functions.gradient.signature.name)
+    return functions
 
 
-def call_attrs(found: AttachedFunctions) -> dict[str, AttrValue]:
+def call_attrs(functions: AttachedFunctions) -> dict[str, AttrValue]:
     """What the call carries: the key that a tape looks up before it takes the GradientDef."""
-    return {attrs.OVERRIDE: attrs.text(found.key)}
+    return {attrs.OVERRIDE: attrs.text(functions.key)}
 
 
 def carry_by_function(gradient: Computed | PythonGradient, node: Node, editor: Editor) -> None:
     """Let the gradient of an op be this one."""
     refuse_boundary(node)
-    found = functions_for(gradient, node, editor)
-    attach_to(node, found, node.data_inputs, [node], editor)
+    functions = functions_for(gradient, node, editor)
+    attach_to(node, functions, node.data_inputs, [node], editor)
 
 
 def attach_to(
     node: Node,
-    found: AttachedFunctions,
+    functions: AttachedFunctions,
     read: Sequence[str],
     behind: Sequence[Node],
     editor: Editor,
-    told: Sequence[str] = (),
+    noted: Sequence[str] = (),
 ) -> None:
     """Give the outputs of an op on by a call of `attach`, which takes its name.
 
@@ -365,30 +365,30 @@ def attach_to(
     restored = is_restored(node, editor)
 
     def inputs(moved: Node) -> list[str]:
-        taken = [_kept_apart(moved, n, read[n], found, name, editor) for n in found.read]
+        taken = [_kept_apart(moved, n, read[n], functions, name, editor) for n in functions.read]
         if differentiated_as_whole(node, editor):
-            isolate(behind, lambda one: _zeros_call(one, editor), editor)
-        given = [stopped_output(moved, place, name, editor) for place in range(outputs)]
+            isolate(behind, lambda tensor: _zeros_call(tensor, editor), editor)
+        outputs_read = [stopped_output(moved, place, name, editor) for place in range(outputs)]
         if restored:
-            given = through_tape(found, name, [*taken, *given], moved, editor)
-        return [*taken, *given]
+            outputs_read = through_tape(functions, name, [*taken, *outputs_read], moved, editor)
+        return [*taken, *outputs_read]
 
-    op = found.attach.signature.name
-    call = editor.take_name(node, op, inputs, call_attrs(found), shadow=True, reads=told)
-    keep_gradient(call, found, editor)
-    editor.used("function", tape="" if restored else found.key)
+    op = functions.attach.signature.name
+    call = editor.take_name(node, op, inputs, call_attrs(functions), shadow=True, reads=noted)
+    keep_gradient(call, functions, editor)
+    editor.used("function", tape="" if restored else functions.key)
 
 
 def _kept_apart(
-    moved: Node, place: int, text: str, found: AttachedFunctions, name: str, editor: Editor
+    moved: Node, place: int, text: str, functions: AttachedFunctions, name: str, editor: Editor
 ) -> str:
     """The tensor as `attach` is to read it: behind a StopGradient where it gets no gradient.
 
     One that gets a gradient comes through `guard` where the call of `attach` may be inlined.
     """
-    arg = found.attach.signature.input_arg[found.read.index(place)]
+    arg = functions.attach.signature.input_arg[functions.read.index(place)]
     dtype = DTYPE_NAMES[arg.type]
-    if place in found.stopped:
+    if place in functions.stopped:
         typed = {"T": attrs.dtype(dtype)}
         stop = editor.add(f"{moved.name}/stop_{place}", "StopGradient", [text], typed, moved)
         return stop.tensor(0)
@@ -398,7 +398,7 @@ def _kept_apart(
         ("guard", dtype), lambda: _add_functions(lambda: guard_functions(dtype), editor)
     )
     suffix, op = f"_{place}" if place else "", guard.attach.signature.name
-    values = {attrs.OVERRIDE: attrs.text(guard_key(found, dtype))}
+    values = {attrs.OVERRIDE: attrs.text(guard_key(functions, dtype))}
     call = editor.add(f"{name}/guard{suffix}", op, [text], values, moved)
     keep_gradient(call, guard, editor)
     return call.tensor(0)
@@ -412,10 +412,10 @@ def stopped_output(moved: Node, output: int, name: str, editor: Editor) -> str:
     return stop.tensor(0)
 
 
-def keep_gradient(call: Node, found: AttachedFunctions, editor: Editor) -> None:
+def keep_gradient(call: Node, functions: AttachedFunctions, editor: Editor) -> None:
     """In the body of a While, If or Case, keep the gradient function of a call of `attach`."""
-    outputs = len(found.attach.signature.output_arg)
-    keep_gradient_function(call, found.gradient.signature.name, call.inputs[-outputs:], editor)
+    outputs = len(functions.attach.signature.output_arg)
+    keep_gradient_function(call, functions.gradient.signature.name, call.inputs[-outputs:], editor)
 
 
 def _zeros_call(node: Node, editor: Editor) -> tuple[InlineOp, Callable[[Node], None]]:
@@ -432,26 +432,26 @@ def filter_inline(
     The functions that it came to use are found in the second value, by the op type of the call.
     """
     functions: dict[str, AttachedFunctions] = {}
-    kept = differentiated_as_whole(node, editor)
+    is_kept = differentiated_as_whole(node, editor)
 
     def of(dtype: str) -> tuple[str, dict[str, AttrValue]]:
-        found = _filtering(gradient, dtype, node, kept, editor)
-        functions[found.attach.signature.name] = found
-        editor.used("function", tape=found.key)
-        return found.attach.signature.name, call_attrs(found)
+        filtering = _filtering(gradient, dtype, node, is_kept, editor)
+        functions[filtering.attach.signature.name] = filtering
+        editor.used("function", tape=filtering.key)
+        return filtering.attach.signature.name, call_attrs(filtering)
 
     return InlineOp("filter", of), functions
 
 
 def _filtering(
-    gradient: Computed | PythonGradient, dtype: str, node: Node, kept: bool, editor: Editor
+    gradient: Computed | PythonGradient, dtype: str, node: Node, is_kept: bool, editor: Editor
 ) -> AttachedFunctions:
     if isinstance(gradient, PythonGradient):
-        found = traced_for_op(gradient, dtypes_of_filter(node, dtype), editor)
-        return _add_functions(lambda: filtering_traced(found, kept), editor)
-    question = ("filter", gradient.key, dtype, kept)
+        traced = traced_for_op(gradient, dtypes_of_filter(node, dtype), editor)
+        return _add_functions(lambda: filtering_traced(traced, is_kept), editor)
+    question = ("filter", gradient.key, dtype, is_kept)
     return editor.cached(
-        question, lambda: _add_functions(lambda: filter_functions(gradient, dtype, kept), editor)
+        question, lambda: _add_functions(lambda: filter_functions(gradient, dtype, is_kept), editor)
     )
 
 
@@ -462,7 +462,7 @@ def is_restored(node: Node, editor: Editor) -> bool:
 
 
 def through_tape(
-    found: AttachedFunctions, name: str, arguments: Sequence[str], moved: Node, editor: Editor
+    attached: AttachedFunctions, name: str, arguments: Sequence[str], moved: Node, editor: Editor
 ) -> list[str]:
     """The outputs of the op as `attach` is to read them: through a call of `tape`.
 
@@ -470,7 +470,7 @@ def through_tape(
     alone, and zeros behind it; on a tape `attach` passes the gradient on to the call, which has the
     new one.
     """
-    functions = editor.cached(("taped", found.key), lambda: tape_functions(found))
+    functions = editor.cached(("taped", attached.key), lambda: tape_functions(attached))
     editor.add_function(functions.tape)
     for gradient in (functions.gradient, functions.passing):
         editor.add_restored(gradient)

@@ -59,7 +59,7 @@ def reads_in_words(reads: Sequence[str], captures: Mapping[str, str]) -> str:
     `captures` has, by the name in the pattern, a tensor.
     """
     names = {tensor: f"{name} ({tensor})" for name, tensor in captures.items() if name != tensor}
-    listed = [f"x{place} = {names.get(one, one)}" for place, one in enumerate(reads)]
+    listed = [f"x{place} = {names.get(text, text)}" for place, text in enumerate(reads)]
     return f"reads {len(reads)}" + (f": {', '.join(listed)}" if reads else "")
 
 
@@ -91,10 +91,12 @@ def group_of_match(
 
 
 def _last(nodes: Sequence[Node], inside: set[str]) -> Node:
-    ends = [node for node in nodes if not any(one.name in inside for one in _readers(node))]
+    ends = [node for node in nodes if not any(node.name in inside for node in _readers(node))]
     if len(ends) != 1:
-        found = ", ".join(str(node) for node in ends) or "none"
-        raise PatchError(f"a match counts as one op where it ends in one op; this ends in: {found}")
+        listed = ", ".join(str(node) for node in ends) or "none"
+        raise PatchError(
+            f"a match counts as one op where it ends in one op; this ends in: {listed}"
+        )
     return ends[0]
 
 
@@ -108,18 +110,18 @@ def _refuse_source(node: Node) -> None:
 
 def _readers_outside(node: Node, inside: set[str]) -> tuple[str, bool]:
     """Who reads an op of the match outside, in words, and whether not only old gradients do."""
-    readers = [one for one in _readers(node) if one.name not in inside]
+    readers = [reader for reader in _readers(node) if reader.name not in inside]
     keys = node.body.returned.get(node.name, [])
     outputs = [f"the output {key!r} of the function" for key in keys]
     named = short([*map(str, readers), *outputs])
     text = f"{node} is inside the match, and is read outside by {named}" if named else ""
-    return text, bool(outputs) or not all(GRADIENT_SCOPE.match(one.name) for one in readers)
+    return text, bool(outputs) or not all(GRADIENT_SCOPE.match(reader.name) for reader in readers)
 
 
 def _readers(node: Node) -> list[Node]:
     """The ops that read a tensor of this one."""
-    found = dict.fromkeys(index for index, _, _ in data_uses(node.body, node.name))
-    return [Node(node.body, index) for index in found]
+    indices = dict.fromkeys(index for index, _, _ in data_uses(node.body, node.name))
+    return [Node(node.body, index) for index in indices]
 
 
 NUMBERED = re.compile(r"\bx(\d*)\b")
@@ -141,15 +143,17 @@ def at_one(group: MatchedGroup, place: int) -> ByInput:
     return ByInput(["dy" if n == place else None for n in range(len(group.named))], alike=False)
 
 
-def refuse_ambiguous(found: ByInput, group: MatchedGroup, others: Sequence[Sequence[str]]) -> None:
+def refuse_ambiguous(
+    by_input: ByInput, group: MatchedGroup, others: Sequence[Sequence[str]]
+) -> None:
     """Raise PatchError where the pattern allows other orders of what the group reads.
 
     Not where `found` gives every tensor the same gradient in each order.
     """
-    for other in others:
-        places = [group.named.index(text) for text in other]
-        if not _treats_alike(*found, places):
-            raise PatchError(_unclear_order(group, other))
+    for order in others:
+        places = [group.named.index(text) for text in order]
+        if not _treats_alike(*by_input, places):
+            raise PatchError(_unclear_order(group, order))
 
 
 def _treats_alike(texts: Sequence[str | None], alike: bool | None, places: Sequence[int]) -> bool:
@@ -161,8 +165,8 @@ def _treats_alike(texts: Sequence[str | None], alike: bool | None, places: Seque
     others = [texts[place] for place in places] if alike is False else texts
     same = range(len(places))
     return all(
-        _renumbered(text, places) == _renumbered(other, same)
-        for text, other in zip(texts, others, strict=True)
+        _renumbered(text, places) == _renumbered(counterpart, same)
+        for text, counterpart in zip(texts, others, strict=True)
     )
 
 
@@ -176,12 +180,12 @@ def _renumbered(text: str | None, places: Sequence[int]) -> str | None:
     return None if text is None else "".join(NUMBERED.sub(now, text).split())
 
 
-def _unclear_order(group: MatchedGroup, other: Sequence[str]) -> str:
-    place = next(k for k, text in enumerate(other) if text != group.named[k])
+def _unclear_order(group: MatchedGroup, order: Sequence[str]) -> str:
+    place = next(k for k, text in enumerate(order) if text != group.named[k])
     node, slot = group.slots[place]
-    one, two = sorted([group.named[place], other[place]])
+    first, second = sorted([group.named[place], order[place]])
     return (
         f"the match that ends in {group.last}: it is not clear which tensor is x{place}, "
-        f"{one} or {two}: the order of the file would decide; write "
+        f"{first} or {second}: the order of the file would decide; write "
         f'the input slot into the pattern, as in "x:_ -> m:{node.op}:{slot}"; {group.reading()}'
     )

@@ -158,15 +158,15 @@ def _refuse_shape(
         )
 
 
-def _fits(found: Sequence[int | None], wanted: Sequence[int | None], may_sum: bool) -> bool:
+def _fits(known: Sequence[int | None], wanted: Sequence[int | None], may_sum: bool) -> bool:
     """Whether nothing that is known of two shapes keeps the one from becoming the other."""
-    pairs = list(zip(reversed(found), reversed(wanted), strict=False))
+    pairs = list(zip(reversed(known), reversed(wanted), strict=False))
     if may_sum:
-        return not any(_apart(one, two) for one, two in pairs)
-    return len(found) <= len(wanted) and all(
-        one is None or two is None or one in (1, two) for one, two in pairs
+        return not any(_apart(a, b) for a, b in pairs)
+    return len(known) <= len(wanted) and all(
+        a is None or b is None or a in (1, b) for a, b in pairs
     )
 
 
-def _apart(one: int | None, two: int | None) -> bool:
-    return one is not None and two is not None and one != two and 1 not in (one, two)
+def _apart(a: int | None, b: int | None) -> bool:
+    return a is not None and b is not None and a != b and 1 not in (a, b)

@@ -42,10 +42,10 @@ def noise_notes(nodes: Sequence[Node], at_inputs: bool = False) -> Iterator[str]
     by_body: dict[str, list[Node]] = {}
     for node in nodes:
         by_body.setdefault(node.body.label, []).append(node)
-    for found in by_body.values():
-        body = found[0].body
+    for in_body in by_body.values():
+        body = in_body[0].body
         noise = _ops_behind_noise(body)
-        noisy = [node for node in found if noise and noise[node.index]]
+        noisy = [node for node in in_body if noise and noise[node.index]]
         behind = _op_differentiated_at_noise(body, noisy, noise, at_inputs)
         if behind is not None:
             yield _noise_note(noisy, behind, at_inputs)
@@ -102,11 +102,14 @@ def gives_on(node: Node) -> bool:
 def is_linear_in(node: Node, marks: bytearray, ends: SlotsByOp) -> bool:
     """Whether what flows back through an op does not depend on the noisy tensors that it reads."""
     producers = [node.body.producer(text) for text in node.data_inputs]
-    noisy = [one is not None and bool(marks[one.index] or one in ends) for one in producers]
-    return is_linear(node.op, noisy, [comes_from_constant(one) for one in producers])
+    noisy = [
+        producer is not None and bool(marks[producer.index] or producer in ends)
+        for producer in producers
+    ]
+    return is_linear(node.op, noisy, [comes_from_constant(producer) for producer in producers])
 
 
 def comes_from_constant(node: Node | None) -> bool:
     """Whether a tensor that this op gives is a constant of the file, passed on unchanged."""
-    found = (one.op for one in walk.first_producers(node))
-    return next((op for op in found if op not in {"Identity", *ENTERS}), "") == "Const"
+    ops = (producer.op for producer in walk.first_producers(node))
+    return next((op for op in ops if op not in {"Identity", *ENTERS}), "") == "Const"

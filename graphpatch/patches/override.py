@@ -147,7 +147,7 @@ def refuse_uneven_match(gradient: Gradient, group: MatchedGroup) -> None:
         read = [shapes.wiring.inputs(node.index)[slot] for node, slot in group.slots]
         tensors = {
             **_by_variable(group.last),
-            **{f"x{place}": one for place, one in enumerate(read)},
+            **{f"x{place}": tensor for place, tensor in enumerate(read)},
         }
         _refuse_unequal(parts, tensors, shapes, f"the match that ends in {group.last}")
 
@@ -166,10 +166,10 @@ def _equal_parts(gradient: Gradient, op_type: str) -> Iterator[EqualParts]:
 
 
 def _parts_of_call(call: Call) -> Iterator[EqualParts]:
-    given = {name: one.value for name, one in call.options if isinstance(one, Literal)}
+    literals = {name: option.value for name, option in call.options if isinstance(option, Literal)}
     split = call.arguments[0]
-    if isinstance(split, Variable) and "parts" in given:
-        yield EqualParts(split.name, int(given["parts"]), int(given.get("axis", 0)))
+    if isinstance(split, Variable) and "parts" in literals:
+        yield EqualParts(split.name, int(literals["parts"]), int(literals.get("axis", 0)))
 
 
 def _by_variable(node: Node) -> dict[str, Tensor]:
@@ -185,21 +185,21 @@ def _by_variable(node: Node) -> dict[str, Tensor]:
 def _refuse_unequal(
     parts: Iterable[EqualParts], tensors: Mapping[str, Tensor], shapes: Shapes, where: str
 ) -> None:
-    for one in parts:
-        tensor = tensors.get(one.variable)
-        size = None if tensor is None else _size_along(shapes, tensor, one.axis)
-        if size is not None and size % one.number:
-            what = "batch" if one.axis == 0 else f"axis {one.axis}"
+    for part in parts:
+        tensor = tensors.get(part.variable)
+        size = None if tensor is None else _size_along(shapes, tensor, part.axis)
+        if size is not None and size % part.number:
+            what = "batch" if part.axis == 0 else f"axis {part.axis}"
             raise PatchError(
-                f"{where}: the gradient splits {one.variable} into {one.number} equal parts, and "
+                f"{where}: the gradient splits {part.variable} into {part.number} equal parts, and "
                 f"its {what} is fixed to {size} in the model; it needs a model whose size there "
-                f"is not fixed, or is a multiple of {one.number}"
+                f"is not fixed, or is a multiple of {part.number}"
             )
 
 
 def _size_along(shapes: Shapes, tensor: Tensor, axis: int) -> int | None:
     try:
-        found = shapes.of(tensor)
+        sizes = shapes.of(tensor)
     except (ModelError, LookupError):  # a broken graph: an input that names nothing, or is missing
         return None
-    return found[axis] if found is not None and -len(found) <= axis < len(found) else None
+    return sizes[axis] if sizes is not None and -len(sizes) <= axis < len(sizes) else None

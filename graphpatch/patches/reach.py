@@ -132,7 +132,7 @@ def named_now(nodes: Sequence[Node], named: Collection[str]) -> list[Node]:
 
     An op that is `named` is meant itself.
     """
-    now = {one: _named_now(one) for one in _may_be_patched(nodes) if one.name not in named}
+    now = {node: _named_now(node) for node in _may_be_patched(nodes) if node.name not in named}
     return [now.get(node, node) for node in nodes]
 
 
@@ -142,14 +142,14 @@ def _named_now(node: Node) -> Node:
 
 def why_stopped(nodes: Iterable[Node]) -> dict[Node, str]:
     """The ops behind whose outputs an earlier rule put a StopGradient, and why nothing flows."""
-    found = {}
+    reasons = {}
     for node in _may_be_patched(nodes):
         stop = _named_now(node)  # which has the name that the op had
         is_stop = stop.op == "StopGradient" and provenance.is_added(stop)
         if is_stop and len(node.outputs or ()) == 1:
             (by, *_) = provenance.rules_that_patched(stop)
-            found[node] = f"rule {by.rule!r} stops what flows back to {node}"
-    return found
+            reasons[node] = f"rule {by.rule!r} stops what flows back to {node}"
+    return reasons
 
 
 def _may_be_patched(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -165,12 +165,12 @@ def refuse_hidden(nodes: Iterable[Node]) -> None:
 
     The message names the IdentityN, and the rule that takes its key off.
     """
-    found: dict[Body, dict[int, int]] = {}
+    hidden: dict[Body, dict[int, int]] = {}
     for node in nodes:
         body = node.body
-        if body not in found:
-            found[body] = hidden_ops(body)
-        by = found[body].get(node.index)
+        if body not in hidden:
+            hidden[body] = hidden_ops(body)
+        by = hidden[body].get(node.index)
         if by is not None:
             raise PatchError(_hidden_by_custom_gradient(node, Node(body, by)))
 

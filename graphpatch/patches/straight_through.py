@@ -95,11 +95,11 @@ class StraightThrough(Patch):
         arg, outputs = group.args[place], op_args.known_outputs(group.last)
         if len(outputs) != 1:
             raise PatchError(f"{group.last} has {len(outputs)} outputs; straight_through needs one")
-        for one in (arg, outputs[0]):
-            if not op_args.carries(one):
+        for tensor in (arg, outputs[0]):
+            if not op_args.carries(tensor):
                 raise PatchError(
                     f"the match that ends in {group.last} cannot count as the identity of "
-                    f"x{place}: {one.name} {op_args.why_not(one)}; {group.reading()}"
+                    f"x{place}: {tensor.name} {op_args.why_not(tensor)}; {group.reading()}"
                 )
         if arg.dtype != outputs[0].dtype:
             raise PatchError(

@@ -86,20 +86,20 @@ class SurrogateGradient(Patch):
 
     def _joined(self, node: Node) -> JoinedShapes:
         try:
-            found = self._nodes(
+            formula = self._nodes(
                 node, node.data_inputs, op_args.known_inputs(node), _output_of(node)
             )
         except PatchError:  # which is said as the op is patched
             return {}
-        return {"y0": found.shapes[0].least}
+        return {"y0": formula.shapes[0].least}
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Let one op count as the formula."""
         if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
         reads = node.data_inputs
-        found = self._nodes(node, reads, op_args.known_inputs(node), _output_of(node))
-        self._put(node, reads, found, [node], editor)
+        formula = self._nodes(node, reads, op_args.known_inputs(node), _output_of(node))
+        self._put(node, reads, formula, [node], editor)
 
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as the formula of its inputs."""
@@ -116,10 +116,10 @@ class SurrogateGradient(Patch):
                 f"the match that ends in {group.last} has no {missing[0]}; {group.reading()}"
             )
         reads = group.reads
-        found = self._nodes(group.last, reads, group.args, _output_of(group.last))
-        joined = {"y0": found.shapes[0].least}
+        formula = self._nodes(group.last, reads, group.args, _output_of(group.last))
+        joined = {"y0": formula.shapes[0].least}
         refuse_contradicted_match(group, joined, editor, may_sum=False)
-        self._put(group.last, reads, found, group.nodes, editor, told=reads)
+        self._put(group.last, reads, formula, group.nodes, editor, noted=reads)
 
     def by_input(self, group: MatchedGroup) -> ByInput:
         """One formula of all tensors."""
@@ -129,20 +129,20 @@ class SurrogateGradient(Patch):
         self,
         node: Node,
         reads: Sequence[str],
-        found: FormulaNodes,
+        formula: FormulaNodes,
         behind: Sequence[Node],
         editor: Editor,
-        told: Sequence[str] = (),
+        noted: Sequence[str] = (),
     ) -> None:
         refuse_behind(behind, node, editor)
         carried = by_function(node, editor, self.emit)
-        _refuse_ops_without_gradient(node, found, carried and by_function(node, editor, "auto"))
+        _refuse_ops_without_gradient(node, formula, carried and by_function(node, editor, "auto"))
         shadow_behind(behind, node, editor)
-        known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
-        tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
+        known = len(behind) == 1 and _has_shape_of(node, formula.shapes[0])
+        tensor = put_beside(formula, node, {}, editor, _anchor(node, editor))
         # What stands before the op may be another tensor, where a function carries it.
-        told = reads if carried else told
-        join(node, {0: BackwardTensor(tensor, not known)}, editor, self.emit, behind, told)
+        noted = reads if carried else noted
+        join(node, {0: BackwardTensor(tensor, not known)}, editor, self.emit, behind, noted)
 
     def _nodes(
         self, node: Node, reads: Sequence[str], args: Sequence[FlatArg], dtype: str
@@ -180,8 +180,8 @@ def _output_of(node: Node) -> str:
     return outputs[0].dtype or ""
 
 
-def _refuse_ops_without_gradient(node: Node, found: FormulaNodes, whole: bool) -> None:
-    unknown = sorted({one.op for one in found.nodes} & UNKNOWN_TO_FUNCTIONS) if whole else []
+def _refuse_ops_without_gradient(node: Node, formula: FormulaNodes, whole: bool) -> None:
+    unknown = sorted({added.op for added in formula.nodes} & UNKNOWN_TO_FUNCTIONS) if whole else []
     if unknown:
         raise PatchError(
             f"{node} is in a function that a Session differentiates as a whole, where TensorFlow "
@@ -195,8 +195,8 @@ def _has_shape_of(node: Node, shape: BroadcastShape) -> bool:
     op, exact = node.opdef, shape.exactly
     if op is None or not exact:
         return False
-    kept = {f"x{place}" for place in op.keeps_shape}
-    return exact == kept if op.broadcasts else exact <= kept
+    keeping = {f"x{place}" for place in op.keeps_shape}
+    return exact == keeping if op.broadcasts else exact <= keeping
 
 
 def _anchor(node: Node, editor: Editor) -> list[str]:

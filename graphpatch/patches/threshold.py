@@ -50,8 +50,8 @@ def check_centre(gradient: LibraryGradient, group: MatchedGroup) -> None:
 def _side(node: Node, slot: int, group: MatchedGroup) -> str:
     """Return what a comparison reads: `x0`, a number, the op type of a shift, or nothing known."""
     text = node.data_inputs[slot]
-    for place, (reader, other) in enumerate(group.slots):
-        if reader.data_inputs[other] == text:
+    for place, (reader, read_slot) in enumerate(group.slots):
+        if reader.data_inputs[read_slot] == text:
             return f"x{place}"
     producer = node.body.producer(text)
     tensor = None if producer is None else constant(producer)
@@ -67,12 +67,12 @@ def _centred(
     """Return the surrogate as formulas of the difference, for each input that is no constant."""
     text = re.sub(r"\bx\b", "u", str(LIBRARY[gradient.name].text))
     lets, _, value = f"let u = {above} - {below}; {text}".rpartition("; ")
-    values = {name: json_value(one) for name, one in gradient.parameters}
+    values = {name: json_value(item) for name, item in gradient.parameters}
     sides = {above: f"{lets}; {value}", below: f"{lets}; -({value})"}
     formulas = []
     for place, (reader, slot) in enumerate(group.slots):
         producers = first_producers(node.body.producer(reader.data_inputs[slot]))
-        is_constant = next((one.op for one in producers if one.op != "Identity"), "") == "Const"
+        is_constant = next((item.op for item in producers if item.op != "Identity"), "") == "Const"
         formulas.append(None if is_constant else sides.get(f"x{place}"))
     formula = formulas[0] if len(formulas) == 1 else formulas
     return {"formula": formula, **({"constants": values} if values else {})}

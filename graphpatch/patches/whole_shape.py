@@ -22,39 +22,44 @@ def keeps_shape(group: MatchedGroup, place: int) -> Keeps:
     "same", in every run; "broadcast", at least as large; "other" where the shapes are known to
     differ; "unknown".
     """
-    found = {str(names.parse(group.reads[place])): False}
+    broadcasts = {str(names.parse(group.reads[place])): False}
     grown = True
     while grown:  # a group is small; its ops are in the file's order
         grown = False
         for node in group.nodes:
             output = str(names.parse(node.tensor(0))) if node.outputs else ""
-            is_broadcast = _broadcasts_output(node, found)
-            if output and output not in found and is_broadcast is not None:
-                found[output], grown = is_broadcast, True
-    kept = found.get(str(names.parse(group.last.tensor(0))))
-    if kept is None:
+            is_broadcast = _broadcasts_output(node, broadcasts)
+            if output and output not in broadcasts and is_broadcast is not None:
+                broadcasts[output], grown = is_broadcast, True
+    is_broadcast_last = broadcasts.get(str(names.parse(group.last.tensor(0))))
+    if is_broadcast_last is None:
         return _compare_shapes(group, place)
-    return "broadcast" if kept else "same"
+    return "broadcast" if is_broadcast_last else "same"
 
 
-def _broadcasts_output(node: Node, found: dict[str, bool]) -> bool | None:
+def _broadcasts_output(node: Node, broadcasts: dict[str, bool]) -> bool | None:
     """Whether the shape is broadcast in an op's output 0; None where that has another shape."""
     op = node.opdef
     if op is None:
         return None
     slots = (0,) if node.op in KEEPING_IMAGES else op.keeps_shape
     texts = [str(names.parse(text)) for text in node.data_inputs]
-    there = [found[texts[slot]] for slot in slots if slot < len(texts) and texts[slot] in found]
-    return None if not there else op.broadcasts or any(there)
+    known = [
+        broadcasts[texts[slot]] for slot in slots if slot < len(texts) and texts[slot] in broadcasts
+    ]
+    return None if not known else op.broadcasts or any(known)
 
 
 def _compare_shapes(group: MatchedGroup, place: int) -> Keeps:
     wiring = Wiring(group.last.body)
     shapes = Shapes(wiring)
-    one, two = shapes.of(wiring.tensor(group.reads[place])), shapes.of((group.last.index, 0))
-    if one is None or two is None or None in one or None in two:
+    shape_read, shape_given = (
+        shapes.of(wiring.tensor(group.reads[place])),
+        shapes.of((group.last.index, 0)),
+    )
+    if shape_read is None or shape_given is None or None in shape_read or None in shape_given:
         return "unknown"
-    return "same" if one == two else "other"
+    return "same" if shape_read == shape_given else "other"
 
 
 def refuse_behind(nodes: Sequence[Node], last: Node, editor: Editor) -> None:
