@@ -51,7 +51,7 @@ class Arg(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a list of tensors."""
+        """Return whether it is a list of tensors."""
         return bool(self.number_attr or self.type_list_attr)
 
 
@@ -125,25 +125,25 @@ def _data() -> bytes:
 
 @cache
 def table() -> OpTable:
-    """The shipped table, read on first use."""
+    """Return the shipped table, read on first use."""
     return decode(_data(), OpTable)
 
 
 @cache
 def _lines() -> dict[str, tuple[int, int]]:
-    """Where each op type lies in the file, which has one a line: a model has few of them."""
+    """Return where each op type lies in the file, which has one a line: a model has few of them."""
     return {match[1].decode(): match.span() for match in _LINE.finditer(_data())}
 
 
 @lru_cache(maxsize=4096)
 def lookup(op_type: str) -> OpDef | None:
-    """What this op type looks like, or None where neither TensorFlow registers it."""
+    """Return what this op type looks like, or None where neither TensorFlow registers it."""
     place = _lines().get(op_type)
     return None if place is None else _OP.decode(_data()[slice(*place)])
 
 
 def op_types() -> list[str]:
-    """The name of every op type in the table, sorted."""
+    """Return the name of every op type in the table, sorted."""
     return list(_lines())
 
 
@@ -160,12 +160,12 @@ class FlatArgs(list[FlatArg]):
 
     @cached_property
     def first(self) -> dict[str, int]:
-        """Where those of each arg begin: they lie side by side."""
+        """Return where those of each arg begin: they lie side by side."""
         return {self[place].name: place for place in reversed(range(len(self)))}
 
 
 def flatten(args: Iterable[Arg], attr: AttrReader) -> FlatArgs:
-    """The tensors that a node has for these args of its op type, in the order it has them.
+    """Return the tensors that a node has for these args of its op type, in the order it has them.
 
     `attr` gives the node's value of an attr, or None where it has none; the op's default then
     counts. Raises ModelError where that leaves unknown how many tensors an arg holds.
@@ -174,7 +174,7 @@ def flatten(args: Iterable[Arg], attr: AttrReader) -> FlatArgs:
 
 
 def tensor_index(tensors: Sequence[FlatArg], name: str, index: int) -> int | None:
-    """Where tensor `index` of an arg is among a node's tensors; None where there is none."""
+    """Return where tensor `index` of an arg is among a node's tensors; None where there is none."""
     if isinstance(tensors, FlatArgs):
         first = tensors.first.get(name, len(tensors))
     else:
@@ -189,7 +189,7 @@ def _expand(arg: Arg, attr: AttrReader) -> Iterator[FlatArg]:
 
 
 def _dtypes_of_arg(arg: Arg, attr: AttrReader) -> Sequence[tuple[str | None, bool]]:
-    """The dtype of each tensor of an arg, and whether that dtype itself is a reference."""
+    """Return the dtype of each tensor of an arg, and whether that dtype itself is a reference."""
     if arg.type_list_attr:
         return _dtype_list(arg, attr(arg.type_list_attr))
     dtype = (arg.dtype, False) if arg.dtype else _arg_dtype(arg, attr(arg.type_attr))
@@ -227,7 +227,7 @@ def _unknown_length(arg: Arg, attr: str, value: AttrValue | None, legal: str) ->
 
 
 def from_proto(proto: OpDefProto) -> OpDef:
-    """The op type that a message describes, as one of the graph's own library (a signature).
+    """Return the op type that a message describes, as one of the graph's own library (a signature).
 
     What a message does not hold (gradient, keeps_shape, broadcasts) is left at its default.
     """
@@ -264,7 +264,7 @@ def _arg(proto: OpDefProto.ArgDef, defaults: dict[str, AttrDefault]) -> Arg:
 
 
 def _default_as_json(value: AttrValue) -> AttrDefault:
-    """An attr value as JSON can hold it; the docstring of AttrDef says how."""
+    """Return an attr value as JSON can hold it; the docstring of AttrDef says how."""
     kind = value.WhichOneof("value")
     if kind is None:
         return None

@@ -78,11 +78,11 @@ class Commands(click.Group):
     """A group whose commands lie in modules of their own name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands."""
+        """Return the names of the commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name."""
+        """Return the command of this name."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
@@ -199,6 +199,6 @@ def _failed(error: Exception) -> int:
 
 
 def _no_room_to_load(error: Exception) -> bool:
-    """Whether a library was not loaded because there is no memory to map it into."""
+    """Return whether a library was not loaded because there is no memory to map it into."""
     said = ("failed to map segment", "cannot allocate memory")
     return isinstance(error, ImportError) and any(phrase in str(error).lower() for phrase in said)

@@ -44,7 +44,7 @@ Command = Callable[..., int]
 
 
 def worker_options(command: Command) -> Command:
-    """The options that say who does the work, given to a command as `workers`."""
+    """Return the options that say who does the work, given to a command as `workers`."""
 
     @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: all cores.")
     @click.option("--scheduler", metavar="ADDRESS", help="Use the workers of this Dask cluster.")
@@ -150,7 +150,7 @@ def _refuse_workers(order: FleetOrder, option: str) -> None:
 def _export(
     inputs: tuple[str, ...], outputs: tuple[str, ...], models: tuple[str, ...], out: str | None
 ) -> Export | None:
-    """What the SavedModel to be made takes and gives, if one is asked for."""
+    """Return what the SavedModel to be made takes and gives, if one is asked for."""
     if not inputs and not outputs:
         return None
     sources, targets = (tuple(options.comma_separated(texts)) for texts in (inputs, outputs))
@@ -281,7 +281,7 @@ def _by_workers(order: FleetOrder) -> list[TaskResult]:
 
 
 def joint_document(ended: list[TaskResult]) -> dict[str, Any]:
-    """The one JSON document of models that were named one by one."""
+    """Return the one JSON document of models that were named one by one."""
     errors = [{"model": done.task.model, "error": done.error} for done in ended if done.error]
     reports = [done.report for done in ended if not done.error]
     return {"outputs": reports, **({"errors": errors} if errors else {})}
@@ -306,7 +306,7 @@ def report_each(
 
 
 def report_document(done: TaskResult) -> dict[str, Any]:
-    """The JSON document of one model."""
+    """Return the JSON document of one model."""
     document = {"model": done.task.model, **done.report}
     if done.passed_over:
         document["passed_over"] = done.passed_over
@@ -343,7 +343,7 @@ def patched_lines(report: dict[str, Any]) -> list[str]:
 
 
 def destination_in_words(report: Mapping[str, Any]) -> str:
-    """Where a model goes, or would go if this were not a dry run."""
+    """Return where a model goes, or would go if this were not a dry run."""
     if report["output"]:
         replaced = " (replaced)" if report.get("replaced") else ""
         return f"{report['model']} -> {report['output']}{replaced}"

@@ -70,7 +70,7 @@ def _lines_of_diff(document: dict[str, Any], every: bool) -> Iterator[str]:
 
 
 def _how(kind: str, entry: Any) -> list[str]:
-    """What stands below the line of a listed change."""
+    """Return what stands below the line of a listed change."""
     return list(entry["changes"]) if kind == "changed" else []
 
 

@@ -30,7 +30,7 @@ ShownPair = tuple[PairDiagnosis, RanPair, int]
 def _pairs_to_show(
     pairs: Sequence[PairDiagnosis], results: Sequence[RanPair], every: bool
 ) -> tuple[list[ShownPair], int]:
-    """The pairs to print, each with how many more are like it; and how many are left out.
+    """Return the pairs to print, each with how many more are like it; and how many are left out.
 
     Alike are those of one verdict, in a Session and on a tape, that one op blocks next to where
     they start.
@@ -53,7 +53,7 @@ def _alike_by(pair: PairDiagnosis, result: RanPair) -> Hashable:
 
 
 def _pairs_left_out_line(more: int) -> Iterator[str]:
-    """The line for pairs that are not printed."""
+    """Yield the line for pairs that are not printed."""
     if more:
         yield f"... {plural(more, 'more pair')} of other kinds; --all shows them"
 
@@ -150,7 +150,7 @@ def _lines_of_survey(diagnosis: Found, rules: str | None, every: bool) -> Iterat
 def _lines_of_pairs(
     pairs: Sequence[PairDiagnosis], results: Sequence[dict[str, Any] | None], every: bool
 ) -> Iterator[str]:
-    """The pairs, blocked ones in full; what was said of an op is not said again."""
+    """Yield the pairs, blocked ones in full; what was said of an op is not said again."""
     explained: set[tuple[str, str]] = set()
     some, others = _pairs_to_show(pairs, results, every)
     for pair, result, more in some:

@@ -16,17 +16,17 @@ OBJECT: JsonForm = {"type": "object"}
 
 
 def listed(item: JsonForm) -> JsonForm:
-    """A list of these."""
+    """Return a list of these."""
     return {"type": "array", "items": item}
 
 
 def keyed(value: JsonForm) -> JsonForm:
-    """An object with keys of any name: ops, tensors, op types."""
+    """Return an object with keys of any name: ops, tensors, op types."""
     return {"type": "object", "additionalProperties": value}
 
 
 def json_object(must: dict[str, JsonForm], may: dict[str, JsonForm] | None = None) -> JsonForm:
-    """An object that has the keys of `must`, and may have those of `may` and others."""
+    """Return an object that has the keys of `must`, and may have those of `may` and others."""
     return {"type": "object", "properties": {**must, **(may or {})}, "required": list(must)}
 
 

@@ -109,7 +109,7 @@ def command(
 
 
 def _typed_match(typed: dict[str, Any]) -> Match:
-    """What was typed as a match; RulesError where it means nothing."""
+    """Return what was typed as a match; RulesError where it means nothing."""
     match = Match(**typed)
     conditions(match)
     return match

@@ -153,5 +153,5 @@ def _gradient_in_words(gradient: dict[str, str]) -> str:
 
 
 def _default_in_words(state: str, gives: str) -> str:
-    """An op type's own gradient in words."""
+    """Return an op type's own gradient in words."""
     return f"{STATE_WORDS[state]}, which is always {GIVEN[gives]}" if gives else STATE_WORDS[state]

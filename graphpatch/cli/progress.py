@@ -78,7 +78,7 @@ def _started(of_many: bool) -> Progress:
 
 @contextmanager
 def bar(of_many: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar where stderr is a terminal, and lines now and then where it is not.
+    """Return a progress bar where stderr is a terminal, and lines now and then where it is not.
 
     One `of_many` counts things, and says how many a second.
     """

@@ -34,7 +34,7 @@ def is_coloured(stream: TextIO) -> bool:
 
 
 def coloured(line: str) -> str:
-    """The line with the first of the words in its colour."""
+    """Return the line with the first of the words in its colour."""
     for word, colour in COLOURED:
         match = word.search(line)
         if match is not None:
@@ -88,7 +88,7 @@ def noted(notes: Iterable[str], before: str = "") -> Iterator[str]:
 
 @contextmanager
 def notes_of_warnings() -> Iterator[list[str]]:
-    """The texts of UserWarnings meanwhile, which are printed as notes."""
+    """Return the texts of UserWarnings meanwhile, which are printed as notes."""
     notes: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

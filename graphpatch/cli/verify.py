@@ -182,7 +182,7 @@ def _forward_lines(forward: dict[str, Any]) -> Iterator[str]:
 
 
 def _grouped(reasons: dict[str, str]) -> Iterator[str]:
-    """What was not compared: the tensors of each reason."""
+    """Yield what was not compared: the tensors of each reason."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         by_reason.setdefault(reason, []).append(name)

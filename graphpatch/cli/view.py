@@ -119,7 +119,7 @@ def command(
 def _viewed(
     path: str, model: str, patched: str | None, rules: Any, options: dict[str, Any]
 ) -> View:
-    """What the page shows; a page over a model is refused first."""
+    """Return what the page shows; a page over a model is refused first."""
     with bar() as progress:
         one = load(model, progress)
         other = load(patched, progress) if patched else None
@@ -130,7 +130,7 @@ def _viewed(
 
 
 def _page_beside(model: str) -> str:
-    """Where the page goes when nobody says: `MODEL.html` beside the model."""
+    """Return where the page goes when nobody says: `MODEL.html` beside the model."""
     if model == "-":
         return "-"
     path = Path(model) if Path(model).name not in {"", ".."} else Path(model).resolve()

@@ -64,14 +64,14 @@ class Cond(msgspec.Struct, eq=False):
 
     @property
     def current(self) -> Cond:
-        """The cond that this one is by now."""
+        """Return the cond that this one is by now."""
         cond = self
         while cond.one_with is not None:
             cond = cond.one_with
         return cond
 
     def branch(self, number: int) -> Branch:
-        """The context of its branch: 1 where the predicate holds, 0 where not."""
+        """Return the context of its branch: 1 where the predicate holds, 0 where not."""
         return self.branches.setdefault(number, Branch(self, number))
 
 
@@ -83,12 +83,12 @@ class Branch(msgspec.Struct, eq=False):
 
     @property
     def current(self) -> Branch:
-        """The branch that this one is by now."""
+        """Return the branch that this one is by now."""
         return self.cond.current.branch(self.number)
 
     @property
     def outer(self) -> Context | None:
-        """The context around the cond."""
+        """Return the context around the cond."""
         outer = self.cond.current.outer
         return None if outer is None else outer.current
 
@@ -97,7 +97,7 @@ Context = Loop | Branch
 
 
 def innermost(body: Body, index: int, a: Context | None, b: Context | None) -> Context | None:
-    """The inner of two contexts; ModelError where neither lies in the other.
+    """Return the inner of two contexts; ModelError where neither lies in the other.
 
     Branches of two conds with one predicate are one, as the same is taken of both.
     """
@@ -149,7 +149,7 @@ def unite(a: Context, b: Context) -> None:
 
 
 def described(context: Context | None) -> str:
-    """A context in words."""
+    """Return a context in words."""
     if context is None:
         return "what is in no branch"
     if isinstance(context, Loop):
@@ -162,7 +162,7 @@ def _number(context: Context) -> int:
 
 
 def _of_one_predicate(body: Body, a: Context, b: Context) -> bool:
-    """Whether they are branches of conds that the same predicate decides."""
+    """Return whether they are branches of conds that the same predicate decides."""
     if not isinstance(a, Branch) or not isinstance(b, Branch):
         return False
     first, second = a.cond.current, b.cond.current
@@ -170,7 +170,7 @@ def _of_one_predicate(body: Body, a: Context, b: Context) -> bool:
 
 
 def decider(body: Body, tensor: str) -> str:
-    """The tensor that a predicate is, Identities left out."""
+    """Return the tensor that a predicate is, Identities left out."""
     for producer in first_producers(body.producer(tensor)):
         if producer.op != "Identity" or not producer.data_inputs:
             break
@@ -197,7 +197,7 @@ def _parted(a: Context | None, b: Context | None) -> tuple[Context | None, Conte
 def _parted_near(
     a: Context | None, b: Context | None
 ) -> tuple[Context | None, Context | None] | None:
-    """The same where it is seen from inside, as of most: None where it is not."""
+    """Return the same where it is seen from inside, as of most: None where it is not."""
     first, second = (None if context is None else context.current for context in (a, b))
     if first is second:
         return None, None
@@ -213,7 +213,7 @@ def _parted_near(
 
 
 def _way(context: Context | None) -> Iterator[Context]:
-    """A context and those around it, as far as the loop that it is in."""
+    """Yield a context and those around it, as far as the loop that it is in."""
     while context is not None:
         context = context.current
         yield context
@@ -246,12 +246,12 @@ class ControlFlow(msgspec.Struct, eq=False):
     shared: dict[int, Cond] = msgspec.field(default_factory=dict)
 
     def context(self, index: int) -> Context | None:
-        """The context that an op is in."""
+        """Return the context that an op is in."""
         context = self.of.get(index)
         return None if context is None else context.current
 
     def given(self, index: int, text: str) -> Context | None:
-        """The context of a tensor of an op, as an input spells it."""
+        """Return the context of a tensor of an op, as an input spells it."""
         cond = self.pivots.get(index) or self.shared.get(index)
         is_control = text.startswith("^")
         if cond is not None and not is_control:
@@ -265,13 +265,13 @@ class ControlFlow(msgspec.Struct, eq=False):
 
 
 def ops_of(body: Body, types: frozenset[str]) -> list[int]:
-    """The ops of these types, in the order of the file that would be written now."""
+    """Return the ops of these types, in the order of the file that would be written now."""
     indices = [index for op in types for index in body.by_type.get(op, ())]
     return sorted(indices, key=lambda index: position(body, index))
 
 
 def position(body: Body, index: int) -> tuple[int, int]:
-    """Where an op stands in that file."""
+    """Return where an op stands in that file."""
     root = body.root.get(index, index)
     order = body.placed.get(root)
     return root, order.index(index) if order else 0
@@ -292,7 +292,7 @@ def is_constant(enter: Node) -> bool:
 
 
 def has_control_flow(body: Body) -> bool:
-    """Whether there is a v1 loop or branch at all."""
+    """Return whether there is a v1 loop or branch at all."""
     return any(body.by_type.get(op) for op in ENTERS | SWITCHES)
 
 
@@ -302,7 +302,7 @@ def has_tensor_arrays(body: Body) -> bool:
 
 
 def inside_control_flow(body: Body) -> frozenset[int]:
-    """The ops that are in a v1 loop or branch: those between its start and its end.
+    """Return the ops that are in a v1 loop or branch: those between its start and its end.
 
     Where its contexts are none that TensorFlow can tell of, an op that reads a Merge is not told.
     """
@@ -316,7 +316,7 @@ def inside_control_flow(body: Body) -> frozenset[int]:
 
 
 def control_flow(body: Body) -> ControlFlow:
-    """The contexts of a body. Linear in its size.
+    """Return the contexts of a body. Linear in its size.
 
     Raises ModelError where its loops and branches are none that TensorFlow's contexts can tell of.
     """
@@ -449,7 +449,7 @@ def _join_of(flow: ControlFlow, index: int, context: Context | None) -> Context 
 
 
 def _of_merge(flow: ControlFlow, index: int, start: Context | None) -> Context | None:
-    """What joins the branches of a cond, or what a loop variable is."""
+    """Return what joins the branches of a cond, or what a loop variable is."""
     context_by_input = [
         (text, flow.given(producer, text)) for producer, text in reads(flow.body, index)
     ]
@@ -501,7 +501,7 @@ def _pred_of_cond(body: Body, pivot: int, pred: str) -> str:
 
 
 def _in_order(flow: ControlFlow) -> Iterator[int]:
-    """What lies behind Enters and Switches, each op behind what it reads.
+    """Yield what lies behind Enters and Switches, each op behind what it reads.
 
     A loop's Exits come behind all of its Enters; what a NextIteration gives back is left out.
     Raises ModelError where there is a circle without a NextIteration.
@@ -540,7 +540,7 @@ def _uses(body: Body, index: int) -> Iterable[tuple[int, int]]:
 def _readers_up_to(
     body: Body, starts: Iterable[int], ends: Collection[str] = frozenset()
 ) -> dict[int, None]:
-    """The starts, and what reads them and so on, up to before these op types."""
+    """Return the starts, and what reads them and so on, up to before these op types."""
     readers = dict.fromkeys(starts)
     todo = list(readers)
     while todo:

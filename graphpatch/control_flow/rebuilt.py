@@ -46,7 +46,7 @@ from graphpatch.names import fresh, op_of, parse
 
 
 def with_pruned_ops(graph: ModelGraph) -> ControlFlow:
-    """The contexts of a graph of one's own, to which what they need is added.
+    """Return the contexts of a graph of one's own, to which what they need is added.
 
     Forward: nothing changes. Backward: a loop variable whose Exit was pruned has no gradient, and
     TensorFlow gives None for what enters the loop by it; each has its Exit again. A branch needs an
@@ -110,7 +110,7 @@ def _switches(flow: ControlFlow) -> dict[Branch, list[int]]:
 
 
 def _reading(body: Body, index: int, output: int) -> list[int]:
-    """The ops that read this output as data."""
+    """Return the ops that read this output as data."""
     return [
         reader
         for reader, slot in body.readers.get(body.heads.names[index], ())
@@ -156,7 +156,7 @@ def _add_branch_pivot(branch: Branch, switch: Node, editor: Editor) -> None:
 
 
 def _sibling(switch: Node, kind: str) -> str:
-    """The name that tf.while_loop gave the op of this kind of the same loop variable."""
+    """Return the name that tf.while_loop gave the op of this kind of the same loop variable."""
     scope, slash, last = switch.name.removesuffix("/forward").rpartition("/")
     stem = last if last.startswith("Switch") else f"{last}/Switch"
     return f"{scope}{slash}{stem.replace('Switch', kind, 1)}"
@@ -250,7 +250,7 @@ def _entered(flow: ControlFlow, known: KnownValues, index: int) -> None:
 
 
 def _outputs(flow: ControlFlow, index: int) -> list[str]:
-    """The tensors of an op; of a type that we don't know, those that are read."""
+    """Return the tensors of an op; of a type that we don't know, those that are read."""
     node = Node(flow.body, index)
     flat = node.outputs
     if flat is None:
@@ -299,7 +299,7 @@ def with_contexts(graph: ModelGraph) -> tuple[ModelGraph, bytes]:
 
 
 def _collection(key: str, messages: _Messages, kind: type[Context]) -> bytes:
-    """The collection of the contexts of a kind that are in no other one."""
+    """Return the collection of the contexts of a kind that are in no other one."""
     built = [messages.of(context) for context in messages.inside[None] if isinstance(context, kind)]
     raw = [context.SerializeToString(deterministic=True) for context in built]
     collection = CollectionDef(bytes_list=CollectionDef.BytesList(value=raw))
@@ -320,7 +320,7 @@ class _Messages:
         self.known = known_values(flow, self.pivots)
 
     def of(self, context: Context) -> Any:
-        """The message of one context, those in it included."""
+        """Return the message of one context, those in it included."""
         message = self._branch(context) if isinstance(context, Branch) else self._loop(context)
         known = self.known.get(context, KnownValues())
         message.values_def.values.extend(sorted(known.values))
@@ -371,7 +371,7 @@ class _Messages:
         raise ModelError(f"the v1 loop {loop.name!r} has no Switch that reads a Merge")
 
     def _exits(self, loop: Loop) -> list[int]:
-        """The Exits, in the order of the loop variables."""
+        """Return the Exits, in the order of the loop variables."""
         places = {index: place for place, index in enumerate(loop.switches)}
 
         def place(index: int) -> int:
@@ -381,7 +381,7 @@ class _Messages:
         return sorted(loop.exits, key=place)
 
     def _maximum(self, loop: Loop) -> str:
-        """The tensor that bounds the iterations, where tf.while_loop was given one."""
+        """Return the tensor that bounds the iterations, where tf.while_loop was given one."""
         both = self._reads(loop.condition, 0)
         less = None if both is None or both.op != "LogicalAnd" else self._reads(both.index, 0)
         if less is None or less.op != "Less":
@@ -410,7 +410,7 @@ def _refuse_deep(context: Context) -> None:
 
 
 def _in_order(flow: ControlFlow) -> list[Context]:
-    """All contexts in the order in which they were made, as far as the file tells."""
+    """Return all contexts in the order in which they were made, as far as the file tells."""
     first: dict[Cond, tuple[int, int]] = {}
     switches = [*flow.pivots.items(), *flow.shared.items()]
     switches += [(index, branch.cond) for index, branch in flow.guards.items()]

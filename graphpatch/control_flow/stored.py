@@ -70,7 +70,7 @@ PROTO_FIELDS: dict[str, list[tuple[int, str, int, int, str]]] = {
 
 @functools.cache
 def message_class(name: str) -> Any:
-    """The class of one of these messages."""
+    """Return the class of one of these messages."""
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 
@@ -111,7 +111,7 @@ class StoredContexts:
 
 
 def stored_contexts(graph: ModelGraph) -> StoredContexts:
-    """What the MetaGraphDef around a graph has; a GraphDef has none."""
+    """Return what the MetaGraphDef around a graph has; a GraphDef has none."""
     in_loops: dict[str, StoredLoop] = {}
     is_branch: dict[str, bool] = {}
     collections = (
@@ -133,7 +133,7 @@ def _loop(context: Any) -> StoredLoop:
 
 
 def _ops(context: Any) -> Iterator[str]:
-    """The ops in a context. It lists what it reads from outside too, once more apart."""
+    """Yield the ops in a context. It lists what it reads from outside too, once more apart."""
     yield from map(op_of, context.loop_exit_names if is_loop(context) else ())
     outside = {pair.key for pair in context.values_def.external_values}
     yield from (op_of(text) for text in context.values_def.values if text not in outside)
@@ -160,17 +160,17 @@ def context_collections(source: Source, meta: Field) -> Iterator[tuple[Field, st
 
 
 def collection_entry(key: str, collection: CollectionDef) -> bytes:
-    """A collection as an entry of MetaGraphDef.collection_def."""
+    """Return a collection as an entry of MetaGraphDef.collection_def."""
     return encoded(1, key.encode()) + encoded(2, collection.SerializeToString(deterministic=True))
 
 
 def contexts(collection: CollectionDef, key: str) -> list[Any]:
-    """The contexts of a collection, those that lie in others apart."""
+    """Return the contexts of a collection, those that lie in others apart."""
     return [message(message_class(CONTEXTS[key]), raw) for raw in collection.bytes_list.value]
 
 
 def nested_contexts(context: Any) -> list[Any]:
-    """The contexts that lie in this one."""
+    """Return the contexts that lie in this one."""
     return [
         getattr(nested, which)
         for nested in context.nested_contexts
@@ -187,7 +187,7 @@ def with_nested(contexts_in: Iterable[Any]) -> Iterator[Any]:
 
 
 def is_loop(context: Any) -> bool:
-    """Whether a context is that of a loop, not of a branch."""
+    """Return whether a context is that of a loop, not of a branch."""
     return "loop_exit_names" in context.DESCRIPTOR.fields_by_name
 
 
@@ -210,7 +210,7 @@ def context_replacements(source: Source, meta: Field, graph: ModelGraph) -> Iter
 
 
 def has_contexts(source: Source, meta: Field) -> bool:
-    """Whether a MetaGraphDef tells the context of any v1 loop or branch."""
+    """Return whether a MetaGraphDef tells the context of any v1 loop or branch."""
     return any(True for _ in context_collections(source, meta))
 
 
@@ -239,7 +239,7 @@ def _added_beside(body: Body) -> dict[str, AddedTensors]:
 
 
 def _read_by(body: Body, index: int) -> int:
-    """The op of the file that an added op reads, or beside which what it reads was added."""
+    """Return the op of the file that an added op reads, or beside which what it reads was added."""
     root = body.root[index]
     while body.root.get(index, index) == root:
         index = body.by_name[op_of(body.heads.inputs[index][0])]
@@ -302,13 +302,13 @@ def _borders(context: Any) -> set[str]:
 
 
 def _renamed(text: str, now: Mapping[str, str]) -> str:
-    """A tensor by the name that its op has now."""
+    """Return a tensor by the name that its op has now."""
     op, colon, output = text.partition(":")
     return f"{now.get(op, op)}{colon}{output}"
 
 
 def recorded_contexts(source: Source, meta: Field) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """What to write down of the contexts of a MetaGraphDef before anything is changed.
+    """Return what to write down of the contexts of a MetaGraphDef before anything is changed.
 
     By the keys of the collections: how many tensors each context had, as those that are added stand
     behind these; and, of collections that are not encoded as we would, their bytes in hex.
@@ -327,7 +327,7 @@ def recorded_contexts(source: Source, meta: Field) -> tuple[dict[str, list[int]]
 
 
 def _original(undone: UndoneGraph, key: str) -> bytes | None:
-    """The collection as a whole, where it is known: nothing, if it was not there."""
+    """Return the collection as a whole, where it is known: nothing, if it was not there."""
     was = undone.record
     if key in was.collections:
         return bytes.fromhex(was.collections[key])

@@ -40,7 +40,7 @@ class BodyPlace(msgspec.Struct, frozen=True):
 
 
 def callers(bodies: Iterable[Body]) -> dict[str, list[Node]]:
-    """The ops of these bodies that call each function."""
+    """Return the ops of these bodies that call each function."""
     calls_by_function: dict[str, list[Node]] = {}
     for body in bodies:
         for node, name in calls(body):
@@ -56,11 +56,11 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def callers(self) -> dict[str, list[Node]]:
-        """The ops that call each function."""
+        """Return the ops that call each function."""
         return callers(self.graph.bodies)
 
     def place_of(self, node: Node) -> BodyPlace:
-        """The place of an op: how TensorFlow comes to the body that it is in."""
+        """Return the place of an op: how TensorFlow comes to the body that it is in."""
         label = node.body.label
         if node.body.is_main:
             return BodyPlace(_signature_call()) if self.graph.around.is_exported else BodyPlace()
@@ -112,7 +112,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 
 @cache
 def _signature_call() -> Node:
-    """The op that calls the function of a TF2 SavedModel's signature in a Session."""
+    """Return the op that calls the function of a TF2 SavedModel's signature in a Session."""
     call = encoded(1, encoded(1, b"serving_default") + encoded(2, STATEFUL_CALL.encode()))
     return Node(graph_of(call).main, 0)
 
@@ -129,13 +129,13 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
     _inside: dict[str, frozenset[int]] = msgspec.field(default_factory=dict)
 
     def in_control_flow(self, body: Body) -> frozenset[int]:
-        """The ops of a body that lie in v1 loops and branches."""
+        """Return the ops of a body that lie in v1 loops and branches."""
         if body.label not in self._inside:
             self._inside[body.label] = inside_control_flow(body)
         return self._inside[body.label]
 
     def why(self, node: Node) -> str:
-        """Why no gradient of a Session comes to an op; or nothing."""
+        """Return why no gradient of a Session comes to an op; or nothing."""
         if node.body.is_main or self.bodies.place_of(node).ignoring is None:
             return ""
         if node.index in self.in_control_flow(node.body):
@@ -193,7 +193,7 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
         return unasked
 
     def _stopped(self, label: str, callers: Sequence[Node]) -> str:
-        """Why no gradient comes to a function at one of these calls of it."""
+        """Return why no gradient comes to a function at one of these calls of it."""
         gradients = self.bodies.graph.library.gradients
         for call in callers:
             if _has_no_gradient(call) or call.body.label in self._without_gradients:
@@ -212,7 +212,7 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
         return ""
 
     def _spread(self, facts: Mapping[str, T]) -> dict[str, T]:
-        """What is so of functions, as far as it is so of all that they call, and these call.
+        """Return what is so of functions, as far as it is so of all that they call, and these call.
 
         Functions may call themselves, and each other; what is found of one itself goes first.
         """
@@ -232,7 +232,7 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
 
 
 def _has_no_gradient(call: Node) -> bool:
-    """Whether what calls a function has no gradient, as the map of a dataset has none."""
+    """Return whether what calls a function has no gradient, as the map of a dataset has none."""
     known = call.opdef
     if call.op in CALLS | OP_BY_OP | {SYMBOLIC_GRADIENT} or known is None:
         return False

@@ -27,7 +27,7 @@ def carries(arg: FlatArg) -> bool:
 
 
 def is_asked_for(arg: FlatArg) -> bool:
-    """Whether TensorFlow may ask an op that gives this tensor for its gradient.
+    """Return whether TensorFlow may ask an op that gives this tensor for its gradient.
 
     A reference counts as what it refers to, the handle of a variable or list as what it holds.
     """
@@ -35,7 +35,7 @@ def is_asked_for(arg: FlatArg) -> bool:
 
 
 def why_not(arg: FlatArg) -> str:
-    """Why nothing flows back through a tensor."""
+    """Return why nothing flows back through a tensor."""
     if arg.is_ref:
         return f"is a reference to a variable ({arg.dtype}_ref): patch the op that reads it"
     if arg.dtype is None:
@@ -46,7 +46,7 @@ def why_not(arg: FlatArg) -> str:
 
 
 def into(op_type: str, slot: int, count: int, dtype: str | None, output: str | None = None) -> Flow:
-    """What comes to an input of this dtype of an op with `count` inputs, from its outputs.
+    """Return what comes to an input of this dtype of an op with `count` inputs, from its outputs.
 
     `output` is the declared output at which alone a gradient comes to the op; default: any. Of an
     op type without a registered gradient it is nothing.
@@ -95,7 +95,7 @@ def may_be_zero(op_type: str) -> bool:
 
 
 def reads_shape_alone(op_type: str) -> bool:
-    """Whether an op type looks at the shapes of what it reads, and at no values."""
+    """Return whether an op type looks at the shapes of what it reads, and at no values."""
     return op_type in gradient_table.gradient_table().shape_readers
 
 

@@ -46,13 +46,13 @@ class OpGradientFlow:
 
     @property
     def first(self) -> Refusal | None:
-        """What is raised first, at the op or in what it calls."""
+        """Return what is raised first, at the op or in what it calls."""
         candidates = (*self.refusals, *(cause.first for cause in self.inside))
         return next((cause for cause in candidates if cause is not None), None)
 
     @property
     def raises(self) -> bool:
-        """Whether anything is raised but by what our own rules carry."""
+        """Return whether anything is raised but by what our own rules carry."""
         own = any(cause.kind != CARRIED for cause in self.refusals)
         return own or any(cause.raises for cause in self.inside)
 
@@ -89,18 +89,18 @@ class GradientReach:
                 todo.append(iter(cause.told))
 
     def refusals_here(self) -> Iterator[Refusal]:
-        """What is raised at ops of the body itself, not in functions that they call."""
+        """Return what is raised at ops of the body itself, not in functions that they call."""
         return (cause for cause in self.told if isinstance(cause, Refusal))
 
     @cached_property
     def first(self) -> Refusal | None:
-        """What is raised first. It is asked of the innermost functions first, at the end."""
+        """Return what is raised first. It is asked of the innermost functions first, at the end."""
         cause = self.told[0] if self.told else None
         return cause if cause is None or isinstance(cause, Refusal) else cause.first
 
     @cached_property
     def raises(self) -> bool:
-        """Whether anything is raised but by what our own rules carry."""
+        """Return whether anything is raised but by what our own rules carry."""
         return any(
             cause.kind != CARRIED if isinstance(cause, Refusal) else cause.raises
             for cause in self.told
@@ -108,7 +108,7 @@ class GradientReach:
 
     @cached_property
     def arguments(self) -> tuple[frozenset[int], frozenset[int]]:
-        """The places of the function's arguments that are among `got`, and among `live`."""
+        """Return the places of the function's arguments that are among `got`, and among `live`."""
         got, live = (
             frozenset(-1 - index for index, _ in some if index < 0)
             for some in (self.got, self.live)
@@ -117,7 +117,7 @@ class GradientReach:
 
 
 def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
-    """The ops that depend on the ops of these tensors by tensors that carry gradients."""
+    """Return the ops that depend on the ops of these tensors by tensors that carry gradients."""
     reached: set[int] = set()
     todo = [index for index, _ in sources]
     while todo:
@@ -217,7 +217,7 @@ def _step(
 
 
 def _ends_at(done: GradientReach, index: int, ends: set[int], ask: Ask) -> bool:
-    """Whether an op is a source that TensorFlow does not ask."""
+    """Return whether an op is a source that TensorFlow does not ask."""
     return index in ends and (index < 0 or not ask(done.wiring, index).is_whole)
 
 
@@ -249,7 +249,7 @@ def _go_round(done: GradientReach, asked: Mapping[int, OpGradientFlow]) -> None:
 
 
 def _last_sources(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) -> set[int]:
-    """The sources that have no other source before them: TensorFlow does not ask those."""
+    """Return the sources that have no other source before them: TensorFlow does not ask those."""
     return {
         index
         for index, _ in sources

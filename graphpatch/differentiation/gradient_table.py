@@ -52,7 +52,7 @@ class GradientRow(msgspec.Struct, frozen=True, gc=False):
     before: Rows = ()
 
     def flows_to(self, place: int) -> bool:
-        """Whether a declared input gets a gradient."""
+        """Return whether a declared input gets a gradient."""
         return place < len(self.inputs) and self.inputs[place] is not None
 
     def read_for(self, place: int) -> frozenset[int]:
@@ -73,7 +73,7 @@ class GradientTable(msgspec.Struct, frozen=True):
 
 @cache
 def gradient_table() -> GradientTable:
-    """The shipped table, read on first use."""
+    """Return the shipped table, read on first use."""
     data = pkgutil.get_data("graphpatch.data", "gradients.json")
     assert data is not None, "graphpatch is installed without its table of gradients"
     return decode(data, GradientTable)
@@ -85,7 +85,7 @@ def _rows_by_op() -> dict[str, GradientRow]:
 
 
 def recorded_gradient(op_type: str) -> GradientRow | None:
-    """What the gradient of this op type gives, or None where none was asked."""
+    """Return what the gradient of this op type gives, or None where none was asked."""
     return _rows_by_op().get(op_type)
 
 
@@ -100,7 +100,7 @@ def outputs_of(op_type: str, slot: int, count: int) -> frozenset[str] | None:
 
 @cache
 def _outputs_at(op_type: str, place: int | None) -> frozenset[str] | None:
-    """The same of an input that an op declares; None stands for one that it does not."""
+    """Return the same of an input that an op declares; None stands for one that it does not."""
     known, row = opdefs.lookup(op_type), recorded_gradient(op_type)
     names = [arg.name for arg in known.outputs] if known is not None else []
     if row is None or place is None or place >= len(row.inputs):

@@ -50,7 +50,7 @@ def hidden_ops(body: Body) -> dict[int, int]:
 
 
 def is_in_gradients(node: Node) -> bool:
-    """Whether tf.gradients added an op."""
+    """Return whether tf.gradients added an op."""
     return GRADIENTS in node.name.split("/")[:-1]
 
 
@@ -61,7 +61,7 @@ def _customs(body: Body) -> Iterator[int]:
 
 
 def _result_count(body: Body, index: int) -> int:
-    """How many of its inputs are results: nothing reads the outputs for the others.
+    """Return how many of its inputs are results: nothing reads the outputs for the others.
 
     Nothing but tf.gradients, which makes zeros of their shapes. A result that nothing reads either
     has the Identity beside it, unless the graph was pruned.
@@ -112,7 +112,7 @@ def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:
 
 
 def shadowed_ops(graph: Graph) -> dict[OpKey, Node]:
-    """The ops that are passed by, and the IdentityN that does it."""
+    """Return the ops that are passed by, and the IdentityN that does it."""
     shadowed: dict[OpKey, Node] = {}
     for body in graph.bodies:
         for index in body.by_type.get("IdentityN", ()):

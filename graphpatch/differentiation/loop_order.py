@@ -79,7 +79,7 @@ class LoopOrder:
         return [index for index in loose if self.wiring.trainable((index, 0))]
 
     def after(self, index: int, pending: dict[int, int], got: set[Tensor]) -> list[int]:
-        """The ops to be visited next, when this one was visited."""
+        """Return the ops to be visited next, when this one was visited."""
         ready: list[int] = []
         for producer, _ in self.wiring.inputs(index):
             pending[producer] = unvisited = pending.get(producer, 0) - 1
@@ -89,7 +89,7 @@ class LoopOrder:
         return ready
 
     def _exited(self, index: int, got: set[Tensor]) -> list[int]:
-        """The Exits of a loop, when the last of them is reached."""
+        """Return the Exits of a loop, when the last of them is reached."""
         state = self.states[index]
         state.deferred.append(index)
         state.waiting -= 1
@@ -103,7 +103,7 @@ class LoopOrder:
         return used + unused
 
     def is_variable(self, index: int) -> bool:
-        """Whether an op is the Switch of a variable of a loop that has its context."""
+        """Return whether an op is the Switch of a variable of a loop that has its context."""
         if not self._is(index, ALL_SWITCHES) or self._loop(index) is None:
             return False
         decision = self.wiring.inputs(index)[1][0]
@@ -140,9 +140,9 @@ class LoopOrder:
         return index >= 0 and self.wiring.body.heads.ops[index] in ops
 
     def _is_active(self, index: int) -> bool:
-        """Whether the loop of an op has an Exit between the ends."""
+        """Return whether the loop of an op has an Exit between the ends."""
         return self._loop(index) in self.active
 
     def _loop(self, index: int) -> StoredLoop | None:
-        """The loop with a context in which an op is."""
+        """Return the loop with a context in which an op is."""
         return self.stored.in_loops.get(self.wiring.body.heads.names[index]) if index >= 0 else None

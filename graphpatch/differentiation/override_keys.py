@@ -22,7 +22,7 @@ def gradient_type(node: Node) -> str:
 
 
 def is_registered(key: str) -> bool:
-    """Whether TensorFlow itself registers a gradient under this key."""
+    """Return whether TensorFlow itself registers a gradient under this key."""
     known = opdefs.lookup(key)
     return known is not None and known.gradient != "missing"
 
@@ -36,15 +36,15 @@ def rule_of(node: Node) -> str:
 
 
 def is_of_rule(node: Node) -> bool:
-    """Whether a rule put the op there."""
+    """Return whether a rule put the op there."""
     return node.body.is_ours or provenance.is_added(node)
 
 
 def is_carrier(node: Node) -> bool:
-    """Whether an op calls a function of ours, of which the library names the gradient."""
+    """Return whether an op calls a function of ours, of which the library names the gradient."""
     return node.op in node.body.library.gradients and provenance.record(node) is not None
 
 
 def is_hidden(node: Node) -> bool:
-    """Whether a rule gave the op's outputs another gradient, so that none reaches the op."""
+    """Return whether a rule gave the op's outputs another gradient, so that none reaches the op."""
     return bool(provenance.shadow(node))

@@ -68,7 +68,7 @@ class GradientReplay:
     visited: int = 0  # ops, inputs and outputs, by all walks together
 
     def wiring(self, body: Body) -> Wiring:
-        """The wiring of a body, made once."""
+        """Return the wiring of a body, made once."""
         if body.label not in self._wirings:
             self._wirings[body.label] = Wiring(body)
         return self._wirings[body.label]
@@ -76,7 +76,7 @@ class GradientReplay:
     def backward(
         self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
     ) -> GradientReach:
-        """How far the gradients of `targets` come on their way to `sources`."""
+        """Return how far the gradients of `targets` come on their way to `sources`."""
         stored, wiring = self.stored if body.is_main else None, self.wiring(body)
         known, within = (body.label, *sources), self._reached[1]
         if self._reached[0] != known:
@@ -92,7 +92,7 @@ class GradientReplay:
         return done
 
     def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:
-        """What an op answers where a gradient comes to one of its outputs."""
+        """Return what an op answers where a gradient comes to one of its outputs."""
         place = (wiring.body.label, index)
         answer = self._asked.get(place)
         if answer is None:
@@ -100,7 +100,7 @@ class GradientReplay:
         return answer
 
     def _as_others(self, wiring: Wiring, index: int) -> OpGradientFlow:
-        """What an op answers, as others do that have its attrs and read the same dtypes.
+        """Return what an op answers, as others do that have its attrs and read the same dtypes.
 
         Not of an op that calls functions into which this looks, nor where something is raised,
         which names the op. A Session does not look into a call, unless it is given a handle.
@@ -218,7 +218,7 @@ class GradientReplay:
 
 
 def _told(bodies: Sequence[GradientReach]) -> tuple[GradientReach, ...]:
-    """Those in which anything is raised."""
+    """Return those in which anything is raised."""
     return tuple(reach for reach in bodies if reach.told)
 
 

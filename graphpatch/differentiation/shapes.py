@@ -174,7 +174,7 @@ def _losses(op: OpShapes) -> Sizes:
 
 
 def _reshaped(op: OpShapes) -> Sizes:
-    """What the integers spell; one size that they leave open is told by all elements."""
+    """Return what the integers spell; one size that they leave open is told by all elements."""
     shape, sizes = op.shapes[0], op.spelled(1)
     if sizes is None or shape is None or None in shape or sizes.count(None) != 1:
         return sizes
@@ -279,7 +279,7 @@ def _windows(op: OpShapes) -> Sizes:
 
 
 def _normalized(op: OpShapes) -> Sizes:
-    """The image, and lists of its channels, of which scale and offset tell too how many."""
+    """Return the image, and lists of its channels, of which scale and offset tell too how many."""
     image = op.shapes[0]
     own = None if image is None else (image[_channel(op)],)
     channels = merged_shape([own, *op.shapes[1:3]])

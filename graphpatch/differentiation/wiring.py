@@ -41,15 +41,15 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def arguments(self) -> dict[str, int]:
-        """The index of each of the function's arguments."""
+        """Return the index of each of the function's arguments."""
         return {name: -1 - place for place, name in enumerate(self.body.arguments)}
 
     def node(self, index: int) -> Node | None:
-        """The op; None for an argument."""
+        """Return the op; None for an argument."""
         return Node(self.body, index) if index >= 0 else None
 
     def inputs(self, index: int) -> list[Tensor]:
-        """The tensors that an op reads, slot by slot."""
+        """Return the tensors that an op reads, slot by slot."""
         tensors = self._inputs.get(index)  # asked most often of all
         if tensors is None:
             tensors = self._inputs[index] = self._read(index) if index >= 0 else []
@@ -64,7 +64,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         ]
 
     def tensor(self, text: str) -> Tensor:
-        """The tensor that an input spells."""
+        """Return the tensor that an input spells."""
         name = names.parse(text)
         index = self.body.by_name.get(name.op)
         if index is None:
@@ -74,7 +74,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return index, self._output(index, name)
 
     def named(self, texts: Iterable[str]) -> list[Tensor]:
-        """The tensors that a user means by these names; names of none are left out."""
+        """Return the tensors that a user means by these names; names of none are left out."""
         tensors = (tensor_named(self.body, text) for text in texts)
         return [self.tensor(str(name)) for name in tensors if name is not None]
 
@@ -87,7 +87,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return place
 
     def outputs(self, index: int) -> list[FlatArg]:
-        """The tensors that an op gives; none where its op type is unknown."""
+        """Return the tensors that an op gives; none where its op type is unknown."""
         if index < 0:
             return self._of_arguments[-1 - index]
         args = self._outputs.get(index)
@@ -107,7 +107,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return tensors
 
     def form(self, index: int) -> int:
-        """A number that ops of one type and with the same attrs have in common."""
+        """Return a number that ops of one type and with the same attrs have in common."""
         form = self._form_of.get(index)
         if form is None:
             rest = Node(self.body, index).behind_inputs()
@@ -123,18 +123,18 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return self._gradient_types[form]
 
     def dtype(self, tensor: Tensor) -> str | None:
-        """The dtype of a tensor; None where the NodeDef does not tell."""
+        """Return the dtype of a tensor; None where the NodeDef does not tell."""
         outputs = self._outputs.get(tensor[0])  # without a call: it is asked very often
         if outputs is None:
             outputs = self.outputs(tensor[0])
         return outputs[tensor[1]].dtype if tensor[1] < len(outputs) else None
 
     def trainable(self, tensor: Tensor) -> bool:
-        """Whether TensorFlow looks behind this tensor for ops to differentiate."""
+        """Return whether TensorFlow looks behind this tensor for ops to differentiate."""
         return self.dtype(tensor) in TRAINABLE
 
     def readers(self, index: int) -> list[tuple[int, int, int]]:
-        """Who reads an op: (output, index of the reader, its slot) of each use."""
+        """Return who reads an op: (output, index of the reader, its slot) of each use."""
         uses = self._readers.get(index)
         if uses is None:
             name = self.body.heads.names[index] if index >= 0 else self._argument(index)
@@ -147,7 +147,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return uses
 
     def spelled(self, tensor: Tensor) -> str:
-        """The tensor's name, as TensorFlow prints it: `op:0`."""
+        """Return the tensor's name, as TensorFlow prints it: `op:0`."""
         index, output = tensor
         name = self.body.heads.names[index] if index >= 0 else self._argument(index)
         return f"{name}:{output}"
@@ -159,7 +159,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def argument_names(self) -> list[str]:
-        """The names of the function's arguments, in their order."""
+        """Return the names of the function's arguments, in their order."""
         return list(self.body.arguments)
 
     def _argument(self, index: int) -> str:
@@ -167,7 +167,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def returned(self) -> list[Tensor]:
-        """The tensors that a function gives back, in the order of its signature."""
+        """Return the tensors that a function gives back, in the order of its signature."""
         signature = self.body.signature
         args = signature.output_arg if signature is not None else ()
         return [self.tensor(self.body.ret[arg.name]) for arg in args]

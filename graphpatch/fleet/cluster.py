@@ -34,7 +34,7 @@ RETRIED, RETRY = 2, 0.1  # seconds: a scheduler may be on its way up
 
 
 def client_of_scheduler(address: str) -> Any:
-    """A client of the scheduler at an address.
+    """Return a client of the scheduler at an address.
 
     Raises ImportError where Dask is not there, and whatever else is wrong with the address; where
     nothing is reached, within ANSWER_TIMEOUT seconds, the import of Dask, and ANSWER_TIMEOUT again.
@@ -96,7 +96,7 @@ def _raise(error: BaseException) -> NoReturn:
 
 
 def _connection(place: tuple[str, int]) -> socket.socket:
-    """A connection to what listens there, or will in a moment."""
+    """Return a connection to what listens there, or will in a moment."""
     until = time.monotonic() + RETRIED
     while True:
         try:
@@ -194,7 +194,7 @@ def probe(sizes: dict[str, int]) -> tuple[str, list[str]]:
 
 
 def _file_size(path: str) -> int:
-    """The size of a file; of a folder, that it is there; -1 where there is nothing."""
+    """Return the size of a file; of a folder, that it is there; -1 where there is nothing."""
     if Path(path).is_dir():
         return 0
     try:
@@ -205,7 +205,7 @@ def _file_size(path: str) -> int:
 
 
 def _worker_reason(answer: Any, out: str | None) -> str:
-    """Why a worker cannot do the work; nothing where it can."""
+    """Return why a worker cannot do the work; nothing where it can."""
     here = graphpatch.__version__
     if "ModuleNotFoundError" in repr(answer) or "AttributeError" in repr(answer):
         return f"has no graphpatch, or another one: install graphpatch {here} there ({answer})"
@@ -222,7 +222,7 @@ def _worker_reason(answer: Any, out: str | None) -> str:
 
 @contextlib.contextmanager
 def _token_file(out: str | None) -> Iterator[list[str]]:
-    """A file in the folder of outputs that nobody else could have, while this lasts."""
+    """Return a file in the folder of outputs that nobody else could have, while this lasts."""
     folder = None if out is None or remote.is_remote(out) else Path(out)
     if folder is None or not folder.is_dir():
         yield []

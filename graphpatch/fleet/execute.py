@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def check_models(order: FleetOrder) -> tuple[int, Iterator[TaskResult]]:
-    """How many models there are, and for each whether it has the rules applied."""
+    """Return how many models there are, and for each whether it has the rules applied."""
     job = order.job()
     tasks = _unwritten(search(order.models, order.allow_chained))
     return len(tasks), _results_of_tasks(order, work.check_model, job, tasks)
 
 
 def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Iterator[TaskResult]]:
-    """How many models there are, and what became of each, as each ends.
+    """Return how many models there are, and what became of each, as each ends.
 
     What is not for workers is done `here`.
 
@@ -61,7 +61,7 @@ def _into_folder(folder: str, results: Iterator[TaskResult]) -> Iterator[TaskRes
 
 
 def _needs_folder(model: FoundModels) -> bool:
-    """Whether a model goes nowhere unless -o says where."""
+    """Return whether a model goes nowhere unless -o says where."""
     return model.searched or remote.is_remote(model.model)
 
 
@@ -70,7 +70,7 @@ def _unwritten(models: Sequence[FoundModels]) -> list[Task]:
 
 
 def _recorded(order: FleetOrder, job: Job, tasks: list[Task], into: str) -> Iterator[TaskResult]:
-    """The results, each written down in the folder that they go into."""
+    """Yield the results, each written down in the folder that they go into."""
     from graphpatch.fleet.manifest import Manifest
 
     with _made(into):
@@ -106,7 +106,7 @@ def _made(folder: str) -> Iterator[None]:
 def _results_of_tasks(
     order: FleetOrder, work: Work, job: Job, tasks: Sequence[Task]
 ) -> Iterator[TaskResult]:
-    """What became of each task: one after the other in this process, or by workers."""
+    """Return what became of each task: one after the other in this process, or by workers."""
     pool = _worker_pool(order, tasks)
     if pool is not None:
         from graphpatch.fleet.run import FleetRun
@@ -117,7 +117,7 @@ def _results_of_tasks(
 
 
 def _worker_pool(order: FleetOrder, tasks: Sequence[Task]) -> Pool | None:
-    """Who shares the work; None where it is for this process."""
+    """Return who shares the work; None where it is for this process."""
     paths = (order.out or "", *(task.model for task in tasks))
     in_memory = [path for path in paths if remote.is_own_memory(path)]
     if order.workers.scheduler is not None:
@@ -136,6 +136,6 @@ def _worker_pool(order: FleetOrder, tasks: Sequence[Task]) -> Pool | None:
 
 
 def _cores() -> int:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     mine: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     return len(mine(0)) if mine else os.cpu_count() or 1

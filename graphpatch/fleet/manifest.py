@@ -60,7 +60,7 @@ class Manifest:
         self.added = 0
 
     def known(self, task: Task) -> RecordedOutput | None:
-        """What is written of a task's output, where the same rules made it."""
+        """Return what is written of a task's output, where the same rules made it."""
         name = self._relative(task.output)
         if name not in self.lines:
             return None

@@ -51,14 +51,14 @@ class FleetOrder(msgspec.Struct, frozen=True):
         return asked or any(map(is_search, self.models))
 
     def is_for_workers(self) -> bool:
-        """Whether it is for others to do; one to a file, or in a pipe, is done at once."""
+        """Return whether it is for others to do; one to a file, or in a pipe, is done at once."""
         if self.in_process:
             return False
         several = len(self.models) > 1 or self.is_into_folder()
         return (several and "-" not in self.models) or self.is_of_many() or self.is_remote()
 
     def is_into_folder(self) -> bool:
-        """Whether -o is a folder that models go into, and not the name of the only one."""
+        """Return whether -o is a folder that models go into, and not the name of the only one."""
         if self.out is None or self.export is not None:  # an export is a folder itself
             return False
         if len(self.models) > 1 or is_search(self.models[0]) or self.out.endswith("/"):
@@ -69,15 +69,15 @@ class FleetOrder(msgspec.Struct, frozen=True):
             return is_plain_folder(Path(self.out))
 
     def is_piped(self) -> bool:
-        """Whether a patched model goes to standard output."""
+        """Return whether a patched model goes to standard output."""
         return not self.dry_run and (self.out == "-" or (self.out is None and "-" in self.models))
 
     def is_remote(self) -> bool:
-        """Whether something of it lies elsewhere."""
+        """Return whether something of it lies elsewhere."""
         return any(map(remote.is_remote, (self.rules, *self.models, self.out or "")))
 
     def job(self) -> Job:
-        """What the workers are told. Raises RulesError where the rules are not valid."""
+        """Return what the workers are told. Raises RulesError where the rules are not valid."""
         from graphpatch.fleet.task import Job
 
         root = "" if self.workers.scheduler is None else str(Path.cwd())
@@ -99,7 +99,7 @@ class FleetOrder(msgspec.Struct, frozen=True):
 
 
 def _files(rules: str) -> Files:
-    """The .npy files that rules name: beside them, on this machine or in the store."""
+    """Return the .npy files that rules name: beside them, on this machine or in the store."""
     if not remote.is_remote(rules):
         return in_folder(Path() if rules == "-" or is_recipe(rules) else Path(rules).parent)
     first, chain, rest = rules.partition("::")

@@ -31,12 +31,12 @@ GLOB_TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.S)
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a path is a glob."""
+    """Return whether a path is a glob."""
     return any(sign in text for sign in "*?[")
 
 
 def split_glob(text: str) -> tuple[str, tuple[str, ...]]:
-    """The folder that a glob starts from, and the parts of its path below that."""
+    """Return the folder that a glob starts from, and the parts of its path below that."""
     parts = text.split("/")
     first = next(place for place, part in enumerate(parts) if is_pattern(part))
     base = "/".join(parts[:first])
@@ -44,12 +44,12 @@ def split_glob(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def is_meant(pattern: Sequence[str], path: Sequence[str]) -> bool:
-    """Whether a path, or a folder that it lies in, is one that the pattern means."""
+    """Return whether a path, or a folder that it lies in, is one that the pattern means."""
     return any(_fits_pattern(pattern, path[:end]) for end in range(1, len(path) + 1))
 
 
 def may_hold_meant(pattern: Sequence[str], folder: Sequence[str]) -> bool:
-    """Whether what the pattern means may lie below this folder."""
+    """Return whether what the pattern means may lie below this folder."""
     if "**" in pattern[: len(folder)] or is_meant(pattern, folder):
         return True
     return len(folder) < len(pattern) and _fits_pattern(pattern[: len(folder)], folder)
@@ -101,7 +101,7 @@ class FoundModels(msgspec.Struct, frozen=True):
 
 
 def is_search(argument: str) -> bool:
-    """Whether an argument means any number of models, and not one by its name."""
+    """Return whether an argument means any number of models, and not one by its name."""
     if argument.startswith("@"):
         return True
     if argument == "-" or remote.is_remote(argument):
@@ -113,12 +113,12 @@ def is_search(argument: str) -> bool:
 
 
 def is_plain_folder(path: Path) -> bool:
-    """A folder that holds models; one with a SavedModel in it is a model itself."""
+    """Return a folder that holds models; one with a SavedModel in it is a model itself."""
     return path.is_dir() and not any(path.glob("saved_model.*pb*"))
 
 
 def search(arguments: Sequence[str], allow_chained: bool = False) -> list[FoundModels]:
-    """The models that the arguments mean, in their order, and by name within each.
+    """Return the models that the arguments mean, in their order, and by name within each.
 
     `allow_chained` goes for the lines of lists.
 
@@ -161,7 +161,7 @@ def _models_below(base: str, pattern: tuple[str, ...]) -> Iterator[FoundModels]:
 
 
 def path_below(base: str, relative: str) -> str:
-    """A path below a folder, spelled as the folder is."""
+    """Return a path below a folder, spelled as the folder is."""
     if base == ".":
         return relative
     return f"{base.rstrip('/')}/{relative}" if remote.is_remote(base) else str(Path(base, relative))
@@ -235,7 +235,7 @@ def _from_list(line: str, shared: int) -> list[FoundModels]:
 
 
 def _folder(name: str) -> list[str]:
-    """The folders that a model lies in."""
+    """Return the folders that a model lies in."""
     path = name if remote.is_remote(name) else os.path.normpath(name)
     parts = path.rstrip("/").split("/")
     if parts[-1] in SAVED_MODEL_FILES:
@@ -244,13 +244,13 @@ def _folder(name: str) -> list[str]:
 
 
 def _shared_folders(folders: list[list[str]]) -> int:
-    """How many folders the names start with alike."""
+    """Return how many folders the names start with alike."""
     alike = [len(set(parts)) == 1 for parts in zip(*folders, strict=False)]
     return [*alike, False].index(False)
 
 
 def name_of(model: str) -> str:
-    """What a model is called in a folder of them."""
+    """Return what a model is called in a folder of them."""
     if remote.is_remote(model):
         parts = model.rstrip("/").split("/")
         return parts[-2] if parts[-1] in SAVED_MODEL_FILES else parts[-1]
@@ -263,7 +263,7 @@ def name_of(model: str) -> str:
 def plan(
     models: Sequence[FoundModels], out: str | None, rules: str, folder: bool = True
 ) -> list[Task]:
-    """A task for each model; in the folder `out`, the tree is that of the models.
+    """Return a task for each model; in the folder `out`, the tree is that of the models.
 
     Where it is no `folder`, it is the output of the one model.
 
@@ -292,7 +292,7 @@ def plan(
 
 
 def local_outputs(tasks: Sequence[Task]) -> list[str]:
-    """Where on this machine tasks would leave something half-written."""
+    """Return where on this machine tasks would leave something half-written."""
     outputs = [task.output for task in tasks]
     return [
         output for output in outputs if output not in ("", "-") and not remote.is_remote(output)
@@ -383,7 +383,7 @@ def _refuse_models(tasks: Sequence[Task]) -> None:
 
 
 def _saved_model_folder(model: str) -> str:
-    """The folder of a SavedModel on this machine; nothing for another model."""
+    """Return the folder of a SavedModel on this machine; nothing for another model."""
     path = local_path(model)
     if path is None:
         return ""

@@ -33,17 +33,17 @@ OWN_MEMORY = "memory"  # each process has another one
 
 
 def is_own_memory(path: str) -> bool:
-    """Whether only this process sees what lies there."""
+    """Return whether only this process sees what lies there."""
     return path.startswith(f"{OWN_MEMORY}://")
 
 
 def is_own_disk(path: str) -> bool:
-    """Whether a URL names a file of this machine."""
+    """Return whether a URL names a file of this machine."""
     return path.startswith(("file://", "local://"))
 
 
 def is_chained(path: str) -> bool:
-    """Whether a path names a store in a store: `zip://in.pb::s3://bucket/all.zip`."""
+    """Return whether a path names a store in a store: `zip://in.pb::s3://bucket/all.zip`."""
     return is_remote(path) and "::" in path
 
 
@@ -58,7 +58,7 @@ def refuse_chained(paths: Iterable[str], allow: bool, where: str = "") -> None:
 
 
 def inner_path(name: str, of: str) -> str:
-    """The name that a store or archive has for something in a folder, if it stays in there.
+    """Return the name that a store or archive has for something in a folder, if it stays in there.
 
     Raises FleetError for a name that leads out of the folder, or that would name another store.
     """
@@ -70,7 +70,7 @@ def inner_path(name: str, of: str) -> str:
 
 
 def is_plain_folder(path: str) -> bool:
-    """A folder that holds models; one with a SavedModel in it is a model itself."""
+    """Return a folder that holds models; one with a SavedModel in it is a model itself."""
     store, inside = opened_store(path)
     with errors_as(f"cannot read {path}", ModelError):
         return bool(store.isdir(inside)) and not _holds_saved_model(store, inside)
@@ -81,7 +81,7 @@ def _holds_saved_model(store: AbstractFileSystem, inside: str) -> bool:
 
 
 def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str]:
-    """The files below a folder, without hidden ones, by their paths in it."""
+    """Yield the files below a folder, without hidden ones, by their paths in it."""
     store, inside = opened_store(base)
     root = inside.rstrip("/")
     with errors_as(f"cannot read {base}", ModelError):
@@ -97,7 +97,7 @@ def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str
 
 
 def read_small(path: str) -> bytes:
-    """A small file, whole. Raises FleetError where it cannot be read, or is not small."""
+    """Return a small file, whole. Raises FleetError where it cannot be read, or is not small."""
     store, inside = opened_store(path)
     with errors_as(f"cannot read {path}", FleetError), store.open(inside, "rb") as source:
         data: bytes = source.read(MOST_READ + 1)
@@ -109,14 +109,14 @@ def read_small(path: str) -> bytes:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or folder."""
+    """Return whether there is a file or folder."""
     store, inside = opened_store(path)
     with errors_as(f"cannot read {path}", FleetError):
         return bool(store.exists(inside))
 
 
 def local_folder() -> AbstractContextManager[str]:
-    """A folder for copies of what lies elsewhere; gone at the end."""
+    """Return a folder for copies of what lies elsewhere; gone at the end."""
     import tempfile  # here, as local files need none of it
 
     return tempfile.TemporaryDirectory(prefix="graphpatch-")
@@ -169,7 +169,7 @@ class _Copying:
 
 
 def _relative_path(path: str, root: str, of: str) -> str:
-    """What a store found below a folder of it, as a path from there."""
+    """Return what a store found below a folder of it, as a path from there."""
     if root and not path.startswith(f"{root}/"):
         raise FleetError(f"{of} holds the name {path!r}, which does not stay in its folder")
     return inner_path(path[len(root) :].lstrip("/"), of)
@@ -225,7 +225,7 @@ def _deliver_folder(store: AbstractFileSystem, local: Path, inside: str) -> None
 
 @contextlib.contextmanager
 def _written_then_renamed(store: AbstractFileSystem, inside: str) -> Iterator[str]:
-    """A name that is written to, and becomes the true one when all is there."""
+    """Return a name that is written to, and becomes the true one when all is there."""
     folder, _, name = inside.rpartition("/")
     store.makedirs(folder, exist_ok=True)
     new = f"{folder}/{unfinished_name(Path(name), 'tmp').name}"

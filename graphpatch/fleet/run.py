@@ -100,7 +100,7 @@ class Pool:
 
 
 def _start_method() -> BaseContext:
-    """How workers start: forked, in milliseconds, where that is safe; else from a server."""
+    """Return how workers start: forked, in milliseconds, where that is safe; else from a server."""
     if sys.platform == "linux" and threads() == 1:
         return multiprocessing.get_context("fork")
     if sys.platform == "win32":
@@ -111,7 +111,7 @@ def _start_method() -> BaseContext:
 
 
 def threads() -> int:
-    """The threads of this process, those of libraries too: a fork copies none but one."""
+    """Return the threads of this process, those of libraries too: a fork copies none but one."""
     return len(list(Path("/proc/self/task").iterdir()))
 
 
@@ -159,7 +159,7 @@ class FleetRun:
         self.suspected: list[Task] = [] if pool.tells_of_deaths else list(tasks)
 
     def results(self) -> Iterator[TaskResult]:
-        """What became of each task, as each ends. An interrupt ends the workers at once."""
+        """Yield what became of each task, as each ends. An interrupt ends the workers at once."""
         try:
             while self._hand_out():
                 for future in wait(self.out, return_when=FIRST_COMPLETED).done:

@@ -34,12 +34,12 @@ class Job(msgspec.Struct, frozen=True):
     version: str = msgspec.field(default_factory=lambda: graphpatch.__version__)
 
     def rules(self) -> list[Rule]:
-        """The rules, read once in a process. Raises RulesError where they are not valid."""
+        """Return the rules, read once in a process. Raises RulesError where they are not valid."""
         arguments = (self.raw, self.label, self.emit, self.allow_python, None, self.allow_none)
         return _rules_once(*arguments)
 
     def digest(self) -> str:
-        """The rules by content: another layout of the same file has the same."""
+        """Return the rules by content: another layout of the same file has the same."""
         content = [(rule.written, self.emit or "auto") for rule in self.rules()]
         return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
 

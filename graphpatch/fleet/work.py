@@ -38,7 +38,7 @@ def patch_model(job: Job, task: Task) -> TaskResult:
 
 
 def in_process(progress: Progress, finish: Finish | None = None, tell: Tell | None = None) -> Work:
-    """The same in the process of the command: it shows progress, and finishes each result.
+    """Return the same in the process of the command: it shows progress, and finishes each result.
 
     What is wrong with a model is told in what is returned; any other error is raised. `tell` gets
     the report before an output takes its name: where it raises, there is none.
@@ -54,7 +54,7 @@ def in_process(progress: Progress, finish: Finish | None = None, tell: Tell | No
 
 
 def check_model(job: Job, task: Task) -> TaskResult:
-    """Whether a model has the rules applied; it is an error where it has not."""
+    """Return whether a model has the rules applied; it is an error where it has not."""
     return _timed(_check_task, job, task)
 
 
@@ -132,7 +132,7 @@ def _patch_model(
 
 
 def _target(job: Job, output: str) -> str:
-    """The output as this process finds it."""
+    """Return the output as this process finds it."""
     is_here = job.root and not remote.is_remote(output)
     return str(Path(job.root, output)) if is_here else output
 
@@ -147,7 +147,7 @@ def _check_task(job: Job, task: Task) -> TaskResult:
 
 @contextmanager
 def _at_hand(job: Job, model: str) -> Iterator[Path]:
-    """The model as a file of this machine; errors call it what the user did."""
+    """Return the model as a file of this machine; errors call it what the user did."""
     if not remote.is_remote(model):
         path = Path(job.root, model)
         with _errors_name(str(path), model) if job.root else nullcontext():
@@ -174,7 +174,7 @@ def _path_of_model(path: Path) -> Path:
 
 
 def _is_done(job: Job, task: Task, source: str) -> bool:
-    """Whether the output is the one that these rules once made of this source."""
+    """Return whether the output is the one that these rules once made of this source."""
     known = task.known
     if known is None or known.source != source:
         return False

@@ -71,7 +71,7 @@ def _first_of(body: Body, indices: Sequence[int]) -> int | None:
 def _original(
     model: Model, patched: Model, graph: ModelGraph, digest: Callable[[], str]
 ) -> ModelRecord:
-    """What cannot be told from the records of nodes."""
+    """Return what cannot be told from the records of nodes."""
     if graph.undone is not None:  # rules are applied again after all were taken off
         return structs.replace(graph.undone.record, rules=(), returns={})
     file, contexts, collections = _of_file(model, digest), None, dict[str, str]()
@@ -94,7 +94,7 @@ def _original(
 
 
 def _of_file(model: Model, digest: Callable[[], str]) -> ModelRecord:
-    """What the whole file was: before rules changed another of its graphs, if some did."""
+    """Return what the whole file was: before rules changed another of its graphs, if some did."""
     for graph in model.graphs:
         if (known := read_record(graph)) is not None:
             return known
@@ -136,7 +136,7 @@ def refuse_exported(model: Model) -> None:
 
 
 def as_before(model: Model) -> Model:
-    """The model, of whose graphs every edit was taken back, in the container that it had."""
+    """Return the model, of whose graphs every edit was taken back, in the container that it had."""
     was = next(iter(records_before(model)), ModelRecord())
     if was.fingerprint:
         return replace(model, files={FINGERPRINT: bytes.fromhex(was.fingerprint)})
@@ -146,12 +146,12 @@ def as_before(model: Model) -> Model:
 
 
 def records_before(model: Model) -> list[ModelRecord]:
-    """What was written down of the graphs of a model that was taken back."""
+    """Return what was written down of the graphs of a model that was taken back."""
     return [graph.undone.record for graph in model.graphs if graph.undone is not None]
 
 
 def opened_again(model: Model) -> Model:
-    """A copy as if from a file: with what was edited since it was read."""
+    """Return a copy as if from a file: with what was edited since it was read."""
     if not any(body.edited or body.cut for graph in model.graphs for body in graph.bodies):
         return model.copy()
     source = Source(b"".join(map(piece_bytes, model.pieces())))

@@ -21,12 +21,12 @@ READ_AT_ONCE = 1 << 20
 
 
 def of_source(source: Source) -> str:
-    """The checksum of a whole source."""
+    """Return the checksum of a whole source."""
     return checksum([Span(source, 0, len(source.data))])
 
 
 def checksum(pieces: Sequence[Piece]) -> str:
-    """The checksum of the bytes that the pieces stand for."""
+    """Return the checksum of the bytes that the pieces stand for."""
     hashes, block, room = [], xxhash.xxh3_64(), HASHED_BLOCK
     for data in _memory_chunks(pieces):
         while data:
@@ -42,7 +42,7 @@ def checksum(pieces: Sequence[Piece]) -> str:
 
 
 def _memory_chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
-    """The bytes, some at a time, so that no page of a file is kept."""
+    """Yield the bytes, some at a time, so that no page of a file is kept."""
     for piece in pieces:
         if isinstance(piece, bytes) or piece.source.descriptor < 0:
             yield memoryview(piece_bytes(piece))

@@ -54,7 +54,7 @@ def is_text(head: bytes) -> bool:
 
 
 def recognise(source: Source) -> Container:
-    """Which container the bytes are; ModelError where none."""
+    """Return which container the bytes are; ModelError where none."""
     first = _peek(source.data, 0, len(source.data))
     if _is_saved(source, first):
         return SAVED
@@ -69,7 +69,7 @@ def recognise(source: Source) -> Container:
 
 
 def _not_a_message(source: Source) -> str:
-    """Why the bytes are not a message at all; nothing where they are one."""
+    """Return why the bytes are not a message at all; nothing where they are one."""
     try:
         for _ in islice(fields(source.data, 0, len(source.data)), MOST_ENTRIES):
             pass
@@ -111,7 +111,7 @@ def _open_meta(source: Source, meta: Field, progress: Progress | None) -> ModelG
 def container_pieces(
     source: Source, container: Container, ready: Sequence[tuple[ModelGraph, bytes]]
 ) -> list[Piece]:
-    """The file with its GraphDefs as they are now, all else as it was.
+    """Return the file with its GraphDefs as they are now, all else as it was.
 
     With each graph come the fields that its MetaGraphDef gets besides.
     """
@@ -124,7 +124,7 @@ def container_pieces(
 def meta_pieces(
     source: Source, container: Container, graph: ModelGraph, more: bytes
 ) -> list[Piece]:
-    """A MetaGraphDef that holds the graph: the one of the file around it, or a new one."""
+    """Return a MetaGraphDef that holds the graph: the one of the file around it, or a new one."""
     if container is GRAPH:
         # An empty meta_info_def, then the GraphDef: all that import_meta_graph needs.
         return [*enclosed(META_INFO, []), *enclosed(GRAPH_DEF, graph_pieces(graph)), more]
@@ -166,7 +166,7 @@ def _level(
 
 
 def _object_graph(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Replacement]:
-    """The object graph with what restores the gradients that the library holds of ours."""
+    """Yield the object graph with what restores the gradients that the library holds of ours."""
     gone = graph.undone.functions if graph.undone is not None else frozenset()
     if not graph.around.is_object_based or not (graph.restored or gone):
         return
@@ -192,7 +192,7 @@ def _holds(
 def _peek(
     data: bytes | mmap.mmap, start: int, end: int, most: int = 256
 ) -> dict[tuple[int, int], Field]:
-    """The first of each kind among a message's first fields, as far as it is a message."""
+    """Return the first of each kind among a message's first fields, as far as it is a message."""
     parts: dict[tuple[int, int], Field] = {}
     with contextlib.suppress(ModelError):  # of a file cut short, the rest says what it was
         for _, part in zip(range(most), fields(data, start, end), strict=False):
@@ -238,7 +238,7 @@ def _is_node(source: Source, start: int, end: int) -> bool:
 
 
 def meta_around(graph: ModelGraph) -> MetaGraphDef:
-    """The MetaGraphDef without its GraphDef."""
+    """Return the MetaGraphDef without its GraphDef."""
     data, meta = graph.source.data, graph.around.meta
     if meta is None:
         return MetaGraphDef()

@@ -50,12 +50,12 @@ class Export:
 
 
 def default_output(path: str, is_folder: bool) -> str:
-    """Where a patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
+    """Return where a patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
     return "-" if path == "-" else patched_name(Path(path), is_folder)
 
 
 def patched_name(path: Path, is_folder: bool) -> str:
-    """The name beside a model that its patched one has."""
+    """Return the name beside a model that its patched one has."""
     if is_folder:
         named = path if path.name not in {"", ".."} else path.resolve()
         return str(named.with_name(f"{named.name}.patched"))

@@ -88,7 +88,7 @@ TESTS: tuple[tuple[Callable[[Bytes], bool], str], ...] = (
 
 
 def _is_onnx(data: Bytes) -> bool:
-    """A protobuf of an ONNX model: its IR version comes first, and its graph is field 7."""
+    """Return a protobuf of an ONNX model: its IR version comes first, and its graph is field 7."""
     fields_present = _first_fields(data)
     return (
         data[:1] == b"\x08" and (7, BYTES) in fields_present and (2, VARINT) not in fields_present
@@ -96,13 +96,13 @@ def _is_onnx(data: Bytes) -> bool:
 
 
 def _is_fingerprint(data: Bytes) -> bool:
-    """A FingerprintDef: hashes in fields 1 to 5, and an id in field 7."""
+    """Return a FingerprintDef: hashes in fields 1 to 5, and an id in field 7."""
     fields_present = _first_fields(data)
     return {(1, VARINT), (2, VARINT), (7, BYTES)} <= fields_present and data[:1] == b"\x08"
 
 
 def _first_fields(data: Bytes) -> set[tuple[int, int]]:
-    """The numbers and wire types of a message's first fields, as far as it is one."""
+    """Return the numbers and wire types of a message's first fields, as far as it is one."""
     first_fields: set[tuple[int, int]] = set()
     with contextlib.suppress(ModelError):
         for _, part in zip(range(32), fields(data, 0, len(data)), strict=False):
@@ -119,7 +119,7 @@ def foreign_file(name: str, data: Bytes) -> str:
 
 
 def told_by_name(name: str) -> str:
-    """The same of a file in which nothing was recognised, by its name."""
+    """Return the same of a file in which nothing was recognised, by its name."""
     if name.endswith(".onnx"):
         return _ONNX
     if name.endswith(".tflite"):

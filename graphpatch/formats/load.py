@@ -29,11 +29,11 @@ class HasModel:
     model: Model
 
     def graph_def(self, tags: str = "") -> Any:
-        """The GraphDef of the model; see `Model.graph_def`."""
+        """Return the GraphDef of the model; see `Model.graph_def`."""
         return self.model.graph_def(tags)
 
     def meta_graph_def(self, tags: str = "") -> Any:
-        """The MetaGraphDef of the model; see `Model.meta_graph_def`."""
+        """Return the MetaGraphDef of the model; see `Model.meta_graph_def`."""
         return self.model.meta_graph_def(tags)
 
     def import_into(self, graph: LiveGraph, name: str = "", tags: str = "") -> Any:
@@ -80,7 +80,7 @@ model_of: FromAbove[[Any, str], Model] = FromAbove("model_of")
 
 
 def in_memory(argument: str, value: object, progress: Progress | None = None) -> Model:
-    """The model that an argument holds, which is not a path.
+    """Return the model that an argument holds, which is not a path.
 
     Raises TypeError, naming the argument, where it is nothing that a model can be taken from.
     """
@@ -96,7 +96,7 @@ def in_memory(argument: str, value: object, progress: Progress | None = None) ->
 
 
 def is_graph(value: object) -> bool:
-    """Whether it is a live graph of TensorFlow, which need not be imported to know it."""
+    """Return whether it is a live graph of TensorFlow, which need not be imported to know it."""
     return "Graph" in _tensorflow_classes(value)
 
 
@@ -110,7 +110,7 @@ def _live(argument: str, value: Any) -> Model:
 
 
 def not_taken(argument: str, value: object) -> TypeError:
-    """The error for an argument that no model can be taken from."""
+    """Return the error for an argument that no model can be taken from."""
     what = type(value).__name__
     instead = INSTEAD.get(what, "")
     more = f"; {instead}" if instead else ""
@@ -127,7 +127,7 @@ def _is_model_message(value: Message) -> bool:
 
 
 def _tensorflow_classes(value: object) -> Iterator[str]:
-    """The names of the classes of TensorFlow that it is one of."""
+    """Yield the names of the classes of TensorFlow that it is one of."""
     for base in type(value).__mro__:
         if base.__module__.partition(".")[0] == "tensorflow":
             yield base.__name__
@@ -164,7 +164,7 @@ def load(model: ModelLike, progress: Progress | None = None) -> Model:
 
 
 def model_from(argument: str, model: ModelLike, progress: Progress | None = None) -> Model:
-    """What `load` gives for an argument of this name, which a TypeError tells."""
+    """Return what `load` gives for an argument of this name, which a TypeError tells."""
     check_progress(progress)
     if not isinstance(model, str | os.PathLike):
         return in_memory(argument, model, progress)
@@ -196,5 +196,5 @@ def _message_in(folder: Path) -> Path:
 
 
 def _folder_file(path: Path) -> str:
-    """The name of the message, where it stands for the SavedModel folder around it."""
+    """Return the name of the message, where it stands for the SavedModel folder around it."""
     return path.name if path.name in SAVED_MODEL_FILES else ""

@@ -55,7 +55,7 @@ class LiveGraph(Protocol):
         """Its GraphDef."""
 
     def as_default(self) -> Any:
-        """A context in which ops go into it."""
+        """Return a context in which ops go into it."""
 
 
 class ConcreteFunction(Protocol):
@@ -89,7 +89,7 @@ def as_message(kind: type[M], pieces: Sequence[Piece]) -> M:
 
 
 def as_bytes(message: Message) -> bytes:
-    """A message, serialized. Raises ModelError where it is more than protobuf's 2 GB."""
+    """Return a message, serialized. Raises ModelError where it is more than protobuf's 2 GB."""
     try:
         return message.SerializeToString(deterministic=True)
     except Exception as error:  # ValueError or EncodeError, by the version of protobuf
@@ -101,7 +101,7 @@ def as_bytes(message: Message) -> bytes:
 
 
 def is_too_large(error: Exception) -> bool:
-    """Whether protobuf or TensorFlow failed since a message is larger than 2 GB."""
+    """Return whether protobuf or TensorFlow failed since a message is larger than 2 GB."""
     return _SAYS.search(str(error)) is not None
 
 
@@ -151,21 +151,21 @@ class Model:
 
     @property
     def format(self) -> str:
-        """What kind of file it is, in words."""
+        """Return what kind of file it is, in words."""
         return f"{self.container.name} as text" if self.is_text else self.container.name
 
     @property
     def node_count(self) -> int:
-        """How many NodeDefs there are, those of functions included."""
+        """Return how many NodeDefs there are, those of functions included."""
         old = sum(len(body) for graph in self.graphs for body in graph.bodies)
         return old + sum(len(f.node_def) for graph in self.graphs for f in graph.added.function)
 
     def copy(self) -> Model:
-        """The same model, to be changed without this one seeing it."""
+        """Return the same model, to be changed without this one seeing it."""
         return replace(self, graphs=[graph.copy() for graph in self.graphs])
 
     def pieces(self) -> list[Piece]:
-        """The binary message as it is now: new bytes, and spans of the file it came from.
+        """Return the binary message as it is now: new bytes, and spans of the file it came from.
 
         Raises OutputError where the graph cannot be exported, ModelError where it is broken.
         """
@@ -187,7 +187,7 @@ class Model:
         return self._made
 
     def meta_graph(self, graph: ModelGraph, rebuild: bool = True) -> list[Piece]:
-        """A MetaGraphDef of one of its graphs, with the contexts of v1 loops and branches.
+        """Return a MetaGraphDef of one of its graphs, with the contexts of v1 loops and branches.
 
         They are rebuilt where the file has none, or with `rebuild=False` only where it would be
         written with them. Raises ModelError where they cannot be.
@@ -212,7 +212,7 @@ class Model:
         return self._function
 
     def exported(self, export: Export) -> Model:
-        """A copy of the model that `save` writes as a TF2 SavedModel.
+        """Return a copy of the model that `save` writes as a TF2 SavedModel.
 
         Its main graph is a function then, from the inputs to the outputs. Raises OutputError where
         it cannot be one.
@@ -244,13 +244,13 @@ class Model:
         return [note for _, _, note in self._ready() if note]
 
     def _ready(self) -> list[tuple[ModelGraph, bytes, str]]:
-        """Each graph with the contexts to be added, for which a GraphDef has no place."""
+        """Return each graph with the contexts to be added, for which a GraphDef has no place."""
         if self.container is GRAPH:
             return [(graph, b"", "") for graph in self.graphs]
         return [_ready(graph) for graph in self.graphs]
 
     def graph_def(self, tags: str = "") -> Any:
-        """The GraphDef as it is now: TensorFlow's message where TensorFlow is imported.
+        """Return the GraphDef as it is now: TensorFlow's message where TensorFlow is imported.
 
         Else it is tensorboard's, which has the same fields; `tf.import_graph_def` takes only
         TensorFlow's. Gradients are as in a file. A GraphDef has no place for the contexts of v1
@@ -265,7 +265,7 @@ class Model:
         return _as_message("GraphDef", self, tags)
 
     def meta_graph_def(self, tags: str = "") -> Any:
-        """The MetaGraphDef as it is now, with collections and control-flow contexts.
+        """Return the MetaGraphDef as it is now, with collections and control-flow contexts.
 
         Of a GraphDef it is a new one. The class of the message, `tags` and what is raised are as in
         `graph_def`; ModelError too where contexts cannot be rebuilt.
@@ -330,7 +330,7 @@ class Model:
         write_model(self, Path(path), progress, confirm)
 
     def encoded(self, suffix: str) -> Sequence[Piece]:
-        """What a file with this ending holds; another ending leaves the encoding as it was.
+        """Return what a file with this ending holds; another ending leaves the encoding as it was.
 
         Raises OutputError where the model has no such form, ModelError where it is broken.
         """
@@ -349,7 +349,7 @@ class Model:
         return [text.unparse(pieces, container)]
 
     def _other(self, suffix: str) -> str:
-        """An ending, if it is not that of the model's own file."""
+        """Return an ending, if it is not that of the model's own file."""
         return "" if suffix == Path(self.path).suffix and not self.in_memory else suffix
 
     def _as_text(self, suffix: str) -> bool:
@@ -386,14 +386,14 @@ HEAD = 4096
 
 
 def opened(data: bytes, label: str, progress: Progress | None = None) -> Model:
-    """The model that bytes in memory hold; errors call it `label`."""
+    """Return the model that bytes in memory hold; errors call it `label`."""
     model = opened_at(Path(label), Source(data), "", progress)
     model.in_memory = True
     return model
 
 
 def opened_at(path: Path, source: Source, file: str, progress: Progress | None) -> Model:
-    """The model that lies at `path`; of a SavedModel folder `file` is the message in it."""
+    """Return the model that lies at `path`; of a SavedModel folder `file` is the message in it."""
     if not source.data[:1]:
         piped = str(path) == "-"
         raise ModelError(f"{'standard input' if piped else path} is empty; expected a model")
@@ -443,7 +443,7 @@ def _as_message(name: str, model: Model, tags: str) -> Any:
 
 
 def graph_with_tags(model: Model, tags: str) -> ModelGraph:
-    """The graph of a model that has these tags, or the only one that it has."""
+    """Return the graph of a model that has these tags, or the only one that it has."""
     graphs = [graph for graph in model.graphs if not tags or graph.around.tags == tags]
     if len(graphs) == 1:
         return graphs[0]

@@ -29,12 +29,12 @@ MINE: set[Path] = set()
 
 
 def unfinished_name(path: Path, ending: str) -> Path:
-    """A new name beside `path`, that no other process takes."""
+    """Return a new name beside `path`, that no other process takes."""
     return path.with_name(f".{_stem(path.name)}.{os.urandom(6).hex()}.{ending}")
 
 
 def _stem(name: str) -> str:
-    """The name, or of a long one the start and a hash of it."""
+    """Return the name, or of a long one the start and a hash of it."""
     raw = os.fsencode(name)
     if len(raw) <= LONGEST_NAME:
         return name
@@ -45,7 +45,7 @@ def _stem(name: str) -> str:
 
 @contextlib.contextmanager
 def unfinished(path: Path, is_folder: bool = False) -> Iterator[Path]:
-    """A new empty file or folder beside `path`, locked; it is gone when this ends."""
+    """Return a new empty file or folder beside `path`, locked; it is gone when this ends."""
     new, lock = _locked(path, is_folder)
     MINE.add(new)
     try:
@@ -127,7 +127,7 @@ def remove(path: Path) -> None:
 
 
 def regular_files(folder: Path) -> Iterator[Path]:
-    """The files below a folder, by name.
+    """Yield the files below a folder, by name.
 
     A link counts as the file or folder that it leads to within the folder. Raises ModelError for
     one that leads out of it, and for pipes and devices, which have no end.

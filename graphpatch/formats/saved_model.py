@@ -75,7 +75,7 @@ class ExportedGraph:
 
 
 def exported(graph: ModelGraph, export: Export) -> ExportedGraph:
-    """The function from the inputs to the outputs.
+    """Return the function from the inputs to the outputs.
 
     Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
     no input, or the graph holds what a function cannot: variables, tables, v1 loops.
@@ -120,7 +120,7 @@ def export_notes(exported_graph: ExportedGraph) -> list[str]:
 
 
 def _unneeded_ops(exported_graph: ExportedGraph) -> list[Node]:
-    """The ops that rules touched, and that the outputs do not need."""
+    """Return the ops that rules touched, and that the outputs do not need."""
     exported_indices = set(exported_graph.part.indices)
     return [
         node
@@ -168,7 +168,7 @@ def _check_fed(part: Part) -> None:
 
 
 def _is_held(node: Node) -> bool:
-    """Whether an op stands for what is kept from one run to the next."""
+    """Return whether an op stands for what is kept from one run to the next."""
     if node.opdef is None or not node.opdef.stateful or node.op.startswith(OF_A_CALL):
         return False
     return any(arg.is_ref or arg.dtype == "resource" for arg in node.outputs or ())
@@ -177,7 +177,7 @@ def _is_held(node: Node) -> bool:
 def _named_arguments(
     graph: ModelGraph, tensors: Sequence[str], taken: set[str]
 ) -> Iterator[ExportedTensor]:
-    """Each tensor under a name that Python takes as that of an argument."""
+    """Yield each tensor under a name that Python takes as that of an argument."""
     for text in tensors:
         tensor = names.parse(text)
         node = graph.main.node(tensor.op)
@@ -225,7 +225,7 @@ def _held_by_key(graph: ModelGraph) -> dict[str, frozenset[int]]:
 
 
 def _registered_gradients(graph: ModelGraph) -> Iterator[tuple[str, str]]:
-    """The keys of the file's library, each with the name of the function."""
+    """Yield the keys of the file's library, each with the name of the function."""
     data = graph.source.data
     for library in (part for part in graph.others if part.holds(LIBRARY)):
         for part in fields(data, library.value, library.end):
@@ -261,7 +261,7 @@ NODES, FUNCTIONS = 1, 2
 
 
 def objects_to_add(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
-    """What an object graph of `count` objects needs besides, so that these are restored.
+    """Return what an object graph of `count` objects needs besides, so that these are restored.
 
     Protobuf merges it with the object graph that it is written behind. Each function is an object
     too, which tells how it is called: TensorFlow up to 2.12 takes the inputs of the op otherwise.
@@ -310,27 +310,27 @@ def without_functions(
 
 
 def _concrete(source: Source, part: Field) -> tuple[str, SavedConcreteFunction]:
-    """The name of a function that is restored, and what is told of it."""
+    """Return the name of a function that is restored, and what is told of it."""
     entry = message(SavedObjectGraph, source.data[part.start : part.end]).concrete_functions
     ((name, function),) = entry.items()
     return name, function
 
 
 def _function_name(source: Source, part: Field) -> str:
-    """The function that an object is; empty where it is something else."""
+    """Return the function that an object is; empty where it is something else."""
     node = message(SavedObject, source.data[part.value : part.end])
     name: str = node.bare_concrete_function.concrete_function_name
     return name
 
 
 def _upstream_args(gradient: Restored) -> Sequence[OpDef.ArgDef]:
-    """The arguments that are not captured: the upstream gradients."""
+    """Return the arguments that are not captured: the upstream gradients."""
     args: Sequence[OpDef.ArgDef] = gradient.function.signature.input_arg
     return args[: len(args) - len(gradient.captured)]
 
 
 def _called_gradient(gradient: Restored) -> SavedConcreteFunction:
-    """The function as it is called: with the upstream gradients, for a list of gradients."""
+    """Return the function as it is called: with the upstream gradients, for a list of gradients."""
     signature = gradient.function.signature
     upstream = [_argument_spec(arg.name, arg.type) for arg in _upstream_args(gradient)]
     types = {arg.name: arg.type for arg in signature.output_arg}
@@ -346,7 +346,7 @@ def _called_gradient(gradient: Restored) -> SavedConcreteFunction:
 def arguments_spec(
     positional: Sequence[StructuredValue], by_name: Mapping[str, StructuredValue]
 ) -> StructuredValue:
-    """The arguments of a function: ((...), {...})."""
+    """Return the arguments of a function: ((...), {...})."""
     spec = StructuredValue()
     spec.tuple_value.values.add().tuple_value.values.extend(positional)
     spec.tuple_value.values[0].tuple_value.SetInParent()
@@ -355,7 +355,7 @@ def arguments_spec(
 
 
 def dict_value(values: Mapping[str, StructuredValue]) -> StructuredValue:
-    """A dict."""
+    """Return a dict."""
     value_message = StructuredValue()
     value_message.dict_value.SetInParent()
     for name, value in values.items():
@@ -364,7 +364,7 @@ def dict_value(values: Mapping[str, StructuredValue]) -> StructuredValue:
 
 
 def tensor_spec(argument: OpDef.ArgDef, shape: TensorShapeProto) -> StructuredValue:
-    """A tensor of this name, dtype and shape."""
+    """Return a tensor of this name, dtype and shape."""
     value = TensorSpecProto(name=argument.name, dtype=argument.type, shape=shape)
     return StructuredValue(tensor_spec_value=value)
 
@@ -404,7 +404,7 @@ CHECKPOINT = {
 
 
 def saved_model_pieces(exported_graph: ExportedGraph) -> list[Piece]:
-    """The SavedModel message; large constants stay spans of the graph's own file."""
+    """Return the SavedModel message; large constants stay spans of the graph's own file."""
     graph = exported_graph.graph
     name = fresh("forward", graph.library.signatures)
     meta = MetaGraphDef()
@@ -430,7 +430,7 @@ def saved_model_pieces(exported_graph: ExportedGraph) -> list[Piece]:
 
 
 def object_graph(exported_graph: ExportedGraph, name: str) -> SavedObjectGraph:
-    """A root that can be called, with the function as its signature too."""
+    """Return a root that can be called, with the function as its signature too."""
     objects = SavedObjectGraph()
     root, signatures, function = (objects.nodes.add() for _ in range(3))
     for node, identifier in ((root, "_generic_user_object"), (signatures, "signature_map")):
@@ -461,7 +461,7 @@ def _info(name: str, tensor: ExportedTensor) -> TensorInfo:
 
 
 def _main(exported_graph: ExportedGraph, name: str) -> GraphDef:
-    """The main graph, for a Session: placeholders, a call of the function, and its outputs.
+    """Return the main graph, for a Session: placeholders, a call of the function, and its outputs.
 
     They refuse gradients: those of the function are for a tape, and a Session would optimise the
     function first, and take them out.
@@ -486,7 +486,7 @@ def _main(exported_graph: ExportedGraph, name: str) -> GraphDef:
 
 
 def _function_def(exported_graph: ExportedGraph, name: str) -> list[Piece]:
-    """The FunctionDef."""
+    """Return the FunctionDef."""
     signature = OpDef(name=name, is_stateful=True)
     signature.input_arg.extend(tensor.argument for tensor in exported_graph.inputs)
     signature.output_arg.extend(tensor.argument for tensor in exported_graph.outputs)

@@ -50,7 +50,7 @@ FOREIGN = {
 
 
 def parse_text(data: bytes) -> tuple[bytes, Container]:
-    """The serialized message that a text file holds, and which container it is.
+    """Return the serialized message that a text file holds, and which container it is.
 
     Raises ModelError with line and column where it is not valid, or names a field that the
     message does not have (dropping it would lose something of the model).
@@ -81,7 +81,7 @@ def _placed(said: str) -> str:
 
 
 def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
-    """The text form of a serialized container.
+    """Return the text form of a serialized container.
 
     Raises OutputError where it holds fields that we don't know: text has no names for them.
     """
@@ -116,7 +116,7 @@ def _collect(part: Message, field_names: set[str]) -> None:
 
 
 def canonical(pieces: Sequence[Piece], container: Container) -> bytes:
-    """The message in the one encoding in which `parse` gives it, whatever wrote it."""
+    """Return the message in the one encoding in which `parse` gives it, whatever wrote it."""
     whole: Message = message(_container_class(container), b"".join(map(piece_bytes, pieces)))
     return bytes(whole.SerializeToString(deterministic=True))
 

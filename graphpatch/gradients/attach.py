@@ -69,7 +69,7 @@ class AttachedFunctions(msgspec.Struct, frozen=True, eq=False):
 def attached_functions(
     gradient: Computed, signature: Signature, is_kept: bool = False
 ) -> AttachedFunctions:
-    """The functions that carry this gradient for an op of this signature.
+    """Return the functions that carry this gradient for an op of this signature.
 
     `kept`: calls of `attach` are never inlined, which costs the forward pass a call each.
     Their names depend on what they do alone, so that the same gradient on like ops is one pair of
@@ -91,7 +91,7 @@ def attached_functions(
 
 
 def filter_functions(gradient: Computed, dtype: str, is_kept: bool = False) -> AttachedFunctions:
-    """The functions that filter what flows back through a tensor: `attach(x0)` gives on x0.
+    """Return the functions that filter what flows back through a tensor: `attach(x0)` gives on x0.
 
     Raises FormulaError where the formula does not suit one tensor of this dtype.
     """
@@ -115,7 +115,7 @@ def guard_functions(dtype: str) -> AttachedFunctions:
 
 
 def guard_key(functions: AttachedFunctions, dtype: str) -> str:
-    """The key of a call of `guard` that goes with a call of `attach`.
+    """Return the key of a call of `guard` that goes with a call of `attach`.
 
     It tells the gradient: to register one gradient must not make the guards of others silent.
     """
@@ -123,7 +123,7 @@ def guard_key(functions: AttachedFunctions, dtype: str) -> str:
 
 
 def is_guard(key: str) -> bool:
-    """Whether a key is that of a `guard`."""
+    """Return whether a key is that of a `guard`."""
     return key.startswith(FUNCTION_PREFIX) and _GUARD_KEY.search(key) is not None
 
 
@@ -184,7 +184,7 @@ def _pair(
     is_kept: bool,
     library: tuple[FunctionDef, ...] = (),
 ) -> AttachedFunctions:
-    """The gradient function under its name, with the `attach` that it belongs to.
+    """Return the gradient function under its name, with the `attach` that it belongs to.
 
     `given` says which argument each output of `attach` gives on; `name` is for people to read.
     """
@@ -229,7 +229,7 @@ class TapeFunctions(msgspec.Struct, frozen=True, eq=False):
 
 
 def tape_functions(functions: AttachedFunctions) -> TapeFunctions:
-    """The functions for a tape that go with those for a Session."""
+    """Return the functions for a tape that go with those for a Session."""
     base = functions.gradient.signature.name.removesuffix("_gradient")
     inputs = [arg for arg in functions.attach.signature.input_arg if arg.name[0] == "x"]
     outputs = [arg for arg in functions.attach.signature.input_arg if arg.name[0] == "y"]
@@ -298,14 +298,14 @@ def _keep_results(function: FunctionDef, names: Iterable[str]) -> None:
 
 
 def passed_on(dtype: int) -> Restored:
-    """The gradient of the op between `tape` and `attach`: what comes, as it is."""
+    """Return the gradient of the op between `tape` and `attach`: what comes, as it is."""
     name = DTYPE_NAMES[dtype]
     argument = OpDef.ArgDef(name="y0", type=dtype)
     return _passing(f"graphpatch_pass_{name}_gradient", f"{PASS}{name}", 0, [argument])
 
 
 def _passing(name: str, key: str, inputs: int, outputs: list[OpDef.ArgDef]) -> Restored:
-    """The gradient of y alone: dy as it comes, for each y that carries one."""
+    """Return the gradient of y alone: dy as it comes, for each y that carries one."""
     function = FunctionDef()
     function.signature.name = name
     results = [""] * inputs
@@ -353,7 +353,7 @@ class TracedFunction(msgspec.Struct, frozen=True, eq=False):
 
 
 def attached_traced(traced: TracedFunction, is_kept: bool) -> AttachedFunctions:
-    """The functions that carry the gradient for the op that it was traced for.
+    """Return the functions that carry the gradient for the op that it was traced for.
 
     Raises FormulaError where it reads what no function of a GradientDef can take.
     """
@@ -381,12 +381,12 @@ def filtering_traced(traced: TracedFunction, is_kept: bool) -> AttachedFunctions
 
 
 def _input_place(argument: str) -> int:
-    """Which input an argument x1, or a result dx1, belongs to."""
+    """Return which input an argument x1, or a result dx1, belongs to."""
     return int(argument.lstrip("dx"))
 
 
 def _arguments_read(function: FunctionDef) -> set[str]:
-    """The arguments that the ops of a function read."""
+    """Return the arguments that the ops of a function read."""
     arguments = {arg.name for arg in function.signature.input_arg}
     texts = [text for node in function.node_def for text in node.input]
     return {op_of(text) for text in [*texts, *function.ret.values()]} & arguments

@@ -33,7 +33,7 @@ def check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:
 
 
 def signature(node: Node) -> Signature:
-    """The op as formulas see it: inputs x0, x1, ..., outputs y0, ..., and the attrs."""
+    """Return the op as formulas see it: inputs x0, x1, ..., outputs y0, ..., and the attrs."""
     inputs, outputs, op = node.arguments or [], node.outputs or [], node.opdef
     defaults = {} if op is None else {attr.name: attr.default for attr in op.attrs}
     values = {key: attrs.as_json(value) for key, value in node.attrs().items()}

@@ -78,17 +78,17 @@ class Formula:
 
     @property
     def variables(self) -> frozenset[str]:
-        """The variables it reads, by their full names: `x0`, `y0`, `dy0`."""
+        """Return the variables it reads, by their full names: `x0`, `y0`, `dy0`."""
         return frozenset(part.name for part in self._parts() if isinstance(part, Variable))
 
     @property
     def attrs(self) -> frozenset[str]:
-        """The attrs of the op that it reads."""
+        """Return the attrs of the op that it reads."""
         return frozenset(part.name for part in self._parts() if isinstance(part, AttrRef))
 
     @property
     def parameters(self) -> frozenset[str]:
-        """The parameters it reads."""
+        """Return the parameters it reads."""
         return frozenset(part.name for part in self._parts() if isinstance(part, ParameterRef))
 
     @property

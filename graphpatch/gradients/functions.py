@@ -71,7 +71,7 @@ class Function(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def spelled(self) -> str:
-        """How it is called: `norm(x, axes=, from_axis=, keepdims=)`."""
+        """Return how it is called: `norm(x, axes=, from_axis=, keepdims=)`."""
         rest = ["..."] if self.rest else []
         options = [f"{option}=" for option in self.options]
         return f"{self.name}({', '.join([*self.arguments, *rest, *options])})"

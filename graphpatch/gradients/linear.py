@@ -128,14 +128,14 @@ def _linear_steps(program: Program, values: Iterable[Value]) -> frozenset[int] |
 
 
 def _is_of(value: Value, numbers: Container[int]) -> bool:
-    """Whether a value is dy, or the result of one of these steps."""
+    """Return whether a value is dy, or the result of one of these steps."""
     if isinstance(value.source, str):
         return value.source.startswith("dy")
     return value.source in numbers
 
 
 def _is_zero(program: Program, value: Value) -> bool:
-    """Whether a value is zero throughout."""
+    """Return whether a value is zero throughout."""
     if value.constant is not None:
         return not any(value.constant.numbers)
     return isinstance(value.source, int) and program.steps[value.source].op_type == "ZerosLike"

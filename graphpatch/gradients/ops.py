@@ -60,7 +60,7 @@ class BroadcastShape(msgspec.Struct, frozen=True):
 
     @property
     def exactly(self) -> frozenset[str] | None:
-        """The tensors whose joint shape this is, or None where that is unknown."""
+        """Return the tensors whose joint shape this is, or None where that is unknown."""
         return self.most if self.most == self.least else None
 
 
@@ -104,7 +104,7 @@ class Constant(msgspec.Struct, frozen=True):
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """The numbers as Python has them."""
+        """Return the numbers as Python has them."""
         if self.dtype == "bfloat16":
             return tuple(
                 struct.unpack("<f", struct.pack("<I", bits << 16))[0]
@@ -209,7 +209,7 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def tensors(self) -> Iterator[Value]:
-        """The inputs, lists of tensors taken apart."""
+        """Yield the inputs, lists of tensors taken apart."""
         for value in self.inputs:
             yield from (value,) if isinstance(value, Value) else value
 

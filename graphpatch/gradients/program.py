@@ -482,7 +482,7 @@ def _unchanged(name: str, operands: Sequence[Operand]) -> Value | None:
 
 
 def passes_on(formula: Formula) -> bool:
-    """Whether the gradient of one tensor gives dy as it comes, as far as its ops show it."""
+    """Return whether the gradient of one tensor gives dy as it comes, as far as its ops show it."""
     signature = Signature.of([("x0", "float32")], [("y0", "float32")], same_shape=True)
     program, values = Program(), dict(formula.values)
     try:
@@ -514,7 +514,7 @@ def fold(function: Function, operands: Sequence[Scalar]) -> Scalar:
 
 
 def condition_holds(condition: str, values: Mapping[str, Scalar]) -> bool:
-    """Whether a condition of the formula language is true of these parameters."""
+    """Return whether a condition of the formula language is true of these parameters."""
     return _folded(parse_formula(condition, values), values) is True
 
 

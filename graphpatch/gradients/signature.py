@@ -71,13 +71,13 @@ class Signature:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The dtype of each variable that a formula for this op may read."""
+        """Return the dtype of each variable that a formula for this op may read."""
         upstream = ((f"d{name}", dtype) for name, dtype in self.outputs)
         return dict((*self.inputs, *self.outputs, *upstream))
 
     @property
     def upstream_dtype(self) -> str | None:
-        """The dtype of the first upstream gradient that there is."""
+        """Return the dtype of the first upstream gradient that there is."""
         return next((dtype for _, dtype in self.outputs if dtype in FLOATS), None)
 
     def shape(self, name: str) -> BroadcastShape:

@@ -74,23 +74,23 @@ class LibraryGradient(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def key(self) -> str:
-        """The key that carries it: `graphpatch:guided_relu`."""
+        """Return the key that carries it: `graphpatch:guided_relu`."""
         if not self.parameters:
             return KEY_PREFIX + self.name
         return _key({self.name: {name: json_value(value) for name, value in self.parameters}})
 
     @cached_property
     def formula(self) -> Formula:
-        """What it computes."""
+        """Return what it computes."""
         return LIBRARY[self.name].formula(dict(self.parameters))
 
     @cached_property
     def attrs(self) -> tuple[str, ...]:
-        """The attrs of the op that it reads."""
+        """Return the attrs of the op that it reads."""
         return tuple(sorted(self.formula.attrs))
 
     def for_op(self, op_type: str) -> LibraryGradient:
-        """The gradient of the same family that is meant for this op type."""
+        """Return the gradient of the same family that is meant for this op type."""
         name = library_entry(self.name, op_type).name
         return self if name == self.name else replace(self, name=name)
 
@@ -102,18 +102,18 @@ class InlineFormula(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def attrs(self) -> tuple[str, ...]:
-        """The attrs of the op that it reads."""
+        """Return the attrs of the op that it reads."""
         return tuple(sorted(self.formula.attrs))
 
     @cached_property
     def key(self) -> str:
-        """The key that carries it: `graphpatch:` and the formula."""
+        """Return the key that carries it: `graphpatch:` and the formula."""
         texts = self.formula.texts[0] if self.formula.alike else self.formula.texts
         constants = {name: json_value(value) for name, value in self.formula.values}
         return _key({FORMULA: texts, **({CONSTANTS: constants} if constants else {})})
 
     def for_op(self, op_type: str) -> InlineFormula:
-        """The formula itself, which is for any op type."""
+        """Return the formula itself, which is for any op type."""
         return self
 
 
@@ -131,7 +131,7 @@ Gradient = DefaultGradient | RegisteredKey | Computed | PythonGradient
 
 
 def parse_gradient(spec: GradientSpec) -> Gradient:
-    """The gradient that a rules file means.
+    """Return the gradient that a rules file means.
 
     Raises RulesError with the nearest legal name, or the parameter that is wrong.
     """
@@ -165,7 +165,7 @@ def refuse_python(spec: Any) -> None:
 
 
 def from_key(key: str) -> Computed | None:
-    """The formula of ours that a key carries, or None for a key of another kind."""
+    """Return the formula of ours that a key carries, or None for a key of another kind."""
     if not key.startswith(KEY_PREFIX):
         return None
     spec = _decoded_key(key)
@@ -176,12 +176,12 @@ def from_key(key: str) -> Computed | None:
 
 
 def json_value(value: Scalar | ConstantTensor) -> Any:
-    """A parameter as JSON holds it."""
+    """Return a parameter as JSON holds it."""
     return value.packed() if isinstance(value, ConstantTensor) else value
 
 
 def _formula_with_constants(source: Any, constants: Any) -> Formula:
-    """A formula with the constants that a rule gives it by name, each of which it reads."""
+    """Return a formula with the constants that a rule gives it by name, each of which it reads."""
     if not isinstance(constants, dict):
         raise RulesError(f'"constants" has numbers and tensors by name, not {constants!r}')
     values = {}
@@ -264,7 +264,7 @@ def built_in_key(gradient: Computed, op: OpDef | None) -> str | None:
 
 
 def gives_dy(gradient: Gradient) -> bool:
-    """Whether a gradient of ours gives each input dy, as far as its formula shows it."""
+    """Return whether a gradient of ours gives each input dy, as far as its formula shows it."""
     return isinstance(gradient, InlineFormula | LibraryGradient) and passes_on(gradient.formula)
 
 
@@ -275,7 +275,7 @@ class GradientLayer(msgspec.Struct, frozen=True):
     gradient: Gradient | None
 
     def holds(self, place: int) -> bool:
-        """Whether it is at this output or input."""
+        """Return whether it is at this output or input."""
         return self.place is None or self.place == place
 
 
@@ -288,7 +288,7 @@ class ComposedGradient(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The key that carries it: that of the gradient alone where there is no filter."""
+        """Return the key that carries it: that of the gradient alone where there is no filter."""
         if not (self.outputs or self.inputs):
             return self.own
         sides = {"outputs": _layers_as_json(self.outputs), "inputs": _layers_as_json(self.inputs)}
@@ -312,23 +312,23 @@ def composed_gradient(key: str) -> ComposedGradient:
 
 
 def surrogate_key(formula: Formula) -> str:
-    """The key of the gradient that TensorFlow computes of a formula of the inputs."""
+    """Return the key of the gradient that TensorFlow computes of a formula of the inputs."""
     return _key({SURROGATE: formula.texts[0]})
 
 
 def surrogate_of(key: str) -> Formula | None:
-    """The formula whose gradient a key names; None where it names another gradient."""
+    """Return the formula whose gradient a key names; None where it names another gradient."""
     text = _decoded_key(key).get(SURROGATE)
     return None if text is None else Formula.parse(text)
 
 
 def python_key(gradient: PythonGradient) -> str:
-    """The key of a gradient function in Python, for the process that has set it."""
+    """Return the key of a gradient function in Python, for the process that has set it."""
     return _key({PYTHON: gradient.path})
 
 
 def python_of(key: str) -> str | None:
-    """The `package.module:function` that a key names; None where it names none."""
+    """Return the `package.module:function` that a key names; None where it names none."""
     return _decoded_key(key).get(PYTHON)
 
 

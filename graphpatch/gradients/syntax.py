@@ -90,7 +90,7 @@ class Part(msgspec.Struct, frozen=True, eq=False):
     """
 
     def __eq__(self, other: object) -> bool:
-        """Whether it says the same."""
+        """Return whether it says the same."""
         return type(other) is type(self) and astuple(other)[:-1] == astuple(self)[:-1]
 
     def __hash__(self) -> int:
@@ -179,7 +179,7 @@ def full_variable_name(word: str) -> str | None:
 
 
 def legal_parameter(word: str) -> bool:
-    """Whether a parameter may have this name."""
+    """Return whether a parameter may have this name."""
     taken = word in NAMED_NUMBERS or word in (*_OPERATOR_WORDS, "attr", _LET)
     is_name = re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII) is not None
     return is_name and not taken and full_variable_name(word) is None

@@ -69,7 +69,7 @@ class DrawnGradient:
 
 
 def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None:
-    """The curves of an op type before and after a patch; None where no curve can say it.
+    """Return the curves of an op type before and after a patch; None where no curve can say it.
 
     `words` has both gradients in words, `axis` what goes to the right, and `curves` the points of
     each side, for each upstream gradient `dy` where x goes to the right.
@@ -97,7 +97,7 @@ def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None
 
 
 def _range_with_knees(knees: Sequence[float]) -> Array:
-    """The numbers over which gradients are drawn, knees among them."""
+    """Return the numbers over which gradients are drawn, knees among them."""
     near = [knee for knee in knees if abs(knee) <= FURTHEST]
     outside = [knee for knee in near if not LOWEST < knee < HIGHEST]
     low = min([LOWEST, *(knee - MARGIN for knee in outside if knee < 0)])
@@ -149,7 +149,7 @@ def _of_spec(spec: Any, op_type: str) -> DrawnGradient | None:
 
 
 def _is_by_element(formula: Formula) -> bool:
-    """Whether each element of dx is computed of the same one of x, y and dy."""
+    """Return whether each element of dx is computed of the same one of x, y and dy."""
     parts = (
         part
         for expression in formula.expressions
@@ -165,7 +165,7 @@ def _is_by_element(formula: Formula) -> bool:
 
 
 def _of_formula(formula: Formula) -> DrawnGradient | None:
-    """A formula of one input that reads x, y and dy alone, and numbers."""
+    """Return a formula of one input that reads x, y and dy alone, and numbers."""
     if formula.attrs or formula.variables - {"x0", "y0", "dy0"} or not formula.alike:
         return None
     if any(isinstance(value, ConstantTensor) for _, value in formula.values):
@@ -180,7 +180,7 @@ def _of_formula(formula: Formula) -> DrawnGradient | None:
 
 
 def _knees(formula: Formula) -> tuple[float, ...]:
-    """The numbers of a formula, at which its curve may have a knee."""
+    """Return the numbers of a formula, at which its curve may have a knee."""
     parts = [
         part
         for expression in formula.expressions
@@ -193,7 +193,7 @@ def _knees(formula: Formula) -> tuple[float, ...]:
 
 
 def _derivative(text: str) -> DrawnGradient | None:
-    """The derivative of g, by differences."""
+    """Return the derivative of g, by differences."""
     formula = Formula.parse(text)
     if formula.variables != {"x0"} or formula.expressions[0] is None:
         return None

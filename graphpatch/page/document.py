@@ -138,7 +138,7 @@ class _Graph:
         return doctor.tape if self.is_taped else doctor.session
 
     def _main(self, number: int) -> BodySide:
-        """The lines of the main graph of one model."""
+        """Return the lines of the main graph of one model."""
         answers = self._answers(number)
         main = answers.graph.main
         wiring = answers.wiring(main)
@@ -147,7 +147,7 @@ class _Graph:
         return BodySide(answers, back, *ends, self._rules("main", number), self.marks.is_applied)
 
     def _rules(self, label: str, number: int) -> Mapping[str, tuple[str, ...]]:
-        """The rules at the ops of a body: of the model after, or of the only one."""
+        """Return the rules at the ops of a body: of the model after, or of the only one."""
         is_last = number == len(self.both) - 1
         return self.marks.of_body(self.place, label) if is_last else {}
 
@@ -168,7 +168,7 @@ class _Graph:
         return functions
 
     def _sides(self, name: str) -> Iterator[BodySide]:
-        """The lines of a function in each model that has it."""
+        """Yield the lines of a function in each model that has it."""
         for number, doctor in enumerate(self.both):
             answers = doctor.tape
             body = answers.graph.functions.get(name)
@@ -192,7 +192,7 @@ class _Graph:
             )
 
     def document(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:
-        """The graph as the page reads it; its bodies are added to `bodies`."""
+        """Return the graph as the page reads it; its bodies are added to `bodies`."""
         first = len(bodies)
         numbers = {name: first + 1 + place for place, name in enumerate(self.functions)}
         blamed: dict[str, dict[str, list[Finding]]] = {}  # by body, by op
@@ -219,7 +219,7 @@ class _Graph:
         }
 
     def _blocking(self, pair: PairDiagnosis) -> Sequence[Finding]:
-        """What blocks as this graph is differentiated."""
+        """Return what blocks as this graph is differentiated."""
         return pair.findings if self.is_taped else pair.of_session
 
     def _is_blocked(self, pair: PairDiagnosis) -> bool:
@@ -278,7 +278,7 @@ class _Graph:
 
 
 def _end_shown(tensor: InterfaceTensor) -> dict[str, str]:
-    """An input or output of the model: its op by name, and what the page says of it."""
+    """Return an input or output of the model: its op by name, and what the page says of it."""
     kind = " ".join(filter(None, (tensor.dtype, tensor.shape)))
     signature = ", ".join(tensor.signatures)
     return {"op": op_of(tensor.name), "name": tensor.name, "tensor": kind, "signature": signature}
@@ -316,7 +316,7 @@ class BodyTable:
         ]
 
     def document(self) -> dict[str, Any]:
-        """The body as the page reads it."""
+        """Return the body as the page reads it."""
         ends, calls, carried = self._ends(), self._calls(), self._carried()
         types = {key: self._type(key) for key in self.rows}
         return {
@@ -337,7 +337,7 @@ class BodyTable:
         }
 
     def _type(self, key: str) -> str:
-        """The op type, that before a rule where one put the op into a function."""
+        """Return the op type, that before a rule where one put the op into a function."""
         node = self.heads[key]
         return "argument" if node is None else provenance.original_type(node)
 
@@ -358,7 +358,7 @@ class BodyTable:
         return -1 if node is None else self.tables.form(self.last[key].wiring, node.index)
 
     def _inputs(self, key: str) -> list[int | str | list[int | str]]:
-        """What an op reads: the rows of lines, with the tensor where that is not output 0.
+        """Return what an op reads: the rows of lines, with the tensor where that is not output 0.
 
         Of what is not in view, the names.
         """
@@ -375,7 +375,7 @@ class BodyTable:
         return read
 
     def _is_variable(self, key: str) -> bool:
-        """Whether a line gives a variable: the op itself, or an argument that holds one."""
+        """Return whether a line gives a variable: the op itself, or an argument that holds one."""
         side, node = self.last[key], self.heads[key]
         if key in self.blamed or any(key in side.rules for side in self.sides):
             return False
@@ -394,7 +394,7 @@ class BodyTable:
         return {row: sorted(set(at)) for row, at in sorted(marks.items())}
 
     def _findings(self) -> dict[int, list[int]]:
-        """What doctor says of lines where a gradient ends, and of those that it blames."""
+        """Return what doctor says of lines where a gradient ends, and of those that it blames."""
         own: dict[str, list[Finding]] = {}
         for side in self.sides:
             for key, line in side.lines.items():
@@ -421,7 +421,7 @@ class BodyTable:
         return ends
 
     def _calls(self) -> dict[int, list[int]]:
-        """The functions that ops call, as far as they have lines of their own."""
+        """Return the functions that ops call, as far as they have lines of their own."""
         calls = {}
         for key, side in self.last.items() if self.numbers else ():
             called = [self.numbers[n] for n in side.called(side.lines[key]) if n in self.numbers]
@@ -430,7 +430,7 @@ class BodyTable:
         return calls
 
     def _carried(self) -> dict[int, list[list[str]]]:
-        """The nodes that rules added for an op: op type and name."""
+        """Return the nodes that rules added for an op: op type and name."""
         carried = {}
         for key, side in self.last.items():
             nodes = [Node(side.body, index) for index in side.lines[key].nodes if index >= 0]
@@ -439,7 +439,7 @@ class BodyTable:
         return carried
 
     def _plots(self, types: Mapping[str, str]) -> dict[int, int]:
-        """The curves of ops that rules are at; of others the op type tells."""
+        """Return the curves of ops that rules are at; of others the op type tells."""
         plots = {}
         for key in self.rows:
             rules = [name for side in self.sides for name in side.rules.get(key, ())]

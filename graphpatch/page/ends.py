@@ -37,7 +37,7 @@ class GradientEnds:
 def ends_of(
     graph: ModelGraph, wiring: Wiring, sources: Sequence[str], targets: Sequence[str]
 ) -> GradientEnds:
-    """The ends of a graph; names that it does not have are left out.
+    """Return the ends of a graph; names that it does not have are left out.
 
     Default: from what is computed of the sources, and may be a loss that no op reads or is a float
     that a signature gives, to what is fed; a rate of dropout and other placeholders that have a
@@ -84,7 +84,7 @@ def _dependent(
 def _real_before(
     wiring: Wiring, targets: Sequence[Tensor], inside: Container[int], sources: Sequence[Tensor]
 ) -> list[Tensor]:
-    """The nearest real numbers that targets are computed of: the scores before an ArgMax."""
+    """Return the nearest real numbers that targets are computed of: the scores before an ArgMax."""
     nearest: dict[Tensor, None] = {}
     visited, todo = set(targets), list(targets)
     for index, _ in todo:
@@ -102,7 +102,7 @@ def _real_before(
 
 
 def _before(wiring: Wiring, target: Tensor, inside: Container[int]) -> set[int]:
-    """The ops that a target is computed of, as far as they are inside."""
+    """Return the ops that a target is computed of, as far as they are inside."""
     before: set[int] = set()
     todo = [target[0]]
     while todo:

@@ -73,7 +73,7 @@ def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[
 
 
 def _marked_graph(graph: Graph, rules: Mapping[str, str]) -> GraphDef:
-    """The main graph without weights, the rule at each op as its device and its cluster."""
+    """Return the main graph without weights, the rule at each op as its device and its cluster."""
     return GraphDef(
         node=[_event_node(node, rules.get(_owner(node, rules), "")) for node in graph.main]
     )

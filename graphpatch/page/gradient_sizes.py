@@ -44,7 +44,7 @@ def sizes(
     feed: Feed | None,
     allow_unsafe_ops: bool,
 ) -> dict[str, Any]:
-    """What the document says of a run: for each graph the sizes of its lines, and pictures.
+    """Return what the document says of a run: for each graph the sizes of its lines, and pictures.
 
     Each model runs in a process of its own, with the same seeded values where none are given.
     Raises UnsafeError where a model would do more than compute.
@@ -94,7 +94,7 @@ def _nothing(why: str) -> dict[str, Any]:
 
 
 def _target(main: BodySide, ends: GradientEnds) -> str | None:
-    """The first target that is a real number."""
+    """Return the first target that is a real number."""
     for name, tensor in zip(ends.targets, main.targets, strict=False):
         if main.wiring.dtype(tensor) in REAL:
             return name
@@ -186,7 +186,7 @@ def _first_tensors(main: BodySide) -> dict[str, int]:
 
 
 def _sizes_by_row(rows: Mapping[str, int], answers: Sequence[SizeAnswers]) -> dict[str, Any]:
-    """The size of each line's gradient on each side; tiny ones count as 0."""
+    """Return the size of each line's gradient on each side; tiny ones count as 0."""
     lines = {
         row: [_json_number(answer[name][0]) for answer in answers] for name, row in rows.items()
     }
@@ -203,7 +203,7 @@ def _sizes_by_row(rows: Mapping[str, int], answers: Sequence[SizeAnswers]) -> di
 
 
 def _json_number(number: float | None) -> float | str | None:
-    """A size as JSON has it, which knows neither NaN nor infinity."""
+    """Return a size as JSON has it, which knows neither NaN nor infinity."""
     if number is None:
         return None
     return float(f"{number:.4g}") if np.isfinite(number) else "NaN" if np.isnan(number) else "inf"

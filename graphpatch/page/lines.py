@@ -107,7 +107,7 @@ class BodySide:
             self._mark_changed()
 
     def _raising_in_loops(self, inside: Mapping[int, None]) -> set[int]:
-        """The ops of v1 loops at which tf.gradients raises: without contexts, their ends."""
+        """Return the ops of v1 loops at which tf.gradients raises: without contexts, their ends."""
         refusals, ops = list(self.back.refusals_here()), self.body.heads.ops
         raising = {refusal.node.index for refusal in refusals if refusal.kind == "loop_inside"}
         if any(refusal.kind == "loop" for refusal in refusals):
@@ -182,12 +182,12 @@ class BodySide:
 
     @property
     def wiring(self) -> Wiring:
-        """Who gives and who reads each tensor."""
+        """Return who gives and who reads each tensor."""
         return self.back.wiring
 
     @property
     def body(self) -> Body:
-        """The body."""
+        """Return the body."""
         return self.wiring.body
 
     @cached_property
@@ -204,20 +204,20 @@ class BodySide:
         return keys
 
     def key(self, index: int) -> str:
-        """The line of an op, by index."""
+        """Return the line of an op, by index."""
         if index < 0:
             return self.wiring.argument_names[-1 - index]
         return self._keys.get(index) or self.body.heads.names[index]
 
     def head(self, line: OpLine) -> Node | None:
-        """The node that a line is about: the op itself, where rules moved it aside too."""
+        """Return the node that a line is about: the op itself, where rules moved it aside too."""
         nodes = [Node(self.body, index) for index in line.nodes if index >= 0]
         if len(nodes) > 1:
             nodes = [node for node in nodes if not provenance.is_added(node)] or nodes
         return nodes[0] if nodes else None
 
     def called(self, line: OpLine) -> Iterable[str]:
-        """The functions that the ops of a line call."""
+        """Return the functions that the ops of a line call."""
         nodes = (Node(self.body, index) for index in line.nodes if index >= 0)
         return (name for node in nodes for name in called_functions(node))
 

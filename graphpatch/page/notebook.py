@@ -26,14 +26,14 @@ FLOW_WORDS = ("not there", "none", "zero", "full", "changed", "ends here", "erro
 def part_of_model(
     model: Model, patched: Model | None, sources: Sequence[str], targets: Sequence[str]
 ) -> str:
-    """The part about a model, or a patched one beside its original, as `view` shows it."""
+    """Return the part about a model, or a patched one beside its original, as `view` shows it."""
     return _lines_table(
         model, lambda: view(model, patched, sources=sources, targets=targets).document()
     )
 
 
 def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) -> str:
-    """The part about some ops of a model: the graph's place, the body, the name of each."""
+    """Return the part about some ops of a model: the graph's place, the body, the name of each."""
     marks = RuleMarks({SELECTED: None})
     for place, body, op in names:
         marks.at.setdefault(place, {})[body, op] = (SELECTED,)

@@ -20,7 +20,7 @@ Measured = tuple[float | None, Any, str]
 
 
 def pictures(name: str, fed: Any, answers: Sequence[Measured]) -> list[dict[str, Any]]:
-    """The pictures of a source: what it is fed, and the gradient of each side."""
+    """Return the pictures of a source: what it is fed, and the gradient of each side."""
     shown = one_line(name)
     sides = ("before", "after") if len(answers) > 1 else ("gradient",)
     shown_pictures = []
@@ -54,7 +54,7 @@ def _picture(value: Any, title: str, says: str) -> dict[str, Any]:
 
 
 def _image(value: Any) -> Array | None:
-    """The first image of a batch, [height, width, channels]; None for what is not images."""
+    """Return the first image of a batch, [height, width, channels]; None for what is not images."""
     pixels = np.asarray(value)
     if pixels.ndim != 4 or not pixels.shape[0]:
         return None
@@ -88,7 +88,7 @@ def _heat(image: Array | None, title: str, is_signed: bool) -> dict[str, Any]:
 
 
 def _smaller(image: Array, pool: Any) -> Array:
-    """An image of at most LARGEST pixels a side: each of its pixels stands for a block."""
+    """Return an image of at most LARGEST pixels a side: each of its pixels stands for a block."""
     step = max(1, -(-max(image.shape) // LARGEST_SIDE))
     tall, wide = (range(0, size, step) for size in image.shape)
     blocks = [[pool(image[a : a + step, b : b + step]) for b in wide] for a in tall]

@@ -34,7 +34,7 @@ class RuleMarks:
     is_taken_off: bool = False
 
     def of_body(self, graph: int, label: str) -> dict[str, tuple[str, ...]]:
-        """The rules at the ops of a body, by name; asked once all are known."""
+        """Return the rules at the ops of a body, by name; asked once all are known."""
         return self._by_body.get((graph, label), {})
 
     @cached_property
@@ -46,7 +46,7 @@ class RuleMarks:
         return rules_by_op
 
     def document(self) -> list[dict[str, Any]]:
-        """The rules as the page's document lists them."""
+        """Return the rules as the page's document lists them."""
         counts = dict.fromkeys(self.written, 0)
         for places in self.at.values():
             for rules in places.values():
@@ -65,7 +65,7 @@ class RuleMarks:
 
 
 def of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
-    """The rules that a patched model tells of."""
+    """Return the rules that a patched model tells of."""
     marks = RuleMarks(is_applied=True)
     names = labels(rule for graph in graphs for rule in provenance.applied_rules(graph))
     for place, graph in enumerate(graphs):
@@ -78,7 +78,7 @@ def of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
 
 
 def of_matches(matches: Matches) -> RuleMarks:
-    """The rules that were matched, or what a match alone picks out."""
+    """Return the rules that were matched, or what a match alone picks out."""
     written = {rule.author.rule: _rule_json(rule) for rule in matches.rules} or {SELECTED: None}
     marks = RuleMarks(written, are_given=True)
     labels = [graph.around.tags for graph in matches.model.graphs]

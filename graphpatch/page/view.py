@@ -40,7 +40,7 @@ HTML_ESCAPES = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
 
 
 def page(document: dict[str, Any], title: str) -> str:
-    """The page of a document, with nothing in it that a browser would load from elsewhere.
+    """Return the page of a document, with nothing in it that a browser would load from elsewhere.
 
     Its policy lets run the script of the page alone, whatever the names of a model are.
     """
@@ -57,7 +57,7 @@ def page(document: dict[str, Any], title: str) -> str:
 
 
 def as_script(document: Any) -> str:
-    """A document as JSON in ASCII that cannot end the element that it is in."""
+    """Return a document as JSON in ASCII that cannot end the element that it is in."""
     return json_text(document, separators=(",", ":")).translate(HTML_ESCAPES)
 
 
@@ -89,22 +89,22 @@ class View:
 
     @property
     def ok(self) -> bool:
-        """Whether every rule that was to be shown could be applied."""
+        """Return whether every rule that was to be shown could be applied."""
         return not self.errors
 
     @property
     def errors(self) -> list[str]:
-        """What `apply` would say of the rules that it would refuse."""
+        """Return what `apply` would say of the rules that it would refuse."""
         return [rule["error"] for rule in self.data["rules"] if rule["error"]]
 
     @property
     def html(self) -> str:
-        """The page, as one HTML document that loads nothing."""
+        """Return the page, as one HTML document that loads nothing."""
         names = " → ".join(model["title"] for model in self.data["models"])
         return page(self.data, f"{names}: what flows back")
 
     def document(self) -> dict[str, Any]:
-        """What `view --json` prints: the data that the page draws."""
+        """Return what `view --json` prints: the data that the page draws."""
         return self.data
 
     def save(self, path: str | os.PathLike[str], confirm: Callable[[], None] | None = None) -> None:
@@ -205,7 +205,7 @@ def _models(
     rules: RulesLike | Pattern | Mapping[str, Any] | None,
     progress: Progress | None,
 ) -> tuple[list[Model], RuleMarks]:
-    """What is shown beside what, and the rules that are marked."""
+    """Return what is shown beside what, and the rules that are marked."""
     if patched is not None and rules is not None:
         raise TypeError("give patched, or rules that make a patched model; not both")
     if patched is not None:

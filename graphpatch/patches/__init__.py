@@ -30,12 +30,12 @@ class Patch:
 
     @property
     def is_at_outputs(self) -> bool:
-        """Whether it is put behind an op's outputs, with the values that the patch has."""
+        """Return whether it is put behind an op's outputs, with the values that the patch has."""
         return False
 
     @property
     def looks_at_op_alone(self) -> bool:
-        """Whether it does the same to ops of one form, but for names."""
+        """Return whether it does the same to ops of one form, but for names."""
         return False
 
     def check(self, nodes: Sequence[Node]) -> None:

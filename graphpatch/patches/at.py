@@ -31,13 +31,13 @@ class InlineOp(msgspec.Struct, frozen=True):
     of: Callable[[str], tuple[str, Mapping[str, AttrValue]]]
 
     def add(self, editor: Editor, name: str, read: str, arg: FlatArg, beside: Node) -> Node:
-        """The op, reading a tensor, written behind `beside`."""
+        """Return the op, reading a tensor, written behind `beside`."""
         op, typed = self.of(arg.dtype or "")
         return editor.add(name, op, [read], typed, beside)
 
 
 def inline_op(op: str, suffix: str) -> InlineOp:
-    """An op that has its dtype as attr T, like Identity."""
+    """Return an op that has its dtype as attr T, like Identity."""
     return InlineOp(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}))
 
 
@@ -127,7 +127,7 @@ def _behind_several(
 
 
 def nothing_flows(node: Node, at_outputs: bool, only: int | None) -> str:
-    """Why no gradient can flow through this side of an op; nothing where one may.
+    """Return why no gradient can flow through this side of an op; nothing where one may.
 
     Raises PatchError where there is no such output or input, or we cannot tell: a reference to a
     variable, a dtype that the NodeDef does not name.
@@ -166,7 +166,7 @@ def refuse_fixed(node: Node, slot: int) -> None:
 
 
 def _starts_loop(node: Node) -> bool:
-    """Whether an op is the Merge of a loop, or an Enter that such a Merge reads."""
+    """Return whether an op is the Merge of a loop, or an Enter that such a Merge reads."""
     body = node.body
     if node.op in ENTERS:
         readers = [Node(body, index) for index, _ in body.readers.get(node.name, ())]
@@ -201,7 +201,7 @@ def idle(node: Node, at: str) -> str:
 
 
 def tensors_at(target: Node | MatchedGroup, at: str) -> list[FlatArg]:
-    """The tensors at that place of an op, or of a match as one op."""
+    """Return the tensors at that place of an op, or of a match as one op."""
     side, place = parsed(at)
     if side == "output":
         flat = op_args.known_outputs(target.last if isinstance(target, MatchedGroup) else target)
@@ -213,7 +213,7 @@ def tensors_at(target: Node | MatchedGroup, at: str) -> list[FlatArg]:
 
 
 def parsed(at: str) -> tuple[str, int | None]:
-    """The side that `at` names, "output" or "input", and the one place on it."""
+    """Return the side that `at` names, "output" or "input", and the one place on it."""
     side, _, place = at.partition(":")
     return side.removesuffix("s"), int(place) if place else None
 
@@ -272,7 +272,7 @@ class SidePatch(Patch):
 
     @property
     def is_at_outputs(self) -> bool:
-        """Whether it is not put before the inputs."""
+        """Return whether it is not put before the inputs."""
         return parsed(self.at)[0] == "output"
 
     @property

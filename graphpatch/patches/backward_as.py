@@ -56,7 +56,7 @@ def why_not_twice(node: Node, editor: Editor) -> str:
 
 
 def _has_state(node: Node, editor: Editor) -> bool:
-    """Whether an op, or what it calls, does more than to read a state."""
+    """Return whether an op, or what it calls, does more than to read a state."""
     bodies, todo, functions = set[str](), [node], editor.graph.functions
     while todo:
         op = todo.pop()
@@ -70,7 +70,7 @@ def _has_state(node: Node, editor: Editor) -> bool:
 
 
 def _called_in_library(node: Node, editor: Editor) -> set[str]:
-    """The functions of the file that an op calls."""
+    """Return the functions of the file that an op calls."""
     called = editor.cached(("called", node.body.label), lambda: called_by_op(node.body))
     return {name for name in called.get(node.index, ()) if name in editor.graph.functions}
 
@@ -106,16 +106,16 @@ class CleanPath:
         self._seen: set[int] = set()
 
     def holds(self, node: Node) -> bool:
-        """Whether an op is noisy, or behind one that is."""
+        """Return whether an op is noisy, or behind one that is."""
         return node.index in self.noisy or bool(self.behind[node.index])
 
     @property
     def in_loop(self) -> bool:
-        """Whether it goes on in the next iteration of a v1 loop."""
+        """Return whether it goes on in the next iteration of a v1 loop."""
         return any(self.behind[index] for op in NEXTS for index in self.body.by_type.get(op, ()))
 
     def noisy_nodes(self) -> list[Node]:
-        """The noisy ops that were met on the path."""
+        """Return the noisy ops that were met on the path."""
         return [Node(self.body, index) for index in sorted(self.met)]
 
     def plan(self, ends: Iterable[Node]) -> None:
@@ -162,7 +162,7 @@ class CleanPath:
         stack.append((node, self._producers(node)))
 
     def _producers(self, node: Node) -> Iterator[Node]:
-        """The ops behind the noise that a clean op reads."""
+        """Yield the ops behind the noise that a clean op reads."""
         for text in self._texts(node):
             producer = self.body.producer(text)
             if producer is not None and self.holds(producer):
@@ -202,7 +202,7 @@ class CleanPath:
                 self.clean[_spelling(node.tensor(output))] = clone.tensor(output)
 
     def of(self, text: str) -> str:
-        """The clean tensor for one, which is itself where it is not behind the noise."""
+        """Return the clean tensor for one, which is itself where it is not behind the noise."""
         chain: dict[str, Node] = {}
         at = text
         while (noisy := self._not_clean_yet(at)) is not None:
@@ -229,7 +229,7 @@ class CleanPath:
         return repeat_to_shape(counted.tensor, text, name, producer, self.editor)
 
     def counted(self, noisy: Node) -> BackwardTensor:
-        """What a noisy op counts as: its input, made clean in turn."""
+        """Return what a noisy op counts as: its input, made clean in turn."""
         known = noisy.opdef
         repeated = known is None or known.broadcasts or not known.keeps_shape
         return BackwardTensor(self.of(noisy.data_inputs[self.noisy[noisy.index]]), repeated)
@@ -247,7 +247,7 @@ def _refuse_other_output(producer: Node, text: str, noisy: Mapping[int, int]) ->
 
 
 def all_ends(path: CleanPath) -> SlotsByOp:
-    """The outputs of the body: of the main graph, float tensors that no other is made of."""
+    """Return the outputs of the body: of the main graph, float tensors that no other is made of."""
     ends: SlotsByOp = {}
     for node in path.body:
         if path.holds(node) and lets_through(node):
@@ -280,7 +280,7 @@ class UnreachedOps:
 
 
 def unreached_ops(path: CleanPath, ends: SlotsByOp) -> UnreachedOps:
-    """What the ends leave; to be asked before the graph is changed."""
+    """Return what the ends leave; to be asked before the graph is changed."""
     region = {node.index: node for node in (*path.clones, *path.noisy_nodes())}
     stopped = {node.index for node in ends if _has_all_outputs(node, ends[node])}
     beside = {
@@ -306,7 +306,7 @@ def _has_all_outputs(node: Node, outputs: list[int]) -> bool:
 
 
 def _reader_outside(node: Node, region: Mapping[int, Node]) -> str | None:
-    """Who reads an op outside of the region so that gradients flow back to it."""
+    """Return who reads an op outside of the region so that gradients flow back to it."""
     body = node.body
     for index, _, _ in data_uses(body, node.name):
         if index not in region and gives_on(Node(body, index)):
@@ -315,7 +315,7 @@ def _reader_outside(node: Node, region: Mapping[int, Node]) -> str | None:
 
 
 def noisy_after(path: CleanPath, ends: SlotsByOp, dead: Collection[Node]) -> Node | None:
-    """An op behind the ends whose gradient is taken at a noisy value."""
+    """Return an op behind the ends whose gradient is taken at a noisy value."""
     tensors = [names.parse(node.tensor(n)) for node, outputs in ends.items() for n in outputs]
     marks = walk.downstream(path.body, tensors)
     clean = {node.index for node in (*dead, *ends)}
@@ -468,7 +468,7 @@ def _every_end(path: CleanPath) -> SlotsByOp:
 
 
 def _noisy_ops(path: CleanPath) -> str:
-    """The noisy ops, for a message."""
+    """Return the noisy ops, for a message."""
     nodes = [str(Node(path.body, index)) for index in path.noisy]
     loop = '; in a v1 loop "until" names tensors of the same iteration' if path.in_loop else ""
     return short(nodes) + loop
@@ -481,7 +481,7 @@ def _counted(path: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, B
 
 
 def _until_tensor(body: Body, text: str) -> tuple[Node, int]:
-    """The op and the output that a name in "until" means."""
+    """Return the op and the output that a name in "until" means."""
     tensor = walk.tensor_named(body, text)
     producer = None if tensor is None else body.producer(str(tensor))
     if tensor is None or producer is None:

@@ -164,7 +164,7 @@ def carry_whole(gradient: Gradient, group: MatchedGroup, editor: Editor, emit: s
 
 
 def _checked_signature(gradient: LibraryGradient | InlineFormula, group: MatchedGroup) -> Signature:
-    """The group as formulas see it; PatchError where this formula does not suit it."""
+    """Return the group as formulas see it; PatchError where this formula does not suit it."""
     try:
         signature = _group_signature(group)
         gradient_ops(gradient.formula, signature)
@@ -234,7 +234,7 @@ def _group_signature(group: MatchedGroup) -> Signature:
 
 
 def _group_dtypes(group: MatchedGroup) -> OpDtypes:
-    """The group as a gradient function sees it: under the name and type of its last op."""
+    """Return the group as a gradient function sees it: under the name and type of its last op."""
     inputs = tuple(arg.dtype or "" for arg in group.args)
     outputs = tuple(arg.dtype or "" for arg in op_args.known_outputs(group.last))
     return OpDtypes(group.last.op, group.last.name, inputs, outputs, {}, group.last.device)

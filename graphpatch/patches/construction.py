@@ -159,7 +159,7 @@ def _suffix(output: int) -> str:
 
 
 def _true(name: str, output: int, stop: str, moved: Node, editor: Editor) -> str:
-    """A condition that is true throughout, of the shape of the output, as the key asks.
+    """Return a condition that is true throughout, of the shape of the output, as the key asks.
 
     It is made of tensors, not of constants, and so stands in a v1 loop or branch as it is.
     """
@@ -235,7 +235,7 @@ def constructed(
 def constructed_whole(
     gradient: Computed, group: MatchedGroup, op: Signature, editor: Editor, emit: str
 ) -> bool:
-    """The same for a match as one op, which has this signature."""
+    """Return the same for a match as one op, which has this signature."""
     if emit not in CONSTRUCTION_EMITS:
         return False
     formula = _suited(_construction_or_none(gradient, op, "", group.last), group.last, editor, emit)
@@ -274,7 +274,7 @@ def _suited(
 
 
 def _why_no_construction(node: Node, editor: Editor) -> str:
-    """Why a construction would not be right in the place of an op; nothing where it is."""
+    """Return why a construction would not be right in the place of an op; nothing where it is."""
     if differentiated_as_whole(node, editor):
         return f"function {node.body.label} is differentiated as a whole"
     if node.op in BOUNDARIES or in_control_flow(node, editor):
@@ -286,7 +286,7 @@ def _why_no_construction(node: Node, editor: Editor) -> str:
 
 
 def _broadcast_signature(node: Node) -> Signature:
-    """The op as formulas see it, with what is known of how its inputs are broadcast."""
+    """Return the op as formulas see it, with what is known of how its inputs are broadcast."""
     declared, op = signature(node), node.opdef
     if op is None or not op.broadcasts or len(op.keeps_shape) < len(declared.inputs):
         return declared

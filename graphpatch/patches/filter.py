@@ -82,7 +82,7 @@ class FilterGradient(at.SidePatch):
     def _by_identity(
         self, gradient: Computed | PythonGradient, node: Node, dtypes: set[str], editor: Editor
     ) -> bool:
-        """Whether an Identity is put in line, and its gradient carried as that of any op."""
+        """Return whether an Identity is put in line, and its gradient carried as that of any op."""
         if isinstance(gradient, PythonGradient):
             carrier.refuse_key(gradient, self.emit)
             return is_restored(node, editor)

@@ -68,7 +68,7 @@ def traced_for_op(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> Tra
 
 
 def dtypes_of_op(node: Node) -> OpDtypes:
-    """An op as its gradient function sees it."""
+    """Return an op as its gradient function sees it."""
     inputs, outputs = (
         _known_dtypes(node, flat)
         for flat in (op_args.known_inputs(node), op_args.known_outputs(node))
@@ -77,7 +77,7 @@ def dtypes_of_op(node: Node) -> OpDtypes:
 
 
 def dtypes_of_filter(node: Node, dtype: str) -> OpDtypes:
-    """The op in line with a tensor of `node`, which gives it on."""
+    """Return the op in line with a tensor of `node`, which gives it on."""
     values = {"T": attrs.dtype(dtype)}
     return OpDtypes("Identity", node.name, (dtype,), (dtype,), values, node.device)
 
@@ -157,7 +157,7 @@ def _single_op_function(
 
 
 def _untied(node: Node, inputs: Sequence[str]) -> NodeDef:
-    """The op itself, without what ties it to the ops around it."""
+    """Return the op itself, without what ties it to the ops around it."""
     untied = NodeDef.FromString(b"".join(map(piece_bytes, node.body.payload(node.index))))
     untied.name, untied.input[:] = "op", inputs
     for key in ("_class", OUTPUT_SHAPES, PROVENANCE_ATTR):
@@ -166,7 +166,7 @@ def _untied(node: Node, inputs: Sequence[str]) -> NodeDef:
 
 
 def _zeros_gradient(function: FunctionDef) -> FunctionDef:
-    """The gradient function (x..., dy...) -> zeros like x..."""
+    """Return the gradient function (x..., dy...) -> zeros like x..."""
     zeros, forward = FunctionDef(), function.signature
     zeros.signature.name = f"{forward.name}_gradient"
     zeros.signature.input_arg.extend(forward.input_arg)
@@ -276,7 +276,7 @@ def keep_gradient_function(
 
 
 def _stand_ins(call: Node, gradient: str, editor: Editor) -> list[str]:
-    """A tensor of no known shape for each input of the gradient function."""
+    """Return a tensor of no known shape for each input of the gradient function."""
     dtypes = [arg.dtype for arg in editor.graph.library.signatures[gradient].inputs]
     made = {dtype: _placeholder_with_zero(call, dtype, editor) for dtype in dict.fromkeys(dtypes)}
     return [made[dtype] for dtype in dtypes]
@@ -295,7 +295,7 @@ def _placeholder_with_zero(call: Node, dtype: str, editor: Editor) -> str:
 def functions_for(
     gradient: Computed | PythonGradient, node: Node, editor: Editor
 ) -> AttachedFunctions:
-    """The pair of functions, put into the library where it is not there yet."""
+    """Return the pair of functions, put into the library where it is not there yet."""
     is_kept = differentiated_as_whole(node, editor)
     if isinstance(gradient, PythonGradient):
         return traced_functions(gradient, dtypes_of_op(node), is_kept, editor)
@@ -305,7 +305,7 @@ def functions_for(
 def traced_functions(
     gradient: PythonGradient, op: OpDtypes, is_kept: bool, editor: Editor
 ) -> AttachedFunctions:
-    """The pair of functions for a gradient in Python, traced for this op."""
+    """Return the pair of functions for a gradient in Python, traced for this op."""
     traced = traced_for_op(gradient, op, editor)
     return _add_functions(lambda: attached_traced(traced, is_kept), editor)
 
@@ -382,7 +382,7 @@ def attach_to(
 def _kept_apart(
     moved: Node, place: int, text: str, functions: AttachedFunctions, name: str, editor: Editor
 ) -> str:
-    """The tensor as `attach` is to read it: behind a StopGradient where it gets no gradient.
+    """Return the tensor as `attach` is to read it: behind a StopGradient where it gets no gradient.
 
     One that gets a gradient comes through `guard` where the call of `attach` may be inlined.
     """
@@ -405,7 +405,7 @@ def _kept_apart(
 
 
 def stopped_output(moved: Node, output: int, name: str, editor: Editor) -> str:
-    """An output of an op that made room, behind a StopGradient named after the op."""
+    """Return an output of an op that made room, behind a StopGradient named after the op."""
     typed = {"T": attrs.dtype(op_args.known_outputs(moved)[output].dtype or "")}
     suffix = f"_{output}" if output else ""
     stop = editor.add(f"{name}/stop{suffix}", "StopGradient", [moved.tensor(output)], typed, moved)
@@ -419,7 +419,7 @@ def keep_gradient(call: Node, functions: AttachedFunctions, editor: Editor) -> N
 
 
 def _zeros_call(node: Node, editor: Editor) -> tuple[InlineOp, Callable[[Node], None]]:
-    """A call that gives a tensor on, and zeros back; what keeps its gradient function."""
+    """Return a call that gives a tensor on, and zeros back; what keeps its gradient function."""
     inline, functions = filter_inline(LibraryGradient("zero"), node, editor)
     return inline, lambda call: keep_gradient(call, functions[call.op], editor)
 
@@ -427,7 +427,7 @@ def _zeros_call(node: Node, editor: Editor) -> tuple[InlineOp, Callable[[Node], 
 def filter_inline(
     gradient: Computed | PythonGradient, node: Node, editor: Editor
 ) -> tuple[InlineOp, dict[str, AttachedFunctions]]:
-    """A call in line with a tensor of `node`: gives it on, and filters what flows back.
+    """Return a call in line with a tensor of `node`: gives it on, and filters what flows back.
 
     The functions that it came to use are found in the second value, by the op type of the call.
     """
@@ -456,7 +456,7 @@ def _filtering(
 
 
 def is_restored(node: Node, editor: Editor) -> bool:
-    """Whether an op is in a function that tf.saved_model.load restores."""
+    """Return whether an op is in a function that tf.saved_model.load restores."""
     graph = editor.graph
     return graph.around.is_object_based and (graph.around.is_exported or not node.body.is_main)
 
@@ -464,7 +464,7 @@ def is_restored(node: Node, editor: Editor) -> bool:
 def through_tape(
     attached: AttachedFunctions, name: str, arguments: Sequence[str], moved: Node, editor: Editor
 ) -> list[str]:
-    """The outputs of the op as `attach` is to read them: through a call of `tape`.
+    """Return the outputs of the op as `attach` is to read them: through a call of `tape`.
 
     Between what `attach` gives on and the op stands a call of `tape`. A Session sees `attach`
     alone, and zeros behind it; on a tape `attach` passes the gradient on to the call, which has the

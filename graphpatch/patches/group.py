@@ -45,16 +45,16 @@ class MatchedGroup(msgspec.Struct, frozen=True):
 
     @property
     def reads(self) -> list[str]:
-        """The tensors from outside as they are spelled now, whatever was patched before."""
+        """Return the tensors from outside as they are spelled now, whatever was patched before."""
         return [node.data_inputs[slot] for node, slot in self.slots]
 
     def reading(self) -> str:
-        """What x0, x1, ... are, for a message."""
+        """Return what x0, x1, ... are, for a message."""
         return f"the match {reads_in_words(self.named, self.captures)}"
 
 
 def reads_in_words(reads: Sequence[str], captures: Mapping[str, str]) -> str:
-    """What a match reads from outside, in words: "reads 2: x0 = x (a/conv), x1 = a/weights".
+    """Return what a match reads from outside, in words: "reads 2: x0 = x (a/conv), x1 = a/weights".
 
     `captures` has, by the name in the pattern, a tensor.
     """
@@ -66,7 +66,7 @@ def reads_in_words(reads: Sequence[str], captures: Mapping[str, str]) -> str:
 def group_of_match(
     nodes: Sequence[Node], reads: Sequence[str], captures: Mapping[str, str] | None = None
 ) -> MatchedGroup:
-    """The ops as one op, which reads these tensors from outside.
+    """Return the ops as one op, which reads these tensors from outside.
 
     Raises PatchError where they have not one last op, or where one is a source of gradients or a
     border of control flow.
@@ -119,7 +119,7 @@ def _readers_outside(node: Node, inside: set[str]) -> tuple[str, bool]:
 
 
 def _readers(node: Node) -> list[Node]:
-    """The ops that read a tensor of this one."""
+    """Return the ops that read a tensor of this one."""
     indices = dict.fromkeys(index for index, _, _ in data_uses(node.body, node.name))
     return [Node(node.body, index) for index in indices]
 
@@ -139,7 +139,7 @@ class ByInput(NamedTuple):
 
 
 def at_one(group: MatchedGroup, place: int) -> ByInput:
-    """What a patch does that means one of these tensors, and leaves the others."""
+    """Return what a patch does that means one of these tensors, and leaves the others."""
     return ByInput(["dy" if n == place else None for n in range(len(group.named))], alike=False)
 
 
@@ -171,7 +171,7 @@ def _treats_alike(texts: Sequence[str | None], alike: bool | None, places: Seque
 
 
 def _renumbered(text: str | None, places: Sequence[int]) -> str | None:
-    """The formula with x0, x1, ... called by these numbers, without spaces."""
+    """Return the formula with x0, x1, ... called by these numbers, without spaces."""
 
     def now(variable: re.Match[str]) -> str:
         number = int(variable[1] or 0)

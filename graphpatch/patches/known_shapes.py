@@ -99,7 +99,7 @@ def refuse_constants(
 
 
 def _is_elementwise(op_type: str) -> bool:
-    """Whether all that ops of a type read can be broadcast to what they give."""
+    """Return whether all that ops of a type read can be broadcast to what they give."""
     op = opdefs.lookup(op_type)
     if op is None or any(arg.number_attr or arg.type_list_attr for arg in op.inputs):
         return False
@@ -120,7 +120,7 @@ def _unlike(node: Node, joined: JoinedShapes, is_elementwise: bool) -> JoinedSha
 
 
 def _tensors(node: Node, wiring: Wiring) -> dict[str, Tensor]:
-    """The tensors of an op by what formulas call them."""
+    """Return the tensors of an op by what formulas call them."""
     read = wiring.inputs(node.index)
     return {**{f"x{slot}": tensor for slot, tensor in enumerate(read)}, **_output_tensors(node)}
 
@@ -159,7 +159,7 @@ def _refuse_shape(
 
 
 def _fits(known: Sequence[int | None], wanted: Sequence[int | None], may_sum: bool) -> bool:
-    """Whether nothing that is known of two shapes keeps the one from becoming the other."""
+    """Return whether nothing that is known of two shapes keeps the one from becoming the other."""
     pairs = list(zip(reversed(known), reversed(wanted), strict=False))
     if may_sum:
         return not any(_apart(a, b) for a, b in pairs)

@@ -35,7 +35,7 @@ def _is_random_op(op: opdefs.OpDef) -> bool:
 
 
 def noise_notes(nodes: Sequence[Node], at_inputs: bool = False) -> Iterator[str]:
-    """What to say of ops that let no gradient through to noise, or only as an identity.
+    """Yield what to say of ops that let no gradient through to noise, or only as an identity.
 
     `at_inputs`: what flows back is changed before the op, whose own gradient is taken.
     """
@@ -52,7 +52,7 @@ def noise_notes(nodes: Sequence[Node], at_inputs: bool = False) -> Iterator[str]
 
 
 def _ops_behind_noise(body: Body) -> bytearray:
-    """Which ops of a body give other numbers on each run; nothing where none does."""
+    """Return which ops of a body give other numbers on each run; nothing where none does."""
     sources = [index for op in random_ops() for index in body.by_type.get(op, ())]
     if not sources:
         return bytearray()
@@ -66,7 +66,7 @@ def _ops_behind_noise(body: Body) -> bytearray:
 def _op_differentiated_at_noise(
     body: Body, noisy: list[Node], noise: bytearray, at_inputs: bool
 ) -> Node | None:
-    """The first op whose gradient is taken at a noisy value, and comes back to these ops."""
+    """Return the first op whose gradient is taken at a noisy value, and comes back to these ops."""
     if not noisy:
         return None
     marks = walk.downstream(body, [_first_output(node) for node in noisy])
@@ -110,6 +110,6 @@ def is_linear_in(node: Node, marks: bytearray, ends: SlotsByOp) -> bool:
 
 
 def comes_from_constant(node: Node | None) -> bool:
-    """Whether a tensor that this op gives is a constant of the file, passed on unchanged."""
+    """Return whether a tensor that this op gives is a constant of the file, passed on unchanged."""
     ops = (producer.op for producer in walk.first_producers(node))
     return next((op for op in ops if op not in {"Identity", *ENTERS}), "") == "Const"

@@ -14,12 +14,12 @@ from graphpatch.opdefs import FlatArg
 
 
 def known_outputs(node: Node) -> list[FlatArg]:
-    """The outputs of an op; PatchError where its op type is not known."""
+    """Return the outputs of an op; PatchError where its op type is not known."""
     return _known_or_refuse(node, node.outputs, "outputs")
 
 
 def known_inputs(node: Node) -> list[FlatArg]:
-    """The data inputs of an op; PatchError where its op type is not known, or has others."""
+    """Return the data inputs of an op; PatchError where its op type is not known, or has others."""
     refuse_malformed(node)
     return _known_or_refuse(node, node.arguments, "inputs")
 
@@ -53,7 +53,7 @@ def refuse_malformed(node: Node) -> None:
 
 
 def counted_inputs(args: Sequence[FlatArg], letter: str = "") -> str:
-    """Which inputs an op has, for a message: "its inputs are x0 and x1"."""
+    """Return which inputs an op has, for a message: "its inputs are x0 and x1"."""
     names = [f"{letter}{place}" for place in range(len(args))]
     if len(names) < 2:
         return f"its only input is {names[0]}" if names else "it has no inputs"

@@ -96,7 +96,7 @@ class OverrideGradient(Patch):
         carry_whole(self.gradient, group, editor, self.emit)
 
     def by_input(self, group: MatchedGroup) -> ByInput:
-        """A formula for each tensor, or one for all; of Python nothing is known."""
+        """Return a formula for each tensor, or one for all; of Python nothing is known."""
         if not isinstance(self.gradient, LibraryGradient | InlineFormula):
             return ByInput(())
         return ByInput(self.gradient.formula.texts, self.gradient.formula.alike)
@@ -111,7 +111,7 @@ def _joined(gradient: Gradient, node: Node) -> JoinedShapes:
 
 
 def never_fires(node: Node) -> str:
-    """Why TensorFlow never asks for the gradient of an op; nothing where it may."""
+    """Return why TensorFlow never asks for the gradient of an op; nothing where it may."""
     if not node.data_inputs:
         return f"{node} reads nothing, so no gradient flows back through it"
     flat = node.outputs
@@ -173,7 +173,7 @@ def _parts_of_call(call: Call) -> Iterator[EqualParts]:
 
 
 def _by_variable(node: Node) -> dict[str, Tensor]:
-    """The tensors of an op by what formulas call them."""
+    """Return the tensors of an op by what formulas call them."""
     read = Wiring(node.body).inputs(node.index)
     outputs = range(len(node.outputs or ()))
     return {

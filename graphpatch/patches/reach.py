@@ -24,12 +24,12 @@ UNKNOWN_TO_FUNCTIONS = frozenset(
 
 
 def place_of(node: Node, editor: Editor) -> BodyPlace:
-    """The place of an op: how TensorFlow comes to the body that it is in."""
+    """Return the place of an op: how TensorFlow comes to the body that it is in."""
     return unreached(editor).bodies.place_of(node)
 
 
 def differentiated_as_whole(node: Node, editor: Editor) -> bool:
-    """Whether a Session differentiates the function that an op is in as a whole.
+    """Return whether a Session differentiates the function that an op is in as a whole.
 
     What such a function calls, TensorFlow optimises before: it inlines the call and takes out what
     stops gradients, and the op's own gradient is used. So calls must be kept from being inlined. An
@@ -39,19 +39,19 @@ def differentiated_as_whole(node: Node, editor: Editor) -> bool:
 
 
 def unreached(editor: Editor) -> Unreached:
-    """The bodies that no gradient reaches."""
+    """Return the bodies that no gradient reaches."""
     return editor.cached("unreached", lambda: Unreached(Bodies(editor.graph)))
 
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
-    """Whether an op lies in a v1 loop or branch."""
+    """Return whether an op lies in a v1 loop or branch."""
     if isinstance(node.body, OneOp):
         return False  # ops in loops and branches have no form
     return node.index in all_in_control_flow(node.body, editor)
 
 
 def all_in_control_flow(body: Body, editor: Editor) -> frozenset[int]:
-    """The ops of a body that lie in v1 loops and branches."""
+    """Return the ops of a body that lie in v1 loops and branches."""
     return unreached(editor).in_control_flow(body)
 
 
@@ -153,7 +153,7 @@ def why_stopped(nodes: Iterable[Node]) -> dict[Node, str]:
 
 
 def _may_be_patched(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes on which something may be written down; quick where there is nothing."""
+    """Yield the nodes on which something may be written down; quick where there is nothing."""
     for node in nodes:
         body = node.body
         if (body.edited or body.heads.marked) and body.may_be_signed(node.index):

@@ -81,7 +81,7 @@ class StraightThrough(Patch):
         return at_one(group, self.place_in(group))
 
     def place_in(self, group: MatchedGroup) -> int:
-        """Which of the tensors that a match reads is meant."""
+        """Return which of the tensors that a match reads is meant."""
         if isinstance(self.input, int):
             if self.input < len(group.args):
                 return self.input

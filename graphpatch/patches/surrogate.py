@@ -147,7 +147,7 @@ class SurrogateGradient(Patch):
     def _nodes(
         self, node: Node, reads: Sequence[str], args: Sequence[FlatArg], dtype: str
     ) -> FormulaNodes:
-        """The ops of the formula on these tensors."""
+        """Return the ops of the formula on these tensors."""
         for place, arg in enumerate(args):
             if arg.dtype is None:
                 raise PatchError(f"{node}: input {place} ({arg.name}) {op_args.why_not(arg)}")
@@ -165,13 +165,13 @@ class SurrogateGradient(Patch):
 
 
 def _surrogate_form(node: Node) -> Hashable:
-    """All that the formula's shape depends on, but for the shapes of what it reads."""
+    """Return all that the formula's shape depends on, but for the shapes of what it reads."""
     flat = tuple(arg.dtype for arg in node.arguments or ())
     return node.op, flat, *(str(value) for _, value in sorted(node.attrs().items()))
 
 
 def _output_of(node: Node) -> str:
-    """The dtype of the op's one output."""
+    """Return the dtype of the op's one output."""
     outputs = op_args.known_outputs(node)
     if len(outputs) != 1:
         raise PatchError(f"{node} has {len(outputs)} outputs; surrogate_gradient needs one")
@@ -191,7 +191,7 @@ def _refuse_ops_without_gradient(node: Node, formula: FormulaNodes, whole: bool)
 
 
 def _has_shape_of(node: Node, shape: BroadcastShape) -> bool:
-    """Whether the formula is known to have the shape of the op's output, in every run."""
+    """Return whether the formula is known to have the shape of the op's output, in every run."""
     op, exact = node.opdef, shape.exactly
     if op is None or not exact:
         return False

@@ -17,7 +17,7 @@ Keeps = Literal["same", "broadcast", "unknown", "other"]
 
 
 def keeps_shape(group: MatchedGroup, place: int) -> Keeps:
-    """How the shape of the group's output is that of its input number `place`.
+    """Return how the shape of the group's output is that of its input number `place`.
 
     "same", in every run; "broadcast", at least as large; "other" where the shapes are known to
     differ; "unknown".

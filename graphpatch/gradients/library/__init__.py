@@ -29,7 +29,7 @@ NEAREST_GRADIENTS = 3  # names that an error tells
 
 
 def library_entry(name: str, op_type: str | None = None) -> Entry:
-    """The gradient of this name; for an op type, that of its family which is meant for it.
+    """Return the gradient of this name; for an op type, that of its family which is meant for it.
 
     Raises RulesError, with the nearest names, where there is none.
     """
@@ -40,7 +40,7 @@ def library_entry(name: str, op_type: str | None = None) -> Entry:
 
 
 def alike(name: str, legal: Iterable[str]) -> str:
-    """The names nearest to one, or that share words with it, and where all are listed."""
+    """Return the names nearest to one, or that share words with it, and where all are listed."""
     names = nearest(name, legal) or sorted(
         (entry for entry in LIBRARY if _shared_letters(name, entry)),
         key=lambda entry: -_shared_letters(name, entry),
@@ -50,5 +50,5 @@ def alike(name: str, legal: Iterable[str]) -> str:
 
 
 def _shared_letters(name: str, entry: str) -> int:
-    """How many letters the words have that two names share: `max_pool` and `maxpool` all."""
+    """Return how many letters the words have that two names share: `max_pool` and `maxpool` all."""
     return sum(len(word) for word in entry.split("_") if len(word) > 2 and word in name.lower())

@@ -24,7 +24,7 @@ _ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", 
 def _rescale(
     name: str, activation: str, derivative: str, ops: tuple[str, ...], by_op_type: Mapping[str, str]
 ) -> Entry:
-    """The difference quotient to the reference, and the derivative close to it."""
+    """Return the difference quotient to the reference, and the derivative close to it."""
     near = "abs(x - reference) > tolerance"
     quotient = f"dy * ((y - {activation}) / (x - reference))"
     return Entry(

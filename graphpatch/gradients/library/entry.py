@@ -62,7 +62,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
         return self._parsed.bind(self.checked(self.short(parameters)))
 
     def partly(self, numbers: Mapping[str, object]) -> Formula:
-        """The formula with values for those parameters that are numbers; others are tensors.
+        """Return the formula with values for those parameters that are numbers; others are tensors.
 
         Raises RulesError as `formula` does, but only for what the numbers tell.
         """
@@ -84,7 +84,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
         return {self.parameters[0].name: value}
 
     def checked(self, parameters: Mapping[str, object]) -> dict[str, Scalar | ConstantTensor]:
-        """The value of each parameter, the default where none is given.
+        """Return the value of each parameter, the default where none is given.
 
         Raises RulesError where one is unknown, missing, no number, or out of its range.
         """
