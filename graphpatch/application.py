@@ -35,10 +35,7 @@ RulesLike: TypeAlias = (
 )
 RULES_TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
-PATCH_LAST = (
-    "the file stores gradients as functions, which tools that optimise or convert models drop, "
-    "some silently: run such tools first and patch last; `graphpatch revert` takes the patch off"
-)
+PATCH_LAST = "optimise or convert models first, patch last: docs/guides/patch-last.md"
 
 TAPE_FLOOR = (
     "tf.saved_model.load restores these gradients in TensorFlow 2.8 and later (inside While, If "

@@ -1,4 +1,4 @@
-"""Make the pictures of README and docs: pages of graphpatch view, as Chromium shows them.
+"""Make the pictures of README and docs: pages of graphpatch view in Chromium, and heat maps.
 
 Usage: pictures.py [--models FOLDER] [--to docs/pictures]. FOLDER has the MobileNet of the real
 models; without it that picture stays as it is.
@@ -18,11 +18,13 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import numpy as np
 from chromium import launched
+from methods import maps
 
 import graphpatch
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS, GUIDED = Path("scripts/models/digits.pb"), Path("scripts/models/guided.json")
+NUMERALS = Path("scripts/models/numerals.pb")
 DIGIT = 4
 MOBILENET = "mobilenet_v1_0.25_128_frozen.pb"
 LOGITS = "MobilenetV1/Logits/SpatialSqueeze"
@@ -83,6 +85,34 @@ def guided(folder: Path) -> Shot:
     return Shot("guided", view, 1000, 620)
 
 
+def saliency(folder: Path) -> Path:
+    """Draw each digit, the gradient of its class, and guided backprop, one below the other."""
+    with np.load(NUMERALS.with_suffix(".npz")) as arrays:
+        images = arrays["images"]
+    patched = graphpatch.apply("@guided_backprop", NUMERALS).graph_def().SerializeToString()
+    plain, guided = (pixel_gradients(graph, images) for graph in (NUMERALS.read_bytes(), patched))
+    rows = {"the image": map(maps.shown, images)}
+    rows |= {"its gradient": map(maps.drawn, plain), "@guided_backprop": map(maps.drawn, guided)}
+    parts = []
+    for words, pictures in rows.items():
+        row = np.concatenate(list(pictures), 1)
+        parts += [maps.text(words, row.shape[1]), row]
+    path = folder / "saliency.png"
+    maps.write_png(np.concatenate(parts), path)
+    return path
+
+
+def pixel_gradients(graph_def: bytes, images: Any) -> Any:
+    """Return the gradients of the largest logit of each image with respect to its pixels."""
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        tf1.import_graph_def(tf1.GraphDef.FromString(graph_def), name="")
+        image, logits = (graph.get_tensor_by_name(name) for name in ("image:0", "logits:0"))
+        return session.run(tf1.gradients(tf.reduce_max(logits, axis=1), [image])[0], {image: images})
+
+
 def shoot(browser: Any, shot: Shot, folder: Path) -> Path:
     """Open a page and write what is seen of it."""
     with tempfile.TemporaryDirectory() as place:
@@ -108,6 +138,8 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     os.chdir(ROOT)
     options.to.mkdir(parents=True, exist_ok=True)
+    path = saliency(options.to)
+    print(f"{path}: {path.stat().st_size // 1000} kB")
     shots = [digits(), blocked()]
     if options.models is not None:
         shots.append(guided(options.models))

@@ -1,17 +1,20 @@
-"""Train and freeze the small digits net that the demo patches.
+"""Train and freeze the two small nets that the examples patch.
 
-Reads scikit-learn's 8x8 digits; writes digits.pb, a frozen GraphDef that TensorFlow 1.15 and 2 can
-import, and digits.npz, a few test images with their labels. Every run gives the same files on one
-machine.
+Reads scikit-learn's 8x8 digits. For each net it writes a frozen GraphDef that TensorFlow 1.15 and 2
+can import, and beside it (.npz) a few test images with their labels. Every run gives the same files
+on one machine.
 
-The graph: image [n, 8, 8, 1] in 0..1 -> 8 grey levels (tf.round, whose gradient is None) ->
-two blocks of convolution, batch norm and Relu or Relu6 -> features -> dense -> dropout -> logits.
+numerals: image [n, 32, 32, 1] in 0..1 -> three times convolution, bias, Relu and pooling ->
+    features -> logits.
+digits: image [n, 8, 8, 1] in 0..1 -> 8 grey levels (tf.round, whose gradient is None) -> two blocks
+    of convolution, batch norm and Relu or Relu6 -> features -> dense -> dropout -> logits.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,9 @@ SEED = 7
 LEVELS = 8
 MOVING_AVERAGE_DECAY = 0.95
 LEAST_ACCURACY = 0.97
+SIDE = 32  # pixels of numerals
+
+Build = Callable[[bool], tuple[Any, Any, Any]]  # of training or not: image, dropout rate, logits
 
 
 def weights(name: str, shape: list[int]) -> Any:
@@ -84,8 +90,8 @@ def dense(name: str, x: Any, size: int) -> Any:
         return tf.nn.bias_add(tf.matmul(x, kernel, name="MatMul"), biases(size), name="BiasAdd")
 
 
-def build(*, training: bool) -> tuple[Any, Any, Any]:
-    """The net in the default graph; gives (image, dropout rate, logits)."""
+def digits(training: bool) -> tuple[Any, Any, Any]:
+    """The net that rounds its image, in the default graph."""
     tf1.set_random_seed(SEED)
     image = tf1.placeholder(tf.float32, [None, 8, 8, 1], name="image")
     rate = tf1.placeholder_with_default(0.0, [], name="dropout_rate")
@@ -99,17 +105,35 @@ def build(*, training: bool) -> tuple[Any, Any, Any]:
     return image, rate, logits
 
 
+def numerals(training: bool) -> tuple[Any, Any, Any]:
+    """The net whose gradient reaches the image, in the default graph."""
+    del training
+    tf1.set_random_seed(SEED)
+    x = image = tf1.placeholder(tf.float32, [None, SIDE, SIDE, 1], name="image")
+    for name, channels in (("conv1", 8), ("conv2", 16), ("conv3", 24)):
+        with tf1.variable_scope(name):
+            kernel = weights("weights", [3, 3, x.shape[-1], channels])
+            x = tf.nn.conv2d(x, kernel, strides=1, padding="SAME", name="Conv2D")
+            x = tf.nn.relu(tf.nn.bias_add(x, biases(channels), name="BiasAdd"), name="Relu")
+            x = tf1.nn.max_pool(x, ksize=2, strides=2, padding="SAME", name="pool")
+    features = tf.reshape(x, [-1, 4 * 4 * 24], name="features")
+    logits = tf.identity(dense("classifier", features, 10), name="logits")
+    return image, tf1.placeholder_with_default(0.0, [], name="dropout_rate"), logits
+
+
 def session() -> Any:
     """One thread, so that sums are added up in the same order on every run."""
     config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     return tf1.Session(config=config)
 
 
-def train(images: np.ndarray, labels: np.ndarray, epochs: int, batch: int) -> dict[str, Any]:
+def train(
+    build: Build, images: np.ndarray, labels: np.ndarray, epochs: int, batch: int
+) -> dict[str, Any]:
     """Adam on cross entropy; gives the values of all variables by name."""
     shuffle = np.random.default_rng(SEED)
     with tf1.Graph().as_default():
-        image, rate, logits = build(training=True)
+        image, rate, logits = build(True)
         label = tf1.placeholder(tf.int64, [None])
         loss = tf.reduce_mean(
             tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits)
@@ -128,10 +152,12 @@ def train(images: np.ndarray, labels: np.ndarray, epochs: int, batch: int) -> di
             return dict(zip(names, sess.run(variables), strict=True))
 
 
-def freeze(values: dict[str, Any], images: np.ndarray, labels: np.ndarray) -> tuple[Any, float]:
+def freeze(
+    build: Build, values: dict[str, Any], images: np.ndarray, labels: np.ndarray
+) -> tuple[Any, float]:
     """The inference graph with `values` as constants, and its accuracy on `images`."""
     with tf1.Graph().as_default() as graph:
-        image, _, logits = build(training=False)
+        image, _, logits = build(False)
         with session() as sess:
             for variable in tf1.global_variables():
                 variable.load(values[variable.op.name], sess)
@@ -152,6 +178,32 @@ def without_default_attrs(graph_def: Any) -> Any:
     return stripped
 
 
+def enlarged(images: np.ndarray) -> np.ndarray:
+    """Return the images at SIDE x SIDE pixels."""
+    with tf1.Graph().as_default(), session() as sess:
+        larger = tf1.image.resize_bicubic(images, [SIDE, SIDE], half_pixel_centers=True)
+        pixels: np.ndarray = sess.run(larger).clip(0, 1)
+    return pixels
+
+
+def write(build: Build, images: np.ndarray, labels: np.ndarray, options: Any) -> None:
+    """Train a net, and write it and a few images, unless it learnt too little."""
+    train_x, test_x, train_y, test_y = train_test_split(
+        images, labels, test_size=0.25, stratify=labels, random_state=SEED
+    )
+    values = train(build, train_x, train_y, options.epochs, options.batch)
+    graph_def, accuracy = freeze(build, values, test_x, test_y)
+    if accuracy < LEAST_ACCURACY:
+        raise SystemExit(f"accuracy {accuracy:.4f} is below {LEAST_ACCURACY}: nothing written")
+
+    first = [int(np.flatnonzero(test_y == digit)[0]) for digit in range(10)]
+    model = options.folder / f"{build.__name__}.pb"
+    model.write_bytes(graph_def.SerializeToString(deterministic=True))
+    np.savez_compressed(model.with_suffix(".npz"), images=test_x[first], labels=test_y[first])
+    print(f"{model}: {model.stat().st_size:,} bytes, {len(graph_def.node)} nodes")
+    print(f"test accuracy {accuracy:.4f} on {len(test_y)} images that it was not trained on")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -162,22 +214,10 @@ def main() -> None:
     options = parser.parse_args()
 
     tf1.disable_v2_behavior()
-    digits = load_digits()
-    images = (digits.images / 16.0).astype(np.float32)[..., np.newaxis]
-    train_x, test_x, train_y, test_y = train_test_split(
-        images, digits.target, test_size=0.25, stratify=digits.target, random_state=SEED
-    )
-    values = train(train_x, train_y, options.epochs, options.batch)
-    graph_def, accuracy = freeze(values, test_x, test_y)
-    if accuracy < LEAST_ACCURACY:
-        raise SystemExit(f"accuracy {accuracy:.4f} is below {LEAST_ACCURACY}: nothing written")
-
-    first = [int(np.flatnonzero(test_y == digit)[0]) for digit in range(10)]
-    model = options.folder / "digits.pb"
-    model.write_bytes(graph_def.SerializeToString(deterministic=True))
-    np.savez_compressed(options.folder / "digits.npz", images=test_x[first], labels=test_y[first])
-    print(f"{model}: {model.stat().st_size:,} bytes, {len(graph_def.node)} nodes")
-    print(f"test accuracy {accuracy:.4f} on {len(test_y)} images that it was not trained on")
+    scans = load_digits()
+    images = (scans.images / 16.0).astype(np.float32)[..., np.newaxis]
+    write(digits, images, scans.target, options)
+    write(numerals, enlarged(images), scans.target, options)
 
 
 if __name__ == "__main__":
