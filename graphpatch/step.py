@@ -14,7 +14,7 @@ from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_m
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.provenance import name_to_match, original_type
+from graphpatch.graph.provenance import name_in_model, original_type
 from graphpatch.graph.template import MARK, edit_all
 from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
@@ -225,7 +225,7 @@ def listed_matches(
 
 def _match_document(body: Body, index: int) -> dict[str, Any]:
     node = Node(body, index)
-    return {"body": body.label, "op": name_to_match(node), "type": original_type(node)}
+    return {"body": body.label, "op": name_in_model(node), "type": original_type(node)}
 
 
 def _match_entry(

@@ -9,7 +9,7 @@ from graphpatch import names
 from graphpatch.analysis.same import same_bytes
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.node import NAME, Body, Node, fields_in_order, with_attr
+from graphpatch.graph.node import INPUT, NAME, Body, Node, payload_fields, with_attr
 from graphpatch.graph.provenance import name_in_model
 from graphpatch.graph.wire import Span, entry
 
@@ -73,9 +73,9 @@ def _look(node: Node, renamed: dict[str, str]) -> object:
     inputs = tuple(_under(text, renamed) for text in node.inputs)
     payload = with_attr(node.body.payload(node.index), provenance.PROVENANCE_ATTR, None)
     rest = [
-        (part.piece.end - part.piece.start if isinstance(part.piece, Span) else part.piece)
-        for part in fields_in_order(payload)
-        if part.number not in (NAME, 3)
+        piece.end - piece.start if isinstance(piece, Span) else piece
+        for number, piece in payload_fields(payload)
+        if number not in (NAME, INPUT)
     ]
     return node.op, inputs, tuple(sorted(map(repr, rest)))
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch import names, opdefs
@@ -21,7 +22,6 @@ from graphpatch.graph.node import (
     Payload,
     attr_span,
     attr_value,
-    encode,
     with_attr,
     with_inputs,
 )
@@ -265,6 +265,6 @@ def _placeholder(name: str, fed: Fed) -> Payload:
     shape = TensorShapeProto(unknown_rank=fed.shape is None)
     for size in fed.shape or ():
         shape.dim.add(size=-1 if size is None else size)
-    values = {"dtype": AttrValue(type=DTYPE_NUMBERS[fed.dtype]), "shape": AttrValue(shape=shape)}
-    attrs = {key: value.SerializeToString(deterministic=True) for key, value in values.items()}
-    return encode(name, PLACEHOLDER, [], "", attrs)
+    attrs = {"dtype": AttrValue(type=DTYPE_NUMBERS[fed.dtype]), "shape": AttrValue(shape=shape)}
+    node = NodeDef(name=name, op=PLACEHOLDER, attr=attrs)
+    return [node.SerializeToString(deterministic=True)]

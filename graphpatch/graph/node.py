@@ -36,72 +36,155 @@ from graphpatch.graph.wire import (
     piece_bytes,
     utf8,
 )
-from graphpatch.opdefs import FlatArg
 from graphpatch.shown import one_line
 
 NAME, OP, INPUT, DEVICE, ATTR = 1, 2, 3, 4, 5
 _HEAD_TAGS = (NAME << 3 | BYTES, OP << 3 | BYTES)
 _INPUT_TAG = (INPUT << 3 | BYTES,)
-_TEXTS = {NAME: "name", OP: "op", DEVICE: "device"}
+
+MAIN = "main"
+PROVENANCE = PROVENANCE_ATTR.encode()
+COLOCATION, COLOCATED = "_class", b"_class"
+
+MOST_ALIKE = 1 << 10  # bytes of a node up to which it shares its lists of tensors with nodes alike
+MANY = 256  # tensors from which on the list of a larger node is kept
+MOST_LISTS = 1 << 12  # lists of tensors that a body keeps
 
 Payload = list[Piece]
 
 
-class PayloadPart(NamedTuple):
-    """One field of a NodeDef: its number (0: none that NodeDef has), of an attr its name."""
-
-    number: int
-    key: str
-    piece: Piece
-
-
-def fields_in_order(payload: Payload) -> Iterator[PayloadPart]:
-    """The fields of a NodeDef one by one, in their order."""
-    for _, source, field in _fields(payload):
-        number = field.number if field.wire == BYTES and field.number <= ATTR else 0
-        key = _entry(source, field)[0] if number == ATTR else ""
-        large = field.end - field.start >= LARGE
-        span = Span(source, field.start, field.end)
-        yield PayloadPart(number, key, span if large else piece_bytes(span))
-
-
-def field_text(piece: Piece) -> str:
-    """The text that a field of a NodeDef holds, of those that hold one."""
-    span = Span(Source(piece), 0, len(piece)) if isinstance(piece, bytes) else piece
-    (field,) = fields(span.source.data, span.start, span.end)
-    return utf8(span.source.data, field.value, field.end)
-
-
 def payload_at(source: Source, start: int) -> Payload:
-    """The payload of the NodeDef whose field starts at `start`."""
+    """Return the payload of the NodeDef whose field starts at `start`."""
     value, end = entry(source, start)
     if end - value < LARGE:
         return [source.data[value:end]]
-    out: Payload = []
+    pieces: Payload = []
     start = value
     for field in fields(source.data, value, end):
         if field.end - field.value >= LARGE:
-            out += [source.data[start : field.start]] if start < field.start else []
-            out.append(Span(source, field.start, field.end))
+            pieces += [source.data[start : field.start]] if start < field.start else []
+            pieces.append(Span(source, field.start, field.end))
             start = field.end
-    return [*out, source.data[start:end]] if start < end else out
+    return [*pieces, source.data[start:end]] if start < end else pieces
 
 
-def encode(name: str, op: str, inputs: list[str], device: str, attrs: dict[str, bytes]) -> Payload:
-    """A new NodeDef; `attrs` holds serialized AttrValues, written in the order of their names."""
-    out = head_bytes(name, op, inputs)
-    out += encoded(DEVICE, device.encode()) if device else b""
-    return [out + b"".join(attr_entry(key, attrs[key]) for key in sorted(attrs))]
+def payload_of(pieces: Iterable[Piece]) -> Payload:
+    """Return the payload of these fields: small ones that lie side by side become one piece."""
+    payload: Payload = []
+    for is_bytes, run in groupby(pieces, lambda piece: isinstance(piece, bytes)):
+        side_by_side = list(run)
+        payload += [b"".join(map(piece_bytes, side_by_side))] if is_bytes else side_by_side
+    return payload
+
+
+def payload_fields(payload: Payload) -> Iterator[tuple[int, Piece]]:
+    """Yield the number and the bytes of each field of a NodeDef, large fields as spans."""
+    for source, field in _fields(payload):
+        yield field.number, _field_piece(source, field)
+
+
+def _field_piece(source: Source, field: Field) -> Piece:
+    if field.end - field.start >= LARGE:
+        return Span(source, field.start, field.end)
+    return source.data[field.start : field.end]
+
+
+def _fields(payload: Payload) -> Iterator[tuple[Source, Field]]:
+    for piece in payload:
+        span = Span(Source(piece), 0, len(piece)) if isinstance(piece, bytes) else piece
+        for field in fields(span.source.data, span.start, span.end):
+            yield span.source, field
+
+
+def _entry(data: Source, field: Field) -> tuple[str, Span]:
+    """Return the key of an entry of NodeDef.attr, and where its AttrValue lies."""
+    key, value = "", Span(data, field.end, field.end)
+    for part in fields(data.data, field.value, field.end):
+        if part.holds(1):
+            key = utf8(data.data, part.value, part.end)
+        elif part.holds(2):
+            value = Span(data, part.value, part.end)
+    return key, value
+
+
+def attr_key(span: Span) -> str:
+    """Return the attr that a field of a NodeDef is; "" where it is none."""
+    (field,) = fields(span.source.data, span.start, span.end)
+    return _entry(span.source, field)[0] if field.holds(ATTR) else ""
+
+
+def attr_spans(payload: Payload) -> dict[str, Span]:
+    """Return where each attr's serialized AttrValue lies, unread."""
+    return dict(_entry(source, field) for source, field in _fields(payload) if field.holds(ATTR))
+
+
+def attr_span(payload: Payload, key: str) -> Span | None:
+    """Return where one attr's serialized AttrValue lies; None where there is no such attr."""
+    return attr_spans(payload).get(key) if mentions(payload, key) else None
+
+
+def attr_value(span: Span) -> AttrValue:
+    """Return the AttrValue that lies there."""
+    return message(AttrValue, span.source.data[span.start : span.end])
+
+
+def mentions(payload: Payload, key: str) -> bool:
+    """Tell whether the payload may have this attr; quick, and wrong only where it says yes."""
+    name = key.encode()
+    return any(isinstance(piece, Span) or name in piece for piece in payload)
+
+
+def carries_record(payload: Payload) -> bool:
+    """Tell whether the payload may have a record of rules; spans are asked for their key."""
+    return any(
+        attr_key(piece) == PROVENANCE_ATTR if isinstance(piece, Span) else PROVENANCE in piece
+        for piece in payload
+    )
+
+
+def attr_entry(key: str, value: bytes) -> bytes:
+    """Return a serialized AttrValue as an entry of NodeDef.attr."""
+    return encoded(ATTR, encoded(1, key.encode()) + encoded(2, value))
+
+
+def with_attr(payload: Payload, key: str, value: bytes | None) -> Payload:
+    """Return the payload with this attr: in its old place, else at the end; None drops it.
+
+    Every other byte stays as it was, fields that we don't know included.
+    """
+    new = b"" if value is None else attr_entry(key, value)
+    if not mentions(payload, key):
+        return payload_of([*payload, new]) if new else payload
+    return _replaced(payload, new, lambda at, of: of.holds(ATTR) and _entry(at, of)[0] == key)
+
+
+def with_inputs(payload: Payload, texts: Sequence[str]) -> Payload:
+    """Return the payload with these inputs, instead of all that it has."""
+    new = b"".join(encoded(INPUT, text.encode()) for text in texts)
+    return _replaced(payload, new, lambda at, of: of.holds(INPUT))
+
+
+def _replaced(payload: Payload, new: bytes, is_old: Callable[[Source, Field], bool]) -> Payload:
+    """Return the payload with `new` in place of the last of the old fields, and without these."""
+    pieces: Payload = []
+    last = None
+    for source, field in _fields(payload):
+        if is_old(source, field):
+            last = len(pieces)
+        else:
+            pieces.append(_field_piece(source, field))
+    pieces.insert(len(pieces) if last is None else last, new)
+    return payload_of(pieces)
 
 
 def head_bytes(name: str, op: str, inputs: Sequence[str]) -> bytes:
-    """A NodeDef up to its last input, as TensorFlow spells it."""
+    """Return a NodeDef up to its last input, as TensorFlow spells it."""
     head = encoded(NAME, name.encode()) + encoded(OP, op.encode())
     return head + b"".join([encoded(INPUT, text.encode()) for text in inputs])
 
 
 def behind_inputs(payload: Payload, name: str, op: str, inputs: Sequence[str]) -> bytes | None:
-    """What a NodeDef has behind its inputs: its device and attrs. Most nodes are alike in these.
+    """Return what a NodeDef has behind its inputs: its device and attrs. Most nodes share these.
 
     None for a large NodeDef, and for one that is spelled in another way than TensorFlow does.
     """
@@ -116,174 +199,6 @@ def behind_inputs(payload: Payload, name: str, op: str, inputs: Sequence[str]) -
     return raw[at:]
 
 
-def without_attrs(entries: bytes, keys: Iterable[str]) -> bytes:
-    """The entries of a NodeDef behind its inputs, without those of some attrs."""
-    named = tuple(encoded(1, key.encode()) for key in keys)
-    return b"".join(
-        entries[field.start : field.end]
-        for field in fields(entries, 0, len(entries))
-        if not (field.holds(ATTR) and entries.startswith(named, field.value))
-    )
-
-
-def attr_entry(key: str, value: bytes) -> bytes:
-    """A serialized AttrValue as an entry of NodeDef.attr."""
-    return encoded(ATTR, encoded(1, key.encode()) + encoded(2, value))
-
-
-def text_field(payload: Payload, number: int) -> str:
-    """The string field `number`, or nothing; the last counts where it is there several times."""
-    if len(payload) == 1 and isinstance(payload[0], bytes):
-        return str(getattr(message(NodeDef, payload[0]), _TEXTS[number]))
-    found = ""
-    for piece, data, field in _fields(payload):
-        if field.holds(number) and isinstance(piece, bytes):
-            found = utf8(data.data, field.value, field.end)
-    return found
-
-
-def attr_spans(payload: Payload) -> dict[str, Span]:
-    """Where each attr's serialized AttrValue lies, unread."""
-    out = {}
-    for _, data, field in _fields(payload):
-        if field.holds(ATTR):
-            key, value = _entry(data, field)
-            out[key] = Span(value.source, value.start, value.end)
-    return out
-
-
-def attr_span(payload: Payload, key: str) -> Span | None:
-    """Where one attr's serialized AttrValue lies; None where there is no such attr."""
-    return attr_spans(payload).get(key) if mentions(payload, key) else None
-
-
-def attr_key(span: Span) -> str:
-    """The attr that a field of a NodeDef is; nothing where it is none."""
-    (field,) = fields(span.source.data, span.start, span.end)
-    return _entry(span.source, field)[0] if field.holds(ATTR) else ""
-
-
-def mentions(payload: Payload, key: str) -> bool:
-    """Whether the payload may have this attr; quick, and wrong only where it says yes."""
-    name = key.encode()
-    return any(isinstance(piece, Span) or name in piece for piece in payload)
-
-
-def is_wide(payload: Payload) -> bool:
-    """Whether it is long by what is read of it: thousands of inputs, not a tensor."""
-    return any(isinstance(piece, bytes) and len(piece) >= LARGE for piece in payload)
-
-
-def attr_values(
-    payload: Payload, known: Mapping[str, Span] | None = None
-) -> Mapping[str, AttrValue]:
-    """The attrs of a small NodeDef, parsed in one call; of a large one those that are small.
-
-    `known` are the spans of its attrs, where they were asked for before.
-    """
-    if len(payload) == 1 and isinstance(payload[0], bytes):
-        found: Mapping[str, AttrValue] = message(NodeDef, payload[0]).attr
-        return found
-    spans = attr_spans(payload) if known is None else known
-    small = {key: span for key, span in spans.items() if span.end - span.start < LARGE}
-    return {key: attr_value(span) for key, span in small.items()}
-
-
-def attr_value(span: Span) -> AttrValue:
-    """The AttrValue that lies there."""
-    return message(AttrValue, span.source.data[span.start : span.end])
-
-
-def with_attr(payload: Payload, key: str, value: bytes | None) -> Payload:
-    """The payload with this attr: in its old place, else at the end; None drops it."""
-    new = b"" if value is None else attr_entry(key, value)
-    if not mentions(payload, key):
-        return _appended(payload, new)
-    places = [
-        at
-        for at, (_, data, field) in enumerate(_fields(payload))
-        if field.holds(ATTR) and _entry(data, field)[0] == key
-    ]
-    return _replaced(payload, places, new) if places else _appended(payload, new)
-
-
-def with_name(payload: Payload, name: str) -> Payload:
-    """The payload under another name."""
-    return _replaced(payload, _places(payload, NAME), encoded(NAME, name.encode()))
-
-
-def with_input(payload: Payload, slot: int, text: str) -> Payload:
-    """The payload with another input in this slot (control inputs count, as in NodeDef.input)."""
-    return _replaced(payload, [_places(payload, INPUT)[slot]], encoded(INPUT, text.encode()))
-
-
-def with_inputs(payload: Payload, texts: Sequence[str]) -> Payload:
-    """The payload with these inputs, instead of all that it has."""
-    new = b"".join(encoded(INPUT, text.encode()) for text in texts)
-    places = _places(payload, INPUT)
-    return _replaced(payload, places, new) if places else _appended(payload, new)
-
-
-def is_same(payload: Payload, other: Payload) -> bool:
-    """Whether two payloads are the same bytes."""
-    return b"".join(map(piece_bytes, payload)) == b"".join(map(piece_bytes, other))
-
-
-def _entry(data: Source, field: Field) -> tuple[str, Span]:
-    key, value = "", Span(data, field.end, field.end)
-    for part in fields(data.data, field.value, field.end):
-        if part.holds(1):
-            key = utf8(data.data, part.value, part.end)
-        elif part.holds(2):
-            value = Span(data, part.value, part.end)
-    return key, value
-
-
-def _fields(payload: Payload) -> Iterator[tuple[Piece, Source, Field]]:
-    for piece in payload:
-        span = Span(Source(piece), 0, len(piece)) if isinstance(piece, bytes) else piece
-        for field in fields(span.source.data, span.start, span.end):
-            yield piece, span.source, field
-
-
-def _appended(payload: Payload, new: bytes) -> Payload:
-    if payload and isinstance(payload[-1], bytes):
-        return [*payload[:-1], payload[-1] + new]
-    return [*payload, new]
-
-
-def _places(payload: Payload, number: int) -> list[int]:
-    return [at for at, (_, _, field) in enumerate(_fields(payload)) if field.holds(number)]
-
-
-def _replaced(payload: Payload, places: list[int], new: bytes) -> Payload:
-    """The payload without the fields at these places, counted from 0; `new` at the last of them."""
-    out: Payload = []
-    dropped = set(places)
-    for at, (_, source, field) in enumerate(_fields(payload)):
-        if at in dropped:
-            out.append(new if at == places[-1] else b"")
-        elif field.end - field.start >= LARGE:
-            out.append(Span(source, field.start, field.end))
-        else:
-            out.append(source.data[field.start : field.end])
-    return payload_of(out)
-
-
-def payload_of(pieces: Iterable[Piece]) -> Payload:
-    """The payload of these fields: small ones that lie side by side as one piece."""
-    out: Payload = []
-    for is_bytes, some in groupby(pieces, lambda piece: isinstance(piece, bytes)):
-        side_by_side = list(some)
-        out += [b"".join(map(piece_bytes, side_by_side))] if is_bytes else side_by_side
-    return out
-
-
-MOST_ALIKE = 1 << 10  # bytes of a node up to which it is asked what others are alike
-MOST_FORMS = 1 << 12  # of small nodes, whose lists of tensors are kept
-MANY = 256  # tensors from which on a list of a node's tensors is kept
-
-
 class Heads(msgspec.Struct):
     """What is known of each NodeDef of a body, by its place in the file."""
 
@@ -294,80 +209,9 @@ class Heads(msgspec.Struct):
     marked: list[int] = msgspec.field(default_factory=list)  # those that may carry a record
 
     def copy(self) -> Heads:
-        """The same heads, to be changed; where they lie in the file stays."""
-        inputs = [tuple(one) if isinstance(one, list) else one for one in self.inputs]
+        """Return the same heads, to be changed; where they lie in the file stays."""
+        inputs = [tuple(read) if isinstance(read, list) else read for read in self.inputs]
         return Heads(self.starts, list(self.names), list(self.ops), inputs, list(self.marked))
-
-
-class Large(msgspec.Struct, eq=False):
-    """Payloads, where attrs lie, and lists of tensors, of large nodes; lists of all that are alike.
-
-    What is kept holds for one payload: a node that is edited gets another one.
-    """
-
-    # Payloads by start in the file, spans by index.
-    payloads: dict[int, Payload] = msgspec.field(default_factory=dict)
-    spans: dict[int, tuple[Payload, Mapping[str, Span]]] = msgspec.field(default_factory=dict)
-    lists: dict[tuple[int, str], tuple[Payload, list[FlatArg]]] = msgspec.field(
-        default_factory=dict
-    )
-
-    forms: dict[tuple[str, str, bytes], list[FlatArg]] = msgspec.field(default_factory=dict)
-
-    def payload(self, source: Source, start: int) -> Payload:
-        """The payload of the NodeDef of the file whose field starts at `start`."""
-        data, value = source.data, start + 2
-        if (size := data[start + 1]) < 0x80:  # nearly all: no calls for them
-            return [data[value : value + size]]
-        if start in self.payloads:
-            return self.payloads[start]
-        value, end = entry(source, start)
-        if end - value < LARGE:
-            return [data[value:end]]
-        self.payloads[start] = payload = payload_at(source, start)
-        return payload
-
-    def attr_spans(self, index: int, payload: Payload) -> Mapping[str, Span]:
-        """Where each attr's serialized AttrValue lies."""
-        known, spans = self.spans.get(index, (None, {}))
-        if known is not payload:
-            spans = attr_spans(payload)
-            if len(payload) > 1 or is_wide(payload):
-                self.spans[index] = payload, spans
-        return spans
-
-    def attr_span(self, index: int, payload: Payload, key: str) -> Span | None:
-        """Where one attr's serialized AttrValue lies; None where there is no such attr."""
-        may_be = is_wide(payload) or mentions(payload, key)
-        return self.attr_spans(index, payload).get(key) if may_be else None
-
-    def tensors(
-        self, index: int, payload: Payload, which: str, found: Callable[[], list[FlatArg]]
-    ) -> list[FlatArg]:
-        """The inputs or outputs (`which`) of a node; `found` tells them the first time."""
-        known, tensors = self.lists.get((index, which), (None, []))
-        if known is None or known != payload:
-            tensors = found()
-            if len(tensors) >= MANY:
-                self.lists[index, which] = payload, tensors
-        return tensors
-
-    def alike(
-        self, form: tuple[str, str, bytes], found: Callable[[], list[FlatArg]]
-    ) -> list[FlatArg]:
-        """The inputs or outputs of a small node, by its op type, which of both, and its attrs."""
-        tensors = found()
-        if len(self.forms) < MOST_FORMS:
-            self.forms[form] = tensors
-        return tensors
-
-
-MAIN = "main"
-PROVENANCE = PROVENANCE_ATTR.encode()
-COLOCATION, COLOCATED = "_class", b"_class"
-
-# A list, or where one is edited that is long a dict without values.
-Uses: TypeAlias = "list[tuple[int, int]] | dict[tuple[int, int], None]"
 
 
 class Library(msgspec.Struct, eq=False):
@@ -386,11 +230,11 @@ class Library(msgspec.Struct, eq=False):
     function: Callable[[str], Body | None] = lambda name: None
 
     def opdef(self, op: str) -> opdefs.OpDef | None:
-        """What this op type looks like, or None where neither library nor TensorFlow has it."""
+        """Return what this op type looks like; None where library and TensorFlow have none."""
         return self.signatures.get(op) or opdefs.lookup(op)
 
     def copy(self) -> Library:
-        """The same functions, to be added to without this one seeing it."""
+        """Return the same functions, to be added to without this one seeing it."""
         return Library(dict(self.signatures), dict(self.gradients), self.producer, list(self.rules))
 
 
@@ -404,18 +248,16 @@ class EditedNode(msgspec.Struct, eq=False):
 
     @classmethod
     def open(cls, payload: Payload, record: NodeRecord | None) -> EditedNode:
-        """A node to be edited: the first time, it is kept in its record as it is."""
-        spans = [one for one in payload if isinstance(one, Span)]
-        large = [one for one in spans if record is None or attr_key(one) != PROVENANCE_ATTR]
-        node = message(NodeDef, b"".join(one for one in payload if isinstance(one, bytes)))
+        """Open a node to be edited: the first time, its record keeps it as it is."""
+        large = [piece for piece in payload if isinstance(piece, Span)]
+        node = _small_fields(payload)
         if record is None:
-            record = node_record(_around_large(payload))
-        else:
-            node.attr.pop(PROVENANCE_ATTR, None)
-        return cls(node, large, record)
+            return cls(node, large, node_record(_around_large(payload)))
+        node.attr.pop(PROVENANCE_ATTR, None)
+        return cls(node, [span for span in large if attr_key(span) != PROVENANCE_ATTR], record)
 
     def payload(self) -> Payload:
-        """The serialized NodeDef, with its record."""
+        """Return the serialized NodeDef, with its record."""
         if self.written is None:
             self.node.attr[PROVENANCE_ATTR].list.CopyFrom(self.record.attr())
             self.written = [self.node.SerializeToString(deterministic=True), *self.large]
@@ -424,12 +266,19 @@ class EditedNode(msgspec.Struct, eq=False):
     def keep_large(self) -> None:
         """Put the large fields into the record, as an edit drops them from the node."""
         if self.large and not self.record.is_added:
-            self.record.__dict__["original_bytes"] = (joined(self.record.original, self.large),)
+            spans = [*map(piece_bytes, self.large), b""]
+            parts = zip(self.record.original, spans, strict=True)
+            self.record.__dict__["original_bytes"] = (b"".join(a + b for a, b in parts),)
         self.large = []
 
 
+def _small_fields(payload: Payload) -> NodeDef:
+    """Return the NodeDef without fields as large as weights."""
+    return message(NodeDef, b"".join(piece for piece in payload if isinstance(piece, bytes)))
+
+
 def _around_large(payload: Payload) -> tuple[bytes, ...]:
-    """The parts of a NodeDef before, between and behind its large fields."""
+    """Return the parts of a NodeDef before, between and behind its large fields."""
     parts = [b""]
     for piece in payload:
         if isinstance(piece, bytes):
@@ -439,10 +288,8 @@ def _around_large(payload: Payload) -> tuple[bytes, ...]:
     return tuple(parts)
 
 
-def joined(parts: Iterable[bytes], large: Iterable[Span]) -> bytes:
-    """The NodeDef of these parts, with large fields between them."""
-    fields = [piece_bytes(one) for one in large]
-    return b"".join(part + one for part, one in zip(parts, [*fields, b""], strict=True))
+# The uses of an op: a list, or where one is edited that is long a dict without values.
+Uses: TypeAlias = "list[tuple[int, int]] | dict[tuple[int, int], None]"
 
 
 class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
@@ -451,7 +298,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     The first nodes are those of the file, in its order; nodes that a patch added come after
     them: `placed` has, for a node of the file, the order in which it and the nodes that were added
     beside it are written (`root` is the way back), and `renamed` the name in the file of each op
-    that has another one now. Only `edit` changes a body.
+    that has another one now. Only `editor` changes a body.
     """
 
     label: str
@@ -467,10 +314,16 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     root: dict[int, int] = msgspec.field(default_factory=dict)
     renamed: dict[int, str] = msgspec.field(default_factory=dict)
     returns: dict[str, str] = msgspec.field(default_factory=dict)  # outputs before rules
-    records: dict[int, tuple[object, NodeRecord | None]] = msgspec.field(default_factory=dict)
     cut: list[int] = msgspec.field(default_factory=list)  # where nodes of the file were dropped
     is_ours: bool = False  # a function that a patch added
-    large: Large = msgspec.field(default_factory=Large)
+
+    # What is asked often. Each answer holds for one payload: an edited node gets another one.
+    records: dict[int, tuple[object, NodeRecord | None]] = msgspec.field(default_factory=dict)
+    large: dict[int, Payload] = msgspec.field(default_factory=dict)  # by start in the file
+    wide: dict[bytes, NodeDef] = msgspec.field(default_factory=dict)  # parsed, by their bytes
+    tensors: dict[object, tuple[Payload, list[opdefs.FlatArg]]] = msgspec.field(
+        default_factory=dict
+    )
 
     def __repr__(self) -> str:
         return f"<Body: {self.label}>"
@@ -494,41 +347,38 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     @cached_property
     def by_type(self) -> dict[str, list[int]]:
         """The indices of the ops of each op type."""
-        found: dict[str, list[int]] = defaultdict(list)
+        indices: dict[str, list[int]] = defaultdict(list)
         for index, op in enumerate(self.heads.ops):
-            found[op].append(index)
-        return dict(found)
+            indices[op].append(index)
+        return dict(indices)
 
     @cached_property
-    def marks(self) -> bytearray:
-        """Which nodes of the file may carry provenance: 1 for each that may."""
-        marks = bytearray(len(self))
-        for index in self.heads.marked:
-            marks[index] = 1
-        return marks
+    def marks(self) -> frozenset[int]:
+        """The nodes of the file that may carry a record."""
+        return frozenset(self.heads.marked)
 
     def may_be_signed(self, index: int) -> bool:
-        """Whether a node may carry provenance; quick, and wrong only where it says yes."""
-        return index in self.edited or (index < len(self.marks) and bool(self.marks[index]))
+        """Tell whether a node may carry a record; quick, and wrong only where it says yes."""
+        return index in self.edited or index in self.marks
 
     @cached_property
     def readers(self) -> dict[str, Uses]:
         """Who reads an op, data or control: (index, slot in NodeDef.input) of each use."""
-        found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        uses: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for index, inputs in enumerate(self.heads.inputs):
             for slot, text in enumerate(inputs):
                 # Most inputs are an op's output 0, spelled as its name: no call for them.
                 plain = ":" not in text and text[:1] != "^"
-                found[text if plain else names.op_of(text)].append((index, slot))
-        return {**found}
+                uses[text if plain else names.op_of(text)].append((index, slot))
+        return {**uses}
 
     @cached_property
     def returned(self) -> dict[str, list[str]]:
         """The outputs of the function that each op, or argument, gives."""
-        found: dict[str, list[str]] = {}
+        outputs: dict[str, list[str]] = {}
         for key, text in self.ret.items():
-            found.setdefault(names.op_of(text), []).append(key)
-        return found
+            outputs.setdefault(names.op_of(text), []).append(key)
+        return outputs
 
     @cached_property
     def arguments(self) -> dict[str, int]:
@@ -537,26 +387,41 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         return {arg.name: arg.type for arg in args}
 
     def node(self, name: str) -> Node:
-        """The op of this name; ModelError names the nearest where there is none."""
+        """Return the op of this name; ModelError names the nearest where there is none."""
         if name not in self.by_name:
             near = did_you_mean(name, self.heads.names)
             raise ModelError(f"no op {name!r} in {self.label}{near}")
         return Node(self, self.by_name[name])
 
     def producer(self, tensor: str) -> Node | None:
-        """The op that gives a tensor, as an input spells it; None for a function's argument."""
+        """Return the op that gives a tensor, as an input spells it; None for an argument."""
         index = self.by_name.get(names.op_of(tensor))
         return None if index is None else Node(self, index)
 
     def payload(self, index: int) -> Payload:
-        """The serialized NodeDef as it is now."""
+        """Return the serialized NodeDef as it is now."""
         edited = self.edited.get(index)
-        if edited is None:
-            return self.large.payload(self.source, self.heads.starts[index])
-        return edited if isinstance(edited, list) else edited.payload()
+        if edited is not None:
+            return edited if isinstance(edited, list) else edited.payload()
+        data, start = self.source.data, self.heads.starts[index]
+        if (size := data[start + 1]) < 0x80:  # nearly all: no calls for them
+            return [data[start + 2 : start + 2 + size]]
+        if (payload := self.large.get(start)) is None:
+            payload = payload_at(self.source, start)
+            if len(payload) > 1 or len(payload[0]) >= LARGE:
+                self.large[start] = payload
+        return payload
+
+    def parsed(self, raw: bytes) -> NodeDef:
+        """Return the NodeDef of these bytes; one that is large, as it has many inputs, is kept."""
+        if len(raw) < LARGE:
+            return message(NodeDef, raw)
+        if raw not in self.wide:
+            self.wide[raw] = message(NodeDef, raw)
+        return self.wide[raw]
 
     def record(self, index: int) -> NodeRecord | None:
-        """What rules wrote down on a node; ModelError where it is not what graphpatch writes."""
+        """Return what rules wrote down on a node; ModelError where graphpatch did not write it."""
         if not self.may_be_signed(index):
             return None
         edited = self.edited.get(index)
@@ -564,18 +429,12 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             return edited.record
         known = self.records.get(index)
         if known is None or known[0] is not edited:
-            known = self.records[index] = edited, self._read_record(index)
+            record = self.read_record(index, Node(self, index).attr(PROVENANCE_ATTR))
+            known = self.records[index] = edited, record
         return known[1]
 
-    def _read_record(self, index: int) -> NodeRecord | None:
-        payload = self.payload(index)
-        if len(payload) == 1 and isinstance(payload[0], bytes):
-            return self.read_record(index, message(NodeDef, payload[0]).attr.get(PROVENANCE_ATTR))
-        span = attr_span(payload, PROVENANCE_ATTR)
-        return self.read_record(index, None if span is None else attr_value(span))
-
     def read_record(self, index: int, value: AttrValue | None) -> NodeRecord | None:
-        """The record that this attr of a node is; ModelError where it is none of ours."""
+        """Return the record that this attr of a node is; ModelError where it is none of ours."""
         try:
             return None if value is None else read_attr(value)
         except ValueError as error:
@@ -585,18 +444,18 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             ) from None
 
     def first_touched(self) -> int | None:
-        """The node that comes first in the file of those that carry a record."""
-        may_be: Iterable[int] = self.heads.marked
+        """Return the node that comes first in the file of those that carry a record."""
+        roots: Iterable[int] = self.heads.marked
         if self.edited:
-            may_be = sorted({self.root.get(index, index) for index in (*may_be, *self.edited)})
-        for root in may_be:
+            roots = sorted({self.root.get(index, index) for index in (*roots, *self.edited)})
+        for root in roots:
             for index in self.placed.get(root, (root,)):
                 if self.record(index) is not None:
                     return index
         return None
 
     def open_node(self, index: int) -> EditedNode:
-        """A node to be changed, which only `edit` does."""
+        """Open a node to be changed, which only `editor` does."""
         edited = self.edited.get(index)
         if not isinstance(edited, EditedNode):
             record = self.record(index)
@@ -605,9 +464,9 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         return edited
 
     def copy(self, library: Library) -> Body:
-        """The same nodes, to be changed without this body seeing it."""
+        """Return the same nodes, to be changed without this body seeing it."""
         body = replace(self, library=library, heads=self.heads.copy(), ret=dict(self.ret))
-        body.large, body.records = Large(), {}
+        body.records, body.large, body.wide, body.tensors = {}, {}, {}, {}
         body.edited = {index: self.payload(index) for index in self.edited}
         body.root, body.renamed = dict(self.root), dict(self.renamed)
         body.returns = dict(self.returns)
@@ -644,7 +503,7 @@ class Node(NamedTuple):
     @property
     def device(self) -> str:
         """The device that the NodeDef asks for."""
-        return text_field(self.body.payload(self.index), DEVICE)
+        return str(self._small_fields().device)
 
     @property
     def attr_names(self) -> list[str]:
@@ -652,19 +511,32 @@ class Node(NamedTuple):
         return sorted(self.attr_spans())
 
     def attr(self, key: str) -> AttrValue | None:
-        """The value of an attr, or None where the NodeDef has none. Reads that attr alone."""
-        payload = self.body.payload(self.index)
-        if len(payload) == 1 and isinstance(payload[0], bytes) and len(payload[0]) < LARGE:
-            return attr_values(payload).get(key) if mentions(payload, key) else None
-        span = self.body.large.attr_span(self.index, payload, key)
-        return None if span is None else attr_value(span)
+        """Return the value of an attr, or None. Of large attrs it reads that one alone."""
+        name = key.encode()
+        for piece in reversed(self.body.payload(self.index)):
+            if isinstance(piece, Span):
+                if (span := attr_spans([piece]).get(key)) is not None:
+                    return attr_value(span)
+            elif name in piece:
+                value: AttrValue | None = self.body.parsed(piece).attr.get(key)
+                if value is not None:
+                    return value
+        return None
 
     def attrs(self) -> Mapping[str, AttrValue]:
-        """The attrs that the NodeDef carries, large tensors left out."""
+        """Return the attrs that the NodeDef carries, large tensors left out."""
+        attrs: Mapping[str, AttrValue] = self._small_fields().attr
+        return attrs
+
+    def attr_spans(self) -> Mapping[str, Span]:
+        """Return where each attr's serialized AttrValue lies."""
+        return attr_spans(self.body.payload(self.index))
+
+    def _small_fields(self) -> NodeDef:
         payload = self.body.payload(self.index)
-        if len(payload) == 1:  # protobuf is quick where it may read all of it
-            return attr_values(payload)
-        return attr_values(payload, self.attr_spans())
+        if len(payload) > 1:
+            return _small_fields(payload)
+        return self.body.parsed(piece_bytes(payload[0]))
 
     @property
     def opdef(self) -> opdefs.OpDef | None:
@@ -674,26 +546,46 @@ class Node(NamedTuple):
     @property
     def outputs(self) -> list[opdefs.FlatArg] | None:
         """Its outputs, one for each tensor; None for an op type that we don't know."""
-        return self._flat("outputs")
+        return self._tensors("outputs")
 
     @property
     def arguments(self) -> list[opdefs.FlatArg] | None:
         """Its data inputs as its op type declares them; None for a type that we don't know."""
-        return self._flat("inputs")
+        return self._tensors("inputs")
+
+    def _tensors(self, which: str) -> list[opdefs.FlatArg] | None:
+        """Return its inputs or outputs; nodes that are alike share them."""
+        body, op = self.body, self.op
+        if (opdef := body.library.opdef(op)) is None:
+            return None
+        payload = body.payload(self.index)
+        rest = self.behind_inputs() if len(payload[0]) < MOST_ALIKE else None
+        key = (self.index, which) if rest is None else (op, which, rest)
+        known = body.tensors.get(key)
+        if known is not None and (rest is not None or known[0] == payload):
+            return known[1]
+        try:
+            tensors = opdefs.flatten(getattr(opdef, which), self.attrs().get)
+        except ModelError as error:
+            raise ModelError(f"{self}: {error}") from error
+        is_shared = rest is not None or len(tensors) >= MANY
+        if is_shared and (known is not None or len(body.tensors) < MOST_LISTS):
+            body.tensors[key] = payload if rest is None else [], tensors
+        return tensors
 
     def tensor(self, output: int) -> str:
-        """How an input spells output `output` of this op, in this body."""
+        """Return how an input spells output `output` of this op, in this body."""
         if self.body.is_main:
             return str(names.TensorName(self.name, output))
-        flat = self.outputs
-        if flat is None:
+        outputs = self.outputs
+        if outputs is None:
             raise ModelError(f"{self}: the outputs of op type {self.op} are not known")
-        return f"{self.name}:{flat[output].name}:{flat[output].index}"
+        return f"{self.name}:{outputs[output].name}:{outputs[output].index}"
 
     def behind_inputs(self) -> bytes | None:
-        """What its NodeDef has behind its inputs, as `nodedef.behind_inputs` tells it.
+        """Return what its NodeDef has behind its inputs, or None, as `behind_inputs` does.
 
-        The record of rules and the colocation are left out: ops that are alike but for them are
+        The record of rules and the colocation are left out: nodes that differ only in these are
         alike.
         """
         body, index = self
@@ -702,32 +594,13 @@ class Node(NamedTuple):
             body.payload(index), heads.names[index], heads.ops[index], heads.inputs[index]
         )
         if rest is not None and (body.may_be_signed(index) or COLOCATED in rest):
-            rest = without_attrs(rest, (PROVENANCE_ATTR, COLOCATION))
+            left_out = (encoded(1, PROVENANCE), encoded(1, COLOCATED))
+            rest = b"".join(
+                rest[field.start : field.end]
+                for field in fields(rest, 0, len(rest))
+                if not (field.holds(ATTR) and rest.startswith(left_out, field.value))
+            )
         return rest
-
-    def attr_spans(self) -> Mapping[str, Span]:
-        """Where each attr's serialized AttrValue lies."""
-        return self.body.large.attr_spans(self.index, self.body.payload(self.index))
-
-    def _flat(self, which: str) -> list[opdefs.FlatArg] | None:
-        op = self.op
-        if (opdef := self.body.library.opdef(op)) is None:
-            return None
-        payload, large = self.body.payload(self.index), self.body.large
-        small = len(payload[0]) < MOST_ALIKE
-        rest = self.behind_inputs() if small else None
-        if rest is not None and (form := (op, which, rest)) in large.forms:
-            return large.forms[form]
-
-        def found() -> list[opdefs.FlatArg]:
-            return opdefs.flatten(getattr(opdef, which), self.attrs().get)
-
-        try:
-            if rest is not None:
-                return large.alike(form, found)
-            return large.tensors(self.index, payload, which, found)
-        except ModelError as error:
-            raise ModelError(f"{self}: {error}") from error
 
     def __str__(self) -> str:
         place = "" if self.body.is_main else f" in function {one_line(self.body.label)}"

@@ -20,7 +20,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import LIBRARY, Graph
-from graphpatch.graph.node import Body, Heads, Large, Node, Payload, attr_key
+from graphpatch.graph.node import Body, Heads, Node, Payload, attr_key
 from graphpatch.graph.record import PROVENANCE_ATTR, NodeRecord
 from graphpatch.graph.wire import Field, Span, fields, message, piece_bytes
 
@@ -167,7 +167,7 @@ def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
     edited = {place.get(index, index): one for index, one in undone.payloads.items()}
     cut = [*old.cut, *(heads.starts[index] for index in undone.dropped)]
     body = replace(
-        old, heads=columns, edited=edited, cut=cut, large=Large(), records={}, returns={}
+        old, heads=columns, edited=edited, cut=cut, large={}, tensors={}, records={}, returns={}
     )
     body.ret.update(old.returns)
     if body.is_main:

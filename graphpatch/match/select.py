@@ -13,7 +13,7 @@ from graphpatch import names
 from graphpatch.differentiation.shapes import Sizes
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.provenance import as_model, name_to_match
+from graphpatch.graph.provenance import as_model, name_in_model
 from graphpatch.match import glob
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
@@ -319,7 +319,7 @@ def match_of_ops(nodes: Iterable[Node]) -> dict[str, Any]:
     """A match by body and name; each op once, in their order."""
     by_body: dict[str, dict[str, None]] = {}
     for node in nodes:
-        by_body.setdefault(node.body.label, {})[name_to_match(node)] = None
+        by_body.setdefault(node.body.label, {})[name_in_model(node)] = None
     places = [
         {"body": body, "name": next(iter(names)) if len(names) == 1 else list(names)}
         for body, names in by_body.items()
