@@ -6,15 +6,13 @@ Original and patched run in turn, A B A B, in one
 process, each in a Session of its own; the ratio is the median of the ratios of neighbours. So it is
 for the same net inside nested functions (PartitionedCall), where calls are not inlined, which has
 no target. Checks that forward passes are equal bit for bit, and the guided gradient to that of
-gradient_override_map. Exits 1 where one is not, or the target is missed. Builds the net (102 MB) in
---folder where it is missing.
+gradient_override_map. Exits 1 where one is not, or the target is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -28,7 +26,6 @@ import tensorflow as tf
 
 import graphpatch
 
-SCRIPTS = Path(__file__).parent
 TARGET = 0.02
 RULE = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 LINEAR = {"match": {"op": "Relu"}, "patch": {"override_gradient": "lrp_epsilon"}}
@@ -129,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=SCRIPTS.parent / "build" / "bench")
+    parser.add_argument("model", type=Path, help="a ResNet50 as a frozen graph")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="processor: on a machine with other work"
@@ -137,15 +134,8 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=4, help="images in a forward pass")
     options = parser.parse_args()
     tf.RegisterGradient(CLASSIC)(classic)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    model = options.folder / "resnet50.pb"
-    if not model.exists():
-        partial = model.with_suffix(".partial")
-        build = SCRIPTS / "models" / "build_keras.py"
-        subprocess.run([sys.executable, build, "ResNet50", partial], check=True)
-        partial.rename(model)
     images = np.random.default_rng(0).random((options.batch, 224, 224, 3), np.float32)
-    return 0 if measure(model, images, options.rounds, options.clock) else 1
+    return 0 if measure(options.model, images, options.rounds, options.clock) else 1
 
 
 def measure(model: Path, images: Any, rounds: int, clock: str) -> bool:

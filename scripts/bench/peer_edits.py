@@ -1,8 +1,8 @@
 """Insert an op behind each Relu with another tool; runs in the tool's own Python, 3.7 and later.
 
 Usage: peer_edits.py TOOL MODEL.pb OUT.pb, where TOOL is graph_editor (tf.contrib.graph_editor of
-TensorFlow 1.15), transform_graph (its TransformGraph, which inserts Print ops and keeps no
-gradients), or graph_def_editor (CODAIT's, from PyPI).
+TensorFlow 1.15) or transform_graph (its TransformGraph, which inserts Print ops and keeps no
+gradients).
 """
 
 from __future__ import annotations
@@ -34,21 +34,6 @@ def transform_graph(model: str, output: str) -> None:
     write(TransformGraph(graph_def, ["x"], [last], ["insert_logging(op=Relu)"]), output)
 
 
-def graph_def_editor(model: str, output: str) -> None:
-    import graph_def_editor as gde  # type: ignore[import-not-found]
-    import tensorflow.compat.v1 as tf
-
-    graph = gde.Graph(parsed(tf, model))
-    for node in [node for node in graph.nodes if node.op_type == "Relu"]:
-        (old,) = node.outputs
-        new = graph.add_node(node.name + "/stop", "StopGradient")
-        new.set_inputs([old])
-        new.add_attr("T", tf.float32)
-        new.set_outputs_from_pairs([(old.dtype, old.shape)])
-        gde.reroute_ts([new.outputs[0]], [old], cannot_modify=[new])
-    write(graph.to_graph_def(), output)
-
-
 def parsed(tf: Any, model: str) -> Any:
     return tf.GraphDef.FromString(Path(model).read_bytes())
 
@@ -57,7 +42,7 @@ def write(graph_def: Any, output: str) -> None:
     Path(output).write_bytes(graph_def.SerializeToString())
 
 
-TOOLS = {tool.__name__: tool for tool in (graph_editor, transform_graph, graph_def_editor)}
+TOOLS = {tool.__name__: tool for tool in (graph_editor, transform_graph)}
 
 if __name__ == "__main__":
     TOOLS[sys.argv[1]](*sys.argv[2:])

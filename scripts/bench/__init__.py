@@ -1,0 +1,1 @@
+"""The benchmark: see `__main__.py`."""
