@@ -174,3 +174,11 @@ def test_what_fixes_a_model_can_be_applied() -> None:
     assert not graphpatch.diagnose(blocked, "image", "logits").ok
     assert not found.ok
     assert graphpatch.diagnose(graphpatch.apply(found.rules, DIGITS).model, "image", "logits").ok
+
+
+def test_a_notebook_shows_the_inputs_and_outputs_of_the_model() -> None:
+    table = graphpatch.apply(ROOT / "docs/examples/guided.json", DIGITS)._repr_html_()
+    ends = ["inputs: image:0 float32 [?, 8, 8, 1]", "outputs: logits:0 float32 [?, 10]"]
+    places = [table.index(text) for text in ends]
+    assert places == sorted(places)
+    assert places[1] < table.index("<td>block1/relu</td>")

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from graphpatch.analysis.doctor.survey import default_targets, fed_floats
+from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
+from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
 from graphpatch.formats.container import meta_around
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.graph.op_types import FED, VARIABLES
+from graphpatch.graph.op_types import FED, PARSERS, PIPELINES, VARIABLES
 from graphpatch.shown import one_line
 from graphpatch.table import plural
 
 MOST_INFERRED = 10_000  # ops of a graph whose outputs' shapes are inferred
+
+# Ends of branches and stacks of loops, and what writes to variables.
+NO_LOSS = ALL_SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
+UPDATES = ("Apply", "Assign", "Resource", "Scatter", "SparseApply")
+NO_FLOATS = NO_NUMBERS | {"bool"}
 
 
 class InterfaceTensor(msgspec.Struct, frozen=True):
@@ -98,3 +105,62 @@ def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
     fed = [tensor for tensor in fed_floats(wiring) if wiring.dtype(tensor) != "string"]
     given = [] if outputs else default_targets(graph, wiring, every=False)
     return Interface(list(described(fed, inputs)), list(described(given, outputs)), variables)
+
+
+def fed_floats(wiring: Wiring) -> list[Tensor]:
+    """The placeholders, and the floats that come from an input pipeline or a parser of Examples.
+
+    Where there is one, placeholders of texts are left out: they name an iterator, or are Examples.
+    """
+    found = [(index, 0) for op in sorted(FED) for index in _of_type(wiring, op)]
+    read = [
+        (index, output)
+        for op in sorted(PARSERS | PIPELINES)
+        for index in _of_type(wiring, op)
+        for output in range(len(wiring.outputs(index)))
+        if wiring.dtype((index, output)) in DIFFERENTIABLE
+    ]
+    return [one for one in found if not read or wiring.dtype(one) != "string"] + read
+
+
+def _of_type(wiring: Wiring, op: str) -> Sequence[int]:
+    return wiring.body.by_type.get(op, ())
+
+
+def default_targets(graph: ModelGraph, wiring: Wiring, every: bool = True) -> list[Tensor]:
+    """What no op reads, as `unread_outputs` has it, and the floats that signatures give."""
+    signatures = meta_around(graph).signature_def.values()
+    names = [info.name for one in signatures for info in one.outputs.values() if info.name]
+    signed = wiring.named(names)
+    floats = [one for one in signed if wiring.dtype(one) in DIFFERENTIABLE]
+    return list(dict.fromkeys([*unread_outputs(wiring, every), *floats]))
+
+
+def unread_outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
+    """What is computed from tensors by ops that no op reads; or what of it may be a loss.
+
+    Placeholders with a default are fed, and no outputs.
+    """
+    ops = wiring.body.heads.ops
+    unread = (i for i in range(len(wiring.body)) if wiring.inputs(i) and not wiring.readers(i))
+    ends = (index for index in unread if ops[index] not in FED)
+    found = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
+    losses = [] if every else [tensor for tensor in found if may_be_loss(wiring, tensor)]
+    return losses or found
+
+
+def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
+    """Whether a tensor may be one: no update, initialiser or saver, no end of a branch.
+
+    Nor a reference to a variable, a condition, text or a handle, nor what tf.gradients added.
+    """
+    index, output = tensor
+    arg = wiring.outputs(index)[output]
+    node = wiring.node(index)
+    if node is None or arg.is_ref or arg.dtype in NO_FLOATS:
+        return False
+    op = node.op
+    if op in NO_LOSS or op.startswith(UPDATES) or is_in_gradients(node):
+        return False
+    before = wiring.node(wiring.inputs(index)[0][0])
+    return op != "Identity" or before is None or before.op not in ALL_SWITCHES

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
 from graphpatch.analysis import ops
+from graphpatch.analysis.interface import Interface, InterfaceTensor, interface
 from graphpatch.cli import options
 from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, say, say_json, say_lines
 from graphpatch.differentiation import flow
+from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.graph.check import check_graph, foreign
-from graphpatch.table import cut_short, short
+from graphpatch.graph.graph import ModelGraph
+from graphpatch.shown import one_line
+from graphpatch.table import IN_LIST, and_more, cut_short, short
 
 STATE_WORDS = {
     "default": "default",
@@ -32,8 +36,16 @@ WIDEST_TYPE = 60  # characters of an op type that the column after it makes room
 GIVEN = {"none": "None", "zero": "zero"}
 
 GRADIENT_OF_OP = json_object({"state": TEXT}, {"gives": TEXT, "key": TEXT, "function": TEXT})
+TENSORS = listed(json_object({"name": TEXT, "dtype": TEXT, "shape": TEXT, "signatures": TEXTS}))
 OUTPUT = json_object(
-    {"model": TEXT, "format": TEXT, "types": keyed(INTEGER)},
+    {
+        "model": TEXT,
+        "format": TEXT,
+        "graphs": listed(
+            json_object({"tags": TEXT, "inputs": TENSORS, "outputs": TENSORS, "variables": INTEGER})
+        ),
+        "types": keyed(INTEGER),
+    },
     {
         "ops": listed(
             json_object(
@@ -59,44 +71,82 @@ OUTPUT = json_object(
 @options.ALL
 @options.JSON
 def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> None:
-    """Count the op types of MODEL, or describe the ops named NAME.
+    """List inputs, outputs and op types of MODEL, or describe the ops named NAME.
 
     NAME may be a glob: `*` stays within one scope, `**` crosses `/`.
     """
     with bar() as progress:
         loaded = load(model, progress)
-    _say_notes(loaded)
+    sound = _say_notes(loaded)
     nodes, faults = (ops.all_ops(loaded), []) if every else ops.find_ops(loaded, names)
     described = [ops.op_document(node) for node in nodes]
     if as_json:
-        document = {"model": model, "format": loaded.format, "types": ops.count_types(loaded)}
+        document = {
+            "model": model,
+            "format": loaded.format,
+            "graphs": [
+                {"tags": graph.around.tags, **_interface(graph).document()} for graph in sound
+            ],
+            "types": ops.count_types(loaded),
+        }
         listed = {"ops": described} if names or every else {}
         say_json({**document, **listed})
     elif described:
         say_lines(_blocks(described))
     elif not faults:
-        _print_types(loaded)
+        _print_types(loaded, sound)
     if faults:
         raise ModelError("\n".join(faults))
 
 
-def _say_notes(model: Model) -> None:
-    notes: list[str] = []
+def _say_notes(model: Model) -> list[ModelGraph]:
+    """Say what is wrong with graphs, or foreign in them; return those that are not broken."""
+    notes, sound = list[str](), list[ModelGraph]()
     for graph in model.graphs:
         try:
             check_graph(graph)
+            sound.append(graph)
         except ModelError as error:
             notes.append(f"{model.path}: {error}")
         notes += foreign(graph)
     if notes:
         say_lines(noted(notes), err=True)
+    return sound
 
 
-def _print_types(model: Model) -> None:
+def _interface(graph: ModelGraph) -> Interface:
+    return interface(graph, Wiring(graph.main))
+
+
+def _interface_lines(graph: ModelGraph) -> Iterator[str]:
+    ends = _interface(graph)
+    columns = [
+        max((len(getattr(tensor, column)) for tensor in ends.inputs + ends.outputs), default=0)
+        for column in ("name", "dtype", "shape")
+    ]
+    for title, tensors in (("inputs", ends.inputs), ("outputs", ends.outputs)):
+        lines = [_tensor_line(tensor, columns) for tensor in tensors[:IN_LIST]] or ["none"]
+        more = and_more(tensors, IN_LIST)
+        yield from _titled(title, [*lines, *([f"{more}; --json lists all"] if more else [])])
+    if ends.variables:
+        yield f"  weights   {ends.weights}"
+
+
+def _tensor_line(tensor: InterfaceTensor, columns: Sequence[int]) -> str:
+    cells = zip((tensor.name, tensor.dtype, tensor.shape), columns, strict=True)
+    shown = [f"{cell:{width}}" for cell, width in cells]
+    return "  ".join([*shown, ", ".join(tensor.signatures)]).rstrip()
+
+
+def _print_types(model: Model, sound: Sequence[ModelGraph]) -> None:
     counted = ops.count_model_ops(model)
     functions = sum(len(graph.functions) for graph in model.graphs)
     inside = f", {functions} functions" if functions else ""
     say(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
+    for graph in sound:
+        if len(model.graphs) > 1:
+            say(f"  graph     {one_line(graph.around.tags)}")
+        say_lines(_interface_lines(graph))
     width = min(WIDEST_TYPE, max(map(len, counted.types), default=0))
     for op, count in counted.types.items():
         words = _default_in_words(

@@ -16,7 +16,7 @@ from graphpatch.page.document import built_document
 from graphpatch.page.rule_marks import SELECTED, RuleMarks
 from graphpatch.page.view import view
 from graphpatch.selection import page_part_of_ops
-from graphpatch.table import plural
+from graphpatch.table import plural, short
 
 MOST_ROWS = 12  # ops that rules are at, and ops at which a gradient ends
 LARGEST_MODEL = 5_000  # nodes of a model that is looked at only to be shown
@@ -72,7 +72,17 @@ def _table(document: Mapping[str, Any]) -> str:
     cells = ("".join(f"<td>{escape(text)}</td>" for text in line) for line in lines[1:])
     more = len(body["names"]) - len(rows)
     note = f"<p>and {plural(more, 'more op')} between these ends</p>" if more else ""
-    return f"<table><tr>{header}</tr>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{note}"
+    ends = "".join(_ends_line(document["graphs"][0], key) for key in ("inputs", "outputs"))
+    table = f"<table><tr>{header}</tr>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
+    return f"{ends}{table}{note}"
+
+
+def _ends_line(graph: Mapping[str, Any], key: str) -> str:
+    """Return a line with the model's inputs or outputs, of many the first; nothing without any."""
+    tensors = [
+        " ".join(filter(None, (end["name"], end["tensor"], end["signature"]))) for end in graph[key]
+    ]
+    return f"<p>{key}: {escape(short(tensors, MOST_ROWS))}</p>" if tensors else ""
 
 
 page_part.is_for(part_of_model)

@@ -15,11 +15,17 @@ from tests.graphs import const, graphdef, node
 Run = Callable[..., Any]
 
 
+def types(lines: list[str]) -> list[str]:
+    """The lines of op types: those that begin with a count."""
+    return [line for line in lines if line.split()[0].isdigit()]
+
+
 def test_op_types_with_their_counts(run_cli: Run, model_file: Path) -> None:
     done = run_cli("ops", model_file)
     assert (done.code, done.stderr) == (0, "")
     first, *lines = done.stdout.splitlines()
     assert first == f"{model_file}: GraphDef, 11 ops, 1 functions"
+    lines = types(lines)
     counts = [(int(line.split()[0]), line.split()[1]) for line in lines]
     assert counts == [
         (2, "Identity"), (2, "Relu"), (1, "Const"), (1, "Mul"), (1, "NoOp"), (1, "Placeholder"),
@@ -30,6 +36,58 @@ def test_op_types_with_their_counts(run_cli: Run, model_file: Path) -> None:
     assert gradients["Const"] == "none: TensorFlow registers it as not differentiable"
     assert gradients["Placeholder"] == "none: TensorFlow has no gradient for it (LookupError)"
     assert gradients["f"] == "that of the function it calls"
+
+
+def test_inputs_and_outputs_come_first(run_cli: Run, tmp_path: Path) -> None:
+    path = tmp_path / "m.pbtxt"
+    path.write_text(
+        """
+        meta_info_def { tags: "serve" }
+        graph_def {
+          node { name: "image" op: "Placeholder"
+                 attr { key: "dtype" value { type: DT_FLOAT } }
+                 attr { key: "shape" value { shape { dim { size: -1 } dim { size: 8 } } } } }
+          node { name: "v" op: "VariableV2"
+                 attr { key: "dtype" value { type: DT_FLOAT } }
+                 attr { key: "shape" value { shape { } } } }
+          node { name: "y" op: "Relu" input: "image"
+                 attr { key: "T" value { type: DT_FLOAT } } }
+          node { name: "z" op: "Shape" input: "image"
+                 attr { key: "T" value { type: DT_FLOAT } }
+                 attr { key: "out_type" value { type: DT_INT32 } } }
+        }
+        signature_def { key: "serving_default" value {
+          inputs { key: "pixels" value { name: "image:0" } }
+          outputs { key: "scores" value { name: "y:0" } } } }
+        """
+    )
+    assert run_cli("ops", path).stdout.splitlines()[1:4] == [
+        "  inputs    image:0  float32  [?, 8]  serving_default: pixels",
+        "  outputs   y:0      float32  [?, 8]  serving_default: scores",
+        "  weights   1 variable",
+    ]
+    [graph] = run_cli("ops", path, "--json").json["graphs"]
+    assert (graph["tags"], graph["variables"]) == ("serve", 1)
+    assert [tensor["signatures"] for tensor in graph["outputs"]] == [["serving_default: scores"]]
+
+
+def test_of_many_outputs_the_first_are_listed(run_cli: Run, tmp_path: Path) -> None:
+    path = tmp_path / "m.pb"
+    heads = [node(f"y{number}", "Relu", "x") for number in range(23)]
+    path.write_bytes(graphdef(node("x", "Placeholder"), *heads).SerializeToString())
+    lines = run_cli("ops", path).stdout.splitlines()
+    assert lines[2].split()[:2] == ["outputs", "y0:0"]
+    assert lines[22].strip() == "and 3 more; --json lists all"
+    assert len(run_cli("ops", path, "--json").json["graphs"][0]["outputs"]) == 23
+
+
+def test_each_graph_of_a_model_has_its_own(run_cli: Run, tmp_path: Path) -> None:
+    path = tmp_path / "saved_model.pb"
+    parts = (graphs.metagraph(graphs.sample(), tag) for tag in ("serve", "train"))
+    path.write_bytes(graphs.saved_model(*parts))
+    lines = run_cli("ops", path).stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("  graph ")] == ["serve", "train"]
+    assert len([line for line in lines if line.startswith("  inputs ")]) == 2
 
 
 def test_a_name_tells_type_and_inputs(run_cli: Run, tmp_path: Path) -> None:
@@ -82,6 +140,14 @@ def test_the_json_document(run_cli: Run, model_file: Path) -> None:
     assert done.json == {
         "model": str(model_file),
         "format": "GraphDef",
+        "graphs": [
+            {
+                "tags": "",
+                "inputs": [{"name": "x:0", "dtype": "float32", "shape": "", "signatures": []}],
+                "outputs": [{"name": "out:0", "dtype": "float32", "shape": "", "signatures": []}],
+                "variables": 0,
+            }
+        ],
         "types": {
             "Identity": 2, "Relu": 2, "Const": 1, "Mul": 1, "NoOp": 1, "Placeholder": 1,
             "Relu6": 1, "Round": 1, "f": 1,
@@ -140,6 +206,7 @@ def test_a_broken_graph_is_shown_with_a_note(run_cli: Run, tmp_path: Path) -> No
     path.write_bytes(message.SerializeToString())
     done = run_cli("ops", path, "--json")
     assert (done.code, done.json["types"]) == (0, {"NoOp": 1, "ZeroOut": 1})
+    assert done.json["graphs"] == []
     assert done.stderr.splitlines() == [
         f"note: {path}: the main graph: 1 names are not unique: 'a'",
         "note: TensorFlow does not know op type ZeroOut ('a'): it needs its library",
@@ -204,7 +271,7 @@ def test_op_types_tell_which_ops_have_another_gradient(run_cli: Run, tmp_path: P
     path.write_bytes(message.SerializeToString())
     rule = {"name": "pass", "match": {"op": "Round"}, "patch": {"straight_through": True}}
     graphpatch.apply([rule], path).save(patched)
-    lines = run_cli("ops", patched).stdout.splitlines()[1:]
+    lines = types(run_cli("ops", patched).stdout.splitlines())
     words = {line.split()[1]: line.split(maxsplit=2)[2] for line in lines}
     assert words == {
         "Identity": "default; 2 overridden by Neg, 1 overridden by Mine, 1 overridden by Half"
@@ -243,8 +310,8 @@ def test_op_types_of_a_patched_model_are_those_of_the_model(run_cli: Run, tmp_pa
         "Relu": {"guided_relu, by rule 'guided'": 1},
         "Tanh": {"filter_gradient clip(min=-1, max=1), by rule 'clip'": 1},
     }
-    lines = run_cli("ops", patched).stdout.splitlines()
-    assert lines[1].split(maxsplit=2)[2] == "default; 1 guided_relu, by rule 'guided'"
+    lines = types(run_cli("ops", patched).stdout.splitlines())
+    assert lines[0].split(maxsplit=2)[2] == "default; 1 guided_relu, by rule 'guided'"
     assert lines[-1].split(maxsplit=1) == [
         str(counted.by_rules),
         "of the ops were added by rules; `graphpatch diff` lists them",

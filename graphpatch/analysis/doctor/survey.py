@@ -10,44 +10,18 @@ from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
-from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
+from graphpatch.analysis.interface import default_targets, fed_floats
 from graphpatch.control_flow.stored import StoredContexts, stored_contexts
-from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
+from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.formats.container import meta_around
 from graphpatch.formats.saved_model import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.graph.op_types import FED, PARSERS, PIPELINES
 from graphpatch.graph.walk import tensor_named
 from graphpatch.match.nearest import nearest_tensors
-
-# Ends of branches and stacks of loops, and what writes to variables.
-NO_LOSS = ALL_SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
-UPDATES = ("Apply", "Assign", "Resource", "Scatter", "SparseApply")
-NO_FLOATS = NO_NUMBERS | {"bool"}
-
-
-def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
-    """Whether a tensor may be one: no update, initialiser or saver, no end of a branch.
-
-    Nor a reference to a variable, a condition, text or a handle, nor what tf.gradients added.
-    """
-    index, output = tensor
-    arg = wiring.outputs(index)[output]
-    node = wiring.node(index)
-    if node is None or arg.is_ref or arg.dtype in NO_FLOATS:
-        return False
-    op = node.op
-    if op in NO_LOSS or op.startswith(UPDATES) or is_in_gradients(node):
-        return False
-    before = wiring.node(wiring.inputs(index)[0][0])
-    return op != "Identity" or before is None or before.op not in ALL_SWITCHES
-
 
 PAIRS_AT_LEAST = 20  # pairs that are looked at, however large the graph is
 # Ops, inputs and outputs that are visited for more than these, where nobody named both ends.
@@ -172,48 +146,6 @@ def _left_out_note(
         f"{more:,} more pairs were not looked at, as they are many: name ends with --from and --to"
     )
     return Note("left_out", says, list(map(wiring.spelled, left)))
-
-
-def fed_floats(wiring: Wiring) -> list[Tensor]:
-    """The placeholders, and the floats that come from an input pipeline or a parser of Examples.
-
-    Where there is one, placeholders of texts are left out: they name an iterator, or are Examples.
-    """
-    found = [(index, 0) for op in sorted(FED) for index in _of_type(wiring, op)]
-    read = [
-        (index, output)
-        for op in sorted(PARSERS | PIPELINES)
-        for index in _of_type(wiring, op)
-        for output in range(len(wiring.outputs(index)))
-        if wiring.dtype((index, output)) in DIFFERENTIABLE
-    ]
-    return [one for one in found if not read or wiring.dtype(one) != "string"] + read
-
-
-def _of_type(wiring: Wiring, op: str) -> Sequence[int]:
-    return wiring.body.by_type.get(op, ())
-
-
-def default_targets(graph: ModelGraph, wiring: Wiring, every: bool = True) -> list[Tensor]:
-    """What no op reads, as `unread_outputs` has it, and the floats that signatures give."""
-    signatures = meta_around(graph).signature_def.values()
-    names = [info.name for one in signatures for info in one.outputs.values() if info.name]
-    signed = wiring.named(names)
-    floats = [one for one in signed if wiring.dtype(one) in DIFFERENTIABLE]
-    return list(dict.fromkeys([*unread_outputs(wiring, every), *floats]))
-
-
-def unread_outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
-    """What is computed from tensors by ops that no op reads; or what of it may be a loss.
-
-    Placeholders with a default are fed, and no outputs.
-    """
-    ops = wiring.body.heads.ops
-    unread = (i for i in range(len(wiring.body)) if wiring.inputs(i) and not wiring.readers(i))
-    ends = (index for index in unread if ops[index] not in FED)
-    found = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
-    losses = [] if every else [tensor for tensor in found if may_be_loss(wiring, tensor)]
-    return losses or found
 
 
 CANDIDATES = 5  # tensors that are named as what could be an end
