@@ -110,7 +110,9 @@ def pixel_gradients(graph_def: bytes, images: Any) -> Any:
     with tf1.Graph().as_default() as graph, tf1.Session() as session:
         tf1.import_graph_def(tf1.GraphDef.FromString(graph_def), name="")
         image, logits = (graph.get_tensor_by_name(name) for name in ("image:0", "logits:0"))
-        return session.run(tf1.gradients(tf.reduce_max(logits, axis=1), [image])[0], {image: images})
+        return session.run(
+            tf1.gradients(tf.reduce_max(logits, axis=1), [image])[0], {image: images}
+        )
 
 
 def shoot(browser: Any, shot: Shot, folder: Path) -> Path:

@@ -1,29 +1,21 @@
 """A GraphDef in memory: read where it lies, and written with what no rule touched as it was.
 
-Runs of small NodeDefs go to protobuf in one call each. A large one (a Const with weights) is walked
-over, its weights left unread.
+Runs of small NodeDefs go to protobuf in one call each, so that a broken attr is found before a rule
+works on its op. A large one (a Const with weights) is walked over, its weights left unread.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from array import array
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from google.protobuf import descriptor_pool, message_factory
-from google.protobuf.descriptor_pb2 import (
-    DescriptorProto,
-    FieldDescriptorProto,
-    FileDescriptorProto,
-)
 from google.protobuf.message import DecodeError
 from msgspec.structs import replace
 from tensorboard.compat.proto.function_pb2 import (
@@ -38,7 +30,7 @@ from tensorboard.compat.proto.versions_pb2 import VersionDef
 
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import MAIN, PROVENANCE, Body, Heads, Library, Node, payload_of
+from graphpatch.graph.node import MAIN, PROVENANCE, Body, Heads, Library, Node
 from graphpatch.graph.record import PROVENANCE_ATTR, ModelRecord
 from graphpatch.graph.wire import (
     BYTES,
@@ -46,7 +38,6 @@ from graphpatch.graph.wire import (
     Field,
     Piece,
     Placed,
-    Replacement,
     Source,
     Span,
     enclosed,
@@ -59,306 +50,21 @@ from graphpatch.graph.wire import (
     splice,
     utf8,
 )
-from graphpatch.opdefs import Arg, OpDef
 
-BETWEEN = b"\n\x06\n\x00\x12\x00\x1a\x00"
-"""A node with an empty name, op type and input: it ends the lists of the node before."""
-
-
-class Columns(NamedTuple):
-    """What nodes have, one after the other."""
-
-    names: list[str]
-    ops: list[str]
-    inputs: list[tuple[str, ...]]
-
-
-def node_columns(nodes: Sequence[bytes]) -> Columns | None:
-    """Of nodes, each as a field of a GraphDef; raises DecodeError where they do not parse.
-
-    None where a name, op type or input is empty, or a node has several names or op types: such
-    nodes have to be read one by one.
-    """
-    flat = _message_class().FromString(BETWEEN.join([*nodes, b""])).node
-    names, ops, inputs = flat.name[:], flat.op[:], flat.input[:]
-    ends = [""] * len(nodes)
-    if names[1::2] != ends or ops[1::2] != ends or inputs.count("") != len(nodes):
-        return None
-    if "" in (names := names[::2]) or "" in (ops := ops[::2]):
-        return None
-    return Columns(names, ops, _lists(inputs))
-
-
-def _lists(texts: Sequence[str]) -> list[tuple[str, ...]]:
-    """Texts that lie one behind the other, each list of them ended by an empty one."""
-    found: list[tuple[str, ...]] = []
-    some: list[str] = []
-    for text in texts:
-        if text:
-            some.append(text)
-        else:
-            found.append(tuple(some))
-            some = []
-    return found
-
-
-@functools.cache
-def _message_class() -> Any:
-    """The class of a message with one node, whose name and op type repeat."""
-    node = DescriptorProto()
-    NodeDef.DESCRIPTOR.CopyToProto(node)
-    for field in node.field:
-        if field.name in ("name", "op"):
-            field.label = FieldDescriptorProto.LABEL_REPEATED
-        if field.type_name.startswith(f".{NodeDef.DESCRIPTOR.full_name}."):
-            field.type_name = f".graphpatch.NodeDef.{field.type_name.rpartition('.')[2]}"
-    needs = [NodeDef.DESCRIPTOR.file, *NodeDef.DESCRIPTOR.file.dependencies]
-    file = FileDescriptorProto(name="graphpatch/flat.proto", package="graphpatch", syntax="proto3")
-    file.dependency.extend(one.name for one in needs)
-    file.message_type.append(node)
-    file.message_type.add(name="Graph").field.add(
-        name="node",
-        number=1,
-        type=FieldDescriptorProto.TYPE_MESSAGE,
-        label=FieldDescriptorProto.LABEL_OPTIONAL,
-        type_name=".graphpatch.NodeDef",
-    )
-    pool = descriptor_pool.Default()
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("graphpatch.Graph"))
-
-
+NODE, LIBRARY, VERSIONS, DEBUG_INFO = 1, 2, 4, 5  # fields of a GraphDef
+FUNCTION_NODE, FUNCTION_RET = 3, 4  # fields of a FunctionDef
 RUN = 1 << 20  # bytes that go to protobuf in one call
 MOST_NODES = 2_000_000  # of one body; the largest graph that we know has 400,000
 MOST_FIELDS = 500_000  # of one node; the widest op that we know reads 66,000 tensors
 MOST_OTHERS = 1_000  # fields of a body that are not nodes, and one more for so many bytes:
 BYTES_FOR_ONE = 32
 LEAST = 6  # bytes of a NodeDef with a name and an op type
-NODE = 1  # number of the field of a GraphDef that holds a node
-
-Progress = Callable[[str, int, int], None]
-
-
-def read_heads(
-    source: Source, starts: array[int], number: int, progress: Progress | None = None
-) -> Heads:
-    """The heads of the NodeDefs whose fields (of this number) start at `starts`.
-
-    Raises ModelError where one of them is not a NodeDef.
-    """
-    heads = Heads(starts)
-    for start, end, large in _runs(source, starts):
-        first = len(heads.names)
-        if number != NODE or large or not _append_run(heads, source, end):
-            nodes = _large_head(source, start) if large else _parse(source, start, end, number)
-            _append(heads, nodes, start)
-        if large:
-            heads.marked.append(first)
-        elif source.data.find(PROVENANCE, start, end) >= 0:
-            heads.marked += _marked(heads, source, first, end)
-        if progress is not None:
-            progress("reading", end, len(source.data))
-    return heads
-
-
-def _marked(heads: Heads, source: Source, first: int, end: int) -> Iterator[int]:
-    """Of the nodes from this one up to byte `end`, those that mention a record."""
-    ends = [*heads.starts[first + 1 : len(heads.names)], end]
-    for index, stop in enumerate(ends, first):
-        if source.data.find(PROVENANCE, heads.starts[index], stop) >= 0:
-            yield index
-
-
-def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int], list[Field]]:
-    """Where the fields `number` of the message from `start` to `end` start, and all other fields.
-
-    Raises ModelError where the bytes are not a message, or end in the middle of a field.
-    """
-    data, tag, starts, others, at = source.data, number << 3 | BYTES, array("Q"), [], start
-    append, most = starts.append, MOST_OTHERS + (end - start) // BYTES_FOR_ONE
-    most = most if number != NODE else MOST_OTHERS  # a function has a field for each output
-    try:
-        while at < end:
-            if data[at] == tag:
-                append(at)
-                size = data[at + 1]
-                if size < LEAST:
-                    raise ModelError(f"the node at byte {at} has no name, or no op type")
-                at = entry(source, at)[1] if size > 0x7F else at + 2 + size
-            else:
-                others.append(field_at(data, at, end))
-                at = others[-1].end
-                if len(others) > most:
-                    raise ModelError(
-                        f"more than {most:,} fields besides its nodes; graphpatch reads no more"
-                    )
-    except IndexError:
-        at = end + 1
-    if at != end:
-        raise ModelError(
-            f"truncated: the last of its nodes should end at byte {at}, not {end}; "
-            "copy or download the file again"
-        )
-    if len(starts) > MOST_NODES:
-        raise ModelError(f"{len(starts):,} nodes; graphpatch reads up to {MOST_NODES:,}")
-    return starts, others
-
-
-def _append_run(heads: Heads, source: Source, end: int) -> bool:
-    """Append the nodes from the next one up to byte `end`; False where they must be read singly."""
-    first = len(heads.names)
-    run = heads.starts[first : bisect_left(heads.starts, end, first)]
-    data, ends = source.data, [*run[1:], end]
-    try:
-        found = node_columns([data[start:stop] for start, stop in zip(run, ends, strict=True)])
-    except DecodeError:
-        return False
-    if found is None:
-        return False
-    heads.names += found.names
-    heads.ops += map(sys.intern, found.ops)
-    heads.inputs += found.inputs
-    return True
-
-
-def _append(heads: Heads, nodes: Any, start: int) -> None:
-    # Three comprehensions are a third faster than one loop, which counts at a million nodes.
-    nodes = list(nodes)  # protobuf makes an object for each whenever it is asked for it
-    heads.names += [node.name for node in nodes]
-    heads.ops += map(sys.intern, [node.op for node in nodes])
-    # A slice is copied in one call, where tuple() alone asks for each input.
-    heads.inputs += [tuple(node.input[:]) for node in nodes]
-    if not all(node.name and node.op for node in nodes):
-        raise ModelError(f"a node at byte {start} or behind has no name, or no op type")
-
-
-def _parse(source: Source, start: int, end: int, number: int) -> Any:
-    """The NodeDefs of a run: fields `number` of a GraphDef, or else of a FunctionDef."""
-    raw = source.data[start:end]
-    try:
-        if number == 1:
-            return GraphDef.FromString(raw).node
-        return FunctionDef.FromString(raw).node_def
-    except DecodeError:
-        for field in fields(source.data, start, end):
-            _refuse_broken(source, field)
-        raise ModelError(f"not a GraphDef: the nodes at byte {start} do not parse") from None
-
-
-def _refuse_broken(source: Source, field: Field) -> None:
-    """Raise ModelError where the field holds no NodeDef."""
-    try:
-        NodeDef.FromString(source.data[field.value : field.end])
-    except DecodeError:
-        parts = fields(source.data, field.value, field.end)
-        names = (utf8(source.data, part.value, part.end) for part in parts if part.holds(1))
-        raise _broken(next(names, ""), field.start) from None
-
-
-def _broken(name: str, start: int) -> ModelError:
-    return ModelError(
-        f"not a protobuf: the node {name!r} at byte {start} is broken; "
-        f"TensorFlow cannot read it either"
-    )
-
-
-def _runs(source: Source, starts: array[int]) -> Iterator[tuple[int, int, bool]]:
-    """Stretches of adjacent small NodeDefs, and each large one alone: start, end, large."""
-    run_start = run_end = -1
-    data = source.data
-    for start in starts:
-        value, end = start + 2, start + 2 + data[start + 1]
-        if end - value > 0x7F:  # then the length takes more than that byte
-            value, end = entry(source, start)
-        if end - value >= LARGE:
-            if run_end > run_start:
-                yield run_start, run_end, False
-            yield start, end, True
-            run_start = run_end = end
-        elif start == run_end and end - run_start < RUN:
-            run_end = end
-        else:
-            if run_end > run_start:
-                yield run_start, run_end, False
-            run_start, run_end = start, end
-    if run_end > run_start:
-        yield run_start, run_end, False
-
-
-def _large_head(source: Source, start: int) -> list[NodeDef]:
-    """The NodeDef without fields as large as weights, which are not read."""
-    rest, (value, end) = bytearray(), entry(source, start)
-    run = value
-    for count, part in enumerate(fields(source.data, value, end)):
-        if part.end - part.start >= LARGE and part.number > 3:
-            rest += source.data[run : part.start]
-            run = part.end
-        if count == MOST_FIELDS:
-            raise ModelError(
-                f"the node at byte {start} has more than {MOST_FIELDS:,} inputs and attrs; "
-                f"graphpatch reads no more"
-            )
-    rest += source.data[run:end]
-    try:
-        return [NodeDef.FromString(bytes(rest))]
-    except DecodeError:
-        texts = (part for part in fields(source.data, value, end) if part.holds(1))
-        name = next((utf8(source.data, part.value, part.end) for part in texts), "")
-        raise _broken(name, start) from None
-
-
+MOST_FUNCTIONS = 100_000  # ten times those of the largest libraries that we know
+MOST_ENTRIES = 3 * MOST_FUNCTIONS  # of a library: each function, its gradient, and its key
 MOST_LISTED = 1 << 14  # tensors of one list, where no input of the node shows them
 MOST_IN_ALL = 2_000_000  # outputs of such lists, of all nodes of a graph
 
-
-def refuse_long_lists(bodies: Iterable[Body]) -> None:
-    """Raise ModelError where attrs (`num_split`, `N`) ask for more tensors than graphpatch makes.
-
-    A list of inputs may be as long as the node has inputs, which take bytes of the file each.
-    """
-    total = 0
-    for node, known in (one for body in bodies for one in _with_lists(body)):
-        for arg in known.inputs:
-            _refuse(node, arg, max(MOST_LISTED, len(node.inputs)))
-        total += sum(_refuse(node, arg, MOST_LISTED) for arg in known.outputs)
-        if total > MOST_IN_ALL:
-            raise ModelError(
-                f"lists of outputs have more than {MOST_IN_ALL:,} tensors up to {node}; "
-                f"graphpatch reads no more"
-            )
-
-
-def _with_lists(body: Body) -> Iterator[tuple[Node, OpDef]]:
-    """The nodes whose op type has a list that an attr says the length of."""
-    types = {op: known for op in set(body.heads.ops) if (known := _listing(body, op)) is not None}
-    for index, op in enumerate(body.heads.ops if types else ()):
-        if op in types:
-            yield Node(body, index), types[op]
-
-
-def _listing(body: Body, op: str) -> OpDef | None:
-    known = body.library.opdef(op)
-    if known is None or not any(arg.number_attr for arg in (*known.inputs, *known.outputs)):
-        return None
-    return known
-
-
-def _refuse(node: Node, arg: Arg, most: int) -> int:
-    """How many tensors an attr says that the list has; 0 where it says nothing."""
-    value = node.attr(arg.number_attr) if arg.number_attr else None
-    count = value.i if value is not None else arg.number_default or 0
-    if count > most:
-        raise ModelError(
-            f"{node}: attr {arg.number_attr!r} asks for {count:,} tensors in the list "
-            f"{arg.name!r}; graphpatch reads up to {most:,}"
-        )
-    return max(count, 0)
-
-
-LIBRARY, VERSIONS, DEBUG_INFO = 2, 4, 5
-MOST_FUNCTIONS = 100_000  # ten times those of the largest libraries that we know
-MOST_ENTRIES = 3 * MOST_FUNCTIONS  # of a library: each function, its gradient, and its key
-
+Progress = Callable[[str, int, int], None]
 G = TypeVar("G", bound="Graph")
 
 
@@ -388,7 +94,11 @@ class Restored(msgspec.Struct, frozen=True, eq=False):
 
 
 class Graph(msgspec.Struct, eq=False, weakref=True):
-    """A GraphDef, indexed where it lies in its source; a copy of it can be changed by `edit`."""
+    """A GraphDef, indexed where it lies in its source; `editor` changes a copy of it.
+
+    `others` are its fields that are not nodes, `added` the functions that rules added since it was
+    read, and `cut` those that were dropped, each with its library.
+    """
 
     source: Source
     start: int
@@ -400,7 +110,6 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
     function_fields: dict[str, tuple[Field, Field]] = msgspec.field(default_factory=dict)
     added: FunctionDefLibrary = msgspec.field(default_factory=FunctionDefLibrary)
     restored: list[Restored] = msgspec.field(default_factory=list)
-    # Functions that were dropped: (its library, it).
     cut: list[tuple[Field, Field]] = msgspec.field(default_factory=list)
 
     @classmethod
@@ -412,15 +121,16 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
         Raises ModelError where it is none, is cut short, or passes one of the limits.
         """
         library = Library()
-        main, others = _main_body(library, source, start, end, progress)
+        starts, others = scan(source, start, end, NODE)
+        main = Body(MAIN, library, source, read_heads(source, starts, NODE, progress))
         graph = cls(source, start, end, main, others, library)
         _share_library(graph)
-        for other in graph.others:
+        for other in others:
             if other.holds(LIBRARY):
                 _open_library(graph, other)
             elif other.holds(VERSIONS):
                 versions = message(VersionDef, source.data[other.value : other.end])
-                graph.library.producer = versions.producer
+                library.producer = versions.producer
             elif other.holds(DEBUG_INFO):
                 message(GraphDef, source.data[other.start : other.end])
         refuse_long_lists(graph.bodies)
@@ -439,129 +149,27 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
         return any(body.edited for body in self.bodies)
 
     def body(self, label: str) -> Body:
-        """The body of this label: `main`, or a function's name."""
+        """Return the body of this label: `main`, or a function's name."""
         return self.main if label == self.main.label else self.functions[label]
 
     def body_if_there(self, label: str) -> Body | None:
-        """The body of this label, or None."""
+        """Return the body of this label, or None."""
         return self.main if label == self.main.label else self.functions.get(label)
 
     def counterpart(self, body: Body) -> Body | None:
-        """The body here that stands where one of another graph does, if there is one."""
+        """Return the body here that stands where one of another graph does, if there is one."""
         return self.main if body.is_main else self.functions.get(body.label)
 
     def copy(self: G) -> G:
-        """The same graph, to be changed without this one seeing it."""
+        """Return the same graph, to be changed without this one seeing it."""
         library = self.library.copy()
         main = self.main.copy(library)
         graph = replace(self, library=library, main=main, restored=list(self.restored))
         _share_library(graph)
-        graph.functions = {name: b.copy(graph.library) for name, b in self.functions.items()}
+        graph.functions = {name: body.copy(library) for name, body in self.functions.items()}
         graph.added = FunctionDefLibrary()
         graph.added.CopyFrom(self.added)
         return graph
-
-
-def _share_library(graph: Graph) -> None:
-    """Let the library know the bodies, without keeping the graph, and so its file, open."""
-    there = weakref.ref(graph)
-
-    def bodies() -> Iterable[Body]:
-        found = there()
-        return () if found is None else found.bodies
-
-    def function(name: str) -> Body | None:
-        found = there()
-        return None if found is None else found.functions.get(name)
-
-    graph.library.bodies, graph.library.function = bodies, function
-
-
-def read_record(graph: Graph) -> ModelRecord | None:
-    """Read what is written down of a model; None where nothing is."""
-    found = carrier(graph)
-    record = None if found is None else found[0].record(found[1])
-    return None if record is None else record.model
-
-
-def carrier(graph: Graph) -> tuple[Body, int] | None:
-    """The node that carries the model's record: of a file, the first that rules touched."""
-    for body in graph.bodies:
-        first = body.first_touched()
-        for index in () if first is None else chain([first], body.heads.marked, body.edited):
-            record = body.record(index)
-            if record is not None and record.model is not None:
-                return body, index
-    return None
-
-
-def _read_rules(graph: Graph) -> None:
-    """Let the library know the rules that changed the graph, and bodies what they returned."""
-    record = read_record(graph)
-    if record is not None:
-        graph.library.rules += [rule.author for rule in record.rules]
-        for label, outputs in record.returns.items():
-            if (
-                label not in graph.functions
-                or not outputs.keys() <= graph.functions[label].ret.keys()
-            ):
-                raise ModelError(f"its record tells of outputs that function {label!r} has not")
-            graph.functions[label].returns.update(outputs)
-
-
-def _open_library(graph: Graph, library: Field) -> None:
-    data = graph.source.data
-    first = islice(fields(data, library.value, library.end), MOST_ENTRIES + 1)
-    numbers = Counter(part.number for part in first)
-    if numbers[1] > MOST_FUNCTIONS:
-        raise ModelError(f"more than {MOST_FUNCTIONS:,} functions; graphpatch reads no more")
-    if numbers.total() > MOST_ENTRIES:
-        raise ModelError(
-            f"a library of more than {MOST_ENTRIES:,} entries; graphpatch reads no more"
-        )
-    for part in fields(data, library.value, library.end):
-        if part.holds(1):
-            body = _function_body(graph.library, graph.source, part.value, part.end)
-            if len(graph.functions) == MOST_FUNCTIONS:
-                raise ModelError(
-                    f"graphpatch reads up to {MOST_FUNCTIONS:,} functions; it has more"
-                )
-            if body.label in graph.functions:
-                raise ModelError(f"two functions are named {body.label!r}")
-            graph.functions[body.label] = body
-            if body.signature is not None:
-                graph.library.signatures[body.label] = opdefs.from_proto(body.signature)
-            graph.function_fields[body.label] = (library, part)
-        elif part.holds(2):
-            gradient = message(GradientDef, data[part.value : part.end])
-            graph.library.gradients[gradient.function_name] = gradient.gradient_func
-        elif part.holds(3):
-            message(RegisteredGradient, data[part.value : part.end])
-
-
-def _main_body(
-    library: Library, source: Source, start: int, end: int, progress: Progress | None
-) -> tuple[Body, list[Field]]:
-    """The main graph of the GraphDef from `start` to `end`, and its fields that are not nodes."""
-    starts, others = scan(source, start, end, 1)
-    return Body(MAIN, library, source, read_heads(source, starts, 1, progress)), others
-
-
-def _function_body(library: Library, source: Source, start: int, end: int) -> Body:
-    """The body of the FunctionDef from `start` to `end`."""
-    starts, others = scan(source, start, end, 3)
-    for part in others:  # a signature of empty arguments takes 100 times its bytes
-        inner = fields(source.data, part.value, part.end) if part.wire == BYTES else iter(())
-        if part.end - part.start >= LARGE and next(islice(inner, MOST_FUNCTIONS, None), None):
-            raise ModelError(
-                f"a function with more than {MOST_FUNCTIONS:,} arguments; graphpatch reads no more"
-            )
-    rest = message(FunctionDef, b"".join(source.data[one.start : one.end] for one in others))
-    signature, ret = rest.signature, dict(rest.ret)
-    heads = read_heads(source, starts, 3)
-    body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
-    body.is_ours = signature.description.startswith(PROVENANCE_ATTR)
-    return body
 
 
 class ContainerFacts(msgspec.Struct, frozen=True):
@@ -598,93 +206,342 @@ class ModelGraph(Graph, eq=False):
     around: ContainerFacts = ContainerFacts()
     undone: UndoneGraph | None = None
 
-    @property
-    def keeps_library(self) -> bool:
-        """Whether the library of functions stays though nothing be left in it: it was there."""
-        return self.undone is not None and self.undone.record.library
-
 
 def graph_of(data: bytes) -> ModelGraph:
-    """The graph of a GraphDef that is these bytes, as `ModelGraph.open`."""
+    """Return the graph of a GraphDef that is these bytes, as `ModelGraph.open`."""
     return ModelGraph.open(Source(data), 0, len(data))
 
 
+def _share_library(graph: Graph) -> None:
+    """Let the library know the bodies, without keeping the graph, and so its file, open."""
+    reference = weakref.ref(graph)
+
+    def bodies() -> Iterable[Body]:
+        alive = reference()
+        return () if alive is None else alive.bodies
+
+    def function(name: str) -> Body | None:
+        alive = reference()
+        return None if alive is None else alive.functions.get(name)
+
+    graph.library.bodies, graph.library.function = bodies, function
+
+
+def read_record(graph: Graph) -> ModelRecord | None:
+    """Return what is written down of a model; None where nothing is."""
+    place = carrier(graph)
+    record = None if place is None else place[0].record(place[1])
+    return None if record is None else record.model
+
+
+def carrier(graph: Graph) -> tuple[Body, int] | None:
+    """Return the node that carries the model's record: of a file, the first that rules touched."""
+    for body in graph.bodies:
+        first = body.first_touched()
+        for index in () if first is None else chain([first], body.heads.marked, body.edited):
+            record = body.record(index)
+            if record is not None and record.model is not None:
+                return body, index
+    return None
+
+
+def _read_rules(graph: Graph) -> None:
+    """Let the library know the rules that changed the graph, and bodies what they returned."""
+    record = read_record(graph)
+    if record is None:
+        return
+    graph.library.rules += [rule.author for rule in record.rules]
+    for label, outputs in record.returns.items():
+        body = graph.functions.get(label)
+        if body is None or not outputs.keys() <= body.ret.keys():
+            raise ModelError(f"its record tells of outputs that function {label!r} has not")
+        body.returns.update(outputs)
+
+
+def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int], list[Field]]:
+    """Return where the fields `number` of a message start, and all its other fields.
+
+    Raises ModelError where the bytes are not a message, or end in the middle of a field.
+    """
+    data, tag, starts, others, at = source.data, number << 3 | BYTES, array("Q"), [], start
+    # A function has a field for each output.
+    most = MOST_OTHERS + ((end - start) // BYTES_FOR_ONE if number != NODE else 0)
+    try:
+        while at < end:
+            if data[at] == tag:
+                starts.append(at)
+                size = data[at + 1]
+                if size < LEAST:
+                    raise ModelError(f"the node at byte {at} has no name, or no op type")
+                at = entry(source, at)[1] if size > 0x7F else at + 2 + size
+            else:
+                others.append(field_at(data, at, end))
+                at = others[-1].end
+                if len(others) > most:
+                    raise ModelError(
+                        f"more than {most:,} fields besides its nodes; graphpatch reads no more"
+                    )
+    except IndexError:
+        at = end + 1
+    if at != end:
+        raise ModelError(
+            f"truncated: the last of its nodes should end at byte {at}, not {end}; "
+            "copy or download the file again"
+        )
+    if len(starts) > MOST_NODES:
+        raise ModelError(f"{len(starts):,} nodes; graphpatch reads up to {MOST_NODES:,}")
+    return starts, others
+
+
+def read_heads(
+    source: Source, starts: array[int], number: int, progress: Progress | None = None
+) -> Heads:
+    """Return the heads of the NodeDefs whose fields (of this number) start at `starts`.
+
+    Raises ModelError where one of them is not a NodeDef.
+    """
+    heads, data = Heads(starts), source.data
+    for start, end, is_large in _runs(source, starts):
+        first = len(heads.names)
+        # A list: protobuf makes an object for each node whenever it is asked for it. Three
+        # comprehensions are a third faster than one loop, and a slice of inputs than tuple() alone.
+        nodes = list(_large_head(source, start) if is_large else _parse(source, start, end, number))
+        heads.names += [node.name for node in nodes]
+        heads.ops += map(sys.intern, [node.op for node in nodes])
+        heads.inputs += [tuple(node.input[:]) for node in nodes]
+        if not all(heads.names[first:]) or not all(heads.ops[first:]):
+            raise ModelError(f"a node at byte {start} or behind has no name, or no op type")
+        if is_large:
+            heads.marked.append(first)
+        elif data.find(PROVENANCE, start, end) >= 0:
+            stops = [*starts[first + 1 : len(heads.names)], end]
+            for index, stop in enumerate(stops, first):
+                if data.find(PROVENANCE, starts[index], stop) >= 0:
+                    heads.marked.append(index)
+        if progress is not None:
+            progress("reading", end, len(data))
+    return heads
+
+
+def _runs(source: Source, starts: array[int]) -> Iterator[tuple[int, int, bool]]:
+    """Yield stretches of adjacent small NodeDefs, and each large one alone: start, end, large."""
+    run_start = run_end = -1
+    data = source.data
+    for start in starts:
+        value, end = start + 2, start + 2 + data[start + 1]
+        if end - value > 0x7F:  # then the length takes more than that byte
+            value, end = entry(source, start)
+        is_large = end - value >= LARGE
+        if is_large or start != run_end or end - run_start >= RUN:
+            if run_end > run_start:
+                yield run_start, run_end, False
+            run_start = start
+        if is_large:
+            yield start, end, True
+            run_start = end
+        run_end = end
+    if run_end > run_start:
+        yield run_start, run_end, False
+
+
+def _parse(source: Source, start: int, end: int, number: int) -> Any:
+    """Return the NodeDefs of a run: fields `number` of a GraphDef, or else of a FunctionDef."""
+    raw = source.data[start:end]
+    try:
+        if number == NODE:
+            return GraphDef.FromString(raw).node
+        return FunctionDef.FromString(raw).node_def
+    except DecodeError:
+        for field in fields(source.data, start, end):
+            try:
+                NodeDef.FromString(source.data[field.value : field.end])
+            except DecodeError:
+                raise _broken(source, field.start, field.value, field.end) from None
+        raise ModelError(f"not a GraphDef: the nodes at byte {start} do not parse") from None
+
+
+def _large_head(source: Source, start: int) -> list[NodeDef]:
+    """Return the NodeDef without fields as large as weights, which are not read."""
+    rest, (value, end) = bytearray(), entry(source, start)
+    run = value
+    for count, part in enumerate(fields(source.data, value, end)):
+        if part.end - part.start >= LARGE and part.number > 3:
+            rest += source.data[run : part.start]
+            run = part.end
+        if count == MOST_FIELDS:
+            raise ModelError(
+                f"the node at byte {start} has more than {MOST_FIELDS:,} inputs and attrs; "
+                f"graphpatch reads no more"
+            )
+    rest += source.data[run:end]
+    try:
+        return [NodeDef.FromString(bytes(rest))]
+    except DecodeError:
+        raise _broken(source, start, value, end) from None
+
+
+def _broken(source: Source, start: int, value: int, end: int) -> ModelError:
+    """Return the error that names the NodeDef that lies from `value` to `end`."""
+    texts = (part for part in fields(source.data, value, end) if part.holds(1))
+    name = next((utf8(source.data, part.value, part.end) for part in texts), "")
+    return ModelError(
+        f"not a protobuf: the node {name!r} at byte {start} is broken; "
+        f"TensorFlow cannot read it either"
+    )
+
+
+def _open_library(graph: Graph, library: Field) -> None:
+    data = graph.source.data
+    first = islice(fields(data, library.value, library.end), MOST_ENTRIES + 1)
+    numbers = Counter(part.number for part in first)
+    if numbers[1] > MOST_FUNCTIONS:
+        raise ModelError(f"more than {MOST_FUNCTIONS:,} functions; graphpatch reads no more")
+    if numbers.total() > MOST_ENTRIES:
+        raise ModelError(
+            f"a library of more than {MOST_ENTRIES:,} entries; graphpatch reads no more"
+        )
+    for part in fields(data, library.value, library.end):
+        if part.holds(1):
+            body = _function_body(graph.library, graph.source, part.value, part.end)
+            if len(graph.functions) == MOST_FUNCTIONS:
+                raise ModelError(
+                    f"graphpatch reads up to {MOST_FUNCTIONS:,} functions; it has more"
+                )
+            if body.label in graph.functions:
+                raise ModelError(f"two functions are named {body.label!r}")
+            graph.functions[body.label] = body
+            if body.signature is not None:
+                graph.library.signatures[body.label] = opdefs.from_proto(body.signature)
+            graph.function_fields[body.label] = (library, part)
+        elif part.holds(2):
+            gradient = message(GradientDef, data[part.value : part.end])
+            graph.library.gradients[gradient.function_name] = gradient.gradient_func
+        elif part.holds(3):
+            message(RegisteredGradient, data[part.value : part.end])
+
+
+def _function_body(library: Library, source: Source, start: int, end: int) -> Body:
+    """Return the body of the FunctionDef from `start` to `end`."""
+    starts, others = scan(source, start, end, FUNCTION_NODE)
+    for part in others:  # a signature of empty arguments takes 100 times its bytes
+        inner = fields(source.data, part.value, part.end) if part.wire == BYTES else iter(())
+        if part.end - part.start >= LARGE and next(islice(inner, MOST_FUNCTIONS, None), None):
+            raise ModelError(
+                f"a function with more than {MOST_FUNCTIONS:,} arguments; graphpatch reads no more"
+            )
+    rest = message(FunctionDef, b"".join(source.data[part.start : part.end] for part in others))
+    signature, ret = rest.signature, dict(rest.ret)
+    heads = read_heads(source, starts, FUNCTION_NODE)
+    body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
+    body.is_ours = signature.description.startswith(PROVENANCE_ATTR)
+    return body
+
+
+def refuse_long_lists(bodies: Iterable[Body]) -> None:
+    """Raise ModelError where attrs (`num_split`, `N`) ask for more tensors than graphpatch makes.
+
+    A list of inputs may be as long as the node has inputs, which take bytes of the file each.
+    """
+    total = 0
+    for body in bodies:
+        listing: dict[str, opdefs.OpDef] = {}
+        for op in set(body.heads.ops):
+            known = body.library.opdef(op)
+            if known and any(arg.number_attr for arg in (*known.inputs, *known.outputs)):
+                listing[op] = known
+        for index, op in enumerate(body.heads.ops if listing else ()):
+            if op not in listing:
+                continue
+            node = Node(body, index)
+            for arg in listing[op].inputs:
+                _list_size(node, arg, max(MOST_LISTED, len(node.inputs)))
+            total += sum(_list_size(node, arg, MOST_LISTED) for arg in listing[op].outputs)
+            if total > MOST_IN_ALL:
+                raise ModelError(
+                    f"lists of outputs have more than {MOST_IN_ALL:,} tensors up to {node}; "
+                    f"graphpatch reads no more"
+                )
+
+
+def _list_size(node: Node, arg: opdefs.Arg, most: int) -> int:
+    """Return how many tensors an attr says that the list has; 0 where it says nothing."""
+    value = node.attr(arg.number_attr) if arg.number_attr else None
+    count = value.i if value is not None else arg.number_default or 0
+    if count > most:
+        raise ModelError(
+            f"{node}: attr {arg.number_attr!r} asks for {count:,} tensors in the list "
+            f"{arg.name!r}; graphpatch reads up to {most:,}"
+        )
+    return max(count, 0)
+
+
 def graph_pieces(graph: ModelGraph) -> list[Piece]:
-    """The GraphDef, as pieces of its source and new bytes."""
-    changes = [*_changes(graph.main, 1), *_dropped(graph.main), *_libraries(graph)]
-    replacements = sorted(changes, key=itemgetter(0))
-    pieces = splice(graph.source, graph.start, graph.end, replacements)
-    return [*pieces, *_added(graph)]
+    """Return the GraphDef, as pieces of its source and new bytes."""
+    changes = [*_node_changes(graph.main, NODE), *_library_changes(graph)]
+    pieces = splice(graph.source, graph.start, graph.end, sorted(changes, key=itemgetter(0)))
+    return [*pieces, *_added_functions(graph)]
 
 
 def library_pieces(graph: ModelGraph) -> list[Piece]:
-    """The library of functions alone, as fields of a GraphDef."""
-    changed = {one.start: one.pieces for one in _libraries(graph)}
-    out: list[Piece] = []
+    """Return the library of functions alone, as fields of a GraphDef."""
+    changed = {start: new for start, _, new in _library_changes(graph)}
+    pieces: list[Piece] = []
     for other in graph.others:
         if other.holds(LIBRARY):
-            out += changed.get(other.start, [Span(graph.source, other.start, other.end)])
-    return [*out, *_added(graph)]
+            pieces += changed.get(other.start, [Span(graph.source, other.start, other.end)])
+    return [*pieces, *_added_functions(graph)]
 
 
-def _added(graph: ModelGraph) -> list[Piece]:
+def _added_functions(graph: ModelGraph) -> list[Piece]:
     added = graph.added.SerializeToString(deterministic=True)
     return [encoded(LIBRARY, added)] if added else []
 
 
-def _changes(body: Body, number: int) -> Iterator[Placed]:
-    """What comes in place of each node that was changed, or beside which nodes were added."""
-    starts, data = body.heads.starts, body.source.data
-    for index in sorted((body.edited.keys() - body.root.keys()) | body.placed.keys()):
+def _node_changes(body: Body, number: int) -> Iterator[Placed]:
+    """Yield what comes in place of each node that was changed or dropped, with those beside it."""
+    source, starts, data = body.source, body.heads.starts, body.source.data
+    for start in body.cut:
+        yield start, entry(source, start)[1], ()
+    for index in (body.edited.keys() - body.root.keys()) | body.placed.keys():
         start = starts[index]
         end = start + 2 + data[start + 1]
-        if data[start + 1] > 0x7F:  # then the length takes more than that byte
-            end = entry(body.source, start)[1]
-        yield start, end, _as_it_is(body, index, number)
+        is_short = data[start + 1] < 0x80  # else the length takes more than that byte
+        if not is_short:
+            end = entry(source, start)[1]
+        pieces: list[Piece] = []
+        for node in body.placed.get(index, (index,)):
+            payload = body.payload(node)
+            if is_short or node != index:
+                pieces += enclosed(number, payload)
+            else:
+                pieces += reframed(source, start, payload)
+        yield start, end, pieces
 
 
-def _dropped(body: Body) -> Iterator[Placed]:
-    """Nothing in place of each node that was dropped."""
-    return ((start, entry(body.source, start)[1], ()) for start in body.cut)
-
-
-def _as_it_is(body: Body, index: int, number: int) -> list[Piece]:
-    """A node of the file as it is now, and the nodes that were added beside it."""
-    pieces: list[Piece] = []
-    if index not in body.placed and body.source.data[body.heads.starts[index] + 1] < 0x80:
-        return enclosed(number, body.payload(index))
-    for node in body.placed.get(index, [index]):
-        payload = body.payload(node)
-        if node == index and body.source.data[body.heads.starts[index] + 1] > 0x7F:
-            pieces += reframed(body.source, body.heads.starts[index], payload)
-        else:
-            pieces += enclosed(number, payload)
-    return payload_of(pieces)
-
-
-def _libraries(graph: ModelGraph) -> list[Replacement]:
+def _library_changes(graph: ModelGraph) -> list[Placed]:
+    """Return what comes in place of each library that is another one now."""
     source = graph.source
-    found: dict[Field, list[Replacement]] = {}
+    parts: dict[Field, list[Placed]] = {}
     for library, part in graph.cut:
-        found.setdefault(library, []).append(Replacement(part.start, part.end, []))
-    for name, (library, function) in graph.function_fields.items():
+        parts.setdefault(library, []).append((part.start, part.end, ()))
+    for name, (library, part) in graph.function_fields.items():
         body = graph.functions[name]
-        replacements = sorted([*_dropped(body), *_changes(body, 3), *_ret(body)])
-        if replacements:
-            pieces = splice(source, function.value, function.end, replacements)
-            new = Replacement(
-                function.start, function.end, reframed(source, function.start, pieces)
-            )
-            found.setdefault(library, []).append(new)
+        changes = [*_node_changes(body, FUNCTION_NODE), *_output_changes(body)]
+        if changes:
+            pieces = splice(source, part.value, part.end, sorted(changes, key=itemgetter(0)))
+            new = part.start, part.end, reframed(source, part.start, pieces)
+            parts.setdefault(library, []).append(new)
     libraries = {
-        library: splice(source, library.value, library.end, sorted(parts))
-        for library, parts in found.items()
+        library: splice(source, library.value, library.end, sorted(changes, key=itemgetter(0)))
+        for library, changes in parts.items()
     }
+    # An empty library is dropped, unless the model had one before rules added functions to it.
     empty = [library for library, pieces in sorted(libraries.items()) if not pieces]
-    if graph.keeps_library and empty == [one for one in graph.others if one.holds(LIBRARY)]:
+    is_kept = graph.undone is not None and graph.undone.record.library
+    if is_kept and empty == [other for other in graph.others if other.holds(LIBRARY)]:
         del empty[:1]
     return [
-        Replacement(
+        (
             library.start,
             library.end,
             [] if library in empty else reframed(source, library.start, pieces),
@@ -693,28 +550,20 @@ def _libraries(graph: ModelGraph) -> list[Replacement]:
     ]
 
 
-def _ret(body: Body) -> Iterator[Replacement]:
-    """The function's outputs that are read from another tensor than in the file."""
-    for part in body.others:
-        if part.holds(4):
-            name, _ = _text_entry(body.source, part)
-            if body.ret[name] != body.file_ret[name]:
-                pieces = _with_value(body, part, body.ret[name].encode())
-                yield Replacement(part.start, part.end, reframed(body.source, part.start, pieces))
-
-
-def _with_value(body: Body, entry: Field, value: bytes) -> list[Piece]:
-    """The entry of a map with another value, all else of it as it was."""
-    old = [f for f in fields(body.source.data, entry.value, entry.end) if f.holds(2)]
-    new = [Replacement(one.start, one.end, []) for one in old[:-1]]
-    for one in old[-1:]:
-        new.append(Replacement(one.start, one.end, reframed(body.source, one.start, [value])))
-    return splice(body.source, entry.value, entry.end, new)
-
-
-def _text_entry(source: Source, field: Field) -> tuple[str, str]:
-    """The key and value of an entry of a map of texts."""
-    parts = fields(source.data, field.value, field.end)
-    found = {part.number: part for part in parts if part.wire == BYTES}
-    texts = [utf8(source.data, found[n].value, found[n].end) if n in found else "" for n in (1, 2)]
-    return texts[0], texts[1]
+def _output_changes(body: Body) -> Iterator[Placed]:
+    """Yield the outputs of a function that are other tensors than in the file."""
+    source, data = body.source, body.source.data
+    for part in body.others if body.ret != body.file_ret else ():
+        if not part.holds(FUNCTION_RET):
+            continue
+        entries = [field for field in fields(data, part.value, part.end) if field.wire == BYTES]
+        keys = [utf8(data, field.value, field.end) for field in entries if field.number == 1]
+        name = keys[-1] if keys else ""
+        if body.ret[name] != body.file_ret[name]:
+            values = [field for field in entries if field.number == 2]
+            changes: list[Placed] = [(field.start, field.end, ()) for field in values[:-1]]
+            for field in values[-1:]:
+                value = reframed(source, field.start, [body.ret[name].encode()])
+                changes.append((field.start, field.end, value))
+            pieces = splice(source, part.value, part.end, changes)
+            yield part.start, part.end, reframed(source, part.start, pieces)

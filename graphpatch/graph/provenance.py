@@ -179,24 +179,18 @@ def reads_of_patched(graph: Graph) -> int:
     """Count the inputs of the model, and outputs of its functions, that read what rules touched."""
     count = 0
     for body in graph.bodies:
-        changed = [] if body.is_ours else _touched_now(body)
-        patched = {body.heads.names[index] for index in changed}
-        if patched:
-            is_of_model = bytearray(b"\1") * len(body)
-            for index in changed:
-                is_of_file = index < len(body.heads.starts)
-                is_of_model[index] = is_of_file and not is_added(Node(body, index))
-            inputs = chain.from_iterable(compress(body.heads.inputs, is_of_model))
-            for text in chain(inputs, body.ret.values()):
-                count += text in patched or names.op_of(text) in patched
+        may_be = [] if body.is_ours else may_be_signed(body)
+        changed = [node for node in may_be if carries_record(body.payload(node.index))]
+        patched = {node.name for node in changed}
+        is_of_model = bytearray(b"\1") * len(body)
+        for node in changed:  # a node of the file that carried no record before is the model's
+            is_of_file = node.index < len(body.heads.starts)
+            was_marked = node.index in body.marks
+            is_of_model[node.index] = is_of_file and not (was_marked and is_added(node))
+        inputs = compress(body.heads.inputs, is_of_model) if patched else ()
+        for text in chain(chain.from_iterable(inputs), body.ret.values() if patched else ()):
+            count += text in patched or names.op_of(text) in patched
     return count
-
-
-def _touched_now(body: Body) -> list[int]:
-    """Return the nodes that carry a record; those of this run are known to, unread."""
-    size = len(body.heads.starts)
-    signed = (node.index for node in may_be_signed(body))
-    return [n for n in signed if n >= size or body.record(n) is not None]
 
 
 ADDED = "\0"  # begins the names of ops that a rule added, which no tensor name can
