@@ -122,6 +122,9 @@ def never_fires(node: Node) -> str:
     return f"output 0 of {node} {op_args.why_not(flat[0])}"
 
 
+MOST = 2**31  # what an int32 is below
+
+
 class EqualParts(NamedTuple):
     """Into how many parts a variable of a formula is split, along which axis."""
 
@@ -167,9 +170,10 @@ def _equal_parts(gradient: Gradient, op_type: str) -> Iterator[EqualParts]:
 
 def _parts_of_call(call: Call) -> Iterator[EqualParts]:
     literals = {name: option.value for name, option in call.options if isinstance(option, Literal)}
-    split = call.arguments[0]
-    if isinstance(split, Variable) and "parts" in literals:
-        yield EqualParts(split.name, int(literals["parts"]), int(literals.get("axis", 0)))
+    split, parts, axis = call.arguments[0], literals.get("parts", 0), literals.get("axis", 0)
+    # Other numbers are refused with a message where the formula is fitted to the op.
+    if isinstance(split, Variable) and 1 <= parts < MOST and abs(axis) < MOST:
+        yield EqualParts(split.name, int(parts), int(axis))
 
 
 def _by_variable(node: Node) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """The TensorFlow script that `graphpatch apply` is measured against: override all Relu in a file.
 
-Usage: bench_tensorflow.py MODEL.pb OUT.pb. Writes the key alone, as `graphpatch apply --emit attr`.
+Usage: tensorflow_script.py MODEL.pb OUT.pb. Writes the key alone, as `apply --emit attr` does.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import sys
 import time
@@ -14,7 +15,8 @@ from fuzzing.case import Find
 from fuzzing.kinds import KINDS
 from fuzzing.worker import Answer, Number, answers, saved
 
-# Of twenty inputs in a row: their kinds.
+PARTS = ("semantic", "altered", "crash")
+# Of twenty-two inputs in a row: their kinds.
 TURN = (
     "models",
     "rules",
@@ -36,15 +38,17 @@ TURN = (
     "arrays",
     "formulas",
     "feeds",
+    "numbers",
+    "places",
 )
 
 
 def main() -> int:
     """Try inputs until the time is over; 1 where there is a find."""
-    if sys.argv[1:2] == ["semantic"]:
-        from fuzzing import semantic
-
-        return semantic.main(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in PARTS:
+        part = importlib.import_module(f"fuzzing.{sys.argv[1]}")
+        code: int = part.main(sys.argv[2:])
+        return code
     parser = argparse.ArgumentParser(prog="scripts/fuzz")
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--seed", type=int, default=int(time.time()))

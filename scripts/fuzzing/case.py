@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
 import io
 import os
@@ -15,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fuzzing.outputs import (
     EXPORTED,
@@ -43,7 +45,9 @@ class TooSlow(BaseException):
 class Case:
     """What is tried: files by name, and command lines; `varied` is the file that was mutated.
 
-    `odd` has what is not a file, by name: a "pipe", a "folder", or what a link leads to.
+    `odd` has what is not a file, by name: a "pipe", a "folder", or what a link leads to. `stdout`
+    is where the commands print: "memory", "full" (a disk without room) or "closed". FOLDER in a
+    command is the folder that it runs in.
     """
 
     files: dict[str, bytes]
@@ -51,6 +55,7 @@ class Case:
     varied: str
     original: str = ""  # the file that revert must give again
     odd: tuple[tuple[str, str], ...] = ()
+    stdout: str = "memory"
 
     def with_varied(self, content: bytes) -> Case:
         """The same with another content of the mutated file."""
@@ -67,6 +72,16 @@ class Case:
                 (folder / name).mkdir()
             else:
                 (folder / name).symlink_to(kind)
+
+
+class _Full(io.RawIOBase):
+    """A file on a disk without room."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Find(NamedTuple):
@@ -101,12 +116,13 @@ def tried(case: Case, folder: Path) -> tuple[list[Find], int]:
     finds: list[Find] = []
     count = 0
     try:
-        for command in case.commands:
+        for words in case.commands:
+            command = [word.replace("FOLDER", str(folder)) for word in words]
             if any(one in OUTPUTS and not Path(one).exists() for one in command[1:3]):
                 continue  # what the command before it did not write
             count += 1
             there = _state(output_of(command))
-            finds += _judged(case, command, ran(command), there)
+            finds += _judged(case, command, ran(command, case.stdout), there)
             if finds:
                 break
     finally:
@@ -116,7 +132,7 @@ def tried(case: Case, folder: Path) -> tuple[list[Find], int]:
     return finds, count
 
 
-def ran(command: Sequence[str]) -> Ran:
+def ran(command: Sequence[str], stdout: str = "memory") -> Ran:
     """Run a command in this process, as the entry point does."""
     out, err = io.BytesIO(), io.BytesIO()
     kept = sys.argv, sys.stdout, sys.stderr, sys.stdin
@@ -125,6 +141,10 @@ def ran(command: Sequence[str]) -> Ran:
         io.TextIOWrapper(one, "utf-8", "backslashreplace") for one in (out, err)
     )
     sys.stdin = io.TextIOWrapper(io.BytesIO())
+    if stdout == "full":
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Full()), "utf-8")
+    elif stdout == "closed":
+        sys.stdout = None  # as Python has it
     signal.signal(signal.SIGPROF, _slow)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     started, code, where = time.process_time(), 0, ""
@@ -140,8 +160,9 @@ def ran(command: Sequence[str]) -> Ran:
         signal.setitimer(signal.ITIMER_PROF, 0)
         seconds = time.process_time() - started
         for stream in (sys.stdout, sys.stderr):
-            if not stream.closed:
-                stream.flush()
+            with contextlib.suppress(OSError):  # of a full disk: the command has told of it
+                if stream is not None and not stream.closed:
+                    stream.flush()
         sys.argv, sys.stdout, sys.stderr, sys.stdin = kept
         gc.enable()
     return Ran(code, _value(out), _value(err), where, seconds)
@@ -211,6 +232,9 @@ def _files(
     left |= {one.name for one in Path().glob(f"{EXPORTED}/**/.*")}
     if left:
         found.append(("left over", command[0]))
+    for name, content in case.files.items():
+        if "--force" not in command and Path(name).read_bytes() != content:
+            found.append(("an input is overwritten", command[0]))
     wrote = output_of(command)
     is_new = _state(wrote) != before
     if is_new and end.code in (1, 2) and not _may_stay(wrote):

@@ -162,6 +162,66 @@ def feeds_case(rng: Random) -> Case:
     return Case({name: raw, **files}, [["references", name, "--feed", feed]], name, odd=odd)
 
 
+SIZES: tuple[Json, ...] = (
+    0, -0.0, 1, -1, 2**31 - 1, 2**31, -(2**31) - 1, 2**63, 2**64, -(2**70), 10**400, 1e308, 1.8e308,
+    1e-308, 5e-324, 0.1, 254, 255, 256, float("nan"), float("inf"), float("-inf"), True, "1", None,
+)  # fmt: skip
+GRADIENTS: tuple[Callable[[Json], Json], ...] = (
+    lambda number: {"formula": "dy * w", "constants": {"w": number}},
+    lambda number: {"formula": f"dy + {number}"},
+    lambda number: {"formula": f"sum(dy, axes=[{number}])"},
+    lambda number: {"formula": f"split(dy, parts={number}, index={number})"},
+    lambda number: {"formula": f"normal_like(dy, seed={number})"},
+    lambda number: {"formula": f"gather(dy, [{number}], axis={number})"},
+    lambda number: {"clip": {"min": number, "max": number}},
+    lambda number: {"scale": number},
+    lambda number: {"reverse": {"strength": number}},
+    lambda number: {"clip_by_norm": {"norm": number, "from_axis": number}},
+)
+
+
+def numbers_case(rng: Random) -> Case:
+    """Numbers of any size, and constants of any shape, in formulas and parameters."""
+    value: Json = rng.choice(SIZES)
+    if rng.random() < 0.4:  # a tensor: regular or ragged, with axes of no size
+        for _ in range(rng.choice((1, 2, 3, 40))):
+            value = [value] * rng.choice((0, 1, 1, 2, 3))
+        if rng.random() < 0.2:
+            value = [value, rng.choice(SIZES)]
+    patch = {rng.choice(("override_gradient", "filter_gradient")): rng.choice(GRADIENTS)(value)}
+    rule: Json = {"match": {"op": rng.choice(("Relu", "Mul", "*"))}, "patch": patch}
+    rule |= rng.choice(({}, {}, {"expect": value}, {"expect": {"min": value}}))
+    return _over_rules({"r.json": rules_file([rule])}, rng)
+
+
+DEVICES = ("/dev/zero", "/dev/null", "/dev/full", "/dev/stdin", "folder", "gone")
+
+
+def places_case(rng: Random) -> Case:
+    """Rules, lists and models that are devices; outputs that are inputs; full, closed streams."""
+    name, raw = _sound(rng)
+    files = {name: raw, "r.json": rules_file(rng.sample(RULES, 1))}
+    inputs = [name, "r.json", f"@{name}"]
+    same = rng.choice(("{}", "./{}", "file://FOLDER/{}", "local://FOLDER/{}", "FOLDER/../x/{}"))
+    out = rng.choice(("out.pb", same.format(rng.choice((name, "r.json"))), "odd", "-", "out.pb"))
+    words = ["r.json", same.format(name)]
+    odd: tuple[tuple[str, str], ...] = ()
+    if rng.random() < 0.4:
+        odd = (("odd", rng.choice(DEVICES)),)
+        words[rng.randrange(2)] = rng.choice(("odd", "@odd"))
+    typed = rng.choice((
+        ["apply", *words, "-o", out], ["apply", *words, "-o", out, "--json"],
+        ["apply", *words, "--dry-run"], ["check", *words], ["match", *words],
+        ["match", *words, "--save", out], ["diff", *words], ["ops", words[1], "--json"],
+        ["revert", words[1], "-o", out], ["doctor", words[1], "--fix", out],
+        ["view", words[1], "-o", out], ["view", words[1], "--json"],
+        ["recipes", "--save", out, "@guided_backprop"], ["verify", *words, "--no-run"],
+        ["apply", "r.json", *inputs, "-o", "parts"],
+    ))  # fmt: skip
+    stdout = rng.choice(("memory", "memory", "full", "closed"))
+    return Case(files, [typed], "r.json", odd=odd, stdout=stdout)
+
+
 KINDS: dict[str, Callable[[Random], Case]] = {
     "models": models_case,
     "rules": rules_case,
@@ -171,6 +231,8 @@ KINDS: dict[str, Callable[[Random], Case]] = {
     "words": words_case,
     "arrays": arrays_case,
     "feeds": feeds_case,
+    "numbers": numbers_case,
+    "places": places_case,
 }
 
 

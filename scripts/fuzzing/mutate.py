@@ -35,6 +35,8 @@ def model(raw: bytes, suffix: str, rng: Random) -> bytes:
     """The model with some of its bytes, fields or structure changed."""
     if suffix == ".pbtxt" or rng.random() < 0.3:
         return changed_bytes(raw, rng)
+    if rng.random() < 0.02:
+        return repeated(raw, rng)
     message: Any = MetaGraphDef() if suffix == ".meta" else GraphDef()
     try:
         message.ParseFromString(raw)
@@ -69,6 +71,14 @@ def changed_bytes(raw: bytes, rng: Random) -> bytes:
         elif rng.random() < 0.3:
             del found[at:]
     return bytes(found)
+
+
+def repeated(raw: bytes, rng: Random) -> bytes:
+    """Add a field, empty or small, so often that a reader of each has much to do."""
+    field = bytes((rng.choice((1, 2, 3, 4, 5, 8)) << 3 | 2,))
+    content = rng.choice((b"", b"", b"\x0a\x00", b"\x12\x00", b"\x1a\x00", b"\x0a\x01a"))
+    field += bytes((len(content),)) + content
+    return raw + field * (rng.choice((10_000, 100_000, 500_000)) // len(field))
 
 
 def text(value: str, words: tuple[str, ...], rng: Random) -> str:

@@ -25,7 +25,7 @@ MARKUP = re.compile(r"<\s*/?\s*(?:script|style|meta|img|iframe|svg|!--)", re.IGN
 def output_of(command: Sequence[str]) -> str:
     """The file or folder that a command is told to write; nothing where it is told none."""
     found = [command[command.index(one) + 1] for one in OPTIONS if one in command]
-    return found[0] if found else ""
+    return found[0] if found and found[0] != "-" else ""
 
 
 def check_whole(path: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
-from graphpatch.errors import PatchError
+from graphpatch.errors import GraphpatchError, PatchError
 from tests.graphs import attr, function, node
 from tests.patches.one_op import applied, main_of, patched
 
@@ -81,6 +81,15 @@ def test_halves_of_a_batch_that_may_have_them(size: int) -> None:
     result = patched({"override_gradient": "deeplift_batch"}, "Relu", fed(size, 8), relu)
     [rule] = result.report["rules"]
     assert (len(rule["matches"]), rule["emit"]) == (1, "construction")
+
+
+@pytest.mark.parametrize("parts", ["0", "0.5", "1e999", "nan", "9" * 30])
+def test_a_number_of_parts_that_is_none(parts: str) -> None:
+    nodes = (fed(4, 8), node("r", "Relu", "x", T=attr("float32")))
+    formula = f"dy * split(x0, parts={parts}, index=0)"
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"formula": formula}}}
+    with pytest.raises(GraphpatchError, match="parts"):
+        applied(rule, *nodes)
 
 
 @pytest.mark.parametrize("on", ["op", "match"])

@@ -70,7 +70,12 @@ def print_no_json(**given: Any) -> None:
     click.echo('{"a": NaN}')
 
 
+def overwrite(**given: Any) -> None:
+    Path("m.pb").write_bytes(b"another")
+
+
 FAULTS = {
+    "an input is overwritten": overwrite,
     "not JSON": print_no_json,
     "crash": crash,
     "recursion": nest,
@@ -91,6 +96,21 @@ def test_a_fault_is_seen(
     tried = case.Case(CASE.files, [["ops", "m.pb", *more]], CASE.varied)
     finds, _ = case.tried(tried, tmp_path)
     assert [one.fault for one in finds] == [fault]
+
+
+@pytest.mark.parametrize("stdout", ["full", "closed"])
+def test_standard_output_may_be_full_or_closed(
+    stdout: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def say(**given: Any) -> None:
+        sys.stdout.write("something")
+        sys.stdout.flush()
+
+    monkeypatch.setattr(ops.command, "callback", say)
+    finds, _ = case.tried(
+        case.Case(CASE.files, CASE.commands, CASE.varied, stdout=stdout), tmp_path
+    )
+    assert [one.fault for one in finds] == ([] if stdout == "full" else ["crash"])
 
 
 def sleep(**given: Any) -> None:
@@ -309,4 +329,4 @@ def test_a_graph_whose_rule_cannot_be_taken_off_cleanly_is_seen(
 
 @pytest.mark.slow
 def test_kills_and_limits() -> None:
-    assert "0 faults" in ran("crash", "--seed", "1", "--kills", "20")
+    assert "0 faults" in ran("fuzz", "crash", "--seed", "1", "--kills", "20")

@@ -256,12 +256,12 @@ def tried(trials: Trials, count: int) -> bool:
     return True
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Try all; 1 where an output was not whole, or something was left over."""
-    parser = argparse.ArgumentParser(prog="scripts/crash")
+    parser = argparse.ArgumentParser(prog="scripts/fuzz crash")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     print(f"seed {given.seed}", flush=True)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with tempfile.TemporaryDirectory(prefix="crash-") as place:
@@ -275,7 +275,3 @@ def main() -> int:
     print(", ".join(f"{kind}: {count}" for kind, count in trials.counts.items()))
     print(f"{len(trials.faults)} faults")
     return 1 if trials.faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
