@@ -8,7 +8,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
 from graphpatch.names import TensorName
-from graphpatch.opdefs import FlatArg, tensor_index
+from graphpatch.opdefs import tensor_index
 
 Passes = Callable[[int], bool]
 """Whether an op, by its index, is one of those that are meant."""
@@ -25,55 +25,56 @@ def nowhere(index: int) -> bool:
 
 
 def first_producers(node: Node | None) -> Iterator[Node]:
-    """An op, the op that its first data input comes from, and so on; on a circle, each op once."""
-    seen: set[int] = set()
-    while node is not None and node.index not in seen:
+    """Yield an op, the op that its first data input comes from, and so on; on a circle, once."""
+    visited: set[int] = set()
+    while node is not None and node.index not in visited:
         yield node
-        seen.add(node.index)
+        visited.add(node.index)
         node = node.body.producer(node.data_inputs[0]) if node.data_inputs else None
 
 
 def tensor_named(body: Body, text: str) -> TensorName | None:
-    """The tensor that a user means by `op`, `op:1` or, in a function, `op:arg:0`; None if none.
+    """Return the tensor that a user means by `op`, `op:1` or, in a function, `op:arg:0`; or None.
 
     In a function `op:1` is understood too, and the name of an argument is the tensor it gives.
     """
-    found = names.parse(text)
-    index = body.by_name.get(found.op)
-    if found.control or (body.is_main and found.arg):
+    tensor = names.parse(text)
+    index = body.by_name.get(tensor.op)
+    if tensor.control or (body.is_main and tensor.arg):
         return None
     if index is None:
-        is_argument = found.op in body.arguments and not found.arg and not found.index
-        return found if is_argument else None
-    flat = _outputs(Node(body, index))
-    if flat is None:
-        return found
-    if found.arg:
-        return None if tensor_index(flat, found.arg, found.index) is None else found
-    if found.index >= len(flat):
-        return None
-    one = flat[found.index]
-    return found if body.is_main else TensorName(found.op, one.index, one.name)
-
-
-def _outputs(node: Node) -> list[FlatArg] | None:
-    """The outputs of an op; None where its type is unknown, or its attrs don't tell them."""
+        is_argument = tensor.op in body.arguments and not tensor.arg and not tensor.index
+        return tensor if is_argument else None
     try:
-        return node.outputs
-    except ModelError:
+        outputs = Node(body, index).outputs
+    except ModelError:  # its attrs don't tell them
+        outputs = None
+    if outputs is None:
+        return tensor
+    if tensor.arg:
+        return None if tensor_index(outputs, tensor.arg, tensor.index) is None else tensor
+    if tensor.index >= len(outputs):
         return None
+    output = outputs[tensor.index]
+    return tensor if body.is_main else TensorName(tensor.op, output.index, output.name)
 
 
 def readers_of(body: Body, tensor: TensorName) -> Iterator[tuple[int, int]]:
-    """Who reads a tensor: the op's index, and the slot in its NodeDef.input."""
+    """Yield who reads a tensor: the op's index, and the slot in its NodeDef.input."""
     inputs = body.heads.inputs
     for index, slot in body.readers.get(tensor.op, ()):
         if names.parse(inputs[index][slot]) == tensor:
             yield index, slot
 
 
+def uses(node: Node, output: int) -> list[tuple[Node, int]]:
+    """Return who reads this output: the op, and the slot in its NodeDef.input."""
+    tensor = names.parse(node.tensor(output))
+    return [(Node(node.body, index), slot) for index, slot in readers_of(node.body, tensor)]
+
+
 def data_uses(body: Body, op: str) -> Iterator[tuple[int, int, str]]:
-    """Who reads a tensor of an op: the reader's index, the slot, and how the tensor is spelled."""
+    """Yield who reads a tensor of an op: the reader's index, the slot, and the tensor's name."""
     inputs = body.heads.inputs
     for index, slot in body.readers.get(op, ()):
         text = inputs[index][slot]
@@ -82,7 +83,7 @@ def data_uses(body: Body, op: str) -> Iterator[tuple[int, int, str]]:
 
 
 def in_order(reads: Sequence[Collection[int]]) -> Iterator[int]:
-    """The numbers of ops, each behind those that it reads, without those on circles and behind."""
+    """Yield the numbers of ops, each behind those that it reads; none on a circle or behind one."""
     readers: list[list[int]] = [[] for _ in reads]
     for index, others in enumerate(reads):
         for other in others:
@@ -104,28 +105,23 @@ def upstream(
     through: Passes = anywhere,
     last: Passes = nowhere,
 ) -> bytearray:
-    """Marks, by index, all ops that these tensors are computed from, their own ops included.
+    """Mark, by index, all ops that these tensors are computed from, their own ops included.
 
-    With `control`, those that run before them too. Other ops than those `through` which it leads
-    are left out; what lies before the `last` is not looked at. Linear in the size of what is
-    found; loops are followed once.
+    With `control`, those that run before them too. Only ops that it may lead `through` are marked,
+    and what lies before the `last` is not looked at. Linear in the size of what is marked; loops are
+    followed once.
     """
     by_name, inputs = body.by_name, body.heads.inputs
-    marks = bytearray(len(body))
-    stack = [by_name[tensor.op] for tensor in tensors if tensor.op in by_name]
-    while stack:
-        index = stack.pop()
-        if marks[index] or not through(index):
-            continue
-        marks[index] = 1
-        if last(index):
-            continue
+
+    def read_by(index: int) -> Iterator[int]:
         for text in inputs[index]:
             if control or not text.startswith("^"):
                 producer = by_name.get(names.op_of(text))
-                if producer is not None and not marks[producer]:
-                    stack.append(producer)
-    return marks
+                if producer is not None:
+                    yield producer
+
+    starts = [by_name[tensor.op] for tensor in tensors if tensor.op in by_name]
+    return _marked(body, starts, through, last, read_by)
 
 
 def downstream(
@@ -135,42 +131,40 @@ def downstream(
     through: Passes = anywhere,
     last: Passes = nowhere,
 ) -> bytearray:
-    """Marks, by index, all ops that depend on one of these tensors.
+    """Mark, by index, all ops that depend on one of these tensors.
 
     The op that gives a tensor is not among them, unless a loop leads back to it. With `control`,
-    those that run after it are, too. Other ops than those `through` which it leads are left out;
-    what lies behind the `last` is not looked at. Linear in the size of what is found.
+    those that run after it are, too. Only ops that it may lead `through` are marked, and what lies
+    behind the `last` is not looked at. Linear in the size of what is marked.
     """
     op_names, inputs, readers = body.heads.names, body.heads.inputs, body.readers
-    marks = bytearray(len(body))
-    stack: list[int] = []
+
+    def read_from(index: int) -> Iterator[int]:
+        for reader, slot in readers.get(op_names[index], ()):
+            if control or not inputs[reader][slot].startswith("^"):
+                yield reader
+
+    starts: list[int] = []
     for tensor in tensors:
-        stack += [index for index, _ in readers_of(body, tensor)]
+        starts += [index for index, _ in readers_of(body, tensor)]
         if control:
-            uses = readers.get(tensor.op, ())
-            stack += [index for index, slot in uses if inputs[index][slot].startswith("^")]
+            op_uses = readers.get(tensor.op, ())
+            starts += [index for index, slot in op_uses if inputs[index][slot].startswith("^")]
+    return _marked(body, starts, through, last, read_from)
+
+
+def _marked(
+    body: Body,
+    stack: list[int],
+    through: Passes,
+    last: Passes,
+    beyond: Callable[[int], Iterable[int]],
+) -> bytearray:
+    """Mark the ops on a stack, and those that `beyond` leads to from each."""
+    marks = bytearray(len(body))
     while stack:
         index = stack.pop()
-        if marks[index] or not through(index):
-            continue
-        marks[index] = 1
-        if last(index):
-            continue
-        for reader, slot in readers.get(op_names[index], ()):
-            if not marks[reader] and (control or not inputs[reader][slot].startswith("^")):
-                stack.append(reader)
+        if not marks[index] and through(index):
+            marks[index] = 1
+            stack.extend(() if last(index) else beyond(index))
     return marks
-
-
-def uses(node: Node, output: int) -> list[tuple[Node, int]]:
-    """Who reads this output: the op, and the slot in its NodeDef.input."""
-    tensor, body = node.tensor(output), node.body
-    return [
-        (Node(body, index), slot)
-        for index, slot in body.readers.get(node.name, ())
-        if _same_tensor(body.heads.inputs[index][slot], tensor)
-    ]
-
-
-def _same_tensor(text: str, other: str) -> bool:
-    return names.parse(text) == names.parse(other) and not text.startswith("^")
