@@ -108,8 +108,7 @@ def upstream(
     """Mark, by index, all ops that these tensors are computed from, their own ops included.
 
     With `control`, those that run before them too. Only ops that it may lead `through` are marked,
-    and what lies before the `last` is not looked at. Linear in the size of what is marked; loops are
-    followed once.
+    and what lies before the `last` is not looked at. Linear in the size of what is marked.
     """
     by_name, inputs = body.by_name, body.heads.inputs
 

@@ -95,6 +95,17 @@ def negated(graph: GraphDef, nodes: dict[str, Any]) -> None:
     function.ret[key] = "flip:y:0"
 
 
+def clipped(graph: GraphDef, nodes: dict[str, Any]) -> None:
+    """The guard clips what flows back, which it should pass on."""
+    function = gradient_function(graph, nodes)
+    key = next(iter(function.ret))
+    one = function.node_def.add(name="one", op="OnesLike", input=[function.ret[key]])
+    least = function.node_def.add(name="most", op="Minimum")
+    least.input.extend([function.ret[key], "one:y:0"])
+    one.attr["T"].type = least.attr["T"].type = 1
+    function.ret[key] = "most:z:0"
+
+
 def exchanged(graph: GraphDef, nodes: dict[str, Any]) -> None:
     """The guard calls another function of the same arguments."""
     functions = {one.signature.name: one for one in graph.library.function}
@@ -148,6 +159,7 @@ def forged(_: Any, nodes: dict[str, Any]) -> None:
 
 EDITS: dict[str, tuple[Edit, str]] = {
     "a negated guard": (negated, "backward"),
+    "a clipped guard": (clipped, "backward"),
     "another function": (exchanged, "backward"),
     "another gradient": (other_gradient, "backward"),
     "key": (key, "backward"),
