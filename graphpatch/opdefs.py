@@ -23,8 +23,8 @@ from graphpatch.dtypes import is_ref
 from graphpatch.errors import ModelError
 
 if TYPE_CHECKING:
-    from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-    from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
+    from graphpatch.protos import AttrValue
+    from graphpatch.protos import OpDef as OpDefProto
 
 AttrDefault = (
     bool | int | float | str | tuple[bool | int | float | str | tuple[int, ...], ...] | None

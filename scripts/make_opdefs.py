@@ -121,9 +121,9 @@ def describe_all() -> Row:
 def opdef(row: Row, known_to: str) -> Any:
     """A row as graphpatch.opdefs.OpDef."""
     import msgspec
-    from tensorboard.compat.proto.op_def_pb2 import OpDef
 
     from graphpatch import opdefs
+    from graphpatch.protos import OpDef
 
     measured = dict(row, known_to=known_to, keeps_shape=tuple(row.get("keeps_shape", ())))
     proto = OpDef.FromString(base64.b64decode(measured.pop("proto")))

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 import graphpatch
+from graphpatch.protos import AttrValue, NodeDef, TensorShapeProto
 from graphpatch.runtime.layers.classes import LAYERS
 from tests import graphs
 from tests.graphs import node

@@ -6,13 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-from tensorboard.compat.proto.op_def_pb2 import OpDef
-
 from graphpatch import opdefs
 from graphpatch.formats import Model, load
 from graphpatch.formats.container import GRAPH
@@ -23,6 +16,7 @@ from graphpatch.graph.node import Body
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.graph.record import Author
 from graphpatch.graph.wire import Piece, Source, encoded, piece_bytes
+from graphpatch.protos import AttrValue, FunctionDef, GraphDef, MetaGraphDef, NodeDef, OpDef
 
 FLOAT = DTYPE_NUMBERS["float32"]
 

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-
+from graphpatch.protos import FunctionDef, GraphDef
 from tests.graphs import attr, function, graphdef, node
 from tests.test_shown import RAW, ran
 

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-from tensorboard.compat.proto.types_pb2 import DataType
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, is_ref
+from graphpatch.protos import POOL
 
 SPELLED_OTHERWISE = {"float": "float32", "double": "float64", "half": "float16"}
 
 
 def test_every_number_of_the_enum_has_its_name() -> None:
-    for key, number in DataType.items():
+    for key, number in EnumTypeWrapper(POOL.FindEnumTypeByName("tensorflow.DataType")).items():
         if key != "DT_INVALID":
             spelled = key.removeprefix("DT_").removesuffix("_REF").lower()
             assert DTYPE_NAMES[number] == SPELLED_OTHERWISE.get(spelled, spelled), key

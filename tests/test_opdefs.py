@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 from google.protobuf import text_format
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 import graphpatch.opdefs
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
 from graphpatch.opdefs import Arg, AttrDef, FlatArg, OpDef, flatten, lookup, tensor_index
+from graphpatch.protos import AttrValue
 
 FILE = Path(graphpatch.opdefs.__file__).with_name("data") / "opdefs.json"
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf import text_format
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch.opdefs import Arg, AttrDef, OpDef, from_proto
+from graphpatch.protos import AttrValue
+from graphpatch.protos import OpDef as OpDefProto
 
 
 def test_a_signature_as_an_op_type() -> None:

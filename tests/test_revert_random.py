@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import Model, apply, patches
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import PatchError
+from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.draws import draws
 from tests.graphs import in_memory, node

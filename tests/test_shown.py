@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import cli
 from graphpatch.cli.say import say_error
 from graphpatch.errors import ModelError
 from graphpatch.page.view import page
+from graphpatch.protos import GraphDef
 from graphpatch.shown import LONGEST_LINE, json_text, one_line, shown
 from tests import graphs
 from tests.graphs import node

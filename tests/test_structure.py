@@ -32,6 +32,7 @@ ROOMS = (
     "tokens",
     "dtypes",
     "table",
+    "protos",
     "opdefs",
     "graph",
     "control_flow",

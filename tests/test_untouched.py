@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import Model, apply
 from graphpatch.graph import provenance, wire
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.wire import LARGE
+from graphpatch.protos import GraphDef, NodeDef
 from tests import graphs
 from tests.draws import draws
 from tests.graphs import const, in_memory, node

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
-
 from graphpatch.analysis import ops
 from graphpatch.analysis.intact import damage
 from graphpatch.analysis.node_diff import differences
@@ -27,6 +24,7 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import name_in_model, op_type_in_model
 from graphpatch.graph.record import labels
 from graphpatch.graph.wire import message
+from graphpatch.protos import GraphDef, MetaGraphDef
 from graphpatch.table import html_table
 
 MAPS = ("collection_def", "signature_def")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-
 from graphpatch import names
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
@@ -21,6 +19,7 @@ from graphpatch.graph.graph import Graph, read_record
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import checksum_of_rules
 from graphpatch.graph.wire import message
+from graphpatch.protos import NodeDef
 
 AGAIN = "patch the original again"
 

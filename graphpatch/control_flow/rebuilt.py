@@ -12,9 +12,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
-
 from graphpatch.control_flow.contexts import (
     Branch,
     Cond,
@@ -43,6 +40,7 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import first_producers
 from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, op_of, parse
+from graphpatch.protos import AttrValue, CollectionDef
 
 
 def with_pruned_ops(graph: ModelGraph) -> ControlFlow:

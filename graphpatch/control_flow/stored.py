@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES
 from graphpatch.graph.graph import ModelGraph, UndoneGraph
@@ -26,6 +25,7 @@ from graphpatch.graph.wire import (
     utf8,
 )
 from graphpatch.names import op_of
+from graphpatch.protos import CollectionDef
 
 PACKAGE = "graphpatch.control_flow"
 TEXT, INT, BOOL, MESSAGE = 9, 5, 8, 11

@@ -13,8 +13,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 import msgspec
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.control_flow.contexts import is_constant
 from graphpatch.control_flow.op_types import (
@@ -31,6 +29,7 @@ from graphpatch.graph import attrs
 from graphpatch.graph import op_types as types
 from graphpatch.graph.attrs import constant
 from graphpatch.graph.node import Node
+from graphpatch.protos import AttrValue, TensorShapeProto
 
 Sizes = tuple[int | None, ...] | None
 """The sizes of a tensor, None for one that is not known; None where the rank is not."""

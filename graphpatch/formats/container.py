@@ -9,7 +9,6 @@ from itertools import islice
 from operator import itemgetter
 
 import msgspec
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.graph import MOST_ENTRIES, ContainerFacts, ModelGraph, Progress, graph_pieces
@@ -28,6 +27,7 @@ from graphpatch.graph.wire import (
     utf8,
 )
 from graphpatch.names import OP_TYPE
+from graphpatch.protos import MetaGraphDef
 
 
 class Container(msgspec.Struct, frozen=True):

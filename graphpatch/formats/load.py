@@ -50,8 +50,8 @@ MODEL_TAKEN = (
     "a tf.Graph, or a concrete function"
 )
 
-# The same messages have other names in TensorFlow, in tensorboard, and here.
-PACKAGES = ("tensorflow", "tensorboard", "graphpatch")
+# The same messages have other names in TensorFlow and in tensorboard.
+PACKAGES = ("tensorflow", "tensorboard")
 MESSAGES = ("GraphDef", "MetaGraphDef", "SavedModel")
 
 # What looks like a model and is none: what to give instead.

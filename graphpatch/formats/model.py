@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from google.protobuf.message import Message
 from msgspec import structs
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.above import FromAbove
 from graphpatch.arguments import check_path, check_progress
@@ -42,6 +40,7 @@ from graphpatch.formats.output import (
 )
 from graphpatch.graph.graph import ModelGraph, Progress, graph_pieces
 from graphpatch.graph.wire import Piece, Source, message, piece_bytes, refuse_changed, size
+from graphpatch.protos import GraphDef, MetaGraphDef
 
 if TYPE_CHECKING:
     from graphpatch.formats.saved_model import ExportedGraph
@@ -252,7 +251,7 @@ class Model:
     def graph_def(self, tags: str = "") -> Any:
         """Return the GraphDef as it is now: TensorFlow's message where TensorFlow is imported.
 
-        Else it is tensorboard's, which has the same fields; `tf.import_graph_def` takes only
+        Else it is graphpatch's own, which has the same fields; `tf.import_graph_def` takes only
         TensorFlow's. Gradients are as in a file. A GraphDef has no place for the contexts of v1
         loops and branches: `meta_graph_def` and `import_into` give them. `tags` choose one of
         several MetaGraphDefs. Raises ModelError where they do not, or where the message would be
@@ -427,7 +426,7 @@ def _as_message(name: str, model: Model, tags: str) -> Any:
     """Return a model's graph as it would be written: a GraphDef, or a MetaGraphDef with contexts.
 
     The class is TensorFlow's where TensorFlow is imported, as it takes its own alone; else it is
-    tensorboard's.
+    graphpatch's own.
     """
     kind: Any = {"GraphDef": GraphDef, "MetaGraphDef": MetaGraphDef}[name]
     if sys.modules.get("tensorflow") is not None:

@@ -9,19 +9,6 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.function_pb2 import RegisteredGradient
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef, TensorInfo
-from tensorboard.compat.proto.op_def_pb2 import OpDef
-from tensorboard.compat.proto.saved_object_graph_pb2 import (
-    SavedConcreteFunction,
-    SavedObject,
-    SavedObjectGraph,
-)
-from tensorboard.compat.proto.struct_pb2 import StructuredValue, TensorSpecProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-
 from graphpatch import names, opdefs
 from graphpatch.control_flow.op_types import ENTERS, NEXTS
 from graphpatch.errors import OutputError, did_you_mean
@@ -45,6 +32,20 @@ from graphpatch.graph.wire import (
     splice,
 )
 from graphpatch.names import fresh
+from graphpatch.protos import (
+    AttrValue,
+    GraphDef,
+    MetaGraphDef,
+    OpDef,
+    RegisteredGradient,
+    SavedConcreteFunction,
+    SavedObject,
+    SavedObjectGraph,
+    StructuredValue,
+    TensorInfo,
+    TensorShapeProto,
+    TensorSpecProto,
+)
 from graphpatch.table import short
 
 # Before this version of GraphDef, a placeholder's shape () meant that it is not known.
@@ -196,7 +197,8 @@ def _shape_told(graph: ModelGraph, node: Node, output: int) -> TensorShapeProto:
     """The shape that the graph tells of an output: of a placeholder, or noted by TensorFlow."""
     noted = node.attr(OUTPUT_SHAPES)
     if noted is not None and output < len(noted.list.shape):
-        return noted.list.shape[output]
+        noted_shape: TensorShapeProto = noted.list.shape[output]
+        return noted_shape
     declared = node.attr("shape") if node.op in FED else None
     shape = TensorShapeProto(unknown_rank=True) if declared is None else declared.shape
     unclear = not shape.dim and graph.library.producer < SHAPES_ARE_MEANT

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import text_format
 from google.protobuf.message import Message
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.errors import ForeignError, ModelError, OutputError
 from graphpatch.formats.container import GRAPH, META, SAVED, Container
 from graphpatch.graph.wire import Piece, message, piece_bytes
+from graphpatch.protos import GraphDef, MetaGraphDef, SavedModel
 
 # The fields that each container, and no other, has at its top.
 TOP = {
@@ -135,23 +133,5 @@ def _recognise(text: str) -> Container:
     )
 
 
-@functools.cache
-def _saved_model_class() -> Any:
-    """SavedModel, which tensorboard does not carry: its version and its MetaGraphDefs."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="graphpatch/saved_model.proto", package="graphpatch", syntax="proto3"
-    )
-    file.dependency.append(MetaGraphDef.DESCRIPTOR.file.name)
-    message = file.message_type.add(name="SavedModel")
-    message.field.add(name="saved_model_schema_version", number=1, type=3, label=1)
-    kind = f".{MetaGraphDef.DESCRIPTOR.full_name}"
-    message.field.add(name="meta_graphs", number=2, type=11, label=3, type_name=kind)
-    pool = descriptor_pool.Default()
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("graphpatch.SavedModel"))
-
-
 def _container_class(container: Container) -> Any:
-    if container is SAVED:
-        return _saved_model_class()
-    return MetaGraphDef if container is META else GraphDef
+    return {SAVED: SavedModel, META: MetaGraphDef, GRAPH: GraphDef}[container]

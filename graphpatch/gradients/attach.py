@@ -19,10 +19,6 @@ import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-from tensorboard.compat.proto.op_def_pb2 import OpDef
 
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, NO_NUMBERS
 from graphpatch.errors import FormulaError
@@ -35,6 +31,7 @@ from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.functions import NO_INLINE
 from graphpatch.graph.graph import Restored
 from graphpatch.names import fresh, op_of
+from graphpatch.protos import AttrValue, FunctionDef, NodeDef, OpDef
 
 FUNCTION_PREFIX = "graphpatch/"
 FORMULA_SCOPE = "formula"

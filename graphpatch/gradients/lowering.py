@@ -6,9 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue as AttrValueProto
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.errors import FormulaError
@@ -25,6 +22,8 @@ from graphpatch.gradients.ops import (
 from graphpatch.gradients.program import formula_ops, gradient_ops
 from graphpatch.gradients.signature import Signature
 from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.protos import AttrValue as AttrValueProto
+from graphpatch.protos import FunctionDef, NodeDef
 
 
 class FormulaNodes(msgspec.Struct, frozen=True):

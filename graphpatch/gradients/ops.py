@@ -13,11 +13,11 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import msgspec
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 from graphpatch import opdefs
 from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.protos import TensorProto
 
 Scalar: TypeAlias = float | bool
 """A number or a boolean that belongs to no tensor: a literal, a parameter, an attr."""

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Node, attr_span
 from graphpatch.graph.wire import BYTES, VARINT, Span, fields, message, piece_bytes, read_varint
+from graphpatch.protos import AttrValue, NameAttrList, TensorProto, TensorShapeProto
 
 # The attr in which TensorFlow looks for the name of an op's gradient before the op type's own.
 OVERRIDE = "_gradient_op_type"

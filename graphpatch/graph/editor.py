@@ -10,10 +10,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-
 from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
 from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
@@ -21,6 +17,7 @@ from graphpatch.graph.graph import ModelGraph, Restored
 from graphpatch.graph.node import Body, EditedNode, Node, attr_key
 from graphpatch.graph.record import PROVENANCE_ATTR, Author, node_record
 from graphpatch.graph.walk import uses
+from graphpatch.protos import AttrValue, FunctionDef, NodeDef
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
 INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")

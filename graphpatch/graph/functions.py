@@ -6,11 +6,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
@@ -18,6 +13,7 @@ from graphpatch.graph.graph import VERSIONS, ModelGraph, library_pieces
 from graphpatch.graph.node import COLOCATION, Body, Node, Payload, with_attr, with_inputs
 from graphpatch.graph.op_types import PLACEHOLDER, PLACEHOLDERS
 from graphpatch.graph.wire import Piece, Span, enclosed, message
+from graphpatch.protos import AttrValue, FunctionDef, NodeDef, TensorShapeProto
 
 ATTR = 5  # in FunctionDef
 NO_INLINE = "_noinline"  # the attr of a FunctionDef that keeps it from being inlined

@@ -18,15 +18,6 @@ from typing import Any, TypeVar
 import msgspec
 from google.protobuf.message import DecodeError
 from msgspec.structs import replace
-from tensorboard.compat.proto.function_pb2 import (
-    FunctionDef,
-    FunctionDefLibrary,
-    GradientDef,
-    RegisteredGradient,
-)
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-from tensorboard.compat.proto.versions_pb2 import VersionDef
 
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
@@ -49,6 +40,15 @@ from graphpatch.graph.wire import (
     reframed,
     splice,
     utf8,
+)
+from graphpatch.protos import (
+    FunctionDef,
+    FunctionDefLibrary,
+    GradientDef,
+    GraphDef,
+    NodeDef,
+    RegisteredGradient,
+    VersionDef,
 )
 
 NODE, LIBRARY, VERSIONS, DEBUG_INFO = 1, 2, 4, 5  # fields of a GraphDef

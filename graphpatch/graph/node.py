@@ -15,9 +15,6 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
@@ -36,6 +33,8 @@ from graphpatch.graph.wire import (
     piece_bytes,
     utf8,
 )
+from graphpatch.protos import AttrValue, NodeDef
+from graphpatch.protos import OpDef as OpDefProto
 from graphpatch.shown import one_line
 
 NAME, OP, INPUT, DEVICE, ATTR = 1, 2, 3, 4, 5

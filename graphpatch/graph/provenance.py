@@ -9,8 +9,6 @@ from itertools import chain, compress
 from typing import Any
 
 import xxhash
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import names
 from graphpatch.errors import ModelError
@@ -20,6 +18,7 @@ from graphpatch.graph.node import Body, EditedNode, Node, Payload, carries_recor
 from graphpatch.graph.record import PROVENANCE_ATTR as PROVENANCE_ATTR
 from graphpatch.graph.record import Author, NodeRecord, node_record
 from graphpatch.graph.wire import message, piece_bytes
+from graphpatch.protos import FunctionDef, NodeDef
 
 FIELDS = ("rules", "inputs", "keys", "shadow", "patched", "clone_of", "reads")
 LOST = Author("(a rule whose record is gone)", "")

@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.decoding import decoder
 from graphpatch.errors import ModelError
+from graphpatch.protos import AttrValue
 
 PROVENANCE_ATTR = "_graphpatch"
 SHORT_ID = 8  # digits of an id that are shown, where these tell rules apart

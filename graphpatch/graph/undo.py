@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from msgspec.structs import replace
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.function_pb2 import GradientDef, RegisteredGradient
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import names
 from graphpatch.errors import ModelError
@@ -22,6 +19,7 @@ from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.node import Body, Heads, Node, Payload, attr_key
 from graphpatch.graph.record import PROVENANCE_ATTR, NodeRecord
 from graphpatch.graph.wire import Span, fields, message, piece_bytes
+from graphpatch.protos import AttrValue, GradientDef, NodeDef, RegisteredGradient
 
 GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
 

@@ -6,17 +6,11 @@ cluster in the event file, which is for looking at alone.
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from graphpatch.errors import OutputError
 from graphpatch.formats import Model
@@ -25,6 +19,7 @@ from graphpatch.graph.attrs import as_json
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node, attr_value
 from graphpatch.page.view import View
+from graphpatch.protos import AttrValue, Event, GraphDef, NodeDef, Summary
 from graphpatch.shown import one_line
 
 CLUSTER = "_XlaCluster"
@@ -47,11 +42,37 @@ def write_events(view: View, folder: Path) -> list[Path]:
         with reported(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
-                records = RecordWriter(file)
                 for event in _events(document, model, number):
-                    records.write(event.SerializeToString())
+                    file.write(_record(event.SerializeToString()))
         written.append(path)
     return written
+
+
+def _record(data: bytes) -> bytes:
+    """Frame an event as TensorFlow's record files do: length, checksum, data, checksum."""
+    length = struct.pack("<Q", len(data))
+    return b"".join((length, _masked_crc(length), data, _masked_crc(data)))
+
+
+def _masked_crc(data: bytes) -> bytes:
+    """Return the masked CRC-32C of record files."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for crc in range(256):
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
+    return table
+
+
+CRC_TABLE = _crc_table()  # of the Castagnoli polynomial
 
 
 def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[Event]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch import names
 from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
@@ -19,6 +18,7 @@ from graphpatch.opdefs import FlatArg
 from graphpatch.patches import Patch, op_args
 from graphpatch.patches.group import ByInput, MatchedGroup, at_one
 from graphpatch.patches.reach import check_reached
+from graphpatch.protos import AttrValue
 
 
 class InlineOp(msgspec.Struct, frozen=True):

@@ -14,12 +14,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-
 from graphpatch import names
 from graphpatch.above import FromAbove
 from graphpatch.dtypes import DTYPE_NAMES, HANDLES
@@ -52,6 +46,7 @@ from graphpatch.opdefs import FlatArg
 from graphpatch.patches import op_args
 from graphpatch.patches.at import InlineOp, on_inputs
 from graphpatch.patches.reach import differentiated_as_whole, place_of, refuse_boundary
+from graphpatch.protos import AttrValue, FunctionDef, NodeDef, TensorProto, TensorShapeProto
 
 trace: FromAbove[[str, OpDtypes], TracedFunction] = FromAbove("trace")
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-
 from graphpatch import names, opdefs
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import FormulaError, ModelError
@@ -35,6 +31,7 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import PLACEHOLDER
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import tensor_index
+from graphpatch.protos import FunctionDef, GraphDef, NodeDef
 from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.tf_gradients import gradients
 

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-
 from graphpatch import opdefs
 from graphpatch.gradients.attach import OpDtypes
 from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.protos import AttrValue, TensorShapeProto
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +109,7 @@ def _element_of(kind: str, value: Any) -> Any:
     if kind == "type":
         return tf.as_dtype(value)
     if kind in {"shape", "tensor", "func"}:
-        # TensorFlow's own message, not tensorboard's copy of it.
+        # TensorFlow's own message, not our copy of it.
         raw = AttrValue(**{kind: value}).SerializeToString()
         return getattr(tf.compat.v1.AttrValue.FromString(raw), kind)
     return value

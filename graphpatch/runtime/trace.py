@@ -11,10 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-
 from graphpatch import opdefs
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError, RulesError, did_you_mean
@@ -22,6 +18,7 @@ from graphpatch.gradients.attach import OpDtypes, TracedFunction
 from graphpatch.graph.functions import NO_INLINE, Part
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.patches import function_carrier
+from graphpatch.protos import AttrValue, FunctionDef, NodeDef
 from graphpatch.runtime.gradient_functions import GradientFunction, called_in_order
 from graphpatch.runtime.imported import exported_graph
 from graphpatch.runtime.stand_in import StandIn

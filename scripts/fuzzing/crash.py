@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-
 from graphpatch import load
+from graphpatch.protos import GraphDef
 
 COMMAND = [sys.executable, "-m", "graphpatch"]
 COMMANDS = {"apply": ["apply", "r.json", "m.pb"], "revert": ["revert", "m.pb"]}

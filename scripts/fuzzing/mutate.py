@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
+
+from graphpatch.protos import GraphDef, MetaGraphDef
 
 NUMBERS = (0, 1, -1, 2, 7, 99, 127, 2**31 - 1, -(2**31), 2**62, -(2**63))
 NAMES = (

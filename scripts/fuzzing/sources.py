@@ -8,13 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-
 import graphpatch
 from graphpatch.formats.model import opened
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.names import op_of
+from graphpatch.protos import GraphDef, NodeDef
 from tests import graphs
 from tests.graphs import function, graphdef, node
 

@@ -14,16 +14,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto import graph_pb2, node_def_pb2, types_pb2
+from graphpatch.protos import GraphDef, NodeDef
 
-FLOAT = types_pb2.DT_FLOAT
+FLOAT = 1  # DT_FLOAT
 # Names of blocks are of one length, so that a serialized block becomes another by replacing bytes.
 PREVIOUS, THIS = "tower/block0000000", "tower/block0000001"
 
 
 def node(name: str, op: str, inputs: Sequence[str] = (), *types: str) -> Any:
     """A NodeDef whose attrs named in `types` are float32."""
-    made = node_def_pb2.NodeDef(name=name, op=op, input=inputs)
+    made = NodeDef(name=name, op=op, input=inputs)
     for attr in types or ("T",):
         made.attr[attr].type = FLOAT
     return made
@@ -77,7 +77,7 @@ def block(activation: str) -> Iterator[Any]:
 
 
 def serialized(nodes: Sequence[Any]) -> bytes:
-    graph: bytes = graph_pb2.GraphDef(node=nodes).SerializeToString(deterministic=True)
+    graph: bytes = GraphDef(node=nodes).SerializeToString(deterministic=True)
     return graph
 
 
@@ -100,7 +100,7 @@ def chain(count: int, shapes: bool) -> Iterator[bytes]:
         name = f"layer_{place // 3}/{op.lower()}"
         yield serialized([link(name, op, [last] if op == "Relu" else [last, "c"], shapes)])
         last = name
-    versions = graph_pb2.GraphDef()
+    versions = GraphDef()
     versions.versions.producer = 27
     yield versions.SerializeToString()
 
@@ -114,7 +114,7 @@ def pieces(count: int) -> Iterator[bytes]:
     for index in range(1, whole + 1):
         yield numbered(templates[index % 8 == 0], index)
     yield numbered(serialized(relu[:rest]), whole + 1)
-    versions = graph_pb2.GraphDef()
+    versions = GraphDef()
     versions.versions.producer = 27
     yield versions.SerializeToString()
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from build_large import FLOAT, node
-from tensorboard.compat.proto import graph_pb2
+
+from graphpatch.protos import GraphDef
 
 DEEPEST = 50
 IN_FUNCTION = 8  # ops of a function
@@ -84,7 +85,7 @@ def main() -> None:
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("--nodes", type=int, default=10_000)
     options = parser.parse_args()
-    graph = graph_pb2.GraphDef()
+    graph = GraphDef()
     graph.versions.producer = 27
     graph.node.append(node("x", "Placeholder", (), "dtype"))
     SHAPES[options.shape](graph, options.nodes)

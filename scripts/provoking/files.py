@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
-from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from graphpatch.protos import GraphDef
 
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 

@@ -12,7 +12,7 @@ TWICE: dict[str, str] = {
     "an empty file": "it did not say what to do",
     "a file that was cut short": "it did not say what to do",
     "random bytes": "it did not say what a model is",
-    "a GraphDef as text with a typo": "2:8 and tensorboard.NodeDef had to be guessed",
+    "a GraphDef as text with a typo": "2:8 and tensorflow.NodeDef had to be guessed",
     "a model compressed with gzip": "as the rules file it read: found compressed with gzip",
     "weights in HDF5": "what the folder is called was the last word of a long list",
     "a PyTorch file": "it left open whether such a file can be read",

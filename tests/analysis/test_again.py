@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.graph.provenance import PROVENANCE_ATTR
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import node
 

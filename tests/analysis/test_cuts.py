@@ -9,11 +9,11 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.analysis.cuts import in_frames, ordered_cuts, path_round, smallest_cut
 from graphpatch.analysis.gradient_paths import START, gradient_paths
 from graphpatch.errors import CutError
+from graphpatch.protos import NodeDef
 from tests.draws import draws
 from tests.graphs import const, graphdef, node, opened, v1_loop
 

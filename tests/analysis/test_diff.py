@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import apply, load
 from graphpatch.analysis.diff import CHANGES, Diff, diff
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import LARGE
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import const, in_memory, node
 

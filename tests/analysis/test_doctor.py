@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
@@ -18,6 +15,7 @@ from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import GraphDiagnosis, missing_end, survey
 from graphpatch.differentiation.wiring import Wiring, holds_no_number
 from graphpatch.errors import ModelError
+from graphpatch.protos import AttrValue, NodeDef, TensorShapeProto
 from tests import graphs
 from tests.graphs import const, function, graphdef, metagraph, node, saved_model_folder
 
@@ -267,7 +265,7 @@ def test_tensor_arrays_work_without_control_flow_v2(model: Any) -> None:
 
 
 def calling(op: str, **attrs: Any) -> list[NodeDef]:
-    from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
+    from graphpatch.protos import AttrValue, NameAttrList
 
     call = node("y", op, "x", Tin=["float32"], Tout=["float32"], **attrs)
     call.attr["f"].CopyFrom(AttrValue(func=NameAttrList(name="f")))

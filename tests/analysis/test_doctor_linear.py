@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 import graphpatch
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.node import Node
+from graphpatch.protos import GraphDef, NodeDef
 from tests.graphs import function, graphdef, node
 
 pytestmark = pytest.mark.slow

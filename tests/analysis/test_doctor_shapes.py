@@ -6,13 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.node import Node
+from graphpatch.protos import AttrValue, TensorProto, TensorShapeProto
 from tests import graphs
 from tests.graphs import const, function, graphdef, main, node
 

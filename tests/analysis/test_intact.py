@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.analysis.ops import count_model_ops
+from graphpatch.protos import GraphDef
 from tests.graphs import graphdef, node
 
 RULE = {"name": "g", "match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import apply, load
 from graphpatch.analysis.revert import revert
@@ -17,6 +16,7 @@ from graphpatch.errors import ModelError, PatchError
 from graphpatch.formats import Export
 from graphpatch.graph.graph import read_record
 from graphpatch.graph.wire import encoded, fields, piece_bytes, varint
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import node
 

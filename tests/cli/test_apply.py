@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.fleet.manifest import MANIFEST_NAME as MANIFEST
 from graphpatch.formats import load, text
+from graphpatch.protos import GraphDef
 from tests import graphs
 
 Run = Callable[..., Any]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 
 import pytest
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.control_flow.contexts import Loop, control_flow
 from graphpatch.control_flow.rebuilt import DEEPEST_CONTEXT, with_contexts
 from graphpatch.control_flow.stored import message_class
 from graphpatch.errors import ModelError
 from graphpatch.graph.graph import Graph
+from graphpatch.protos import MetaGraphDef, NodeDef
 from tests.graphs import graphdef, node, opened
 
 

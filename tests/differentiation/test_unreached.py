@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 import graphpatch
 from graphpatch.errors import PatchError
+from graphpatch.protos import NodeDef
 from tests.graphs import function, node, saved
 
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 import graphpatch
 from graphpatch.application import PATCH_LAST, TAPE_FLOOR
@@ -16,6 +14,7 @@ from graphpatch.errors import OutputError
 from graphpatch.formats import Export, load
 from graphpatch.graph.functions import Part
 from graphpatch.graph.wire import Span
+from graphpatch.protos import GraphDef, MetaGraphDef
 from tests import graphs
 from tests.graphs import FLOAT, const, graphdef, node
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from provoking import files
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats import load
 from graphpatch.formats.foreign import foreign_file
+from graphpatch.protos import GraphDef
 from graphpatch.rules import load_rules
 from tests.graphs import node
 

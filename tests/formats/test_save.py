@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 from google.protobuf.message import Message
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.errors import OutputError
 from graphpatch.formats import default_output, load
 from graphpatch.graph import wire
+from graphpatch.protos import GraphDef, MetaGraphDef
 from tests import graphs
 
 SAMPLE = graphs.sample()

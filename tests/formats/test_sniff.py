@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 from google.protobuf.message import Message
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.errors import ModelError
 from graphpatch.formats import load
 from graphpatch.graph import wire
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import const, graphdef, node
 

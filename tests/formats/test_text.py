@@ -6,13 +6,12 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.errors import ModelError, OutputError
 from graphpatch.formats import text
 from graphpatch.formats.container import GRAPH, META, SAVED, is_text
 from graphpatch.graph import wire
+from graphpatch.protos import GraphDef, MetaGraphDef
 from tests import graphs
 from tests.graphs import graphdef, node
 

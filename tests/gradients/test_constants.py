@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 from graphpatch.gradients.ops import FLOATS, scalar, survives_dtype, vector
+from graphpatch.protos import TensorProto
 
 VALUES = (0.0, -0.0, 1.0, -1.5, 0.1, 1 / 3, 255.0, 256.0, 257.0, 259.0, math.inf, -math.inf)
 

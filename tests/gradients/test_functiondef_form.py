@@ -5,7 +5,6 @@ import sys
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.function_pb2 import FunctionDef
 
 from graphpatch import opdefs
 from graphpatch.errors import FormulaError
@@ -14,6 +13,7 @@ from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.library import LIBRARY, Entry
 from graphpatch.gradients.lowering import gradient_function
 from graphpatch.gradients.own import WINDOWS
+from graphpatch.protos import FunctionDef
 
 NEEDED: dict[str, dict[str, float]] = {
     "lsq": {"low": -8, "high": 7},

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf.message import DecodeError
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.errors import ModelError
 from graphpatch.graph import wire
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.wire import LARGE
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import const, function, graphdef, node
 

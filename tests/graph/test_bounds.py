@@ -10,9 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import apply, diagnose, load
 from graphpatch.analysis.diff import diff
@@ -22,6 +19,7 @@ from graphpatch.graph import graph as graph_module
 from graphpatch.graph import graph as heads
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.wire import encoded
+from graphpatch.protos import FunctionDef, GraphDef, NodeDef
 from graphpatch.rules import rules_in
 from tests import graphs
 from tests.graphs import node

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.check import check_graph, foreign
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import function, graphdef, node
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-
 from graphpatch.graph.functions import Extract, Fed, Part
+from graphpatch.protos import GraphDef, NodeDef
 from tests.graphs import graphdef, joined, node, opened
 
 CLASSES = [b"loc:@cut", b"loc:@\xff", b"\xfe", b"loc:@a", b"other", b"loc:@b"]

@@ -3,8 +3,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
@@ -13,6 +11,7 @@ from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body
 from graphpatch.graph.record import Author
+from graphpatch.protos import FunctionDef, NodeDef
 from tests import graphs
 from tests.graphs import attr, function, graphdef, node
 

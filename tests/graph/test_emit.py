@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-
 from graphpatch.graph import wire
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import Graph, ModelGraph, graph_pieces
 from graphpatch.graph.record import Author
 from graphpatch.graph.wire import LARGE, Source, Span
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import attr, const, function, graphdef, node
 

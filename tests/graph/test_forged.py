@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import apply, load
 from graphpatch.analysis.applied import missing_rules
 from graphpatch.analysis.diff import diff
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import GraphpatchError, ModelError
+from graphpatch.protos import GraphDef, NodeDef
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import node

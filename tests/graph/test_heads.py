@@ -6,7 +6,6 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.errors import ModelError
 from graphpatch.graph import graph as heads
@@ -14,6 +13,7 @@ from graphpatch.graph import wire
 from graphpatch.graph.graph import RUN, read_heads, scan
 from graphpatch.graph.node import Heads
 from graphpatch.graph.wire import LARGE, Source
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import const, node
 

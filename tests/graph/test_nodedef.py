@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import ModelError
 from graphpatch.graph import node as nodedef
 from graphpatch.graph import wire
 from graphpatch.graph.node import Payload
 from graphpatch.graph.wire import LARGE, Source, Span
+from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.graphs import const, node
 

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.differentiation.shapes import Shapes, Sizes
@@ -19,6 +18,7 @@ from graphpatch.graph import wire
 from graphpatch.graph.graph import MOST_IN_ALL, MOST_LISTED
 from graphpatch.graph.node import Node
 from graphpatch.graph.record import Author
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import attr, function, graphdef, node
 from tests.test_shown import ran

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-
 from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.protos import GraphDef, NodeDef
 from tests import graphs
 
 

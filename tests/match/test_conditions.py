@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 import graphpatch
 from graphpatch.errors import RulesError
@@ -16,6 +14,7 @@ from graphpatch.match import keys as attribute
 from graphpatch.match.conditions import KEYS, ON_EDGES, conditions, holds
 from graphpatch.match.select import select
 from graphpatch.match.spec import FIELDS, Match
+from graphpatch.protos import AttrValue, TensorShapeProto
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import const, function, graphdef, node

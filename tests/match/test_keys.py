@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 import graphpatch
 from graphpatch.errors import MatchError, RulesError
@@ -18,6 +16,7 @@ from graphpatch.match.conditions import KEYS, conditions
 from graphpatch.match.misses import IN_WORDS, ON_MATCH
 from graphpatch.match.select import select
 from graphpatch.match.spec import Match
+from graphpatch.protos import AttrValue, TensorShapeProto
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import function, graph_of, graphdef, node

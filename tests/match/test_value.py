@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import RulesError
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.spec import Match
 from graphpatch.match.values import Near
+from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.graphs import attr, node
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch import Model, opdefs
 from graphpatch.analysis.saved_rules import as_rules_file
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
+from graphpatch.protos import GraphDef
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.models import catalogue

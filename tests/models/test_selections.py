@@ -11,11 +11,9 @@ import pytest
 from google.protobuf import text_format
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message_factory import GetMessageClass
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 import graphpatch
+from graphpatch.protos import GraphDef, MetaGraphDef, NodeDef
 from tests.models import catalogue
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.page.pictures import pictures
+from graphpatch.protos import GraphDef
 from scripts import view_models
 from tests import graphs
 from tests.models.catalogue import every_model, models, sample

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.page.curves import plot
 from graphpatch.page.events import TAG, write_events
 from graphpatch.page.pictures import pictures
 from graphpatch.page.view import as_script, page
+from graphpatch.protos import Event, GraphDef
 from tests import graphs
 
 ROOT = Path(__file__).parent.parent.parent

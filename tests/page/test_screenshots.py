@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.page.pictures import pictures
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.page.browser import Opened, browser
 from tests.page.screenshot import Colour, Screenshot, colour, inks

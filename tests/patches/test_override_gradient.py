@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.errors import GraphpatchError, PatchError
+from graphpatch.protos import AttrValue, TensorShapeProto
 from tests.graphs import attr, function, node
 from tests.patches.one_op import applied, main_of, patched
 

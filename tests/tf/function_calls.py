@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.gradients.ops import DTYPE_NUMBERS
+from graphpatch.protos import FunctionDef, GraphDef
 
 NUMPY_DTYPES = {"int32": np.int32, "bool": np.bool_}
 

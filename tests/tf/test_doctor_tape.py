@@ -29,7 +29,7 @@ NAMES = (f"doctor_tape_{number}" for number in itertools.count())  # TensorFlow 
 
 def called(*body: Any, result: str) -> Any:
     """x -> the function -> y."""
-    from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
+    from graphpatch.protos import AttrValue, NameAttrList
 
     name = next(NAMES)
     call = node("c", "PartitionedCall", "x", Tin=["float32"], Tout=["float32"])

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.lowering import gradient_function
 from graphpatch.gradients.ops import DTYPE_NUMBERS
+from graphpatch.protos import GraphDef
 from tests.tf import run_graph, tensorflow1
 
 pytest.importorskip("tensorflow")

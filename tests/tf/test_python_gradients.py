@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.errors import RulesError
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import graphdef, in_memory, node
 from tests.tf import tensorflow1

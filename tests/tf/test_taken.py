@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError, EncodeError, Message
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 import graphpatch
 from graphpatch.formats import model as model_file
+from graphpatch.protos import GraphDef, MetaGraphDef
 from tests.tf import tensorflow1
 
 tf = pytest.importorskip("tensorflow")

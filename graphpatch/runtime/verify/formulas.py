@@ -14,8 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import names
 from graphpatch.analysis.rule_words import patch_in_words
@@ -42,6 +40,7 @@ from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.match.spec import WHOLE
 from graphpatch.names import TensorName
 from graphpatch.patches import KINDS
+from graphpatch.protos import FunctionDef, GraphDef
 from graphpatch.runtime.gradient_functions import as_main, flat_index, surrogate_gradient
 from graphpatch.runtime.graph_run import GraphRun, first_line
 from graphpatch.runtime.imported import spliced

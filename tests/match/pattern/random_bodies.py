@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.graph.node import Body
 from graphpatch.graph.provenance import PROVENANCE_ATTR
+from graphpatch.protos import AttrValue, NodeDef
 from tests import graphs
 from tests.graphs import function, graphdef, node
 

@@ -6,8 +6,6 @@ import json
 import math
 from typing import Any
 
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
-
 from graphpatch.graph.node import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
@@ -15,6 +13,7 @@ from graphpatch.match.inside import Inside
 from graphpatch.match.keys import Compared, OneOf
 from graphpatch.match.spec import Match
 from graphpatch.match.values import Near, Shape
+from graphpatch.protos import NodeDef
 
 Sizes = tuple[int, ...] | None
 

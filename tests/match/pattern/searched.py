@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.graph.node import Body
 from graphpatch.match.conditions import conditions
@@ -13,6 +12,7 @@ from graphpatch.match.pattern.matcher import Finder
 from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.syntax import forms
 from graphpatch.match.spec import Pattern
+from graphpatch.protos import NodeDef
 from tests import graphs
 
 

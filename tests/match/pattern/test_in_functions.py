@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
+from graphpatch.protos import AttrValue
 from tests import graphs
 from tests.graphs import node
 from tests.match.pattern.searched import body, found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
+from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.graphs import node
 from tests.match.pattern.searched import bindings, body, found
