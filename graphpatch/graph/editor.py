@@ -5,7 +5,6 @@ A node keeps in its record what it was before the first change.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -65,7 +64,7 @@ class Editor:
 
     @property
     def rule_name(self) -> str:
-        """What the rule is called."""
+        """The name of the rule, or nothing."""
         return "" if self.author is None else self.author.rule
 
     def note(self, text: str) -> None:
@@ -73,7 +72,7 @@ class Editor:
         self.notes[text] = None
 
     def skipped(self, reason: str) -> None:
-        """Report that on one of the matched ops the patch means nothing, and why."""
+        """Report why the patch means nothing on one of the matched ops."""
         self.idle.append(reason)
 
     def used(self, carrier: str, session: str = "", tape: str = "") -> None:
@@ -85,11 +84,11 @@ class Editor:
             self.tape[tape] = None
 
     def cached(self, question: Hashable, answer: Callable[[], T]) -> T:
-        """The answer to a question about the graph as a whole that no edit of this rule changes."""
+        """Answer a question about the graph as a whole that no edit of this rule changes."""
         if question not in self.known:
             self.known[question] = answer()
-        found: T = self.known[question]
-        return found
+        known: T = self.known[question]
+        return known
 
     def set_attr(self, node: Node, key: str, value: AttrValue | None) -> None:
         """Set an attr of an op, or drop it where the value is None."""
@@ -129,7 +128,7 @@ class Editor:
         """
         name = names.fresh(name, TakenNames(beside.body))
         proto = NodeDef(name=name, op=op, input=inputs, device=beside.device, attr=attrs)
-        _inherit(proto, beside, INHERITED)
+        _inherit(proto, beside)
         return self._add(proto, beside, before, reads=tuple(reads))
 
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
@@ -190,7 +189,7 @@ class Editor:
         name, spelled = node.name, _spelled(node)
         edited = self._open(node)
         edited.node.name = names.fresh(f"{name}/forward", TakenNames(node.body))
-        _rename(node.body, node.index, edited.node.name)
+        rename_all(node.body, [node.index], [edited.node.name])
         if shadow:
             self.shadow(node)
         if OUTPUT_SHAPES in edited.node.attr:
@@ -203,7 +202,7 @@ class Editor:
         """Let an op be a call of a function that does what it did: same name, inputs, outputs."""
         body, was, spelled = node.body, node.op, _spelled(node)
         proto = NodeDef(name=node.name, op=op, input=node.inputs, device=node.device)
-        _inherit(proto, node, INHERITED)
+        _inherit(proto, node)
         edited = self._open(node)
         edited.keep_large()
         edited.node = proto
@@ -240,8 +239,9 @@ class Editor:
         record = node_record(rules=rules, patched=self.patched, **fields)
         if OVERRIDE in proto.attr:
             record.keys = list(rules)
-        node = _append(beside.body, proto.name, proto.op, tuple(proto.input))
-        node.body.edited[node.index] = EditedNode(proto, [], record)
+        body = beside.body
+        node = Node(body, append_all(body, [proto.name], [proto.op], [tuple(proto.input)]))
+        body.edited[node.index] = EditedNode(proto, [], record)
         _place_beside(node, beside.index, before)
         return node
 
@@ -253,31 +253,28 @@ class Editor:
     def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:
         """Inside a function, outputs are spelled by the op type's output args: spell them anew."""
         body = new.body
-        if not spelled:
+        anew = {text: new.tensor(output) for text, output in spelled.items()}
+        anew = {text: tensor for text, tensor in anew.items() if tensor != text}
+        if not anew:
             return
-        spelled_anew = {
-            text: tensor
-            for text, output in spelled.items()
-            if (tensor := new.tensor(output)) != text
-        }
         for index, slot in list(body.readers.get(new.name, ())):
             text = body.heads.inputs[index][slot]
-            if text in spelled_anew and index != new.index:
-                self.set_input(Node(body, index), slot, spelled_anew[text])
+            if text in anew and index != new.index:
+                self.set_input(Node(body, index), slot, anew[text])
         for key in list(body.returned.get(new.name, ())):
-            if body.ret[key] in spelled_anew:
-                _give_output(body, key, spelled_anew[body.ret[key]])
+            if body.ret[key] in anew:
+                _give_output(body, key, anew[body.ret[key]])
 
 
-def _inherit(proto: NodeDef, node: Node, keys: Sequence[str]) -> None:
+def _inherit(proto: NodeDef, node: Node) -> None:
     attrs = node.attrs()
-    for key in keys:
+    for key in INHERITED:
         if key in attrs:
             proto.attr[key].CopyFrom(attrs[key])
 
 
 def _spelled(node: Node) -> dict[str, int]:
-    """How a function body spells each output of an op; nothing in the main graph."""
+    """Return how a function body spells each output of an op; nothing in the main graph."""
     if node.body.is_main:
         return {}
     if node.outputs is None:
@@ -285,15 +282,10 @@ def _spelled(node: Node) -> dict[str, int]:
     return {node.tensor(output): output for output in range(len(node.outputs))}
 
 
-def _append(body: Body, name: str, op: str, inputs: tuple[str, ...]) -> Node:
-    """The node of a new op behind all others, without a NodeDef yet."""
-    return Node(body, append_all(body, [name], [op], [inputs]))
-
-
 def append_all(
     body: Body, new: Sequence[str], ops: Sequence[str], inputs: Sequence[tuple[str, ...]]
 ) -> int:
-    """The same for several ops, by names, op types and inputs; the index of the first."""
+    """Append new ops, without NodeDefs yet, to the columns; return the index of the first."""
     heads, first = body.heads, len(body)
     heads.names += new
     heads.ops += ops
@@ -301,10 +293,8 @@ def append_all(
     body.by_name.update(zip(new, range(first, len(body)), strict=True))
     # The cached indices are kept up to date where they were made: making them anew is linear.
     if "by_type" in body.__dict__:
-        lists = defaultdict(list, body.by_type)
         for index, op in enumerate(ops, first):
-            lists[op].append(index)
-        body.by_type.update(lists)
+            body.by_type.setdefault(op, []).append(index)
     if "readers" in body.__dict__:
         for index, read in enumerate(inputs, first):
             for slot, text in enumerate(read):
@@ -312,13 +302,8 @@ def append_all(
     return first
 
 
-def _rename(body: Body, index: int, name: str) -> None:
-    """Let an op have another name; who reads the old one reads what takes it."""
-    rename_all(body, [index], [name])
-
-
 def rename_all(body: Body, indices: Sequence[int], new: Sequence[str]) -> None:
-    """The same for several ops; none of the new names may be that of an op yet."""
+    """Let ops have other names, which none has yet; who reads an old one reads what takes it."""
     old = [body.heads.names[index] for index in indices]
     body.by_name.update(zip(new, map(body.by_name.pop, old), strict=True))
     for index, name, was in zip(indices, new, old, strict=True):
@@ -334,9 +319,11 @@ def _place_beside(new: Node, beside: int, before: bool) -> None:
     order = body.placed.setdefault(root, [root])
     at = order.index(beside)
     if not before:
-        read = {body.by_name.get(names.op_of(text)) for text in new.inputs}
-        mine = (one for one in read if one is not None and body.root.get(one, one) == root)
-        at = max([at, *map(order.index, mine)]) + 1
+        producers = {body.by_name.get(names.op_of(text)) for text in new.inputs}
+        beside_it = (
+            one for one in producers if one is not None and body.root.get(one, one) == root
+        )
+        at = max([at, *map(order.index, beside_it)]) + 1
     order.insert(at, new.index)
     body.root[new.index] = root
 
@@ -357,7 +344,6 @@ def _move_use(node: Node, slot: int, was: str, text: str) -> None:
 
 
 def _add_use(body: Body, op: str, use: tuple[int, int]) -> None:
-    """Let the body know of one who reads an op."""
     readers = body.readers.setdefault(op, [])
     if isinstance(readers, list):
         readers.append(use)

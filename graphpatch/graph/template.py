@@ -19,8 +19,7 @@ from typing import NamedTuple
 from graphpatch import names
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.editor import Editor, append_all, rename_all
-from graphpatch.graph.node import Body, Heads, Node, Uses, behind_inputs, head_bytes
-from graphpatch.graph.record import PROVENANCE_ATTR
+from graphpatch.graph.node import PROVENANCE, Body, Heads, Node, Uses, behind_inputs, head_bytes
 from graphpatch.graph.wire import piece_bytes
 
 MOST = 24  # names that an op of a form has: its own, and those that it reads
@@ -44,34 +43,34 @@ class OneOp(Body, eq=False):
         raise UnlikeError
 
     def producer(self, tensor: str) -> Node | None:
-        """Raises UnlikeError: ops of one form read other ops each."""
+        """Raise UnlikeError: ops of one form read other ops each."""
         raise UnlikeError
 
 
 class Blank(NamedTuple):
-    """Bytes with holes: a format, and whose name comes into each hole."""
+    """Bytes with holes: a format, and which name of an op comes into each hole."""
 
     format: bytes
     places: tuple[int, ...]
 
     @classmethod
-    def of(cls, whole: bytes | str, own: Sequence[bytes]) -> Blank:
-        """Raises UnlikeError where there is a stand-in other than those of the form."""
-        parts = MARK.split(whole.encode() if isinstance(whole, str) else whole)
-        if any(part not in own for part in parts[1::2]):
+    def of(cls, whole: bytes, stand_ins: Sequence[bytes]) -> Blank:
+        """Raise UnlikeError where there is a stand-in other than these."""
+        parts = MARK.split(whole)
+        if any(part not in stand_ins for part in parts[1::2]):
             raise UnlikeError
         literals = (part.replace(b"%", b"%%") for part in parts[::2])
-        return cls(b"%b".join(literals), tuple(own.index(part) for part in parts[1::2]))
+        return cls(b"%b".join(literals), tuple(stand_ins.index(part) for part in parts[1::2]))
 
     def fill(self, rows: Sequence[Sequence[bytes]]) -> list[bytes]:
-        """The bytes for each op, by the names that are its own."""
+        """Return the bytes for each op, by the names that it has and reads."""
         if not self.places:
             return [self.format % ()] * len(rows)
-        taken = map(itemgetter(*self.places), rows)
-        return list(taken if self.format == b"%b" else map(self.format.__mod__, taken))
+        values = map(itemgetter(*self.places), rows)
+        return list(values if self.format == b"%b" else map(self.format.__mod__, values))
 
     def texts(self, rows: Sequence[Sequence[bytes]]) -> list[str]:
-        """The same as text."""
+        """Return the same as text."""
         return list(map(bytes.decode, self.fill(rows)))
 
 
@@ -99,96 +98,101 @@ def edit_all(nodes: Sequence[Node], edit: Edit, editor: Editor) -> list[Node]:
     forms: dict[Hashable, list[Node]] = {}
     for node in nodes:
         forms.setdefault(_form(node), []).append(node)
-    left = dict.fromkeys(forms.pop(None, ()))
+    others = set(forms.pop(None, ()))
     for alike in forms.values():
         template = _recorded(alike[0], edit, editor)
-        left.update(dict.fromkeys(alike if template is None else _fill(template, alike, editor)))
-    return [node for node in nodes if node in left]
+        others.update(alike if template is None else _fill(template, alike, editor))
+    return [node for node in nodes if node in others]
 
 
 def _form(node: Node) -> Hashable:
-    """What ops of one form have in common; None for an op that is spelled in another way."""
+    """Return what ops of one form have in common; None for one that is spelled in another way."""
     body, index = node
-    name, op, inputs = node.name, node.op, node.inputs
-    own = _own(node)
+    name, op, inputs = body.heads.names[index], body.heads.ops[index], body.heads.inputs[index]
+    own = (name, *inputs)
     if index in body.edited or index in body.placed or len(set(own)) < len(own) or len(own) > MOST:
         return None
     sizes = tuple(map(len, own))
     if min(sizes) < 2 or max(sizes) >= SHORT or not names.are_spelled(own):
         return None
     rest = behind_inputs(body.payload(index), name, op, inputs)
-    if rest is None or PROVENANCE_ATTR.encode() in rest or MARK.search(rest):
+    if rest is None or PROVENANCE in rest or MARK.search(rest):
         return None
     return op, rest, sizes
 
 
 def _recorded(node: Node, edit: Edit, editor: Editor) -> Template | None:
-    """What the edit does to ops that are alike; None where it depends on more than their form."""
-    own = [chr(FIRST + place) + "." * (len(text) - 2) for place, text in enumerate(_own(node))]
-    rest = behind_inputs(node.body.payload(node.index), node.name, node.op, node.inputs)
+    """Return what the edit does to ops that are alike; None if it depends on more than the form."""
+    body, texts = node.body, (node.name, *node.inputs)
+    rest = behind_inputs(body.payload(node.index), node.name, node.op, node.inputs)
     assert rest is not None, "it has a form"
+    own = [chr(FIRST + place) + "." * (len(text) - 2) for place, text in enumerate(texts)]
     heads = Heads(names=own[:1], ops=[node.op], inputs=[tuple(own[1:])])
-    alone = OneOp(node.body.label, node.body.library, node.body.source, heads)
+    alone = OneOp(body.label, body.library, body.source, heads)
     alone.edited[0] = [head_bytes(own[0], node.op, own[1:]) + rest]
-    mine = Editor(editor.graph, editor.author, own[0], known=editor.known)
+    stand_ins = [text.encode() for text in own]
+
+    def blanks(wholes: Sequence[str]) -> list[Blank]:
+        return [Blank.of(whole.encode(), stand_ins) for whole in wholes]
+
+    recorder = Editor(editor.graph, editor.author, own[0], known=editor.known)
     try:
-        edit(Node(alone, 0), mine)
+        edit(Node(alone, 0), recorder)
         if heads.ops[0] != node.op or tuple(heads.inputs[0]) != tuple(own[1:]):
             return None
-        texts = [text.encode() for text in own]
         payloads = [b"".join(map(piece_bytes, alone.payload(at))) for at in range(len(alone))]
         template = Template(
-            [Blank.of(text, texts) for text in heads.names],
-            [Blank.of(payload, texts) for payload in payloads],
+            blanks(heads.names),
+            [Blank.of(payload, stand_ins) for payload in payloads],
             heads.ops[1:],
-            [[Blank.of(text, texts) for text in read] for read in heads.inputs[1:]],
+            [blanks(read) for read in heads.inputs[1:]],
             alone.placed.get(0, [0]),
-            [Blank.of(text, texts) for text in mine.notes],
-            [Blank.of(text, texts) for text in mine.idle],
+            blanks(list(recorder.notes)),
+            blanks(recorder.idle),
         )
     except (UnlikeError, GraphpatchError):
         return None  # the edit of the op itself raises the error that names it
-    for name in ("carriers", "session", "tape"):
-        getattr(editor, name).update(getattr(mine, name))
+    for report in ("carriers", "session", "tape"):
+        getattr(editor, report).update(getattr(recorder, report))
     return template
-
-
-def _own(node: Node) -> tuple[str, ...]:
-    return node.name, *node.inputs
 
 
 def _fill(template: Template, nodes: Sequence[Node], editor: Editor) -> list[Node]:
     """Edit these ops; return those of which a new name is taken, which are left as they are."""
     if not nodes:
         return []
-    body, now = nodes[0].body, [node.name for node in nodes]
-    rows = [tuple(map(str.encode, _own(node))) for node in nodes]
-    columns = [text.texts(rows) for text in template.names]
-    fresh = [column for column in columns if column != now]
+    body, old_names = nodes[0].body, [node.name for node in nodes]
+    rows = [tuple(map(str.encode, (node.name, *node.inputs))) for node in nodes]
+    new_names, *added_names = [blank.texts(rows) for blank in template.names]
+    fresh = [column for column in (new_names, *added_names) if column != old_names]
     counts = Counter(chain.from_iterable(fresh))
     taken = {text for text, count in counts.items() if count > 1} | (counts.keys() & body.by_name)
     if taken:
         odd = {node for node, *new in zip(nodes, *fresh, strict=True) if not taken.isdisjoint(new)}
         return [*odd, *_fill(template, [node for node in nodes if node not in odd], editor)]
-    if columns[0] != now:
-        rename_all(body, [node.index for node in nodes], columns[0])
-    inputs = [[text.texts(rows) for text in read] for read in template.inputs]
-    read = [list(zip(*texts, strict=True)) if texts else [()] * len(rows) for texts in inputs]
-    names_in_turn = list(chain.from_iterable(zip(*columns[1:], strict=True)))
-    read_in_turn = list(chain.from_iterable(zip(*read, strict=True)))
-    first = append_all(body, names_in_turn, template.ops * len(nodes), read_in_turn)
-    added = range(1, len(columns))
+    if new_names != old_names:
+        rename_all(body, [node.index for node in nodes], new_names)
+    inputs = []
+    for read in template.inputs:
+        columns = [blank.texts(rows) for blank in read]
+        inputs.append(list(zip(*columns, strict=True)) if columns else [()] * len(rows))
+    first = append_all(
+        body,
+        list(chain.from_iterable(zip(*added_names, strict=True))),
+        template.ops * len(nodes),
+        list(chain.from_iterable(zip(*inputs, strict=True))),
+    )
+    count = len(added_names)
     payloads = zip(*[payload.fill(rows) for payload in template.payloads], strict=True)
     for (_, index), written in zip(nodes, payloads, strict=True):
-        body.edited[index] = [written[0]]
-        if added:
-            group = [index, *range(first, first + len(added))]
-            first += len(added)
-            for place in added:
-                body.edited[group[place]] = [written[place]]
-                body.root[group[place]] = index
+        group = [index, *range(first, first + count)]
+        for member, payload in zip(group, written, strict=True):
+            body.edited[member] = [payload]
+        if count:
+            body.root.update(dict.fromkeys(group[1:], index))
             body.placed[index] = [group[place] for place in template.order]
-    for report, said in ((editor.note, template.notes), (editor.skipped, template.idle)):
-        for text in chain.from_iterable(zip(*[one.texts(rows) for one in said], strict=True)):
+        first += count
+    for report, texts in ((editor.note, template.notes), (editor.skipped, template.idle)):
+        for text in chain.from_iterable(zip(*[blank.texts(rows) for blank in texts], strict=True)):
             report(text)
     return []
