@@ -17,6 +17,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node, mentions
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import as_model
+from graphpatch.graph.walk import outputs_there
 from graphpatch.match import glob
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 from graphpatch.names import OpKey
@@ -104,6 +105,10 @@ def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[st
     found: list[Node] = []
     faults = []
     for text in wanted:
+        outputs = outputs_there(_all_bodies(model), text) if ":" in text else ""
+        if outputs:
+            faults.append(f"{model.path}: there is no tensor {text!r}: {outputs}")
+            continue
         named = _nodes_of(model, text)
         found += named
         if not named:

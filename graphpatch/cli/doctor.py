@@ -126,8 +126,9 @@ def command(
             named = f"{rules}{options.replaced(is_replaced)}" if rules else None
             say_lines(_lines_of_survey(diagnosis, named, every))
 
-    if rules and diagnosis.fixed is not None and diagnosis.fixed.rules:
-        options.write_rules_file(rules, {"version": 1, "rules": diagnosis.fixed.rules}, tell)
+    fixes = diagnosis.fixed
+    if rules and fixes and (fixes.rules or fixes.needs_contexts):
+        options.write_rules_file(rules, {"version": 1, "rules": fixes.rules}, tell)
     else:
         tell()
 
@@ -218,10 +219,14 @@ def _fix_lines(fixed: FixResult, rules: str, blocked: bool) -> Iterator[str]:
         kinds = ((partial, "partial"), (count - partial, "stand-in"))
         are = ", ".join(f"{number} {kind}" for number, kind in kinds if number)
         yield f"{rules}: {plural(count, 'rule')} ({are}); with {them} {flowing} {flow}"
+    elif fixed.needs_contexts:
+        yield f"{rules}: written without a rule, as loops need none"
     elif fixed.left or blocked:
         yield "no rule written: no single op can be fixed"
     else:
         yield "nothing to fix; nothing was written"
+    if fixed.needs_contexts:
+        yield f"next: graphpatch apply {rules} MODEL -o model.meta, which holds the loops' contexts"
     if fixed.left:
         stay = "stays as it is" if len(fixed.left) == 1 else "stay as they are"
         yield f"{plural(len(fixed.left), 'pair')} {stay}"

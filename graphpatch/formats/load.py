@@ -109,10 +109,18 @@ def _live(argument: str, value: Any) -> Model:
     raise not_taken(argument, value)
 
 
+def _of_keras(value: object) -> str:
+    """Say what to give instead of a live Keras model or layer; nothing of anything else."""
+    packages = ((base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__)
+    if not {("keras", "Layer"), ("tf_keras", "Layer"), ("tensorflow", "Layer")} & set(packages):
+        return ""
+    return "save it with its `export(folder)` and give the folder; graphpatch.keras has layers"
+
+
 def not_taken(argument: str, value: object) -> TypeError:
     """Return the error for an argument that no model can be taken from."""
     what = type(value).__name__
-    instead = INSTEAD.get(what, "")
+    instead = INSTEAD.get(what, "") or _of_keras(value)
     more = f"; {instead}" if instead else ""
     if isinstance(value, Message):
         what = f"a {value.DESCRIPTOR.full_name} message"

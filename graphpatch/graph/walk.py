@@ -9,6 +9,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.opdefs import tensor_index
+from graphpatch.table import plural
 
 Passes = Callable[[int], bool]
 """Whether an op, by its index, is one of those that are meant."""
@@ -31,6 +32,15 @@ def first_producers(node: Node | None) -> Iterator[Node]:
         yield node
         visited.add(node.index)
         node = node.body.producer(node.data_inputs[0]) if node.data_inputs else None
+
+
+def outputs_there(bodies: Iterable[Body], tensor: str) -> str:
+    """Say how many outputs the op of a tensor has that is not there; nothing where no op has it."""
+    for body in bodies:
+        node = body.producer(tensor)
+        if node is not None and node.outputs is not None and tensor_named(body, tensor) is None:
+            return f"{node} has {plural(len(node.outputs), 'output')}, counted from 0"
+    return ""
 
 
 def tensor_named(body: Body, text: str) -> TensorName | None:

@@ -14,7 +14,7 @@ from graphpatch.errors import did_you_mean, nearest
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model
-from graphpatch.graph.walk import data_uses, downstream, tensor_named, upstream
+from graphpatch.graph.walk import data_uses, downstream, outputs_there, tensor_named, upstream
 from graphpatch.match import glob, nth
 from graphpatch.match.conditions import (
     ADDED_KEY,
@@ -483,21 +483,12 @@ def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
     lines = []
     for text in unknown_tensors(graphs, match):
         arguments = [name for graph in graphs for body in graph.bodies for name in body.arguments]
-        outputs = _outputs_there(graphs, text)
+        outputs = outputs_there((body for graph in graphs for body in graph.bodies), text)
         near = (
             f": {outputs}" if outputs else nearest_tensors(text, [*arguments, *_op_names(graphs)])
         )
         lines.append(f"  no tensor is called {text!r}{near}")
     return lines
-
-
-def _outputs_there(graphs: Iterable[Graph], tensor: str) -> str:
-    """How many outputs the op of a tensor has that is not there; nothing where no op gives it."""
-    for body in (body for graph in graphs for body in graph.bodies):
-        node = body.producer(tensor)
-        if node is not None and node.outputs is not None and tensor_named(body, tensor) is None:
-            return f"{node} has {plural(len(node.outputs), 'output')}, counted from 0"
-    return ""
 
 
 def _types_there(graphs: Iterable[Graph]) -> list[str]:
@@ -527,7 +518,8 @@ def _nearest_values(graphs: Iterable[Graph], key: str, value: object, count: int
     if key == "name_regex":
         return _found_inside_names(str(value), legal)
     if key == "name":
-        outputs = [_outputs_there(graphs, text) for text in texts(value) if ":" in text]
+        bodies = [body for graph in graphs for body in graph.bodies]
+        outputs = [outputs_there(bodies, text) for text in texts(value) if ":" in text]
         if any(outputs):
             return f"; {', '.join(filter(None, outputs))}"
         meant = "".join(elsewhere(text, legal) for text in texts(value))

@@ -13,7 +13,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER, VARIABLES
-from graphpatch.graph.walk import tensor_named
+from graphpatch.graph.walk import outputs_there, tensor_named
 from graphpatch.match.nearest import nearest_tensors
 from graphpatch.page.lines import BodySide, ops_between
 
@@ -119,7 +119,8 @@ def refuse_unknown(models: Sequence[Model], texts: Sequence[str]) -> None:
     for text in texts:
         if all(tensor_named(main, text) is None for main in mains):
             legal = [name for main in mains for name in main.heads.names]
-            words = nearest_tensors(text, legal)
+            outputs = outputs_there(mains, text)
+            words = f": {outputs}" if outputs else nearest_tensors(text, legal)
             raise ModelError(
                 f"{models[0].path}: no tensor of the main graph is named {text!r}{words}"
             )

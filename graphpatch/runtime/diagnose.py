@@ -74,7 +74,7 @@ class Diagnosis:
         if self.fixed is not None:
             document["fix"] = {
                 "rules": self.fixed.rules,
-                "file": rules if self.fixed.rules else None,
+                "file": rules if self.fixed.rules or self.fixed.needs_contexts else None,
                 "mended": [[one.source, one.target] for one in self.fixed.flowing],
                 "left": [one.document() for one in self.fixed.left],
             }

@@ -97,6 +97,31 @@ def test_fix_counts_what_it_fixes(run_cli: Run, blocked: Path, tmp_path: Path) -
     )
 
 
+def test_fix_of_a_v1_loop_is_a_file_that_converts_it(run_cli: Run, tmp_path: Path) -> None:
+    model, rules, meta = tmp_path / "m.pb", tmp_path / "rules.json", tmp_path / "m.meta"
+    inside = node("double", "Add", "switch:1", "switch:1")
+    loop = graphs.v1_loop("x", inside, decides="merge", gives="double")
+    end = node("y", "Identity", "exit")
+    model.write_bytes(graphdef(node("x", "Placeholder"), *loop, end).SerializeToString())
+    ends = "--no-control-flow-v2", "--from", "x", "--to", "y"
+    done = run_cli("doctor", model, *ends, "--fix", rules)
+    assert done.stdout.splitlines()[-3:] == [
+        f"{rules}: written without a rule, as loops need none",
+        f"next: graphpatch apply {rules} MODEL -o model.meta, which holds the loops' contexts",
+        "1 pair stays as it is",
+    ]
+    assert run_cli("apply", rules, model, "-o", meta).code == 0
+    assert run_cli("doctor", meta, *ends).stdout == "x:0 -> y:0: the gradient flows\n"
+
+
+def test_an_output_that_an_op_lacks_is_told(run_cli: Run, blocked: Path) -> None:
+    for command in (("doctor",), ("view", "--to", "y"), ("ops",)):
+        name = ["a:1"] if command == ("ops",) else ["--from", "a:1"]
+        done = run_cli(command[0], blocked, *command[1:], *name)
+        assert done.code == 1
+        assert done.stderr.endswith("'a:1': Round 'a' has 1 output, counted from 0\n")
+
+
 def test_ends_that_were_swapped_are_told(run_cli: Run, blocked: Path) -> None:
     done = run_cli("doctor", blocked, "--from", "y", "--to", "x")
     assert done.stdout.splitlines() == [

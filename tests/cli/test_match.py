@@ -250,3 +250,13 @@ def test_a_typed_pattern_that_means_nothing_shows_the_place(run_cli: Run) -> Non
 
 def test_it_counts_one_op_as_one(run_cli: Run) -> None:
     assert run_cli("match", str(DIGITS), "--op", "Relu6").stdout.startswith("matched: 1 op\n")
+
+
+def test_numbers_in_names_count_as_numbers(run_cli: Run, tmp_path: Path) -> None:
+    """In a file in which ops stand by name, as some tools write them."""
+    names = sorted(f"Conv2D_{number}" for number in (1, 2, 11))
+    path = tmp_path / "m.pb"
+    ops = [graphs.node(name, "Conv2D", "x", "x") for name in names]
+    path.write_bytes(graphs.graphdef(graphs.node("x", "Placeholder"), *ops).SerializeToString())
+    lines = run_cli("match", path, "--op", "Conv2D").stdout.splitlines()[1:]
+    assert [line.split()[1] for line in lines] == ["Conv2D_1", "Conv2D_2", "Conv2D_11"]

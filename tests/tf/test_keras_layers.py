@@ -421,3 +421,9 @@ def test_a_function_in_a_functional_model_says_which_layer_to_use() -> None:
 
 def test_an_early_name_of_a_layer(built: Built) -> None:
     assert built.layers.PatchedGraph is built.layers.PatchedModel
+
+
+def test_a_live_model_is_told_what_to_do() -> None:
+    model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(2)])
+    with pytest.raises(TypeError, match=r"found Sequential; save it with its `export\(folder\)`"):
+        graphpatch.load(model)

@@ -27,6 +27,11 @@ class FixResult:
     flowing: list[PairDiagnosis] = field(default_factory=list)
     left: list[PairDiagnosis] = field(default_factory=list)
 
+    @property
+    def needs_contexts(self) -> bool:
+        """Whether v1 loops without their contexts block a pair; a `.meta` has them."""
+        return any(found.kind == "loop" for pair in self.left for found in pair.findings)
+
 
 def fix(
     model: Model,

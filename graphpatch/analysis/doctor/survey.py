@@ -20,7 +20,7 @@ from graphpatch.formats import Model
 from graphpatch.formats.saved_model import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.graph.walk import tensor_named
+from graphpatch.graph.walk import outputs_there, tensor_named
 from graphpatch.match.nearest import nearest_tensors
 
 PAIRS_AT_LEAST = 20  # pairs that are looked at, however large the graph is
@@ -178,7 +178,8 @@ def _refuse_unknown_names(model: Model, texts: Sequence[str]) -> None:
             wirings = [Wiring(graph.main) for graph in model.graphs]
             fed = [one.spelled(tensor) for one in wirings for tensor in fed_floats(one)]
             could = f"; fed are: {', '.join(fed[:CANDIDATES])}" if fed else ""
+            outputs = outputs_there((graph.main for graph in model.graphs), text)
             raise ModelError(
                 f"{model.path}: no tensor of the main graph is named {text!r}"
-                f"{nearest_tensors(text, legal) or could}"
+                f"{f': {outputs}' if outputs else nearest_tensors(text, legal) or could}"
             )
