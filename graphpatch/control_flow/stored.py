@@ -201,12 +201,12 @@ def context_replacements(source: Source, meta: Field, graph: ModelGraph) -> Iter
     for part, key, collection in context_collections(source, meta):
         raw = None if undone is None or body.placed else _original(undone, key)
         if raw is not None:
-            yield Replacement(part.start, part.end, [raw])
+            yield part.start, part.end, [raw]
             continue
         changed = undone is not None and _undo_collection(collection, key, undone)
         if _extend_all(collection, CONTEXTS[key], now, beside) or changed:
             pieces = reframed(source, part.start, [collection_entry(key, collection)])
-            yield Replacement(part.start, part.end, pieces)
+            yield part.start, part.end, pieces
 
 
 def has_contexts(source: Source, meta: Field) -> bool:

@@ -153,10 +153,11 @@ def _level(
         return graph_pieces(graphs[outer.value][0])
     from graphpatch.control_flow.stored import context_replacements
 
-    replacements, more = [], b""
+    replacements: list[Replacement] = []
+    more = b""
     for part in _fields_numbered(source, outer, path[0]):
         pieces = reframed(source, part.start, _level(source, part, path[1:], graphs))
-        replacements.append(Replacement(part.start, part.end, pieces))
+        replacements.append((part.start, part.end, pieces))
         if len(path) == 1:
             graph, more = graphs[part.value]
             replacements += context_replacements(source, outer, graph)
@@ -176,7 +177,7 @@ def _object_graph(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Re
     remaining, count = without_functions(source, part, gone)
     added = objects_to_add(graph.restored, count).SerializeToString(deterministic=True)
     pieces = reframed(source, part.start, [*remaining, added] if added else remaining)
-    yield Replacement(part.start, part.end, pieces)
+    yield part.start, part.end, pieces
 
 
 def _holds(

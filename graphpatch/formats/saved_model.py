@@ -299,15 +299,15 @@ def without_functions(
     gone = {bound for part in cut for bound in concrete[part][1].bound_inputs}
     gone |= {at for at, part in enumerate(nodes) if _function_name(source, part) in functions}
     lost = sorted(gone)
-    out = [Replacement(part.start, part.end, []) for part in cut]
-    out += [Replacement(nodes[at].start, nodes[at].end, []) for at in lost if at < len(nodes)]
+    out: list[Replacement] = [(part.start, part.end, ()) for part in cut]
+    out += [(nodes[at].start, nodes[at].end, ()) for at in lost if at < len(nodes)]
     for part, (name, function) in concrete.items():
         bound = [at - bisect.bisect(lost, at) for at in function.bound_inputs]
         if part not in cut and bound != list(function.bound_inputs):
             function.bound_inputs[:] = bound
             value = encoded(2, function.SerializeToString(deterministic=True))
             pieces = reframed(source, part.start, [encoded(1, name.encode()), value])
-            out.append(Replacement(part.start, part.end, pieces))
+            out.append((part.start, part.end, pieces))
     return splice(source, objects.value, objects.end, sorted(out)), len(nodes) - len(lost)
 
 

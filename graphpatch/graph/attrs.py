@@ -22,64 +22,53 @@ DTYPE_NUMBERS = {name: number for number, name in DTYPE_NAMES.items() if number 
 
 
 def as_json(value: AttrValue) -> Any:
-    """The value as JSON would have it: dtypes and functions by name, shapes as lists.
+    """Return the value as JSON would have it: dtypes and functions by name, shapes as lists.
 
     An unknown dimension is -1, an unknown rank None. Of a tensor only dtype and shape are told.
     """
     kind = value.WhichOneof("value")
-    if kind == "list":
-        return _plain_list(value.list)
-    if kind == "tensor":
-        return {"tensor": _dtype_of(value.tensor.dtype), "shape": _shape(value.tensor.tensor_shape)}
-    return None if kind is None else _plain_one(kind, getattr(value, kind))
-
-
-def _plain_list(values: AttrValue.ListValue) -> list[Any]:
-    for field, found in values.ListFields():
-        if field.name == "tensor":
-            return [{"tensor": _dtype_of(t.dtype), "shape": _shape(t.tensor_shape)} for t in found]
-        return [_plain_one(field.name, one) for one in found]
+    if kind != "list":
+        return None if kind is None else _plain(kind, getattr(value, kind))
+    for field, items in value.list.ListFields():
+        return [_plain(field.name, item) for item in items]
     return []
 
 
-def _plain_one(kind: str, value: Any) -> Any:
-    if kind == "s":
-        return value.decode(errors="backslashreplace")
-    if kind == "type":
-        return _dtype_of(value)
-    if kind == "shape":
-        return _shape(value)
-    if kind == "func":
-        return value.name
-    # A float attr is a float32: show the shortest decimal that is that number.
-    return float(f"{value:.7g}") if kind == "f" else value
-
-
-def _dtype_of(number: int) -> str:
-    return DTYPE_NAMES.get(number, f"dtype {number}") + ("_ref" if number > 100 else "")
-
-
-def _shape(shape: Any) -> list[int] | None:
-    return None if shape.unknown_rank else [dim.size for dim in shape.dim]
+def _plain(kind: str, value: Any) -> Any:
+    match kind:
+        case "s":
+            return value.decode(errors="backslashreplace")
+        case "type":
+            return DTYPE_NAMES.get(value, f"dtype {value}") + ("_ref" if value > 100 else "")
+        case "shape":
+            return None if value.unknown_rank else [dim.size for dim in value.dim]
+        case "func":
+            return value.name
+        case "tensor":
+            shape = _plain("shape", value.tensor_shape)
+            return {"tensor": _plain("type", value.dtype), "shape": shape}
+        case "f":  # a float32: show the shortest decimal that is that number
+            return float(f"{value:.7g}")
+    return value
 
 
 def dtype(name: str) -> AttrValue:
-    """An attr that holds a dtype, by its name."""
+    """Return an attr that holds a dtype, by its name."""
     return AttrValue(type=DTYPE_NUMBERS[name])
 
 
-def dtypes(found: Sequence[str]) -> AttrValue:
-    """An attr that holds a list of dtypes."""
-    return AttrValue(list=AttrValue.ListValue(type=[DTYPE_NUMBERS[n] for n in found]))
+def dtypes(names: Sequence[str]) -> AttrValue:
+    """Return an attr that holds a list of dtypes."""
+    return AttrValue(list=AttrValue.ListValue(type=[DTYPE_NUMBERS[name] for name in names]))
 
 
 def text(value: str) -> AttrValue:
-    """An attr that holds a string."""
+    """Return an attr that holds a string."""
     return AttrValue(s=value.encode())
 
 
 def function(name: str) -> AttrValue:
-    """An attr that holds a function of the library."""
+    """Return an attr that holds a function of the library."""
     return AttrValue(func=NameAttrList(name=name))
 
 
@@ -139,28 +128,56 @@ class ConstTensor(msgspec.Struct, frozen=True):
         return math.prod(self.shape)
 
     def pieces(self) -> Iterator[tuple[Array, int]]:
-        """Its elements in order, flat, piece by piece, and how many elements each piece is.
+        """Yield its elements in order, flat, piece by piece, and how many elements each piece is.
 
         A piece of one element may stand for many. bfloat16 comes as float32, strings as bytes.
         Whoever stops early has not read the rest; what a broken tensor lacks is not there.
         """
-        content = _content(self)
+        content = self._content()
         if content is None:
-            yield from _shortened(self)
+            yield from self._shortened()
             return
         for start in range(content.start, content.end, CHUNK):
             raw = content.source.data[start : min(content.end, start + CHUNK)]
-            found = _decoded(self.dtype, raw)
-            yield found, len(found)
+            elements = _decoded(self.dtype, raw)
+            yield elements, len(elements)
+
+    def _content(self) -> Span | None:
+        """Return where the elements lie one after the other, as tensor_content or packed."""
+        import numpy as np
+
+        span, whole = self.span, self.size * np.dtype(VALUE_FIELDS[self.dtype][1]).itemsize
+        for field in fields(span.source.data, span.start, span.end):
+            is_raw = field.number in (CONTENT, RAW.get(self.dtype)) and field.wire == BYTES
+            if is_raw and field.end - field.value == whole > 0 and self.dtype != "string":
+                return Span(span.source, field.value, field.end)
+        return None
+
+    def _shortened(self) -> Iterator[tuple[Array, int]]:
+        """Yield the elements of repeated fields, which leave out those at the end that are alike.
+
+        Where there are none, and no tensor_content that is too short or too long, all are zero.
+        """
+        proto = message(TensorProto, piece_bytes(self.span))
+        try:
+            elements = _array(self.dtype, list(getattr(proto, VALUE_FIELDS[self.dtype][0])))
+        except (OverflowError, ValueError):  # ValueError: half of a complex number
+            raise ModelError(f"a constant of {self.dtype} holds a value that none is") from None
+        if proto.tensor_content or len(elements) > self.size:
+            return
+        if len(elements):
+            yield elements, len(elements)
+        if self.size > len(elements):
+            zero = ZERO.get(self.dtype, [0])
+            last = elements[-1:] if len(elements) else _array(self.dtype, zero)
+            yield last, self.size - len(elements)
 
 
 def constant(node: Node) -> ConstTensor | None:
-    """The tensor of a Const; None for another op, and for a dtype that has no numbers or text."""
+    """Return the tensor of a Const; None for another op, and for an unknown dtype."""
     span = attr_span(node.body.payload(node.index), "value") if node.op == "Const" else None
-    if span is None:
-        return None
-    for field in fields(span.source.data, span.start, span.end):
-        if field.number == TENSOR and field.wire == BYTES:
+    for field in () if span is None else fields(span.source.data, span.start, span.end):
+        if span is not None and field.number == TENSOR and field.wire == BYTES:
             return _tensor(Span(span.source, field.value, field.end))
     return None
 
@@ -173,68 +190,33 @@ def _tensor(span: Span) -> ConstTensor | None:
         elif field.number == SHAPE and field.wire == BYTES:
             shape = message(TensorShapeProto, span.source.data[field.value : field.end])
     sizes = tuple(dim.size for dim in shape.dim)
-    return (
-        ConstTensor(dtype, sizes, span)
-        if dtype in VALUE_FIELDS and min(sizes, default=0) >= 0
-        else None
-    )
+    is_known = dtype in VALUE_FIELDS and min(sizes, default=0) >= 0
+    return ConstTensor(dtype, sizes, span) if is_known else None
 
 
-def _content(tensor: ConstTensor) -> Span | None:
-    """Where the elements lie one after the other, as tensor_content or as one packed field."""
-    import numpy as np
-
-    span, whole = tensor.span, tensor.size * np.dtype(VALUE_FIELDS[tensor.dtype][1]).itemsize
-    for field in fields(span.source.data, span.start, span.end):
-        raw = field.number in (CONTENT, RAW.get(tensor.dtype)) and field.wire == BYTES
-        if raw and field.end - field.value == whole > 0 and tensor.dtype != "string":
-            return Span(span.source, field.value, field.end)
-    return None
-
-
-def _shortened(tensor: ConstTensor) -> Iterator[tuple[Array, int]]:
-    """The elements as repeated fields have them: those at the end that equal the last are left out.
-
-    Where there are none, and no tensor_content that is too short or too long, all are zero.
-    """
-    name, _ = VALUE_FIELDS[tensor.dtype]
-    proto = message(TensorProto, piece_bytes(tensor.span))
-    try:
-        given = _array(tensor.dtype, list(getattr(proto, name)))
-    except (OverflowError, ValueError):  # ValueError: half of a complex number
-        raise ModelError(f"a constant of {tensor.dtype} holds a value that none is") from None
-    if proto.tensor_content or len(given) > tensor.size:
-        return
-    if len(given):
-        yield given, len(given)
-    if tensor.size > len(given):
-        last = given[-1:] if len(given) else _array(tensor.dtype, ZERO.get(tensor.dtype, [0]))
-        yield last, tensor.size - len(given)
-
-
-def _array(dtype: str, given: list[Any]) -> Array:
-    """What a repeated field holds, as an array: halves are written as bits, complex as pairs."""
+def _array(dtype: str, elements: list[Any]) -> Array:
+    """Return what a repeated field holds: halves are written as bits, complex as pairs."""
     import numpy as np
 
     kind = VALUE_FIELDS[dtype][1]
     if dtype == "bfloat16":
-        return _widened(np.array(given, np.uint16))
+        return _widened(np.array(elements, np.uint16))
     if dtype == "float16":
-        return np.array(given, np.uint16).view(np.float16)
+        return np.array(elements, np.uint16).view(np.float16)
     if dtype.startswith("complex"):
-        return np.array(given, np.float64).view(np.complex128).astype(kind)
-    return np.array(given, kind)
+        return np.array(elements, np.float64).view(np.complex128).astype(kind)
+    return np.array(elements, kind)
 
 
 def _decoded(dtype: str, raw: bytes) -> Array:
     import numpy as np
 
-    found: Array = np.frombuffer(raw, VALUE_FIELDS[dtype][1])
-    return _widened(found) if dtype == "bfloat16" else found
+    elements: Array = np.frombuffer(raw, VALUE_FIELDS[dtype][1])
+    return _widened(elements) if dtype == "bfloat16" else elements
 
 
 def _widened(bits: Array) -> Array:
-    """The float32 numbers whose upper halves are these bits, which is what bfloat16 is."""
+    """Return the float32 numbers whose upper halves are these bits, which is what bfloat16 is."""
     import numpy as np
 
     return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -28,7 +28,7 @@ from graphpatch.graph.wire import (
     LARGE,
     Field,
     Piece,
-    Placed,
+    Replacement,
     Source,
     Span,
     enclosed,
@@ -497,7 +497,7 @@ def _added_functions(graph: ModelGraph) -> list[Piece]:
     return [encoded(LIBRARY, added)] if added else []
 
 
-def _node_changes(body: Body, number: int) -> Iterator[Placed]:
+def _node_changes(body: Body, number: int) -> Iterator[Replacement]:
     """Yield what comes in place of each node that was changed or dropped, with those beside it."""
     source, starts, data = body.source, body.heads.starts, body.source.data
     for start in body.cut:
@@ -518,10 +518,10 @@ def _node_changes(body: Body, number: int) -> Iterator[Placed]:
         yield start, end, pieces
 
 
-def _library_changes(graph: ModelGraph) -> list[Placed]:
+def _library_changes(graph: ModelGraph) -> list[Replacement]:
     """Return what comes in place of each library that is another one now."""
     source = graph.source
-    parts: dict[Field, list[Placed]] = {}
+    parts: dict[Field, list[Replacement]] = {}
     for library, part in graph.cut:
         parts.setdefault(library, []).append((part.start, part.end, ()))
     for name, (library, part) in graph.function_fields.items():
@@ -550,7 +550,7 @@ def _library_changes(graph: ModelGraph) -> list[Placed]:
     ]
 
 
-def _output_changes(body: Body) -> Iterator[Placed]:
+def _output_changes(body: Body) -> Iterator[Replacement]:
     """Yield the outputs of a function that are other tensors than in the file."""
     source, data = body.source, body.source.data
     for part in body.others if body.ret != body.file_ret else ():
@@ -561,7 +561,7 @@ def _output_changes(body: Body) -> Iterator[Placed]:
         name = keys[-1] if keys else ""
         if body.ret[name] != body.file_ret[name]:
             values = [field for field in entries if field.number == 2]
-            changes: list[Placed] = [(field.start, field.end, ()) for field in values[:-1]]
+            changes: list[Replacement] = [(field.start, field.end, ()) for field in values[:-1]]
             for field in values[-1:]:
                 value = reframed(source, field.start, [body.ret[name].encode()])
                 changes.append((field.start, field.end, value))

@@ -135,10 +135,10 @@ def mentions(payload: Payload, key: str) -> bool:
 
 def carries_record(payload: Payload) -> bool:
     """Tell whether the payload may have a record of rules; spans are asked for their key."""
-    return any(
-        attr_key(piece) == PROVENANCE_ATTR if isinstance(piece, Span) else PROVENANCE in piece
-        for piece in payload
-    )
+    for piece in payload:
+        if PROVENANCE in piece if isinstance(piece, bytes) else attr_key(piece) == PROVENANCE_ATTR:
+            return True
+    return False
 
 
 def attr_entry(key: str, value: bytes) -> bytes:

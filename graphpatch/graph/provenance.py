@@ -127,12 +127,9 @@ def key_setter(node: Node) -> str:
 def as_written(node: Node) -> bytes:
     """Return the NodeDef with its record, without large fields and what is written of the model."""
     payload = node.body.payload(node.index)
-    raw = payload[0] if len(payload) == 1 else b""
-    if isinstance(raw, bytes) and raw and b'"model":' not in raw:
-        return raw
     known = record(node)
-    if raw and (known is None or known.model is None):
-        return piece_bytes(raw)
+    if len(payload) == 1 and (known is None or known.model is None):
+        return piece_bytes(payload[0])
     proto = EditedNode.open(payload, known).node
     if known is not None:
         without_model = {field: getattr(known, field) for field in FIELDS}
@@ -142,6 +139,14 @@ def as_written(node: Node) -> bytes:
     return data
 
 
+def _signed(body: Body) -> Iterator[tuple[int, Payload]]:
+    """Yield the nodes that carry a record, which is not read, with their payloads."""
+    for index in {*body.heads.marked, *body.edited}:
+        payload = body.payload(index)
+        if carries_record(payload):
+            yield index, payload
+
+
 def checksum_of_rules(graph: Graph) -> str:
     """Return a checksum of what rules wrote, and of what all other ops are called and read."""
     total, columns = 0, xxhash.xxh3_64()
@@ -149,10 +154,12 @@ def checksum_of_rules(graph: Graph) -> str:
         if body.is_ours:
             continue
         is_of_model = bytearray(b"\1") * len(body)
-        for node in may_be_signed(body):
-            if carries_record(body.payload(node.index)):
-                total += xxhash.xxh3_64_intdigest(as_written(node))
-                is_of_model[node.index] = 0
+        for index, payload in _signed(body):
+            is_of_model[index] = 0
+            raw = payload[0] if len(payload) == 1 else b""
+            if not isinstance(raw, bytes) or not raw or b'"model":' in raw:
+                raw = as_written(Node(body, index))
+            total += xxhash.xxh3_64_intdigest(raw)
         heads = body.heads
         for column in (heads.names, heads.ops, map("\0".join, heads.inputs)):
             columns.update("\0\0".join(compress(column, is_of_model)).encode())
@@ -178,17 +185,19 @@ def reads_of_patched(graph: Graph) -> int:
     """Count the inputs of the model, and outputs of its functions, that read what rules touched."""
     count = 0
     for body in graph.bodies:
-        may_be = [] if body.is_ours else may_be_signed(body)
-        changed = [node for node in may_be if carries_record(body.payload(node.index))]
-        patched = {node.name for node in changed}
-        is_of_model = bytearray(b"\1") * len(body)
-        for node in changed:  # a node of the file that carried no record before is the model's
-            is_of_file = node.index < len(body.heads.starts)
-            was_marked = node.index in body.marks
-            is_of_model[node.index] = is_of_file and not (was_marked and is_added(node))
-        inputs = compress(body.heads.inputs, is_of_model) if patched else ()
-        for text in chain(chain.from_iterable(inputs), body.ret.values() if patched else ()):
-            count += text in patched or names.op_of(text) in patched
+        patched, is_of_model = set[str](), bytearray(b"\1") * len(body)
+        for index, _ in () if body.is_ours else _signed(body):
+            patched.add(body.heads.names[index])
+            if index >= len(body.heads.starts):
+                is_of_model[index] = 0
+            elif index in body.marks:  # only those may be of an earlier run
+                is_of_model[index] = not is_added(Node(body, index))
+        if patched:
+            inputs = chain.from_iterable(compress(body.heads.inputs, is_of_model))
+            for text in chain(inputs, body.ret.values()):
+                # Most inputs are spelled as the op's name: no call for them.
+                is_plain = ":" not in text and text[:1] != "^"
+                count += text in patched or (not is_plain and names.op_of(text) in patched)
     return count
 
 

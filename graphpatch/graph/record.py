@@ -95,7 +95,7 @@ class ModelRecord(
     @property
     def again(self) -> list[dict[str, Any] | None]:
         """The rules as JSON; None for one that the file alone cannot apply again."""
-        return [None if self.live or one.is_python else one.rule for one in self.rules]
+        return [None if self.live or rule.is_python else rule.rule for rule in self.rules]
 
 
 class NodeRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, dict=True):
@@ -119,8 +119,8 @@ class NodeRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True,
     @property
     def original(self) -> tuple[bytes, ...]:
         """The node before the first rule, without large fields; empty for an added one."""
-        found: tuple[bytes, ...] = self.__dict__.get("original_bytes", ())
-        return found
+        original: tuple[bytes, ...] = self.__dict__.get("original_bytes", ())
+        return original
 
     @property
     def is_added(self) -> bool:
@@ -166,15 +166,13 @@ def read_attr(value: AttrValue) -> NodeRecord:
 
 
 def labels(rules: Iterable[Author]) -> dict[Author, str]:
-    """Each rule by its name, with its id where several have that name."""
+    """Return each rule's name, with its id where several have that name."""
     authors = list(dict.fromkeys(rules))
-    names = Counter(one.rule for one in authors)
-    short = Counter((one.rule, one.id[:SHORT_ID]) for one in authors)
-
-    def label(one: Author) -> str:
-        if names[one.rule] == 1:
-            return one.rule
-        is_told_apart = short[one.rule, one.id[:SHORT_ID]] == 1
-        return f"{one.rule} ({one.id[:SHORT_ID] if is_told_apart else one.id})"
-
-    return {one: label(one) for one in authors}
+    counts = Counter(author.rule for author in authors)
+    short = Counter((author.rule, author.id[:SHORT_ID]) for author in authors)
+    labels = {}
+    for author in authors:
+        shortened = author.id[:SHORT_ID]
+        shown = shortened if short[author.rule, shortened] == 1 else author.id
+        labels[author] = author.rule if counts[author.rule] == 1 else f"{author.rule} ({shown})"
+    return labels

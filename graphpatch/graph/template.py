@@ -96,8 +96,12 @@ def edit_all(nodes: Sequence[Node], edit: Edit, editor: Editor) -> list[Node]:
     The body must not be one whose ops are told apart by more: by v1 loops, or as a function.
     """
     forms: dict[Hashable, list[Node]] = {}
+    plain_rest: dict[bytes, bool] = {}
+    texts = list(chain.from_iterable((node.name, *node.inputs) for node in nodes))
+    are_spelled = names.are_spelled(texts)  # most are: looked at as one text
     for node in nodes:
-        forms.setdefault(_form(node), []).append(node)
+        is_spelled = are_spelled or names.are_spelled((node.name, *node.inputs))
+        forms.setdefault(_form(node, plain_rest) if is_spelled else None, []).append(node)
     others = set(forms.pop(None, ()))
     for alike in forms.values():
         template = _recorded(alike[0], edit, editor)
@@ -105,20 +109,25 @@ def edit_all(nodes: Sequence[Node], edit: Edit, editor: Editor) -> list[Node]:
     return [node for node in nodes if node in others]
 
 
-def _form(node: Node) -> Hashable:
-    """Return what ops of one form have in common; None for one that is spelled in another way."""
+def _form(node: Node, plain_rest: dict[bytes, bool]) -> Hashable:
+    """Return what ops of one form have in common; None for one that is spelled in another way.
+
+    `plain_rest` keeps which rests of a NodeDef have nothing that reads as a stand-in or a record.
+    """
     body, index = node
     name, op, inputs = body.heads.names[index], body.heads.ops[index], body.heads.inputs[index]
     own = (name, *inputs)
     if index in body.edited or index in body.placed or len(set(own)) < len(own) or len(own) > MOST:
         return None
     sizes = tuple(map(len, own))
-    if min(sizes) < 2 or max(sizes) >= SHORT or not names.are_spelled(own):
+    if min(sizes) < 2 or max(sizes) >= SHORT:
         return None
     rest = behind_inputs(body.payload(index), name, op, inputs)
-    if rest is None or PROVENANCE in rest or MARK.search(rest):
+    if rest is None:
         return None
-    return op, rest, sizes
+    if rest not in plain_rest:
+        plain_rest[rest] = PROVENANCE not in rest and not MARK.search(rest)
+    return (op, rest, sizes) if plain_rest[rest] else None
 
 
 def _recorded(node: Node, edit: Edit, editor: Editor) -> Template | None:

@@ -74,12 +74,12 @@ def map_file(path: Path) -> Source:
 
 
 def _read_whole(descriptor: int, stamp: tuple[int, int]) -> bytes:
-    found = bytearray()
+    whole = bytearray()
     while data := os.read(descriptor, SMALL):
-        found += data
-    if _stamp(descriptor) != stamp or len(found) != stamp[0]:
+        whole += data
+    if _stamp(descriptor) != stamp or len(whole) != stamp[0]:
         raise ModelError(CHANGED)
-    return bytes(found)
+    return bytes(whole)
 
 
 def _stamp(descriptor: int) -> tuple[int, int]:
@@ -103,7 +103,8 @@ class Span(NamedTuple):
 
 
 Piece = bytes | Span
-Placed = tuple[int, int, Sequence[Piece]]  # a Replacement that is made in a tenth of the time
+Replacement = tuple[int, int, Sequence[Piece]]
+"""What comes in place of the bytes from one place to another."""
 
 
 class Field(NamedTuple):
@@ -118,14 +119,6 @@ class Field(NamedTuple):
     def holds(self, number: int) -> bool:
         """Whether it is field `number`, a text or message; another wire type makes it unknown."""
         return self.number == number and self.wire == BYTES
-
-
-class Replacement(NamedTuple):
-    """What comes in place of the bytes from `start` to `end`."""
-
-    start: int
-    end: int
-    pieces: Sequence[Piece]
 
 
 def read_varint(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
@@ -238,14 +231,14 @@ def read_span(span: Span) -> bytes:
     """The bytes of a span, read and not mapped; ModelError where the file ends before."""
     if span.source.descriptor < 0:
         return bytes(span.source.data[span.start : span.end])
-    found, at = bytearray(), span.start
+    whole, at = bytearray(), span.start
     while at < span.end:
         data = os.pread(span.source.descriptor, span.end - at, at)
         if not data:
             raise ModelError(CHANGED)
-        found += data
+        whole += data
         at += len(data)
-    return bytes(found)
+    return bytes(whole)
 
 
 def enclosed(number: int, pieces: Sequence[Piece]) -> list[Piece]:
@@ -265,21 +258,26 @@ def reframed(source: Source, start: int, pieces: Sequence[Piece]) -> list[Piece]
     length, value = read_varint(source.data, at)
     if len(varint(length)) == value - at:
         return enclosed(tag >> 3, pieces)
-    found = bytearray(varint(size(pieces)))
+    padded = bytearray(varint(size(pieces)))
     for _ in range(value - at - len(varint(length))):
-        found[-1] |= 0x80
-        found.append(0)
-    return [varint(tag) + bytes(found), *pieces]
+        padded[-1] |= 0x80
+        padded.append(0)
+    return [varint(tag) + bytes(padded), *pieces]
 
 
 def encoded(number: int, value: bytes) -> bytes:
     """A length-delimited field `number` with this value."""
-    if len(value) < 0x80 and number < 0x10:  # nearly all are: one call for them
-        return b"%c%c%b" % (number << 3 | BYTES, len(value), value)
-    return varint(number << 3 | BYTES) + varint(len(value)) + value
+    tag, length = number << 3 | BYTES, len(value)
+    if length < 0x4000 and tag < 0x80:  # nearly all are: one call for them
+        if length < 0x80:
+            return b"%c%c%b" % (tag, length, value)
+        return b"%c%c%c%b" % (tag, length & 0x7F | 0x80, length >> 7, value)
+    return varint(tag) + varint(length) + value
 
 
-def splice(source: Source, start: int, end: int, replacements: Iterable[Placed]) -> list[Piece]:
+def splice(
+    source: Source, start: int, end: int, replacements: Iterable[Replacement]
+) -> list[Piece]:
     """The message from `start` to `end`, with the replacements, which are in order, put in.
 
     What is short is read, and written together with what lies beside it.
@@ -287,7 +285,7 @@ def splice(source: Source, start: int, end: int, replacements: Iterable[Placed])
     out: list[Piece] = []
     run: list[bytes] = []
     at, data = start, source.data
-    for first, last, pieces in chain(replacements, [Replacement(end, end, [])]):
+    for first, last, pieces in chain(replacements, [(end, end, ())]):
         if len(run) > MANY:
             _end(run, out)
         if at < first < at + SHORT and (run or out or pieces):

@@ -17,7 +17,6 @@ from graphpatch.graph.wire import (
     VARINT,
     Field,
     Piece,
-    Replacement,
     Source,
     Span,
 )
@@ -119,7 +118,7 @@ def test_splicing_puts_pieces_in_place_and_leaves_the_rest() -> None:
         source,
         1,
         9,
-        [Replacement(1, 1, [b"<"]), Replacement(3, 5, [b"a", b"b"]), Replacement(8, 9, [])],
+        [(1, 1, [b"<"]), (3, 5, [b"a", b"b"]), (8, 9, [])],
     )
     assert pieces == [b"<12ab567"]
     assert wire.splice(source, 0, 10, []) == [Span(source, 0, 10)]
@@ -128,13 +127,13 @@ def test_splicing_puts_pieces_in_place_and_leaves_the_rest() -> None:
 
 def test_splicing_reads_what_is_short_alone() -> None:
     source, most = Source(bytes(3 * wire.SHORT)), wire.SHORT
-    pieces = wire.splice(source, 0, 3 * most, [Replacement(most, most, [b"<"])])
+    pieces = wire.splice(source, 0, 3 * most, [(most, most, [b"<"])])
     assert pieces == [Span(source, 0, most), b"<", Span(source, most, 3 * most)]
 
 
 def test_a_file_of_which_all_is_read_is_still_asked_whether_it_changed() -> None:
     source = Source(b"0123456789", descriptor=0)
-    pieces = wire.splice(source, 0, 10, [Replacement(5, 5, [b"<"])])
+    pieces = wire.splice(source, 0, 10, [(5, 5, [b"<"])])
     assert pieces == [b"01234<56789", Span(source, 10, 10)]
 
 

@@ -1,0 +1,34 @@
+"""Ops that are alike are edited once, and the edit filled in for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
+from tests.graphs import attr, graphdef, node
+
+COUNT = 40
+
+
+@pytest.mark.parametrize("emit", ["function", "attr"])
+def test_one_op_stands_for_all_that_are_alike(emit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"r{k:02}" for k in range(COUNT)]
+    relus = [node(name, "Relu", "images", T=attr("float32")) for name in names]
+    graph = graphdef(node("images", "Placeholder", dtype=attr("float32")), *relus)
+    opened, open_node = list[int](), Editor._open
+
+    def counted(editor: Editor, node: Node, only_input: bool = False) -> Any:
+        opened.append(node.index)
+        return open_node(editor, node, only_input)
+
+    monkeypatch.setattr(Editor, "_open", counted)
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}, "emit": emit}
+    result = graphpatch.apply([rule], graph)
+    assert len(opened) < 5
+    body = result.model.graphs[0].main
+    patched = [body.record(body.by_name[name]) for name in names]
+    assert all(record is not None for record in patched)
