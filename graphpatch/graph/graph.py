@@ -11,6 +11,7 @@ import weakref
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -65,6 +66,7 @@ MOST_LISTED = 1 << 14  # tensors of one list, where no input of the node shows t
 MOST_IN_ALL = 2_000_000  # outputs of such lists, of all nodes of a graph
 
 Progress = Callable[[str, int, int], None]
+_START = itemgetter(0)
 G = TypeVar("G", bound="Graph")
 
 
@@ -477,9 +479,10 @@ def _list_size(node: Node, arg: opdefs.Arg, most: int) -> int:
 
 def graph_pieces(graph: ModelGraph) -> list[Piece]:
     """Return the GraphDef, as pieces of its source and new bytes."""
-    changes = [*_node_changes(graph.main, NODE), *_library_changes(graph)]
-    pieces = splice(graph.source, graph.start, graph.end, sorted(changes, key=itemgetter(0)))
-    return [*pieces, *_added_functions(graph)]
+    changes = merge(
+        _node_changes(graph.main, NODE), sorted(_library_changes(graph), key=_START), key=_START
+    )
+    return [*splice(graph.source, graph.start, graph.end, changes), *_added_functions(graph)]
 
 
 def library_pieces(graph: ModelGraph) -> list[Piece]:
@@ -498,18 +501,18 @@ def _added_functions(graph: ModelGraph) -> list[Piece]:
 
 
 def _node_changes(body: Body, number: int) -> Iterator[Replacement]:
-    """Yield what comes in place of each node that was changed or dropped, with those beside it."""
+    """Yield what comes in place of each node that was changed or dropped, with those beside it.
+
+    One by one, in the order of the file: all of them together would take the memory of the model.
+    """
     source, starts, data = body.source, body.heads.starts, body.source.data
-    for start in body.cut:
-        yield start, entry(source, start)[1], ()
-    for index in (body.edited.keys() - body.root.keys()) | body.placed.keys():
-        start = starts[index]
-        end = start + 2 + data[start + 1]
+    changed = (body.edited.keys() - body.root.keys()) | body.placed.keys()
+    places = [(starts[index], index) for index in changed]
+    for start, index in sorted([*places, *((start, -1) for start in body.cut)]):
         is_short = data[start + 1] < 0x80  # else the length takes more than that byte
-        if not is_short:
-            end = entry(source, start)[1]
+        end = start + 2 + data[start + 1] if is_short else entry(source, start)[1]
         pieces: list[Piece] = []
-        for node in body.placed.get(index, (index,)):
+        for node in body.placed.get(index, (index,)) if index >= 0 else ():
             payload = body.payload(node)
             if is_short or node != index:
                 pieces += enclosed(number, payload)
@@ -528,11 +531,11 @@ def _library_changes(graph: ModelGraph) -> list[Replacement]:
         body = graph.functions[name]
         changes = [*_node_changes(body, FUNCTION_NODE), *_output_changes(body)]
         if changes:
-            pieces = splice(source, part.value, part.end, sorted(changes, key=itemgetter(0)))
+            pieces = splice(source, part.value, part.end, sorted(changes, key=_START))
             new = part.start, part.end, reframed(source, part.start, pieces)
             parts.setdefault(library, []).append(new)
     libraries = {
-        library: splice(source, library.value, library.end, sorted(changes, key=itemgetter(0)))
+        library: splice(source, library.value, library.end, sorted(changes, key=_START))
         for library, changes in parts.items()
     }
     # An empty library is dropped, unless the model had one before rules added functions to it.
