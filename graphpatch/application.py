@@ -15,7 +15,6 @@ from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import write_down
 from graphpatch.formats.destination import NO_CONTEXTS
 from graphpatch.formats.load import HasModel, ModelLike, model_from
-from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check_graph, foreign, refuse_unreadable
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.match.conditions import check_taken
@@ -199,7 +198,7 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> list[str]:
 
 def _check_taken(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
     """Each name in `taken` is one of a rule before, in the file or of an earlier run."""
-    found = (rule.rule for graph in graphs for rule in provenance.applied_rules(graph))
+    found = (rule.rule for graph in graphs for rule in graph.library.rules)
     before = dict.fromkeys(found)
     for rule in rules:
         with naming_rule(rule):
@@ -237,7 +236,7 @@ def _refuse_idle(
 def _refuse_again(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
     """Rules that a model already carries are not put on it as a second layer."""
     ids = {rule.author.id: rule.author.rule for rule in rules}
-    for known in (known for graph in graphs for known in provenance.applied_rules(graph)):
+    for known in (known for graph in graphs for known in graph.library.rules):
         if known.id in ids:
             raise PatchError(
                 f"rule {ids[known.id]!r} has been applied to this model already; apply rules to "

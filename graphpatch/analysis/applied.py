@@ -93,7 +93,7 @@ def missing_rules(rules: Sequence[Rule], model: Model) -> dict[str, str]:
     touched = [
         node for graph in model.graphs for b in graph.bodies for node in provenance.touched(b)
     ]
-    ids = {rule.id for graph in model.graphs for rule in provenance.applied_rules(graph)}
+    ids = {rule.id for graph in model.graphs for rule in graph.library.rules}
     lacking, fault = {}, damage(model) if touched else ""
     for rule in rules:
         if rule.author.id in ids or (fault and not ids):

@@ -208,7 +208,7 @@ def _gradient_changes(
     told_by_rules: Sequence[bool],
 ) -> Iterator[dict[str, Any]]:
     """The ops through which something else flows back: what before, what after, by which rules."""
-    names = labels([*provenance.applied_rules(one), *provenance.applied_rules(other)])
+    names = labels([*one.library.rules, *other.library.rules])
     told_of = zip((one, other), told_by_rules, strict=True)
     left, right = (rules_at(graph, names) if is_told else {} for graph, is_told in told_of)
     for body, op in dict.fromkeys([*left, *right, *told]):

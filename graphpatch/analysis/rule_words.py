@@ -24,7 +24,7 @@ def rules_at(
 
     `names` is what rules are called, where this is not the only graph that is told of.
     """
-    patches, rules = provenance.patches(graph), provenance.applied_rules(graph)
+    patches, rules = provenance.patches(graph), graph.library.rules
     names = labels(rules) if names is None else names
     words = [(names[rule], patch_in_words(patches.get(rule.id))) for rule in rules]
     found: dict[OpKey, set[int]] = {}

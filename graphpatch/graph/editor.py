@@ -319,10 +319,8 @@ def _place_beside(new: Node, beside: int, before: bool) -> None:
     order = body.placed.setdefault(root, [root])
     at = order.index(beside)
     if not before:
-        producers = {body.by_name.get(names.op_of(text)) for text in new.inputs}
-        beside_it = (
-            one for one in producers if one is not None and body.root.get(one, one) == root
-        )
+        producers = {body.by_name.get(names.op_of(text), -1) for text in new.inputs} - {-1}
+        beside_it = (index for index in producers if body.root.get(index, index) == root)
         at = max([at, *map(order.index, beside_it)]) + 1
     order.insert(at, new.index)
     body.root[new.index] = root

@@ -238,16 +238,16 @@ class Extract:
             pieces += enclosed(1, [fed.placeholder(placeholders[fed.tensor])])
         inside = {node.name for node in self.part.nodes} | set(placeholders.values())
         places = set(map(located, inside))
-        given = {str(names.parse(tensor)): name for tensor, name in placeholders.items()}
+        fed_names = {str(names.parse(tensor)): name for tensor, name in placeholders.items()}
         for node in self.part.nodes:
             inputs = [
-                given.get(str(names.parse(text)), text)
+                fed_names.get(str(names.parse(text)), text)
                 for text in node.inputs
                 if not text.startswith("^") or names.op_of(text) in inside
             ]
             left_out = (OUTPUT_SHAPES, *(HINTS if "MatMul" in node.op else ()))
             pieces += enclosed(1, _moved(node, inputs, places, left_out))
-        for other in graph.others:
-            if other.holds(VERSIONS):
-                pieces.append(Span(graph.source, other.start, other.end))
+        for part in graph.others:
+            if part.holds(VERSIONS):
+                pieces.append(Span(graph.source, part.start, part.end))
         return [*pieces, *library_pieces(graph)]

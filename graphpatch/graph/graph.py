@@ -11,7 +11,6 @@ import weakref
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -127,14 +126,14 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
         main = Body(MAIN, library, source, read_heads(source, starts, NODE, progress))
         graph = cls(source, start, end, main, others, library)
         _share_library(graph)
-        for other in others:
-            if other.holds(LIBRARY):
-                _open_library(graph, other)
-            elif other.holds(VERSIONS):
-                versions = message(VersionDef, source.data[other.value : other.end])
+        for part in others:
+            if part.holds(LIBRARY):
+                _open_library(graph, part)
+            elif part.holds(VERSIONS):
+                versions = message(VersionDef, source.data[part.value : part.end])
                 library.producer = versions.producer
-            elif other.holds(DEBUG_INFO):
-                message(GraphDef, source.data[other.start : other.end])
+            elif part.holds(DEBUG_INFO):
+                message(GraphDef, source.data[part.start : part.end])
         refuse_long_lists(graph.bodies)
         _read_rules(graph)
         return graph
@@ -479,19 +478,29 @@ def _list_size(node: Node, arg: opdefs.Arg, most: int) -> int:
 
 def graph_pieces(graph: ModelGraph) -> list[Piece]:
     """Return the GraphDef, as pieces of its source and new bytes."""
-    changes = merge(
-        _node_changes(graph.main, NODE), sorted(_library_changes(graph), key=_START), key=_START
-    )
+    changes = _in_order(_node_changes(graph.main, NODE), _library_changes(graph))
     return [*splice(graph.source, graph.start, graph.end, changes), *_added_functions(graph)]
+
+
+def _in_order(
+    nodes: Iterable[Replacement], libraries: Iterable[Replacement]
+) -> Iterator[Replacement]:
+    """Yield many changes, which are in order, and a few among them."""
+    few = sorted(libraries, key=_START, reverse=True)
+    for change in nodes:
+        while few and few[-1][0] < change[0]:
+            yield few.pop()
+        yield change
+    yield from reversed(few)
 
 
 def library_pieces(graph: ModelGraph) -> list[Piece]:
     """Return the library of functions alone, as fields of a GraphDef."""
     changed = {start: new for start, _, new in _library_changes(graph)}
     pieces: list[Piece] = []
-    for other in graph.others:
-        if other.holds(LIBRARY):
-            pieces += changed.get(other.start, [Span(graph.source, other.start, other.end)])
+    for part in graph.others:
+        if part.holds(LIBRARY):
+            pieces += changed.get(part.start, [Span(graph.source, part.start, part.end)])
     return [*pieces, *_added_functions(graph)]
 
 
@@ -541,7 +550,7 @@ def _library_changes(graph: ModelGraph) -> list[Replacement]:
     # An empty library is dropped, unless the model had one before rules added functions to it.
     empty = [library for library, pieces in sorted(libraries.items()) if not pieces]
     is_kept = graph.undone is not None and graph.undone.record.library
-    if is_kept and empty == [other for other in graph.others if other.holds(LIBRARY)]:
+    if is_kept and empty == [part for part in graph.others if part.holds(LIBRARY)]:
         del empty[:1]
     return [
         (

@@ -405,11 +405,11 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         data, start = self.source.data, self.heads.starts[index]
         if (size := data[start + 1]) < 0x80:  # nearly all: no calls for them
             return [data[start + 2 : start + 2 + size]]
-        if (payload := self.large.get(start)) is None:
-            payload = payload_at(self.source, start)
-            if len(payload) > 1 or len(payload[0]) >= LARGE:
-                self.large[start] = payload
-        return payload
+        if (high := data[start + 2]) < 0x80:
+            return [data[start + 3 : start + 3 + (size & 0x7F | high << 7)]]
+        if start not in self.large:
+            self.large[start] = payload_at(self.source, start)
+        return self.large[start]
 
     def parsed(self, raw: bytes) -> NodeDef:
         """Return the NodeDef of these bytes; one that is large, as it has many inputs, is kept."""

@@ -59,11 +59,6 @@ def rules_that_patched(node: Node) -> list[Author]:
     return [] if known is None else authors(node, known.rules)
 
 
-def applied_rules(graph: Graph) -> list[Author]:
-    """Return the rules that were applied to a graph, in their order."""
-    return list(graph.library.rules)
-
-
 def patches(graph: Graph) -> Mapping[str, dict[str, Any]]:
     """Return the patch of each rule that was applied to a graph as JSON, by the rule's id."""
     known = read_record(graph)

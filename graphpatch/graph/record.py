@@ -161,7 +161,8 @@ def read_attr(value: AttrValue) -> NodeRecord:
         if b'"did"' in texts[0]:
             raise ModelError(OLD) from None
         raise ValueError(str(error)) from None
-    record.__dict__["original_bytes"] = tuple(texts[1:])
+    if len(texts) > 1:
+        record.__dict__["original_bytes"] = tuple(texts[1:])
     return record
 
 

@@ -59,11 +59,11 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
     else added read what a rule added.
     """
     undone = [_undo_body(graph, body) for body in graph.bodies if not body.is_ours]
-    for one in undone:
-        if one.dropped or one.restored:
-            _check_reads(one, _replace_nodes(graph, one))
-        one.body.ret.update(one.body.returns)
-        one.body.returns.clear()
+    for each in undone:
+        if each.dropped or each.restored:
+            _check_reads(each, _replace_nodes(graph, each))
+        each.body.ret.update(each.body.returns)
+        each.body.returns.clear()
     graph.library.rules.clear()
     return undone, _drop_functions(graph)
 
@@ -189,7 +189,7 @@ def _drop_functions(graph: Graph) -> frozenset[str]:
             raise ModelError(f"{body.label} calls {min(calls)}, which a rule added, from elsewhere")
     name_of = {part: name for name, (_, part) in graph.function_fields.items()}
     data, cut = graph.source.data, list(graph.cut)
-    for library in (other for other in graph.others if other.holds(LIBRARY)):
+    for library in (part for part in graph.others if part.holds(LIBRARY)):
         for part in fields(data, library.value, library.end):
             owner = name_of.get(part)  # of a function itself, of its gradient, or of the key
             if part.holds(GRADIENT):

@@ -95,10 +95,10 @@ def data_uses(body: Body, op: str) -> Iterator[tuple[int, int, str]]:
 def in_order(reads: Sequence[Collection[int]]) -> Iterator[int]:
     """Yield the numbers of ops, each behind those that it reads; none on a circle or behind one."""
     readers: list[list[int]] = [[] for _ in reads]
-    for index, others in enumerate(reads):
-        for other in others:
-            readers[other].append(index)
-    waits = [len(others) for others in reads]
+    for index, producers in enumerate(reads):
+        for producer in producers:
+            readers[producer].append(index)
+    waits = [len(producers) for producers in reads]
     ready = [index for index, count in enumerate(waits) if not count]
     for index in ready:
         yield index

@@ -161,17 +161,15 @@ def fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Field]:
 
 
 def entry(source: Source, start: int) -> tuple[int, int]:
-    """Where the value of the length-delimited field at `start` begins and ends."""
+    """Return where the value of the length-delimited field at `start` begins and ends."""
     data = source.data
-    at = start + 1
-    length = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        length |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return at, at + length
-        shift += 7
+    length = data[start + 1]
+    if length < 0x80:
+        return start + 2, start + 2 + length
+    if (high := data[start + 2]) < 0x80:  # nearly all that are longer: no loop for them
+        return start + 3, start + 3 + (length & 0x7F | high << 7)
+    length, at = read_varint(data, start + 1)
+    return at, at + length
 
 
 def field_at(data: bytes | mmap.mmap, start: int, limit: int) -> Field:

@@ -67,10 +67,10 @@ class RuleMarks:
 def of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
     """Return the rules that a patched model tells of."""
     marks = RuleMarks(is_applied=True)
-    names = labels(rule for graph in graphs for rule in provenance.applied_rules(graph))
+    names = labels(rule for graph in graphs for rule in graph.library.rules)
     for place, graph in enumerate(graphs):
         patches = provenance.patches(graph)
-        for rule in provenance.applied_rules(graph):
+        for rule in graph.library.rules:
             written = {"name": names[rule], "patch": patches.get(rule.id, {})}
             marks.written.setdefault(names[rule], written)
         marks.at[place] = {op: tuple(at) for op, at in rules_at(graph, names).items()}
