@@ -17,7 +17,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,21 +125,33 @@ def measure(python: str, files: Path, output: Path) -> dict[str, Any]:
 
 
 def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """One table for each way; a row a kind of file, a column a TensorFlow."""
+    """Return a table for each way; a row has the newest TensorFlow first, then the others."""
     ways: dict[str, dict[str, None]] = {}
     for document in found.values():
         for name, row in document["rows"].items():
             for way in row:
                 ways.setdefault(way, {})[name] = None
+    *earlier, newest = found
     lines = []
     for way, names in ways.items():
-        lines += [f"### {way}", "", "| file | " + " | ".join(found) + " |"]
-        lines += ["|---" * (len(found) + 1) + "|"]
+        lines += [f"### {way}", "", f"| file | {newest} | earlier |", "|---|---|---|"]
         for name in names:
-            cells = [one["rows"].get(name, {}).get(way, "-") for one in found.values()]
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+            cells = {
+                version: one["rows"].get(name, {}).get(way, "-") for version, one in found.items()
+            }
+            lines.append(f"| {name} | {cells.pop(newest)} | {_runs(cells, earlier)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _runs(cells: Mapping[str, str], versions: Sequence[str]) -> str:
+    """Return what versions do, those that do the same together: `1.14 to 2.18 right`."""
+    runs = [(said, list(some)) for said, some in groupby(versions, key=cells.__getitem__)]
+    return "; ".join(
+        f"{some[0]} to {some[-1]} {said}" if len(some) > 1 else f"{some[0]} {said}"
+        for said, some in reversed(runs)
+        if said != "-"
+    )
 
 
 def written(page: str, table: str) -> str:

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.examples import ROOT
 
 
@@ -15,3 +17,55 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
     pages = (path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md"))
     found = [str(path) for path in pages if path.parent != Path("reference/gradients")]
     assert Counter(named) == Counter(found)
+
+
+TITLE = re.compile(r"^# (.+)$", re.M)
+LIMIT = 40_000
+
+
+def pages() -> list[Path]:
+    """The pages that are written by hand, or in part: all but one for each gradient."""
+    found = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "gradients"]
+    return [ROOT / "README.md", *found]
+
+
+def test_no_two_pages_have_one_title() -> None:
+    titles = Counter(TITLE.findall(path.read_text())[0] for path in pages()[1:])
+    assert [title for title, count in titles.items() if count > 1] == []
+
+
+def test_there_are_not_too_many_words() -> None:
+    """Words have a letter or a digit in them: the lines of a table are none."""
+    words = sum(
+        bool(re.search(r"\w", word)) for path in pages() for word in path.read_text().split()
+    )
+    assert words <= LIMIT
+
+
+def test_the_guides_are_grouped_by_what_one_wants() -> None:
+    settings = (ROOT / "scripts/pages/mkdocs.yml").read_text()
+    groups = re.findall(r"^  - ([\w ]+):$", settings.partition("\nnav:\n")[2], re.M)
+    wants = ["See", "Train", "Attack", "Freeze", "Check", "Many models"]
+    assert groups == ["Start", *wants, "Reference", "Internals"]
+
+
+def test_the_copy_button_takes_commands_alone() -> None:
+    """Prompts and output are what Pygments marks so; the theme reads what is displayed."""
+    pygments = pytest.importorskip("pygments")
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import BashSessionLexer
+
+    shown = "$ graphpatch ops model.pb\nmodel.pb: GraphDef\n"
+    html = pygments.highlight(shown, BashSessionLexer(), HtmlFormatter(nowrap=True))
+    left = re.sub(r'<span class="g[po]">.*?</span>', "", html, flags=re.S)
+    assert re.sub(r"<[^>]*>", "", left).strip() == "graphpatch ops model.pb"
+    assert (
+        "[data-md-copying] :is(.gp, .go) { display: none; }" in (ROOT / "docs/site.css").read_text()
+    )
+
+
+def test_tables_of_runtimes_begin_with_the_newest() -> None:
+    """It stands in the second of three columns, so nobody scrolls to it."""
+    page = (ROOT / "docs/runtimes.md").read_text()
+    heads = re.findall(r"^\| file \|.*$", page, re.M)
+    assert set(heads) == {"| file | 2.21 | earlier |"}

@@ -11,7 +11,6 @@ from graphpatch.schema import schema
 # For each table of the page: the types of the schema whose keys it lists.
 TABLES: Mapping[str, tuple[str, ...]] = {
     "rule": ("Rule", "Expect"),
-    "match": ("Match",),
     "values": (
         "OneOf",
         "Near",
@@ -41,8 +40,9 @@ INSIDE = {
     "Input": "straight_through",
     "Until": "backward_as",
 }
-# What has no table: the file itself, which the page's first example shows; an edge, a list; G.
-ELSEWHERE = {"RulesFile", "Edge", "Gradient"}
+# What has no table: the file itself, which the page's first example shows; an edge, a list; G; and
+# a match, which docs/matching.md has.
+ELSEWHERE = {"RulesFile", "Match", "Edge", "Gradient"}
 MOST = 6  # values that are listed; of more, the type is enough
 NAMED = {"Match": "match", "Patch": "patch", "Pattern": "pattern", "Edge": "edge", "Gradient": "G"}
 PLURALS = {"string": "strings", "match": "matches", "edge": "edges", "string, pattern": "these"}

@@ -1,4 +1,4 @@
-"""What the site has besides the pages of docs/: the plots of gradients; and that it is offline.
+"""What the site has besides docs/: the plots of gradients, the version; and that it is offline.
 
 MkDocs calls these functions by their names.
 """
@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from mkdocs.exceptions import BuildError
 from mkdocs.structure.files import File, Files
 
+import graphpatch
 from pages import plots
 
 HERE = Path(__file__).parent
@@ -22,6 +23,12 @@ GRADIENTS = "reference/gradients/"
 # What lets the search run in a page that is opened as a file. The theme reads it from the network.
 SHIM = re.compile(r'(?<=src=")https://[^"]*/iframe-worker/shim(?=")')
 FROM_OUTSIDE = re.compile(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
+
+
+def on_config(config: Any) -> Any:
+    """Put the version beside the name of the site, where each page shows it."""
+    config.site_name = f"{config.site_name} {graphpatch.__version__}"
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -12,6 +12,7 @@ import graphpatch
 from scripts import matrix, matrix_consumer, matrix_files
 
 PAGE = matrix.PAGE.read_text()
+VERSIONS = [runtime.version for runtime in matrix.RUNTIMES]
 
 
 def told() -> dict[tuple[str, str, str], str]:
@@ -26,12 +27,15 @@ def told() -> dict[tuple[str, str, str], str]:
             for line in rest.splitlines()
             if line.startswith("|")
         ]
-        for name, *cells in rows[2:]:
-            found |= {
-                (version, way, name): cell
-                for version, cell in zip(rows[0][1:], cells, strict=True)
-                if cell != "-"
-            }
+        for name, newest, earlier in rows[2:]:
+            found[VERSIONS[-1], way, name] = newest
+            for run in filter(None, earlier.split("; ")):
+                parts = re.fullmatch(r"([\d.]+)(?: to ([\d.]+))? (.*)", run)
+                assert parts, run
+                first, last, word = parts.groups()
+                places = VERSIONS.index(first), VERSIONS.index(last or first)
+                for version in VERSIONS[places[0] : places[1] + 1]:
+                    found[version, way, name] = word
     return found
 
 
