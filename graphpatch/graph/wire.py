@@ -44,7 +44,7 @@ class Source(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 def map_file(path: Path) -> Source:
-    """The bytes of a file: of a small one read, of a large one where they lie.
+    """Return the bytes of a file: of a small one read, of a large one where they lie.
 
     A large file stays open as long as the source lives. A pipe, which cannot be mapped, is read.
     """
@@ -117,12 +117,12 @@ class Field(NamedTuple):
     end: int
 
     def holds(self, number: int) -> bool:
-        """Whether it is field `number`, a text or message; another wire type makes it unknown."""
+        """Tell whether it is field `number`, a text or message; else it is unknown."""
         return self.number == number and self.wire == BYTES
 
 
 def read_varint(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
-    """The number at `at`, and where the next byte lies."""
+    """Return the number at `at`, and where the next byte lies."""
     result = shift = 0
     while True:
         byte = data[at]
@@ -136,7 +136,7 @@ def read_varint(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
 
 
 def varint(number: int) -> bytes:
-    """`number`, encoded."""
+    """Return `number`, encoded."""
     if number < 0x80:
         return b"%c" % number
     out = bytearray()
@@ -148,7 +148,7 @@ def varint(number: int) -> bytes:
 
 
 def fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Field]:
-    """Each field of the message from `start` to `end`, unread; ModelError where it is none."""
+    """Yield each field of the message from `start` to `end`; ModelError where it is none."""
     at = start
     while at < end:
         tag, size = data[at], data[at + 1] if at + 1 < end else 0x80
@@ -173,33 +173,29 @@ def entry(source: Source, start: int) -> tuple[int, int]:
 
 
 def field_at(data: bytes | mmap.mmap, start: int, limit: int) -> Field:
-    """The field that starts at `start`; ModelError where none does, or it passes `limit`."""
+    """Return the field that starts at `start`; ModelError where none does, or it passes `limit`."""
     try:
-        tag, at = read_varint(data, start)
-        wire, end = tag & 7, _value_end(data, tag & 7, at)
-        value = at if wire != BYTES else read_varint(data, at)[1]
+        tag, behind_tag = read_varint(data, start)
+        wire, value = tag & 7, behind_tag
+        end = value + (8 if wire == FIXED64 else 4)
+        if wire == BYTES:
+            length, value = read_varint(data, behind_tag)
+            end = value + length
+        elif wire == VARINT:
+            end = read_varint(data, value)[1]
     except IndexError:
         raise ModelError(f"truncated: a field that starts at byte {start} has no end") from None
     if wire not in (VARINT, FIXED64, BYTES, FIXED32) or tag < 8:
         raise ModelError(f"not a protobuf: byte {start} starts no field (tag {tag})")
-    if len(varint(tag)) < at - start:
+    if len(varint(tag)) < behind_tag - start:
         raise ModelError(f"the tag of the field at byte {start} is longer than it needs to be")
     if end > limit:
         raise ModelError(f"truncated: the field at byte {start} should end at {end}, not {limit}")
     return Field(tag >> 3, wire, start, value, end)
 
 
-def _value_end(data: bytes | mmap.mmap, wire: int, at: int) -> int:
-    if wire == BYTES:
-        length, at = read_varint(data, at)
-        return at + length
-    if wire == VARINT:
-        return read_varint(data, at)[1]
-    return at + (8 if wire == FIXED64 else 4)
-
-
 def utf8(data: bytes | mmap.mmap, start: int, end: int) -> str:
-    """The text from `start` to `end`; ModelError where it is not UTF-8, as protobuf's texts are."""
+    """Return the text from `start` to `end`; ModelError where it is not UTF-8."""
     try:
         return data[start:end].decode()
     except UnicodeDecodeError:
@@ -207,7 +203,7 @@ def utf8(data: bytes | mmap.mmap, start: int, end: int) -> str:
 
 
 def message(kind: type[M], data: bytes) -> M:
-    """The bytes as a protobuf message; ModelError where they are none."""
+    """Return the bytes as a protobuf message; ModelError where they are none."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -216,17 +212,17 @@ def message(kind: type[M], data: bytes) -> M:
 
 
 def size(pieces: Iterable[Piece]) -> int:
-    """How many bytes the pieces are."""
+    """Return how many bytes the pieces are."""
     return sum([len(p) if isinstance(p, bytes) else p.end - p.start for p in pieces])
 
 
 def piece_bytes(piece: Piece) -> bytes:
-    """The bytes that a piece stands for."""
+    """Return the bytes that a piece stands for."""
     return piece if isinstance(piece, bytes) else piece.source.data[piece.start : piece.end]
 
 
 def read_span(span: Span) -> bytes:
-    """The bytes of a span, read and not mapped; ModelError where the file ends before."""
+    """Return the bytes of a span, read and not mapped; ModelError where the file ends before."""
     if span.source.descriptor < 0:
         return bytes(span.source.data[span.start : span.end])
     whole, at = bytearray(), span.start
@@ -240,14 +236,14 @@ def read_span(span: Span) -> bytes:
 
 
 def enclosed(number: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces as field `number` of a message: its tag and length, then they."""
+    """Return the pieces as field `number` of a message: its tag and length, then they."""
     if len(pieces) == 1 and isinstance(pieces[0], bytes):
         return [encoded(number, pieces[0])]
     return [varint(number << 3 | BYTES) + varint(size(pieces)), *pieces]
 
 
 def reframed(source: Source, start: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces in place of the value of the field at `start`, under the same tag.
+    """Return the pieces in place of the value of the field at `start`, under the same tag.
 
     A length that was written with more bytes than it needs, as a protobuf may be, is so again:
     what is put back one day has the bytes that it had.
@@ -264,7 +260,7 @@ def reframed(source: Source, start: int, pieces: Sequence[Piece]) -> list[Piece]
 
 
 def encoded(number: int, value: bytes) -> bytes:
-    """A length-delimited field `number` with this value."""
+    """Return a length-delimited field `number` with this value."""
     tag, length = number << 3 | BYTES, len(value)
     if length < 0x4000 and tag < 0x80:  # nearly all are: one call for them
         if length < 0x80:
@@ -276,7 +272,7 @@ def encoded(number: int, value: bytes) -> bytes:
 def splice(
     source: Source, start: int, end: int, replacements: Iterable[Replacement]
 ) -> list[Piece]:
-    """The message from `start` to `end`, with the replacements, which are in order, put in.
+    """Return the message from `start` to `end` with replacements, which are in order, put in.
 
     What is short is read, and written together with what lies beside it.
     """
