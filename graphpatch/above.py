@@ -24,9 +24,9 @@ class FromAbove(Generic[P, R]):
         self.name = name
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> R:
-        """What the function returns, or raises."""
-        found: Callable[P, R] = getattr(importlib.import_module(MODULES[self.name]), self.name)
-        return found(*args, **options)
+        """Return what the function returns, or raises."""
+        function: Callable[P, R] = getattr(importlib.import_module(MODULES[self.name]), self.name)
+        return function(*args, **options)
 
     def is_for(self, function: Callable[P, R]) -> None:
         """The module of the function calls this: mypy finds where the types are others."""

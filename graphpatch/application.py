@@ -64,14 +64,14 @@ class Result(HasModel):
         return True
 
     def document(self) -> dict[str, Any]:
-        """What `apply --dry-run --json` prints."""
+        """Return what `apply --dry-run --json` prints."""
         model = self.model
-        there = None if model.in_memory else default_output(model.path, bool(model.file))
-        where = {"model": model.path, "output": None, "would_write": there}
+        target = None if model.in_memory else default_output(model.path, bool(model.file))
+        where = {"model": model.path, "output": None, "would_write": target}
         return {"outputs": [{**where, **self.report}]}
 
     def told(self, model: str, output: str, where: Mapping[str, Any]) -> dict[str, Any]:
-        """What `apply --json` says of a model that was written to `output`, or would be.
+        """Return what `apply --json` says of a model that was written to `output`, or would be.
 
         Raises ModelError and OutputError as writing it would.
         """
@@ -146,7 +146,7 @@ def apply(
 def apply_rules(
     read: Sequence[Rule], loaded: Model, progress: Progress | None, export: Export | None
 ) -> Result:
-    """What `apply` does; without a rule the model is only converted, or written again."""
+    """Return what `apply` does; without a rule the model is only converted, or written again."""
     try:
         patched = loaded.copy() if export is None else loaded.exported(export)
         notes = check_all(read, patched.graphs)
@@ -158,7 +158,7 @@ def apply_rules(
 
 
 def rules_of(rules: RulesLike, allow_python: bool = False) -> list[Rule]:
-    """The rules that the argument `rules` of a function holds.
+    """Return the rules that the argument `rules` of a function holds.
 
     A path, a dict with `rules`, one rule, or a list of them, each a dict or a `Rule`. Raises
     RulesError where one is not valid, TypeError where it is none of these.
@@ -192,14 +192,14 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> list[str]:
         check_graph(graph)
     _refuse_again(rules, graphs)
     _check_taken(rules, graphs)
-    found = (note for graph in graphs for note in (*foreign(graph), *built_gradients(graph)))
-    return list(dict.fromkeys(found))
+    graph_notes = (note for graph in graphs for note in (*foreign(graph), *built_gradients(graph)))
+    return list(dict.fromkeys(graph_notes))
 
 
 def _check_taken(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
     """Each name in `taken` is one of a rule before, in the file or of an earlier run."""
-    found = (rule.rule for graph in graphs for rule in graph.library.rules)
-    before = dict.fromkeys(found)
+    names = (rule.rule for graph in graphs for rule in graph.library.rules)
+    before = dict.fromkeys(names)
     for rule in rules:
         with naming_rule(rule):
             check_taken(rule.match, before)
@@ -247,13 +247,13 @@ def _refuse_again(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
 def _report(
     before: Model, after: Model, notes: list[str], steps: list[RuleResult]
 ) -> dict[str, Any]:
-    told = [*notes, *(note for step in steps for note in step.notes)]
-    matched = {(one["body"], one["op"]) for step in steps for one in step.matches}
-    told += unmatched_activations((step.rule for step in steps), before.graphs, matched)
+    listed = [*notes, *(note for step in steps for note in step.notes)]
+    matched = {(match["body"], match["op"]) for step in steps for match in step.matches}
+    listed += unmatched_activations((step.rule for step in steps), before.graphs, matched)
     if any("function" in step.emit for step in steps):
-        told.append(PATCH_LAST)
+        listed.append(PATCH_LAST)
     if any(graph.restored for graph in after.graphs):
-        told.append(TAPE_FLOOR)
+        listed.append(TAPE_FLOOR)
     return {
         "rules": [
             {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}
@@ -264,12 +264,12 @@ def _report(
             "session": list(dict.fromkeys(key for step in steps for key in step.session)),
             "tape": list(dict.fromkeys(key for step in steps for key in step.tape)),
         },
-        "notes": list(dict.fromkeys(told)),
+        "notes": list(dict.fromkeys(listed)),
     }
 
 
 def counted_types(matches: Sequence[Mapping[str, Any]]) -> str:
-    """How many ops of each op type were matched, in words; nothing where there are none.
+    """Return how many ops of each op type were matched, in words; nothing where there are none.
 
     Where a match of a pattern brings several ops, how many matches there are comes first.
     """
@@ -280,10 +280,10 @@ def counted_types(matches: Sequence[Mapping[str, Any]]) -> str:
 
 
 def pattern_matches(matches: Sequence[Mapping[str, Any]]) -> int:
-    """How many matches of patterns brought these ops; 0 where none did."""
-    found = {
+    """Return how many matches of patterns brought these ops; 0 where none did."""
+    bindings = {
         (match.get("graph", ""), match["body"], tuple(sorted(match["captures"].items())))
         for match in matches
         if match.get("captures")
     }
-    return len(found)
+    return len(bindings)

@@ -26,8 +26,8 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Return what `msgspec.json.decode` does."""
     with _LOCK:
         described: Any = kind
-        found: T = decoder(described).decode(data)
-    return found
+        value: T = decoder(described).decode(data)
+    return value
 
 
 @cache

@@ -32,5 +32,5 @@ NO_NUMBERS = HANDLES | {"string"}
 
 
 def is_ref(number: int) -> bool:
-    """Whether a number of the enum DataType is a reference dtype, as v1 variables have."""
+    """Return whether a number of the enum DataType is a reference dtype, as v1 variables have."""
     return number > REF

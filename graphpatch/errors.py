@@ -69,7 +69,7 @@ class FleetError(GraphpatchError):
 
 def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
     """The legal words closest to `word`, best first; equal ones apart from case come before all."""
-    legal = [one for one in dict.fromkeys(legal) if len(one) <= COMPARED]
+    legal = [candidate for candidate in dict.fromkeys(legal) if len(candidate) <= COMPARED]
     if len(word) > COMPARED:
         return []
     same = [candidate for candidate in legal if candidate.lower() == word.lower()]
@@ -80,6 +80,6 @@ def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
 
 
 def did_you_mean(word: str, legal: Iterable[str]) -> str:
-    """A clause like `; nearest: Relu, Relu6`, or nothing where nothing is near."""
-    found = nearest(word, legal, 3)
-    return f"; nearest: {', '.join(map(one_line, found))}" if found else ""
+    """Return a clause like `; nearest: Relu, Relu6`, or nothing where nothing is near."""
+    near = nearest(word, legal, 3)
+    return f"; nearest: {', '.join(map(one_line, near))}" if near else ""

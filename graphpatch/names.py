@@ -57,12 +57,12 @@ def parse(text: str) -> TensorName:
 
 
 def is_index(text: str) -> bool:
-    """Whether a text is the number of an output, and no more than that."""
+    """Return whether a text is the number of an output, and no more than that."""
     return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def op_of(text: str) -> str:
-    """The op that an input reads: `a/b` for `a/b`, `a/b:1`, `^a/b` and `a/b:y:0`."""
+    """Return the op that an input reads: `a/b` for `a/b`, `a/b:1`, `^a/b` and `a/b:y:0`."""
     return text[1:] if text.startswith("^") else text.partition(":")[0]
 
 

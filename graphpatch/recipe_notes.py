@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def unmatched_activations(
     names: Iterable[str], graphs: Iterable[Graph], touched: Collection[tuple[str, str]]
 ) -> list[str]:
-    """The activations that recipes about activations do not patch, as the report says it.
+    """Return the activations that recipes about activations do not patch, as the report says it.
 
     `names` are those of rules, `touched` the body and name of ops that they matched.
     """
@@ -49,7 +49,7 @@ def unmatched_activations(
 
 
 def activations_of(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
-    """The activations of a model by what they are called: single ops, and ends of patterns.
+    """Yield the activations of a model by what they are called: single ops, and ends of patterns.
 
     An op inside the match of a pattern is not an activation of its own.
     """
@@ -69,7 +69,9 @@ def _activations(
 
 
 def _inside(several: Iterable[tuple[str, KeptMatch]]) -> set[Node]:
-    return {Node(one.binding.body, index) for _, one in several for index in one.binding.indices}
+    return {
+        Node(match.binding.body, index) for _, match in several for index in match.binding.indices
+    }
 
 
 _RELUS = ("Relu", "Relu6")
@@ -106,15 +108,15 @@ def _read(relu: Node) -> str:
 
 
 def _negated(relu: Node) -> str:
-    """The tensor of whose negative a ReLU is, but for a constant that is added."""
+    """Return the tensor of whose negative a ReLU is, but for a constant that is added."""
     text = _read(relu)
     for _ in range(2):
         node = relu.body.producer(text) if text else None
         inputs = [] if node is None else node.data_inputs
         if node is None or node.op not in ("Neg", "Add", "AddV2", "Sub"):
             return ""
-        producers = [relu.body.producer(one) for one in inputs]
-        constant = [one is not None and one.op == "Const" for one in producers]
+        producers = [relu.body.producer(producer) for producer in inputs]
+        constant = [producer is not None and producer.op == "Const" for producer in producers]
         if node.op == "Neg" or (node.op == "Sub" and constant[0]):
             return inputs[-1]
         if sum(constant) != 1:
@@ -128,8 +130,11 @@ def _of_several_ops(graph: Graph) -> Iterator[tuple[str, KeptMatch]]:
     from graphpatch.match.ready import NEEDED
 
     types = {op_type for body in graph.bodies for op_type in body.by_type}
-    for name in (one for one, needed in NEEDED.items() if needed & types):
-        yield from ((f"@{name}", one) for one in find(graph, Match(pattern=f"@{name}")).kept)
+    for name in (name_or_match for name_or_match, needed in NEEDED.items() if needed & types):
+        yield from (
+            (f"@{name}", name_or_match)
+            for name_or_match in find(graph, Match(pattern=f"@{name}")).kept
+        )
 
 
 def why_recipe_finds_nothing(rule: str, ops: Sequence[str], graphs: Iterable[Graph]) -> str:
@@ -143,12 +148,16 @@ def why_recipe_finds_nothing(rule: str, ops: Sequence[str], graphs: Iterable[Gra
     if recipe.needs is None:
         return _other_activations(ops, list(graphs)) if recipe.explains else ""
     types, says = recipe.needs
-    return "" if any(types & body.by_type.keys() for one in graphs for body in one.bodies) else says
+    return (
+        ""
+        if any(types & body.by_type.keys() for graph in graphs for body in graph.bodies)
+        else says
+    )
 
 
 def _other_activations(ops: Sequence[str], graphs: Sequence[Graph]) -> str:
-    found = activations_of(graphs)
-    counts = Counter(kind for kind, node in found if not is_in_gradients(node))
+    activations = activations_of(graphs)
+    counts = Counter(kind for kind, node in activations if not is_in_gradients(node))
     several = [kind for kind in counts if kind.startswith(SIGN)]
     lines = [f"it patches {', '.join(ops)}, and leaky and parametric ReLUs of several ops"]
     listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())

@@ -48,15 +48,17 @@ class Recipe(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def spelled(self) -> str:
-        """How it is called: `@reverse(at=, strength=1)`."""
-        given = (f"{k}={'' if v is None else v}" for k, v in self.parameters.items())
-        return f"{SIGN}{self.name}({', '.join(given)})" if self.parameters else SIGN + self.name
+        """Return how it is called: `@reverse(at=, strength=1)`."""
+        parameters = (f"{k}={'' if v is None else v}" for k, v in self.parameters.items())
+        return (
+            f"{SIGN}{self.name}({', '.join(parameters)})" if self.parameters else SIGN + self.name
+        )
 
 
 def rule(name: str, match: Any, patch: Any, at_least: int = 1) -> dict[str, Any]:
-    """A rule as a rules file has it."""
-    found = {"name": f"{SIGN}{name}", "match": match, "patch": patch}
-    return found if at_least else {**found, "expect": {"min": 0}}
+    """Return a rule as a rules file has it."""
+    document = {"name": f"{SIGN}{name}", "match": match, "patch": patch}
+    return document if at_least else {**document, "expect": {"min": 0}}
 
 
 # Activations of several ops. A rule for single ops comes behind theirs, and leaves their ops alone.
@@ -114,7 +116,7 @@ _INSIDE_OTHERS = [
 _SINGLE = {"taken": False, "not": {"any": _INSIDE_OTHERS}}
 
 
-def several_ops(name: str, gradient: str, given: Mapping[str, Any]) -> RulesJson:
+def several_ops(name: str, gradient: str, numbers: Mapping[str, Any]) -> RulesJson:
     """Return the rules of a recipe that give activations of several ops the like of a gradient."""
     forms: dict[str, tuple[Any, Any]] = {
         kind: (pattern, [_with_own(gradient, f"dy * where({slope})"), *[None] * others])
@@ -123,7 +125,9 @@ def several_ops(name: str, gradient: str, given: Mapping[str, Any]) -> RulesJson
     if gradient in OF_DIFFERENCES:
         smooth = SMOOTH.items()
         forms |= {kind: (text, _with_own(gradient, own)) for kind, (text, own) in smooth}
-    constants = {one.name: one.default for one in LIBRARY[gradient].parameters} | dict(given)
+    constants = {
+        parameter.name: parameter.default for parameter in LIBRARY[gradient].parameters
+    } | dict(numbers)
     spec = {"constants": constants} if constants else {}
     return [
         rule(
@@ -144,7 +148,7 @@ def _override_rule(name: str, gradient: Any, match: Any, at_least: int = 1) -> d
     return rule(name, match, {"override_gradient": gradient}, at_least)
 
 
-def _activations(name: str, gradient: str, *more_ops: str, **given: float) -> RulesJson:
+def _activations(name: str, gradient: str, *more_ops: str, **numbers: float) -> RulesJson:
     """Activations of several ops, then those of one; that no rule matches is an error.
 
     A gradient is for the ops of its family, and `more_ops`.
@@ -152,13 +156,13 @@ def _activations(name: str, gradient: str, *more_ops: str, **given: float) -> Ru
     entry = LIBRARY[gradient]
     ops = list(dict.fromkeys([*entry.ops, *more_ops]))
     single = _override_rule(
-        name, {gradient: given} if given else gradient, {"op": ops, **_SINGLE}, 0
+        name, {gradient: numbers} if numbers else gradient, {"op": ops, **_SINGLE}, 0
     )
-    return [*several_ops(name, gradient, given), single]
+    return [*several_ops(name, gradient, numbers), single]
 
 
-def _of_family(name: str, gradient: str, **given: float) -> RulesJson:
-    return _activations(name, gradient, *LIBRARY[gradient].by_op_type, **given)
+def _of_family(name: str, gradient: str, **numbers: float) -> RulesJson:
+    return _activations(name, gradient, *LIBRARY[gradient].by_op_type, **numbers)
 
 
 def _lrp_composite(epsilon: float, first: str) -> RulesJson:
@@ -180,10 +184,10 @@ def _lrp_composite(epsilon: float, first: str) -> RulesJson:
 
 
 def _biases(convolution: Any) -> RulesJson:
-    """The ops that add a bias, not another tensor, to a convolution."""
-    held = {"op": ["Const", REF_VARIABLES[0], RESOURCE_VARIABLE]}
-    read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
-    weights = {"any": [held, read]}
+    """Return the ops that add a bias, not another tensor, to a convolution."""
+    variable = {"op": ["Const", REF_VARIABLES[0], RESOURCE_VARIABLE]}
+    read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": variable}}
+    weights = {"any": [variable, read]}
     added = {"op": ["Add", "AddV2"], "inputs": {"0": convolution, "1": weights}}
     return [{"op": "BiasAdd", "inputs": {"0": convolution}}, added]
 
@@ -205,7 +209,7 @@ def _reverse(at: str, strength: float) -> RulesJson:
 
 
 def _freeze(scope: str) -> RulesJson:
-    """A scope is meant with all that is in it: FC1, and FC1/**; a glob as it is written."""
+    """Return a scope is meant with all that is in it: FC1, and FC1/**; a glob as it is written."""
     scope = scope.rstrip("/")
     named = scope if is_glob(scope) else [scope, f"{scope}/**"]
     read = {
@@ -314,23 +318,23 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 
 
 def is_recipe(path: object) -> bool:
-    """Whether a path of a rules file is the call of a recipe."""
+    """Return whether a path of a rules file is the call of a recipe."""
     return isinstance(path, str) and path.startswith(SIGN)
 
 
 def recipe_rules(spelled: str) -> dict[str, Any]:
-    """The rules file of a recipe, as it is called: `@reverse(at=features, strength=0.3)`.
+    """Return the rules file of a recipe, as it is called: `@reverse(at=features, strength=0.3)`.
 
     Raises RulesError, with the nearest name, for one that does not exist, and for a parameter that
     it does not have, that is missing, or that is not of the kind of its default.
     """
-    found = _SPELLED.fullmatch(spelled)
-    if found is None:
+    parts = _SPELLED.fullmatch(spelled)
+    if parts is None:
         raise RulesError(f"expected @NAME or @NAME(key=value, ...), found {spelled!r}")
     if HALF_SURROGATE.search(spelled):
         raise RulesError(f"{spelled!r} is not UTF-8, as the names of ops are")
-    recipe = recipe_named(found["name"])
-    return {"version": 1, "rules": recipe.make(**_with_parameters(recipe, found["given"] or ""))}
+    recipe = recipe_named(parts["name"])
+    return {"version": 1, "rules": recipe.make(**_with_parameters(recipe, parts["given"] or ""))}
 
 
 def recipe_named(name: str) -> Recipe:
@@ -344,8 +348,8 @@ def recipe_named(name: str) -> Recipe:
 
 def _with_parameters(recipe: Recipe, text: str) -> dict[str, Any]:
     values: dict[str, Any] = dict(recipe.parameters)
-    for part in filter(None, (one.strip() for one in text.split(","))):
-        key, sign, value = (one.strip() for one in part.partition("="))
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        key, sign, value = (piece.strip() for piece in part.partition("="))
         if not sign and len(values) == 1:
             key, value = next(iter(values)), key
         if key not in values:

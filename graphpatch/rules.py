@@ -164,17 +164,17 @@ class Rule:
 
     @property
     def applied(self) -> AppliedRule:
-        """The rule as a patched model tells of it, so that it can be applied again."""
+        """Return the rule as a patched model tells of it, so that it can be applied again."""
         written = {k: v for k, v in msgspec.to_builtins(self.written).items() if v is not None}
         emit = getattr(self.patch, "emit", "auto")
-        told = {"name": self.author.rule, **written, "emit": emit}
+        document = {"name": self.author.rule, **written, "emit": emit}
         if emit == "auto":
-            del told["emit"]
-        return AppliedRule(self.author.rule, self.author.id, told)
+            del document["emit"]
+        return AppliedRule(self.author.rule, self.author.id, document)
 
     @property
     def told(self) -> Any:
-        """The patch as a rules file writes it, to be written down in the model."""
+        """Return the patch as a rules file writes it, to be written down in the model."""
         return msgspec.to_builtins(self.written.patch)
 
 
@@ -219,7 +219,7 @@ def rules_in(
     folder: Path | None = None,
     allow_none: bool = False,
 ) -> list[Rule]:
-    """The rules that the bytes of a file hold; `path` is what errors call it.
+    """Return the rules that the bytes of a file hold; `path` is what errors call it.
 
     Files that a rule names lie in `folder`.
     """
@@ -270,12 +270,12 @@ def _read_rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rul
 
 def _patched_captures(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     """The ops of the pattern that the patch goes to, by name; none where the rule is silent."""
-    given: Any = getattr(spec.patch, "on")  # noqa: B009
-    if given is msgspec.UNSET:
+    captures: Any = getattr(spec.patch, "on")  # noqa: B009
+    if captures is msgspec.UNSET:
         return ()
     from graphpatch.match.pattern.syntax import check_on
 
-    on = texts(given)
+    on = texts(captures)
     check_on(spec.match, on)
     if WHOLE in on and not patch.takes_match:
         raise RulesError(
@@ -290,33 +290,33 @@ def _patch_kinds(spec: Any) -> Iterator[str]:
 
 
 def _read_patch(spec: Any, emit: str, allow_python: bool) -> Patch:
-    given = {key: getattr(spec, key) for key in (*KINDS, *OPTIONS)}
-    given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
+    written = {key: getattr(spec, key) for key in (*KINDS, *OPTIONS)}
+    written = {key: value for key, value in written.items() if value is not msgspec.UNSET}
     kinds = list(_patch_kinds(spec))
     if len(kinds) != 1:
-        found = (
+        problem = (
             f"found {len(kinds)}: {', '.join(kinds)}; write a rule for each"
             if kinds
             else "found none"
         )
-        raise RulesError(f"patch: expected exactly one of {', '.join(KINDS)}; {found}")
-    kind, value = KINDS[kinds[0]], given.pop(kinds[0])
-    foreign = sorted(given.keys() - kind.options.keys())
+        raise RulesError(f"patch: expected exactly one of {', '.join(KINDS)}; {problem}")
+    kind, value = KINDS[kinds[0]], written.pop(kinds[0])
+    foreign = sorted(written.keys() - kind.options.keys())
     if foreign:
-        legal = [key for key, one in KINDS.items() if foreign[0] in one.options]
+        legal = [key for key, patch_kind in KINDS.items() if foreign[0] in patch_kind.options]
         raise RulesError(
             f"patch.{foreign[0]} does not go with {kinds[0]}; it goes with {' and '.join(legal)}"
         )
     try:
         if not allow_python:
             refuse_python(value)
-        return kind.make(value, emit=emit, **given)
+        return kind.make(value, emit=emit, **written)
     except RulesError as error:
         raise RulesError(f"patch.{kinds[0]}: {error}") from error
 
 
 def _fingerprint(spec: RuleSpec) -> str:
-    """What a rule does, whatever its name: the same rule in another file has the same."""
+    """Return what a rule does, whatever its name: the same rule in another file has the same."""
     content = msgspec.json.encode([spec.match, spec.patch], order="deterministic")
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -337,9 +337,9 @@ def _readable_error(message: str, document: Any) -> str:
     if text.startswith("Expected") and last in WRITTEN:
         return f"{path}: {msgspec_in_words(text)}; it is {WRITTEN[last]}"
     if text.startswith("Invalid enum value") or "matching regex" in text:
-        found = text.removeprefix("Invalid enum value ")
-        found = repr(value_at(document, path)) if found == text else found
-        reason = {"False": "false"}.get(found, found)
+        value = text.removeprefix("Invalid enum value ")
+        value = repr(value_at(document, path)) if value == text else value
+        reason = {"False": "false"}.get(value, value)
         return f"{path}: {reason} is not a legal value; legal: {_VALUES.get(last, 'true')}"
     return f"{path}: {msgspec_in_words(text)}"
 
@@ -358,6 +358,6 @@ _BESIDE = {field.encode_name for field in msgspec.structs.fields(RuleSpec)}
 
 
 def _keys_at(last: str) -> list[str]:
-    """The keys that are legal where the last key of a path is this one."""
-    found = RulesFile if last == "at the top" else objects_by_key(RulesFile).get(last, Match)
-    return [field.encode_name for field in msgspec.structs.fields(found)]
+    """Return the keys that are legal where the last key of a path is this one."""
+    struct = RulesFile if last == "at the top" else objects_by_key(RulesFile).get(last, Match)
+    return [field.encode_name for field in msgspec.structs.fields(struct)]

@@ -104,10 +104,10 @@ def self_contained(raw: bytes, path: str, files: Files) -> bytes:
 
 
 def json_depth(document: Any) -> int:
-    """How many lists and objects lie in each other, counted up to one too many."""
+    """Return how many lists and objects lie in each other, counted up to one too many."""
     level, depth = [document], 0
     while level and depth <= DEEPEST_JSON:
-        level = [one for some in level for one in _values_inside(some)]
+        level = [value for some in level for value in _values_inside(some)]
         depth += 1
     return depth
 
@@ -119,7 +119,7 @@ def _values_inside(value: Any) -> Iterable[Any]:
 
 
 def decoded(raw: bytes) -> Any:
-    """The values of a JSON document, which may start with a byte order mark.
+    """Return the values of a JSON document, which may start with a byte order mark.
 
     Raises RulesError with line and column where it is not JSON, or where a key is there twice.
     """
@@ -141,12 +141,12 @@ def decoded(raw: bytes) -> Any:
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in by_key:
             raise RulesError(f"the key {key!r} is there twice in one object; remove one")
-        found[key] = value
-    return found
+        by_key[key] = value
+    return by_key
 
 
 def _binary(raw: bytes) -> str:
@@ -162,14 +162,15 @@ def _binary(raw: bytes) -> str:
 
 def _not_json(raw: bytes, said: str) -> str:
     text = raw.decode()
-    whole = next((says for look, says in LOOKS if look.match(text)), "")
-    found = re.search(r"byte (\d+)", said)
-    place = int(found[1]) if found else len(raw)
+    whole = next((says for expression, says in LOOKS if expression.match(text)), "")
+    byte = re.search(r"byte (\d+)", said)
+    place = int(byte[1]) if byte else len(raw)
     place -= "trailing characters" in said  # there msgspec counts from 1
-    there = raw[place:].decode(errors="replace")
+    rest = raw[place:].decode(errors="replace")
     reason = said.removeprefix("JSON is malformed: ").partition(" (byte")[0]
     here = next(
-        (says for look, says in FOUND if look.match(there)), JSON_FAULTS.get(reason, reason)
+        (says for expression, says in FOUND if expression.match(rest)),
+        JSON_FAULTS.get(reason, reason),
     )
     return whole or _at(raw, place, here)
 
@@ -181,14 +182,14 @@ def _at(raw: bytes, place: int, reason: str) -> str:
 
 
 def value_at(document: Any, path: str) -> Any:
-    """The value at a path as msgspec writes it: `rules[0].patch.at`."""
+    """Return the value at a path as msgspec writes it: `rules[0].patch.at`."""
     for key, place in re.findall(r"(\w+)|\[(\d+)\]", path):
         document = document[int(place)] if place else document[key]
     return document
 
 
 def msgspec_in_words(text: str) -> str:
-    """What msgspec says of a value, in the words of JSON's users."""
+    """Return what msgspec says of a value, in the words of JSON's users."""
     if text.startswith("Object missing required field"):
         key = text.split("`")[1]
         return f"the key {key!r} is missing" + (f"; write {LIKE[key]}" if key in LIKE else "")
@@ -207,7 +208,9 @@ def msgspec_in_words(text: str) -> str:
 def _any_of(types: Sequence[str]) -> str:
     """Types in words; a key that may be null may as well be left out, and nobody writes null."""
     left_out = {"null", "int"} if "float" in types else {"null"}
-    words = [TYPE_WORDS.get(one, one) for one in types if one not in left_out]
+    words = [
+        TYPE_WORDS.get(type_name, type_name) for type_name in types if type_name not in left_out
+    ]
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
@@ -216,30 +219,30 @@ def objects_by_key(top: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]
 
     Of a key that may have several, the first one.
     """
-    found: dict[str, type[msgspec.Struct]] = {}
-    todo, seen = [top], {top}
+    by_key: dict[str, type[msgspec.Struct]] = {}
+    todo, visited = [top], {top}
     while todo:
         for field in msgspec.structs.fields(todo.pop()):
-            for one in _structs(field.type):
-                if not one.__struct_config__.array_like:
-                    found.setdefault(field.encode_name, one)
-                if one not in seen:
-                    seen.add(one)
-                    todo.append(one)
-    return found
+            for struct in _structs(field.type):
+                if not struct.__struct_config__.array_like:
+                    by_key.setdefault(field.encode_name, struct)
+                if struct not in visited:
+                    visited.add(struct)
+                    todo.append(struct)
+    return by_key
 
 
 def _structs(of: Any) -> Iterator[type[msgspec.Struct]]:
     """The objects in a type, those within lists last; of an edge, which is a list, its own."""
     level = [of]
     while level:
-        for one in level:
-            if isinstance(one, type) and issubclass(one, msgspec.Struct):
-                yield one
-                if one.__struct_config__.array_like:
-                    for field in msgspec.structs.fields(one):
+        for part in level:
+            if isinstance(part, type) and issubclass(part, msgspec.Struct):
+                yield part
+                if part.__struct_config__.array_like:
+                    for field in msgspec.structs.fields(part):
                         yield from _structs(field.type)
-        level = [inner for one in level for inner in get_args(one)]
+        level = [inner for part in level for inner in get_args(part)]
 
 
 _WHICH = 'which of them, and what that must be: {"0": {"op": "Relu"}}, or "any", "all", "none"'

@@ -38,7 +38,7 @@ FORMULA_SCHEMA = {
 
 
 def gradient() -> dict[str, Any]:
-    """What flows back: a name, or an object with one key."""
+    """Return what flows back: a name, or an object with one key."""
     return {
         "title": "Gradient",
         "description": "What flows back: a name, or one name with its parameters, or a formula.",
@@ -82,12 +82,13 @@ def _without_parameters() -> Iterator[str]:
 
 
 def _parameters(entry: Entry) -> dict[str, Any]:
-    """What may stand behind the name of a gradient."""
+    """Return what may stand behind the name of a gradient."""
     needed = [parameter.name for parameter in entry.parameters if parameter.default is None]
     named = {
         "type": "object",
         "properties": {
-            one.name: {"type": "number", "description": one.does} for one in entry.parameters
+            parameter.name: {"type": "number", "description": parameter.does}
+            for parameter in entry.parameters
         },
         "additionalProperties": False,
         **({"required": needed} if needed else {}),
@@ -112,14 +113,21 @@ ID = f"urn:graphpatch:rules:{graphpatch.__version__}"
 def schema() -> dict[str, Any]:
     """The JSON Schema of rules files: of the document with `rules`, and of a bare list of rules."""
     raw = json.loads(msgspec.json.encode(msgspec.json.schema(RulesFile)))  # lists, not tuples
-    defined = {RENAMED.get(name, name): _without_null(one) for name, one in raw["$defs"].items()}
-    for name, one in defined.items():
-        one["title"] = name
-        if "description" in one:
-            one["description"] = inspect.cleandoc(one["description"]).replace("\n", " ")
-    told = {name: _taken_out(one.get("properties", {})) for name, one in defined.items()}
+    defined = {
+        RENAMED.get(name, name): _without_null(definition)
+        for name, definition in raw["$defs"].items()
+    }
+    for name, definition in defined.items():
+        definition["title"] = name
+        if "description" in definition:
+            definition["description"] = inspect.cleandoc(definition["description"]).replace(
+                "\n", " "
+            )
+    taken_out = {
+        name: _taken_out(definition.get("properties", {})) for name, definition in defined.items()
+    }
     _constrain(defined)
-    for name, texts in told.items():
+    for name, texts in taken_out.items():
         for key, text in texts.items():  # behind the type, whatever that has become
             defined[name]["properties"][key] = {**defined[name]["properties"][key], **text}
     defined["Gradient"] = gradient()
@@ -135,20 +143,20 @@ def schema() -> dict[str, Any]:
 
 
 def _without_null(part: Any) -> Any:
-    """A part of msgspec's schema in which a key that may be left out is never null."""
+    """Return a part of msgspec's schema in which a key that may be left out is never null."""
     if isinstance(part, list):
-        return [_without_null(one) for one in part if one != {"type": "null"}]
+        return [_without_null(item) for item in part if item != {"type": "null"}]
     if not isinstance(part, dict):
         return part
-    found = {key: _without_null(value) for key, value in part.items()}
-    if len(found.get("anyOf", ())) == 1:
-        found |= found.pop("anyOf")[0]
-    if found.get("default", 0) is None:
-        del found["default"]
-    if "$ref" in found:
-        name = found["$ref"].rpartition("/")[2]
-        found["$ref"] = f"#/$defs/{RENAMED.get(name, name)}"
-    return found
+    cleaned = {key: _without_null(value) for key, value in part.items()}
+    if len(cleaned.get("anyOf", ())) == 1:
+        cleaned |= cleaned.pop("anyOf")[0]
+    if cleaned.get("default", 0) is None:
+        del cleaned["default"]
+    if "$ref" in cleaned:
+        name = cleaned["$ref"].rpartition("/")[2]
+        cleaned["$ref"] = f"#/$defs/{RENAMED.get(name, name)}"
+    return cleaned
 
 
 def _constrain(defined: dict[str, Any]) -> None:
@@ -197,33 +205,33 @@ def _required_by(option: str) -> Iterator[dict[str, Any]]:
     return ({"required": [name]} for name, kind in KINDS.items() if option in kind.options)
 
 
-def _one_or_list(one: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
+def _one_or_list(form: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [form, {"type": "array", "items": form, "minItems": 1}]}
 
 
-def _not_empty(found: dict[str, Any]) -> dict[str, Any]:
-    """The same, where a list has something in it."""
-    if "anyOf" in found:
-        return {"anyOf": [_not_empty(one) for one in found["anyOf"]]}
-    return {**found, "minItems": 1} if found.get("type") == "array" else found
+def _not_empty(form: dict[str, Any]) -> dict[str, Any]:
+    """Return the same, where a list has something in it."""
+    if "anyOf" in form:
+        return {"anyOf": [_not_empty(item) for item in form["anyOf"]]}
+    return {**form, "minItems": 1} if form.get("type") == "array" else form
 
 
-def _slices(found: dict[str, Any]) -> dict[str, Any]:
-    """The same, where a text is a word or a slice, and a list has something in it."""
+def _slices(form: dict[str, Any]) -> dict[str, Any]:
+    """Return the same, where a text is a word or a slice, and a list has something in it."""
     words = {"pattern": f"^({'|'.join(NTH_WORDS)}|{SLICE.pattern})$"}
-    forms = [one | words if one.get("type") == "string" else one for one in found["anyOf"]]
+    forms = [item | words if item.get("type") == "string" else item for item in form["anyOf"]]
     return _not_empty({"anyOf": forms})
 
 
 def _pattern_schema() -> dict[str, Any]:
     ready = {"enum": [f"@{name}" for name in READY]}
     text = {"type": "string", "pattern": r"^\s*[^@\s]"}
-    one = {"anyOf": [ready, text, {"$ref": "#/$defs/Pattern"}]}
-    return {"anyOf": [*one["anyOf"], {"type": "array", "items": one, "minItems": 1}]}
+    form = {"anyOf": [ready, text, {"$ref": "#/$defs/Pattern"}]}
+    return {"anyOf": [*form["anyOf"], {"type": "array", "items": form, "minItems": 1}]}
 
 
 def _taken_out(properties: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The description and the example of each property, which it no longer has then."""
+    """Return the description and the example of each property, which it no longer has then."""
     return {
         key: {word: part.pop(word) for word in ("description", "examples") if word in part}
         for key, part in properties.items()

@@ -47,7 +47,7 @@ class Selection:
     keys: frozenset[NodeKey]
 
     def where(self, test: Callable[[Node], bool] | None = None, **match: Any) -> Selection:
-        """Those of the ops for which `test` holds and which the match keys mean.
+        """Return those of the ops for which `test` holds and which the match keys mean.
 
         The keys are those of `match` in a rules file, `not_` for `not`. Raises RulesError for a key
         or value that is not legal, MatchError where a key names a tensor that the model lacks,
@@ -65,7 +65,7 @@ class Selection:
 
     @cached_property
     def nodes(self) -> list[Node]:
-        """The ops."""
+        """Return the ops."""
         places = {
             (number, body.label): place
             for number, graph in enumerate(self.model.graphs)
@@ -76,13 +76,13 @@ class Selection:
 
     @property
     def types(self) -> dict[str, int]:
-        """How many ops of each op type there are."""
+        """Return how many ops of each op type there are."""
         return dict(Counter(node.op for node in self.nodes))
 
     def rule(
         self, patch: Mapping[str, Any], name: str = "selection", **keys: Any
     ) -> dict[str, Any]:
-        """A rule that patches just these ops, for `apply` or for a rules file.
+        """Return a rule that patches just these ops, for `apply` or for a rules file.
 
         Raises MatchError where there is none, as a rule on nothing does nothing, and ModelError
         where the model tells of earlier rules what graphpatch did not write.
@@ -165,7 +165,7 @@ class Selection:
 
 
 def select(model: ModelLike, **match: Any) -> Selection:
-    """The ops of a model that the match keys mean; all of them without a key.
+    """Return the ops of a model that the match keys mean; all of them without a key.
 
     The keys are those of `match` in a rules file, `not_` for `not`. Of a pattern it is the last
     op; `matches` tells all of them. `model` is what `load` takes. Ops of functions that graphpatch

@@ -19,7 +19,7 @@ LONGEST_LINE = 4_000  # characters of a message, or of one line of a report
 
 
 def shown(text: str, most: int | None = None) -> str:
-    """The text with each character that a terminal would obey written as its escape.
+    """Return the text with each character that a terminal would obey written as its escape.
 
     Line feeds stay. Of a text of more than `most` characters, the start and the end are left.
     """
@@ -51,12 +51,12 @@ def _cut(text: str, most: int) -> str:
     return text[:start] + left_out + text[-end:]
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 def json_text(document: Any, **layout: Any) -> str:
-    """A JSON document in ASCII that all readers take, browsers too.
+    """Return a JSON document in ASCII that all readers take, browsers too.
 
     JSON has no NaN and no infinities, which models have: they are written as protobuf's JSON does,
     as the texts "NaN", "Infinity" and "-Infinity".
@@ -68,22 +68,22 @@ def json_text(document: Any, **layout: Any) -> str:
 
 
 def json_of_texts(document: Any) -> str:
-    """The same, more quickly, for a large document that has no numbers but whole ones."""
+    """Return the same, more quickly, for a large document that has no numbers but whole ones."""
     import msgspec
 
     try:
-        found = msgspec.json.format(msgspec.json.encode(document), indent=0)
+        encoded = msgspec.json.format(msgspec.json.encode(document), indent=0)
     except UnicodeEncodeError:  # half surrogates: a path that is not UTF-8
         return json_text(document)
-    plain = found.isascii() and b"\x7f" not in found
-    return found.decode() if plain else json_text(document)
+    plain = encoded.isascii() and b"\x7f" not in encoded
+    return encoded.decode() if plain else json_text(document)
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     if not isinstance(value, float) or abs(value) < float("inf"):
         return value
     return "NaN" if value != value else f"{'-' * (value < 0)}Infinity"

@@ -62,7 +62,7 @@ def ops_by_graph(
     why: bool = True,
     known: Sequence[MatchedOps] | None = None,
 ) -> list[tuple[ModelGraph, MatchedOps]]:
-    """What a rule matches in each graph, none of which is changed.
+    """Return what a rule matches in each graph, none of which is changed.
 
     Raises what `take` raises, as far as that can be known before anything is patched; without
     `why`, a rule that matches nothing is not explained. `known` is what was found in each graph,
@@ -71,38 +71,38 @@ def ops_by_graph(
     with naming_rule(rule):
         if known is None:
             known = [find(graph, rule.match, rule.on) for graph in graphs]
-        found = list(zip(graphs, known, strict=True))
-        check_expected(rule, graphs, sum(one.count for _, one in found), why)
-        nodes = [node for _, one in found for node in patched_ops(rule, one)]
+        by_graph = list(zip(graphs, known, strict=True))
+        check_expected(rule, graphs, sum(matched.count for _, matched in by_graph), why)
+        nodes = [node for _, matched in by_graph for node in patched_ops(rule, matched)]
         refuse_all_malformed(nodes)
         if not rule.patch.takes_all:
             refuse_all_shadowed(nodes, goes_first=rule.patch.takes_side)
-        for _, one in found:
-            refuse_hidden(one.nodes)
+        for _, matched in by_graph:
+            refuse_hidden(matched.nodes)
         if rule.on != (WHOLE,):  # which is asked about when it is known what it reads and gives
             rule.patch.check(nodes)
-    return found
+    return by_graph
 
 
-def patched_ops(rule: Rule, found: MatchedOps) -> list[Node]:
-    """The ops that the patch of a rule goes to, for those that its match means.
+def patched_ops(rule: Rule, matched: MatchedOps) -> list[Node]:
+    """Return the ops that the patch of a rule goes to, for those that its match means.
 
     A patch at outputs goes behind what an earlier rule put in the place of an op.
     """
     if not rule.patch.is_at_outputs:
-        return found.nodes
-    return named_now(found.nodes, texts(rule.match.name or ()))
+        return matched.nodes
+    return named_now(matched.nodes, texts(rule.match.name or ()))
 
 
-def patch_matched(rule: Rule, found: Sequence[tuple[ModelGraph, MatchedOps]]) -> RuleResult:
+def patch_matched(rule: Rule, by_graph: Sequence[tuple[ModelGraph, MatchedOps]]) -> RuleResult:
     """Patch what a rule has `matched`. Where that raises, the graphs may be changed in part."""
     step = RuleResult(rule.author.rule)
     with naming_rule(rule):
-        for graph, one in found:
-            tag = graph.around.tags if len(found) > 1 else None
+        for graph, matched in by_graph:
+            tag = graph.around.tags if len(by_graph) > 1 else None
             whole = rule.on == (WHOLE,)
-            step.matches.extend(listed_matches(one, tag, with_reads=whole, whole=whole))
-            _patch_graph(rule, graph, one, step)
+            step.matches.extend(listed_matches(matched, tag, with_reads=whole, whole=whole))
+            _patch_graph(rule, graph, matched, step)
     return step
 
 
@@ -115,16 +115,16 @@ def naming_rule(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch_graph(rule: Rule, graph: ModelGraph, found: MatchedOps, step: RuleResult) -> None:
+def _patch_graph(rule: Rule, graph: ModelGraph, matched: MatchedOps, step: RuleResult) -> None:
     editor = Editor(graph, rule.author)
-    step.notes.update(dict.fromkeys(unchanged_notes(rule, found.nodes)))
+    step.notes.update(dict.fromkeys(unchanged_notes(rule, matched.nodes)))
     # As the ops are called before they are patched.
-    dropped = list(left_out_notes(rule.author.rule, found))
-    idle = list(why_stopped(found.nodes).values())
+    dropped = list(left_out_notes(rule.author.rule, matched))
+    idle = list(why_stopped(matched.nodes).values())
     if rule.on == (WHOLE,):
-        _patch_whole(rule, found, editor)
-    elif found.nodes:  # to ask what kind of patch it is takes long, where there are many rules
-        _patch_nodes(rule, patched_ops(rule, found), editor, step)
+        _patch_whole(rule, matched, editor)
+    elif matched.nodes:  # to ask what kind of patch it is takes long, where there are many rules
+        _patch_nodes(rule, patched_ops(rule, matched), editor, step)
     if rule.match.pattern is not None:
         from graphpatch.match.pattern.syntax import (
             type_notes,
@@ -133,7 +133,7 @@ def _patch_graph(rule: Rule, graph: ModelGraph, found: MatchedOps, step: RuleRes
         for text in type_notes(rule.match.pattern):
             step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
-    step.notes.update(dict.fromkeys(idle_notes(rule, [*idle, *editor.idle], len(found.nodes))))
+    step.notes.update(dict.fromkeys(idle_notes(rule, [*idle, *editor.idle], len(matched.nodes))))
     _collect_notes(step, editor)
 
 
@@ -171,8 +171,8 @@ def _edited_alike(rule: Rule, nodes: Sequence[Node], editor: Editor) -> Sequence
         return nodes  # or what the rule writes could be taken for a stand-in
     inside = all_in_control_flow(body, editor)
     alike = [node for node in nodes if node.body is body and node.index not in inside]
-    left = set(edit_all(alike, patch.rewrite, editor)) if alike else set()
-    done = set(alike) - left
+    unlike = set(edit_all(alike, patch.rewrite, editor)) if alike else set()
+    done = set(alike) - unlike
     return [node for node in nodes if node not in done]
 
 
@@ -190,15 +190,15 @@ def _collect_notes(step: RuleResult, editor: Editor) -> None:
     step.emit.update(editor.carriers)
 
 
-def _patch_whole(rule: Rule, found: MatchedOps, editor: Editor) -> None:
+def _patch_whole(rule: Rule, matched: MatchedOps, editor: Editor) -> None:
     if not rule.patch.takes_match:
         raise PatchError(f'"on": "{WHOLE}" does not go with this kind of patch')
     # All before the first is patched: a match is of the graph as it was.
     groups = []
-    for kept in found.kept:
-        binding = kept.binding
+    for match in matched.kept:
+        binding = match.binding
         groups.append(group_of_match(binding.nodes, binding.inputs, binding.tensors))
-        refuse_ambiguous(rule.patch.by_input(groups[-1]), groups[-1], kept.orders)
+        refuse_ambiguous(rule.patch.by_input(groups[-1]), groups[-1], match.orders)
     if opened := [text for group in groups for text in group.open]:
         kept_there = "what flows back from there keeps its own gradient"
         editor.note(f"rule {rule.author.rule!r}: {opened[0]}{_also(opened)}; {kept_there}")
@@ -208,19 +208,21 @@ def _patch_whole(rule: Rule, found: MatchedOps, editor: Editor) -> None:
 
 
 def listed_matches(
-    found: MatchedOps, tags: str | None, with_reads: bool = True, whole: bool = False
+    matched: MatchedOps, tags: str | None, with_reads: bool = True, whole: bool = False
 ) -> list[dict[str, Any]]:
     """What was matched, as the report lists it: the op, and where a pattern has it its captures.
 
     `with_reads`: and what the match reads from outside, which a formula calls x0, x1, ... Of a
     match as one op (`whole`) that stands with its last op alone.
     """
-    captures, reads = found.captures(), found.reads() if with_reads else {}
-    once = {kept.last for kept in found.kept} if whole else captures.keys()
-    told = {node: captures[node] for node in once}
-    if not told and tags is None:
-        return [_match_document(node.body, node.index) for node in found.nodes]
-    return [_match_entry(node, tags, told.get(node), reads.get(node, {})) for node in found.nodes]
+    captures, reads = matched.captures(), matched.reads() if with_reads else {}
+    once = {match.last for match in matched.kept} if whole else captures.keys()
+    captured = {node: captures[node] for node in once}
+    if not captured and tags is None:
+        return [_match_document(node.body, node.index) for node in matched.nodes]
+    return [
+        _match_entry(node, tags, captured.get(node), reads.get(node, {})) for node in matched.nodes
+    ]
 
 
 def _match_document(body: Body, index: int) -> dict[str, Any]:
@@ -237,17 +239,18 @@ def _match_entry(
     return entry if tags is None else {**entry, "graph": tags}
 
 
-def left_out_notes(rule: str, found: MatchedOps) -> Iterator[str]:
+def left_out_notes(rule: str, matched: MatchedOps) -> Iterator[str]:
     """That matches were left out, and why the first was: by overlaps, and by unknown shapes."""
-    if found.dropped:
-        first = found.dropped[0]
+    if matched.dropped:
+        first = matched.dropped[0]
         places = ", ".join(f"{name} is {op}" for name, op in first.binding.captures.items())
-        yield f"rule {rule!r}: a match was left out: {places}: {first.reason}{_also(found.dropped)}"
-    if found.undecided:
-        node, sizes = found.undecided[0]
+        more = _also(matched.dropped)
+        yield f"rule {rule!r}: a match was left out: {places}: {first.reason}{more}"
+    if matched.undecided:
+        node, sizes = matched.undecided[0]
         yield (
             f"rule {rule!r} leaves out ops whose shape is not known well enough: {node} has shape "
-            f"{sizes_in_words(sizes)}{_also(found.undecided)}"
+            f"{sizes_in_words(sizes)}{_also(matched.undecided)}"
         )
 
 
@@ -259,9 +262,9 @@ def idle_notes(rule: Rule, reasons: list[str], count: int) -> list[str]:
     return [f"rule {rule.author.rule!r} means nothing on {which}: {reasons[0]}{_also(reasons)}"]
 
 
-def _also(found: Sized) -> str:
-    """How many more there are than the first."""
-    return f" ({left})" if (left := and_more(found, 1)) else ""
+def _also(sized: Sized) -> str:
+    """Return how many more there are than the first."""
+    return f" ({more})" if (more := and_more(sized, 1)) else ""
 
 
 def check_expected(rule: Rule, graphs: Sequence[ModelGraph], count: int, why: bool = True) -> None:
@@ -286,6 +289,6 @@ def check_expected(rule: Rule, graphs: Sequence[ModelGraph], count: int, why: bo
 
 
 def _why_unmatched(rule: Rule, graphs: Sequence[ModelGraph]) -> str:
-    """Why a rule matched nothing, in indented lines."""
+    """Return why a rule matched nothing, in indented lines."""
     lacks = why_recipe_finds_nothing(rule.author.rule, texts(rule.match.op or ()), graphs)
     return f"  {lacks}" if lacks else explain(graphs, rule.match)

@@ -18,13 +18,13 @@ def html_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object
 
 
 def beside(table: str, more: str) -> str:
-    """A table, and another below it where there is one."""
+    """Return a table, and another below it where there is one."""
     return f"<div>{table}{more}</div>" if more else table
 
 
 def _row(cells: Sequence[object], tag: str) -> str:
-    found = (f"<{tag}>{_escaped(str(cell))}</{tag}>" for cell in cells)
-    return f"<tr>{''.join(found)}</tr>"
+    written = (f"<{tag}>{_escaped(str(cell))}</{tag}>" for cell in cells)
+    return f"<tr>{''.join(written)}</tr>"
 
 
 def _escaped(text: str) -> str:
@@ -40,23 +40,23 @@ def plural(count: int, word: str) -> str:
 
 
 def short(texts: Sequence[str], most: int = IN_MESSAGE, by: str = ", ") -> str:
-    """The first of some texts, and how many more there are."""
-    return by.join(texts[:most]) + (f" {left}" if (left := and_more(texts, most)) else "")
+    """Return the first of some texts, and how many more there are."""
+    return by.join(texts[:most]) + (f" {more}" if (more := and_more(texts, most)) else "")
 
 
 def cut_short(text: str, most: int) -> str:
-    """The start of a text of more characters than these, which ends in three dots then."""
+    """Return the start of a text of more characters than these, which ends in three dots then."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def path_in_words(tensors: Sequence[str], most: int) -> str:
     """`a -> b -> c`; of a long path the tensors at both ends, and how many lie between."""
     if len(tensors) > most:
-        half, left = most // 2, len(tensors) - most
-        tensors = [*tensors[:half], f"... {left:,} more ...", *tensors[-half:]]
+        half, hidden = most // 2, len(tensors) - most
+        tensors = [*tensors[:half], f"... {hidden:,} more ...", *tensors[-half:]]
     return " -> ".join(tensors)
 
 
-def and_more(found: Sized, shown: int) -> str:
+def and_more(sized: Sized, shown: int) -> str:
     """`and 2 more` where fewer are shown than were found, or nothing."""
-    return f"and {len(found) - shown:,} more" if len(found) > shown else ""
+    return f"and {len(sized) - shown:,} more" if len(sized) > shown else ""

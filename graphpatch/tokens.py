@@ -39,7 +39,7 @@ class Language(msgspec.Struct, frozen=True):
     shorter: str = ""  # how a text is made shorter
 
     def tokens(self, text: str) -> Iterator[Token]:
-        """The tokens of a text, an end token last; spaces separate them."""
+        """Yield the tokens of a text, an end token last; spaces separate them."""
         if len(text) > LONGEST_TEXT:
             message = f"the {self.name} has {len(text):,} characters, and {LONGEST_TEXT:,} is the"
             raise self.error(text, LONGEST_TEXT, f"{message} most{self.shorter}")
@@ -54,12 +54,12 @@ class Language(msgspec.Struct, frozen=True):
         yield Token("end", "", len(text.rstrip()) + 1)
 
     def _token(self, text: str, position: int) -> Token:
-        found = self.token.match(text, position)
-        if found is None:
+        match = self.token.match(text, position)
+        if match is None:
             hint = self.instead.get(text[position])
             message = f"a {self.name} has no {text[position]!r}" + (f"; {hint}" if hint else "")
             raise self.error(text, position + 1, message)
-        token = Token(found.lastgroup or "", found.group(), position + 1)
+        token = Token(match.lastgroup or "", match.group(), position + 1)
         if token.kind == "number" and len(token.text) > LONGEST_NUMBER:
             message = f"a number has at most {LONGEST_NUMBER} characters"
             raise self.error(text, position + 1, message)

@@ -103,7 +103,7 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
     if _same_bytes(expected, patched):
         return [MadeAgain(f"{says} the same bytes") for _ in patched.graphs], []
     compared, around = _compared(expected, patched, f"{says} the same ops, in other bytes")
-    differs = around or any(one.faults for one in compared)
+    differs = around or any(comparison.faults for comparison in compared)
     if differs and after.rules and after.version != graphpatch.__version__:
         versions = f"graphpatch {after.version} patched it, and this is {graphpatch.__version__}"
         return _without_rules(original, patched, f"{versions}, which writes other ops")
@@ -143,7 +143,7 @@ def _expected(original: Model, patched: Model) -> tuple[Model, Model]:
 
 
 def _same_bytes(expected: Model, patched: Model) -> bool:
-    """Whether a model would be written as the bytes of the other."""
+    """Return whether a model would be written as the bytes of the other."""
     if expected.container is not patched.container:
         return False
     at, size = 0, len(patched.source.data)
@@ -166,15 +166,15 @@ def _without_rules(original: Model, patched: Model, why: str) -> tuple[list[Made
     except GraphpatchError as error:
         return [MadeAgain(why=why) for _ in patched.graphs], [str(error)]
     compared, around = _compared(original, reverted, "")
-    return [MadeAgain(why=why, faults=one.faults) for one in compared], around
+    return [MadeAgain(why=why, faults=comparison.faults) for comparison in compared], around
 
 
 def _compared(expected: Model, patched: Model, says: str) -> tuple[list[MadeAgain], list[str]]:
     """Compare two models graph by graph, and what is around the graphs."""
     expected = opened_again(expected)
     compared = []
-    for left, right in zip(expected.graphs, patched.graphs, strict=True):
-        faults = [*_lost_gradients(left, right), *_faults(left, right)]
+    for made, actual in zip(expected.graphs, patched.graphs, strict=True):
+        faults = [*_lost_gradients(made, actual), *_faults(made, actual)]
         faults.sort(key=lambda fault: fault.kind != "backward")
         compared.append(MadeAgain("" if faults else says, faults=faults))
     is_same = expected.container is patched.container
@@ -186,51 +186,51 @@ def _compared(expected: Model, patched: Model, says: str) -> tuple[list[MadeAgai
     return compared, around
 
 
-def _faults(left: ModelGraph, right: ModelGraph) -> Iterator[StructureFault]:
+def _faults(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureFault]:
     """Yield each difference of a patched graph (`right`) from what its rules make."""
-    for body in left.bodies:
+    for body in made.bodies:
         kind = "backward" if body.is_ours else "forward"
-        there = right.counterpart(body)
-        if there is None:
+        actual_body = actual.counterpart(body)
+        if actual_body is None:
             says = f"function {body.label!r} is gone"
             yield StructureFault(kind, body.label, "", says)
             continue
-        if body.signature != there.signature or body.ret != there.ret:
+        if body.signature != actual_body.signature or body.ret != actual_body.ret:
             says = f"function {body.label!r} takes or returns something else"
             yield StructureFault(kind, body.label, "", says)
-        for name in (name for name in body.by_name if name not in there.by_name):
+        for name in (name for name in body.by_name if name not in actual_body.by_name):
             yield _at(body.node(name), kind, "is gone: no op has its name")
-        for name in (name for name in there.by_name if name not in body.by_name):
-            yield _at(there.node(name), kind, "is not in the original, and no rule adds it")
-        if len(there.by_name) < len(there):
-            for name, count in Counter(there.heads.names).items():
+        for name in (name for name in actual_body.by_name if name not in body.by_name):
+            yield _at(actual_body.node(name), kind, "is not in the original, and no rule adds it")
+        if len(actual_body.by_name) < len(actual_body):
+            for name, count in Counter(actual_body.heads.names).items():
                 if count > 1:
                     says = f"{count} ops are named {name!r}"
                     yield StructureFault("forward", body.label, name, says)
-    for name in (name for name in right.functions if name not in left.functions):
+    for name in (name for name in actual.functions if name not in made.functions):
         says = f"function {name!r} is not in the original, and no rule adds it"
         yield StructureFault("backward", name, "", says)
-    before, after = left.library.gradients, right.library.gradients
+    before, after = made.library.gradients, actual.library.gradients
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):
             says = f"the gradient function of {name!r} is {after.get(name)}, not {before.get(name)}"
             yield StructureFault("backward", name, "", says)
-    for body, pairs in unlike_by_name(left, right).items():
-        there = right.counterpart(body)
-        assert there is not None
+    for body, pairs in unlike_by_name(made, actual).items():
+        actual_body = actual.counterpart(body)
+        assert actual_body is not None
         for first, second in pairs.items():
-            yield from _node_faults(Node(body, first), Node(there, second))
+            yield from _node_faults(Node(body, first), Node(actual_body, second))
 
 
-def _node_faults(left: Node, right: Node) -> Iterator[StructureFault]:
-    changes = [change for change in differences(left, right) if not NOTED.match(change)]
+def _node_faults(made: Node, actual: Node) -> Iterator[StructureFault]:
+    changes = [change for change in differences(made, actual) if not NOTED.match(change)]
     if changes:
         of_key = any(OVERRIDE in change for change in changes)
-        is_backward = of_key or left.body.is_ours or provenance.is_added(left)
+        is_backward = of_key or made.body.is_ours or provenance.is_added(made)
         kind = "backward" if is_backward else "forward"
-        yield _at(right, kind, f"differs: {short(changes)}")
-    elif _told(left) != _told(right):
-        yield _at(right, "record", "what rules wrote down there was changed")
+        yield _at(actual, kind, f"differs: {short(changes)}")
+    elif _told(made) != _told(actual):
+        yield _at(actual, "record", "what rules wrote down there was changed")
 
 
 def _told(node: Node) -> object:
@@ -246,11 +246,11 @@ def _at(node: Node, kind: str, says: str) -> StructureFault:
     return StructureFault(kind, node.body.label, name, f"{node}{where} {says}")
 
 
-def _lost_gradients(left: ModelGraph, right: ModelGraph) -> Iterator[StructureFault]:
+def _lost_gradients(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureFault]:
     """Name each rule of whose gradients some are not there: an optimiser may have run after it."""
     ops: dict[str, dict[str, bool]] = {}
-    for body in left.bodies:
-        there = right.counterpart(body)
+    for body in made.bodies:
+        actual_body = actual.counterpart(body)
         for node in () if body.is_ours else provenance.touched(body):
             record = provenance.record(node)
             assert record is not None
@@ -258,7 +258,7 @@ def _lost_gradients(left: ModelGraph, right: ModelGraph) -> Iterator[StructureFa
                 op = record.patched or provenance.name_in_model(node)
                 for author in provenance.rules_that_patched(node):
                     lost = ops.setdefault(author.rule, {})
-                    lost[op] = lost.get(op, False) or not _is_carried(node, there)
+                    lost[op] = lost.get(op, False) or not _is_carried(node, actual_body)
     for rule, lost in ops.items():
         gone = [op for op, is_lost in lost.items() if is_lost]
         if gone:
@@ -269,11 +269,11 @@ def _lost_gradients(left: ModelGraph, right: ModelGraph) -> Iterator[StructureFa
             yield StructureFault("backward", "", gone[0], says)
 
 
-def _is_carried(node: Node, there: Body | None) -> bool:
-    """Whether what a rule put there is there: the op, its type, its key, what it calls."""
-    if there is None or node.name not in there.by_name:
+def _is_carried(node: Node, actual_body: Body | None) -> bool:
+    """Return whether what a rule put there is there: the op, its type, its key, what it calls."""
+    if actual_body is None or node.name not in actual_body.by_name:
         return False
-    return _carries(node) == _carries(there.node(node.name))
+    return _carries(node) == _carries(actual_body.node(node.name))
 
 
 def _carries(node: Node) -> object:

@@ -34,20 +34,20 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether all of the rules are applied."""
+        """Return whether all of the rules are applied."""
         return not self.missing
 
     @property
     def error(self) -> str:
-        """Which rules are not applied and why, in a line; nothing where all are."""
+        """Return which rules are not applied and why, in a line; nothing where all are."""
         reasons = "; ".join(f"rule {name!r} {why}" for name, why in self.missing.items())
         return f"{self.model}: {reasons}" if reasons else ""
 
     def document(self) -> dict[str, Any]:
-        """What `check --json` prints of a model, without the seconds that it took."""
+        """Return what `check --json` prints of a model, without the seconds that it took."""
         listed = [{"name": name, "applied": name not in self.missing} for name in self.rules]
-        found = {"model": self.model, "applied": self.ok, "rules": listed}
-        return found if self.ok else {**found, "error": self.error}
+        document = {"model": self.model, "applied": self.ok, "rules": listed}
+        return document if self.ok else {**document, "error": self.error}
 
     def __repr__(self) -> str:
         return f"<Check: {self.error or f'{self.model}: applied'}>"
@@ -102,13 +102,13 @@ def missing_rules(rules: Sequence[Rule], model: Model) -> dict[str, str]:
             continue
         if rule.expect.min > 0:
             lacking[rule.author.rule] = "has not been applied"
-        elif left := _left(rule, model, {str(node) for node in touched}):
-            lacking[rule.author.rule] = f"has not been applied, and {left} is an op for it"
+        elif unpatched := _left(rule, model, {str(node) for node in touched}):
+            lacking[rule.author.rule] = f"has not been applied, and {unpatched} is an op for it"
     return lacking
 
 
 def _left(rule: Rule, model: Model, touched: set[str]) -> str:
-    """The first op that the rule would match and that none has touched."""
+    """Return the first op that the rule would match and that none has touched."""
     for graph in model.graphs:
         for node in find(graph, rule.match, rule.on).nodes:
             if str(node) not in touched:

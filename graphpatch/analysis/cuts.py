@@ -27,50 +27,53 @@ Cut = tuple[str, ...]
 def ordered_cuts(
     graph: Graph, loss: str, cuts: Iterable[Sequence[str]], wrt: Sequence[str]
 ) -> tuple[GradientPaths, list[Cut]]:
-    """The cuts between `wrt` and `loss` with their tensors as `op:0`, in forward order.
+    """Return the cuts between `wrt` and `loss` with their tensors as `op:0`, in forward order.
 
     Raises CutError where a name is not that of a tensor, a tensor is not on the path of the
     gradient, a path leads around a cut, or two cuts cross.
     """
     end = find_tensor(graph, loss)
-    found = gradient_paths(
+    paths = gradient_paths(
         graph, end, list(dict.fromkeys(find_tensor(graph, text) for text in wrt))
     )
     resolved = [tuple(dict.fromkeys(find_tensor(graph, text) for text in cut)) for cut in cuts]
     if not resolved or not all(resolved):
         raise CutError("no tensor is named to cut at")
     for cut in resolved:
-        _check_cut(found, cut)
-    return found, _cuts_in_order(found, resolved)
+        _check_cut(paths, cut)
+    return paths, _cuts_in_order(paths, resolved)
 
 
-def path_round(found: GradientPaths, cut: Collection[str]) -> list[str]:
+def path_round(paths: GradientPaths, cut: Collection[str]) -> list[str]:
     """The tensors of a shortest path from `wrt` to the loss that passes no tensor of the cut."""
-    rest = found.graph.copy()
+    rest = paths.graph.copy()
     rest.remove_nodes_from(cut)
-    if found.loss not in rest or not nx.has_path(rest, START, found.loss):
+    if paths.loss not in rest or not nx.has_path(rest, START, paths.loss):
         return []
-    return list(nx.bidirectional_shortest_path(rest, START, found.loss))[1:]
+    return list(nx.bidirectional_shortest_path(rest, START, paths.loss))[1:]
 
 
 def smallest_cut(
-    found: GradientPaths, near: Collection[str] = (), kept: Collection[str] = ()
+    paths: GradientPaths, near: Collection[str] = (), kept_tensors: Collection[str] = ()
 ) -> list[str]:
     """The smallest set of tensors that is a cut, the nearest to `near` where there are several.
 
     Those in `kept` are cut already and not named, nor is what lies before or behind one of them.
     Nothing where there is no cut: a path passes one op alone, or tensors at which none can be.
     """
-    rest = found.graph.copy()
-    rest.remove_nodes_from(kept)
-    if found.loss not in rest or not nx.has_path(rest, START, found.loss):
+    rest = paths.graph.copy()
+    rest.remove_nodes_from(kept_tensors)
+    if paths.loss not in rest or not nx.has_path(rest, START, paths.loss):
         return []
-    fixed = _tensors_without_cut(found).union(
-        *(nx.ancestors(found.graph, one) | nx.descendants(found.graph, one) for one in kept)
+    fixed = _tensors_without_cut(paths).union(
+        *(
+            nx.ancestors(paths.graph, tensor) | nx.descendants(paths.graph, tensor)
+            for tensor in kept_tensors
+        )
     )
-    split = _as_edges(rest, fixed, _distances(found, near))
+    split = _as_edges(rest, fixed, _distances(paths, near))
     try:
-        _, (before, _) = nx.minimum_cut(split, (START, 1), (found.loss, 0))
+        _, (before, _) = nx.minimum_cut(split, (START, 1), (paths.loss, 0))
     except nx.NetworkXUnbounded:
         return []
     return sorted(name for name, side in before if side == 0 and (name, 1) not in before)
@@ -84,20 +87,20 @@ def _as_edges(
     for name in graph:
         cost = {} if name in fixed else {"capacity": COST_OF_TENSOR + far.get(name, len(graph))}
         split.add_edge((name, 0), (name, 1), **cost)
-    split.add_edges_from(((one, 1), (other, 0)) for one, other in graph.edges)
+    split.add_edges_from(((source, 1), (target, 0)) for source, target in graph.edges)
     return split
 
 
-def _tensors_without_cut(found: GradientPaths) -> set[str]:
-    """The tensors at which no cut is proposed."""
-    inside = in_frames(found.body)
-    return {START, found.loss, *found.wrt} | {
-        name for name in found.graph if name != START and _unfit(found.body, name, inside)
+def _tensors_without_cut(paths: GradientPaths) -> set[str]:
+    """Return the tensors at which no cut is proposed."""
+    inside = in_frames(paths.body)
+    return {START, paths.loss, *paths.wrt} | {
+        name for name in paths.graph if name != START and _unfit(paths.body, name, inside)
     }
 
 
 def _unfit(body: Body, tensor: str, inside: Collection[int]) -> str:
-    """Why a tensor's value, or its gradient, cannot be handed from one part to the next."""
+    """Return why a tensor's value, or its gradient, cannot be handed from one part to the next."""
     name = names.parse(tensor)
     node = body.node(name.op)
     if node.index in inside:
@@ -112,94 +115,95 @@ def _unfit(body: Body, tensor: str, inside: Collection[int]) -> str:
 
 
 def in_frames(body: Body) -> frozenset[int]:
-    """The ops of a v1 loop or branch, from its Enters and Switches to before its end."""
+    """Return the ops of a v1 loop or branch, from its Enters and Switches to before its end."""
     switches = (body.by_type.get(op, ()) for op in op_types.ALL_SWITCHES)
     return inside_control_flow(body).union(*switches)
 
 
-def _distances(found: GradientPaths, near: Collection[str]) -> dict[str, int]:
-    sources = [name for name in near if name in found.graph]
+def _distances(paths: GradientPaths, near: Collection[str]) -> dict[str, int]:
+    sources = [name for name in near if name in paths.graph]
     if not sources:
         return {}
-    either = found.graph.to_undirected(as_view=True)
+    either = paths.graph.to_undirected(as_view=True)
     found_far = nx.multi_source_dijkstra_path_length(either, set(sources), weight=None)
     return {name: int(hops) for name, hops in found_far.items()}
 
 
-def _check_cut(found: GradientPaths, cut: Cut) -> None:
+def _check_cut(paths: GradientPaths, cut: Cut) -> None:
     for tensor in cut:
-        if tensor == found.loss or tensor in found.wrt:
-            which = "the loss itself" if tensor == found.loss else "what the gradient is asked at"
-            raise CutError(f"{tensor} is {which}; a cut lies between {_ends_told(found)}")
-        if tensor not in found.graph:
-            raise CutError(_off_the_way(found, tensor))
-        reason = _unfit(found.body, tensor, in_frames(found.body))
+        if tensor == paths.loss or tensor in paths.wrt:
+            which = "the loss itself" if tensor == paths.loss else "what the gradient is asked at"
+            raise CutError(f"{tensor} is {which}; a cut lies between {_ends_told(paths)}")
+        if tensor not in paths.graph:
+            raise CutError(_off_the_way(paths, tensor))
+        reason = _unfit(paths.body, tensor, in_frames(paths.body))
         if reason:
-            raise CutError(f"{tensor} cannot be cut at: {reason}{_proposal(found, cut, [])}")
-    round_it = path_round(found, cut)
+            raise CutError(f"{tensor} cannot be cut at: {reason}{_proposal(paths, cut, [])}")
+    round_it = path_round(paths, cut)
     if round_it:
-        missing = smallest_cut(found, cut, kept=cut)
+        missing = smallest_cut(paths, cut, kept_tensors=cut)
         raise CutError(
-            f"{', '.join(cut)} is not a cut between {_ends_told(found)}: the gradient also flows "
+            f"{', '.join(cut)} is not a cut between {_ends_told(paths)}: the gradient also flows "
             f"around it, through\n  {path_in_words(round_it, PATH_SHOWN)}"
-            f"{_proposal(found, cut, missing)}"
+            f"{_proposal(paths, cut, missing)}"
         )
 
 
-def _proposal(found: GradientPaths, cut: Cut, missing: Sequence[str]) -> str:
-    smallest = smallest_cut(found, cut)
+def _proposal(paths: GradientPaths, cut: Cut, missing: Sequence[str]) -> str:
+    smallest = smallest_cut(paths, cut)
     whole = [*cut, *missing]
     said = f"\n  a cut with it: {', '.join(whole)}" if missing else ""
     if not smallest:
-        return f"{said}\n  there is no cut: single ops join {_ends_told(found)}"
+        return f"{said}\n  there is no cut: single ops join {_ends_told(paths)}"
     if missing and len(smallest) >= len(whole):
         return said
     return f"{said}\n  the smallest cut, near it: {', '.join(smallest)}"
 
 
-def _off_the_way(found: GradientPaths, tensor: str) -> str:
-    body, name = found.body, names.parse(tensor)
+def _off_the_way(paths: GradientPaths, tensor: str) -> str:
+    body, name = paths.body, names.parse(tensor)
     node = body.node(name.op)
-    if not upstream(body, [names.parse(found.loss)])[node.index]:
-        return f"{tensor} is not upstream of {found.loss}: the loss is not computed from it"
-    wrt = [names.parse(one) for one in found.wrt]
+    if not upstream(body, [names.parse(paths.loss)])[node.index]:
+        return f"{tensor} is not upstream of {paths.loss}: the loss is not computed from it"
+    wrt = [names.parse(name_wrt) for name_wrt in paths.wrt]
     if not downstream(body, wrt)[node.index]:
-        return f"{tensor} does not depend on {', '.join(found.wrt)}: {_not_between(found)}"
+        return f"{tensor} does not depend on {', '.join(paths.wrt)}: {_not_between(paths)}"
     reason = _unfit(body, tensor, ())
     if reason:
         return f"{tensor} cannot be cut at: {reason}"
-    return f"no gradient flows through {tensor}: {_not_between(found)}"
+    return f"no gradient flows through {tensor}: {_not_between(paths)}"
 
 
-def _not_between(found: GradientPaths) -> str:
-    return f"it is not on the way of the gradient between {_ends_told(found)}"
+def _not_between(paths: GradientPaths) -> str:
+    return f"it is not on the way of the gradient between {_ends_told(paths)}"
 
 
-def _ends_told(found: GradientPaths) -> str:
-    return f"{', '.join(found.wrt)} and {found.loss}"
+def _ends_told(paths: GradientPaths) -> str:
+    return f"{', '.join(paths.wrt)} and {paths.loss}"
 
 
-def _cuts_in_order(found: GradientPaths, cuts: list[Cut]) -> list[Cut]:
+def _cuts_in_order(paths: GradientPaths, cuts: list[Cut]) -> list[Cut]:
     """The cuts in forward order; CutError where two are the same, or neither is before the other.
 
     One is before another where it is a cut between `wrt` and that.
     """
-    ahead = {cut: [other for other in cuts if _comes_before(found, other, cut)] for cut in cuts}
+    ahead = {cut: [second for second in cuts if _comes_before(paths, second, cut)] for cut in cuts}
     if len(ahead) < len(cuts):
         raise CutError(f"{', '.join(cuts[0])}: two cuts are the same")
     ranked = sorted(cuts, key=lambda cut: len(ahead[cut]))
-    for one, other in pairwise(ranked):
-        if one not in ahead[other]:
+    for first, second in pairwise(ranked):
+        if first not in ahead[second]:
             raise CutError(
-                f"the cuts {', '.join(one)} and {', '.join(other)} cross: neither lies as a whole "
+                f"the cuts {', '.join(first)} and {', '.join(second)} cross: neither lies as a "
+                "whole "
                 f"before the other"
             )
     return ranked
 
 
-def _comes_before(found: GradientPaths, one: Cut, other: Cut) -> bool:
-    if set(one) == set(other):
+def _comes_before(paths: GradientPaths, first: Cut, second: Cut) -> bool:
+    if set(first) == set(second):
         return False
-    rest = found.graph.copy()
-    rest.remove_nodes_from(one)
-    return all(tensor in one or not nx.has_path(rest, START, tensor) for tensor in other)
+    rest = paths.graph.copy()
+    rest.remove_nodes_from(first)
+    return all(tensor in first or not nx.has_path(rest, START, tensor) for tensor in second)

@@ -30,33 +30,33 @@ from graphpatch.table import html_table
 MAPS = ("collection_def", "signature_def")
 
 
-def differences_around(one: Model, other: Model) -> Iterator[str]:
-    """Each difference in a line."""
-    if one.container is not other.container:
-        yield f"container: {one.container.name} -> {other.container.name}"
-    for left, right in zip_longest(one.graphs, other.graphs):
-        if left is not None and right is not None:
-            if _rest(left) != _rest(right):
+def differences_around(before: Model, after: Model) -> Iterator[str]:
+    """Yield each difference in a line."""
+    if before.container is not after.container:
+        yield f"container: {before.container.name} -> {after.container.name}"
+    for old, new in zip_longest(before.graphs, after.graphs):
+        if old is not None and new is not None:
+            if _rest(old) != _rest(new):
                 yield "versions or debug_info of the GraphDef"
-            if left.around.meta is not None and right.around.meta is not None:
-                yield from _metas(meta_around(left), meta_around(right))
+            if old.around.meta is not None and new.around.meta is not None:
+                yield from _metas(meta_around(old), meta_around(new))
 
 
 def _rest(graph: ModelGraph) -> GraphDef:
-    """The GraphDef without its nodes and library."""
+    """Return the GraphDef without its nodes and library."""
     data = graph.source.data
-    kept = [data[one.start : one.end] for one in graph.others if one.number != LIBRARY]
-    return message(GraphDef, b"".join(kept))
+    parts = [data[field.start : field.end] for field in graph.others if field.number != LIBRARY]
+    return message(GraphDef, b"".join(parts))
 
 
-def _metas(one: MetaGraphDef, other: MetaGraphDef) -> Iterator[str]:
+def _metas(before: MetaGraphDef, after: MetaGraphDef) -> Iterator[str]:
     for part in MetaGraphDef.DESCRIPTOR.fields:
-        left, right = getattr(one, part.name), getattr(other, part.name)
+        old, new = getattr(before, part.name), getattr(after, part.name)
         if part.name not in MAPS:
-            yield from [part.name] if left != right else []
+            yield from [part.name] if old != new else []
             continue
-        for key in sorted({*left, *right}):
-            if (key in left) != (key in right) or left[key] != right[key]:
+        for key in sorted({*old, *new}):
+            if (key in old) != (key in new) or old[key] != new[key]:
                 yield f"{part.name} {key!r}"
 
 
@@ -89,11 +89,11 @@ class Diff:
 
     @property
     def ok(self) -> bool:
-        """Whether the models are equal."""
+        """Return whether the models are equal."""
         return not any(getattr(self, kind) for kind in CHANGES)
 
     def document(self) -> dict[str, Any]:
-        """What `diff --json` prints."""
+        """Return what `diff --json` prints."""
         kinds = {kind: list(getattr(self, kind)) for kind in CHANGES}
         return {"a": self.a, "b": self.b, "equal": self.ok, **kinds}
 
@@ -103,16 +103,16 @@ class Diff:
 
     def _repr_html_(self) -> str:
         rows = [
-            (op_entry(one), one["before"], one["after"], ", ".join(one["rules"]))
-            for one in self.gradients
+            (op_entry(change), change["before"], change["after"], ", ".join(change["rules"]))
+            for change in self.gradients
         ]
         return html_table(repr(self)[1:-1], ("gradient of", "before", "after", "rules"), rows)
 
 
-def op_entry(one: Mapping[str, Any]) -> str:
-    """An op as an entry tells of it: its op type, name, and function."""
-    function = "" if one["body"] == "main" else f" in function {one['body']}"
-    return f"{one['type']} {one['op']!r}{function}"
+def op_entry(op: Mapping[str, Any]) -> str:
+    """Return an op as an entry tells of it: its op type, name, and function."""
+    function = "" if op["body"] == "main" else f" in function {op['body']}"
+    return f"{op['type']} {op['op']!r}{function}"
 
 
 def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
@@ -137,62 +137,68 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
         True
     """
     loaded = model_from("a", a, progress), model_from("b", b, progress)
-    found = Diff(loaded[0].path, loaded[1].path)
-    one, other = (opened_again(model) for model in loaded)
-    for model in (one, other):
+    result = Diff(loaded[0].path, loaded[1].path)
+    before, after = (opened_again(model) for model in loaded)
+    for model in (before, after):
         for graph in model.graphs:
             check_graph(graph)
-    faults = [damage(model) for model in (one, other)]
-    for model, fault in zip((one, other), faults, strict=True):
+    faults = [damage(model) for model in (before, after)]
+    for model, fault in zip((before, after), faults, strict=True):
         if fault:
-            found.other.append(f"{model.path} is not as its rules left it: {fault}")
-    for left, right in zip_longest(one.graphs, other.graphs):
-        if left is None or right is None:
-            found.other.append(f"graph {(left or right).around.tags!r} is in one of them alone")
+            result.other.append(f"{model.path} is not as its rules left it: {fault}")
+    for old, new in zip_longest(before.graphs, after.graphs):
+        if old is None or new is None:
+            result.other.append(f"graph {(old or new).around.tags!r} is in one of them alone")
         else:
-            _diff(left, right, found, [not fault for fault in faults])
-    found.other.extend(differences_around(one, other))
-    return found
+            _diff(old, new, result, [not fault for fault in faults])
+    result.other.extend(differences_around(before, after))
+    return result
 
 
-def _diff(one: ModelGraph, other: ModelGraph, found: Diff, told_by_rules: Sequence[bool]) -> None:
+def _diff(
+    before: ModelGraph, after: ModelGraph, result: Diff, told_by_rules: Sequence[bool]
+) -> None:
     """Compare two graphs; `told_by_rules`: their records tell what flows back."""
-    bodies = [{body.label: body for body in graph.bodies} for graph in (one, other)]
-    told: dict[tuple[str, str], tuple[Node, Node]] = {}
+    bodies = [{body.label: body for body in graph.bodies} for graph in (before, after)]
+    changed_keys: dict[tuple[str, str], tuple[Node, Node]] = {}
     for label, body in bodies[0].items():
         if label in bodies[1]:
-            told |= _diff_bodies(body, bodies[1][label], found)
+            changed_keys |= _diff_bodies(body, bodies[1][label], result)
         else:
-            found.functions.append({"name": label, "change": "removed"})
+            result.functions.append({"name": label, "change": "removed"})
     added = [label for label in bodies[1] if label not in bodies[0]]
-    found.functions.extend([{"name": label, "change": "added"} for label in added])
-    for name in sorted(one.library.gradients.keys() | other.library.gradients.keys()):
-        left, right = one.library.gradients.get(name), other.library.gradients.get(name)
-        if left != right and name in bodies[0] and name in bodies[1]:
-            change = f"gradient: {left or 'its own'} -> {right or 'its own'}"
-            found.functions.append({"name": name, "change": change})
-    found.gradients.extend(_gradient_changes(one, other, told, told_by_rules))
+    result.functions.extend([{"name": label, "change": "added"} for label in added])
+    for name in sorted(before.library.gradients.keys() | after.library.gradients.keys()):
+        old, new = before.library.gradients.get(name), after.library.gradients.get(name)
+        if old != new and name in bodies[0] and name in bodies[1]:
+            change = f"gradient: {old or 'its own'} -> {new or 'its own'}"
+            result.functions.append({"name": name, "change": change})
+    result.gradients.extend(_gradient_changes(before, after, changed_keys, told_by_rules))
 
 
-def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], tuple[Node, Node]]:
+def _diff_bodies(
+    before: Body, after: Body, result: Diff
+) -> dict[tuple[str, str], tuple[Node, Node]]:
     """Compare two bodies; returned are the pairs of which one has another key of its gradient."""
-    pairs, told = paired_ops(one, other), {}
-    found.removed.extend([_op_document(Node(one, at)) for at in pairs.first])
-    found.added.extend([_op_document(Node(other, at)) for at in pairs.second])
-    for first, second in unlike_pairs(one, other, pairs.both):
-        left, right = Node(one, first), Node(other, second)
-        if left.name != right.name:
-            found.renamed.append({**_op_document(left), "to": right.name})
-        changes = differences(left, right)
+    pairs, changed_keys = paired_ops(before, after), {}
+    result.removed.extend([_op_document(Node(before, at)) for at in pairs.first])
+    result.added.extend([_op_document(Node(after, at)) for at in pairs.second])
+    for first, second in unlike_pairs(before, after, pairs.both):
+        old, new = Node(before, first), Node(after, second)
+        if old.name != new.name:
+            result.renamed.append({**_op_document(old), "to": new.name})
+        changes = differences(old, new)
         if changes:
-            found.changed.append({**_op_document(right), "changes": changes})
-        if left.attr(OVERRIDE) != right.attr(OVERRIDE):
-            told[one.label, name_in_model(left)] = left, right
-    returned = [key for key in {**one.ret, **other.ret} if one.ret.get(key) != other.ret.get(key)]
-    for key in returned if one.is_ours == other.is_ours else ():
-        change = f"output {key}: {one.ret.get(key)} -> {other.ret.get(key)}"
-        found.functions.append({"name": one.label, "change": change})
-    return told
+            result.changed.append({**_op_document(new), "changes": changes})
+        if old.attr(OVERRIDE) != new.attr(OVERRIDE):
+            changed_keys[before.label, name_in_model(old)] = old, new
+    returned = [
+        key for key in {**before.ret, **after.ret} if before.ret.get(key) != after.ret.get(key)
+    ]
+    for key in returned if before.is_ours == after.is_ours else ():
+        change = f"output {key}: {before.ret.get(key)} -> {after.ret.get(key)}"
+        result.functions.append({"name": before.label, "change": change})
+    return changed_keys
 
 
 def _op_document(node: Node) -> dict[str, Any]:
@@ -202,29 +208,35 @@ def _op_document(node: Node) -> dict[str, Any]:
 
 
 def _gradient_changes(
-    one: ModelGraph,
-    other: ModelGraph,
-    told: dict[tuple[str, str], tuple[Node, Node]],
+    old_graph: ModelGraph,
+    new_graph: ModelGraph,
+    changed_keys: dict[tuple[str, str], tuple[Node, Node]],
     told_by_rules: Sequence[bool],
 ) -> Iterator[dict[str, Any]]:
     """The ops through which something else flows back: what before, what after, by which rules."""
-    names = labels([*one.library.rules, *other.library.rules])
-    told_of = zip((one, other), told_by_rules, strict=True)
-    left, right = (rules_at(graph, names) if is_told else {} for graph, is_told in told_of)
-    for body, op in dict.fromkeys([*left, *right, *told]):
-        before, after = left.get((body, op), {}), right.get((body, op), {})
-        if before == after and ((body, op) not in told or before):
+    names = labels([*old_graph.library.rules, *new_graph.library.rules])
+    told_of = zip((old_graph, new_graph), told_by_rules, strict=True)
+    old_rules, new_rules = (rules_at(graph, names) if is_told else {} for graph, is_told in told_of)
+    for body, op in dict.fromkeys([*old_rules, *new_rules, *changed_keys]):
+        before, after = old_rules.get((body, op), {}), new_rules.get((body, op), {})
+        if before == after and ((body, op) not in changed_keys or before):
             continue
-        nodes = told.get((body, op), (_node_at(one, body, op), _node_at(other, body, op)))
+        nodes = changed_keys.get(
+            (body, op), (_node_at(old_graph, body, op), _node_at(new_graph, body, op))
+        )
         states = [
             _backward_in_words(rules, node)
             for rules, node in zip((before, after), nodes, strict=True)
         ]
-        found = {"body": body, "op": op, "type": _type_before_rules(one, other, body, op)}
-        found |= {"before": states[0], "after": states[1]}
+        change = {
+            "body": body,
+            "op": op,
+            "type": _type_before_rules(old_graph, new_graph, body, op),
+        }
+        change |= {"before": states[0], "after": states[1]}
         changed = dict.fromkeys([*after, *before])
         rules = [name for name in changed if before.get(name) != after.get(name)]
-        yield {**found, "rules": rules}
+        yield {**change, "rules": rules}
 
 
 def _node_at(graph: ModelGraph, label: str, op: str) -> Node | None:
@@ -232,14 +244,14 @@ def _node_at(graph: ModelGraph, label: str, op: str) -> Node | None:
     return body.node(op) if body is not None and op in body.by_name else None
 
 
-def _type_before_rules(one: ModelGraph, other: ModelGraph, label: str, op: str) -> str:
-    """The op type of an op before any rule moved it aside."""
-    nodes = (_node_at(graph, label, op) for graph in (one, other))
+def _type_before_rules(old_graph: ModelGraph, new_graph: ModelGraph, label: str, op: str) -> str:
+    """Return the op type of an op before any rule moved it aside."""
+    nodes = (_node_at(graph, label, op) for graph in (old_graph, new_graph))
     return next((op_type_in_model(node) for node in nodes if node is not None), "")
 
 
 def _backward_in_words(rules: dict[str, str], node: Node | None) -> str:
-    """What flows back through an op, in words."""
+    """Return what flows back through an op, in words."""
     if rules:
         return ", then ".join(rules.values())
     if node is None:

@@ -10,7 +10,7 @@ FORMULA_SHOWN = 64  # characters of a formula that a table has room for
 
 
 def gradient_document(entry: Entry) -> dict[str, Any]:
-    """A gradient as `gradients --json` prints it."""
+    """Return a gradient as `gradients --json` prints it."""
     return {
         "name": entry.name,
         "formula": entry.text,
@@ -27,9 +27,11 @@ def gradient_document(entry: Entry) -> dict[str, Any]:
 
 
 def gradient_call(entry: Entry) -> str:
-    """The gradient with its parameters, as one would write it: `clip(min, max)`."""
-    given = [p.name if p.default is None else f"{p.name}={p.default:g}" for p in entry.parameters]
-    return f"{entry.name}({', '.join(given)})" if given else entry.name
+    """Return the gradient with its parameters, as one would write it: `clip(min, max)`."""
+    parameters = [
+        p.name if p.default is None else f"{p.name}={p.default:g}" for p in entry.parameters
+    ]
+    return f"{entry.name}({', '.join(parameters)})" if parameters else entry.name
 
 
 def gradient_formula(entry: Entry) -> str:
@@ -40,7 +42,7 @@ def gradient_formula(entry: Entry) -> str:
 
 
 def gradients_table() -> str:
-    """The library as the table of the README."""
+    """Return the library as the table of the README."""
     lines = ["| gradient | formula | for |", "|---|---|---|"]
     for entry in LIBRARY.values():
         text = gradient_formula(entry)

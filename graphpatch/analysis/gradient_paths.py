@@ -35,9 +35,9 @@ class GradientPaths:
 
 def find_tensor(graph: Graph, text: str) -> str:
     """The tensor of the main graph that is meant, as `op:0`; CutError where there is none."""
-    found = tensor_named(graph.main, text)
-    if found is not None:
-        return found.full
+    tensor = tensor_named(graph.main, text)
+    if tensor is not None:
+        return tensor.full
     op = names.parse(text)
     index = graph.main.by_name.get(op.op)
     if index is not None and not op.control:
@@ -54,7 +54,7 @@ def find_tensor(graph: Graph, text: str) -> str:
 
 
 def gradient_paths(graph: Graph, loss: str, wrt: Sequence[str]) -> GradientPaths:
-    """The paths from `loss` back to `wrt`.
+    """Return the paths from `loss` back to `wrt`.
 
     Raises CutError for one of `wrt` from which the loss does not depend, or to which nothing
     flows back, and says where it ends.
@@ -66,14 +66,14 @@ def gradient_paths(graph: Graph, loss: str, wrt: Sequence[str]) -> GradientPaths
         _refuse_unconnected(body, tensor, loss, before)
         edges.add_edge(START, tensor)
     waiting = list(wrt)
-    seen = set(wrt)
+    visited = set(wrt)
     while waiting:
         tensor = waiting.pop()
-        for _, given in _tensors_onward(body, tensor, before):
-            edges.add_edge(tensor, given)
-            if given not in seen:
-                seen.add(given)
-                waiting.append(given)
+        for _, onward in _tensors_onward(body, tensor, before):
+            edges.add_edge(tensor, onward)
+            if onward not in visited:
+                visited.add(onward)
+                waiting.append(onward)
     ending = nx.ancestors(edges, loss) | {loss} if loss in edges else set()
     for tensor in wrt:
         if tensor not in ending:
@@ -89,7 +89,7 @@ def _refuse_unconnected(body: Body, tensor: str, loss: str, before: bytearray) -
 
 
 def _tensors_onward(body: Body, tensor: str, before: bytearray) -> Iterator[tuple[Node, str]]:
-    """The tensors to which a differentiable edge leads, with the op that it leads through."""
+    """Yield the tensors to which a differentiable edge leads, with the op that it leads through."""
     for index, slot in readers_of(body, _name(tensor)):
         node = Node(body, index)
         if before[index] and not flow.is_none(node, slot):
@@ -125,16 +125,16 @@ def _name(tensor: str) -> TensorName:
 
 
 def _blocked(body: Body, tensor: str, loss: str, before: bytearray, edges: nx.DiGraph[str]) -> str:
-    """Why no gradient comes from the loss to a tensor: the ops at which it ends."""
+    """Return why no gradient comes from the loss to a tensor: the ops at which it ends."""
     reached = nx.descendants(edges, tensor) | {tensor}
     ops = [
         str(Node(body, index))
-        for one in sorted(reached)
-        for index, slot in readers_of(body, _name(one))
+        for reached_tensor in sorted(reached)
+        for index, slot in readers_of(body, _name(reached_tensor))
         if before[index] and not list(_outputs_after(Node(body, index), slot))
     ]
-    found = list(dict.fromkeys(ops))
-    where = short(found)
+    blocking = list(dict.fromkeys(ops))
+    where = short(blocking)
     return f"no gradient flows from {loss} back to {tensor}: none passes {where}"
 
 

@@ -27,20 +27,22 @@ class GradientScope:
         return self.name
 
     def holds(self, name: str) -> bool:
-        """Whether an op is one of those that `tf.gradients` built."""
+        """Return whether an op is one of those that `tf.gradients` built."""
         if not name.startswith(f"{self.name}/"):
             return False
-        return not any(name == one or name.startswith(f"{one}/") for one in self.variables)
+        return not any(
+            name == variable or name.startswith(f"{variable}/") for variable in self.variables
+        )
 
     def forward_of(self, body: Body, name: str) -> str:
-        """The op whose gradient an op of the scope computes: L of `gradients/L_grad/...`."""
+        """Return the op whose gradient an op of the scope computes: L of `gradients/L_grad/...`."""
         rest = name.removeprefix(f"{self.name}/")
-        found = [rest[: match.start()] for match in OF_AN_OP.finditer(rest)]
-        there = [one for one in found if one in body.by_name]
-        return there[-1] if there else ""
+        names = [rest[: match.start()] for match in OF_AN_OP.finditer(rest)]
+        existing = [forward_name for forward_name in names if forward_name in body.by_name]
+        return existing[-1] if existing else ""
 
     def seeds(self, body: Body) -> Iterator[Node]:
-        """What the gradients start from: ones, or what was given as `grad_ys`."""
+        """Yield what the gradients start from: ones, or what was given as `grad_ys`."""
         for name, index in body.by_name.items():
             head, _, last = name.rpartition("/")
             if head == self.name and SEED.fullmatch(last):
@@ -50,18 +52,27 @@ class GradientScope:
 
 
 def gradient_scopes(body: Body) -> list[GradientScope]:
-    """Each scope of gradients, in the order of the file.
+    """Return each scope of gradients, in the order of the file.
 
     Gradients of gradients have the name of the first ones inside of their own scope, once.
     """
-    held = [body.heads.names[index] for op in VARIABLES for index in body.by_type.get(op, ())]
+    variables = [body.heads.names[index] for op in VARIABLES for index in body.by_type.get(op, ())]
     scopes = [
-        GradientScope(name, tuple(one for one in held if one.startswith(f"{name}/")))
+        GradientScope(
+            name,
+            tuple(
+                scope_or_name for scope_or_name in variables if scope_or_name.startswith(f"{name}/")
+            ),
+        )
         for name in scopes_of_gradients(body.heads.names)
     ]
-    whole = [one for one in scopes if any(True for _ in one.seeds(body))]
+    whole = [
+        scope_or_name for scope_or_name in scopes if any(True for _ in scope_or_name.seeds(body))
+    ]
     return [
-        one
-        for one in scopes
-        if not any(other is not one and other.holds(f"{one.name}/") for other in whole)
+        scope_or_name
+        for scope_or_name in scopes
+        if not any(
+            outer is not scope_or_name and outer.holds(f"{scope_or_name.name}/") for outer in whole
+        )
     ]

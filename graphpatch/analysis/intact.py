@@ -25,7 +25,7 @@ AGAIN = "patch the original again"
 
 
 def damage(model: Model) -> str:
-    """What is not as rules left it; nothing where all is, or no rule was applied."""
+    """Return what is not as rules left it; nothing where all is, or no rule was applied."""
     if all(map(is_intact, model.graphs)):
         return ""
     if any(read_record(graph) is None for graph in model.graphs if _is_touched(graph)):
@@ -51,7 +51,7 @@ def damage(model: Model) -> str:
 
 
 def is_intact(graph: Graph) -> bool:
-    """Whether a graph is as its rules left it; true where no rule was applied."""
+    """Return whether a graph is as its rules left it; true where no rule was applied."""
     record = read_record(graph)
     if record is None:
         return not _is_touched(graph)
@@ -93,7 +93,7 @@ def _remade(model: Model) -> Model | None:
 
 
 def _faults(graph: Graph, expected: Graph) -> Iterator[str]:
-    """What of the patched parts of a graph is missing, or other than expected."""
+    """Yield what of the patched parts of a graph is missing, or other than expected."""
     for body in expected.bodies:
         now = graph.counterpart(body)
         if now is None:
@@ -133,6 +133,6 @@ def _payloads(body: Body) -> set[bytes]:
 
 
 def _canonical(node: Node) -> bytes:
-    """What is written of a node, its attrs in the order of their names."""
+    """Return what is written of a node, its attrs in the order of their names."""
     proto = message(NodeDef, provenance.as_written(node))
     return bytes(proto.SerializeToString(deterministic=True))

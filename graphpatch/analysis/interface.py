@@ -40,7 +40,7 @@ class InterfaceTensor(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The tensor as a line: `image:0 float32 [?, 8, 8, 1], serving_default: images`."""
+        """Return the tensor as a line: `image:0 float32 [?, 8, 8, 1], serving_default: images`."""
         kind = " ".join(filter(None, (self.dtype, self.shape)))
         return ", ".join([f"{self.name} {kind}".rstrip(), *self.signatures])
 
@@ -59,7 +59,7 @@ class Interface(msgspec.Struct, frozen=True):
 
     @property
     def weights(self) -> str:
-        """How many variables there are, in words; nothing where there are none."""
+        """Return how many variables there are, in words; nothing where there are none."""
         return plural(self.variables, "variable") if self.variables else ""
 
     def document(self) -> dict[str, Any]:
@@ -103,8 +103,8 @@ def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
     variables = sum(len(wiring.body.by_type.get(op, ())) for op in VARIABLES)
     # The name of a checkpoint, which a Saver is fed, is no input of the model.
     fed = [tensor for tensor in fed_floats(wiring) if wiring.dtype(tensor) != "string"]
-    given = [] if outputs else default_targets(graph, wiring, every=False)
-    return Interface(list(described(fed, inputs)), list(described(given, outputs)), variables)
+    targets = [] if outputs else default_targets(graph, wiring, every=False)
+    return Interface(list(described(fed, inputs)), list(described(targets, outputs)), variables)
 
 
 def fed_floats(wiring: Wiring) -> list[Tensor]:
@@ -112,7 +112,7 @@ def fed_floats(wiring: Wiring) -> list[Tensor]:
 
     Where there is one, placeholders of texts are left out: they name an iterator, or are Examples.
     """
-    found = [(index, 0) for op in sorted(FED) for index in _of_type(wiring, op)]
+    tensors = [(index, 0) for op in sorted(FED) for index in _of_type(wiring, op)]
     read = [
         (index, output)
         for op in sorted(PARSERS | PIPELINES)
@@ -120,7 +120,7 @@ def fed_floats(wiring: Wiring) -> list[Tensor]:
         for output in range(len(wiring.outputs(index)))
         if wiring.dtype((index, output)) in DIFFERENTIABLE
     ]
-    return [one for one in found if not read or wiring.dtype(one) != "string"] + read
+    return [tensor for tensor in tensors if not read or wiring.dtype(tensor) != "string"] + read
 
 
 def _of_type(wiring: Wiring, op: str) -> Sequence[int]:
@@ -128,29 +128,34 @@ def _of_type(wiring: Wiring, op: str) -> Sequence[int]:
 
 
 def default_targets(graph: ModelGraph, wiring: Wiring, every: bool = True) -> list[Tensor]:
-    """What no op reads, as `unread_outputs` has it, and the floats that signatures give."""
+    """Return what no op reads, as `unread_outputs` has it, and the floats that signatures give."""
     signatures = meta_around(graph).signature_def.values()
-    names = [info.name for one in signatures for info in one.outputs.values() if info.name]
+    names = [
+        info.name for signature in signatures for info in signature.outputs.values() if info.name
+    ]
     signed = wiring.named(names)
-    floats = [one for one in signed if wiring.dtype(one) in DIFFERENTIABLE]
+    floats = [signature for signature in signed if wiring.dtype(signature) in DIFFERENTIABLE]
     return list(dict.fromkeys([*unread_outputs(wiring, every), *floats]))
 
 
 def unread_outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
-    """What is computed from tensors by ops that no op reads; or what of it may be a loss.
+    """Return what is computed from tensors by ops that no op reads; or what of it may be a loss.
 
     Placeholders with a default are fed, and no outputs.
     """
     ops = wiring.body.heads.ops
-    unread = (i for i in range(len(wiring.body)) if wiring.inputs(i) and not wiring.readers(i))
-    ends = (index for index in unread if ops[index] not in FED)
-    found = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
-    losses = [] if every else [tensor for tensor in found if may_be_loss(wiring, tensor)]
-    return losses or found
+    ends = (
+        index
+        for index in range(len(wiring.body))
+        if wiring.inputs(index) and not wiring.readers(index) and ops[index] not in FED
+    )
+    unread = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
+    losses = [] if every else [tensor for tensor in unread if may_be_loss(wiring, tensor)]
+    return losses or unread
 
 
 def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
-    """Whether a tensor may be one: no update, initialiser or saver, no end of a branch.
+    """Return whether a tensor may be one: no update, initialiser or saver, no end of a branch.
 
     Nor a reference to a variable, a condition, text or a handle, nor what tf.gradients added.
     """

@@ -40,17 +40,17 @@ class Matches:
 
     @property
     def ok(self) -> bool:
-        """Whether `apply` would take every rule."""
-        return not any(one.error for one in self.found)
+        """Return whether `apply` would take every rule."""
+        return not any(of_rule.error for of_rule in self.found)
 
     @property
     def errors(self) -> list[str]:
-        """What `apply` would say of the rules that it would refuse."""
-        return [one.error for one in self.found if one.error]
+        """Return what `apply` would say of the rules that it would refuse."""
+        return [of_rule.error for of_rule in self.found if of_rule.error]
 
     def document(self) -> dict[str, Any]:
-        """What `match --json` prints."""
-        return {"model": self.model.path, "rules": [one.document() for one in self.found]}
+        """Return what `match --json` prints."""
+        return {"model": self.model.path, "rules": [of_rule.document() for of_rule in self.found]}
 
     def rules_file(self) -> dict[str, Any]:
         """A rules file with one rule for each match, to be edited: what `match --save` writes.
@@ -73,10 +73,10 @@ class Matches:
         return as_rules_file(self.rules, self.model)
 
     def __iter__(self) -> Iterator[Place]:
-        return (place for one in self.found for place in one.places)
+        return (place for of_rule in self.found for place in of_rule.places)
 
     def __len__(self) -> int:
-        return sum(len(one.places) for one in self.found)
+        return sum(len(of_rule.places) for of_rule in self.found)
 
     def __repr__(self) -> str:
         wrong = f", {plural(len(self.errors), 'error')}" if self.errors else ""
@@ -85,13 +85,13 @@ class Matches:
     def _repr_html_(self) -> str:
         rows = [
             (
-                one.rule,
+                of_rule.rule,
                 f"{place.type} {place.op}",
                 _types_in_words(place.captures),
                 _types_in_words(place.inputs),
             )
-            for one in self.found
-            for place in one.places
+            for of_rule in self.found
+            for place in of_rule.places
         ]
         return html_table(repr(self)[1:-1], ("rule", "op", "captures", "inputs"), rows)
 
@@ -140,7 +140,7 @@ def matches(
 
 
 def _bare_match(rules: object) -> Mapping[str, Any] | None:
-    """What is a match without a rule around it; None for rules."""
+    """Return what is a match without a rule around it; None for rules."""
     if isinstance(rules, Pattern):
         return {"pattern": rules}
     is_rule = isinstance(rules, Mapping) and bool({"rules", *OF_A_RULE} & rules.keys())

@@ -42,17 +42,17 @@ class RuleMatches(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """What `match --json` prints of a rule."""
+        """Return what `match --json` prints of a rule."""
         near = self.misses.split("\n") if self.misses else []
-        found = {"name": self.rule, "matches": self.matches, "left_out": self.left_out}
-        found |= {"notes": list(self.notes)} if self.notes else {}
-        return {**found, "near": near, "error": self.error or None}
+        document = {"name": self.rule, "matches": self.matches, "left_out": self.left_out}
+        document |= {"notes": list(self.notes)} if self.notes else {}
+        return {**document, "near": near, "error": self.error or None}
 
 
 def match_rules(
     rules: Sequence[Rule], model: Model, why: bool = False, with_places: bool = False
 ) -> list[RuleMatches]:
-    """What each rule matches, where those before it were applied as far as they can be.
+    """Return what each rule matches, where those before it were applied as far as they can be.
 
     With `why`, also how near it came where it matches; with `with_places`, what goes into each
     match and comes out. Raises ModelError where the graph is
@@ -60,39 +60,40 @@ def match_rules(
     """
     applied = _PatchedCopies(model)
     check_all(rules, applied.graphs)
-    found = list[RuleMatches]()
+    matched = list[RuleMatches]()
     missed = 0
     for rule in rules:
-        found.append(_as_matched(rule, applied, why, with_places, names=missed < EXPLAINED))
-        missed += not found[-1].matches
-    return found
+        matched.append(_as_matched(rule, applied, why, with_places, names=missed < EXPLAINED))
+        missed += not matched[-1].matches
+    return matched
 
 
 def match_only(
     match: Match, model: Model, why: bool = False, with_places: bool = False
 ) -> RuleMatches:
-    """What a match means, without a rule around it.
+    """Return what a match means, without a rule around it.
 
     Where a pattern leaves open which tensor is x0, x1, ..., the notes say so.
     """
     known = [find(graph, match) for graph in model.graphs]
-    found = _rule_document("", match, (), model.graphs, known, why, with_places)
-    return replace(found, notes=(*found.notes, *_left_open(match, model.graphs)))
+    matched = _rule_document("", match, (), model.graphs, known, why, with_places)
+    return replace(matched, notes=(*matched.notes, *_left_open(match, model.graphs)))
 
 
 def _left_open(match: Match, graphs: Sequence[ModelGraph]) -> Iterator[str]:
     """That the pattern does not tell which of the tensors that a match reads is which."""
     if match.pattern is None or not any(form.tensors for form in forms(match.pattern)):
         return
-    every = (kept for graph in graphs for kept in find(graph, match, (WHOLE,)).kept)
-    kept = next((one for one in every if one.orders), None)
-    if kept is not None:
-        one, other = kept.binding.inputs, kept.orders[0]
-        place = next(n for n, text in enumerate(one) if text != other[n])
+    every = (undecided for graph in graphs for undecided in find(graph, match, (WHOLE,)).kept)
+    undecided = next((first for first in every if first.orders), None)
+    if undecided is not None:
+        first, second = undecided.binding.inputs, undecided.orders[0]
+        place = next(n for n, text in enumerate(first) if text != second[n])
         yield (
             f"the pattern leaves open which tensor is x{place}: in the match that ends in "
-            f"{kept.last} it could be {one[place]} or {other[place]}; where that matters, write "
-            f"the input slot, as in x:_ -> m:{kept.last.op}:0"
+            f"{undecided.last} it could be {first[place]} or {second[place]}; where that matters, "
+            "write "
+            f"the input slot, as in x:_ -> m:{undecided.last.op}:0"
         )
 
 
@@ -110,13 +111,13 @@ class _PatchedCopies:
     def take(self, rule: Rule, known: Sequence[MatchedOps]) -> str:
         """Apply a rule to what it matches, where it can be done; what `apply` says otherwise."""
         try:
-            found = ops_by_graph(
+            matched = ops_by_graph(
                 rule, self.graphs, why=False, known=known
             )  # `_rule_document` tells why
         except GraphpatchError as error:  # nothing has been changed
             return str(error)
         try:
-            patch_matched(rule, found)
+            patch_matched(rule, matched)
         except GraphpatchError as error:
             self._restore()
             return str(error)
@@ -139,10 +140,10 @@ def _as_matched(
 ) -> RuleMatches:
     graphs = applied.graphs
     known = [find(graph, rule.match, rule.on) for graph in graphs]
-    found = _rule_document(
+    matched = _rule_document(
         rule.author.rule, rule.match, rule.on, graphs, known, why, with_places, names
     )
-    return replace(found, error=applied.take(rule, known).partition("\n")[0])
+    return replace(matched, error=applied.take(rule, known).partition("\n")[0])
 
 
 def _why_no_match(graphs: Sequence[ModelGraph], match: Match, names: bool) -> str:
@@ -154,23 +155,23 @@ def _rule_document(
     match: Match,
     on: Sequence[str],
     graphs: Sequence[ModelGraph],
-    found: Sequence[MatchedOps],
+    matched: Sequence[MatchedOps],
     why: bool,
     with_places: bool,
     names: bool = True,
 ) -> RuleMatches:
     tags = [graph.around.tags if len(graphs) > 1 else None for graph in graphs]
-    tagged = list(zip(found, tags, strict=True))
+    tagged = list(zip(matched, tags, strict=True))
     listed = [
-        one for some, tag in tagged for one in listed_matches(some, tag, whole=on == (WHOLE,))
+        entry for some, tag in tagged for entry in listed_matches(some, tag, whole=on == (WHOLE,))
     ]
     return RuleMatches(
         rule,
         listed,
-        [text for some in found for text in left_out_notes(rule, some)],
+        [text for some in matched for text in left_out_notes(rule, some)],
         "",
         _why_no_match(graphs, match, names) if why or not listed else "",
-        tuple(one for some, tag in tagged for one in places_of_match(some, tag or ""))
+        tuple(entry for some, tag in tagged for entry in places_of_match(some, tag or ""))
         if with_places
         else (),
         tuple(type_notes(match.pattern)),

@@ -15,41 +15,41 @@ from graphpatch.table import cut_short
 NOTHING = "(none)"
 
 
-def differences(one: Node, other: Node) -> list[str]:
-    """Each difference in a line; none where they are equal."""
-    found = []
-    if one.op != other.op:
-        found.append(f"op type: {one.op} -> {other.op}")
-    for slot, (left, right) in enumerate(zip_longest(one.inputs, other.inputs, fillvalue=NOTHING)):
-        if left != right:
-            found.append(f"input {slot}: {left} -> {right}")
-    if one.device != other.device:
-        found.append(f"device: {one.device or NOTHING} -> {other.device or NOTHING}")
-    return found + list(_changed_attrs(one, other))
+def differences(before: Node, after: Node) -> list[str]:
+    """Return each difference in a line; none where they are equal."""
+    changes = []
+    if before.op != after.op:
+        changes.append(f"op type: {before.op} -> {after.op}")
+    for slot, (old, new) in enumerate(zip_longest(before.inputs, after.inputs, fillvalue=NOTHING)):
+        if old != new:
+            changes.append(f"input {slot}: {old} -> {new}")
+    if before.device != after.device:
+        changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")
+    return changes + list(_changed_attrs(before, after))
 
 
-def _changed_attrs(one: Node, other: Node) -> Iterator[str]:
-    left, right = (attr_spans(node.body.payload(node.index)) for node in (one, other))
-    for key in sorted((left.keys() | right.keys()) - {provenance.PROVENANCE_ATTR}):
-        if key not in left or key not in right:
-            yield f"attr {key}: {_attr_in_words(one, key)} -> {_attr_in_words(other, key)}"
-        elif not same_bytes(left[key], right[key]):
-            yield from _changed_values(one, other, key)
+def _changed_attrs(before: Node, after: Node) -> Iterator[str]:
+    old, new = (attr_spans(node.body.payload(node.index)) for node in (before, after))
+    for key in sorted((old.keys() | new.keys()) - {provenance.PROVENANCE_ATTR}):
+        if key not in old or key not in new:
+            yield f"attr {key}: {_attr_in_words(before, key)} -> {_attr_in_words(after, key)}"
+        elif not same_bytes(old[key], new[key]):
+            yield from _changed_values(before, after, key)
 
 
-def _changed_values(one: Node, other: Node, key: str) -> Iterator[str]:
-    """An attr that is there in other bytes: whether it says something else."""
+def _changed_values(before: Node, after: Node, key: str) -> Iterator[str]:
+    """Yield an attr that is there in other bytes: whether it says something else."""
     if key == "value":
-        left, right = constant(one), constant(other)
-        if left is not None and right is not None:
-            told = describe_difference(left, right)
-            if told:
-                yield f"value: {told}"
+        old, new = constant(before), constant(after)
+        if old is not None and new is not None:
+            difference = describe_difference(old, new)
+            if difference:
+                yield f"value: {difference}"
             return
-    spans = [attr_span(node.body.payload(node.index), key) for node in (one, other)]
+    spans = [attr_span(node.body.payload(node.index), key) for node in (before, after)]
     values = [attr_value(span) for span in spans if span is not None]
     if values[0] != values[1]:
-        yield f"attr {key}: {_attr_in_words(one, key)} -> {_attr_in_words(other, key)}"
+        yield f"attr {key}: {_attr_in_words(before, key)} -> {_attr_in_words(after, key)}"
 
 
 def _attr_in_words(node: Node, key: str) -> str:

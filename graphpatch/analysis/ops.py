@@ -46,13 +46,13 @@ class ModelOps:
 
 def count_model_ops(model: Model) -> ModelOps:
     """Count the ops of a model by the op types that they had before any rule."""
-    found, is_told = ModelOps(), _is_as_rules_left_it(model)
+    counts, is_told = ModelOps(), _is_as_rules_left_it(model)
     for graph in model.graphs:
         rules = _rules_at_ops(graph) if is_told else {}
         for body in graph.bodies:
-            _count_body(body, rules, found)
-    found.types = Counter(dict(sorted(found.types.items(), key=lambda item: (-item[1], item[0]))))
-    return found
+            _count_body(body, rules, counts)
+    counts.types = Counter(dict(sorted(counts.types.items(), key=lambda item: (-item[1], item[0]))))
+    return counts
 
 
 def _is_as_rules_left_it(model: Model) -> bool:
@@ -72,7 +72,7 @@ def _rules_at_ops(graph: Graph) -> Mapping[OpKey, dict[str, str]]:
     return rules_at(graph)
 
 
-def _count_body(body: Body, rules: Mapping[OpKey, dict[str, str]], found: ModelOps) -> None:
+def _count_body(body: Body, rules: Mapping[OpKey, dict[str, str]], counted: ModelOps) -> None:
     may_be_patched = bool(provenance.may_be_signed(body))
     own: Iterable[Node] = () if body.is_ours else body
     if may_be_patched and own:
@@ -84,9 +84,9 @@ def _count_body(body: Body, rules: Mapping[OpKey, dict[str, str]], found: ModelO
         at = rules.get((body.label, node.name)) if may_be_patched else None
         by = _by_whom(node, at)
         if by:
-            found.patched.setdefault(op, Counter())[by] += 1
-    found.types.update(counts)
-    found.by_rules += len(body) - counts.total()
+            counted.patched.setdefault(op, Counter())[by] += 1
+    counted.types.update(counts)
+    counted.by_rules += len(body) - counts.total()
 
 
 def _by_whom(node: Node, rules: Mapping[str, str] | None) -> str:
@@ -98,11 +98,11 @@ def _by_whom(node: Node, rules: Mapping[str, str] | None) -> str:
 
 
 def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[str]]:
-    """The ops of these names, which may be globs or name one of the op's tensors (`relu:0`).
+    """Return the ops of these names, which may be globs or name one of the op's tensors (`relu:0`).
 
     What is said of a name that no op has tells the nearest ones.
     """
-    found: list[Node] = []
+    nodes: list[Node] = []
     faults = []
     for text in wanted:
         outputs = outputs_there(_all_bodies(model), text) if ":" in text else ""
@@ -110,10 +110,10 @@ def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[st
             faults.append(f"{model.path}: there is no tensor {text!r}: {outputs}")
             continue
         named = _nodes_of(model, text)
-        found += named
+        nodes += named
         if not named:
             faults.append(f"{model.path}: no op is named {text!r}{_did_you_mean_op(model, text)}")
-    return found, faults
+    return nodes, faults
 
 
 def _nodes_of(model: Model, text: str) -> list[Node]:
@@ -149,7 +149,7 @@ def all_ops(model: Model) -> list[Node]:
 
 
 def op_document(node: Node) -> dict[str, Any]:
-    """An op as `ops --json` prints it."""
+    """Return an op as `ops --json` prints it."""
     outputs = node.outputs
     return {
         "body": node.body.label,
@@ -168,7 +168,7 @@ def op_document(node: Node) -> dict[str, Any]:
 
 
 def _changes(node: Node) -> Iterator[dict[str, str]]:
-    """What each rule did to an op, in a word."""
+    """Yield what each rule did to an op, in a word."""
     record = provenance.record(node)
     if record is None:
         return
@@ -196,16 +196,16 @@ def gradient_state(node: Node) -> dict[str, str]:
     """
     key = override_key(node)
     if key is not None:
-        found = {"state": "overridden", "key": key}
+        overridden = {"state": "overridden", "key": key}
         function = node.body.library.gradients.get(node.op)
-        return {**found, "function": function} if function else found
+        return {**overridden, "function": function} if function else overridden
     state = type_gradient(node.opdef)
     gives = flow.gives(node.op) if state == "default" else ""
     return {"state": state, **({"gives": gives} if gives else {})}
 
 
 def type_gradient(known: opdefs.OpDef | None) -> str:
-    """The state of an op type's own gradient, as `gradient` names it."""
+    """Return the state of an op type's own gradient, as `gradient` names it."""
     if known is None:
         return "unknown"
     if known.known_to == "library" or known.name in OP_BY_OP | CALLS:

@@ -25,20 +25,20 @@ class PairedOps:
     second: list[int] = field(default_factory=list)
 
 
-def paired_ops(one: Body, other: Body) -> PairedOps:
+def paired_ops(before: Body, after: Body) -> PairedOps:
     """Pair the ops of two bodies, in the order of the first."""
-    ours, theirs = _op_keys(one), _op_keys(other)
+    ours, theirs = _op_keys(before), _op_keys(after)
     index = dict(zip(theirs, range(len(theirs)), strict=True))
-    found = PairedOps()
+    paired = PairedOps()
     for at, key in enumerate(ours):
         if key in index:
-            found.both.append((at, index.pop(key)))
+            paired.both.append((at, index.pop(key)))
         else:
-            found.first.append(at)
-    found.second = sorted(index.values())
-    if found.first and found.second:
-        _pair_renamed(one, other, found)
-    return found
+            paired.first.append(at)
+    paired.second = sorted(index.values())
+    if paired.first and paired.second:
+        _pair_renamed(before, after, paired)
+    return paired
 
 
 def _op_keys(body: Body) -> list[str]:
@@ -49,27 +49,27 @@ def _op_keys(body: Body) -> list[str]:
     return keys
 
 
-def _pair_renamed(one: Body, other: Body, found: PairedOps) -> None:
+def _pair_renamed(before: Body, after: Body, paired: PairedOps) -> None:
     """Pair what differs in its name alone; of several alike, none is paired."""
     by_look: dict[object, list[int]] = {}
-    for at in found.second:
-        by_look.setdefault(_look(Node(other, at), {}), []).append(at)
+    for at in paired.second:
+        by_look.setdefault(_look(Node(after, at), {}), []).append(at)
     renamed: dict[str, str] = {}
-    left, taken = [], set()
-    for at in found.first:
-        like = by_look.get(_look(Node(one, at), renamed), [])
+    unpaired, taken = [], set()
+    for at in paired.first:
+        like = by_look.get(_look(Node(before, at), renamed), [])
         if len(like) == 1 and like[0] not in taken:
             taken.add(like[0])
-            found.both.append((at, like[0]))
-            renamed[one.heads.names[at]] = other.heads.names[like[0]]
+            paired.both.append((at, like[0]))
+            renamed[before.heads.names[at]] = after.heads.names[like[0]]
         else:
-            left.append(at)
-    found.first = left
-    found.second = [at for at in found.second if at not in taken]
+            unpaired.append(at)
+    paired.first = unpaired
+    paired.second = [at for at in paired.second if at not in taken]
 
 
 def _look(node: Node, renamed: dict[str, str]) -> object:
-    """An op without its name; of a large field its length alone."""
+    """Return an op without its name; of a large field its length alone."""
     inputs = tuple(_under(text, renamed) for text in node.inputs)
     payload = with_attr(node.body.payload(node.index), provenance.PROVENANCE_ATTR, None)
     rest = [
@@ -89,38 +89,45 @@ Differences = Mapping[Body, Mapping[int, int]]
 """By the body of the first graph, pairs of ops of one name whose NodeDefs are not the same."""
 
 
-def unlike_by_name(one: Graph, other: Graph) -> Differences:
-    """The ops of two graphs that differ, of those that have one name in one body."""
-    found: dict[Body, dict[int, int]] = {}
-    for body in one.bodies:
-        there = other.counterpart(body)
-        if there is not None:
-            at = there.by_name
+def unlike_by_name(before: Graph, after: Graph) -> Differences:
+    """Return the ops of two graphs that differ, of those that have one name in one body."""
+    unlike: dict[Body, dict[int, int]] = {}
+    for body in before.bodies:
+        body_after = after.counterpart(body)
+        if body_after is not None:
+            at = body_after.by_name
             pairs = [(first, at[name]) for name, first in body.by_name.items() if name in at]
-            found[body] = dict(unlike_pairs(body, there, pairs))
-    return found
+            unlike[body] = dict(unlike_pairs(body, body_after, pairs))
+    return unlike
 
 
-def unlike_pairs(one: Body, other: Body, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def unlike_pairs(
+    before: Body, after: Body, pairs: list[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
     """The pairs whose NodeDefs are not the same bytes, found by comparing whole runs of them."""
-    for run in _stretches_of_pairs(one, pairs):
+    for run in _stretches_of_pairs(before, pairs):
         if not same_bytes(
-            _stretch(one, run[0][0], run[-1][0]), _stretch(other, run[0][1], run[-1][1])
+            _stretch(before, run[0][0], run[-1][0]), _stretch(after, run[0][1], run[-1][1])
         ):
-            yield from (pair for pair in run if len(run) == 1 or not _alike_pair(one, other, pair))
+            yield from (
+                pair for pair in run if len(run) == 1 or not _alike_pair(before, after, pair)
+            )
 
 
-def _alike_pair(one: Body, other: Body, pair: tuple[int, int]) -> bool:
-    return same_bytes(_stretch(one, pair[0], pair[0]), _stretch(other, pair[1], pair[1]))
+def _alike_pair(before: Body, after: Body, pair: tuple[int, int]) -> bool:
+    return same_bytes(_stretch(before, pair[0], pair[0]), _stretch(after, pair[1], pair[1]))
 
 
-def _stretches_of_pairs(one: Body, pairs: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+def _stretches_of_pairs(
+    body: Body, pairs: list[tuple[int, int]]
+) -> Iterator[list[tuple[int, int]]]:
     """Pairs that follow each other in both bodies."""
     run: list[tuple[int, int]] = []
     for pair in pairs:
         follows = run and (pair[0] - run[-1][0], pair[1] - run[-1][1]) == (1, 1)
         if run and (
-            not follows or one.heads.starts[pair[0]] - one.heads.starts[run[0][0]] > COMPARED_BYTES
+            not follows
+            or body.heads.starts[pair[0]] - body.heads.starts[run[0][0]] > COMPARED_BYTES
         ):
             yield run
             run = []

@@ -52,23 +52,23 @@ def _pairs_in_words(named: Mapping[str, str], most: int = 8) -> str:
     return ", ".join(pairs[:most] + ["..."] * (len(pairs) > most))
 
 
-def places_of_match(found: MatchedOps, graph: str) -> Iterator[Place]:
-    """Each match, in the file's order; `graph` are the tags of the graph that it is in."""
-    if found.kept:
-        yield from (_of_pattern(kept, graph) for kept in found.kept)
+def places_of_match(matched: MatchedOps, graph: str) -> Iterator[Place]:
+    """Yield each match, in the file's order; `graph` are the tags of the graph that it is in."""
+    if matched.kept:
+        yield from (_of_pattern(match, graph) for match in matched.kept)
     else:
-        yield from (_of_op(node, graph) for node in found.nodes)
+        yield from (_of_op(node, graph) for node in matched.nodes)
 
 
-def _of_pattern(kept: KeptMatch, graph: str) -> Place:
-    binding: Binding = kept.binding
+def _of_pattern(match: KeptMatch, graph: str) -> Place:
+    binding: Binding = match.binding
     captures = binding.captures
     last, body = captures[binding.pattern.last], binding.body
     return Place(
         body.label,
         last.name,
         last.op,
-        tuple(node.name for node in kept.nodes),
+        tuple(node.name for node in match.nodes),
         {name: node.name for name, node in captures.items()},
         _numbered_tensors("x", body, binding.inputs),
         _numbered_tensors("y", body, binding.outputs),

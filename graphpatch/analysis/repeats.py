@@ -24,7 +24,7 @@ UNFETCHABLE = {*HANDLES, None}
 
 
 def changes_each_run(node: Node) -> bool:
-    """Whether it gives something else, or changes something, each time it is run."""
+    """Return whether it gives something else, or changes something, each time it is run."""
     known = node.opdef
     if known is None:
         return False
@@ -59,19 +59,19 @@ def must_be_handed_on(graph: Graph, node: Node, called: Collection[str], in_fram
 
 
 def _changing(graph: Graph, functions: Iterable[str]) -> Node | None:
-    """An op of these functions, or of those that they call, that changes from run to run."""
-    todo, seen = list(functions), set[str]()
+    """Return an op of these functions, or of those that they call, that changes from run to run."""
+    todo, visited = list(functions), set[str]()
     while todo:
         name = todo.pop()
-        if name in seen or name not in graph.functions:
+        if name in visited or name not in graph.functions:
             continue
-        seen.add(name)
+        visited.add(name)
         body = graph.functions[name]
         called = called_by_op(body)
-        found = next(
-            (one for one in body if one.index not in called and changes_each_run(one)), None
+        changing = next(
+            (node for node in body if node.index not in called and changes_each_run(node)), None
         )
-        if found is not None:
-            return found
+        if changing is not None:
+            return changing
         todo += (callee for callees in called.values() for callee in callees)
     return None

@@ -52,12 +52,12 @@ class Reverted(HasModel):
         return True
 
     def document(self) -> dict[str, Any]:
-        """What `revert --dry-run --json` prints."""
+        """Return what `revert --dry-run --json` prints."""
         return {"model": self.model.path, "output": None, **self.report}
 
     def __repr__(self) -> str:
-        off, left = (short(self.report[key]) or "none" for key in ("rules", "left"))
-        return f"<Reverted: {self.model.path}; taken off: {off}; left: {left}>"
+        off, remaining = (short(self.report[key]) or "none" for key in ("rules", "left"))
+        return f"<Reverted: {self.model.path}; taken off: {off}; left: {remaining}>"
 
     def _repr_html_(self) -> str:
         rows = [(name, "taken off") for name in self.report["rules"]]
@@ -101,23 +101,25 @@ def revert(
     loaded = model_from("model", model, progress)
     try:
         applied = _applied(loaded)
-        names = labels(one.author for one in applied)
+        names = labels(applied_rule.author for applied_rule in applied)
         off = chosen_rules(loaded.graphs, names, rule)
         refuse_exported(loaded)
         reverted = opened_again(loaded)  # which knows what was read of the nodes
         undone = taken_off(reverted)
         notes = [note for graph in reverted.graphs for note in _unsafe(graph, undone)]
-        others = [one for one in applied if one.author not in off]
+        others = [applied_rule for applied_rule in applied if applied_rule.author not in off]
         original = as_before(reverted)
         notes += _notes(original, allow_changed)
-        left = _with_others(others, reverted, progress) if others else original
+        reverted_model = _with_others(others, reverted, progress) if others else original
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
-    return Reverted(left, _revert_report(loaded, left, names, off, undone, notes))
+    return Reverted(
+        reverted_model, _revert_report(loaded, reverted_model, names, off, undone, notes)
+    )
 
 
 def _applied(model: Model) -> list[AppliedRule]:
-    """The rules that a model carries. Raises ModelError where their record is gone."""
+    """Return the rules that a model carries. Raises ModelError where their record is gone."""
     records = [record for graph in model.graphs if (record := read_record(graph)) is not None]
     rules = {rule.author: rule for record in records for rule in record.rules}
     bodies = (body for graph in model.graphs for body in graph.bodies)
@@ -128,7 +130,7 @@ def _applied(model: Model) -> list[AppliedRule]:
 
 def taken_off(model: Model) -> list[UndoneBody]:
     """Take all rules off a model as a file holds it, which is changed."""
-    return [one for graph in model.graphs for one in _undo(graph)]
+    return [undone_body for graph in model.graphs for undone_body in _undo(graph)]
 
 
 def _undo(graph: ModelGraph) -> list[UndoneBody]:
@@ -149,7 +151,11 @@ def _with_others(
     from graphpatch.rules import rules_from
 
     records = records_before(original)
-    lost = [one.name for one in others if one.is_python or any(was.live for was in records)]
+    lost = [
+        applied_rule.name
+        for applied_rule in others
+        if applied_rule.is_python or any(was.live for was in records)
+    ]
     if lost:
         raise PatchError(
             f"the rules that are to stay are applied again, and the file alone cannot apply "
@@ -157,7 +163,9 @@ def _with_others(
             f"graph; take all rules off, and apply again those that are to stay"
         )
     try:
-        return apply_rules(rules_from([one.rule for one in others]), original, progress, None).model
+        return apply_rules(
+            rules_from([applied_rule.rule for applied_rule in others]), original, progress, None
+        ).model
     except GraphpatchError as error:
         raise PatchError(
             f"without that rule the others do not apply: {error}; take all rules off, and apply "
@@ -167,7 +175,7 @@ def _with_others(
 
 def _revert_report(
     model: Model,
-    left: Model,
+    reverted: Model,
     names: Mapping[Author, str],
     off: Set[Author],
     undone: Sequence[UndoneBody],
@@ -177,26 +185,26 @@ def _revert_report(
         "rules": [label for rule, label in names.items() if rule in off],
         "left": [label for rule, label in names.items() if rule not in off],
         "ops": {
-            "restored": sum(len(one.restored) for one in undone),
-            "dropped": sum(len(one.dropped) for one in undone),
+            "restored": sum(len(undone_body.restored) for undone_body in undone),
+            "dropped": sum(len(undone_body.dropped) for undone_body in undone),
         },
-        "nodes": {"before": model.node_count, "after": left.node_count},
+        "nodes": {"before": model.node_count, "after": reverted.node_count},
         "notes": list(dict.fromkeys(notes)),
     }
 
 
 def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
     """That ops are back which do more than compute."""
-    for one in undone:
-        names = one.with_other_type
-        body = graph.body_if_there(one.body.label) if names else None
+    for undone_body in undone:
+        names = undone_body.with_other_type
+        body = graph.body_if_there(undone_body.body.label) if names else None
         for node in (body.node(name) for name in names) if body is not None else ():
-            if (found := unsafe_op(node)) is not None:
-                yield f"{found}, as it did in the function that took its place"
+            if (unsafe := unsafe_op(node)) is not None:
+                yield f"{unsafe}, as it did in the function that took its place"
 
 
 def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
-    """What keeps a model from being its original byte for byte, or from being known to be."""
+    """Yield what keeps a model from being its original byte for byte, or from being known to be."""
     if model.is_text or any(was.text for was in records_before(model)):
         yield "the text holds the same message as the original, perhaps formatted in another way"
     same = is_original(model)

@@ -27,13 +27,15 @@ def rules_at(
     patches, rules = provenance.patches(graph), graph.library.rules
     names = labels(rules) if names is None else names
     words = [(names[rule], patch_in_words(patches.get(rule.id))) for rule in rules]
-    found: dict[OpKey, set[int]] = {}
+    places_by_op: dict[OpKey, set[int]] = {}
     for body in graph.bodies:
         for node in provenance.touched(body):
             for place, op in patched_ops(node):
                 if place < len(words):  # else the model's record is gone
-                    found.setdefault((body.label, op), set()).add(place)
-    return {op: dict(words[place] for place in sorted(places)) for op, places in found.items()}
+                    places_by_op.setdefault((body.label, op), set()).add(place)
+    return {
+        op: dict(words[place] for place in sorted(places)) for op, places in places_by_op.items()
+    }
 
 
 def patched_ops(node: Node) -> Iterator[tuple[int, str]]:
@@ -47,23 +49,23 @@ def patched_ops(node: Node) -> Iterator[tuple[int, str]]:
 
 
 def ops_before_rules(body: Body) -> list[str]:
-    """The ops of the model that the ops read which rules added to a body."""
+    """Return the ops of the model that the ops read which rules added to a body."""
     added = (node for node in provenance.touched(body) if provenance.is_added(node))
     read = (body.producer(text) for node in added for text in node.data_inputs)
-    return list(dict.fromkeys(name_in_model(one) for one in read if one is not None))
+    return list(dict.fromkeys(name_in_model(node) for node in read if node is not None))
 
 
 def patch_in_words(patch: Mapping[str, Any] | None) -> str:
-    """A patch in words: `guided_relu`, `filter_gradient clip(min=-1, max=1) at inputs`."""
+    """Return a patch in words: `guided_relu`, `filter_gradient clip(min=-1, max=1) at inputs`."""
     if not patch:
         return "changed"
     kind = next((key for key in patch if key not in BESIDE), None)
     if kind is None:
         return "changed"
-    told = _in_text(patch[kind])
-    told = told if kind == "override_gradient" else f"{kind} {told}".rstrip()
+    words = _in_text(patch[kind])
+    words = words if kind == "override_gradient" else f"{kind} {words}".rstrip()
     options = [f" {key} {_in_text(patch[key])}" for key in BESIDE if key in patch]
-    return told + "".join(options)
+    return words + "".join(options)
 
 
 def _in_text(value: Any) -> str:
@@ -72,8 +74,10 @@ def _in_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping) and len(value) == 1:
-        ((name, given),) = value.items()
-        if isinstance(given, Mapping):
-            return f"{name}({', '.join(f'{key}={_in_text(one)}' for key, one in given.items())})"
-        return f"{name} {_in_text(given)}"
+        ((name, content),) = value.items()
+        if isinstance(content, Mapping):
+            return (
+                f"{name}({', '.join(f'{key}={_in_text(item)}' for key, item in content.items())})"
+            )
+        return f"{name} {_in_text(content)}"
     return json.dumps(value)

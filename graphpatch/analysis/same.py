@@ -16,59 +16,57 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20
 
 
-def same_bytes(one: Piece, other: Piece) -> bool:
-    """Whether two pieces are the same bytes; large ones are read block by block."""
-    if isinstance(one, bytes) or isinstance(other, bytes):
-        return piece_bytes(one) == piece_bytes(other)
-    length = one.end - one.start
-    if length != other.end - other.start:
+def same_bytes(a: Piece, b: Piece) -> bool:
+    """Return whether two pieces are the same bytes; large ones are read block by block."""
+    if isinstance(a, bytes) or isinstance(b, bytes):
+        return piece_bytes(a) == piece_bytes(b)
+    length = a.end - a.start
+    if length != b.end - b.start:
         return False
     starts = range(0, length, BLOCK)
-    return all(_block(one, at) == _block(other, at) for at in starts)
+    return all(_block(a, at) == _block(b, at) for at in starts)
 
 
 def _block(span: Span, at: int) -> bytes:
-    """A block of a span, read and not mapped: mapped pages would count as memory."""
+    """Return a block of a span, read and not mapped: mapped pages would count as memory."""
     start = span.start + at
     return read_span(Span(span.source, start, min(start + BLOCK, span.end)))
 
 
-def describe_difference(one: ConstTensor, other: ConstTensor) -> str:
-    """How two constants differ, in words; nothing where all elements are the same."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return f"{one.dtype}{list(one.shape)} -> {other.dtype}{list(other.shape)}"
+def describe_difference(before: ConstTensor, after: ConstTensor) -> str:
+    """Return how two constants differ, in words; nothing where all elements are the same."""
+    if (before.dtype, before.shape) != (after.dtype, after.shape):
+        return f"{before.dtype}{list(before.shape)} -> {after.dtype}{list(after.shape)}"
     count, largest = 0, 0.0
-    for left, right, length in _aligned(one, other):
-        differ = _differ(left, right)
-        found = int(differ.sum()) * (length if len(differ) == 1 else 1)
-        if found and left.dtype != object:
-            largest = max(largest, float(abs(left.astype("c16") - right.astype("c16")).max()))
-        count += found
+    for old, new, length in _aligned(before, after):
+        differ = _differ(old, new)
+        unequal = int(differ.sum()) * (length if len(differ) == 1 else 1)
+        if unequal and old.dtype != object:
+            largest = max(largest, float(abs(old.astype("c16") - new.astype("c16")).max()))
+        count += unequal
     by = f", by up to {largest:.7g}" if largest else ""
-    return f"{count} of {one.size} elements{by}" if count else ""
+    return f"{count} of {before.size} elements{by}" if count else ""
 
 
-def _differ(left: Array, right: Array) -> Array:
+def _differ(old: Array, new: Array) -> Array:
     import numpy as np
 
-    found: Array = left != right
-    if left.dtype.kind == "f":
-        found = found & ~(np.isnan(left) & np.isnan(right)) | (
-            np.signbit(left) != np.signbit(right)
-        )
-    return np.atleast_1d(found)
+    unequal: Array = old != new
+    if old.dtype.kind == "f":
+        unequal = unequal & ~(np.isnan(old) & np.isnan(new)) | (np.signbit(old) != np.signbit(new))
+    return np.atleast_1d(unequal)
 
 
-def _aligned(one: ConstTensor, other: ConstTensor) -> Iterator[tuple[Array, Array, int]]:
+def _aligned(before: ConstTensor, after: ConstTensor) -> Iterator[tuple[Array, Array, int]]:
     """Elements of both, and how many; arrays of one element stand for all of them."""
-    lefts, rights = one.pieces(), other.pieces()
-    (left, m), (right, n) = next(lefts, (None, 0)), next(rights, (None, 0))
-    while left is not None and right is not None:
+    lefts, rights = before.pieces(), after.pieces()
+    (old, m), (new, n) = next(lefts, (None, 0)), next(rights, (None, 0))
+    while old is not None and new is not None:
         step = min(m, n)
-        yield left[:step], right[:step], step
-        left, m = (left[step:] if len(left) > 1 else left), m - step
-        right, n = (right[step:] if len(right) > 1 else right), n - step
+        yield old[:step], new[:step], step
+        old, m = (old[step:] if len(old) > 1 else old), m - step
+        new, n = (new[step:] if len(new) > 1 else new), n - step
         if not m:
-            left, m = next(lefts, (None, 0))
+            old, m = next(lefts, (None, 0))
         if not n:
-            right, n = next(rights, (None, 0))
+            new, n = next(rights, (None, 0))

@@ -19,7 +19,7 @@ from graphpatch.step import apply_rule
 
 
 def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
-    """A rules file with one rule for each match, to be edited; as it is, it does the same.
+    """Return a rules file with one rule for each match, to be edited; as it is, it does the same.
 
     Ops on which a patch means nothing stand in the rule of the first on which it does, as a rule
     of their own would be refused. Raises what `apply` raises: matches that cannot be patched are
@@ -36,12 +36,12 @@ def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
     return {"version": 1, "rules": written}
 
 
-def _saved_rules(rule: Rule, found: Sequence[MatchedOps]) -> list[dict[str, Any]]:
+def _saved_rules(rule: Rule, matched: Sequence[MatchedOps]) -> list[dict[str, Any]]:
     if rule.on == (WHOLE,):
-        places = [_whole_match(kept.binding) for one in found for kept in one.kept]
+        places = [_whole_match(match.binding) for of_graph in matched for match in of_graph.kept]
         counts = [1] * len(places)
     else:
-        groups = _groups(rule, [node for one in found for node in one.nodes])
+        groups = _groups(rule, [node for of_graph in matched for node in of_graph.nodes])
         places = [(nodes[0].name, match_of_ops(nodes)) for nodes in groups]
         counts = [len(nodes) for nodes in groups]
     merged: dict[bytes, dict[str, Any]] = {}
@@ -62,7 +62,7 @@ def _saved_rule(rule: Rule, name: str, match: dict[str, Any]) -> dict[str, Any]:
 
 
 def _groups(rule: Rule, nodes: Sequence[Node]) -> list[list[Node]]:
-    """The ops of each rule: one, besides those on which the patch means nothing alone."""
+    """Return the ops of each rule: one, besides those on which the patch means nothing alone."""
     meant = [_means_something(rule, node) for node in nodes]
     groups = [[node] for node, means in zip(nodes, meant, strict=True) if means]
     if groups:

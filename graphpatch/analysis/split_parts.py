@@ -110,11 +110,11 @@ class Split:
         return f"<Split: {self.model}, gradient of {self.backward.loss} in {parts}>"
 
     def files(self) -> dict[str, list[Piece]]:
-        """The GraphDef of each part, by the name of its file."""
-        return {_part_file(k): one.pieces() for k, one in enumerate(self.extracts)}
+        """Return the GraphDef of each part, by the name of its file."""
+        return {_part_file(k): extract.pieces() for k, extract in enumerate(self.extracts)}
 
     def document(self) -> dict[str, Any]:
-        """What parts.json says: the runs in their order, what to feed and what to fetch."""
+        """Return what parts.json says: the runs in their order, what to feed and what to fetch."""
         steps = [self._step(place, run) for place, run in enumerate(self.runs)]
         backward = self.backward
         named = {value for step in steps for value in _tensor_names(step)}
@@ -134,7 +134,7 @@ class Split:
 
     @cached_property
     def runs(self) -> list[PartRun]:
-        """The runs in their order."""
+        """Return the runs in their order."""
         last = len(self.backward.cuts)
         fetched = [(k, tuple(cut)) for k, cut in enumerate(self.backward.cuts)]
         fetched.append((last, (self.backward.loss, *self._gradients(last))))
@@ -146,7 +146,7 @@ class Split:
 
     @cached_property
     def extracts(self) -> list[Extract]:
-        """The graph of each part."""
+        """Return the graph of each part."""
         fetched: list[list[str]] = [[] for _ in range(len(self.backward.cuts) + 1)]
         for run in self.runs:
             fetched[run.part] += run.fetch
@@ -170,18 +170,18 @@ class Split:
         return [*before, *behind.values()]
 
     def _gradients(self, part: int) -> tuple[str, ...]:
-        """The gradients that a part gives: at the cut before it, the first at `wrt`."""
-        found = self.backward.at_cuts[part - 1] if part else self.backward.at_wrt
-        return tuple(found.values())
+        """Return the gradients that a part gives: at the cut before it, the first at `wrt`."""
+        gradients = self.backward.at_cuts[part - 1] if part else self.backward.at_wrt
+        return tuple(gradients.values())
 
     def _handed(self) -> Iterator[tuple[str, int]]:
         body, called = self.backward.graph.main, called_by_op(self.backward.graph.main)
         frames = in_frames(body)
-        seen: set[int] = set()
+        handed: set[int] = set()
         for place, run in enumerate(self.runs):
-            later = frozenset().union(*(other.indices for other in self.runs[place + 1 :]))
-            for index in sorted(run.indices & later - seen):
-                seen.add(index)
+            later = frozenset().union(*(later_run.indices for later_run in self.runs[place + 1 :]))
+            for index in sorted(run.indices & later - handed):
+                handed.add(index)
                 node = Node(body, index)
                 if must_be_handed_on(
                     self.backward.graph, node, called.get(index, ()), index in frames
@@ -207,7 +207,7 @@ class Split:
         return {"part": _part_file(run.part), "feed": feed, "fetch": fetch, "may_feed": optional}
 
     def _needed(self, run: PartRun) -> Iterator[str]:
-        """The given tensors that a run reads, or gives on."""
+        """Yield the given tensors that a run reads, or gives on."""
         body = self.backward.graph.main
         for name in self._given(run.part):
             readers = readers_of(body, names.parse(name))
@@ -226,9 +226,9 @@ class Split:
     def _described(self, part: int) -> dict[str, Any]:
         indices = self.extracts[part].part.indices
         nodes = [Node(self.backward.graph.main, index) for index in indices]
-        held = [node.name for node in nodes if node.op in ALL_VARIABLES]
+        variables = [node.name for node in nodes if node.op in ALL_VARIABLES]
         fed = len(self.extracts[part].fed)
-        return {"file": _part_file(part), "nodes": len(indices) + fed, "variables": held}
+        return {"file": _part_file(part), "nodes": len(indices) + fed, "variables": variables}
 
     def _tensor(self, name: str) -> dict[str, Any]:
         dtype, shape = self.backward.tensors[name]

@@ -49,12 +49,12 @@ class GradientSection:
         return f"{self.scope}: the gradients of {of} by {wrt} were built anew"
 
     def holds(self, name: str) -> bool:
-        """Whether an op is one of the section."""
+        """Return whether an op is one of the section."""
         return self.scope.holds(name)
 
 
 def gradient_sections(body: Body, losses: Sequence[str] = ()) -> list[GradientSection]:
-    """Each call of `tf.gradients` whose results update variables, in the order of the file.
+    """Return each call of `tf.gradients` whose results update variables, in the order of the file.
 
     `losses` are those of the only call, where the user names them. Raises PatchError where there
     is no such call, or where the file does not tell its loss or the variable that a gradient
@@ -64,34 +64,34 @@ def gradient_sections(body: Body, losses: Sequence[str] = ()) -> list[GradientSe
         if names.op_of(text) not in body.by_name:
             raise PatchError(f"--loss: there is no tensor {text}")
     scopes = gradient_scopes(body)
-    given = {scope: _given_out(body, scope) for scope in scopes}
-    found = [_section(body, scope, given, losses) for scope in scopes]
-    kept = [section for section in found if section is not None]
-    if losses and len(kept) > 1:
-        listed = ", ".join(section.scope.name for section in kept)
+    outputs_by_scope = {scope: _given_out(body, scope) for scope in scopes}
+    candidates = [_section(body, scope, outputs_by_scope, losses) for scope in scopes]
+    sections = [section for section in candidates if section is not None]
+    if losses and len(sections) > 1:
+        listed = ", ".join(section.scope.name for section in sections)
         raise PatchError(f"--loss names one loss, and the gradients of several are there: {listed}")
-    if not kept:
+    if not sections:
         where = ", ".join(repr(scope.name) for scope in scopes[:MOST_NAMED]) or "none"
         raise PatchError(
             f"found no gradients that update a variable (scopes of tf.gradients: {where}); there "
             f"is nothing to build anew"
         )
-    return kept
+    return sections
 
 
 def _section(
     body: Body,
     scope: GradientScope,
-    given: Mapping[GradientScope, set[str]],
+    outputs_by_scope: Mapping[GradientScope, set[str]],
     asked: Sequence[str],
 ) -> GradientSection | None:
     """One scope; None where no update of a variable reads its gradients."""
-    updates = _UpdateOps(body, scope, given)
+    updates = _UpdateOps(body, scope, outputs_by_scope)
     if not any(updates.reached(node) for node, _ in updates.all):
         return None
     losses, upstreams = (tuple(asked), ()) if asked else _losses(body, scope)
     updates.marks = upstream(body, map(names.parse, losses))
-    _refuse_gradients_in(body, updates.marks, given, scope)
+    _refuse_gradients_in(body, updates.marks, outputs_by_scope, scope)
     gradients: dict[str, BuiltGradient] = {}
     for node, variable in updates.all:
         if updates.marks[variable.index] and (reached := updates.reached(node)):
@@ -109,9 +109,9 @@ def _refuse_gradients_in(
 ) -> None:
     """Raise PatchError for a loss that is computed from gradients, as of a gradient penalty."""
     for name, index in body.by_name.items():
-        if marks[index] and (held := [scope for scope in scopes if scope.holds(name)]):
+        if marks[index] and (holding := [scope for scope in scopes if scope.holds(name)]):
             raise PatchError(
-                f"{of}: its loss is computed from gradients that were built before ({held[0]}, "
+                f"{of}: its loss is computed from gradients that were built before ({holding[0]}, "
                 f"{name!r}), and the file does not tell by which tensors these were taken, so "
                 f"they cannot be built anew; patch where the graph is built, with "
                 f"graphpatch.building"
@@ -119,7 +119,7 @@ def _refuse_gradients_in(
 
 
 def _given_out(body: Body, scope: GradientScope) -> set[str]:
-    """The tensors of a scope that ops outside of it read."""
+    """Return the tensors of a scope that ops outside of it read."""
     inside = f"{scope}/"
     return {
         str(names.parse(text))
@@ -137,29 +137,31 @@ class _UpdateOps:
     """
 
     def __init__(
-        self, body: Body, scope: GradientScope, given: Mapping[GradientScope, set[str]]
+        self, body: Body, scope: GradientScope, outputs_by_scope: Mapping[GradientScope, set[str]]
     ) -> None:
-        self.body, self.given = body, given[scope]
-        self.others = set[str]().union(*(one for key, one in given.items() if key != scope))
+        self.body, self.given = body, outputs_by_scope[scope]
+        self.others = set[str]().union(
+            *(outputs for key, outputs in outputs_by_scope.items() if key != scope)
+        )
         self.all = [pair for pair in _updates(body) if not scope.holds(pair[0].name)]
         self.marks: Sequence[int] | None = None
 
     def reached(self, node: Node) -> list[str]:
-        """The gradients that an update is computed from, in the order in which they are met.
+        """Return the gradients that an update is computed from, in the order in which they are met.
 
         Through whatever lies between: clipping, schedules, averages and sums that other variables
         hold. Not through the variables of the loss, nor by conditions.
         """
-        found, seen, waiting = dict[str, None](), {node.index}, [*node.data_inputs[1:]]
+        texts_reached, visited, waiting = dict[str, None](), {node.index}, [*node.data_inputs[1:]]
         while waiting:
             text = str(names.parse(waiting.pop(0)))
             producer = self.body.producer(text)
             if text in self.given:
-                found[text] = None
-            elif text not in self.others and producer is not None and producer.index not in seen:
-                seen.add(producer.index)
+                texts_reached[text] = None
+            elif text not in self.others and producer is not None and producer.index not in visited:
+                visited.add(producer.index)
                 waiting += self._before(producer, text)
-        return list(found)
+        return list(texts_reached)
 
     def _before(self, producer: Node, text: str) -> list[str]:
         if producer.op not in VARIABLES:
@@ -171,7 +173,7 @@ class _UpdateOps:
 
 
 def _updates(body: Body) -> Iterator[tuple[Node, Node]]:
-    """The ops that change a variable: input 0 is the variable itself, not a value of it."""
+    """Yield the ops that change a variable: input 0 is the variable itself, not a value of it."""
     for node in body:
         data = node.data_inputs
         if len(data) > 1 and node.op not in VARIABLE_READS and _writes_variable(node):
@@ -181,7 +183,7 @@ def _updates(body: Body) -> Iterator[tuple[Node, Node]]:
 
 
 def _variable(body: Body, text: str) -> Node | None:
-    """The variable whose reference a tensor is, also where it came through a branch."""
+    """Return the variable whose reference a tensor is, also where it came through a branch."""
     producer = body.producer(text)
     while producer is not None and producer.op in REFERENCES:
         producer = body.producer(producer.data_inputs[0])
@@ -189,14 +191,14 @@ def _variable(body: Body, text: str) -> Node | None:
 
 
 def _writes_variable(node: Node) -> bool:
-    """Whether an op writes the variable that its input 0 is."""
+    """Return whether an op writes the variable that its input 0 is."""
     return bool(re.search(r"Apply|Assign|Scatter", node.op))
 
 
 def _gradient_of_update(
     node: Node, variable: Node, reached: list[str], scope: GradientScope
 ) -> BuiltGradient:
-    """Which of the gradients that an update reads is that of its variable."""
+    """Return which of the gradients that an update reads is that of its variable."""
     floats = [text for text in reached if not _is_index(node.body, text)]
     if len(floats) > 1:
         floats = [text for text in floats if _is_gradient_of(node.body, text, variable, scope)]
@@ -214,7 +216,7 @@ def _gradient_of_update(
 
 
 def _is_index(body: Body, text: str) -> bool:
-    """Whether a tensor holds integers: the indices of a sparse gradient."""
+    """Return whether a tensor holds integers: the indices of a sparse gradient."""
     return _dtype_read(body, text) in {"int32", "int64"}
 
 
@@ -225,48 +227,48 @@ def _dtype_read(body: Body, text: str) -> str | None:
 
 
 def _is_gradient_of(body: Body, text: str, variable: Node, scope: GradientScope) -> bool:
-    """Whether a gradient belongs to ops that read this variable: their names tell them."""
+    """Return whether a gradient belongs to ops that read this variable: their names tell them."""
     name = names.op_of(text)
     forward = scope.forward_of(body, name)
     if forward:
         return variable.name in _variables_read(body, forward)
     node = body.node(name)  # the sum of several gradients, some of which may have been sparse
     terms = [
-        one
-        for one in node.data_inputs
-        if scope.holds(names.op_of(one)) and not _is_index(body, one)
+        term
+        for term in node.data_inputs
+        if scope.holds(names.op_of(term)) and not _is_index(body, term)
     ]
-    return bool(terms) and all(_is_gradient_of(body, one, variable, scope) for one in terms)
+    return bool(terms) and all(_is_gradient_of(body, term, variable, scope) for term in terms)
 
 
 def _variables_read(body: Body, name: str) -> set[str]:
-    """The variables that an op reads, directly or through what hands their values on."""
-    found, waiting, seen = set[str](), [name], set[str]()
+    """Return the variables that an op reads, directly or through what hands their values on."""
+    variables, waiting, visited = set[str](), [name], set[str]()
     while waiting:
         node = body.node(waiting.pop())
         if node.op in VARIABLES:
-            found.add(node.name)
+            variables.add(node.name)
             continue
         if node.name == name or node.op in VARIABLE_READS:
             read = {names.op_of(text) for text in node.data_inputs} & body.by_name.keys()
-            waiting += read - seen
-            seen |= read
-    return found
+            waiting += read - visited
+            visited |= read
+    return variables
 
 
 def _losses(body: Body, scope: GradientScope) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The tensors that are differentiated, and what was given as their upstream gradients."""
-    losses, given = dict[str, str](), []
+    losses, upstream = dict[str, str](), []
     for node in scope.seeds(body):
         read = {body.heads.names[index] for index, _, _ in data_uses(body, node.name)}
         first = {scope.forward_of(body, name) for name in read}
         upstreams = [] if node.op == "Fill" else list(node.data_inputs[:1])
         losses |= dict.fromkeys(filter(None, sorted(first)), "")
-        given += upstreams
-    if not losses or (given and len(given) != len(losses)):
+        upstream += upstreams
+    if not losses or (upstream and len(upstream) != len(losses)):
         listed = ", ".join(losses) or "none"
         raise PatchError(
             f"{scope}: the file does not tell which loss these gradients are of (candidates: "
             f"{listed}); give it: --loss TENSOR"
         )
-    return tuple(losses), tuple(given)
+    return tuple(losses), tuple(upstream)

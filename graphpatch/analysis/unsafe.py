@@ -87,29 +87,29 @@ def refuse_unsafe(graph: ModelGraph, allow: bool, fetched: Iterable[str] | None 
 
     Looked at is what `unsafe_ops` looks at. `allow`: the model is trusted.
     """
-    found = [] if allow else unsafe_ops(graph, fetched)
-    if found:
-        raise UnsafeError(_refusal(found))
+    unsafe = [] if allow else unsafe_ops(graph, fetched)
+    if unsafe:
+        raise UnsafeError(_refusal(unsafe))
 
 
 def apart_from_savers(graph: ModelGraph, fetched: Sequence[str]) -> tuple[list[str], list[str]]:
     """Of these tensors of the main graph, those that need no op of a Saver; and those that do."""
-    found = [one.node for one in unsafe_ops(graph, fetched) if one.node.op in SAVERS]
+    savers = [unsafe.node for unsafe in unsafe_ops(graph, fetched) if unsafe.node.op in SAVERS]
     ends = [  # of an op without outputs, what waits for it
         TensorName(node.name, place)
-        for node in found
+        for node in savers
         for place in range(max(1, len(node.outputs or ())))
     ]
     marks = downstream(graph.main, ends, control=True)
-    for node in found:
+    for node in savers:
         marks[node.index] = 1
     saved = {name for name in fetched if marks[graph.main.by_name[names.op_of(name)]]}
     return [name for name in fetched if name not in saved], sorted(saved)
 
 
-def _refusal(found: Sequence[Unsafe]) -> str:
+def _refusal(unsafe: Sequence[Unsafe]) -> str:
     return (
-        f"running it would do more than compute: {short(list(map(str, found)), by='; ')}; if "
+        f"running it would do more than compute: {short(list(map(str, unsafe)), by='; ')}; if "
         f"you trust the model, --allow-unsafe-ops lets it run (in Python: allow_unsafe_ops=True)"
     )
 
@@ -132,28 +132,30 @@ def refuse_unsafe_load(graph: ModelGraph, allow: bool) -> None:
         n for n in nodes if (n.body.label, n.index) not in spared or n.body.label in restored
     ]
     reached = {(node.body.label, node.index): node for node in _with_called_ops(graph, counted)}
-    found = [] if allow else [one for one in map(unsafe_op, reached.values()) if one is not None]
-    if found:
-        raise UnsafeError(_refusal(found))
+    unsafe = (
+        [] if allow else [cause for cause in map(unsafe_op, reached.values()) if cause is not None]
+    )
+    if unsafe:
+        raise UnsafeError(_refusal(unsafe))
 
 
 def unsafe_ops(graph: ModelGraph, fetched: Iterable[str] | None = None) -> list[Unsafe]:
-    """The ops that do more than compute, among those that the tensors `fetched` need.
+    """Return the ops that do more than compute, among those that the tensors `fetched` need.
 
     Control inputs and called functions with their gradient functions count; so does the whole main
     graph where `fetched` is silent. Ops without a state count wherever they are: TensorFlow
     computes those of constants as it imports a graph, to know shapes (measured with ReadFile).
     """
-    found = {}
+    unsafe = {}
     for node in (*_with_called_ops(graph, _fetched_ops(graph.main, fetched)), *_at_import(graph)):
         what = unsafe_op(node)
         if what is not None:
-            found[node.body.label, node.index] = what
-    return list(found.values())
+            unsafe[node.body.label, node.index] = what
+    return list(unsafe.values())
 
 
 def unsafe_op(node: Node) -> Unsafe | None:
-    """What an op does besides computing; None where it does nothing else."""
+    """Return what an op does besides computing; None where it does nothing else."""
     if node.op in UNSAFE:
         return Unsafe(node, UNSAFE[node.op])
     if node.op in BY_ATTR:
@@ -173,7 +175,7 @@ def _fetched_ops(body: Body, fetched: Iterable[str] | None) -> list[Node]:
 
 
 def _at_import(graph: ModelGraph) -> Iterator[Node]:
-    """The ops that may run though nobody asks for them."""
+    """Yield the ops that may run though nobody asks for them."""
     for body in graph.bodies:
         for op, indices in body.by_type.items():
             known = opdefs.lookup(op)
@@ -183,12 +185,12 @@ def _at_import(graph: ModelGraph) -> Iterator[Node]:
 
 def _with_called_ops(graph: ModelGraph, nodes: Iterable[Node]) -> Iterator[Node]:
     """These ops, and those of the functions that they call."""
-    told: set[str] = set()
+    visited: set[str] = set()
     todo = [list(nodes)]
     while todo:
         for node in todo.pop():
             yield node
             for name in called_functions(node):
-                for one in {name, graph.library.gradients.get(name, "")} - told:
-                    told.add(one)
-                    todo.append(list(graph.functions.get(one, ())))
+                for function in {name, graph.library.gradients.get(name, "")} - visited:
+                    visited.add(function)
+                    todo.append(list(graph.functions.get(function, ())))

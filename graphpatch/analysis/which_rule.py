@@ -25,28 +25,28 @@ def chosen_rules(
         raise PatchError("no rule was applied to it: there is nothing to revert")
     if wanted is None:
         return labels.keys()
-    found = [rule for rule in labels if wanted in (rule.rule, labels[rule])]
-    if not found and len(wanted) >= LEAST_ID:
-        found = [rule for rule in labels if rule.id.startswith(wanted)]
-    if not found:
+    chosen = [rule for rule in labels if wanted in (rule.rule, labels[rule])]
+    if not chosen and len(wanted) >= LEAST_ID:
+        chosen = [rule for rule in labels if rule.id.startswith(wanted)]
+    if not chosen:
         names = list(labels.values())
         near = did_you_mean(wanted, names) or f"; there are: {', '.join(map(repr, names))}"
         raise PatchError(f"no rule {wanted!r} was applied to it{near}")
-    if len(found) > 1:
-        of_one_name = len({rule.rule for rule in found}) == 1
+    if len(chosen) > 1:
+        of_one_name = len({rule.rule for rule in chosen}) == 1
         which = "id" if of_one_name else "name"
-        listed = "\n".join(_rule_lines(graphs, labels, found[:IN_LIST]))
-        raise PatchError(f"{wanted!r} is each of {len(found)} rules; give the {which}:\n{listed}")
-    return set(found)
+        listed = "\n".join(_rule_lines(graphs, labels, chosen[:IN_LIST]))
+        raise PatchError(f"{wanted!r} is each of {len(chosen)} rules; give the {which}:\n{listed}")
+    return set(chosen)
 
 
 def _rule_lines(
     graphs: Sequence[Graph], labels: Mapping[Author, str], rules: Sequence[Author]
 ) -> Iterator[str]:
-    """What tells rules apart: the id, the name, the patch, the ops."""
-    at = [(op, told) for graph in graphs for (_, op), told in rules_at(graph, labels).items()]
-    patches = {key: one for graph in graphs for key, one in provenance.patches(graph).items()}
+    """Yield what tells rules apart: the id, the name, the patch, the ops."""
+    at = [(op, words) for graph in graphs for (_, op), words in rules_at(graph, labels).items()]
+    patches = {key: patch for graph in graphs for key, patch in provenance.patches(graph).items()}
     for rule in rules:
-        ops = list(dict.fromkeys(op for op, told in at if labels[rule] in told))
+        ops = list(dict.fromkeys(op for op, words in at if labels[rule] in words))
         where = f" at {short(ops)}" if ops else ""
         yield f"  {rule.id}  {rule.rule!r}: {patch_in_words(patches.get(rule.id))}{where}"

@@ -51,7 +51,7 @@ ANY_RULE = ("*", "**")
 
 
 def of_the_model(match: Match) -> Condition | None:
-    """The op is the model's own, and no rule added it; None where the match may mean any op.
+    """Return the op is the model's own, and no rule added it; None where the match may mean any op.
 
     With `taken`, or its name written out, what was added is meant too. Clones of the model's ops
     are its own: the gradient flows through them.
@@ -74,13 +74,13 @@ def of_the_model(match: Match) -> Condition | None:
 
 
 def adder(node: Node) -> str:
-    """The rule that added an op which is not a clone of another; nothing where none did."""
+    """Return the rule that added an op which is not a clone of another; nothing where none did."""
     authors = provenance.rules_that_patched(node) if _is_new(node) else []
     return authors[0].rule if authors else ""
 
 
 def _is_new(node: Node) -> bool:
-    """Whether a rule added an op which is not a clone of another."""
+    """Return whether a rule added an op which is not a clone of another."""
     record = provenance.record(node)
     return record is not None and record.is_added and not record.clone_of
 
@@ -91,10 +91,12 @@ def not_added(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
     is_own = others.pop(ADDED_KEY, None)
     if is_own is None:
         return []
-    found = [node for body in bodies for node in _ops_not_own(is_own, list(others.values()), body)]
-    if not found:
+    foreign = [
+        node for body in bodies for node in _ops_not_own(is_own, list(others.values()), body)
+    ]
+    if not foreign:
         return []
-    named = short([f"{node} (rule {adder(node)!r})" for node in found])
+    named = short([f"{node} (rule {adder(node)!r})" for node in foreign])
     return [
         f"  left out, as rules added them: {named}; to mean them, write their names without "
         f'a glob, or "taken": true'
@@ -102,7 +104,7 @@ def not_added(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
 
 
 def adder_in_words(node: Node, wanted: object) -> str:
-    """Which rule added an op, in words."""
+    """Return which rule added an op, in words."""
     return f"rule {adder(node)!r} added it"
 
 
@@ -125,12 +127,12 @@ def taken(wanted: bool | str | Sequence[str]) -> Condition:
     meant = glob.one_of(("**",) if isinstance(wanted, bool) else texts(wanted))
 
     def prepared(body: Body) -> Test:
-        found = {
+        taken_indices = {
             node.index
             for node in provenance.touched(body)
             if any(map(meant, rules_that_patched(node)))
         }
-        return lambda node: (node.index in found) is not (wanted is False)
+        return lambda node: (node.index in taken_indices) is not (wanted is False)
 
     return prepared
 
@@ -145,20 +147,20 @@ def check_taken(match: Match, before: Collection[str]) -> None:
 
     A glob may be meant for rules that are not there.
     """
-    found = () if match.taken is None or isinstance(match.taken, bool) else texts(match.taken)
-    for text in found:
+    names = () if match.taken is None or isinstance(match.taken, bool) else texts(match.taken)
+    for text in names:
         if not glob.is_glob(text) and text not in before:
-            there = ", ".join(map(repr, before)) or "none"
+            legal = ", ".join(map(repr, before)) or "none"
             near = did_you_mean(text, before)
             raise MatchError(
-                f"taken: no rule before this one is called {text!r}{near}; before it: {there}"
+                f"taken: no rule before this one is called {text!r}{near}; before it: {legal}"
             )
-    for one in inner(match):
-        check_taken(one, before)
+    for part in inner(match):
+        check_taken(part, before)
 
 
 def takers_in_words(node: Node, wanted: object) -> str:
-    """Which rules patched an op, in words."""
+    """Return which rules patched an op, in words."""
     rules = list(dict.fromkeys(rules_that_patched(node)))
     return (
         f"it was patched by rule {', '.join(map(repr, rules))}" if rules else "no rule patched it"
@@ -216,9 +218,11 @@ def _on_neighbours(
 
         def is_met(node: Node) -> bool:
             for word, test in tests.items():
-                found = every(node) if word in QUANTIFIERS else numbered(node, int(word))
+                neighbours = every(node) if word in QUANTIFIERS else numbered(node, int(word))
                 quantifier = QUANTIFIERS.get(word, any)
-                if not quantifier(one is not None and test(one) for one in found):
+                if not quantifier(
+                    neighbour is not None and test(neighbour) for neighbour in neighbours
+                ):
                     return False
             return True
 
@@ -269,7 +273,7 @@ def upstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Conditio
 
 
 def downstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
-    """The op is computed from one of these tensors; the op that gives the tensor is not."""
+    """Return the op is computed from one of these tensors; the op that gives the tensor is not."""
     return _found_by_search(downstream, value, control, holds)
 
 
@@ -288,7 +292,7 @@ def _found_by_search(
 
 
 def between(value: Between, control: bool, holds: Holds) -> Condition:
-    """The op is on a path from one of the first tensors to one of the second.
+    """Return the op is on a path from one of the first tensors to one of the second.
 
     The ops that give the tensors at both ends belong to it, or neither does. A path leads on
     through ops that are `within` and are none of `stop_at`; what these say is not asked of ends.
@@ -296,11 +300,11 @@ def between(value: Between, control: bool, holds: Holds) -> Condition:
 
     def prepared(body: Body) -> Test:
         sources, targets = _ends_in(body, value.sources), _ends_in(body, value.targets)
-        found = _ops_on_paths(body, sources, targets, control, _limits(value, body, holds))
+        on_paths = _ops_on_paths(body, sources, targets, control, _limits(value, body, holds))
         ends = {body.by_name.get(tensor.op) for tensor in (*sources, *targets)}
         if value.ends:
-            return lambda node: node.index in found
-        return lambda node: node.index in found and node.index not in ends
+            return lambda node: node.index in on_paths
+        return lambda node: node.index in on_paths and node.index not in ends
 
     return prepared
 
@@ -312,7 +316,7 @@ def _ops_on_paths(
     control: bool,
     limits: tuple[Passes, Passes],
 ) -> set[int]:
-    """The ops on the paths, those at both ends included."""
+    """Return the ops on the paths, those at both ends included."""
     through, last = limits
     ends = {body.by_name.get(tensor.op) for tensor in targets}
 
@@ -323,21 +327,21 @@ def _ops_on_paths(
     starts = {body.by_name.get(tensor.op) for tensor in sources}
     before = upstream(body, targets, control, lambda i: i in starts or bool(behind[i]))
     inner = {index for index, mark in enumerate(before) if mark and behind[index]}
-    found = set(inner)
+    on_paths = set(inner)
     for tensor in sources:  # each by itself: a path may not lead through the op of another
         index = body.by_name.get(tensor.op)
         if index is not None and (tensor in targets or _is_read(body, tensor, inner, control)):
-            found.add(index)
-    return found
+            on_paths.add(index)
+    return on_paths
 
 
-def _is_read(body: Body, tensor: TensorName, found: Container[int], control: bool) -> bool:
-    """Whether one of these ops reads a tensor, or runs after the op that gives it."""
+def _is_read(body: Body, tensor: TensorName, on_paths: Container[int], control: bool) -> bool:
+    """Return whether one of these ops reads a tensor, or runs after the op that gives it."""
     inputs = body.heads.inputs
     uses = body.readers.get(tensor.op, ()) if control else ()
     after = (index for index, slot in uses if inputs[index][slot].startswith("^"))
     reading = (index for index, _ in readers_of(body, tensor))
-    return any(index in found for index in (*reading, *after))
+    return any(index in on_paths for index in (*reading, *after))
 
 
 def _limits(value: DependencySearch | Between, body: Body, holds: Holds) -> tuple[Passes, Passes]:
@@ -351,7 +355,7 @@ def _limits(value: DependencySearch | Between, body: Body, holds: Holds) -> tupl
 
 
 def unknown_tensors(graphs: Iterable[Graph], match: Match) -> list[str]:
-    """The tensors that a match names for its paths and that no body of these graphs has."""
+    """Return the tensors that a match names for its paths and that no body of these graphs has."""
     bodies = [body for graph in graphs for body in graph.bodies]
     return [
         text
@@ -366,13 +370,13 @@ def _tensors_of(match: Match) -> Iterator[str]:
     if match.between is not None:
         yield from texts(match.between.sources)
         yield from texts(match.between.targets)
-    for one in inner(match):
-        yield from _tensors_of(one)
+    for part in inner(match):
+        yield from _tensors_of(part)
 
 
 def _ends_in(body: Body, value: str | Sequence[str]) -> list[TensorName]:
-    found = [tensor_named(body, text) for text in texts(value)]
-    return [tensor for tensor in found if tensor is not None]
+    tensors = [tensor_named(body, text) for text in texts(value)]
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def _marked(marks: bytearray) -> Test:
@@ -390,53 +394,53 @@ LEGAL = {"class": ", ".join(CLASSES), "nth": NTH, "inside": INSIDE}
 MAY_BE_EMPTY = ("value", "shape", "all", "pattern")
 
 
-def refuse_empty(given: Mapping[str, Any]) -> None:
+def refuse_empty(written: Mapping[str, Any]) -> None:
     """Raise RulesError where a key of a match, or a key in it, has an empty list or object."""
-    for key, found in given.items():
-        if found == () and key not in MAY_BE_EMPTY:
+    for key, value in written.items():
+        if value == () and key not in MAY_BE_EMPTY:
             legal = f"; legal: {LEGAL[key]}" if key in LEGAL else ""
             raise RulesError(
                 f"{key}: the list is empty, so it says nothing; leave {key} out{legal}"
             )
-        if found == {}:
+        if value == {}:
             raise RulesError(f"{key}: it is empty, so it says nothing; leave {key} out")
-    if given.get("inside") == Inside():
+    if written.get("inside") == Inside():
         raise RulesError(f"inside: it is empty, so it says nothing; expected {INSIDE}")
-    for path, found, legal in _lists_inside(given):
-        if found == ():
+    for path, value, legal in _lists_inside(written):
+        if value == ():
             raise RulesError(f"{path}: {EMPTY}; expected {legal}")
 
 
-def _lists_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """The lists in the objects of a match: the path to each, its value, and what it takes."""
-    for key, one in given.items():
-        if isinstance(one, DependencySearch):
-            yield f"{key}.of", one.of, TENSOR
-        elif isinstance(one, Between):
-            yield f"{key}.from", one.sources, TENSOR
-            yield f"{key}.to", one.targets, TENSOR
-        elif isinstance(one, Nth):
-            yield f"{key}.at", one.at, NTH
-        elif isinstance(one, Inside):
+def _lists_inside(written: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yield the lists in the objects of a match: the path to each, its value, and what it takes."""
+    for key, search in written.items():
+        if isinstance(search, DependencySearch):
+            yield f"{key}.of", search.of, TENSOR
+        elif isinstance(search, Between):
+            yield f"{key}.from", search.sources, TENSOR
+            yield f"{key}.to", search.targets, TENSOR
+        elif isinstance(search, Nth):
+            yield f"{key}.at", search.at, NTH
+        elif isinstance(search, Inside):
             for name in ("loop", "branch"):
                 yield (
                     f"{key}.{name}",
-                    getattr(one, name),
+                    getattr(search, name),
                     f"the name of a {name}, or a list of them",
                 )
         elif key == "attr":
-            for name, found in one.items():
-                if isinstance(found, OneOf):
-                    yield f"attr.{name}.in", found.values, "one or more values, in a list"
+            for name, attr_value in search.items():
+                if isinstance(attr_value, OneOf):
+                    yield f"attr.{name}.in", attr_value.values, "one or more values, in a list"
 
 
 def body(wanted: str | Sequence[str]) -> Condition:
-    """The op is in one of these bodies: `main`, or functions by name or glob."""
+    """Return the op is in one of these bodies: `main`, or functions by name or glob."""
     patterns = [glob.compiled(text) for text in texts(wanted)]
 
     def prepared(body: Body) -> Test:
-        found = any(pattern(body.label) for pattern in patterns)
-        return lambda node: found
+        is_meant = any(pattern(body.label) for pattern in patterns)
+        return lambda node: is_meant
 
     return prepared
 
@@ -447,10 +451,10 @@ def _body_of(node: Node, wanted: object) -> str:
 
 def any_of(wanted: Sequence[Match]) -> Condition:
     """At least one of these matches holds."""
-    found = [holds(match) for match in wanted]
+    alternatives = [holds(match) for match in wanted]
 
     def prepared(body: Body) -> Test:
-        tests = [condition(body) for condition in found]
+        tests = [condition(body) for condition in alternatives]
         return lambda node: any(test(node) for test in tests)
 
     return prepared
@@ -468,15 +472,15 @@ def none_of(wanted: Match) -> Condition:
 
 
 def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
-    """The op is the last one of such a pattern, the one that no other of it reads."""
+    """Return the op is the last one of such a pattern, the one that no other of it reads."""
     from graphpatch.match.pattern.matcher import Finder
     from graphpatch.match.pattern.syntax import forms
 
     finders = [Finder(form, conditions) for form in forms(wanted)]
 
     def prepared(body: Body) -> Test:
-        every = (one for finder in finders for one in finder.matches(body))
-        last = {one.last for one in every}
+        every = (binding for finder in finders for binding in finder.matches(body))
+        last = {binding.last for binding in every}
         return lambda node: node.index in last
 
     return prepared
@@ -511,23 +515,23 @@ ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
 
 
 def conditions(match: Match) -> dict[str, Condition]:
-    """The conditions of a match by their keys, in the order in which they are tried.
+    """Return the conditions of a match by their keys, in the order in which they are tried.
 
     One more says that the op is the model's (`added`), where the match does not ask for others.
 
     Raises RulesError where the value of a key means nothing.
     """
-    given = match.given()
-    refuse_empty(given)
-    if match.control and not given.keys() & set(ON_EDGES):
+    written = match.given()
+    refuse_empty(written)
+    if match.control and not written.keys() & set(ON_EDGES):
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
-    found = {key: _condition_for(key, given[key], match) for key in KEYS if key in given}
+    by_key = {key: _condition_for(key, written[key], match) for key in KEYS if key in written}
     own = of_the_model(match)
-    return found if own is None else {**found, ADDED_KEY: own}
+    return by_key if own is None else {**by_key, ADDED_KEY: own}
 
 
 def holds(match: Match) -> Condition:
-    """All conditions of a match as one."""
+    """Return all conditions of a match as one."""
     return both(list(conditions(match).values()))
 
 

@@ -30,13 +30,13 @@ def texts(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def is_glob(text: str) -> bool:
-    """Whether the text has a wildcard; without one it is a name."""
+    """Return whether the text has a wildcard; without one it is a name."""
     return "*" in text or "?" in text
 
 
 @functools.cache
 def compiled(glob: str) -> Means:
-    """Whether a name is meant: `a/**` is all below `a`, `**/b` is `b` in any scope or none.
+    """Return whether a name is meant: `a/**` is all below `a`, `**/b` is `b` in any scope or none.
 
     It takes time in proportion to the name. Raises RulesError where the glob is too large.
     """
@@ -52,7 +52,7 @@ def compiled(glob: str) -> Means:
 
 
 def matches_glob(glob: str, name: str) -> bool:
-    """Whether the name is one that the glob means."""
+    """Return whether the name is one that the glob means."""
     return compiled(glob)(name)
 
 
@@ -68,7 +68,7 @@ def one_of(wanted: Iterable[str]) -> Means:
         return plain.__contains__
     if not plain and len(globs) == 1:
         return globs[0]
-    return lambda name: name in plain or any(one(name) for one in globs)
+    return lambda name: name in plain or any(is_match(name) for is_match in globs)
 
 
 MOST_STEPS = 10_000
@@ -92,7 +92,7 @@ _FROM_NOTHING = re.compile(r"(?<!\\)\{(,\d+)\}")
 
 
 def whole(expression: str) -> Callable[[str], bool]:
-    r"""Whether the expression matches a whole text.
+    r"""Return whether the expression matches a whole text.
 
     The syntax is RE2's: Python's without lookarounds, backreferences, atomic groups and possessive
     repeats; `\d`, `\w` and `\s` are ASCII. Raises RulesError where it is none, or too large.
@@ -104,17 +104,17 @@ def whole(expression: str) -> Callable[[str], bool]:
     if repeat is not None:  # RE2 reads it as these letters, Python as a repeat
         raise RulesError(f"a repeat needs its least number: write {{0{repeat[1]}}}")
     try:
-        found = _compiled(expression)
+        compiled = _compiled(expression)
     except UnicodeEncodeError:
         raise RulesError("it is not valid Unicode") from None
     except Invalid as error:
         raise RulesError(_what_is_wrong(error)) from None
-    if found.programsize > MOST_STEPS:
+    if compiled.programsize > MOST_STEPS:
         raise RulesError(
-            f"compiled, it has {found.programsize:,} steps, and {MOST_STEPS:,} is the most: use"
+            f"compiled, it has {compiled.programsize:,} steps, and {MOST_STEPS:,} is the most: use"
             " smaller repeats, or several expressions in `any`"
         )
-    return lambda text: found.fullmatch(text.encode(errors="surrogatepass")) is not None
+    return lambda text: compiled.fullmatch(text.encode(errors="surrogatepass")) is not None
 
 
 def refuse_long(expression: str) -> None:
@@ -135,7 +135,7 @@ def _compiled(expression: str) -> Any:
 
 
 def _what_is_wrong(error: Exception) -> str:
-    found = error.args[0]
-    text = found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+    cause = error.args[0]
+    text = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
     lacks = [said for sign, said in _LACKS if re.search(sign, text)]
-    return f"{text[:LONGEST_QUOTE]} (in RE2's syntax{''.join(f', {one}' for one in lacks[:1])})"
+    return f"{text[:LONGEST_QUOTE]} (in RE2's syntax{''.join(f', {word}' for word in lacks[:1])})"

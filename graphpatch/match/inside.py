@@ -57,14 +57,14 @@ class EnclosingContext(msgspec.Struct, frozen=True):
 
 
 def inside(wanted: str | Inside) -> Condition:
-    """The op is in some loop, some branch, or one of these names."""
+    """Return the op is in some loop, some branch, or one of these names."""
     meant = partial(_any_of_kind, wanted) if isinstance(wanted, str) else _of_these_names(wanted)
     surroundings = Surroundings()
 
     def prepared(body: Body) -> Test:
         if any(map(meant, surroundings.of_function(body))):
             return lambda node: True
-        return lambda node: any(meant(one) for one in surroundings.of_op(node))
+        return lambda node: any(meant(context) for context in surroundings.of_op(node))
 
     return prepared
 
@@ -77,7 +77,9 @@ def _of_these_names(wanted: Inside) -> Callable[[EnclosingContext], bool]:
     by_kind = {"loop": wanted.loop, "branch": wanted.branch}
     if wanted.when is not None and wanted.branch is None:
         by_kind["branch"] = "**"
-    globs = {kind: glob.one_of(texts(one)) for kind, one in by_kind.items() if one is not None}
+    globs = {
+        kind: glob.one_of(texts(names)) for kind, names in by_kind.items() if names is not None
+    }
 
     def meant(around: EnclosingContext) -> bool:
         is_one = globs.get(around.kind)
@@ -95,7 +97,7 @@ class Surroundings(msgspec.Struct, eq=False):
     callers: dict[Library, Mapping[str, Sequence[Node]]] = msgspec.field(default_factory=dict)
 
     def of_op(self, node: Node) -> Iterator[EnclosingContext]:
-        """The v1 loops and branches around an op, from the inner one on."""
+        """Yield the v1 loops and branches around an op, from the inner one on."""
         flow = self._flow(node.body)
         context = None if flow is None else flow.context(node.index)
         while context is not None:
@@ -104,15 +106,15 @@ class Surroundings(msgspec.Struct, eq=False):
             context = context.outer
 
     def of_function(self, body: Body) -> Iterator[EnclosingContext]:
-        """The loops and branches in which a function is called, by whatever way."""
-        seen, todo = {body.label}, [body]
+        """Yield the loops and branches in which a function is called, by whatever way."""
+        visited, todo = {body.label}, [body]
         while todo:
-            one = todo.pop()
-            for call in self._calls(one):
-                yield from _contexts_of_call(call, one.label)
+            current = todo.pop()
+            for call in self._calls(current):
+                yield from _contexts_of_call(call, current.label)
                 yield from self.of_op(call)
-                if call.body.label not in seen:
-                    seen.add(call.body.label)
+                if call.body.label not in visited:
+                    visited.add(call.body.label)
                     todo.append(call.body)
 
     def _calls(self, body: Body) -> Sequence[Node]:
@@ -161,7 +163,7 @@ def _contexts_of_call(call: Node, label: str) -> Iterator[EnclosingContext]:
 
 
 def contexts_in_words(node: Node, wanted: object) -> str:
-    """The loops and branches that an op is in, in words."""
+    """Return the loops and branches that an op is in, in words."""
     around = Surroundings()
-    found = [*around.of_op(node), *around.of_function(node.body)]
-    return f"it is in {', '.join(map(str, found))}" if found else "it is in no loop or branch"
+    contexts = [*around.of_op(node), *around.of_function(node.body)]
+    return f"it is in {', '.join(map(str, contexts))}" if contexts else "it is in no loop or branch"

@@ -35,17 +35,17 @@ a test holds as long as the body is not edited."""
 
 
 def everything(node: Node) -> bool:
-    """The test that each op passes: it need not be made."""
+    """Return the test that each op passes: it need not be made."""
     return True
 
 
 def on_ops(test: Test) -> Condition:
-    """A condition that looks at each op alone, whatever body it is in."""
+    """Return a condition that looks at each op alone, whatever body it is in."""
     return lambda body: test
 
 
 def both(conditions: list[Condition]) -> Condition:
-    """All of these conditions as one."""
+    """Return all of these conditions as one."""
     if len(conditions) == 1:
         return conditions[0]
 
@@ -84,9 +84,9 @@ class Compared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def bounds(self) -> dict[str, int | float]:
-        """The comparisons that are given, by their sign."""
-        found = {sign: getattr(self, name) for sign, name in _BOUNDS.items()}
-        return {sign: bound for sign, bound in found.items() if bound is not UNSET}
+        """Return the comparisons that are given, by their sign."""
+        bounds = {sign: getattr(self, name) for sign, name in _BOUNDS.items()}
+        return {sign: bound for sign, bound in bounds.items() if bound is not UNSET}
 
 
 _BOUNDS = dict(zip(Compared.__struct_encode_fields__, Compared.__struct_fields__, strict=True))
@@ -101,14 +101,14 @@ SIGNS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number that can be compared: no bool, no NaN."""
+    """Return whether a value is a number that can be compared: no bool, no NaN."""
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def meets(value: object, wanted: Compared) -> bool:
     """Whether a number meets all bounds; of a list, whether it has some, and all of them do."""
     if isinstance(value, list | tuple):
-        return bool(value) and all(meets(one, wanted) for one in value)
+        return bool(value) and all(meets(element, wanted) for element in value)
     return is_number(value) and all(
         bool(SIGNS[sign](value, bound)) for sign, bound in wanted.bounds.items()
     )
@@ -124,56 +124,62 @@ class OneOf(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def attr(wanted: dict[str, Any]) -> Condition:
-    """Each of these attrs has this value, or one of these, or is there or not."""
-    return on_ops(lambda node: all(attr_holds(node, key, one) for key, one in wanted.items()))
+    """Return each of these attrs has this value, or one of these, or is there or not."""
+    return on_ops(
+        lambda node: all(attr_holds(node, key, condition) for key, condition in wanted.items())
+    )
 
 
 def attr_holds(node: Node, key: str, wanted: Any) -> bool:
-    """Whether one attr of an op is what is asked for."""
-    value, found = node.attr(key), attr_value_of(node, key)
-    if isinstance(wanted, bool) and not isinstance(found, bool):
+    """Return whether one attr of an op is what is asked for."""
+    value, actual = node.attr(key), attr_value_of(node, key)
+    if isinstance(wanted, bool) and not isinstance(actual, bool):
         return (value is not None) is wanted
     if not isinstance(wanted, OneOf):
-        return _equal(found, wanted)
-    if wanted.bounds and not meets(found, wanted):
+        return _equal(actual, wanted)
+    if wanted.bounds and not meets(actual, wanted):
         return False
-    return wanted.values is UNSET or any(_equal(found, one) for one in wanted.values)
+    return wanted.values is UNSET or any(_equal(actual, legal) for legal in wanted.values)
 
 
 def attr_value_of(node: Node, key: str) -> Any:
-    """The value of an attr; what TensorFlow takes where the NodeDef leaves it out."""
+    """Return the value of an attr; what TensorFlow takes where the NodeDef leaves it out."""
     value = node.attr(key)
     if value is not None:
         return attrs.as_json(value)
-    known = {} if node.opdef is None else {one.name: one.default for one in node.opdef.attrs}
+    known = (
+        {}
+        if node.opdef is None
+        else {declared.name: declared.default for declared in node.opdef.attrs}
+    )
     return known.get(key)
 
 
 def attrs_in_words(node: Node, wanted: dict[str, Any]) -> str:
-    """What the attrs are that are not what is asked for, in words."""
-    failed = [key for key, one in wanted.items() if not attr_holds(node, key, one)]
+    """Return what the attrs are that are not what is asked for, in words."""
+    failed = [key for key, condition in wanted.items() if not attr_holds(node, key, condition)]
     return ", ".join(_value_in_words(node, key) for key in failed)
 
 
 def _value_in_words(node: Node, key: str) -> str:
-    found = attr_value_of(node, key)
-    if found is None:
+    actual = attr_value_of(node, key)
+    if actual is None:
         return f"it has no attr {key!r}{did_you_mean(key, _known_attrs(node))}"
-    return f"{key} is {found!r}" + ("" if node.attr(key) is not None else " (the default)")
+    return f"{key} is {actual!r}" + ("" if node.attr(key) is not None else " (the default)")
 
 
 def _known_attrs(node: Node) -> list[str]:
-    """The attrs that an op has, or may leave out."""
-    known = () if node.opdef is None else (one.name for one in node.opdef.attrs)
+    """Return the attrs that an op has, or may leave out."""
+    known = () if node.opdef is None else (declared.name for declared in node.opdef.attrs)
     return list(dict.fromkeys([*node.attr_names, *known]))
 
 
-def _equal(found: Any, wanted: Any) -> bool:
-    if isinstance(found, float) and isinstance(wanted, int | float):
-        return math.isclose(found, wanted, rel_tol=1e-6)
+def _equal(actual: Any, wanted: Any) -> bool:
+    if isinstance(actual, float) and isinstance(wanted, int | float):
+        return math.isclose(actual, wanted, rel_tol=1e-6)
     if isinstance(wanted, tuple):
-        wanted, found = list(wanted), list(found) if isinstance(found, tuple) else found
-    return type(found) is type(wanted) and bool(found == wanted)
+        wanted, actual = list(wanted), list(actual) if isinstance(actual, tuple) else actual
+    return type(actual) is type(wanted) and bool(actual == wanted)
 
 
 ACTIVATIONS = tuple("Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh".split())
@@ -212,7 +218,7 @@ PARAMETERS = frozenset({*ALL_VARIABLES, "ReadVariableOp"})
 
 
 def class_(wanted: str | Sequence[str]) -> Condition:
-    """The op belongs to one of these classes."""
+    """Return the op belongs to one of these classes."""
     for name in texts(wanted):
         if name not in CLASSES:
             near = did_you_mean(name, CLASSES) or f"; legal: {', '.join(CLASSES)}"
@@ -222,9 +228,9 @@ def class_(wanted: str | Sequence[str]) -> Condition:
 
 
 def classes_in_words(node: Node, wanted: object) -> str:
-    """The classes that an op belongs to, in words."""
-    found = [name for name, test in CLASSES.items() if test(node)]
-    return f"{node.op} is of class {', '.join(found)}" if found else f"{node.op} is of no class"
+    """Return the classes that an op belongs to, in words."""
+    names = [name for name, test in CLASSES.items() if test(node)]
+    return f"{node.op} is of class {', '.join(names)}" if names else f"{node.op} is of no class"
 
 
 def has_weights(node: Node) -> bool:
@@ -244,8 +250,8 @@ def _is_weight(body: Body, tensor: str, most: int = 6) -> bool:
         node, most = body.producer(node.data_inputs[0]), most - 1
     if node is None or node.op in PARAMETERS:
         return node is not None
-    found = constant(node)
-    return found is not None and found.size > 1 and found.dtype in DIFFERENTIABLE
+    weight = constant(node)
+    return weight is not None and weight.size > 1 and weight.dtype in DIFFERENTIABLE
 
 
 def _one_of(types: Sequence[str]) -> Callable[[Node], bool]:
@@ -304,7 +310,7 @@ class Key(NamedTuple):
 
 
 def op_type(wanted: str | Sequence[str]) -> Condition:
-    """The op type is one of these, which may be globs."""
+    """Return the op type is one of these, which may be globs."""
     is_one = glob.one_of(texts(wanted))
     return on_ops(lambda node: is_one(node.op))
 
@@ -314,7 +320,7 @@ def _op_type_of(node: Node, wanted: object) -> str:
 
 
 def name(wanted: str | Sequence[str]) -> Condition:
-    """The op's name is one of these, which may be globs."""
+    """Return the op's name is one of these, which may be globs."""
     is_one = glob.one_of(texts(wanted))
     return on_ops(lambda node: is_one(node.name))
 
@@ -324,7 +330,7 @@ def _name_of(node: Node, wanted: object) -> str:
 
 
 def name_regex(wanted: str) -> Condition:
-    """The regular expression matches the whole name."""
+    """Return the regular expression matches the whole name."""
     try:
         meant = glob.whole(wanted)
     except RulesError as error:

@@ -43,7 +43,7 @@ CUT = "the path leads through ops that `within` or `stop_at` leaves out"
 
 
 def upstream_of(node: Node, match: Match) -> str:
-    """What is computed from the op, where none of the tensors is."""
+    """Return what is computed from the op, where none of the tensors is."""
     targets = _texts_of_ends(match.upstream_of)
     if _leads(node, targets, match.control):
         return CUT
@@ -53,7 +53,7 @@ def upstream_of(node: Node, match: Match) -> str:
 
 
 def downstream_of(node: Node, match: Match) -> str:
-    """What the op is computed from, where it is none of the tensors."""
+    """Return what the op is computed from, where it is none of the tensors."""
     sources = _texts_of_ends(match.downstream_of)
     if _depends(node, sources, match.control):
         return CUT
@@ -95,14 +95,14 @@ def _depends(node: Node, sources: Iterable[str], control: bool) -> bool:
 
 
 def _ends_behind(node: Node) -> str:
-    found, todo, last = {node.name}, [node.name], []
+    visited, todo, last = {node.name}, [node.name], []
     while todo:
         name = todo.pop()
         read = [node.body.heads.names[index] for index, _, _ in data_uses(node.body, name)]
         if not read and name != node.name:
             last.append(name)
-        todo += [one for one in dict.fromkeys(read) if one not in found]
-        found.update(read)
+        todo += [name for name in dict.fromkeys(read) if name not in visited]
+        visited.update(read)
     return f"what is, ends in {short(sorted(last, key=natural_sort_key))}" if last else "nothing is"
 
 
@@ -110,8 +110,8 @@ def _ends_before(node: Node) -> str:
     body = node.body
     marks = upstream(body, [TensorName(node.name)])
     every = [Node(body, index) for index, mark in enumerate(marks) if mark]
-    first = {one.name for one in every if not one.data_inputs and one.index != node.index}
-    first |= {op_of(text) for one in every for text in one.data_inputs} - body.by_name.keys()
+    first = {op.name for op in every if not op.data_inputs and op.index != node.index}
+    first |= {op_of(text) for op in every for text in op.data_inputs} - body.by_name.keys()
     return (
         f"it is computed from {short(sorted(first, key=natural_sort_key))}"
         if first
@@ -120,20 +120,20 @@ def _ends_before(node: Node) -> str:
 
 
 def _tensors_there(body: Body, wanted: Iterable[str]) -> list[TensorName]:
-    found = (tensor_named(body, text) for text in wanted)
-    return [tensor for tensor in found if tensor is not None]
+    tensors = (tensor_named(body, text) for text in wanted)
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 LETTERS = 100  # letters for one key
 
 
 def failing(node: Node, match: Match) -> list[str]:
-    """The keys of a match that an op does not meet."""
+    """Return the keys of a match that an op does not meet."""
     return [key for key, made in conditions(match).items() if not made(node.body)(node)]
 
 
 def key_in_words(node: Node, key: str, match: Match) -> str:
-    """What an op has instead of what a key of a match asks for: `dtype is float32`."""
+    """Return what an op has instead of what a key of a match asks for: `dtype is float32`."""
     if key in ON_MATCH:
         text = ON_MATCH[key](node, match)
     else:
@@ -142,19 +142,20 @@ def key_in_words(node: Node, key: str, match: Match) -> str:
 
 
 def _inputs_in_words(node: Node, wanted: Mapping[str, Match]) -> str:
-    found = [node.body.producer(text) for text in node.data_inputs]
+    producers = [node.body.producer(text) for text in node.data_inputs]
     listed = [
-        f"input {slot} is {text if one is None else _input_in_words(one, wanted.get(str(slot)))}"
-        for slot, (one, text) in enumerate(zip(found, node.data_inputs, strict=True))
+        f"input {slot} is "
+        + (text if producer is None else _input_in_words(producer, wanted.get(str(slot))))
+        for slot, (producer, text) in enumerate(zip(producers, node.data_inputs, strict=True))
     ]
     slots = [int(word) for word in wanted if word.isdigit()]
     listed.sort(key=lambda text: int(text.split()[1]) not in slots)  # what was asked for first
-    beyond = [f"there is no input {slot}" for slot in slots if slot >= len(found)]
+    beyond = [f"there is no input {slot}" for slot in slots if slot >= len(producers)]
     return _some([*beyond, *listed], "it reads nothing")
 
 
 def _input_in_words(node: Node, wanted: Match | None) -> str:
-    """An op that gives an input, with what it has instead; its type stands there already."""
+    """Return an op that gives an input, with what it has instead; its type stands there already."""
     keys = [key for key in failing(node, wanted) if key != "op"] if wanted else []
     has = ", ".join(key_in_words(node, key, wanted) for key in keys) if wanted else ""
     return f"{node} ({has})" if has else str(node)
@@ -162,13 +163,13 @@ def _input_in_words(node: Node, wanted: Match | None) -> str:
 
 def _readers_in_words(node: Node, wanted: Any) -> str:
     body = node.body
-    found = dict.fromkeys(index for index, _ in body.readers.get(node.name, ()))
-    return _some((f"{Node(body, index)} reads it" for index in found), "nothing reads it")
+    readers = dict.fromkeys(index for index, _ in body.readers.get(node.name, ()))
+    return _some((f"{Node(body, index)} reads it" for index in readers), "nothing reads it")
 
 
 def _some(listed: Iterable[str], nothing: str) -> str:
-    found = list(listed)
-    return short(found) if found else nothing
+    texts_listed = list(listed)
+    return short(texts_listed) if texts_listed else nothing
 
 
 def _nth(node: Node, match: Match) -> str:
@@ -190,7 +191,7 @@ def _what_not_leaves_out(node: Node, wanted: Any) -> str:
 
 
 def of_match(node: Node, match: Match) -> str:
-    """What an op has instead of what a match asks for: all keys that it does not meet."""
+    """Return what an op has instead of what a match asks for: all keys that it does not meet."""
     return ", ".join(key_in_words(node, key, match) for key in failing(node, match))
 
 
@@ -226,8 +227,8 @@ def values_there(bodies: Sequence[Body], key: str, wanted: Any) -> str:
 
 
 def _dtypes_there(nodes: Iterable[Node], wanted: Any) -> str:
-    found = (arg.dtype for node in nodes for arg in (node.outputs or [])[:1] if arg.dtype)
-    return _most_frequent("there are", Counter(found))
+    dtypes = (arg.dtype for node in nodes for arg in (node.outputs or [])[:1] if arg.dtype)
+    return _most_frequent("there are", Counter(dtypes))
 
 
 def _attrs_there(nodes: Iterable[Node], wanted: dict[str, Any]) -> str:
@@ -237,8 +238,8 @@ def _attrs_there(nodes: Iterable[Node], wanted: dict[str, Any]) -> str:
 
 
 def _attr_there(nodes: Sequence[Node], key: str, names: Sequence[str]) -> str:
-    found = (attr_value_of(node, key) for node in nodes)
-    counts = Counter(repr(value) for value in found if value is not None)
+    values = (attr_value_of(node, key) for node in nodes)
+    counts = Counter(repr(value) for value in values if value is not None)
     if not counts:
         return f"no op has an attr {key!r}{did_you_mean(key, names)}"
     return _most_frequent(f"{key} is", counts)
@@ -246,12 +247,14 @@ def _attr_there(nodes: Sequence[Node], key: str, names: Sequence[str]) -> str:
 
 def _constants_there(nodes: Iterable[Node], wanted: Any) -> str:
     constants = islice((node for node in nodes if node.op == "Const"), CONSTS_READ)
-    found = Counter(map(value_of, constants))
-    return _most_frequent("Consts are", found) if found else "value is of Consts, and there is none"
+    counts = Counter(map(value_of, constants))
+    return (
+        _most_frequent("Consts are", counts) if counts else "value is of Consts, and there is none"
+    )
 
 
 def _most_frequent(title: str, counts: Counter[str]) -> str:
-    """The most frequent values, and of how many ops each is."""
+    """Return the most frequent values, and of how many ops each is."""
     words = [f"{value} ({count:,})" for value, count in counts.most_common(VALUES_TOLD)]
     return f"{title} {', '.join(filter(None, [*words, and_more(counts, VALUES_TOLD)]))}"
 
@@ -280,9 +283,9 @@ def nearly_matching(
     """One line for each of the nearest ops: what it has instead of what the match asks for."""
     if wanted.keys() <= PLAIN_KEYS:
         return []
-    found = (one for body in bodies for one in _missed_keys(body, list(wanted), wanted))
+    missed_ops = (entry for body in bodies for entry in _missed_keys(body, list(wanted), wanted))
     lines = []
-    for _, _, _, node, missed in nsmallest(NEAREST_OPS, found, key=lambda one: one[:3]):
+    for _, _, _, node, missed in nsmallest(NEAREST_OPS, missed_ops, key=lambda entry: entry[:3]):
         has = "; ".join(key_in_words(node, key, match) for key in missed)
         lines.append(f"  near: {node}: {has}")
     return lines
@@ -333,37 +336,37 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
 
 
 def _nearness(pattern: Pattern, misses: Sequence[NearMiss]) -> float:
-    """Which part of a pattern was found at the place where it came furthest."""
+    """Return which part of a pattern was found at the place where it came furthest."""
     return max((len(miss.reached) / len(pattern.present) for miss in misses), default=0)
 
 
 def nearest_places(bodies: Iterable[Body], pattern: Pattern) -> list[NearMiss]:
-    """The places in all of these bodies where a pattern came furthest."""
+    """Return the places in all of these bodies where a pattern came furthest."""
     from graphpatch.match.pattern.matcher import Finder
 
-    found = [
+    misses = [
         miss
         for body in bodies
         for miss in Finder(pattern, conditions).near_misses(body, NEAR_MISSES)
     ]
-    return sorted(found, key=lambda miss: -len(miss.reached))[:NEAR_MISSES]
+    return sorted(misses, key=lambda miss: -len(miss.reached))[:NEAR_MISSES]
 
 
 def miss_in_words(miss: NearMiss, pattern: Pattern) -> str:
     """A near miss as one line: what was found, what was not, and which condition failed there."""
-    found = ", ".join(f"{name} is {node}" for name, node in miss.reached.items())
+    reached = ", ".join(f"{name} is {node}" for name, node in miss.reached.items())
     if not miss.missing:
-        return f"{found}; {miss.reason}"
+        return f"{reached}; {miss.reason}"
     match = pattern.nodes.get(miss.missing, Match())
-    parts = [failed(one, match) for one in miss.rejected[:IN_MESSAGE]]
+    parts = [failed(op, match) for op in miss.rejected[:IN_MESSAGE]]
     parts += filter(None, [and_more(miss.rejected, IN_MESSAGE)])
     if miss.reason:
         parts.append(miss.reason)
-    return f"{found}; {miss.missing} is missing: {'; '.join(parts)}"
+    return f"{reached}; {miss.missing} is missing: {'; '.join(parts)}"
 
 
 def failed(rejected: RejectedOp, match: Match) -> str:
-    """Which condition an op does not meet, and what it has instead."""
+    """Return which condition an op does not meet, and what it has instead."""
     node, key = rejected.node, rejected.key
     if key == "op":
         return f"{node} is not {' or '.join(texts(match.op or ()))}"
@@ -371,17 +374,17 @@ def failed(rejected: RejectedOp, match: Match) -> str:
 
 
 def _counts_by_key(bodies: Iterable[Body], match: Match) -> int:
-    found = conditions(match)
-    return sum(len(candidates(body, match, found).indices()) for body in bodies)
+    tests = conditions(match)
+    return sum(len(candidates(body, match, tests).indices()) for body in bodies)
 
 
 def _nearest_ops(bodies: Sequence[Body], match: Match) -> list[str]:
-    """What the ops have that come nearest to a node which no op could be."""
+    """Return what the ops have that come nearest to a node which no op could be."""
     return [f"  {line}" for line in nearly_matching(bodies, match, conditions(match))]
 
 
 def _unfound_types(bodies: Iterable[Body], name: str, match: Match) -> Iterator[str]:
-    """The nearest of the bodies' op types for each that is in none of them."""
+    """Yield the nearest of the bodies' op types for each that is in none of them."""
     legal = sorted({op for body in bodies for op in body.by_type})
     for text in texts(match.op or ()):
         if not any(glob.matches_glob(text, op) for op in legal):
@@ -405,17 +408,19 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     lines = [f"  looked at {every} ops"]
     wanted = conditions(match)
     asked = {key: condition for key, condition in wanted.items() if key != ADDED_KEY}
-    given = match.given()
-    counts = {key: _count_by_key(bodies, key, given[key], one) for key, one in asked.items()}
-    there = ""
+    written = match.given()
+    counts = {
+        key: _count_by_key(bodies, key, written[key], shown_key) for key, shown_key in asked.items()
+    }
+    existing = ""
     for key, count in counts.items():
         if key in EXCLUDES and count == every:
             continue  # it leaves out none
-        value = given[key]
+        value = written[key]
         shown = f" {_texts_in_words(value)}" if key in NEAR or key in VALUE_SHOWN else ""
-        there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
+        existing = "" if count or len(counts) > 1 else values_there(bodies, key, value)
         near = _nearest_values(graphs, key, value, count) if names else ""
-        lines.append(f"  {key}{shown}: {count} of them{near}{there}")
+        lines.append(f"  {key}{shown}: {count} of them{near}{existing}")
         if key in COMBINING and not count:
             lines += _counts_of_matches(bodies, key, value)
         if key == "pattern" and not count:
@@ -423,7 +428,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     met = len(counts) > 1 and all(counts.values())
     lines += ["  all of these together: 0 of them"] if met else []
     missing = _no_tensors(graphs, match)
-    almost_met = [] if missing or there else nearly_matching(bodies, match, wanted)
+    almost_met = [] if missing or existing else nearly_matching(bodies, match, wanted)
     return "\n".join([*lines, *almost_met, *not_added(now, wanted), *missing])
 
 
@@ -433,28 +438,28 @@ def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
 
 
 def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
-    """The op types that a match names beside one that is there, and that nobody knows.
+    """Return the op types that a match names beside one that is there, and that nobody knows.
 
     Neither TensorFlow nor one of these graphs has them, so each is a slip. Globs are none.
     """
     graphs, named = list(graphs), texts(match.op or ())
-    there = _types_there(graphs)
-    if not any(glob.matches_glob(one, op) for one in named for op in there):
+    existing = _types_there(graphs)
+    if not any(glob.matches_glob(wanted_type, op) for wanted_type in named for op in existing):
         return []
     return [
         op
         for op in named
         if not glob.is_glob(op)
-        and op not in there
+        and op not in existing
         and all(graph.library.opdef(op) is None for graph in graphs)
     ]
 
 
 def _count_by_key(bodies: Iterable[Body], key: str, value: Any, condition: Condition) -> int:
-    """How many ops meet the condition of one key; types and plain names are looked up."""
+    """Return how many ops meet the condition of one key; types and plain names are looked up."""
     match = Match(**{key: value}) if key in ("op", "name") else Match()
-    found = (candidates(body, match, {key: condition}) for body in bodies)
-    return sum(len(one.indices()) for one in found)
+    narrowed = (candidates(body, match, {key: condition}) for body in bodies)
+    return sum(len(part.indices()) for part in narrowed)
 
 
 def _count_of(bodies: Iterable[Body], condition: Condition) -> int:
@@ -468,11 +473,13 @@ def _count_of(bodies: Iterable[Body], condition: Condition) -> int:
 def _counts_of_matches(
     bodies: Sequence[Body], key: str, value: Match | Sequence[Match]
 ) -> list[str]:
-    """How many ops each match alone means of those that `any`, `all` or `not` has."""
+    """Return how many ops each match alone means of those that `any`, `all` or `not` has."""
     lines = []
     for place, match in enumerate([value] if isinstance(value, Match) else value):
-        made = {key: one for key, one in conditions(match).items() if key != ADDED_KEY}
-        each = [f"{one} {_count_of(bodies, condition)}" for one, condition in made.items()]
+        made = {key: key_name for key, key_name in conditions(match).items() if key != ADDED_KEY}
+        each = [
+            f"{key_name} {_count_of(bodies, condition)}" for key_name, condition in made.items()
+        ]
         which = key if isinstance(value, Match) else f"{key}[{place}]"
         count = _count_of(bodies, holds(match))
         lines.append(f"    {which}: {plural(count, 'op')} ({', '.join(each)})")
@@ -525,9 +532,9 @@ def _nearest_values(graphs: Iterable[Graph], key: str, value: object, count: int
         meant = "".join(elsewhere(text, legal) for text in texts(value))
         if meant:
             return meant
-    found = [near for text in texts(value) for near in nearest_names(text, legal)]
-    if found or key == "name":
-        return f"; nearest: {', '.join(dict.fromkeys(found))}" if found else ""
+    near_names = [near for text in texts(value) for near in nearest_names(text, legal)]
+    if near_names or key == "name":
+        return f"; nearest: {', '.join(dict.fromkeys(near_names))}" if near_names else ""
     more = ", ..." if len(legal) > NEAREST else ""
     if not legal:
         return ""
@@ -537,8 +544,8 @@ def _nearest_values(graphs: Iterable[Graph], key: str, value: object, count: int
 def _found_inside_names(expression: str, names: Iterable[str]) -> str:
     """That an expression is found inside names, where the whole name is matched."""
     anywhere = f".*({expression}).*"
-    found = sum(map(glob.whole(anywhere), names))
-    return f"; the whole name is matched: {anywhere!r} matches {found:,}" if found else ""
+    count = sum(map(glob.whole(anywhere), names))
+    return f"; the whole name is matched: {anywhere!r} matches {count:,}" if count else ""
 
 
 def _texts_in_words(value: object) -> str:

@@ -27,13 +27,13 @@ def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
 
 
 def nearest_tensors(text: str, legal: Iterable[str]) -> str:
-    """A clause with the ops whose names are nearest to that of a tensor; or nothing."""
+    """Return a clause with the ops whose names are nearest to that of a tensor; or nothing."""
     near = nearest_names(text.partition(":")[0], legal)
     return f"; nearest: {', '.join(near)}" if near else ""
 
 
 def _nearest_last_parts(last: str, names: Iterable[str]) -> list[str]:
-    """The names whose last part is nearest."""
+    """Return the names whose last part is nearest."""
     by_end: dict[str, str] = {}
     for name in names:
         by_end.setdefault(name.rpartition("/")[2].lower(), name)
@@ -58,11 +58,11 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
         below = sum(name.startswith(f"{text}/") for name in names)
         return f"; {text!r} is a scope, and {text + '/**'!r} matches {below:,}" if below else ""
     deeper = f"**/{text}"
-    found = (
-        [] if text.startswith("**") else [one for one in names if glob.matches_glob(deeper, one)]
+    deeper_names = (
+        [] if text.startswith("**") else [name for name in names if glob.matches_glob(deeper, name)]
     )
     why = "a name is matched from its start" if "/" in text else "* stays within a scope"
-    return f"; {why}: {deeper!r} matches {len(found):,}" if found else ""
+    return f"; {why}: {deeper!r} matches {len(deeper_names):,}" if deeper_names else ""
 
 
 def _expression(text: str) -> str:

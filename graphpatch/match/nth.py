@@ -44,8 +44,8 @@ def nth(wanted: Any, others: Condition) -> Condition:
 
     def prepared(body: Body) -> Test:
         test = others(body)
-        found = order(body, [node.index for node in body if test(node)])
-        meant = set(choose(found))
+        counted = order(body, [node.index for node in body if test(node)])
+        meant = set(choose(counted))
         return lambda node: node.index in meant
 
     return prepared
@@ -62,7 +62,7 @@ def picker(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
             return _slicer(at)
         at = NTH_WORDS[at]
     places = at if isinstance(at, tuple | list) else (at,)
-    return lambda found: [found[n] for n in places if -len(found) <= n < len(found)]
+    return lambda counted: [counted[n] for n in places if -len(counted) <= n < len(counted)]
 
 
 def order_of_counting(wanted: Any) -> Callable[[Body, Iterable[int]], list[int]]:
@@ -72,7 +72,7 @@ def order_of_counting(wanted: Any) -> Callable[[Body, Iterable[int]], list[int]]
 
 
 def by_graph(body: Body, indices: Iterable[int]) -> list[int]:
-    """An op after all that it is computed from; those at the same depth by name.
+    """Return an op after all that it is computed from; those at the same depth by name.
 
     The order of the file plays no part.
     """
@@ -96,28 +96,30 @@ ORDERS = {"graph": by_graph, "name": by_name, "file": by_file}
 
 
 def natural_sort_key(name: str) -> tuple[list[tuple[str, int]], str]:
-    """What names are sorted by: text as text, numbers as numbers."""
+    """Return what names are sorted by: text as text, numbers as numbers."""
     parts = DIGITS.split(name)
     numbers = [*(int(part) for part in parts[1::2]), 0]
     return list(zip(parts[::2], numbers, strict=True)), name
 
 
 def nth_in_words(node: Node, wanted: Any, others: Condition) -> str:
-    """Which one an op is of those for which the `others` hold, in words."""
+    """Return which one an op is of those for which the `others` hold, in words."""
     body, by = node.body, wanted.by if isinstance(wanted, Nth) else "graph"
     test = others(body)
-    found = order_of_counting(wanted)(body, [one.index for one in body if test(one)])
-    if node.index not in found:
-        return f"it is none of the {len(found)} that nth counts"
-    return f"it is number {found.index(node.index)} (from 0) of {len(found)} in {by} order"
+    counted = order_of_counting(wanted)(
+        body, [candidate.index for candidate in body if test(candidate)]
+    )
+    if node.index not in counted:
+        return f"it is none of the {len(counted)} that nth counts"
+    return f"it is number {counted.index(node.index)} (from 0) of {len(counted)} in {by} order"
 
 
 def _slicer(text: str) -> Callable[[Sequence[T]], list[T]]:
-    found = SLICE.fullmatch(text)
-    if found is None:
+    parts = SLICE.fullmatch(text)
+    if parts is None:
         raise RulesError(f"nth: expected {NTH}; found {text!r}")
-    start, stop, step = (None if part is None else int(part) for part in found.groups())
-    return lambda found: list(found[start:stop:step])
+    start, stop, step = (None if part is None else int(part) for part in parts.groups())
+    return lambda parts: list(parts[start:stop:step])
 
 
 def depths(body: Body) -> list[int]:

@@ -75,12 +75,12 @@ class PatternForm(msgspec.Struct, frozen=True):
 
     def pattern(self) -> Pattern:
         """The form as a pattern. Raises PatternError, RulesError or ValidationError for a slip."""
-        found = parse_pattern(self.text)
-        nodes = dict(found.nodes)
+        parsed = parse_pattern(self.text)
+        nodes = dict(parsed.nodes)
         for name, besides in self.where.items():
             match = msgspec.to_builtins(nodes[name])
             nodes[name] = convert({**match, **besides}, Match)
-        return replace(found, nodes=nodes)
+        return replace(parsed, nodes=nodes)
 
 
 class ReadyPattern(msgspec.Struct, frozen=True):
@@ -94,13 +94,13 @@ class ReadyPattern(msgspec.Struct, frozen=True):
     forms: tuple[PatternForm, ...]
 
     def captures(self) -> list[str]:
-        """What `on` can name: the captures that are there in every match of every form."""
+        """Return what `on` can name: the captures that are there in every match of every form."""
         patterns = [form.pattern() for form in self.forms]
         return [
             name
             for name in patterns[0].nodes
             if name[0].islower()
-            and all(name in one.nodes and name not in one.optional for one in patterns)
+            and all(name in pattern.nodes and name not in pattern.optional for pattern in patterns)
         ]
 
 
@@ -502,13 +502,12 @@ READY: Mapping[str, ReadyPattern] = MappingProxyType(
 
 
 def ready_pattern(name: str) -> ReadyPattern:
-    """The ready pattern of this name. Raises PatternError, which names the nearest ones."""
+    """Return the ready pattern of this name. Raises PatternError, which names the nearest ones."""
     if name not in READY:
-        found = nearest(name, READY)
-        near = (
-            f"; {'nearest' if found else 'legal'}: {', '.join(f'@{one}' for one in found or READY)}"
-        )
-        raise PatternError(f"pattern: no ready pattern is called {'@' + name!r}{near}")
+        near = nearest(name, READY)
+        listed = ", ".join(f"@{entry}" for entry in near or READY)
+        near_names = f"; {'nearest' if near else 'legal'}: {listed}"
+        raise PatternError(f"pattern: no ready pattern is called {'@' + name!r}{near_names}")
     return READY[name]
 
 
@@ -526,7 +525,7 @@ def pattern_document(entry: ReadyPattern) -> dict[str, Any]:
 
 
 def patterns_table() -> str:
-    """The ready patterns as the table of the README."""
+    """Return the ready patterns as the table of the README."""
     lines = ["| pattern | for | `on` |", "|---|---|---|"]
     for entry in READY.values():
         names = ", ".join(f"`{name}`" for name in entry.captures())

@@ -43,33 +43,33 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         return {key: test for key, test in made.items() if test is not everything}
 
     def passes(self, index: int) -> bool:
-        """Whether an op is one of them. What the tests said is remembered."""
+        """Return whether an op is one of them. What the tests said is remembered."""
         if self.types is not None and self.body.heads.ops[index] not in self.types:
             return False
         if not self.tests:
             return True
-        found = self.known.get(index)
-        if found is None:
-            found = self.known[index] = self._tested(index)
-        return found
+        result = self.known.get(index)
+        if result is None:
+            result = self.known[index] = self._tested(index)
+        return result
 
     def count(self) -> int:
-        """How many they are at most, by the index alone."""
+        """Return how many they are at most, by the index alone."""
         return sum(1 for _ in self._indexed()) if self.names is not None else self._of_types()
 
     def indexed(self) -> list[int]:
         """Those that have the types and names, whatever else is asked; in the file's order."""
         types, ops = self.types, self.body.heads.ops
-        found = [index for index in self._indexed() if types is None or ops[index] in types]
+        indices = [index for index in self._indexed() if types is None or ops[index] in types]
         if self.means is None:
-            return found
+            return indices
         names = self.body.heads.names
-        return [index for index in found if self.means(names[index])]
+        return [index for index in indices if self.means(names[index])]
 
     def indices(self) -> list[int]:
-        """All of them, in the file's order."""
-        found = self.indexed()
-        return [index for index in found if self._tested(index)] if self.tests else found
+        """Return all of them, in the file's order."""
+        indexed = self.indexed()
+        return [index for index in indexed if self._tested(index)] if self.tests else indexed
 
     def failing(self, index: int) -> str:
         """The key of the first condition that an op does not meet; nothing where it meets all."""
@@ -86,19 +86,19 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         by_type = self.body.by_type
         if self.types is None:
             return len(self.body)
-        return sum(len(by_type[one]) for one in self.types)
+        return sum(len(by_type[op_type]) for op_type in self.types)
 
     def _indexed(self) -> Iterable[int]:
         by_name, by_type = self.body.by_name, self.body.by_type
         if self.names is not None:
             return sorted(by_name[name] for name in self.names if name in by_name)
         if self.types is not None:
-            return sorted(index for one in self.types for index in by_type[one])
+            return sorted(index for op_type in self.types for index in by_type[op_type])
         return range(len(self.body))
 
 
 def candidates(body: Body, match: Match, conditions: Mapping[str, Condition]) -> Candidates:
-    """The ops of a body that a match means; `conditions` are its own, by key.
+    """Return the ops of a body that a match means; `conditions` are its own, by key.
 
     Op types and plain names are looked up, the other conditions are tried on what is left.
     """
@@ -119,24 +119,24 @@ def _literal_or_glob(
 
 
 def of_types(body: Body, wanted: Iterable[str]) -> frozenset[str]:
-    """The op types of a body that are meant by these, which may be globs."""
+    """Return the op types of a body that are meant by these, which may be globs."""
     return frozenset(filter(glob.one_of(wanted), body.by_type))
 
 
 def body_to_match(body: Body, match: Match) -> Body:
-    """The body of which a match asks: as the model has it, unless it means what rules did.
+    """Return the body of which a match asks: as the model has it, unless it means what rules did.
 
     It does so with `taken`, and where it names ops that rules added.
     """
     model = as_model(body)
     if model is body or _asks_for_patched(match):
         return body
-    named = [one for one in _names_written(match) if one in body.by_name]
-    return body if any(_is_added(one, match, body, model) for one in named) else model
+    named = [name for name in _names_written(match) if name in body.by_name]
+    return body if any(_is_added(name, match, body, model) for name in named) else model
 
 
 def _is_added(name: str, match: Match, body: Body, model: Body) -> bool:
-    """Whether a name is that of an op which a rule added: by itself, or with its op type."""
+    """Return whether a name is that of an op which a rule added: by itself, or with its op type."""
     if name not in model.by_name:
         return True
     is_type = glob.one_of(texts(match.op or "**"))
@@ -148,7 +148,7 @@ def _asks_for_patched(match: Match) -> bool:
 
 
 def _names_written(match: Match) -> Iterator[str]:
-    """The names of ops, and of those that give tensors, which a match writes out."""
+    """Yield the names of ops, and of those that give tensors, which a match writes out."""
     yield from texts(match.name or ())
     for path in (match.upstream_of, match.downstream_of, match.between):
         if isinstance(path, Between):
@@ -157,8 +157,8 @@ def _names_written(match: Match) -> Iterator[str]:
             yield from map(
                 names.op_of, texts(path.of if isinstance(path, DependencySearch) else path)
             )
-    for one in inner(match):
-        yield from _names_written(one)
+    for part in inner(match):
+        yield from _names_written(part)
 
 
 class MatchedOps(msgspec.Struct, frozen=True):
@@ -176,12 +176,12 @@ class MatchedOps(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How often it matched."""
+        """Return how often it matched."""
         return len(self.kept) or len(self.nodes)
 
     def captures(self) -> dict[Node, dict[str, str]]:
         """Of each op that a pattern brought: the name of the op that each of its nodes is."""
-        return {node: one.binding.captured_names for one in self.kept for node in one.nodes}
+        return {node: match.binding.captured_names for match in self.kept for node in match.nodes}
 
     def reads(self) -> dict[Node, dict[str, dict[str, str]]]:
         """Of each op that a pattern brought: the tensors that its match reads from outside.
@@ -191,16 +191,18 @@ class MatchedOps(msgspec.Struct, frozen=True):
         """
         return {
             node: {
-                "inputs": {f"x{place}": one for place, one in enumerate(kept.binding.inputs)},
-                "tensors": kept.binding.tensors,
+                "inputs": {
+                    f"x{place}": tensor for place, tensor in enumerate(match.binding.inputs)
+                },
+                "tensors": match.binding.tensors,
             }
-            for kept in self.kept
-            for node in kept.nodes
+            for match in self.kept
+            for node in match.nodes
         }
 
 
 def select(graph: Graph, match: Match) -> list[Node]:
-    """The ops that a match means: bodies in the file's order, ops in their body's order.
+    """Return the ops that a match means: bodies in the file's order, ops in their body's order.
 
     Of a pattern it is the last op, the one that none of its others reads. Functions that an
     earlier patch added carry gradients: what is in them is never meant.
@@ -209,7 +211,7 @@ def select(graph: Graph, match: Match) -> list[Node]:
 
 
 def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
-    """The ops that a match means, in the order of `select`, and where a pattern holds.
+    """Return the ops that a match means, in the order of `select`, and where a pattern holds.
 
     `on` names the ops of the pattern that are meant, or is `("match",)` for all of them as one.
     The other keys of the match must hold for each of the ops that `on` names, with "match" for
@@ -217,21 +219,21 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
     """
     if match.pattern is not None:
         return _find_pattern(graph, match, on)
-    found, wanted = MatchedOps(), conditions(match)
+    matched, wanted = MatchedOps(), conditions(match)
     for body in _matching_bodies(graph, match):
         model = body_to_match(body, match)
         indices = candidates(model, match, wanted).indices()
-        found.nodes.extend(Node(body, index) for index in indices)
+        matched.nodes.extend(Node(body, index) for index in indices)
         if match.shape is not None:
-            found.undecided.extend(_of_unknown_shape(model, match, wanted))
-    return found
+            matched.undecided.extend(_of_unknown_shape(model, match, wanted))
+    return matched
 
 
 def _of_unknown_shape(
     body: Body, match: Match, wanted: Mapping[str, Condition]
 ) -> Iterator[tuple[Node, Sizes]]:
-    """The ops that are meant but for their shape, which may be the one that is asked for."""
-    others = {key: one for key, one in wanted.items() if key not in ("shape", "nth")}
+    """Return the ops that are meant but for their shape, which may be the one that is asked for."""
+    others = {key: condition for key, condition in wanted.items() if key not in ("shape", "nth")}
     indices = candidates(body, replace(match, shape=None, nth=None), others).indices()
     return undecided(body, (Node(body, index) for index in indices), match.shape or ())
 
@@ -241,7 +243,7 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     from graphpatch.match.pattern.syntax import forms
     from graphpatch.match.pattern.topology import Topology
 
-    found = MatchedOps()
+    matched = MatchedOps()
     finders = [Finder(form, conditions) for form in forms(match.pattern or ())]
     meant = holds(replace(match, pattern=None, nth=None))
 
@@ -254,34 +256,41 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     for body in _matching_bodies(graph, match):
         model = body_to_match(body, match)
         # Ops that count as one are to be beside each other now, whatever they were before.
-        kept, dropped = searched(body if whole else model)
+        counting, dropped = searched(body if whole else model)
         if whole and model is not body:
-            dropped += _separated_by_rules(kept, searched(model)[0])
-        kept = [
-            replace(one, nodes=tuple(Node(body, node.index) for node in one.nodes)) for one in kept
+            dropped += _separated_by_rules(counting, searched(model)[0])
+        counting = [
+            replace(counted, nodes=tuple(Node(body, node.index) for node in counted.nodes))
+            for counted in counting
         ]
-        found.kept.extend(kept)
-        found.dropped.extend(dropped)
-        nodes = {node for one in kept for node in one.nodes}
-        found.nodes.extend(sorted(nodes, key=lambda node: node.index))
-    return found
+        matched.kept.extend(counting)
+        matched.dropped.extend(dropped)
+        nodes = {node for counted in counting for node in counted.nodes}
+        matched.nodes.extend(sorted(nodes, key=lambda node: node.index))
+    return matched
 
 
 def _separated_by_rules(
-    kept: Sequence[KeptMatch], before: Sequence[KeptMatch]
+    counting: Sequence[KeptMatch], before: Sequence[KeptMatch]
 ) -> list[DroppedMatch]:
-    """The matches of the model that are none any more, as rules put ops between theirs."""
+    """Return the matches of the model that are none any more, as rules put ops between theirs."""
     from graphpatch.match.pattern.overlaps import DroppedMatch
 
-    there = {one.binding.last for one in kept}
+    last_ops = {counted.binding.last for counted in counting}
     reason = "its ops are not beside each other any more, since rules before patched them"
-    return [DroppedMatch(one.binding, reason) for one in before if one.binding.last not in there]
+    return [
+        DroppedMatch(counted.binding, reason)
+        for counted in before
+        if counted.binding.last not in last_ops
+    ]
 
 
 def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
     wanted = texts(match.body) if match.body is not None else ("**",)
     for body in graph.bodies:
-        if not body.is_ours and any(glob.matches_glob(one, body.label) for one in wanted):
+        if not body.is_ours and any(
+            glob.matches_glob(label_glob, body.label) for label_glob in wanted
+        ):
             yield body
 
 
@@ -290,33 +299,35 @@ def _that_count(
 ) -> tuple[list[KeptMatch], list[DroppedMatch]]:
     from graphpatch.match.pattern.overlaps import resolve
 
-    found = [one for bindings in every for one in bindings]
+    bindings_that_pass = [binding for bindings in every for binding in bindings]
     test = meant(body)
     if test is not everything:
-        found = [
-            one for one in found if all(test(Node(body, index)) for index in _ops_to_check(one, on))
+        bindings_that_pass = [
+            binding
+            for binding in bindings_that_pass
+            if all(test(Node(body, index)) for index in _ops_to_check(binding, on))
         ]
-    kept, dropped = resolve(found, on)
-    return (kept if match.nth is None else _nth_matches(body, kept, match.nth)), dropped
+    counting, dropped = resolve(bindings_that_pass, on)
+    return (counting if match.nth is None else _nth_matches(body, counting, match.nth)), dropped
 
 
 def _ops_to_check(binding: Binding, on: Sequence[str]) -> Sequence[int]:
-    """The ops of a match of which the other keys of the match are asked."""
+    """Return the ops of a match of which the other keys of the match are asked."""
     return (binding.last,) if not on or tuple(on) == (WHOLE,) else binding.of(on)
 
 
-def _nth_matches(body: Body, kept: list[KeptMatch], wanted: Any) -> list[KeptMatch]:
+def _nth_matches(body: Body, counting: list[KeptMatch], wanted: Any) -> list[KeptMatch]:
     """Those of the matches that `nth` means, counted by their last ops, in the file's order."""
     by_last: dict[int, list[KeptMatch]] = {}
-    for one in kept:
-        by_last.setdefault(one.binding.last, []).append(one)
+    for counted in counting:
+        by_last.setdefault(counted.binding.last, []).append(counted)
     order = order_of_counting(wanted)(body, by_last)
-    meant = picker(wanted)([one for index in order for one in by_last[index]])
-    return [one for one in kept if any(one is other for other in meant)]
+    meant = picker(wanted)([counted for index in order for counted in by_last[index]])
+    return [counted for counted in counting if any(counted is meant_match for meant_match in meant)]
 
 
 def match_of_ops(nodes: Iterable[Node]) -> dict[str, Any]:
-    """A match by body and name; each op once, in their order."""
+    """Return a match by body and name; each op once, in their order."""
     by_body: dict[str, dict[str, None]] = {}
     for node in nodes:
         by_body.setdefault(node.body.label, {})[name_in_model(node)] = None

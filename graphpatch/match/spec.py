@@ -143,7 +143,7 @@ class Pattern(
 
     @cached_property
     def present(self) -> tuple[str, ...]:
-        """The names of its ops, without those that must be absent."""
+        """Return the names of its ops, without those that must be absent."""
         return tuple(name for name in self.nodes if name not in self.absent)
 
     @cached_property
@@ -154,7 +154,7 @@ class Pattern(
 
     @cached_property
     def last_place(self) -> int:
-        """Where that one stands among those that are present."""
+        """Return where that one stands among those that are present."""
         return self.present.index(self.last)
 
 
@@ -249,9 +249,9 @@ class Match(OpKeys, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_
     ] = False
 
     def given(self) -> dict[str, Any]:
-        """The keys that are there, as they are spelled in a rules file."""
-        found = {key: getattr(self, name) for key, name in FIELDS.items()}
-        return {key: value for key, value in found.items() if value is not None}
+        """Return the keys that are there, as they are spelled in a rules file."""
+        values = {key: getattr(self, name) for key, name in FIELDS.items()}
+        return {key: value for key, value in values.items() if value is not None}
 
 
 # By key the name of its field; `msgspec.structs.fields` would evaluate all types at the start.
@@ -260,13 +260,13 @@ del FIELDS["control"]
 
 
 def inner(match: Match) -> list[Match]:
-    """The matches that stand in a match itself, not those that stand in these."""
-    found = [*(match.any or ()), *(match.all or ()), match.not_ or Match()]
+    """Return the matches that stand in a match itself, not those that stand in these."""
+    parts = [*(match.any or ()), *(match.all or ()), match.not_ or Match()]
     for walk in (match.upstream_of, match.downstream_of, match.between):
         if isinstance(walk, DependencySearch | Between):
-            found += [walk.within or Match(), walk.stop_at or Match()]
+            parts += [walk.within or Match(), walk.stop_at or Match()]
     for neighbours in (match.inputs, match.consumers):
-        found += (neighbours or {}).values()
+        parts += (neighbours or {}).values()
     for form in match.pattern if isinstance(match.pattern, tuple) else (match.pattern,):
-        found += form.nodes.values() if isinstance(form, Pattern) else ()
-    return [one for one in found if one != Match()]
+        parts += form.nodes.values() if isinstance(form, Pattern) else ()
+    return [part for part in parts if part != Match()]

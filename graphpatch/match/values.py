@@ -36,12 +36,12 @@ class Near(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def value(wanted: Any) -> Condition:
-    """The op is a Const of this value."""
+    """Return the op is a Const of this value."""
     return on_ops(equals(wanted))
 
 
 def equals(value: Any) -> Callable[[Node], bool]:
-    """Whether a Const has this value.
+    """Return whether a Const has this value.
 
     A number or text is meant of every element, whatever the shape; a list has the shape of the
     tensor. Numbers are rounded to the dtype of the tensor, as TensorFlow does when it makes a
@@ -61,27 +61,27 @@ def equals(value: Any) -> Callable[[Node], bool]:
 
 
 def value_in_words(node: Node, wanted: object) -> str:
-    """The value of a Const, in words."""
+    """Return the value of a Const, in words."""
     if node.op != "Const":
         return f"it is a {node.op}, not a Const"
     return f"value is {value_of(node)}"
 
 
 def value_of(node: Node) -> str:
-    """The first elements of a Const."""
+    """Return the first elements of a Const."""
     tensor = constant(node)
     if tensor is None:
         return "unknown"
     first: list[object] = next((piece[:IN_MESSAGE].tolist() for piece, _ in tensor.pieces()), [])
     if tensor.size and not first:
         return "not known: elements of the constant are missing"
-    words = [f"{one:.7g}" if isinstance(one, float) else str(one) for one in first]
+    words = [f"{number:.7g}" if isinstance(number, float) else str(number) for number in first]
     more = ", ..." if tensor.size > len(first) else ""
     return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]
 
 
 def _bounded(value: Near) -> Callable[[Node], bool]:
-    """Whether every element meets the bounds, and what it is to be near to."""
+    """Return whether every element meets the bounds, and what it is to be near to."""
     near = None if value.near is UNSET else Near(near=value.near, tolerance=value.tolerance)
     is_near = None if near is None else equals(near)
 
@@ -96,9 +96,9 @@ def _bounded(value: Near) -> Callable[[Node], bool]:
 
 def _is_within_bounds(tensor: ConstTensor, value: Near) -> bool:
     count = 0
-    for found, stands_for in tensor.pieces():
+    for piece, stands_for in tensor.pieces():
         for sign, bound in value.bounds.items():
-            if not bool(SIGNS[sign](found, _rounded(tensor.dtype, bound)).all()):
+            if not bool(SIGNS[sign](piece, _rounded(tensor.dtype, bound)).all()):
                 return False
         count += stands_for
     return count == tensor.size
@@ -112,8 +112,8 @@ def _all_elements_are(tensor: ConstTensor | None, wanted: Any, tolerance: float 
     if tensor is None or not tensor.size or not _comparable(tensor.dtype, wanted):
         return False
     expected, count = _rounded(tensor.dtype, wanted), 0
-    for found, stands_for in tensor.pieces():
-        if not _is_value(found, expected, wanted, tolerance):
+    for piece, stands_for in tensor.pieces():
+        if not _is_value(piece, expected, wanted, tolerance):
             return False
         count += stands_for
     return count == tensor.size
@@ -132,14 +132,14 @@ def _equals_list(
 
 
 def _elements(tensor: ConstTensor, flat: list[Any], tolerance: float | None) -> bool:
-    if not all(_comparable(tensor.dtype, one) for one in flat):
+    if not all(_comparable(tensor.dtype, element) for element in flat):
         return False
     at = 0
-    for found, stands_for in tensor.pieces():
+    for piece, stands_for in tensor.pieces():
         part = flat[at : at + stands_for]
-        each = found if len(found) == len(part) else [found[0]] * len(part)
-        for one, wanted in zip(each, part, strict=True):
-            if not _is_value(one, _rounded(tensor.dtype, wanted), wanted, tolerance):
+        each = piece if len(piece) == len(part) else [piece[0]] * len(part)
+        for element, wanted in zip(each, part, strict=True):
+            if not _is_value(element, _rounded(tensor.dtype, wanted), wanted, tolerance):
                 return False
         at += stands_for
     return at == len(flat)
@@ -155,12 +155,12 @@ def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
         if isinstance(wanted, int) and abs(wanted) > LARGEST_FLOAT:
             raise RulesError("value: an integer is larger than any number that a tensor holds")
         return (), [wanted]
-    parts = [_flattened(one) for one in wanted]
+    parts = [_flattened(part) for part in wanted]
     shapes = {shape for shape, _ in parts}
     if len(shapes) > 1:
         raise RulesError(f"value: the lists in {list(wanted)!r} are of unequal length")
     inner = shapes.pop() if shapes else ()
-    return (len(parts), *inner), [one for _, flat in parts for one in flat]
+    return (len(parts), *inner), [part for _, flat in parts for part in flat]
 
 
 def _comparable(dtype: str, wanted: Any) -> bool:
@@ -181,14 +181,14 @@ def _rounded(dtype: str, wanted: Any) -> Any:
     if dtype not in FLOAT_DTYPES:
         return wanted
     with np.errstate(over="ignore"):
-        found = np.dtype(FLOAT_DTYPES[dtype]).type(wanted)
+        rounded = np.dtype(FLOAT_DTYPES[dtype]).type(wanted)
         if dtype == "bfloat16":
             # To the nearest float32 of which the lower half is 0, to the even one of two.
-            bits = int(found.view(np.uint32))
+            bits = int(rounded.view(np.uint32))
             bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
-            found = np.uint32(bits).view(np.float32)
+            rounded = np.uint32(bits).view(np.float32)
     # Out of range for this dtype: compared as the wider float that it is, equal to none.
-    return found if np.isfinite(found) or not math.isfinite(wanted) else np.float64(wanted)
+    return rounded if np.isfinite(rounded) or not math.isfinite(wanted) else np.float64(wanted)
 
 
 FLOAT_DTYPES = {
@@ -200,15 +200,15 @@ FLOAT_DTYPES = {
 LARGEST_FLOAT = 1.7976931348623157e308
 
 
-def _is_value(found: Any, expected: Any, wanted: Any, tolerance: float | None) -> bool:
-    """Whether all elements are the expected one, or near the wanted one; NaN equals NaN."""
+def _is_value(actual: Any, expected: Any, wanted: Any, tolerance: float | None) -> bool:
+    """Return whether all elements are the expected one, or near the wanted one; NaN equals NaN."""
     import numpy as np
 
-    same = found == expected
+    same = actual == expected
     if isinstance(wanted, float) and math.isnan(wanted):
-        same = np.isnan(found)
+        same = np.isnan(actual)
     if tolerance is not None and not isinstance(wanted, bool | str):
-        wide = np.asarray(found).astype(np.complex128 if np.iscomplexobj(found) else np.float64)
+        wide = np.asarray(actual).astype(np.complex128 if np.iscomplexobj(actual) else np.float64)
         with np.errstate(invalid="ignore"):
             same = same | (np.abs(wide - wanted) <= tolerance)
     return bool(np.all(same))
@@ -244,22 +244,22 @@ def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
 
 
 def shape_of(shapes: Shapes, node: Node) -> Sizes:
-    """The sizes of output 0, as far as they are known."""
+    """Return the sizes of output 0, as far as they are known."""
     return shapes.if_known((node.index, 0)) if node.outputs else None
 
 
-def shape_holds(found: Sizes, wanted: Shape, unknown: bool = False) -> bool:
-    """Whether a shape is what is asked for; `unknown` is said of what is not known of it."""
-    if found is None:
+def shape_holds(sizes: Sizes, wanted: Shape, unknown: bool = False) -> bool:
+    """Return whether a shape is what is asked for; `unknown` is said of what is not known of it."""
+    if sizes is None:
         return unknown
-    if wanted.sizes is not None and not _sizes_fit(found, wanted.sizes, unknown):
+    if wanted.sizes is not None and not _sizes_fit(sizes, wanted.sizes, unknown):
         return False
-    if wanted.rank is not None and not _size_is(len(found), wanted.rank):
+    if wanted.rank is not None and not _size_is(len(sizes), wanted.rank):
         return False
     if wanted.elements is None:
         return True
-    known = [size for size in found if size is not None]
-    if len(known) < len(found):
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
         return unknown
     return _size_is(math.prod(known), wanted.elements)
 
@@ -267,28 +267,28 @@ def shape_holds(found: Sizes, wanted: Shape, unknown: bool = False) -> bool:
 def undecided(
     body: Body, nodes: Iterable[Node], wanted: Shape | tuple[Any, ...]
 ) -> Iterator[tuple[Node, Sizes]]:
-    """Those of these ops that may have such a shape or not, each with what is known of it."""
+    """Yield those of these ops that may have such a shape or not, each with what is known of it."""
     asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
     shapes = Shapes(Wiring(body))
     for node in nodes:
-        found = shape_of(shapes, node)
-        if shape_holds(found, asked, unknown=True) and not shape_holds(found, asked):
-            yield node, found
+        sizes = shape_of(shapes, node)
+        if shape_holds(sizes, asked, unknown=True) and not shape_holds(sizes, asked):
+            yield node, sizes
 
 
 def shape_in_words(node: Node, wanted: object) -> str:
-    """The shape of an op's output 0, in words."""
+    """Return the shape of an op's output 0, in words."""
     return f"shape is {sizes_in_words(shape_of(Shapes(Wiring(node.body)), node))}"
 
 
-def _sizes_fit(found: Sequence[int | None], wanted: Sequence[Any], unknown: bool) -> bool:
-    if len(found) != len(wanted):
+def _sizes_fit(sizes: Sequence[int | None], wanted: Sequence[Any], unknown: bool) -> bool:
+    if len(sizes) != len(wanted):
         return False
     return all(
-        one in (None, -1) or (unknown if size is None else _size_is(size, one))
-        for size, one in zip(found, wanted, strict=True)
+        wanted_size in (None, -1) or (unknown if size is None else _size_is(size, wanted_size))
+        for size, wanted_size in zip(sizes, wanted, strict=True)
     )
 
 
-def _size_is(found: int, wanted: int | Compared) -> bool:
-    return meets(found, wanted) if isinstance(wanted, Compared) else found == wanted
+def _size_is(size: int, wanted: int | Compared) -> bool:
+    return meets(size, wanted) if isinstance(wanted, Compared) else size == wanted

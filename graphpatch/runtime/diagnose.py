@@ -47,12 +47,12 @@ class Diagnosis:
 
     @property
     def pairs(self) -> list[Pair]:
-        """The pairs of all graphs."""
+        """Return the pairs of all graphs."""
         return [pair for graph in self.seen for pair in graph.diagnoses]
 
     @property
     def rules(self) -> list[dict[str, Any]]:
-        """The rules that fix what blocks, for `apply` or for a rules file."""
+        """Return the rules that fix what blocks, for `apply` or for a rules file."""
         return list(self.fixed.rules) if self.fixed is not None else []
 
     @property
@@ -61,12 +61,14 @@ class Diagnosis:
 
         False too where there is no pair. Of several pairs those count that tensors connect.
         """
-        pairs = [one for one in self._results() if one[0].connected] or list(self._results())
-        return bool(pairs) and all(_pair_flows(*one) for one in pairs)
+        pairs = [
+            pair_result for pair_result in self._results() if pair_result[0].connected
+        ] or list(self._results())
+        return bool(pairs) and all(_pair_flows(*pair_result) for pair_result in pairs)
 
     def document(self, rules: str | None = None) -> dict[str, Any]:
         """What `doctor --json` prints; `rules` is the file that the rules were written to."""
-        graphs = [one.document() for one in self.seen]
+        graphs = [item.document() for item in self.seen]
         for graph, results in zip(graphs, self.ran, strict=False):
             for pair, result in zip(graph["pairs"], results, strict=True):
                 pair["run"] = result
@@ -75,13 +77,13 @@ class Diagnosis:
             document["fix"] = {
                 "rules": self.fixed.rules,
                 "file": rules if self.fixed.rules or self.fixed.needs_contexts else None,
-                "mended": [[one.source, one.target] for one in self.fixed.flowing],
-                "left": [one.document() for one in self.fixed.left],
+                "mended": [[item.source, item.target] for item in self.fixed.flowing],
+                "left": [item.document() for item in self.fixed.left],
             }
         return document
 
     def __repr__(self) -> str:
-        flow = sum(_pair_flows(*one) for one in self._results())
+        flow = sum(_pair_flows(*pair_result) for pair_result in self._results())
         fixed = f", {plural(len(self.rules), 'rule')}" if self.fixed is not None else ""
         return f"<Diagnosis: {self.model}, {flow} of {len(self.pairs)} pairs flow{fixed}>"
 
@@ -92,7 +94,10 @@ class Diagnosis:
                 pair.target,
                 VERDICT_WORDS[pair.verdict],
                 result["says"] if result else "",
-                "; ".join(f"{one.node.op} {one.node.name}: {one.what}" for one in pair.findings),
+                "; ".join(
+                    f"{finding.node.op} {finding.node.name}: {finding.what}"
+                    for finding in pair.findings
+                ),
             )
             for pair, result in self._results()
         ]
@@ -104,7 +109,7 @@ class Diagnosis:
         return beside(table, page_part(self.loaded, None, sources, targets))
 
     def _results(self) -> Iterator[tuple[Pair, dict[str, Any] | None]]:
-        """Each pair with what running it gave."""
+        """Yield each pair with what running it gave."""
         for place, graph in enumerate(self.seen):
             results = self.ran[place] if self.ran else [None] * len(graph.diagnoses)
             yield from zip(graph.diagnoses, results, strict=True)
@@ -156,19 +161,24 @@ def diagnose(
     """
     loaded = model_from("model", model)
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
-    seen = tuple(survey(loaded, *ends, control_flow_v2, every))
-    ran = tuple(_run_of_pairs(loaded, seen, control_flow_v2, allow_unsafe_ops)) if run else ()
+    surveyed = tuple(survey(loaded, *ends, control_flow_v2, every))
+    ran = tuple(_run_of_pairs(loaded, surveyed, control_flow_v2, allow_unsafe_ops)) if run else ()
     fixed = fixed_by_rules(loaded, *ends, control_flow_v2, every) if fix else None
-    return Diagnosis(loaded.path, seen, ran, fixed, loaded)
+    return Diagnosis(loaded.path, surveyed, ran, fixed, loaded)
 
 
 def _run_of_pairs(
-    model: Model, seen: Sequence[GraphDiagnosis], control_flow_v2: bool, allow_unsafe_ops: bool
+    model: Model, surveyed: Sequence[GraphDiagnosis], control_flow_v2: bool, allow_unsafe_ops: bool
 ) -> Iterator[list[dict[str, Any]]]:
     from graphpatch.runtime.gradient_run import AskedPair, run_pairs
 
-    for graph in seen:
-        refuse_unsafe(graph.graph, allow_unsafe_ops, [one.target for one in graph.diagnoses])
-    for place, graph in enumerate(seen):
-        asked = [AskedPair(one.source, one.target, one.path) for one in graph.diagnoses]
+    for graph in surveyed:
+        refuse_unsafe(
+            graph.graph, allow_unsafe_ops, [diagnosed.target for diagnosed in graph.diagnoses]
+        )
+    for place, graph in enumerate(surveyed):
+        asked = [
+            AskedPair(diagnosed.source, diagnosed.target, diagnosed.path)
+            for diagnosed in graph.diagnoses
+        ]
         yield run_pairs(model, place, asked, control_flow_v2)

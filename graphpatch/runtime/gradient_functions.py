@@ -42,7 +42,7 @@ _RAW_NAMES = {"reduction_indices": "axis"}
 
 
 def tensorflow_gradient(formula: Formula) -> GradientFunction:
-    """The gradient function (op, *dy) -> [dx...] of a formula, for tf.RegisterGradient.
+    """Return the gradient function (op, *dy) -> [dx...] of a formula, for tf.RegisterGradient.
 
     It works where ops are differentiated in a graph, and on tapes over functions that hold such
     ops. It gives None for an input without a gradient. It raises FormulaError, when it is called,
@@ -59,15 +59,19 @@ def tensorflow_gradient(formula: Formula) -> GradientFunction:
 def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
     """The attrs of an op that a formula reads. Raises FormulaError where the op has none such."""
     known = opdefs.lookup(op.type) if formula.reads_op else None
-    own = {one.name for one in known.attrs if one.type != "type"} if known else set[str]()
-    found = {name: _attr_of_op(op, name) for name in sorted(formula.attrs)}
-    return {**{name: _own_attr(op, name) for name in sorted(own)}, **found}
+    own = (
+        {declared.name for declared in known.attrs if declared.type != "type"}
+        if known
+        else set[str]()
+    )
+    read = {name: _attr_of_op(op, name) for name in sorted(formula.attrs)}
+    return {**{name: _own_attr(op, name) for name in sorted(own)}, **read}
 
 
 def signature_of(
     inputs: Sequence[Any], outputs: Sequence[Any], attrs: Mapping[str, object] | None = None
 ) -> Signature:
-    """The signature of an op with these tensors."""
+    """Return the signature of an op with these tensors."""
     return Signature.of(
         _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape([*inputs, *outputs])
     )
@@ -79,36 +83,36 @@ def formula_gradients(
     outputs: Sequence[Any],
     upstream: Sequence[Any],
     attrs: Mapping[str, object] | None = None,
-    given: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | None = None,
     op_type: str = "",
 ) -> list[Any]:
     """The dx of each input tensor, or None, from an op's inputs, outputs and upstream gradients.
 
-    An upstream gradient that is None counts as zeros. `given` are the parameters that are tensors,
+    An upstream gradient that is None counts as zeros. `parameters` are those that are tensors,
     not numbers: of the dtype of what they meet, and of a shape that broadcasts. `op_type` is what
     `forward` and `own` compute. Raises
     FormulaError where the formula does not suit these tensors.
     """
-    count, more = len(inputs), list((given or {}).values())
-    formula = formula.with_parameter_inputs(count, list(given or {}))
-    shaped = [*inputs, *outputs, *(one for one in more if one.shape != ())]
-    scalars = {f"x{count + place}" for place, one in enumerate(more) if one.shape == ()}
+    count, more = len(inputs), list((parameters or {}).values())
+    formula = formula.with_parameter_inputs(count, list(parameters or {}))
+    shaped = [*inputs, *outputs, *(tensor for tensor in more if tensor.shape != ())]
+    scalars = {f"x{count + place}" for place, tensor in enumerate(more) if tensor.shape == ()}
     inputs = [*inputs, *more]
     signature = Signature.of(
         _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape(shaped), scalars, op_type
     )
-    found = gradient_ops(formula, signature)
+    program = gradient_ops(formula, signature)
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
     arguments |= _dense_dy(formula, outputs, upstream)
-    return result_values(found, arguments)[:count]
+    return result_values(program, arguments)[:count]
 
 
-def result_values(found: GradientProgram, arguments: Mapping[str, Any]) -> list[Any]:
-    """The tensor of each result, None for None, from those that its variables stand for."""
-    steps = _steps_run(found, arguments)
+def result_values(program: GradientProgram, arguments: Mapping[str, Any]) -> list[Any]:
+    """Return the tensor of each result, None for None, from those that its variables stand for."""
+    steps = _steps_run(program, arguments)
     return [
-        None if value is None else _tensor_at(value, arguments, steps) for value in found.results
+        None if value is None else _tensor_at(value, arguments, steps) for value in program.results
     ]
 
 
@@ -118,7 +122,7 @@ def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any
 
 
 def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:
-    """The tensor that one formula of the inputs `x0, x1, ...` computes.
+    """Return the tensor that one formula of the inputs `x0, x1, ...` computes.
 
     Raises FormulaError where it does not suit these tensors.
     """
@@ -128,12 +132,12 @@ def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:
 
 
 def _dtypes(kind: str, tensors: Sequence[Any]) -> list[tuple[str, str]]:
-    """Each tensor's name in a formula, and its dtype."""
+    """Return each tensor's name in a formula, and its dtype."""
     return [(f"{kind}{n}", tensor.dtype.base_dtype.name) for n, tensor in enumerate(tensors)]
 
 
 def _dense_dy(formula: Formula, outputs: Sequence[Any], upstream: Sequence[Any]) -> dict[str, Any]:
-    """The upstream gradients that the formula reads, as dense tensors."""
+    """Return the upstream gradients that the formula reads, as dense tensors."""
     import tensorflow as tf
 
     if len(upstream) != len(outputs):
@@ -155,7 +159,7 @@ def _attr_of_op(op: Any, name: str) -> object:
 
 
 def _own_attr(op: Any, name: str) -> object:
-    """An attr that `forward` or `own` reads; None where this TensorFlow does not know it."""
+    """Return an attr that `forward` or `own` reads; None where this TensorFlow does not know it."""
     try:
         value = op.get_attr(name)
     except (KeyError, ValueError):
@@ -164,18 +168,18 @@ def _own_attr(op: Any, name: str) -> object:
 
 
 def _same_shape(tensors: Sequence[Any]) -> bool:
-    """Whether all have one shape, as far as is known before they are computed."""
+    """Return whether all have one shape, as far as is known before they are computed."""
     if all(tensor is tensors[0] for tensor in tensors):
         return True
     first = tensors[0].shape
     return bool(first.is_fully_defined()) and all(tensor.shape == first for tensor in tensors)
 
 
-def _steps_run(found: GradientProgram, arguments: Mapping[str, Any]) -> dict[int, Any]:
-    """The output of each step that a result needs."""
+def _steps_run(program: GradientProgram, arguments: Mapping[str, Any]) -> dict[int, Any]:
+    """Return the output of each step that a result needs."""
     computed: dict[int, Any] = {}
-    for number in needed(found.program, filter(None, found.results)):
-        computed[number] = _compute(found.program.steps[number], arguments, computed)
+    for number in needed(program.program, filter(None, program.results)):
+        computed[number] = _compute(program.program.steps[number], arguments, computed)
     return computed
 
 
@@ -183,7 +187,7 @@ def _compute(step: Step, arguments: Mapping[str, Any], computed: Mapping[int, An
     import tensorflow as tf
 
     args = op_def(step.op_type).inputs
-    given: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         _RAW_NAMES.get(arg.name, arg.name): (
             _tensor_at(value, arguments, computed)
             if isinstance(value, Value)
@@ -195,8 +199,8 @@ def _compute(step: Step, arguments: Mapping[str, Any], computed: Mapping[int, An
     attrs = {name: _raw_attr(value) for name, value in step.attrs if name not in implied}
     if step.op_type == "Const":
         return _constant(attrs["value"])
-    found = getattr(tf.raw_ops, step.op_type)(**given, **attrs)
-    return found[0] if len(op_def(step.op_type).outputs) > 1 else found
+    outputs = getattr(tf.raw_ops, step.op_type)(**inputs, **attrs)
+    return outputs[0] if len(op_def(step.op_type).outputs) > 1 else outputs
 
 
 def _constant(value: AttrValue) -> Any:
@@ -209,7 +213,7 @@ def _constant(value: AttrValue) -> Any:
 
 
 def _raw_attr(value: AttrValue) -> Any:
-    """An attr as tf.raw_ops takes it."""
+    """Return an attr as tf.raw_ops takes it."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
@@ -235,19 +239,19 @@ def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None
         from graphpatch.runtime.trace import gradient_at
 
         return gradient_at(path) if allow_python else None
-    found = from_key(key)
-    return None if found is None else tensorflow_gradient(found.formula)
+    gradient = from_key(key)
+    return None if gradient is None else tensorflow_gradient(gradient.formula)
 
 
 def registered_gradient(key: str) -> GradientFunction | None:
-    """The gradient function that TensorFlow has under a key; None where nothing flows back.
+    """Return the gradient function that TensorFlow has under a key; None where nothing flows back.
 
     Raises LookupError where nobody registered the key.
     """
     from tensorflow.python.framework import ops
 
-    found: GradientFunction | None = ops.gradient_registry.lookup(key)
-    return found
+    function: GradientFunction | None = ops.gradient_registry.lookup(key)
+    return function
 
 
 def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientFunction | None:
@@ -256,33 +260,33 @@ def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientF
         return None  # in Python, and not allowed
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
-        found = list(upstream)
+        flowing = list(upstream)
         for layer in whole.outputs:
-            found = _filtered_gradients(layer, op.outputs, found)
-        found = _own_gradient(own or registered_gradient(whole.own), op, found)
+            flowing = _filtered_gradients(layer, op.outputs, flowing)
+        flowing = _own_gradient(own or registered_gradient(whole.own), op, flowing)
         for layer in whole.inputs:
-            found = _filtered_gradients(layer, op.inputs, found)
-        return found
+            flowing = _filtered_gradients(layer, op.inputs, flowing)
+        return flowing
 
     return gradient
 
 
 def _own_gradient(function: GradientFunction | None, op: Any, upstream: list[Any]) -> list[Any]:
-    """What the op's gradient makes of the upstream gradients, for each input."""
+    """Return what the op's gradient makes of the upstream gradients, for each input."""
     if function is None or all(dy is None for dy in upstream):
         return [None] * len(op.inputs)
     return as_list(function(op, *upstream))
 
 
-def as_list(found: Any) -> list[Any]:
-    """The gradients of all inputs: of one input a gradient function may give it alone."""
-    return list(found) if isinstance(found, list | tuple) else [found]
+def as_list(value: Any) -> list[Any]:
+    """Return the gradients of all inputs: of one input a gradient function may give it alone."""
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _filtered_gradients(
     layer: GradientLayer, tensors: Sequence[Any], flowing: list[Any]
 ) -> list[Any]:
-    """The gradients at these tensors, those at which the filter is put through it."""
+    """Return the gradients at these tensors, those at which the filter is put through it."""
     return [
         _filtered(layer.gradient, tensor, dy)
         if dy is not None and layer.holds(place) and tensor.dtype.base_dtype.name in DIFFERENTIABLE
@@ -301,7 +305,7 @@ def _filtered(gradient: Gradient | None, tensor: Any, dy: Any) -> Any:
 
 
 def _by_identity(gradient: RegisteredKey | PythonGradient, tensor: Any, dy: Any) -> Any:
-    """What a gradient function makes of dy, as the gradient of an Identity of the tensor."""
+    """Return what a gradient function makes of dy, as the gradient of an Identity of the tensor."""
     import tensorflow as tf
 
     if isinstance(gradient, RegisteredKey):
@@ -314,7 +318,7 @@ def _by_identity(gradient: RegisteredKey | PythonGradient, tensor: Any, dy: Any)
 
 
 def surrogate_gradient(formula: Formula) -> GradientFunction:
-    """The gradient function (op, dy) -> [dx...] of an op that counts as `formula` backward.
+    """Return the gradient function (op, dy) -> [dx...] of an op that counts as `formula` backward.
 
     The formula is computed where the gradient is asked for, of the op's inputs, in the dtype and
     shape of its output, and TensorFlow differentiates it there. None for an input that the
@@ -334,7 +338,7 @@ def surrogate_gradient(formula: Formula) -> GradientFunction:
 
 
 def _formula_value(formula: Formula, op: Any, inputs: Sequence[Any]) -> Any:
-    """The formula of these tensors, in the dtype of the op's output."""
+    """Return the formula of these tensors, in the dtype of the op's output."""
     signature = signature_of(inputs, op.outputs, op_attrs(formula, op))
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     dtype = op.outputs[0].dtype.base_dtype.name
@@ -362,50 +366,52 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
             (op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[n])
             for n, name in zip(range(len(op.inputs)), arguments, strict=False)
         ]
-        given = [tf.identity(tensor) for tensor in (*read, *_dense_upstream(op, upstream))]
-        found = spliced(
+        arguments_given = [
+            tf.identity(tensor) for tensor in (*read, *_dense_upstream(op, upstream))
+        ]
+        tensors = spliced(
             tf.compat.v1.GraphDef.FromString(graph_def),
-            {f"{name}:0": t for name, t in zip(arguments, given, strict=True)},
+            {f"{name}:0": t for name, t in zip(arguments, arguments_given, strict=True)},
             [f"{tensor.op}:{flat_index(body, tensor)}" for tensor in results],
             "graphpatch",
         )
         flowing = [arg.name.startswith("d") for arg in _result_args(body)]
-        pairs = zip(found, flowing, op.inputs, strict=True)
+        pairs = zip(tensors, flowing, op.inputs, strict=True)
         return [dx if flows and x.dtype.is_floating else None for dx, flows, x in pairs]
 
     return gradient
 
 
 def as_graph_def(body: Body) -> GraphDef:
-    """A function's body as a graph of its own, its arguments placeholders."""
+    """Return a function's body as a graph of its own, its arguments placeholders."""
     graph_def = GraphDef()
     graph_def.versions.producer = body.library.producer
     for name, dtype in body.arguments.items():
         node = graph_def.node.add(name=name, op=PLACEHOLDER)
         node.attr["dtype"].type = dtype
-    for found in body:
-        graph_def.node.append(as_main(found))
+    for node in body:
+        graph_def.node.append(as_main(node))
     return graph_def
 
 
 def called_in_order(
     graph: Graph, body: Body, among: Container[int] | None = None
 ) -> dict[str, FunctionDef]:
-    """The functions that ops of a body call, each behind those that it calls itself.
+    """Return the functions that ops of a body call, each behind those that it calls itself.
 
     `among`: the indices of those ops; all ops where it is silent.
     """
-    found: dict[str, FunctionDef] = {}
+    functions: dict[str, FunctionDef] = {}
     for node, name in calls(body):
-        if (among is None or node.index in among) and name in graph.functions.keys() - found:
+        if (among is None or node.index in among) and name in graph.functions.keys() - functions:
             _, part = graph.function_fields[name]
-            found |= called_in_order(graph, graph.functions[name])
-            found[name] = FunctionDef.FromString(graph.source.data[part.value : part.end])
-    return found
+            functions |= called_in_order(graph, graph.functions[name])
+            functions[name] = FunctionDef.FromString(graph.source.data[part.value : part.end])
+    return functions
 
 
 def as_main(node: Node) -> NodeDef:
-    """A NodeDef with its inputs spelled as the main graph spells them."""
+    """Return a NodeDef with its inputs spelled as the main graph spells them."""
     body = node.body
     copy = NodeDef.FromString(b"".join(piece_bytes(p) for p in body.payload(node.index)))
     copy.input[:] = [_as_main_input(body, text) for text in copy.input]
@@ -420,7 +426,7 @@ def _as_main_input(body: Body, text: str) -> str:
 
 
 def flat_index(body: Body, tensor: names.TensorName) -> int:
-    """Which of all outputs of its op a tensor is."""
+    """Return which of all outputs of its op a tensor is."""
     if body.is_main:
         return tensor.index
     place = tensor_index(body.node(tensor.op).outputs or [], tensor.arg, tensor.index)

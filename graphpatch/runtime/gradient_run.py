@@ -58,7 +58,7 @@ def run_pairs(
 def _pair_gradients(
     model: Model, place: int, pairs: Sequence[AskedPair]
 ) -> Iterator[dict[str, Any]]:
-    """Each pair in a graph to which no gradient was added before, and where none raised."""
+    """Yield each pair in a graph to which no gradient was added before, and where none raised."""
     graph = None
     for pair in pairs:
         graph = imported_graph(model, place) if graph is None else graph
@@ -77,16 +77,16 @@ def _switch(control_flow_v2: bool) -> None:
 
 def _pair_gradient(graph: Any, pair: AskedPair) -> dict[str, Any]:
     try:
-        [found] = gradients_or_raised(graph, pair.target, [pair.source])
-        if found is None:
+        [dx] = gradients_or_raised(graph, pair.target, [pair.source])
+        if dx is None:
             return _run_result("none", says="None")
         with graph.as_default():
             upstream = _seeded_upstream(graph.get_tensor_by_name(pair.target))
-        [found] = gradients_or_raised(graph, pair.target, [pair.source], upstream)
+        [dx] = gradients_or_raised(graph, pair.target, [pair.source], upstream)
         along = _along(graph, pair, upstream)
     except RaisedError as error:  # whatever a gradient function raises is the answer
         return _run_result("error", says=str(error))
-    return _run_pair(graph, pair, found, along)
+    return _run_pair(graph, pair, dx, along)
 
 
 def _seeded_upstream(target: Any) -> Any:
@@ -103,17 +103,17 @@ def _seeded_upstream(target: Any) -> Any:
 
 
 def _along(graph: Any, pair: AskedPair, upstream: Any) -> dict[str, Any]:
-    """The gradient at each tensor of the path, where there is one that can be fetched.
+    """Return the gradient at each tensor of the path, where there is one that can be fetched.
 
     Those inside of v1 loops cannot.
     """
     names = dict.fromkeys((pair.source, *pair.path))
     dtypes = {name: graph.get_tensor_by_name(name).dtype for name in names}
     floats = [name for name, dtype in dtypes.items() if _is_float(dtype)]
-    found = gradients_or_raised(graph, pair.target, floats, upstream) if floats else []
+    gradients_along = gradients_or_raised(graph, pair.target, floats, upstream) if floats else []
     return {
         name: dx
-        for name, dx in zip(floats, found, strict=True)
+        for name, dx in zip(floats, gradients_along, strict=True)
         if dx is not None and graph.is_fetchable(getattr(dx, "values", dx))
     }
 
@@ -122,22 +122,22 @@ def _is_float(dtype: Any) -> bool:
     return bool(dtype.is_floating and dtype == dtype.base_dtype)
 
 
-def _run_pair(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any]) -> dict[str, Any]:
+def _run_pair(graph: Any, pair: AskedPair, dx: Any, along: Mapping[str, Any]) -> dict[str, Any]:
     import tensorflow as tf
 
     reasons: list[str] = []
     for size, shape in ONE_FIRST:
         try:
-            values = _seeded_values(graph, {"": found, **along}, size, shape)
+            values = _seeded_values(graph, {"": dx, **along}, size, shape)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             if not isinstance(error, tf.errors.CancelledError):  # it only tells of another failure
                 reasons.append(first_line(error))
             if isinstance(error, (tf.errors.NotFoundError, tf.errors.UnimplementedError)):
                 break  # other sizes do not help
             continue
-        dx = _dense_array(values[""])
-        if dx.any() or not dx.size:
-            largest = float(np.abs(dx).max()) if dx.size else 0.0
+        array = _dense_array(values[""])
+        if array.any() or not array.size:
+            largest = float(np.abs(array).max()) if array.size else 0.0
             return _run_result("tensor", ran=True, says=f"largest element {largest:.3g}")
         why = _where_zero(graph, pair, values)
         return _run_result("tensor", ran=True, zero=True, says=f"exactly zero{why}")
@@ -146,7 +146,7 @@ def _run_pair(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any])
 
 
 def _where_zero(graph: Any, pair: AskedPair, values: Mapping[str, Any]) -> str:
-    """The op of the path in which the gradient becomes zero."""
+    """Return the op of the path in which the gradient becomes zero."""
     at = [name for name in pair.path if name in values]
     zero = [name for name in at if not _dense_array(values[name]).any()]
     if not zero or zero == at:

@@ -32,7 +32,7 @@ def run_op_by_op(graph_def: Any) -> bool:
     A Session optimises the function of a PartitionedCall by the `config_proto` of that op, whatever
     its own settings are.
     """
-    bodies = graph_def.node, *(one.node_def for one in graph_def.library.function)
+    bodies = graph_def.node, *(function.node_def for function in graph_def.library.function)
     calls = [node for nodes in bodies for node in nodes if node.op in CALLS]
     for node in calls:
         config = _config(node)
@@ -158,13 +158,13 @@ def may_be_endless(op_types: Iterable[str]) -> bool:
     return any(map(ENDLESS.search, op_types))
 
 
-def seeded_feeds(graph: Any, size: int, whole: tuple[int, ...], given: Values) -> dict[str, Any]:
+def seeded_feeds(graph: Any, size: int, whole: tuple[int, ...], fed: Values) -> dict[str, Any]:
     """Return what is given, and seeded values for placeholders and input pipelines."""
     seeded = {
         tensor.name: seeded_value(tensor.name, tensor.dtype, tensor.shape, size, whole)
         for tensor in placeholders(graph)
     }
-    return {**seeded, **dict(next_values(graph, given, size, whole)), **given}
+    return {**seeded, **dict(next_values(graph, fed, size, whole)), **fed}
 
 
 def placeholders(graph: Any) -> Iterator[Any]:
@@ -193,10 +193,12 @@ def assignment(graph: Any, name: str) -> tuple[Any, Any]:
 
     op = graph.get_operation_by_name(name)
     with graph.as_default(), tf.control_dependencies(None):
-        given = tf.compat.v1.placeholder(op.get_attr("dtype"), name=ASSIGNED)
+        placeholder = tf.compat.v1.placeholder(op.get_attr("dtype"), name=ASSIGNED)
         if op.type == RESOURCE_VARIABLE:
-            return given, tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=given)
-        return given, tf.compat.v1.assign(op.outputs[0], given, validate_shape=False).op
+            return placeholder, tf.raw_ops.AssignVariableOp(
+                resource=op.outputs[0], value=placeholder
+            )
+        return placeholder, tf.compat.v1.assign(op.outputs[0], placeholder, validate_shape=False).op
 
 
 def without_failed(
@@ -254,7 +256,7 @@ ENTRY_MAKERS = frozenset("Cast ConcatV2 Const Identity NoOp Pack Range Reshape".
 
 
 def next_values(
-    graph: Any, given: Container[str], size: int, whole: tuple[int, ...]
+    graph: Any, fed: Container[str], size: int, whole: tuple[int, ...]
 ) -> Iterator[tuple[str, Any]]:
     """Yield tensors that iterators, queues and parsers of Examples give, with seeded values.
 
@@ -264,19 +266,25 @@ def next_values(
     given_to = [
         reader
         for op in ops
-        for one in op.outputs
-        if one.name in given
-        for reader in one.consumers()
+        for output in op.outputs
+        if output.name in fed
+        for reader in output.consumers()
     ]
     parsed = waiting_ops(given_to)
     for op in ops:
         if op.type in PIPELINES and op.inputs[0].op.type != "OneShotIterator":
-            for one in op.outputs:
-                if one.dtype.name not in ("resource", "variant"):
-                    yield one.name, seeded_value(one.name, one.dtype, one.shape, size, whole)
+            for output in op.outputs:
+                if output.dtype.name not in ("resource", "variant"):
+                    yield (
+                        output.name,
+                        seeded_value(output.name, output.dtype, output.shape, size, whole),
+                    )
         elif op.type in PARSERS and op not in parsed:
-            for one in op.outputs:
-                yield one.name, seeded_value(one.name, one.dtype, one.shape, size, whole)
+            for output in op.outputs:
+                yield (
+                    output.name,
+                    seeded_value(output.name, output.dtype, output.shape, size, whole),
+                )
             yield from _sparse_parts(op, size)
 
 
@@ -306,11 +314,11 @@ def fill_tables(graph: Any, session: Any) -> None:
 
 def _is_constant(op: Any) -> bool:
     """Whether what is put into a table is computed of constants, by ops that do nothing else."""
-    read = [*op.control_inputs, *(one.op for one in op.inputs[1:])]
+    read = [*op.control_inputs, *(op_read.op for op_read in op.inputs[1:])]
     met, todo = set[Any](), read
     while todo:
         before = todo.pop()
         if before not in met:
             met.add(before)
-            todo += [*before.control_inputs, *(one.op for one in before.inputs)]
-    return all(one.type in ENTRY_MAKERS for one in met)
+            todo += [*before.control_inputs, *(op_read.op for op_read in before.inputs)]
+    return all(op_read.type in ENTRY_MAKERS for op_read in met)

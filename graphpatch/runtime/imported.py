@@ -34,7 +34,7 @@ def bare_meta(pieces: list[Piece]) -> Any:
 def imported(
     meta: Any, clear_devices: bool = False, prepare: Callable[[Any], None] | None = None
 ) -> Any:
-    """A new tf.Graph of a MetaGraphDef; `prepare` may change its GraphDef first.
+    """Return a new tf.Graph of a MetaGraphDef; `prepare` may change its GraphDef first.
 
     Raises ModelError where TensorFlow does not take it, in its words.
     """
@@ -42,13 +42,13 @@ def imported(
 
     if prepare is not None:
         prepare(meta.graph_def)
-    with tf.Graph().as_default() as found:
+    with tf.Graph().as_default() as graph:
         if meta.collection_def:
             import_here(meta, clear_devices=clear_devices)
         else:
             with _importing():
                 tf.graph_util.import_graph_def(meta.graph_def, name="")
-    return found
+    return graph
 
 
 def imported_graph(model: Model, place: int = 0) -> Any:
@@ -60,7 +60,7 @@ def imported_graph(model: Model, place: int = 0) -> Any:
 
 
 def exported_graph(graph: Any) -> ModelGraph:
-    """A tf.Graph as graphpatch reads it, without attrs at their defaults.
+    """Return a tf.Graph as graphpatch reads it, without attrs at their defaults.
 
     TensorFlow 1.15 does not know all of those that later versions write.
     """
@@ -74,7 +74,7 @@ def exported_graph(graph: Any) -> ModelGraph:
 
 
 def spliced(
-    graph_def: Any, given: Mapping[str, Any], asked: Sequence[str], scope: str
+    graph_def: Any, inputs: Mapping[str, Any], asked: Sequence[str], scope: str
 ) -> list[Any]:
     """Put the ops of a TensorFlow GraphDef into the current graph; the tensors asked for.
 
@@ -82,10 +82,10 @@ def spliced(
     """
     import tensorflow as tf
 
-    found = tf.graph_util.import_graph_def(
-        graph_def, input_map=dict(given), return_elements=list(asked), name=scope
+    tensors = tf.graph_util.import_graph_def(
+        graph_def, input_map=dict(inputs), return_elements=list(asked), name=scope
     )
-    return list(found)
+    return list(tensors)
 
 
 def import_here(meta: Any, path: str = "", **options: Any) -> Any:

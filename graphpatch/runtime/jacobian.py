@@ -35,12 +35,12 @@ def jacobians(graph: Any, of: Sequence[str], by: Sequence[str]) -> dict[tuple[st
     """
     shapes = {name: _shape_run(graph, name) for name in (*of, *by)}
     xs = [graph.get_tensor_by_name(name) for name in by]
-    found = {}
-    for one in of:
-        rows = _gradient_rows(graph.get_tensor_by_name(one), xs, [shapes[name] for name in by])
+    blocks = {}
+    for target in of:
+        rows = _gradient_rows(graph.get_tensor_by_name(target), xs, [shapes[name] for name in by])
         for name, tensor in zip(by, rows, strict=True):
-            found[one, name] = _jacobian(one, name, shapes, tensor)
-    return found
+            blocks[target, name] = _jacobian(target, name, shapes, tensor)
+    return blocks
 
 
 def _jacobian(of: str, by: str, shapes: dict[str, tuple[int, ...]], rows: Any) -> Jacobian:
@@ -57,10 +57,10 @@ def _gradient_rows(y: Any, xs: list[Any], shapes: list[tuple[int, ...]]) -> list
     flat = tf.reshape(y, [-1])
 
     def row(place: Any) -> list[Any]:
-        found = gradients([tf.gather(flat, place)], xs, apart=True)
+        row_gradients = gradients([tf.gather(flat, place)], xs, apart=True)
         return [
             tf.zeros(shape, y.dtype) if dx is None else tf.convert_to_tensor(dx)
-            for dx, shape in zip(found, shapes, strict=True)
+            for dx, shape in zip(row_gradients, shapes, strict=True)
         ]
 
     count = int(flat.shape[0])

@@ -104,41 +104,41 @@ def gradient_in_parts(
     asked = tensor_names("wrt", wrt)
     listed = cuts_in_order(cut)
     opened = graph_of(graph.as_graph_def().SerializeToString())
-    found, cuts = ordered_cuts(opened, tensor_name("loss", loss), listed, asked)
-    return add_parts(graph, found, cuts, jacobian=jacobian, check=check)
+    paths, cuts = ordered_cuts(opened, tensor_name("loss", loss), listed, asked)
+    return add_parts(graph, paths, cuts, jacobian=jacobian, check=check)
 
 
 def add_parts(
     graph: Any,
-    found: GradientPaths,
+    paths: GradientPaths,
     cuts: Sequence[Cut],
     *,
     jacobian: bool = False,
     check: bool = False,
 ) -> Parts:
-    """The same at cuts that are known to be some, in forward order."""
-    stages = [found.wrt, *cuts]
-    with graph.as_default(), _explained(found):
-        at_cuts, at_wrt = _gradients_at_cuts(graph, found, cuts)
+    """Return the same at cuts that are known to be some, in forward order."""
+    stages = [paths.wrt, *cuts]
+    with graph.as_default(), _explained(paths):
+        at_cuts, at_wrt = _gradients_at_cuts(graph, paths, cuts)
         by_stage = (jacobians(graph, stage, before) for before, stage in pairwise(stages))
         return Parts(
-            found.loss,
+            paths.loss,
             tuple(cuts),
-            found.wrt,
+            paths.wrt,
             tuple(at_cuts),
-            _checked_gradients(graph, found, at_wrt) if check else at_wrt,
+            _checked_gradients(graph, paths, at_wrt) if check else at_wrt,
             tuple(by_stage) if jacobian else (),
         )
 
 
 def _gradients_at_cuts(
-    graph: Any, found: GradientPaths, cuts: Sequence[Cut]
+    graph: Any, paths: GradientPaths, cuts: Sequence[Cut]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The gradients at each cut, in forward order, and those at `wrt`."""
+    """Return the gradients at each cut, in forward order, and those at `wrt`."""
     at_cuts: list[dict[str, Any]] = []
-    of: tuple[str, ...] = (found.loss,)
+    of: tuple[str, ...] = (paths.loss,)
     flowing = None
-    for by in [*reversed(cuts), found.wrt]:
+    for by in [*reversed(cuts), paths.wrt]:
         at_cuts.append(_gradients_or_raise(graph, of, by, flowing))
         of, flowing = by, list(at_cuts[-1].values())
     at_wrt = at_cuts.pop()
@@ -148,12 +148,12 @@ def _gradients_at_cuts(
 def _gradients_or_raise(
     graph: Any, of: Sequence[str], by: Sequence[str], flowing: list[Any] | None
 ) -> dict[str, Any]:
-    """The gradients at tensors that are held fixed against each other."""
+    """Return the gradients at tensors that are held fixed against each other."""
     import tensorflow as tf
 
     ys, xs = ([graph.get_tensor_by_name(name) for name in some] for some in (of, by))
-    found = gradients(ys, xs, flowing, apart=True)
-    missing = [name for name, dx in zip(by, found, strict=True) if dx is None]
+    dxs = gradients(ys, xs, flowing, apart=True)
+    missing = [name for name, dx in zip(by, dxs, strict=True) if dx is None]
     if missing:
         raise CutError(
             f"no gradient flows from {', '.join(of)} back to {missing[0]}: "
@@ -161,15 +161,15 @@ def _gradients_or_raise(
         )
     return {
         name: tf.identity(tf.convert_to_tensor(dx), name=f"{PARTS_SCOPE}/{_tensor_label(name)}")
-        for name, dx in zip(by, found, strict=True)
+        for name, dx in zip(by, dxs, strict=True)
     }
 
 
-def _checked_gradients(graph: Any, found: GradientPaths, at_wrt: dict[str, Any]) -> dict[str, Any]:
-    """The gradients at `wrt`, which fail where they are not those of the whole."""
+def _checked_gradients(graph: Any, paths: GradientPaths, at_wrt: dict[str, Any]) -> dict[str, Any]:
+    """Return the gradients at `wrt`, which fail where they are not those of the whole."""
     import tensorflow as tf
 
-    whole = _gradients_or_raise(graph, [found.loss], found.wrt, None)
+    whole = _gradients_or_raise(graph, [paths.loss], paths.wrt, None)
     out = {}
     for name, dx in at_wrt.items():
         equal = tf.reduce_all(_nearly_equal(dx, whole[name]))
@@ -179,7 +179,7 @@ def _checked_gradients(graph: Any, found: GradientPaths, at_wrt: dict[str, Any])
     return out
 
 
-def _nearly_equal(one: Any, other: Any) -> Any:
+def _nearly_equal(a: Any, b: Any) -> Any:
     """Element by element: equal, both NaN, or apart by no more than rounding explains.
 
     What rounding explains is the square root of the dtype's precision times the largest element.
@@ -187,15 +187,15 @@ def _nearly_equal(one: Any, other: Any) -> Any:
     import numpy as np
     import tensorflow as tf
 
-    real = tf.math.real(one).dtype.as_numpy_dtype
-    least = abs(other) * 0 + tf.reduce_max(abs(other))
+    real = tf.math.real(a).dtype.as_numpy_dtype
+    least = abs(b) * 0 + tf.reduce_max(abs(b))
     bound = float(np.sqrt(tf.experimental.numpy.finfo(real).eps)) * least
-    both_nan = (one != one) & (other != other)
-    return (one == other) | (abs(one - other) <= bound) | both_nan
+    both_nan = (a != a) & (b != b)
+    return (a == b) | (abs(a - b) <= bound) | both_nan
 
 
 @contextmanager
-def _explained(found: GradientPaths) -> Iterator[None]:
+def _explained(paths: GradientPaths) -> Iterator[None]:
     """Raise CutError for what tf.gradients says where an op on the path has no gradient."""
     try:
         yield
@@ -205,7 +205,7 @@ def _explained(found: GradientPaths) -> Iterator[None]:
             f"registered first, one of ours by graphpatch.register_gradients"
         ) from error
     except (AttributeError, AssertionError) as error:
-        loops = [op for op in BOUNDARIES if op in found.body.by_type]
+        loops = [op for op in BOUNDARIES if op in paths.body.by_type]
         if not loops:
             raise
         raise CutError(
@@ -222,12 +222,12 @@ def _reason(error: Exception) -> str:
 
 def cuts_in_order(cut: Any) -> list[list[str]]:
     """Several cuts in a row; one where no list holds another."""
-    if isinstance(cut, list | tuple) and any(isinstance(one, list | tuple) for one in cut):
-        return [tensor_names(f"cut[{place}]", one) for place, one in enumerate(cut)]
+    if isinstance(cut, list | tuple) and any(isinstance(item, list | tuple) for item in cut):
+        return [tensor_names(f"cut[{place}]", item) for place, item in enumerate(cut)]
     return [tensor_names("cut", cut)]
 
 
 def _tensor_label(tensor: str) -> str:
-    """What the gradient at a tensor is named after: `h`, or `split_1`."""
+    """Return what the gradient at a tensor is named after: `h`, or `split_1`."""
     name = names.parse(tensor)
     return f"{name.op}_{name.index}" if name.index else name.op

@@ -112,7 +112,7 @@ def _control_flow_v1() -> Iterator[None]:
 
 
 def _without_stale_shapes(file: Any, asked: Sequence[GradientSection]) -> Any:
-    """The MetaGraphDef without the shapes that were noted on the old gradients.
+    """Return the MetaGraphDef without the shapes that were noted on the old gradients.
 
     Other versions of TensorFlow infer others, and refuse to import those.
     """
@@ -144,17 +144,24 @@ def _rebuild(graph: Any, section: GradientSection) -> dict[str, str]:
 
     tensor = graph.get_tensor_by_name
     losses = [tensor(names.parse(text).full) for text in section.losses]
-    given = [tensor(names.parse(text).full) for text in section.upstream] or None
-    held = [tensor(names.parse(one.variable).full) for one in section.gradients]
+    upstream = [tensor(names.parse(text).full) for text in section.upstream] or None
+    variables = [
+        tensor(names.parse(gradient_built.variable).full) for gradient_built in section.gradients
+    ]
     ops = (op.name for op in graph.get_operations())
     scope = names.fresh(
         section.scope.name, {match[1] for match in map(GRADIENT_SCOPE.match, ops) if match}
     )
-    found = gradients(
-        losses, held, given, name=scope, gate_gradients=True, colocate_gradients_with_ops=False
+    built_gradients = gradients(
+        losses,
+        variables,
+        upstream,
+        name=scope,
+        gate_gradients=True,
+        colocate_gradients_with_ops=False,
     )
     instead = {}
-    for built, gradient in zip(section.gradients, found, strict=True):
+    for built, gradient in zip(section.gradients, built_gradients, strict=True):
         _check_gradient(built, gradient, section)
         values, indices = gradient, None
         if isinstance(gradient, tf.IndexedSlices):
@@ -195,11 +202,17 @@ def _warn_of_untrained(graph: Any, asked: Sequence[GradientSection]) -> None:
     tensor = graph.get_tensor_by_name
     trained = {names.op_of(built.variable) for section in asked for built in section.gradients}
     variables = [
-        one for one in graph.get_collection("trainable_variables") if one.op.name not in trained
+        variable
+        for variable in graph.get_collection("trainable_variables")
+        if variable.op.name not in trained
     ]
     losses = [tensor(names.parse(text).full) for section in asked for text in section.losses]
     flowing = gradients(losses, variables, name="untrained") if variables else []
-    reached = [one.op.name for one, new in zip(variables, flowing, strict=True) if new is not None]
+    reached = [
+        variable.op.name
+        for variable, new in zip(variables, flowing, strict=True)
+        if new is not None
+    ]
     if reached:
         warnings.warn(
             f"nothing updates {short(reached, MOST_NAMED)}: no gradient came to "
@@ -231,9 +244,9 @@ def _merge(
     What did not change stays the NodeDef that it was.
     """
     before = {node.name: node for node in meta.graph_def.node}
-    there = _needed_names(live.graph_def.node, asked)
-    nodes = [_old_or_new(node, before) for node in live.graph_def.node if node.name in there]
-    places = set(map(located, there))
+    needed = _needed_names(live.graph_def.node, asked)
+    nodes = [_old_or_new(node, before) for node in live.graph_def.node if node.name in needed]
+    places = set(map(located, needed))
     moved = {located(old): located(new) for old, new in instead.items()}
     for node in nodes:
         _colocate(node, places, moved)
@@ -241,12 +254,14 @@ def _merge(
             _without_hints(node)
     del meta.graph_def.node[:]
     meta.graph_def.node.extend(nodes)
-    functions = {one.signature.name for one in meta.graph_def.library.function}
+    functions = {function.signature.name for function in meta.graph_def.library.function}
     meta.graph_def.library.function.extend(
-        one for one in live.graph_def.library.function if one.signature.name not in functions
+        function
+        for function in live.graph_def.library.function
+        if function.signature.name not in functions
     )
     meta.meta_info_def.stripped_op_list.CopyFrom(live.meta_info_def.stripped_op_list)
-    without_ops(meta, live, there)
+    without_ops(meta, live, needed)
 
 
 def _warn_of_old(nodes: Iterable[Any], asked: Sequence[GradientSection]) -> None:
@@ -280,27 +295,27 @@ def _without_hints(node: Any) -> None:
             node.attr.pop(key, None)
 
 
-def _colocate(node: Any, there: Container[bytes], instead: Mapping[bytes, bytes]) -> None:
+def _colocate(node: Any, present: Container[bytes], instead: Mapping[bytes, bytes]) -> None:
     """Let an op that runs where an old gradient was made run where the new one is."""
     if COLOCATION not in node.attr:
         return
     classes = node.attr[COLOCATION].list.s
-    is_kept = {text: text in there or not text.startswith(LOC) for text in classes}
+    is_kept = {text: text in present or not text.startswith(LOC) for text in classes}
     new = [text if is_kept[text] else instead.get(text) for text in classes]
-    found = [text for text in new if text is not None]
-    if found != list(classes):
+    renamed = [text for text in new if text is not None]
+    if renamed != list(classes):
         del classes[:]
-        classes.extend(found)
+        classes.extend(renamed)
 
 
 def _needed_names(nodes: Iterable[Any], asked: Sequence[GradientSection]) -> set[str]:
-    """The names of all ops but those of the old sections that nothing else reads."""
+    """Return the names of all ops but those of the old sections that nothing else reads."""
     inputs = {node.name: [names.op_of(text) for text in node.input] for node in nodes}
     waiting = [name for name in inputs if not any(section.holds(name) for section in asked)]
-    found = set(waiting)
+    needed = set(waiting)
     while waiting:
         for name in inputs[waiting.pop()]:
-            if name not in found:
-                found.add(name)
+            if name not in needed:
+                needed.add(name)
                 waiting.append(name)
-    return found
+    return needed

@@ -85,15 +85,15 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
         raise ModelError(f"{loaded.path} has no activation to measure in its main graph{more}")
     with tf.Graph().as_default() as graph:
         import_model(loaded)
-        given = {full_tensor_name(name): np.asarray(value) for name, value in feed.items()}
-        _check_feed(graph, given)
+        fed = {full_tensor_name(name): np.asarray(value) for name, value in feed.items()}
+        _check_feed(graph, fed)
         inputs = {name: graph.get_operation_by_name(name).inputs[0].name for name in ops}
-        values, reasons = GraphRun(graph, given).run(sorted(set(inputs.values())), optimise=False)
+        values, reasons = GraphRun(graph, fed).run(sorted(set(inputs.values())), optimise=False)
     return _rules_written(inputs, values, reasons, stem, skipped)
 
 
 def _measurable_activations(graph: Graph) -> tuple[list[str], dict[str, str]]:
-    """The activations whose input can be measured; why the others are skipped, by name."""
+    """Return the activations whose input can be measured; why the others are skipped, by name."""
     types = {*LIBRARY[RESCALE].ops, *LIBRARY[RESCALE].by_op_type}
     ops, skipped = [], {}
     for kind, node in (*activations_of([graph]), *_pooling(graph)):
@@ -123,9 +123,9 @@ def _rules_written(
     values: Mapping[str, Any],
     reasons: Mapping[str, str],
     stem: str,
-    left: Mapping[str, str],
+    left_out: Mapping[str, str],
 ) -> References:
-    rules, arrays, skipped = [], {}, dict(left)
+    rules, arrays, skipped = [], {}, dict(left_out)
     for number, (name, tensor) in enumerate(sorted(inputs.items())):
         if tensor not in values:
             skipped[name] = reasons.get(tensor, "it was not computed")

@@ -45,8 +45,8 @@ def register_gradients(model: ModelLike) -> list[str]:
         >>> keys[0]
         'graphpatch/guided_relu_8c9e5a2f'
     """
-    found = {key: (graph, node) for graph in _graphs(model) for node, key in overridden_ops(graph)}
-    return [key for key in sorted(found) if _register(key, *found[key])]
+    by_key = {key: (graph, node) for graph in _graphs(model) for node, key in overridden_ops(graph)}
+    return [key for key in sorted(by_key) if _register(key, *by_key[key])]
 
 
 def register_lone_keys(graph: ModelGraph) -> list[str]:
@@ -55,8 +55,8 @@ def register_lone_keys(graph: ModelGraph) -> list[str]:
     What `register_gradients` does, for no more than a Session cannot do without.
     """
     gradients = graph.library.gradients
-    found = {key: node for node, key in overridden_ops(graph) if node.op not in gradients}
-    return [key for key in sorted(found) if _register(key, graph, found[key])]
+    by_key = {key: node for node, key in overridden_ops(graph) if node.op not in gradients}
+    return [key for key in sorted(by_key) if _register(key, graph, by_key[key])]
 
 
 def register_key(key: str, allow_python: bool = False) -> bool:
@@ -67,10 +67,10 @@ def register_key(key: str, allow_python: bool = False) -> bool:
     if key not in _DONE:
         from graphpatch.runtime.gradient_functions import gradient_of
 
-        found = gradient_of(key, allow_python)
-        if found is None:
+        gradient = gradient_of(key, allow_python)
+        if gradient is None:
             return False
-        _register_once(key, found)
+        _register_once(key, gradient)
     return True
 
 
@@ -89,9 +89,9 @@ def gradient_for(key: str, graph: ModelGraph, node: Node) -> GradientFunction | 
     from graphpatch.runtime import gradient_functions
     from graphpatch.runtime.gradient_functions import function_gradient
 
-    found = gradient_functions.gradient_of(key)
-    if found is not None or not key.startswith(attach.FUNCTION_PREFIX):
-        return found
+    gradient = gradient_functions.gradient_of(key)
+    if gradient is not None or not key.startswith(attach.FUNCTION_PREFIX):
+        return gradient
     return function_gradient(graph, _gradient_of_call(graph, node))
 
 
@@ -115,7 +115,7 @@ def _register_once(key: str, gradient: Callable[..., Any]) -> None:
 
 
 def _gradient_of_call(graph: ModelGraph, node: Node) -> Body:
-    """The gradient function of the function that an op calls."""
+    """Return the gradient function of the function that an op calls."""
     name = graph.library.gradients.get(node.op, "")
     if name not in graph.functions:
         raise ModelError(f"{node} calls a function of which the library has no gradient")
@@ -123,14 +123,14 @@ def _gradient_of_call(graph: ModelGraph, node: Node) -> Body:
 
 
 def overridden_ops(graph: ModelGraph) -> Iterator[tuple[Node, str]]:
-    """The ops that have an override, with its key.
+    """Yield the ops that have an override, with its key.
 
     Left out are keys that are for tf.saved_model.load alone, which restores their gradients.
     """
     for body in graph.bodies:
         for node in () if body.is_ours else body:
-            held = mentions(body.payload(node.index), OVERRIDE)
-            key = override_key(node) if held else None
+            has_key = mentions(body.payload(node.index), OVERRIDE)
+            key = override_key(node) if has_key else None
             if key is not None and not key.startswith(PASS):
                 yield node, key
 

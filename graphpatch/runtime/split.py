@@ -64,13 +64,13 @@ def split(
     loaded = model_from("model", model, progress)
     if len(loaded.graphs) != 1:
         raise CutError(f"{loaded.path} holds {len(loaded.graphs)} graphs; one is split at a time")
-    found, ordered = ordered_cuts(loaded.graphs[0], *ends)
+    paths, ordered = ordered_cuts(loaded.graphs[0], *ends)
     refuse_unsafe(loaded.graphs[0], allow_unsafe_ops, [])  # what an import may run
     _require_tensorflow()
     graph = imported_graph(loaded)
     register_gradients(loaded)
     before = op_types_in(graph.as_graph_def())
-    parts = add_parts(graph, found, ordered)
+    parts = add_parts(graph, paths, ordered)
     warn_of_newer(before, op_types_in(graph.as_graph_def()))
     return Split(_backward_graph(graph, parts), loaded.path)
 

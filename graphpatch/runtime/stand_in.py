@@ -22,26 +22,26 @@ class StandIn:
 
     @property
     def type(self) -> str:
-        """The op type."""
+        """Return the op type."""
         return self.seen.type
 
     @property
     def name(self) -> str:
-        """The name of the op."""
+        """Return the name of the op."""
         return self.seen.name
 
     @property
     def device(self) -> str:
-        """The device that the NodeDef asks for."""
+        """Return the device that the NodeDef asks for."""
         return self.seen.device
 
     def get_attr(self, name: str) -> Any:
-        """The value of an attr as tf.Operation.get_attr gives it.
+        """Return the value of an attr as tf.Operation.get_attr gives it.
 
         Raises ValueError where the op has none of this name.
         """
-        found = self.seen.attrs.get(name)
-        return _attr_value(_default_attr(self.seen.type, name) if found is None else found)
+        value = self.seen.attrs.get(name)
+        return _attr_value(_default_attr(self.seen.type, name) if value is None else value)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -51,7 +51,7 @@ class StandIn:
 
 
 def _default_attr(op_type: str, name: str) -> AttrValue:
-    """The op type's own value of an attr that the NodeDef leaves out."""
+    """Return the op type's own value of an attr that the NodeDef leaves out."""
     known = opdefs.lookup(op_type)
     attrs = {} if known is None else {attr.name: attr for attr in known.attrs}
     if name not in attrs or attrs[name].default is None:
@@ -59,10 +59,10 @@ def _default_attr(op_type: str, name: str) -> AttrValue:
     kind, default = attrs[name].type, attrs[name].default
     if not isinstance(default, tuple) or kind == "shape":
         return _proto(kind, default)
-    found = AttrValue(list=AttrValue.ListValue())
-    for one in default:
-        found.list.MergeFrom(_elements_of(_proto(kind[len("list(") : -1], one)))
-    return found
+    attr = AttrValue(list=AttrValue.ListValue())
+    for element in default:
+        attr.list.MergeFrom(_elements_of(_proto(kind[len("list(") : -1], element)))
+    return attr
 
 
 _ATTR_VALUE_FIELDS = {
@@ -76,7 +76,7 @@ _ATTR_VALUE_FIELDS = {
 
 
 def _proto(kind: str, value: Any) -> AttrValue:
-    """The AttrValue of a default as the table of ops has it."""
+    """Return the AttrValue of a default as the table of ops has it."""
     if kind == "type":
         value = DTYPE_NUMBERS[value]
     elif kind == "string":
@@ -98,8 +98,12 @@ def _elements_of(value: AttrValue) -> AttrValue.ListValue:
 def _attr_value(value: AttrValue) -> Any:
     kind = value.WhichOneof("value")
     if kind == "list":
-        found = next(iter(value.list.ListFields()), None)
-        return [] if found is None else [_element_of(found[0].name, one) for one in found[1]]
+        filled = next(iter(value.list.ListFields()), None)
+        return (
+            []
+            if filled is None
+            else [_element_of(filled[0].name, element) for element in filled[1]]
+        )
     return [] if kind is None else _element_of(kind, getattr(value, kind))
 
 

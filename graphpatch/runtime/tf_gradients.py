@@ -44,14 +44,14 @@ def gradients(
     import tensorflow as tf
 
     more = {"colocate_gradients_with_ops": True, **options}  # as tf.gradients does
-    held = list(xs) if apart else None
-    return list(tf.compat.v1.gradients(ys, xs, upstream, stop_gradients=held, **more))
+    stopped = list(xs) if apart else None
+    return list(tf.compat.v1.gradients(ys, xs, upstream, stop_gradients=stopped, **more))
 
 
 def gradients_or_raised(
     graph: Any, target: str, sources: Sequence[str], upstream: Any = None, dense: bool = False
 ) -> list[Any]:
-    """The gradient of a tensor by each of others, weighted by `upstream`: a tensor, or None.
+    """Return the gradient of a tensor by each of others, weighted by `upstream`: a tensor, or None.
 
     It is None where none flows. With `dense`, a sparse one is made a tensor. Raises RaisedError for
     whatever a gradient function raises.
@@ -61,14 +61,14 @@ def gradients_or_raised(
     with graph.as_default():
         try:
             y, *xs = (graph.get_tensor_by_name(name) for name in (target, *sources))
-            found = gradients([y], xs, None if upstream is None else [upstream])
-            return [tf.convert_to_tensor(dx) if dense and dx is not None else dx for dx in found]
+            dxs = gradients([y], xs, None if upstream is None else [upstream])
+            return [tf.convert_to_tensor(dx) if dense and dx is not None else dx for dx in dxs]
         except Exception as error:
             raise RaisedError(f"tf.gradients raises {first_line(error)}") from error
 
 
 def op_types_in(graph_def: Any) -> set[str]:
-    """The op types of a GraphDef, those in its functions too."""
+    """Return the op types of a GraphDef, those in its functions too."""
     bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
     return {node.op for body in bodies for node in body}
 
@@ -94,15 +94,15 @@ def recorded() -> Iterator[set[OpKey]]:
     """
     from tensorflow.python.framework import ops
 
-    found, original = set[OpKey](), ops.get_gradient_function
+    asked, original = set[OpKey](), ops.get_gradient_function
 
     def look_up(op: Any) -> Any:
         is_body = hasattr(op.graph, "outer_graph")
-        found.add((op.graph.name if is_body else "main", op.name))
+        asked.add((op.graph.name if is_body else "main", op.name))
         return original(op)
 
     ops.get_gradient_function = look_up
     try:
-        yield found
+        yield asked
     finally:
         ops.get_gradient_function = original

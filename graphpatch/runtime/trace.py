@@ -25,7 +25,7 @@ from graphpatch.runtime.stand_in import StandIn
 
 
 def trace(path: str, op: OpDtypes) -> TracedFunction:
-    """The gradient function at `package.module:function`, traced for one op.
+    """Return the gradient function at `package.module:function`, traced for one op.
 
     It is called as TensorFlow calls a registered one, with (op, *upstream gradients), None for an
     output that carries none. Raises RulesError where there is no such function, or no TensorFlow
@@ -52,22 +52,22 @@ def trace(path: str, op: OpDtypes) -> TracedFunction:
 
 
 def gradient_at(path: str) -> GradientFunction:
-    """The function at `package.module:function`, its module imported.
+    """Return the function at `package.module:function`, its module imported.
 
     Raises RulesError where there is none.
     """
     module_name, _, name = path.partition(":")
     try:
-        found = importlib.import_module(module_name)
+        value = importlib.import_module(module_name)
     except Exception as error:
         raise RulesError(_not_imported(module_name, error)) from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise RulesError(f"{module_name} has no {part!r}{did_you_mean(part, vars(found))}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise RulesError(f"{path} is a {type(found).__name__}, not a function")
-    return found
+        if not hasattr(value, part):
+            raise RulesError(f"{module_name} has no {part!r}{did_you_mean(part, vars(value))}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise RulesError(f"{path} is a {type(value).__name__}, not a function")
+    return value
 
 
 def _not_imported(module: str, error: Exception) -> str:
@@ -114,28 +114,28 @@ class _Call:
         return self.path.rpartition(":")[2]
 
     def __call__(self, *arguments: Any) -> list[Any]:
-        """The gradients that are there; `flowing` says which: dx0, ..."""
+        """Return the gradients that are there; `flowing` says which: dx0, ..."""
         inputs = arguments[: len(self.op.inputs)]
         outputs = arguments[len(inputs) : len(inputs) + len(self.op.outputs)]
         upstream = [
             dy if dtype in DIFFERENTIABLE else None
             for dtype, dy in zip(self.op.outputs, arguments[-len(outputs) :], strict=True)
         ]
-        found = self._as_list(self.function(StandIn(self.op, inputs, outputs), *upstream))
-        there = {
+        gradients = self._as_list(self.function(StandIn(self.op, inputs, outputs), *upstream))
+        flowing = {
             f"dx{place}": self._as_tensor(place, dx, like)
-            for place, (dx, like) in enumerate(zip(found, inputs, strict=True))
+            for place, (dx, like) in enumerate(zip(gradients, inputs, strict=True))
             if dx is not None and self.op.inputs[place] in DIFFERENTIABLE
         }
-        if not there:
+        if not flowing:
             raise PatchError(
                 f"{self.path} gives no gradient for any input of {self.op}; stop_gradient says that"
             )
-        self.flowing = list(there)
-        return list(there.values())
+        self.flowing = list(flowing)
+        return list(flowing.values())
 
-    def _as_list(self, found: Any) -> Sequence[Any]:
-        gradients = list(found) if isinstance(found, list | tuple) else [found]
+    def _as_list(self, value: Any) -> Sequence[Any]:
+        gradients = list(value) if isinstance(value, list | tuple) else [value]
         if len(gradients) != len(self.op.inputs):
             raise PatchError(
                 f"{self.path} gives {len(gradients)} gradients, and {self.op} has "
@@ -144,7 +144,7 @@ class _Call:
         return gradients
 
     def _as_tensor(self, place: int, dx: Any, like: Any) -> Any:
-        """A gradient as a dense tensor that is not an argument as it came."""
+        """Return a gradient as a dense tensor that is not an argument as it came."""
         import tensorflow as tf
 
         tensor = tf.convert_to_tensor(dx, dtype_hint=like.dtype)
@@ -170,15 +170,15 @@ SETTINGS = frozenset({"config_proto", "config", "executor_type"})
 def traced_function(
     name: str, path: str, graph: Any, arguments: Sequence[str], results: Mapping[str, Any]
 ) -> TracedFunction:
-    """The function `name` from these arguments to these tensors of a FuncGraph.
+    """Return the function `name` from these arguments to these tensors of a FuncGraph.
 
     Raises PatchError where it holds a tensor or variable from outside, or an op that is not
     TensorFlow's own.
     """
     placeholders = [tensor.op.name for tensor in graph.inputs[: len(arguments)]]
     opened = exported_graph(graph)
-    given = dict(zip(placeholders, arguments, strict=True))
-    part = Part(opened.main, given, tuple(tensor.name for tensor in results.values()))
+    by_placeholder = dict(zip(placeholders, arguments, strict=True))
+    part = Part(opened.main, by_placeholder, tuple(tensor.name for tensor in results.values()))
     _refuse_captures(path, graph, {node.name for node in part.unfed()})
     function = FunctionDef()
     for argument, tensor in zip(arguments, graph.inputs, strict=False):
@@ -197,14 +197,14 @@ def traced_function(
 
 def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:
     """Raise PatchError where the traced ops read what only this process has."""
-    captured = {inner.op.name: outer for outer, inner in graph.captures}
-    found = [
-        _captured(graph, captured[name]) if name in captured else f"the placeholder {name!r}"
+    outers = {inner.op.name: outer for outer, inner in graph.captures}
+    captured = [
+        _captured(graph, outers[name]) if name in outers else f"the placeholder {name!r}"
         for name in sorted(unfed)
     ]
-    if found:
+    if captured:
         raise PatchError(
-            f"{path} uses {', '.join(found)} from outside the function, which no file can hold; "
+            f"{path} uses {', '.join(captured)} from outside the function, which no file can hold; "
             f"make constants of it inside, as tf.constant(...) of numbers"
         )
 
@@ -229,10 +229,10 @@ def _cleaned(nested: Mapping[str, FunctionDef]) -> dict[str, str]:
 
 def _clean(function: FunctionDef, renamed: Mapping[str, str]) -> None:
     """Take out what depends on the process that traced it, and call functions by new names."""
-    kept = function.attr[NO_INLINE].b if NO_INLINE in function.attr else False
+    is_kept = function.attr[NO_INLINE].b if NO_INLINE in function.attr else False
     for name in ("attr", "arg_attr", "resource_arg_unique_id"):
         function.ClearField(name)
-    if kept:
+    if is_kept:
         function.attr[NO_INLINE].b = True
     for node in function.node_def:
         node.op = renamed.get(node.op, node.op)
@@ -241,12 +241,12 @@ def _clean(function: FunctionDef, renamed: Mapping[str, str]) -> None:
             if (key.startswith("_") and key not in TRACING_ATTRS) or key in SETTINGS:
                 del node.attr[key]
                 continue
-            for one in _functions_named(node.attr[key]):
-                one.name = renamed.get(one.name, one.name)
+            for function_named in _functions_named(node.attr[key]):
+                function_named.name = renamed.get(function_named.name, function_named.name)
 
 
 def _functions_named(value: AttrValue) -> list[Any]:
-    """The functions that an attr names."""
+    """Return the functions that an attr names."""
     return [value.func] if value.HasField("func") else list(value.list.func)
 
 

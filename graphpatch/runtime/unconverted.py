@@ -16,7 +16,7 @@ AUTOGRAPH_INFO = "autograph_info__"
 
 
 def unconverted(function: Decorated) -> Decorated:
-    """The function, which runs as it is in a tf.function; functions that it is given do not.
+    """Return the function, which runs as it is in a tf.function; functions that it is given do not.
 
     Those are converted as far as the tf.function asks for it: they are the user's. TensorFlow is
     imported when the function is called, not before.

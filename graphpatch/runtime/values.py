@@ -39,7 +39,7 @@ GUESSES = (
 
 
 def seeded_value(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...]) -> Any:
-    """A value for a tensor, by its name: small floats, zeros and ones, or empty strings.
+    """Return a value for a tensor, by its name: small floats, zeros and ones, or empty strings.
 
     Single integers and vectors of them are ones: they may be sizes, or the lengths of sequences, of
     which 0 would leave nothing to compare.
@@ -66,7 +66,7 @@ def upstream_weights(name: str, like: Any) -> Any:
 
 
 def read_feed(path: str | Path) -> dict[str, Any]:
-    """The arrays of a .npz file, by tensor name. Raises ModelError where it is none."""
+    """Return the arrays of a .npz file, by tensor name. Raises ModelError where it is none."""
     try:
         if not Path(path).is_file():
             raise ModelError(f"cannot read {path}: there is no such file")
@@ -82,7 +82,7 @@ def read_feed(path: str | Path) -> dict[str, Any]:
 
 
 def _named_array(archive: zipfile.ZipFile, path: str | Path, name: str) -> tuple[str, Any]:
-    """The tensor that a file in an archive of arrays is named after, and its array."""
+    """Return the tensor that a file in an archive of arrays is named after, and its array."""
     try:
         raw = archive.read(name)
     except UNPACKING as error:
@@ -96,5 +96,5 @@ def _named_array(archive: zipfile.ZipFile, path: str | Path, name: str) -> tuple
 
 
 def full_tensor_name(name: str) -> str:
-    """The name of a tensor: that of an op means its output 0."""
+    """Return the name of a tensor: that of an op means its output 0."""
     return name if ":" in name else f"{name}:0"

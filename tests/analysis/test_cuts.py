@@ -217,7 +217,7 @@ def test_a_way_is_a_path_that_passes_no_tensor_of_the_cut(nodes: list[NodeDef]) 
             assert (way[0], way[-1]) == ("x:0", "loss:0")
             assert name not in way
             assert nx.is_path(found.graph, way)
-        with_it = smallest_cut(found, [name], kept=[name])
+        with_it = smallest_cut(found, [name], kept_tensors=[name])
         assert not with_it or not path_round(found, [name, *with_it])
 
 

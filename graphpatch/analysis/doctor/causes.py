@@ -38,7 +38,7 @@ class OpOnPath:
 
     @property
     def node(self) -> Node:
-        """The op."""
+        """Return the op."""
         return Node(self.wiring.body, self.step.index)
 
     @property
@@ -48,17 +48,17 @@ class OpOnPath:
 
     @property
     def refusal(self) -> Refusal | None:
-        """What it raises, where it raises."""
+        """Return what it raises, where it raises."""
         return self.answer.first
 
     @property
     def read(self) -> str:
-        """The dtype of the tensor that the slot reads."""
+        """Return the dtype of the tensor that the slot reads."""
         return self.wiring.dtype(self.wiring.inputs(self.step.index)[self.step.slot]) or "unknown"
 
     @property
     def given(self) -> str:
-        """The dtype of the tensor by which it is left."""
+        """Return the dtype of the tensor by which it is left."""
         return self.wiring.dtype((self.step.index, self.step.output)) or "unknown"
 
     @property
@@ -68,7 +68,7 @@ class OpOnPath:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a gradient ends here: an op that it flows through has nothing to fix."""
+        """Return whether a gradient ends here: an op that it flows through has nothing to fix."""
         flows = self.step.slot in self.answer.slots and self.given_to_slot != "zero"
         return self.answer.raises or not flows
 
@@ -86,7 +86,7 @@ class OpOnPath:
 
 
 def given_to_slot(wiring: Wiring, index: int, output: int, slot: int) -> flow.Flow:
-    """What comes to a slot of an op when a gradient comes to this output alone."""
+    """Return what comes to a slot of an op when a gradient comes to this output alone."""
     inputs, outputs = wiring.inputs(index), wiring.outputs(index)
     op = wiring.gradient_type(index)
     is_own = op == wiring.body.heads.ops[index]
@@ -111,16 +111,16 @@ class Finding:
 
     @property
     def op_type(self) -> str:
-        """The op type that the op has in the model, whatever a rule put in its place."""
+        """Return the op type that the op has in the model, whatever a rule put in its place."""
         return op_type_in_model(self.node)
 
     @property
     def is_of_tape(self) -> bool:
-        """Whether a GradientTape alone ends here, and a Session goes on."""
+        """Return whether a GradientTape alone ends here, and a Session goes on."""
         return self.kind == CARRIED
 
     def document(self) -> dict[str, Any]:
-        """The finding as `doctor --json` prints it."""
+        """Return the finding as `doctor --json` prints it."""
         return {
             "kind": self.kind,
             "op": self.node.name,
@@ -136,7 +136,7 @@ class Finding:
 
 
 def rule_for(node: Node, title: str, patch: Mapping[str, Any]) -> RuleDict:
-    """A rule for one op, by its name and body."""
+    """Return a rule for one op, by its name and body."""
     match = {"name": node.name, "body": node.body.label}
     return {"name": f"{title}: {node.name}", "match": match, "patch": dict(patch), "expect": 1}
 
@@ -167,19 +167,19 @@ OPS: dict[str, PatchJson] = {
 PYTHON_FUNCTIONS = frozenset({"PyFunc", "PyFuncStateless"})  # of which no shape is known
 
 
-def fixes(look: OpOnPath) -> list[RuleDict]:
-    """The rules that may fix an op that blocks, the best first."""
-    if look.read not in DIFFERENTIABLE or look.given not in DIFFERENTIABLE:
+def fixes(at_op: OpOnPath) -> list[RuleDict]:
+    """Return the rules that may fix an op that blocks, the best first."""
+    if at_op.read not in DIFFERENTIABLE or at_op.given not in DIFFERENTIABLE:
         return []
-    slot, found = look.step.slot, []
-    if look.op in OPS:
-        found.append(rule_for(look.node, "has a gradient", OPS[look.op]))
-    if look.op in PYTHON_FUNCTIONS and len(look.node.data_inputs) == 1:
-        found.append(rule_for(look.node, "counts as the identity", {"surrogate_gradient": "x"}))
-    if look.is_identity_in_shape and look.is_blocked:
+    slot, rules = at_op.step.slot, []
+    if at_op.op in OPS:
+        rules.append(rule_for(at_op.node, "has a gradient", OPS[at_op.op]))
+    if at_op.op in PYTHON_FUNCTIONS and len(at_op.node.data_inputs) == 1:
+        rules.append(rule_for(at_op.node, "counts as the identity", {"surrogate_gradient": "x"}))
+    if at_op.is_identity_in_shape and at_op.is_blocked:
         patch = {"straight_through": True if not slot else {"input": slot}}
-        found.append(rule_for(look.node, "passes gradients", patch))
-    return found
+        rules.append(rule_for(at_op.node, "passes gradients", patch))
+    return rules
 
 
 AS_ONE = '{{"surrogate_gradient": "{}", "on": "match"}}'
@@ -229,11 +229,11 @@ def _stand_in(wiring: Wiring, run: Sequence[PathStep], nodes: Sequence[Node]) ->
             return ""
         formula = COUNTS_AS[node.op].format(formula)
     start, end = wiring.inputs(run[0].index)[run[0].slot], (run[-1].index, 0)
-    one, two = shapes.if_known(start), shapes.if_known(end)
-    if one is None or two is None or nodes[0].op in SURROGATES:
+    start_shape, end_shape = shapes.if_known(start), shapes.if_known(end)
+    if start_shape is None or end_shape is None or nodes[0].op in SURROGATES:
         return formula
-    alike = len(one) == len(two) and all(
-        a is None or b is None or a == b for a, b in zip(one, two, strict=True)
+    alike = len(start_shape) == len(end_shape) and all(
+        a is None or b is None or a == b for a, b in zip(start_shape, end_shape, strict=True)
     )
     return formula if alike else ""
 
@@ -248,7 +248,7 @@ def _rule_of_run(
             name: {"op": node.op, "name": node.name}
             for name, node in zip(names, nodes, strict=True)
         },
-        "edges": [[one, two, {"input": step.slot}] for one, two, step in edges],
+        "edges": [[before, after, {"input": step.slot}] for before, after, step in edges],
     }
     return {
         "name": f"{nodes[0].op} to {nodes[-1].op} pass gradients: {nodes[-1].name}",
@@ -268,7 +268,7 @@ def name_tensors(
     blamed = finding.node.index if finding.node.body is wiring.body else None
     places = [n for n, (index, _) in enumerate(tensors) if index == blamed and n]
     place = places[0] if places else len(tensors)
-    floats = [n for n, one in enumerate(tensors) if wiring.dtype(one) in DIFFERENTIABLE]
+    floats = [n for n, tensor in enumerate(tensors) if wiring.dtype(tensor) in DIFFERENTIABLE]
     behind = next((wiring.spelled(tensors[n]) for n in floats if n >= place), "")
     before = next((wiring.spelled(tensors[n]) for n in reversed(floats) if n < place), "")
     remedy = finding.remedy
@@ -341,14 +341,14 @@ STRAIGHT = "let it count as the identity on the way back (straight_through), a s
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
-def _to_default(look: OpOnPath) -> list[RuleDict]:
-    known = look.node.opdef
+def _to_default(at_op: OpOnPath) -> list[RuleDict]:
+    known = at_op.node.opdef
     if known is None or known.gradient != "registered":
         return []
-    return [rule_for(look.node, "its own gradient", {"override_gradient": "default"})]
+    return [rule_for(at_op.node, "its own gradient", {"override_gradient": "default"})]
 
 
-def _no_rules(look: OpOnPath) -> list[RuleDict]:
+def _no_rules(at_op: OpOnPath) -> list[RuleDict]:
     return []
 
 
@@ -363,15 +363,15 @@ class Cause:
     remedy: str
     rules: Callable[[OpOnPath], list[RuleDict]] = _no_rules
 
-    def finding(self, look: OpOnPath) -> Finding:
-        """What is found at this op."""
-        node, refusal = look.node, look.refusal
+    def finding(self, at_op: OpOnPath) -> Finding:
+        """Return what is found at this op."""
+        node, refusal = at_op.node, at_op.refusal
         words = {
             "op": node.op,
-            "slot": look.step.slot,
-            "output": f"output {look.step.output}",
-            "read": look.read,
-            "given": look.given,
+            "slot": at_op.step.slot,
+            "output": f"output {at_op.step.output}",
+            "read": at_op.read,
+            "given": at_op.given,
             "key": override_key(node) or "",
             "rule": rule_of(node),
             "in_between": IN_BETWEEN,
@@ -380,27 +380,29 @@ class Cause:
         what, consequence, remedy = (
             text.format(**words) for text in (self.what, self.consequence, self.remedy)
         )
-        return Finding(self.kind, node, look.step.slot, what, consequence, remedy, self.rules(look))
+        return Finding(
+            self.kind, node, at_op.step.slot, what, consequence, remedy, self.rules(at_op)
+        )
 
 
 def _raises(kind: str) -> Callable[[OpOnPath], bool]:
-    return lambda look: look.refusal is not None and look.refusal.kind == kind
+    return lambda at_op: at_op.refusal is not None and at_op.refusal.kind == kind
 
 
 def _op_is_one_of(ops: frozenset[str]) -> Callable[[OpOnPath], bool]:
-    return lambda look: look.op in ops
+    return lambda at_op: at_op.op in ops
 
 
 def _gradient_is(state: str) -> Callable[[OpOnPath], bool]:
-    return lambda look: (opdefs.lookup(look.op) or opdefs.OpDef("")).gradient == state
+    return lambda at_op: (opdefs.lookup(at_op.op) or opdefs.OpDef("")).gradient == state
 
 
-def _is_our_key(look: OpOnPath) -> bool:
-    return _raises("key")(look) and bool(rule_of(look.node))
+def _is_our_key(at_op: OpOnPath) -> bool:
+    return _raises("key")(at_op) and bool(rule_of(at_op.node))
 
 
-def _calls_functions(look: OpOnPath) -> bool:
-    return look.op in OP_BY_OP | CALLS or look.op in look.node.body.library.signatures
+def _calls_functions(at_op: OpOnPath) -> bool:
+    return at_op.op in OP_BY_OP | CALLS or at_op.op in at_op.node.body.library.signatures
 
 
 # fmt: off
@@ -500,6 +502,6 @@ CAUSES = (
 # fmt: on
 
 
-def finding_of(look: OpOnPath) -> Finding:
-    """Why no gradient comes back through this op."""
-    return next(cause for cause in CAUSES if cause.applies(look)).finding(look)
+def finding_of(at_op: OpOnPath) -> Finding:
+    """Return why no gradient comes back through this op."""
+    return next(cause for cause in CAUSES if cause.applies(at_op)).finding(at_op)

@@ -54,17 +54,17 @@ class ReportedPlaces:
     inside: dict[tuple[str, int, int], bool] = field(default_factory=dict)
 
     def is_new(self, place: tuple[str, str]) -> bool:
-        """Whether nothing was told of this place; from now on something was."""
+        """Return whether nothing was told of this place; from now on something was."""
         known = place in self.places
         self.places.add(place)
         return not known
 
 
-def paths_inside(look: OpOnPath) -> list[tuple[str, int, int]]:
-    """The functions that an op calls, each with the argument and the output on the path."""
-    shift = 1 if look.op in OP_BY_OP and "body" not in look.node.attr_names else 0
-    slot, output = look.step.slot - shift, look.step.output
-    return [(name, slot, output) for name in dict.fromkeys(_called_bodies(look.node)) if slot >= 0]
+def paths_inside(at_op: OpOnPath) -> list[tuple[str, int, int]]:
+    """Return the functions that an op calls, each with the argument and the output on the path."""
+    shift = 1 if at_op.op in OP_BY_OP and "body" not in at_op.node.attr_names else 0
+    slot, output = at_op.step.slot - shift, at_op.step.output
+    return [(name, slot, output) for name in dict.fromkeys(_called_bodies(at_op.node)) if slot >= 0]
 
 
 def _called_bodies(node: Node) -> list[str]:
@@ -75,7 +75,7 @@ def _called_bodies(node: Node) -> list[str]:
 
 
 def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str], shapes: Shapes) -> str:
-    """What tf.gradients raises for a target that it makes no ones like; or nothing.
+    """Return what tf.gradients raises for a target that it makes no ones like; or nothing.
 
     A tensor in a loop cannot be read from outside the loop, not even its shape, where that is not
     known; TensorFlow 2.21 fails in saying so.
@@ -94,7 +94,7 @@ def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str], sha
 
 
 def target_finding(wiring: Wiring, target: Tensor, says: str) -> Finding:
-    """The finding of such a target, which is its own blocker."""
+    """Return the finding of such a target, which is its own blocker."""
     dtype = wiring.dtype(target)
     reason = "lies in a v1 loop" if "iterable" in says else f"is {dtype}"
     what = f"{wiring.spelled(target)} {reason}: it cannot be the loss"
@@ -135,11 +135,11 @@ class PairDiagnosis:
 
     @property
     def of_session(self) -> list[Finding]:
-        """What blocks a Session, and so speaks for the verdict."""
-        return [one for one in self.findings if not one.is_of_tape]
+        """Return what blocks a Session, and so speaks for the verdict."""
+        return [finding for finding in self.findings if not finding.is_of_tape]
 
     def document(self) -> dict[str, Any]:
-        """The diagnosis as `doctor --json` prints it."""
+        """Return the diagnosis as `doctor --json` prints it."""
         return {
             "from": self.source,
             "to": self.target,
@@ -174,36 +174,38 @@ class Doctor:
 
     def diagnose_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[PairDiagnosis]:
         """What each pair is told; those of one source in turn, as much of them is the same."""
-        found = {pair: self.diagnose(*pair) for pair in sorted(pairs)}
+        diagnoses = {pair: self.diagnose(*pair) for pair in sorted(pairs)}
         if len(pairs) == 1:
-            return [self._or_swapped(*pairs[0], found[pairs[0]])]
-        return [found[pair] for pair in pairs]
+            return [self._or_swapped(*pairs[0], diagnoses[pairs[0]])]
+        return [diagnoses[pair] for pair in pairs]
 
-    def _or_swapped(self, source: Tensor, target: Tensor, found: PairDiagnosis) -> PairDiagnosis:
-        """The diagnosis of the one pair; of ends that were swapped, that they were."""
+    def _or_swapped(
+        self, source: Tensor, target: Tensor, diagnosis: PairDiagnosis
+    ) -> PairDiagnosis:
+        """Return the diagnosis of the one pair; of ends that were swapped, that they were."""
         wiring = self.session.wiring(self.session.graph.main)
-        if found.connected or self._way(wiring, target, source) is None:
-            return found
+        if diagnosis.connected or self._way(wiring, target, source) is None:
+            return diagnosis
         says = (
-            f"{found.source} is computed from {found.target}: are source and target (--from and "
-            f"--to) swapped?"
+            f"{diagnosis.source} is computed from {diagnosis.target}: are source and target "
+            "(--from and --to) swapped?"
         )
-        return replace(found, says=says)
+        return replace(diagnosis, says=says)
 
     def diagnose(self, source: Tensor, target: Tensor) -> PairDiagnosis:
-        """Why the gradient of `target` by `source` is what it is."""
+        """Return why the gradient of `target` by `source` is what it is."""
         main = self.session.graph.main
         wiring = self.session.wiring(main)
         ends = wiring.spelled(source), wiring.spelled(target)
         refused = target_refusal(wiring, target, self.session.stored.in_loops, self._shapes)
-        there = self.session.backward(main, [source], [target])
-        on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
-        verdict = "error" if refused else _verdict_of(there, source)
+        in_session = self.session.backward(main, [source], [target])
+        on_tape = self.tape.backward(main, [source], [target]) if self._calls else in_session
+        verdict = "error" if refused else _verdict_of(in_session, source)
         within = "error" if refused else _verdict_of(on_tape, source)
-        says = refused or (there.first.says if there.first is not None else "")
+        says = refused or (in_session.first.says if in_session.first is not None else "")
         raised = list(on_tape.refusals())
         self._looked_at += RAISED * len(raised)
-        others = [one for one in raised if one.kind != CARRIED]
+        others = [item for item in raised if item.kind != CARRIED]
         drops = len(others) < len(raised)
         if verdict == "flows" and within != "flows":
             says = others[0].says if others else IN_FUNCTIONS
@@ -215,23 +217,23 @@ class Doctor:
         if steps is None:
             return PairDiagnosis(*ends, verdict, taped, False, says)
         is_well = verdict == within == taped == "flows"
-        told = ReportedPlaces()
-        findings = [] if is_well else self._all(on_tape, source, steps, told)
-        findings = [one for one in findings if told.is_new(self._place(one))]
+        reported = ReportedPlaces()
+        findings = [] if is_well else self._all(on_tape, source, steps, reported)
+        findings = [item for item in findings if reported.is_new(self._place(item))]
         if refused:
             findings.insert(0, target_finding(wiring, target, refused))
-        findings = [name_tensors(one, wiring, source, steps) for one in findings]
+        findings = [name_tensors(item, wiring, source, steps) for item in findings]
         path = spelled_path(wiring, source, steps)
         return PairDiagnosis(*ends, verdict, taped, True, says, path, findings)
 
     @cached_property
     def _shapes(self) -> Shapes:
-        """The shapes of the tensors of the main graph, as TensorFlow infers them."""
+        """Return the shapes of the tensors of the main graph, as TensorFlow infers them."""
         return Shapes(self.session.wiring(self.session.graph.main))
 
     @property
     def _calls(self) -> bool:
-        """Whether a tape looks into functions that a Session does not look into."""
+        """Return whether a tape looks into functions that a Session does not look into."""
         return bool(self.session.graph.functions)
 
     def _way(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[PathStep] | None:
@@ -264,14 +266,14 @@ class Doctor:
         return answer.raises or is_blocked(answer, wiring, step, is_target)
 
     def _all(
-        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: ReportedPlaces
+        self, done: GradientReach, source: Tensor, steps: list[PathStep], reported: ReportedPlaces
     ) -> Iterator[Finding]:
-        """What blocks the path, from the target back; then what is raised beside it."""
-        yield from self._on_the_way(done, source, steps, told)
-        yield from map(self._raised, done.refusals(told.reaches))
+        """Yield what blocks the path, from the target back; then what is raised beside it."""
+        yield from self._on_the_way(done, source, steps, reported)
+        yield from map(self._raised, done.refusals(reported.reaches))
 
     def _place(self, finding: Finding) -> tuple[str, str]:
-        """What findings have in common of which one is told: the op, or the rule."""
+        """Return what findings have in common of which one is told: the op, or the rule."""
         node = finding.node
         if finding.kind != CARRIED:
             return node.body.label, node.name
@@ -280,7 +282,7 @@ class Doctor:
         return CARRIED, self._rules[node]
 
     def _on_the_way(
-        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: ReportedPlaces
+        self, done: GradientReach, source: Tensor, steps: list[PathStep], reported: ReportedPlaces
     ) -> Iterator[Finding]:
         wiring = done.wiring
         answers = [self.tape.ask(wiring, step.index) for step in steps]
@@ -290,45 +292,45 @@ class Doctor:
         ]
         places = [place for place in reversed(range(len(steps))) if blocks[place]]
         for place in places:
-            look = OpOnPath(wiring, steps[place], answers[place])
-            if place < places[0] and is_hidden(look.node):
+            at_op = OpOnPath(wiring, steps[place], answers[place])
+            if place < places[0] and is_hidden(at_op.node):
                 continue  # no gradient gets there, whatever it has
             # Of a run of ops without gradients, the first one made it so.
-            if not (place and blocks[place - 1] and _is_led_into(look)):
-                yield from self._inside(look, told)
-                if not any(map(told.inside.get, paths_inside(look))):
-                    yield with_run(finding_of(look), wiring, steps, place)
+            if not (place and blocks[place - 1] and _is_led_into(at_op)):
+                yield from self._inside(at_op, reported)
+                if not any(map(reported.inside.get, paths_inside(at_op))):
+                    yield with_run(finding_of(at_op), wiring, steps, place)
         if not places and source not in done.got:
             stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
             yield from (_stalled(Node(wiring.body, index)) for index in sorted(stuck)[:1])
 
-    def _inside(self, look: OpOnPath, told: ReportedPlaces) -> Iterator[Finding]:
-        """What blocks the same way inside the functions that an op calls."""
-        for name, slot, output in paths_inside(look):
+    def _inside(self, at_op: OpOnPath, reported: ReportedPlaces) -> Iterator[Finding]:
+        """Yield what blocks the same way inside the functions that an op calls."""
+        for name, slot, output in paths_inside(at_op):
             body, done = self.tape.graph.functions.get(name), self.tape.inside(name)
             path = (name, slot, output)
-            if path in told.inside or body is None or body.is_ours or done is None:
+            if path in reported.inside or body is None or body.is_ours or done is None:
                 continue
             if slot >= len(body.arguments):  # a broken call gives more than it takes
                 continue
-            told.inside[path] = bool(done.told)
+            reported.inside[path] = bool(done.told)
             wiring = self.tape.wiring(body)
-            source, given = (-1 - slot, 0), wiring.returned
-            steps = self._way(wiring, source, given[output]) if output < len(given) else None
+            source, returned = (-1 - slot, 0), wiring.returned
+            steps = self._way(wiring, source, returned[output]) if output < len(returned) else None
             if not steps:
-                yield from map(self._raised, done.refusals(told.reaches))
+                yield from map(self._raised, done.refusals(reported.reaches))
                 continue
-            for finding in self._all(done, source, steps, told):
-                told.inside[path] = True
+            for finding in self._all(done, source, steps, reported):
+                reported.inside[path] = True
                 yield finding
 
     def _raised(self, refusal: Refusal) -> Finding:
-        """An op that raises, whether or not it is on the path that was found."""
+        """Return an op that raises, whether or not it is on the path that was found."""
         if refusal not in self._findings:
             wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
-            look = OpOnPath(wiring, step, OpGradientFlow(refusals=(refusal,)))
+            at_op = OpOnPath(wiring, step, OpGradientFlow(refusals=(refusal,)))
             is_loop = refusal.kind == "loop"
-            self._findings[refusal] = _loop_finding(refusal) if is_loop else finding_of(look)
+            self._findings[refusal] = _loop_finding(refusal) if is_loop else finding_of(at_op)
         return self._findings[refusal]
 
 
@@ -340,8 +342,8 @@ def _verdict_of(done: GradientReach, source: Tensor) -> str:
     return "flows" if source in done.live else "zero"
 
 
-def _is_led_into(look: OpOnPath) -> bool:
-    return look.refusal is None and look.read not in TRAINABLE
+def _is_led_into(at_op: OpOnPath) -> bool:
+    return at_op.refusal is None and at_op.read not in TRAINABLE
 
 
 def _loop_finding(refusal: Refusal) -> Finding:

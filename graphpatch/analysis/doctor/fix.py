@@ -29,8 +29,8 @@ class FixResult:
 
     @property
     def needs_contexts(self) -> bool:
-        """Whether v1 loops without their contexts block a pair; a `.meta` has them."""
-        return any(found.kind == "loop" for pair in self.left for found in pair.findings)
+        """Return whether v1 loops without their contexts block a pair; a `.meta` has them."""
+        return any(finding.kind == "loop" for pair in self.left for finding in pair.findings)
 
 
 def fix(
@@ -48,17 +48,20 @@ def fix(
     fixing = _Fixing(model, control_flow_v2)
     before = survey(model, sources, targets, control_flow_v2, every)
     blocked = [
-        (place, one.source, one.target)
-        for place, seen in enumerate(before)
-        for one in seen.diagnoses
-        if _is_blocked(one)
+        (place, diagnosed.source, diagnosed.target)
+        for place, diagnosed_graph in enumerate(before)
+        for diagnosed in diagnosed_graph.diagnoses
+        if _is_blocked(diagnosed)
     ]
     for pair in blocked:
         fixing.let_flow(*pair)
     after = [fixing.diagnose(*pair) for pair in blocked]
-    flowing = [one for one in after if not _is_blocked(one)]
+    flowing = [diagnosed for diagnosed in after if not _is_blocked(diagnosed)]
     return FixResult(
-        fixing.rules, fixing.model, flowing, [one for one in after if _is_blocked(one)]
+        fixing.rules,
+        fixing.model,
+        flowing,
+        [diagnosed for diagnosed in after if _is_blocked(diagnosed)],
     )
 
 
@@ -73,7 +76,7 @@ class _Fixing:
     doctors: list[Doctor] = field(default_factory=list)
 
     def diagnose(self, place: int, source: str, target: str) -> PairDiagnosis:
-        """What a pair of a graph is like now."""
+        """Return what a pair of a graph is like now."""
         if not self.doctors:
             self.doctors = doctors(self.model, self.control_flow_v2)
         asked = self.doctors[place]
@@ -82,14 +85,14 @@ class _Fixing:
 
     def let_flow(self, place: int, source: str, target: str) -> None:
         """Apply rules until the pair flows; where they don't get there, none is kept."""
-        before, kept = self.model, len(self.rules)
+        before, rules_before = self.model, len(self.rules)
         tried: set[tuple[str, str]] = set()
-        while _is_blocked(found := self.diagnose(place, source, target)):
-            done = next(self._tried(found, tried), None)
+        while _is_blocked(diagnosis := self.diagnose(place, source, target)):
+            done = next(self._tried(diagnosis, tried), None)
             if done is None:
                 if self.model is not before:
                     self.model, self.doctors = before, []
-                del self.rules[kept:]
+                del self.rules[rules_before:]
                 return
             rule, self.model = done
             self.rules.append(self._named_alone(rule))
@@ -97,17 +100,17 @@ class _Fixing:
 
     def _named_alone(self, rule: RuleDict) -> RuleDict:
         """The rule with a number behind its name where one before has it: of another function."""
-        names = {one["name"] for one in self.rules}
+        names = {used["name"] for used in self.rules}
         more = (f"{rule['name']} ({number})" for number in count(2))
         return {
             **rule,
-            "name": next(one for one in chain([rule["name"]], more) if one not in names),
+            "name": next(used for used in chain([rule["name"]], more) if used not in names),
         }
 
     def _tried(
         self, pair: PairDiagnosis, tried: set[tuple[str, str]]
     ) -> Iterator[tuple[RuleDict, Model]]:
-        """The rules that can be applied to what blocks a pair, each with its model."""
+        """Yield the rules that can be applied to what blocks a pair, each with its model."""
         for finding in _fixable(pair):
             place = (finding.node.body.label, finding.node.name)
             if place in tried or place in self.hopeless:
@@ -122,15 +125,15 @@ class _Fixing:
                 self.hopeless.add(place)
 
 
-def _is_blocked(one: PairDiagnosis) -> bool:
-    return one.connected and (one.verdict != "flows" or bool(one.of_session))
+def _is_blocked(diagnosed: PairDiagnosis) -> bool:
+    return diagnosed.connected and (diagnosed.verdict != "flows" or bool(diagnosed.of_session))
 
 
 def _fixable(pair: PairDiagnosis) -> Iterator[Finding]:
-    """The findings, where no other one makes it vain to fix them."""
+    """Yield the findings, where no other one makes it vain to fix them."""
     blocking = pair.of_session
     # What a run counts as, its one rule mends; the ops inside of it have none of their own.
-    if all(one.rules or one.kind in RAISING for one in blocking):
+    if all(finding.rules or finding.kind in RAISING for finding in blocking):
         yield from blocking
 
 

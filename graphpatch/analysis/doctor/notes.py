@@ -39,11 +39,11 @@ class Note:
     ops: Sequence[str]
 
     def document(self) -> dict[str, Any]:
-        """The note as `doctor --json` prints it."""
+        """Return the note as `doctor --json` prints it."""
         return {"kind": self.kind, "says": self.says, "ops": list(self.ops)}
 
     def text(self) -> str:
-        """The note in a line."""
+        """Return the note in a line."""
         return f"{self.says}: {short(self.ops)}" if self.ops else self.says
 
 
@@ -57,7 +57,7 @@ class NoteContext:
 
     @cached_property
     def is_patched(self) -> bool:
-        """Whether some activation on the path has another gradient than its own.
+        """Return whether some activation on the path has another gradient than its own.
 
         A rule that stops gradients, there or elsewhere, gives it none.
         """
@@ -73,7 +73,7 @@ class NoteContext:
 
     @property
     def keyed(self) -> Iterator[tuple[Node, str]]:
-        """The ops of all bodies that have an override, with its key."""
+        """Yield the ops of all bodies that have an override, with its key."""
         for body in self.doctor.session.graph.bodies:
             for node in () if body.is_ours else body:
                 key = override_key(node)
@@ -84,12 +84,12 @@ class NoteContext:
 def notes_on_pairs(
     doctor: Doctor, stored: StoredContexts, pairs: Iterable[tuple[Tensor, Tensor]]
 ) -> list[Note]:
-    """The notes on the ops between the tensors of these pairs."""
+    """Return the notes on the ops between the tensors of these pairs."""
     context = NoteContext(doctor, stored, _ops_on_paths_of(doctor, pairs))
     return [
-        Note(kind, says, [_op_in_words(node) for node in found])
+        Note(kind, says, [_op_in_words(node) for node in nodes])
         for kind, says, which in NOTE_KINDS
-        if (found := list(which(context)))
+        if (nodes := list(which(context)))
     ]
 
 
@@ -98,29 +98,29 @@ def _ops_on_paths_of(doctor: Doctor, pairs: Iterable[tuple[Tensor, Tensor]]) -> 
     targets: dict[Tensor, list[Tensor]] = {}
     for source, target in pairs:
         targets.setdefault(source, []).append(target)
-    found: set[int] = set()
+    indices: set[int] = set()
     for source, to in targets.items():
-        found.update(ops_on_paths(wiring, ops_reached(wiring, [source]), to))
-    nodes = [Node(wiring.body, index) for index in sorted(found)]
+        indices.update(ops_on_paths(wiring, ops_reached(wiring, [source]), to))
+    nodes = [Node(wiring.body, index) for index in sorted(indices)]
     labels = dict.fromkeys(label for node in nodes for label in _called_by(node, set()))
     functions = doctor.session.graph.functions
     return nodes + [node for label in labels if label in functions for node in functions[label]]
 
 
-def _called_by(node: Node, seen: set[str]) -> Iterator[str]:
+def _called_by(node: Node, visited: set[str]) -> Iterator[str]:
     signatures = node.body.library.signatures
     keys = ("f", "body", "then_branch", "else_branch", "branches")
     names = [name for key in keys for name in named_by(node, key)]
     for name in (*names, *([node.op] if node.op in signatures else [])):
-        if name not in seen:
-            seen.add(name)
+        if name not in visited:
+            visited.add(name)
             yield name
 
 
 def _unpatched_activations(context: NoteContext) -> Iterator[Node]:
-    """Those whose gradient is still their own, where rules changed that of others."""
-    found = [node for node in context.on_path if node.op in RECTIFIERS]
-    return (node for node in found if context.is_patched and not _is_covered(node))
+    """Return those whose gradient is still their own, where rules changed that of others."""
+    rectifiers = [node for node in context.on_path if node.op in RECTIFIERS]
+    return (node for node in rectifiers if context.is_patched and not _is_covered(node))
 
 
 def _unpatched_patterns(context: NoteContext) -> Iterator[Node]:
@@ -135,7 +135,7 @@ def _unpatched_patterns(context: NoteContext) -> Iterator[Node]:
 
 
 def as_match(ready: str) -> Match:
-    """A match for a ready pattern."""
+    """Return a match for a ready pattern."""
     return rules_from([{"match": {"pattern": f"@{ready}"}, "patch": {"stop_gradient": True}}])[
         0
     ].match

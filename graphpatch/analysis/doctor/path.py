@@ -26,14 +26,14 @@ class PathStep:
 
 
 def ops_depending_on(wiring: Wiring, source: Tensor) -> set[int]:
-    """The ops that depend on a tensor by tensors of any dtype, and its own."""
-    found, todo = {source[0]}, [source[0]]
+    """Return the ops that depend on a tensor by tensors of any dtype, and its own."""
+    depending, todo = {source[0]}, [source[0]]
     while todo:
         for _, reader, _ in wiring.readers(todo.pop()):
-            if reader not in found:
-                found.add(reader)
+            if reader not in depending:
+                depending.add(reader)
                 todo.append(reader)
-    return found
+    return depending
 
 
 def cheapest_path(
@@ -58,10 +58,10 @@ def cheapest_path(
         for slot, read in enumerate(wiring.inputs(index)):
             if read[0] not in within:
                 continue
-            there = (spent + cost(index, output, slot), length + 1)
-            if read not in best or there < best[read]:
-                best[read], behind[read] = there, (tensor, slot)
-                heapq.heappush(todo, (*there, read))
+            total = (spent + cost(index, output, slot), length + 1)
+            if read not in best or total < best[read]:
+                best[read], behind[read] = total, (tensor, slot)
+                heapq.heappush(todo, (*total, read))
     return None
 
 
@@ -76,11 +76,11 @@ def _unrolled(
 
 
 def is_blocked(answer: OpGradientFlow, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
-    """Whether no gradient comes back through an op, from this output to this input."""
+    """Return whether no gradient comes back through an op, from this output to this input."""
     carried = is_target or wiring.trainable((step.index, step.output))
     return not carried or step.slot not in answer.slots
 
 
 def spelled_path(wiring: Wiring, source: Tensor, steps: Sequence[PathStep]) -> list[str]:
-    """The tensors of a path, first to last."""
+    """Return the tensors of a path, first to last."""
     return [wiring.spelled(tensor) for tensor in (source, *((s.index, s.output) for s in steps))]

@@ -38,9 +38,9 @@ class GraphDiagnosis:
     notes: Sequence[Note]
 
     def document(self) -> dict[str, Any]:
-        """What `doctor --json` prints of a graph."""
+        """Return what `doctor --json` prints of a graph."""
         return {
-            "pairs": [one.document() for one in self.diagnoses],
+            "pairs": [pair.document() for pair in self.diagnoses],
             "notes": [note.document() for note in self.notes],
         }
 
@@ -99,13 +99,13 @@ def _diagnose_graph(
         return GraphDiagnosis(
             graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs)
         )
-    found = dict(_diagnosed(asked, ends, most))
+    diagnosed = dict(_diagnosed(asked, ends, most))
     places = tuple({tensor: place for place, tensor in enumerate(some)} for some in ends)
-    pairs = sorted(found, key=lambda pair: (places[1][pair[1]], places[0][pair[0]]))
+    pairs = sorted(diagnosed, key=lambda pair: (places[1][pair[1]], places[0][pair[0]]))
     notes = notes_on_pairs(asked, stored, pairs)
     if len(pairs) < count:
         notes.append(_left_out_note(wiring, pairs, ends))
-    return GraphDiagnosis(graph, [found[pair] for pair in pairs], notes)
+    return GraphDiagnosis(graph, [diagnosed[pair] for pair in pairs], notes)
 
 
 def _diagnosed(
@@ -139,13 +139,16 @@ def _left_out_note(
     """That there are more pairs, with the ends that are in none of those asked about."""
     more = len(ends[0]) * len(ends[1]) - len(pairs)
     asked = ({source for source, _ in pairs}, {target for _, target in pairs})
-    left = [
-        one for some, known in zip(ends, asked, strict=True) for one in some if one not in known
+    left_out = [
+        tensor
+        for some, known in zip(ends, asked, strict=True)
+        for tensor in some
+        if tensor not in known
     ]
     says = (
         f"{more:,} more pairs were not looked at, as they are many: name ends with --from and --to"
     )
-    return Note("left_out", says, list(map(wiring.spelled, left)))
+    return Note("left_out", says, list(map(wiring.spelled, left_out)))
 
 
 CANDIDATES = 5  # tensors that are named as what could be an end
@@ -176,7 +179,7 @@ def _refuse_unknown_names(model: Model, texts: Sequence[str]) -> None:
         if all(tensor_named(graph.main, text) is None for graph in model.graphs):
             legal = [name for graph in model.graphs for name in graph.main.heads.names]
             wirings = [Wiring(graph.main) for graph in model.graphs]
-            fed = [one.spelled(tensor) for one in wirings for tensor in fed_floats(one)]
+            fed = [wiring.spelled(tensor) for wiring in wirings for tensor in fed_floats(wiring)]
             could = f"; fed are: {', '.join(fed[:CANDIDATES])}" if fed else ""
             outputs = outputs_there((graph.main for graph in model.graphs), text)
             raise ModelError(

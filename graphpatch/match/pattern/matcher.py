@@ -124,7 +124,7 @@ class Matcher(DiGraphMatcher):
         return True
 
     def matches(self) -> Iterator[Vertices]:
-        """A vertex for each node of the pattern, in every way."""
+        """Yield a vertex for each node of the pattern, in every way."""
         for mapping in self.subgraph_monomorphisms_iter():
             bound = {node: vertex for vertex, node in mapping.items()}
             vertices = tuple(bound[node] for node in range(len(bound)))
@@ -133,7 +133,7 @@ class Matcher(DiGraphMatcher):
                 yield vertices
 
     def _tensors_apart(self, vertices: Vertices) -> bool:
-        """Whether edges from names of one and the same tensor each have a link."""
+        """Return whether edges from names of one and the same tensor each have a link."""
         ranks, ops = self.ranks, self.pattern.op_count
         read = [ranks[vertex] for vertex in vertices[ops:]] if ranks else []
         if len(set(read)) == len(read):
@@ -151,7 +151,7 @@ class Matcher(DiGraphMatcher):
 
 
 def _assigned(edges: Sequence[int], links: Sequence[int]) -> bool:
-    """Whether each edge of the pattern can be a link of its own."""
+    """Return whether each edge of the pattern can be a link of its own."""
     if len(edges) == 1:
         return any(link & edges[0] for link in links)
     return not edges or any(
@@ -203,7 +203,7 @@ class Search:
         self.offsets = {variant.op_count + k: ops + k * each for k in range(tensors)}
         self.size, self.each = ops + tensors * each, each
         self.is_ranked = bool(variant.before) or tensors > 1
-        self.has_slots = tensors > 1 or any(len(one) > 1 for one in variant.between.values())
+        self.has_slots = tensors > 1 or any(len(links) > 1 for links in variant.between.values())
         self.step = "its matches are too many"  # what is worked on, for the message of the budget
 
     def bindings(self) -> Iterator[Binding]:
@@ -224,16 +224,16 @@ class Search:
     # Narrowing: columns.
 
     def _masks(self) -> list[Flags]:
-        """The vertices that each node can be, by the index."""
+        """Return the vertices that each node can be, by the index."""
         masks = [np.zeros(self.size, np.bool_) for _ in self.variant.names]
-        for mask, one in zip(masks, self.candidates, strict=False):
-            mask[one.indexed()] = True
+        for mask, narrowed in zip(masks, self.candidates, strict=False):
+            mask[narrowed.indexed()] = True
         for node, offset in self.offsets.items():
             masks[node][offset : offset + len(self.topology.tensors)] = True
         return masks
 
     def _links(self, edge: int, masks: Sequence[Flags]) -> tuple[Column, Column, Column]:
-        """The links that an edge can be: source, reader, slot."""
+        """Return the links that an edge can be: source, reader, slot."""
         source, target, link = self.edges[edge]
         topology = self.topology
         sources = topology.source
@@ -252,7 +252,7 @@ class Search:
         return sources[places], topology.reader[places], topology.slot[places]
 
     def _run_links(self, edge: int, masks: Sequence[Flags]) -> tuple[Column, Column, Column]:
-        """The pairs of what a run starts behind and of its end, each once."""
+        """Return the pairs of what a run starts behind and of its end, each once."""
         source, target, link = self.edges[edge]
         on, passes, topology = Link(input=link.input), self.candidates[target].passes, self.topology
         offset = self.offsets.get(source)
@@ -306,16 +306,16 @@ class Search:
         return all(bool(mask.any()) for mask in masks)
 
     def _narrowed(self) -> tuple[list[Flags], dict[int, tuple[Column, ...]]] | None:
-        """What each node and each edge can be; None where one can be nothing."""
+        """Return what each node and each edge can be; None where one can be nothing."""
         masks, runs = self._masks(), [n for n, edge in enumerate(self.edges) if edge[2].repeat]
         plain = [number for number in range(len(self.edges)) if number not in runs]
         links: dict[int, tuple[Column, ...]] = {n: self._links(n, masks) for n in plain}
         if not self._narrow(masks, links):
             return None
-        for mask, one in zip(masks, self.candidates, strict=False):
-            if one.tests:
+        for mask, narrowed in zip(masks, self.candidates, strict=False):
+            if narrowed.tests:
                 places = np.flatnonzero(mask).tolist()
-                mask[[place for place in places if not one.passes(place)]] = False
+                mask[[place for place in places if not narrowed.passes(place)]] = False
         if not self._narrow(masks, links):
             return None
         for edge in runs:
@@ -354,7 +354,7 @@ class Search:
     def _plan(
         self, anchors: Iterable[int], counts: Sequence[int], links: Mapping[int, tuple[Column, ...]]
     ) -> tuple[int, list[_Step]]:
-        """Where to start, and how to go on so that neighbourhoods stay small.
+        """Return where to start, and how to go on so that neighbourhoods stay small.
 
         VF2 is worse than linear: many small ones are better than a large one.
         """
@@ -413,8 +413,8 @@ class Search:
             self.step = f"{self.variant.names[node]!r} can be too many ops"
             ends = links[edge][:2] if known == self.edges[edge][0] else links[edge][1::-1]
             where, vertices = at[known]
-            rows, other = self._joined(vertices, ends[0])
-            reached = np.unique(where[rows] * self.size + ends[1][other])
+            rows, link_rows = self._joined(vertices, ends[0])
+            reached = np.unique(where[rows] * self.size + ends[1][link_rows])
             at[node] = np.divmod(reached, self.size)
         return at
 
@@ -434,7 +434,7 @@ class Search:
         at: Mapping[int, tuple[Column, Column]],
         links: Mapping[int, tuple[Column, ...]],
     ) -> Iterator[tuple[list[int], _Around]]:
-        """The vertices of each neighbourhood, as they were reached, and what it is like."""
+        """Yield the vertices of each neighbourhood, as they were reached, and what it is like."""
         reached = np.concatenate([where * self.size + vertices for where, vertices in at.values()])
         nodes = np.repeat(list(at), [len(where) for where, _ in at.values()])
         keys, first, key = np.unique(reached, return_index=True, return_inverse=True)
@@ -484,7 +484,7 @@ class Search:
         return ranks
 
     def _most_meant(self, vertices: Sequence[int], around: _Around) -> str:
-        """Which node of the pattern can be the most ops, in words."""
+        """Return which node of the pattern can be the most ops, in words."""
         counts = Counter(node for _, node in _rows(around.roles, 2))
         node, count = counts.most_common(1)[0]
         what = "tensors" if node in self.offsets else "ops"
@@ -496,7 +496,7 @@ class Search:
     def with_runs(self, vertices: Vertices) -> tuple[Binding | None, str]:
         """The match of an assignment, with its runs; and why it is none, where it is none."""
         variant, count = self.variant, self.variant.op_count
-        ops: list[tuple[int, ...]] = [(one,) for one in vertices[:count]]
+        ops: list[tuple[int, ...]] = [(vertex,) for vertex in vertices[:count]]
         if variant.is_plain:
             return Binding(self.body, self.pattern, tuple(ops), ()), ""
         bound = dict(zip(variant.names, vertices, strict=True))
@@ -520,7 +520,7 @@ class Search:
         yield _closed(binding)
 
     def _run(self, edge: Edge, bound: Mapping[str, int]) -> tuple[tuple[int, ...], str]:
-        """All ops of the run that an edge leads to, its last one last; or why there is none.
+        """Return all ops of the run that an edge leads to, its last one last; or why there is none.
 
         They are those on every path there through such ops as are no others of the match. A path
         ends there: in a circle, it does not go round once more.
@@ -551,7 +551,7 @@ class Search:
         return (*sorted(run - {end}), end), ""
 
     def _goes_on(self, edge: Edge, binding: Binding) -> str:
-        """Why a run that nothing follows is not a whole one: it goes on."""
+        """Return why a run that nothing follows is not a whole one: it goes on."""
         if edge.target in _read_inside(binding.pattern):
             return ""
         mine, end = set(binding.indices), binding.captures[edge.target]
@@ -561,7 +561,7 @@ class Search:
         return ""
 
     def _present(self, name: str, bound: Mapping[str, int], binding: Binding) -> str:
-        """Why an op that must be absent is not: it is there, beside those of the match."""
+        """Return why an op that must be absent is not: it is there, beside those of the match."""
         ends = []
         for edge in binding.pattern.edges:
             if edge.target == name:
@@ -584,9 +584,9 @@ class Search:
         )
         try:
             masks = self._masks()
-            for mask, one in zip(masks, self.candidates, strict=False):
+            for mask, narrowed in zip(masks, self.candidates, strict=False):
                 mask[:] = False
-                mask[one.indices()] = True
+                mask[narrowed.indices()] = True
             links = {
                 edge: (self._run_links if link.repeat else self._links)(edge, masks)
                 for edge, (_, _, link) in enumerate(self.edges)
@@ -613,17 +613,17 @@ class Search:
             return
 
     def _linked(self, step: _Step, vertex: int) -> list[int]:
-        """What an edge leads to, whatever it is; the first op of a run stands for it."""
+        """Return what an edge leads to, whatever it is; the first op of a run stands for it."""
         source, _, link = self.edges[step.edge]
         if step.known == source:
             return list(dict.fromkeys(self.topology.readers(vertex, link)))
         read = self.topology.read(vertex, link, self.offsets.get(source))
-        return list(dict.fromkeys(one for one, _ in read))
+        return list(dict.fromkeys(index for index, _ in read))
 
     def _where_it_stopped(
         self, neighbourhood: tuple[list[int], _Around], steps: Sequence[_Step], far: int
     ) -> NearMiss:
-        """What stood where the next op should, and which condition it does not meet."""
+        """Return what stood where the next op should, and which condition it does not meet."""
         vertices, around = neighbourhood
         options: dict[int, list[int]] = {}
         for vertex, node in _rows(around.roles, 2):
@@ -634,29 +634,31 @@ class Search:
         for known, node, _ in steps[:far]:
             before = number[chosen[known]]
             linked = (
-                one
-                for one in options[node]
-                if not links.isdisjoint({(before, number[one]), (number[one], before)})
+                index
+                for index in options[node]
+                if not links.isdisjoint({(before, number[index]), (number[index], before)})
             )
             chosen[node] = next(linked, options[node][0])
         stop = steps[far]
-        beside = [one for known in options[stop.known] for one in self._linked(stop, known)]
+        beside = [index for known in options[stop.known] for index in self._linked(stop, known)]
         rejected = tuple(
-            RejectedOp(Node(self.body, one), self.candidates[stop.node].failing(one))
-            for one in sorted(set(beside))
-            if one < len(self.body)
+            RejectedOp(Node(self.body, index), self.candidates[stop.node].failing(index))
+            for index in sorted(set(beside))
+            if index < len(self.body)
         )
-        other, reads = self.variant.names[stop.known], self.edges[stop.edge][0] == stop.known
-        reason = "" if rejected else f"nothing {'reads' if reads else 'is read by'} {other!r} there"
-        if any(not one.key for one in rejected):
-            reason = f"none that is linked with {other!r} has the other links too"
-        met = tuple(one for one in rejected if one.key)
+        known_name, reads = self.variant.names[stop.known], self.edges[stop.edge][0] == stop.known
+        reason = (
+            "" if rejected else f"nothing {'reads' if reads else 'is read by'} {known_name!r} there"
+        )
+        if any(not index.key for index in rejected):
+            reason = f"none that is linked with {known_name!r} has the other links too"
+        met = tuple(index for index in rejected if index.key)
         return self._near_miss(chosen, self.variant.names[stop.node], reason, met)
 
     def _refused(
         self, neighbourhood: tuple[list[int], _Around], order: Sequence[int]
     ) -> Iterator[NearMiss]:
-        """Why a neighbourhood that has an op for each node holds no match."""
+        """Yield why a neighbourhood that has an op for each node holds no match."""
         vertices, around = neighbourhood
         matcher = Matcher(around, self.variant, order, self.budget)
         assigned = next(matcher.matches(), None)
@@ -679,12 +681,12 @@ class Search:
         rejected: tuple[RejectedOp, ...] = (),
     ) -> NearMiss:
         ops = self.pattern.present
-        found = {ops[n]: Node(self.body, bound[n]) for n in range(len(ops)) if n in bound}
-        return NearMiss(self.body, found, missing, reason, rejected)
+        reached = {ops[n]: Node(self.body, bound[n]) for n in range(len(ops)) if n in bound}
+        return NearMiss(self.body, reached, missing, reason, rejected)
 
 
 def _outside(binding: Binding) -> str:
-    """Why a tensor from outside is none: an op of the match gives it."""
+    """Return why a tensor from outside is none: an op of the match gives it."""
     by_name, mine = binding.body.by_name, set(binding.indices)
     for name, tensor in zip(binding.pattern.tensors, binding.read, strict=True):
         if by_name.get(tensor.op) in mine:
@@ -693,12 +695,12 @@ def _outside(binding: Binding) -> str:
 
 
 def _read_inside(pattern: Pattern) -> set[str]:
-    """The ops that others of the match read."""
+    """Return the ops that others of the match read."""
     return {edge.source for edge in pattern.edges if edge.target not in pattern.absent}
 
 
 def _closed(binding: Binding) -> str:
-    """Why a match is not closed: an op of it that others of it read is read outside too.
+    """Return why a match is not closed: an op of it that others of it read is read outside too.
 
     Ops that read nothing are left out: a constant may well be shared. With names it is these ops
     that nothing outside may read.
@@ -719,7 +721,7 @@ def _closed(binding: Binding) -> str:
 
 
 def _by_place(where: Column, *columns: Column) -> Column:
-    """The rows of a table, those of each neighbourhood beside each other, in one order."""
+    """Return the rows of a table, those of each neighbourhood beside each other, in one order."""
     table = np.stack([where, *columns], axis=1)
     return table[np.lexsort(table.T[::-1])]
 
@@ -736,7 +738,7 @@ class Finder:
 
     @cached_property
     def variants(self) -> list[PatternTopology]:
-        """The pattern with and without its optional ops."""
+        """Return the pattern with and without its optional ops."""
         return [PatternTopology(variant) for variant in variants(self.pattern)]
 
     def searches(
@@ -751,7 +753,7 @@ class Finder:
             name: candidates(body, match, self.conditions[name])
             for name, match in self.pattern.nodes.items()
         }
-        possible = {name for name, one in ready.items() if not whole or one.count()}
+        possible = {name for name, narrowed in ready.items() if not whole or narrowed.count()}
         for variant in self.variants:
             if possible.issuperset(variant.pattern.present):
                 yield Search(topology_of(body), variant, ready, self.budget)
@@ -780,13 +782,13 @@ class Finder:
         return sorted(matches, key=attrgetter("indices"))
 
     def near_misses(self, body: Body, most: int) -> list[NearMiss]:
-        """Where a pattern that matches nothing came furthest; then the file's order."""
+        """Return where a pattern that matches nothing came furthest; then the file's order."""
         misses: list[tuple[int, int, int, NearMiss]] = []
         for rank, search in enumerate(self.searches(body, Topology, whole=False)):
             for place, miss in enumerate(islice(search.near_misses(most), most)):
                 missing = search.variant.op_count - len(miss.reached)
                 misses.append((missing, rank, place, miss))
-        return [one[-1] for one in nsmallest(most, misses, key=lambda one: one[:3])]
+        return [ranked[-1] for ranked in nsmallest(most, misses, key=lambda ranked: ranked[:3])]
 
 
 def _matches_within(
@@ -810,9 +812,9 @@ def is_read_beside(binding: Binding, larger: Sequence[Binding]) -> bool:
     through, as Shape does not, is no such reader.
     """
     body, last = binding.body, binding.last
-    if any(one.last == last for one in larger):
+    if any(larger_match.last == last for larger_match in larger):
         return False
-    mine = {index for one in (binding, *larger) for index in one.indices}
+    mine = {index for larger_match in (binding, *larger) for index in larger_match.indices}
     name = body.heads.names[last]
     return bool(body.returned.get(name)) or any(
         index not in mine and lets_through(Node(body, index))

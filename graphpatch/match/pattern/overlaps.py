@@ -30,69 +30,69 @@ class Binding(msgspec.Struct, frozen=True):
     indices: tuple[int, ...] = ()  # found out, not given
 
     def __post_init__(self) -> None:
-        found = sorted(itertools.chain.from_iterable(self.bound))
-        msgspec.structs.force_setattr(self, "indices", tuple(found))
+        indices = sorted(itertools.chain.from_iterable(self.bound))
+        msgspec.structs.force_setattr(self, "indices", tuple(indices))
 
     @property
     def captures(self) -> dict[str, Node]:
-        """The op of each name; of a run its last one."""
+        """Return the op of each name; of a run its last one."""
         bound = zip(self.pattern.present, self.bound, strict=True)
         return {name: Node(self.body, indices[-1]) for name, indices in bound}
 
     @property
     def captured_names(self) -> dict[str, str]:
-        """The same, by the names of the ops."""
+        """Return the same, by the names of the ops."""
         ops = self.body.heads.names
         bound = zip(self.pattern.present, self.bound, strict=True)
         return {name: ops[indices[-1]] for name, indices in bound}
 
     @property
     def tensors(self) -> dict[str, str]:
-        """The tensor that each name of one from outside stands for, as inputs spell it."""
+        """Return the tensor that each name of one from outside stands for, as inputs spell it."""
         return dict(zip(self.pattern.tensors, map(str, self.read), strict=True))
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All ops of the match, those within runs too, in the body's order."""
+        """Return all ops of the match, those within runs too, in the body's order."""
         return tuple(Node(self.body, index) for index in self.indices)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The tensors that its ops read from outside, each once.
+        """Return the tensors that its ops read from outside, each once.
 
         First those that the pattern names (`x:_`), in its order; then the others, by the order
         of its ops and their slots.
         """
         heads = self.body.heads
         mine = set(map(heads.names.__getitem__, self.indices))
-        found = list(map(str, self.read))
+        tensors = list(map(str, self.read))
         for index in itertools.chain.from_iterable(self.bound):
             for text in heads.inputs[index]:
                 if text in mine or text[:1] == "^":
                     continue
                 if ":" not in text:  # most are an op's output 0, spelled as its name
-                    found.append(text)
+                    tensors.append(text)
                 elif names.op_of(text) not in mine:
-                    found.append(str(names.parse(text)))
-        return tuple(dict.fromkeys(found))
+                    tensors.append(str(names.parse(text)))
+        return tuple(dict.fromkeys(tensors))
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The tensors of its ops that are read outside, by ops or as a function's results.
+        """Return the tensors of its ops that are read outside, by ops or as a function's results.
 
         Of an op that nobody reads it is its output 0, which whoever runs the graph may fetch.
         """
-        found: list[str] = []
+        tensors: list[str] = []
         for indices in self.bound:
             for index in indices:
                 node = Node(self.body, index)
-                found += dict.fromkeys(str(names.parse(text)) for text, _ in self.readers(index))
+                tensors += dict.fromkeys(str(names.parse(text)) for text, _ in self.readers(index))
                 if not self.body.readers.get(node.name) and not self._returned(node):
-                    found.append(node.tensor(0) if node.outputs else node.name)
-        return tuple(found)
+                    tensors.append(node.tensor(0) if node.outputs else node.name)
+        return tuple(tensors)
 
     def readers(self, index: int) -> Iterator[tuple[str, str]]:
-        """Who outside reads an op of the match: the tensor, and who it is, in words."""
+        """Yield who outside reads an op of the match: the tensor, and who it is, in words."""
         mine, node = self.indices, Node(self.body, index)
         for reader, _, text in data_uses(self.body, node.name):
             place = bisect_left(mine, reader)
@@ -103,14 +103,14 @@ class Binding(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> int:
-        """The index of the op that gives the result; of a run its last one."""
+        """Return the index of the op that gives the result; of a run its last one."""
         return self.bound[self.pattern.last_place][-1]
 
     def of(self, wanted: Iterable[str]) -> tuple[int, ...]:
-        """The indices of the ops of these names, as far as they are there."""
+        """Return the indices of the ops of these names, as far as they are there."""
         present, bound = self.pattern.present, self.bound
-        there = (present.index(name) for name in wanted if name in present)
-        return tuple(index for place in there for index in bound[place])
+        places = (present.index(name) for name in wanted if name in present)
+        return tuple(index for place in places for index in bound[place])
 
     def _returned(self, node: Node) -> list[tuple[str, str]]:
         return [(key, self.body.ret[key]) for key in self.body.returned.get(node.name, ())]
@@ -129,12 +129,12 @@ class TensorOrders:
         for binding in bindings:
             orders = self._found.setdefault(binding.indices, {})
             orders[binding.inputs] = None
-            orders.update((other.inputs, None) for other in self._images(binding))
+            orders.update((image.inputs, None) for image in self._images(binding))
 
     def besides(self, binding: Binding) -> tuple[VertexOrder, ...]:
-        """The other orders in which a pattern could lie on the ops of a match."""
-        found = self._found[binding.indices]
-        return tuple(order for order in found if order != binding.inputs)
+        """Return the other orders in which a pattern could lie on the ops of a match."""
+        orders = self._found[binding.indices]
+        return tuple(order for order in orders if order != binding.inputs)
 
     def _images(self, binding: Binding) -> Iterator[Binding]:
         from graphpatch.match.pattern.topology import symmetry
@@ -178,14 +178,14 @@ class KeptMatch(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> Node:
-        """The op that gives the result."""
+        """Return the op that gives the result."""
         return Node(self.binding.body, self.binding.last)
 
 
 def resolve(
     bindings: Iterable[Binding], on: Sequence[str]
 ) -> tuple[list[KeptMatch], list[DroppedMatch]]:
-    """Which of the matches in one body count, so that every op is patched once.
+    """Return which of the matches in one body count, so that every op is patched once.
 
     `on` names the ops that the patch goes to, all ops of a run; where it is empty it is the last
     one that no other reads, of a run its last op. A match counts that brings such an op which no
@@ -197,25 +197,27 @@ def resolve(
     whole = tuple(on) == (WHOLE,)
     bindings = list(bindings)
     orders = TensorOrders(bindings) if whole else None
-    kept: list[KeptMatch] = []
+    counting: list[KeptMatch] = []
     dropped: list[DroppedMatch] = []
     owners: dict[int, Binding] = {}
-    seen: set[tuple[int, ...]] = set()
+    known: set[tuple[int, ...]] = set()
     for binding in sorted(bindings, key=_order_of):
         wanted = binding.indices if whole else binding.of(on) if on else (binding.last,)
         taken = [index for index in wanted if index in owners]
         new = tuple(index for index in wanted if index not in owners)
         if any(binding.body.heads.inputs[index] for index in taken) if whole else not new:
-            if binding.indices not in seen:
+            if binding.indices not in known:
                 dropped.append(DroppedMatch(binding, _reason(binding, on, taken, owners)))
         else:
             nodes = wanted if whole else new
             others = orders.besides(binding) if orders is not None else ()
-            kept.append(KeptMatch(binding, tuple(Node(binding.body, one) for one in nodes), others))
+            counting.append(
+                KeptMatch(binding, tuple(Node(binding.body, index) for index in nodes), others)
+            )
             for index in new:
                 owners[index] = binding
-        seen.add(binding.indices)
-    return kept, dropped
+        known.add(binding.indices)
+    return counting, dropped
 
 
 def _order_of(binding: Binding) -> tuple[int, int, tuple[int, ...]]:
@@ -227,6 +229,6 @@ def _reason(
 ) -> str:
     if not taken:
         return f"it has no {' and no '.join(map(repr, on))}"
-    shared = next((one for one in taken if binding.body.heads.inputs[one]), taken[0])
+    shared = next((index for index in taken if binding.body.heads.inputs[index]), taken[0])
     node, owner = Node(binding.body, shared), owners[shared]
     return f"it shares {node} with the match that ends in {owner.captures[owner.pattern.last]}"

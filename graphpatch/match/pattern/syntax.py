@@ -50,13 +50,13 @@ class FaultPlace(Protocol):
     """Points at what is wrong."""
 
     def node(self, name: str, message: str) -> PatternError:
-        """The error to raise for a node."""
+        """Return the error to raise for a node."""
 
     def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
-        """The error to raise for an edge, or for its input or output slot."""
+        """Return the error to raise for an edge, or for its input or output slot."""
 
     def key(self, key: str, message: str) -> PatternError:
-        """The error to raise for what only the JSON form says."""
+        """Return the error to raise for what only the JSON form says."""
 
 
 class InText(msgspec.Struct, frozen=True):
@@ -67,16 +67,16 @@ class InText(msgspec.Struct, frozen=True):
     edges: Sequence[Mapping[EdgePart, int]] = ()
 
     def node(self, name: str, message: str) -> PatternError:
-        """The error at the first mention of a node."""
+        """Return the error at the first mention of a node."""
         return pattern_error(self.text, self.nodes[name], message)
 
     def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
-        """The error at an arrow, or at a slot beside it."""
+        """Return the error at an arrow, or at a slot beside it."""
         columns = self.edges[number]
         return pattern_error(self.text, columns.get(part, columns[""]), message)
 
     def key(self, key: str, message: str) -> PatternError:
-        """The error at the start of the text."""
+        """Return the error at the start of the text."""
         return pattern_error(self.text, 1, message)
 
 
@@ -84,21 +84,21 @@ class InJson(msgspec.Struct, frozen=True):
     """Points into the JSON form of a pattern."""
 
     def node(self, name: str, message: str) -> PatternError:
-        """The error at a node, or a tensor."""
+        """Return the error at a node, or a tensor."""
         return PatternError(f"pattern, node {name!r}: {message}")
 
     def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
-        """The error at an edge, or at one of its slots."""
+        """Return the error at an edge, or at one of its slots."""
         place = f"edges[{number}]" + (f"[2].{part}" if part else "")
         return PatternError(f"pattern.{place}: {message}")
 
     def key(self, key: str, message: str) -> PatternError:
-        """The error at a key."""
+        """Return the error at a key."""
         return PatternError(f"pattern.{key}: {message}")
 
 
 def pattern_error(text: str, column: int, message: str) -> PatternError:
-    """The error to raise for what stands at `column` (from 1) of the text of a pattern."""
+    """Return the error to raise for what stands at `column` (from 1) of the text of a pattern."""
     if not text.strip():
         return PatternError(f"pattern: {message}")
     return PatternError(f"pattern, column {column}: {message}\n{pointed(text, column)}")
@@ -136,7 +136,7 @@ _PATTERN = Language("pattern", _TOKEN, _INSTEAD, pattern_error, _SHORTER)
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of a pattern, an end token last. Raises PatternError at what is none."""
+    """Return the tokens of a pattern, an end token last. Raises PatternError at what is none."""
     return list(_PATTERN.tokens(text))
 
 
@@ -149,8 +149,8 @@ MOST_OPTIONAL = 8
 
 def check_pattern(pattern: Pattern, where: FaultPlace | None = None) -> None:
     """Raise PatternError where the pattern means nothing: one message, at its place."""
-    for one in CHECKS:
-        one(pattern, where or InJson())
+    for check in CHECKS:
+        check(pattern, where or InJson())
 
 
 def _check_names(pattern: Pattern, where: FaultPlace) -> None:
@@ -217,7 +217,7 @@ def _check_runs(pattern: Pattern, where: FaultPlace) -> None:
             raise where.edge(number, "an absent op cannot be a run")
         if edge.source in pattern.absent:
             raise where.edge(number, "an absent op has no run behind it: link them by ->")
-        if sum(other.target == edge.target for other in pattern.edges) > 1:
+        if sum(edge_to.target == edge.target for edge_to in pattern.edges) > 1:
             raise where.edge(number, f"{edge.target!r} is a run, and entered by this link alone")
 
 
@@ -256,20 +256,20 @@ def _refuse_islands(pattern: Pattern, where: FaultPlace) -> None:
     if len(islands) > 1:
         name = next(name for name in every if name not in islands[0])
         raise where.node(name, f"{name!r} is not linked with {every[0]!r}")
-    found = list(variants(pattern))
+    every_variant = list(variants(pattern))
     for name in pattern.optional:
-        if all(name in variant.nodes for variant in found):
+        if all(name in variant.nodes for variant in every_variant):
             rest = without_op(pattern, name)
             islands = linked_groups(rest)
             every = (*rest.present, *rest.tensors)
-            left = next((one for one in every if one not in islands[0]), every[0])
+            separated = next((op_name for op_name in every if op_name not in islands[0]), every[0])
             raise where.node(
-                name, f"without {name!r} the pattern falls apart: make {left!r} optional too"
+                name, f"without {name!r} the pattern falls apart: make {separated!r} optional too"
             )
 
 
 def variants(pattern: Pattern) -> Iterator[Pattern]:
-    """The pattern, then with ever more of its optional ops left out.
+    """Yield the pattern, then with ever more of its optional ops left out.
 
     Those that are left are there, and `optional` still names them. What falls apart without an
     op is not a variant.
@@ -284,7 +284,7 @@ def variants(pattern: Pattern) -> Iterator[Pattern]:
 
 
 def without_op(pattern: Pattern, name: str) -> Pattern:
-    """The pattern without one op: what comes before it is linked to what comes after.
+    """Return the pattern without one op: what comes before it is linked to what comes after.
 
     Where several ops come before it, it is the one that its first edge is from. What is linked
     to it alone goes with it, if it is not an op of the match: tensors from outside, absent ops.
@@ -299,15 +299,17 @@ def without_op(pattern: Pattern, name: str) -> Pattern:
             link = replace(edge.link, output=before.link.output)
             edges.append(Edge(before.source, edge.target, link))
     linked = {end for edge in edges for end in (edge.source, edge.target)}
-    gone = {one for one in (*pattern.tensors, *pattern.absent) if one not in linked} | {name}
+    gone = {op_name for op_name in (*pattern.tensors, *pattern.absent) if op_name not in linked} | {
+        name
+    }
 
     def rest(every: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(one for one in every if one not in gone)
+        return tuple(op_name for op_name in every if op_name not in gone)
 
     closed = pattern.closed
     return replace(
         pattern,
-        nodes={one: match for one, match in pattern.nodes.items() if one not in gone},
+        nodes={op_name: match for op_name, match in pattern.nodes.items() if op_name not in gone},
         edges=tuple(edges),
         tensors=rest(pattern.tensors),
         optional=rest(pattern.optional),
@@ -317,7 +319,7 @@ def without_op(pattern: Pattern, name: str) -> Pattern:
 
 
 def linked_groups(pattern: Pattern) -> list[set[str]]:
-    """The ops and tensors of a match, in groups of those that are linked with each other."""
+    """Return the ops and tensors of a match, in groups of those that are linked with each other."""
     import networkx as nx
 
     graph: nx.Graph[str] = nx.Graph()
@@ -376,7 +378,7 @@ CHECKS: tuple[Callable[[Pattern, FaultPlace], None], ...] = (
 
 
 def parse_pattern(text: str) -> Pattern:
-    """The pattern that a text means. Raises PatternError, which points at the column."""
+    """Return the pattern that a text means. Raises PatternError, which points at the column."""
     parser = _parse_text(text)
     pattern = parser.built()
     check_pattern(pattern, InText(text, parser.columns, parser.edge_columns))
@@ -435,7 +437,7 @@ class _PatternParser(msgspec.Struct):
                 self.expect(";", "a link, ; or the end")
 
     def built(self) -> Pattern:
-        """The pattern that was read."""
+        """Return the pattern that was read."""
         return Pattern(
             nodes=self.nodes,
             edges=tuple(self.edges),
@@ -477,13 +479,13 @@ class _PatternParser(msgspec.Struct):
         word = self.take()
         if word.kind != "word":
             raise self.fault(word, f"an op type or a capture is expected, not {word}")
-        found = _Mention(self.meant(word), word.column)
-        self.columns.setdefault(found.name, word.column)
+        mention = _Mention(self.meant(word), word.column)
+        self.columns.setdefault(mention.name, word.column)
         if absent is not None:
-            self.absent[found.name] = None
-        while self.mark(found):
+            self.absent[mention.name] = None
+        while self.mark(mention):
             pass
-        return found
+        return mention
 
     def meant(self, word: Token) -> str:
         """The name of the node that starts with this word: a capture, or one without a name."""
@@ -517,20 +519,20 @@ class _PatternParser(msgspec.Struct):
             op = types[0] if len(types) == 1 else tuple(types)
             self.nodes[name] = Match() if op == "*" else Match(op=op)
 
-    def mark(self, found: _Mention) -> bool:
+    def mark(self, mention: _Mention) -> bool:
         """One mark behind a node; False where there is none."""
         if (query := self.accept("?")) is not None:
-            if found.name in self.optional:
-                raise self.fault(query, f"{found.name!r} is optional already")
-            self.optional[found.name] = None
+            if mention.name in self.optional:
+                raise self.fault(query, f"{mention.name!r} is optional already")
+            self.optional[mention.name] = None
         elif (equals := self.accept("=")) is not None:
-            self.value(found, equals)
+            self.value(mention, equals)
         elif self.peek().kind == "compare":
-            self.bound(found, self.take())
+            self.bound(mention, self.take())
         elif (colon := self.accept(":")) is not None:
-            found.input = self.slot(found.input, colon)
+            mention.input = self.slot(mention.input, colon)
         elif (bracket := self.accept("[")) is not None:
-            found.output = self.slot(found.output, bracket)
+            mention.output = self.slot(mention.output, bracket)
             self.expect("]", "]")
         else:
             return False
@@ -544,40 +546,40 @@ class _PatternParser(msgspec.Struct):
             raise self.fault(number, f"slots are counted 0, 1, ..., not {number.text}")
         return number
 
-    def value(self, found: _Mention, equals: Token) -> None:
-        self.refuse_value(found, equals)
+    def value(self, mention: _Mention, equals: Token) -> None:
+        self.refuse_value(mention, equals)
         value = self.literal(equals)
         if (about := self.accept("~")) is not None:
             tolerance = _number_of(self.expect_kind("number", about, "a tolerance"))
             if tolerance < 0:
                 raise self.fault(about, "a tolerance is 0 or more")
             near = Near(near=value, tolerance=float(tolerance))
-            self.nodes[found.name] = Match(op="Const", value=near)
+            self.nodes[mention.name] = Match(op="Const", value=near)
         else:
-            self.nodes[found.name] = Match(op="Const", value=value)
+            self.nodes[mention.name] = Match(op="Const", value=value)
 
     def literal(self, after: Token) -> Any:
-        """A number, or a list of numbers or lists."""
+        """Return a number, or a list of numbers or lists."""
         if (bracket := self.accept("[")) is None:
             return _number_of(self.expect_kind("number", after, "a number"))
-        found: list[Any] = []
+        items: list[Any] = []
         while self.accept("]") is None:
-            if found:
+            if items:
                 self.expect(",", ", or ]")
-            found.append(self.literal(bracket))
-        return tuple(found)
+            items.append(self.literal(bracket))
+        return tuple(items)
 
-    def bound(self, found: _Mention, sign: Token) -> None:
-        match = self.nodes.get(found.name)
+    def bound(self, mention: _Mention, sign: Token) -> None:
+        match = self.nodes.get(mention.name)
         before = match.value if match is not None and isinstance(match.value, Near) else None
         if before is None or before.near is not UNSET or sign.text in before.bounds:
-            self.refuse_value(found, sign)
+            self.refuse_value(mention, sign)
         bounds = before.bounds if before is not None else {}
         bounds = {**bounds, sign.text: _number_of(self.expect_kind("number", sign, "a number"))}
-        self.nodes[found.name] = Match(op="Const", value=convert(bounds, Near))
+        self.nodes[mention.name] = Match(op="Const", value=convert(bounds, Near))
 
-    def refuse_value(self, found: _Mention, mark: Token) -> None:
-        match = self.nodes.get(found.name)
+    def refuse_value(self, mention: _Mention, mark: Token) -> None:
+        match = self.nodes.get(mention.name)
         if match is None or match.op != "Const" or match.value is not None:
             raise self.fault(
                 mark, "only a Const has a value, and only one: Const=0.5, Const=[1, 0], Const>0"
@@ -606,10 +608,10 @@ class _PatternParser(msgspec.Struct):
         return self.take() if self.peek().text == symbol else None
 
     def expect(self, symbol: str, wanted: str) -> Token:
-        found = self.accept(symbol)
-        if found is None:
+        token = self.accept(symbol)
+        if token is None:
             raise self.fault(self.peek(), f"{wanted} is expected, not {self.peek()}")
-        return found
+        return token
 
     def expect_kind(self, kind: str, after: Token, wanted: str) -> Token:
         if self.peek().kind != kind:
@@ -627,7 +629,7 @@ def _number_of(token: Token) -> int | float:
 def pattern(
     text: str, closed: bool | Sequence[str] = False, **ops: Match | Mapping[str, Any]
 ) -> Pattern:
-    """A pattern from its text. `ops` has further conditions for ops that the text names.
+    """Return a pattern from its text. `ops` has further conditions for ops that the text names.
 
     For `select(model, pattern=...)` and for the match of a rule.
 
@@ -651,21 +653,21 @@ def pattern(
     """
     if not isinstance(text, str):
         raise wrong_argument("text", 'the text of a pattern, such as "c:Conv2D -> a:Relu"', text)
-    found = parse_pattern(text)
-    nodes = dict(found.nodes)
+    parsed = parse_pattern(text)
+    nodes = dict(parsed.nodes)
     for name, more in ops.items():
         if name not in nodes:
             near = did_you_mean(name, nodes) or f"; legal: {', '.join(nodes)}"
             raise PatternError(f"pattern: no op is called {name!r}{near}\n  {text}")
         nodes[name] = _asking_more(nodes[name], name, more)
     named = closed if isinstance(closed, bool) else tuple(closed)
-    built = replace(found, nodes=nodes, closed=named)
+    built = replace(parsed, nodes=nodes, closed=named)
     check_pattern(built)
     return built
 
 
 def _asking_more(match: Match, name: str, more: Match | Mapping[str, Any]) -> Match:
-    """A match that also asks for more; the op type stays on top, where an index finds it."""
+    """Return a match that also asks for more; the op type stays on top, where an index finds it."""
     try:
         wanted = convert(more, Match)
     except msgspec.ValidationError as error:
@@ -688,7 +690,7 @@ def forms(wanted: PatternLike) -> tuple[Pattern, ...]:
         return (wanted,)
     if not wanted:
         raise PatternError("pattern: the list is empty: it needs a pattern")
-    return tuple(form for one in wanted for form in forms(one))
+    return tuple(form for wanted_form in wanted for form in forms(wanted_form))
 
 
 @functools.lru_cache(1 << 8)
@@ -704,7 +706,11 @@ def _form_of_text(text: str) -> tuple[Pattern, ...]:
 def type_notes(wanted: PatternLike | None) -> list[str]:
     """What a pattern may not mean as it was written: a type in several chains is several ops."""
     every = wanted if isinstance(wanted, tuple | list) else (wanted,)
-    texts = [one for one in every if isinstance(one, str) and not one.strip().startswith("@")]
+    texts = [
+        pattern_text
+        for pattern_text in every
+        if isinstance(pattern_text, str) and not pattern_text.strip().startswith("@")
+    ]
     return [
         f"the pattern writes {op} in several chains, and each is another op; to mean the same one, "
         f"name it: m:{op} in one chain, m in the others"

@@ -52,16 +52,19 @@ class Topology:
         """Every tensor that an op reads, in the file's order of the ops that give them."""
         by_name = self.body.by_name
         every = {names.parse(text) for text in set(self.texts) if text[:1] != "^"}
-        return sorted(every, key=lambda one: (by_name.get(one.op, -1), one.op, one.arg, one.index))
+        return sorted(
+            every,
+            key=lambda tensor: (by_name.get(tensor.op, -1), tensor.op, tensor.arg, tensor.index),
+        )
 
     @cached_property
     def tensor_numbers(self) -> dict[TensorName, int]:
-        """The place of each tensor among all."""
+        """Return the place of each tensor among all."""
         return {tensor: number for number, tensor in enumerate(self.tensors)}
 
     @cached_property
     def tensor(self) -> Column:
-        """The tensor of each link; -1 for a control input."""
+        """Return the tensor of each link; -1 for a control input."""
         numbers = {
             text: -1 if text[:1] == "^" else self.tensor_numbers[names.parse(text)]
             for text in set(self.texts)
@@ -85,11 +88,11 @@ class Topology:
         return order
 
     def tensor_of(self, vertex: int) -> TensorName:
-        """The tensor that a vertex behind the ops stands for."""
+        """Return the tensor that a vertex behind the ops stands for."""
         return self.tensors[(vertex - len(self.body)) % len(self.tensors)]
 
     def is_output(self, text: str, producer: int, output: int | None) -> bool:
-        """Whether an input reads this output of an op; None is any."""
+        """Return whether an input reads this output of an op; None is any."""
         if output is None:
             return True
         key = producer, output
@@ -101,7 +104,7 @@ class Topology:
         return names.parse(text) == self._outputs[key]
 
     def readers(self, vertex: int, link: Link) -> Iterator[int]:
-        """The ops that read an op or tensor by such a link."""
+        """Yield the ops that read an op or tensor by such a link."""
         heads, size = self.body.heads, len(self.body)
         tensor = self.tensor_of(vertex) if vertex >= size else None
         name = heads.names[vertex] if tensor is None else tensor.op
@@ -117,7 +120,7 @@ class Topology:
                 yield reader
 
     def read(self, reader: int, link: Link, offset: int | None = None) -> Iterator[tuple[int, int]]:
-        """The ops that an op reads by such a link, each with the slot.
+        """Yield the ops that an op reads by such a link, each with the slot.
 
         With an `offset`, the tensors instead, by their numbers from there on.
         """
@@ -140,7 +143,7 @@ def reached(
     following: Callable[[int], Iterable[int]],
     passes: Callable[[int], bool],
 ) -> set[int]:
-    """The ops that pass and that are reached through others that do."""
+    """Return the ops that pass and that are reached through others that do."""
     marked: set[int] = set()
     stack = list(starts)
     while stack:
@@ -183,9 +186,9 @@ class PatternTopology:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the edges are all that a match must keep to."""
-        one = self.pattern
-        return not (one.tensors or one.absent or self.runs or one.closed is not False)
+        """Return whether the edges are all that a match must keep to."""
+        pattern = self.pattern
+        return not (pattern.tensors or pattern.absent or self.runs or pattern.closed is not False)
 
     def graph(self, order: Sequence[int]) -> nx.DiGraph[int]:
         """Its nodes and edges, as networkx looks for them."""
@@ -195,7 +198,7 @@ class PatternTopology:
         return graph
 
     def images(self, wanted: frozenset[str]) -> set[frozenset[str]]:
-        """The sets of names on which these can come to lie by swaps; their own is one."""
+        """Return the sets of names on which these can come to lie by swaps; their own is one."""
         images, stack = {wanted}, [wanted]
         while stack:
             nodes = stack.pop()
@@ -208,7 +211,7 @@ class PatternTopology:
 
 
 def symmetry(pattern: Pattern) -> tuple[list[tuple[str, str]], list[Swap]]:
-    """Which nodes of a pattern can be swapped: pairs, and how all nodes move then.
+    """Return which nodes of a pattern can be swapped: pairs, and how all nodes move then.
 
     Every way in which the pattern can be laid on itself is made of some of the swaps. Ops come
     first: where all of them stay, the tensors that could still be swapped have no op of their own,
@@ -218,11 +221,11 @@ def symmetry(pattern: Pattern) -> tuple[list[tuple[str, str]], list[Swap]]:
     before, swaps = list[tuple[str, str]](), list[Swap]()
     fixed = dict[str, str]()
     for name in (*pattern.present, *pattern.tensors):
-        for other in (*pattern.present, *pattern.tensors):
-            if other != name and other not in fixed and kinds[other] == kinds[name]:
-                swap = _swap(pattern, {**kinds, **fixed}, name, other)
+        for twin in (*pattern.present, *pattern.tensors):
+            if twin != name and twin not in fixed and kinds[twin] == kinds[name]:
+                swap = _swap(pattern, {**kinds, **fixed}, name, twin)
                 if swap is not None:
-                    before.append((name, other))
+                    before.append((name, twin))
                     swaps.append(swap)
         fixed[name] = f"{name} stays"
     return before, swaps
@@ -253,16 +256,16 @@ def _joined(words: list[str]) -> str:
     return "\n".join(sorted(words))
 
 
-def _swap(pattern: Pattern, kinds: Mapping[str, str], name: str, other: str) -> Swap | None:
+def _swap(pattern: Pattern, kinds: Mapping[str, str], name: str, twin: str) -> Swap | None:
     """How the pattern can be laid on itself so that `name` comes to lie on `other`, if it can."""
-    if _links_of(pattern, name) == _links_of(pattern, other):  # twins: all others stay
-        return {**dict(zip(kinds, kinds, strict=True)), name: other, other: name}
-    here, there = (_as_graph(pattern, {**kinds, moving: "moves"}) for moving in (name, other))
+    if _links_of(pattern, name) == _links_of(pattern, twin):  # twins: all others stay
+        return {**dict(zip(kinds, kinds, strict=True)), name: twin, twin: name}
+    unmoved, moved = (_as_graph(pattern, {**kinds, moving: "moves"}) for moving in (name, twin))
     matcher = DiGraphMatcher(
-        here,
-        there,
-        node_match=lambda one, two: one["kind"] == two["kind"],
-        edge_match=lambda one, two: one["links"] == two["links"],
+        unmoved,
+        moved,
+        node_match=lambda a, b: a["kind"] == b["kind"],
+        edge_match=lambda a, b: a["links"] == b["links"],
     )
     return next(matcher.isomorphisms_iter(), None)
 

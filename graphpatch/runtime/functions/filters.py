@@ -149,9 +149,9 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
     if callable(spec):
         backward, formula, additive = by_python(spec), None, False
     else:
-        found = gradient_meant("filter_gradient", spec)
-        backward, formula = by_formula(found.formula), found.formula
-        additive = isinstance(found, LibraryGradient) and found.name in _ADDITIVE
+        gradient = gradient_meant("filter_gradient", spec)
+        backward, formula = by_formula(gradient.formula), gradient.formula
+        additive = isinstance(gradient, LibraryGradient) and gradient.name in _ADDITIVE
 
     def on_tensor(value: Any) -> Any:
         tensor = carrying("filter_gradient", value)
@@ -170,7 +170,7 @@ def _put(
     additive: bool,
     reads: bool = False,
 ) -> Any:
-    """The tensor as it is, with a gradient that may read `more`, to which nothing flows."""
+    """Return the tensor as it is, with a gradient that may read `more`, to which nothing flows."""
 
     def dense_or_slices(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
@@ -183,32 +183,34 @@ def _put(
         if not additive:
             return backward(inputs, outputs, [tf.convert_to_tensor(dy)])
         values = [dy.values]
-        found, *none = backward([*values, *inputs[1:]], values, values)
-        return [tf.IndexedSlices(found, dy.indices, dy.dense_shape), *none]
+        filtered, *none = backward([*values, *inputs[1:]], values, values)
+        return [tf.IndexedSlices(filtered, dy.indices, dy.dense_shape), *none]
 
     return with_gradient([tensor], [tensor, *more], dense_or_slices, reads)[0]
 
 
 @unconverted
 def library_gradient(
-    function: str, x: Any, name: str, given: Mapping[str, Any], complex_too: bool = False
+    function: str, x: Any, name: str, parameters: Mapping[str, Any], complex_too: bool = False
 ) -> Any:
-    """The filter of the library, with parameters that are numbers or tensors."""
+    """Return the filter of the library, with parameters that are numbers or tensors."""
     numbers = {
-        key: number for key, value in given.items() if (number := number_in(value)) is not None
+        key: number for key, value in parameters.items() if (number := number_in(value)) is not None
     }
-    tensors = {key: value for key, value in given.items() if key not in numbers}
+    tensors = {key: value for key, value in parameters.items() if key not in numbers}
     formula = LIBRARY[name].partly(numbers)
 
     def on_tensor(value: Any) -> Any:
         tensor = carrying(function, value, complex_too)
-        fixed = {key: fitting(function, key, one, tensor) for key, one in tensors.items()}
+        fixed = {
+            key: fitting(function, key, parameter, tensor) for key, parameter in tensors.items()
+        }
         if tensor.dtype.is_complex:
             backward = _complex(name, numbers)
         else:
             backward = by_formula(formula, list(fixed))
             check_filter(formula, tensor.dtype.base_dtype.name, tuple(fixed))
-        additive = name in _ADDITIVE and all(one.shape == () for one in fixed.values())
+        additive = name in _ADDITIVE and all(parameter.shape == () for parameter in fixed.values())
         return _put(tensor, list(fixed.values()), backward, additive)
 
     return on_values(on_tensor, x)
@@ -221,7 +223,7 @@ def _complex(name: str, numbers: Mapping[str, float]) -> BackwardFunction:
         import tensorflow as tf
 
         [factor] = numbers.values() or inputs[1:]
-        found = upstream[0] * tf.convert_to_tensor(factor, upstream[0].dtype)
-        return [-found if name == "reverse" else found, *[None] * len(inputs[1:])]
+        scaled = upstream[0] * tf.convert_to_tensor(factor, upstream[0].dtype)
+        return [-scaled if name == "reverse" else scaled, *[None] * len(inputs[1:])]
 
     return backward

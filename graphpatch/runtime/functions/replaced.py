@@ -70,7 +70,7 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
 def _with_gradient(
     f: Callable[..., Any], backward: BackwardFunction, formula: Formula | None
 ) -> Callable[..., Any]:
-    """The function f with another gradient; the formula of it, if it is one."""
+    """Return the function f with another gradient; the formula of it, if it is one."""
 
     @unconverted
     def computed_as(f: Callable[..., Any], *x: Any) -> Any:
@@ -78,12 +78,12 @@ def _with_gradient(
 
         from graphpatch.runtime.gradient_functions import check_formula
 
-        inputs = [as_tensor("override_gradient", one) for one in x]
+        inputs = [as_tensor("override_gradient", tensor) for tensor in x]
         _need_one_that_carries(inputs)
         with watching("override_gradient", f) as watched:
             y = f(*inputs)
         watched.refuse()
-        outputs = [tf.convert_to_tensor(one) for one in tf.nest.flatten(y)]
+        outputs = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(y)]
         if formula is not None:
             check_formula(formula, inputs, outputs)
         reads = formula is None or reads_outputs(formula)
@@ -101,10 +101,10 @@ def _with_gradient(
 
 
 def _need_one_that_carries(inputs: Sequence[Any]) -> None:
-    if not any(one.dtype.is_floating or one.dtype.is_complex for one in inputs):
-        found = ", ".join(one.dtype.name for one in inputs) or "no tensors"
+    if not any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in inputs):
+        dtypes = ", ".join(tensor.dtype.name for tensor in inputs) or "no tensors"
         raise TypeError(
-            f"override_gradient: the function takes {found}, and gradients flow to floating "
+            f"override_gradient: the function takes {dtypes}, and gradients flow to floating "
             f"tensors only"
         )
 
@@ -121,8 +121,8 @@ def _backward_by_function(spec: Callable[..., Any]) -> BackwardFunction:
     def backward(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
     ) -> list[Any]:
-        found = spec(GradientOp(inputs, outputs), *upstream)
-        listed = list(found) if isinstance(found, list | tuple) else [found]
+        result = spec(GradientOp(inputs, outputs), *upstream)
+        listed = list(result) if isinstance(result, list | tuple) else [result]
         if len(listed) != len(inputs):
             raise ValueError(
                 f"override_gradient: the gradient function returned {len(listed)} gradients for "
@@ -160,7 +160,7 @@ def straight_through(f: Callable[[Any], Any], x: Any) -> Any:
         array([3., 3.], dtype=float32)
     """
     check_function("straight_through", "f", f)
-    clean = on_values(lambda one: carrying("straight_through", one, complex_too=True), x)
+    clean = on_values(lambda value: carrying("straight_through", value, complex_too=True), x)
     with watching("straight_through", f) as watched:
         noisy = f(clean)
     watched.refuse()
@@ -195,9 +195,9 @@ def surrogate(f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
         >>> tape.gradient(spikes, v).numpy()
         array([0.25], dtype=float32)
     """
-    for argument, given in (("f", f), ("g", g)):
-        check_function("surrogate", argument, given)
-    x = tuple(on_values(lambda one: as_tensor("surrogate", one), one) for one in x)
+    for argument, function in (("f", f), ("g", g)):
+        check_function("surrogate", argument, function)
+    x = tuple(on_values(lambda value: as_tensor("surrogate", value), value) for value in x)
     with watching("surrogate", f) as watched:
         noisy = f(*x)
     with watching("surrogate", g) as read:
@@ -241,7 +241,7 @@ def _two_functions(function: str, noisy: Any, clean: Any) -> Any:
 
 
 def _forward_and_backward(function: str, forward: Any, backward: Any) -> Any:
-    """The first of two tensors, with the gradient of the second."""
+    """Return the first of two tensors, with the gradient of the second."""
     import tensorflow as tf
 
     forward = carrying(function, forward, complex_too=True)
@@ -255,8 +255,8 @@ def _forward_and_backward(function: str, forward: Any, backward: Any) -> Any:
     if not (forward.shape.is_fully_defined() and forward.shape == counted.shape):
         _check_broadcast(function, forward, counted)
         counted = tf.broadcast_to(counted, tf.shape(forward))
-    [found] = with_gradient([forward], [counted], lambda _inputs, _outputs, upstream: upstream)
-    return found
+    [joined] = with_gradient([forward], [counted], lambda _inputs, _outputs, upstream: upstream)
+    return joined
 
 
 def _check_broadcast(function: str, forward: Any, backward: Any) -> None:

@@ -32,7 +32,7 @@ def with_gradient(
     backward: BackwardFunction,
     reads_outputs: bool = False,
 ) -> list[Any]:
-    """The values, bit for bit, with `backward` as their gradient by the inputs.
+    """Return the values, bit for bit, with `backward` as their gradient by the inputs.
 
     Nothing flows back to what the values are computed from. With `reads_outputs` the outputs that
     `backward` is given carry the same gradient, so that second derivatives pass through them, too.
@@ -43,13 +43,15 @@ def with_gradient(
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def carry(*tensors: Any) -> Any:
-        kept, given = tensors[:count], tensors[count:]
+        forward, inputs_read = tensors[:count], tensors[count:]
 
         def gradient(*upstream: Any) -> list[Any]:
-            outputs = with_gradient(kept, given, backward, True) if reads_outputs else kept
-            return [*[None] * count, *backward(given, outputs, upstream)]
+            outputs = (
+                with_gradient(forward, inputs_read, backward, True) if reads_outputs else forward
+            )
+            return [*[None] * count, *backward(inputs_read, outputs, upstream)]
 
-        return tuple(tf.identity(value) for value in kept), gradient
+        return tuple(tf.identity(value) for value in forward), gradient
 
     return list(carry(*(tf.stop_gradient(value) for value in values), *inputs))
 
@@ -58,20 +60,20 @@ Spec: TypeAlias = GradientSpec | Callable[..., Any]
 
 
 def gradient_meant(function: str, spec: Any) -> Computed:
-    """The gradient of the library, or the formula, that is meant.
+    """Return the gradient of the library, or the formula, that is meant.
 
     Raises RulesError for a gradient of another kind, TypeError for what is not one.
     """
     if not isinstance(spec, str | dict):
         taken = 'a gradient as a rules file has it, such as "sign" or {"scale": 0.5}'
         raise wrong_argument(function, taken, spec)
-    found = parse_gradient(spec)
-    if not isinstance(found, LibraryGradient | InlineFormula):
+    gradient = parse_gradient(spec)
+    if not isinstance(gradient, LibraryGradient | InlineFormula):
         raise RulesError(
             f'{function} takes a gradient of the library, {{"formula": ...}} or a Python '
             f"function, and found {spec!r}, which is for ops of a graph that exists already"
         )
-    return found
+    return gradient
 
 
 @functools.lru_cache
@@ -94,20 +96,20 @@ def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunctio
         from graphpatch.runtime.gradient_functions import formula_gradients
 
         count = len(inputs) - len(tensors)
-        given = dict(zip(tensors, inputs[count:], strict=True))
-        found = formula_gradients(formula, inputs[:count], outputs, upstream, given=given)
-        return [*found, *[None] * len(tensors)]
+        parameters = dict(zip(tensors, inputs[count:], strict=True))
+        dxs = formula_gradients(formula, inputs[:count], outputs, upstream, parameters=parameters)
+        return [*dxs, *[None] * len(tensors)]
 
     return backward
 
 
 def reads_outputs(formula: Formula) -> bool:
-    """Whether a formula reads what the op gives."""
+    """Return whether a formula reads what the op gives."""
     return any(name.startswith("y") for name in formula.variables)
 
 
 def by_python(function: Callable[..., Any]) -> BackwardFunction:
-    """The gradient of one tensor that a Python function `dy -> dx` computes."""
+    """Return the gradient of one tensor that a Python function `dy -> dx` computes."""
 
     def backward(inputs: Sequence[Any], _: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
         return [checked_gradient(function(upstream[0]), inputs[0])]
@@ -116,7 +118,7 @@ def by_python(function: Callable[..., Any]) -> BackwardFunction:
 
 
 def checked_gradient(gradient: Any, tensor: Any) -> Any:
-    """What a Python function returned, as the gradient of a tensor; None stays.
+    """Return what a Python function returned, as the gradient of a tensor; None stays.
 
     Raises ValueError where dtype or shape are not those of the tensor.
     """
@@ -124,20 +126,20 @@ def checked_gradient(gradient: Any, tensor: Any) -> Any:
 
     if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return gradient
-    found = tf.convert_to_tensor(gradient, dtype_hint=tensor.dtype)
-    if found.dtype != tensor.dtype or not found.shape.is_compatible_with(tensor.shape):
+    dx = tf.convert_to_tensor(gradient, dtype_hint=tensor.dtype)
+    if dx.dtype != tensor.dtype or not dx.shape.is_compatible_with(tensor.shape):
         raise ValueError(
-            f"the gradient function returned {found.dtype.name} {found.shape}; the gradient of "
+            f"the gradient function returned {dx.dtype.name} {dx.shape}; the gradient of "
             f"this tensor is {tensor.dtype.name} {tensor.shape}"
         )
-    return found
+    return dx
 
 
 DENSE = "dense tensor"
 
 
 def as_tensor(function: str, value: Any, hint: Any = None) -> Any:
-    """The value as a tensor; numbers of Python have the dtype of `hint` where they can.
+    """Return the value as a tensor; numbers of Python have the dtype of `hint` where they can.
 
     Raises TypeError for a symbolic tensor of Keras, for which there are layers, and for one that is
     ragged or sparse.
@@ -172,10 +174,10 @@ def carrying(function: str, value: Any, complex_too: bool = False) -> Any:
     return tensor
 
 
-def check_function(function: str, argument: str, given: Any) -> None:
+def check_function(function: str, argument: str, value: Any) -> None:
     """Raise TypeError where what is to be a function of tensors cannot be called."""
-    if not callable(given):
-        raise wrong_argument(f"{function}: {argument}", "a function of tensors", given)
+    if not callable(value):
+        raise wrong_argument(f"{function}: {argument}", "a function of tensors", value)
 
 
 def on_values(change: Callable[..., Any], *tensors: Any) -> Any:
@@ -184,14 +186,14 @@ def on_values(change: Callable[..., Any], *tensors: Any) -> Any:
 
     first = tensors[0]
     if isinstance(first, tf.RaggedTensor):
-        return first.with_flat_values(change(*(one.flat_values for one in tensors)))
+        return first.with_flat_values(change(*(tensor.flat_values for tensor in tensors)))
     if isinstance(first, tf.SparseTensor):
-        found = change(*(one.values for one in tensors))
-        return tf.SparseTensor(first.indices, found, first.dense_shape)
+        changed = change(*(tensor.values for tensor in tensors))
+        return tf.SparseTensor(first.indices, changed, first.dense_shape)
     return change(*tensors)
 
 
-def in_places_of(function: str, value: Any, other: Any) -> Any:
+def in_places_of(function: str, value: Any, like: Any) -> Any:
     """`other`, whose values must stand in the places of those of `value`, ragged or sparse.
 
     Raises TypeError where one is ragged or sparse and the other is not, ValueError where they are
@@ -199,10 +201,10 @@ def in_places_of(function: str, value: Any, other: Any) -> Any:
     """
     import tensorflow as tf
 
-    kinds = _kind(value), _kind(other)
+    kinds = _kind(value), _kind(like)
     if kinds[0] != kinds[1]:
         raise TypeError(f"{function}: the value is a {kinds[0]}, what it counts as a {kinds[1]}")
-    places, others = _value_places(value), _value_places(other)
+    places, others = _value_places(value), _value_places(like)
     if len(places) != len(others):
         raise ValueError(
             f"{function}: the value has {plural(len(places), 'ragged dimension')}, what it counts "
@@ -210,12 +212,12 @@ def in_places_of(function: str, value: Any, other: Any) -> Any:
         )
     said = f"{function}: what the value counts as has its values in other places"
     checks = [
-        tf.debugging.assert_equal(tf.cast(one, tf.int64), tf.cast(two, tf.int64), message=said)
-        for one, two in zip(places, others, strict=True)
-        if one is not two
+        tf.debugging.assert_equal(tf.cast(a, tf.int64), tf.cast(b, tf.int64), message=said)
+        for a, b in zip(places, others, strict=True)
+        if a is not b
     ]
     with tf.control_dependencies(checks if not tf.executing_eagerly() else []):
-        return on_values(tf.identity, other) if checks else other
+        return on_values(tf.identity, like) if checks else like
 
 
 def _kind(value: Any) -> str:
@@ -226,7 +228,7 @@ def _kind(value: Any) -> str:
 
 
 def _value_places(value: Any) -> list[Any]:
-    """The tensors that say where the values of a ragged or sparse tensor stand."""
+    """Return the tensors that say where the values of a ragged or sparse tensor stand."""
     import tensorflow as tf
 
     if isinstance(value, tf.RaggedTensor):
@@ -235,7 +237,7 @@ def _value_places(value: Any) -> list[Any]:
 
 
 def number_in(value: Any) -> Any:
-    """The number that a Python or numpy scalar is, None for a tensor or a variable."""
+    """Return the number that a Python or numpy scalar is, None for a tensor or a variable."""
     import numpy as np
 
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
@@ -244,26 +246,29 @@ def number_in(value: Any) -> Any:
 
 
 def fitting(function: str, name: str, value: Any, tensor: Any) -> Any:
-    """A parameter that is a tensor, in the dtype of the tensor that it is for.
+    """Return a parameter that is a tensor, in the dtype of the tensor that it is for.
 
     Nothing flows back to it. Raises TypeError where it is not a real number, ValueError where its
     shape does not broadcast to that of the tensor.
     """
     import tensorflow as tf
 
-    found = as_tensor(function, value, tensor.dtype.real_dtype)
-    if not (found.dtype.is_floating or found.dtype.is_integer):
-        raise TypeError(f"{function}: {name} is {found.dtype.name}; it must be a real number")
+    parameter = as_tensor(function, value, tensor.dtype.real_dtype)
+    if not (parameter.dtype.is_floating or parameter.dtype.is_integer):
+        raise TypeError(f"{function}: {name} is {parameter.dtype.name}; it must be a real number")
     try:
-        fits = tf.broadcast_static_shape(found.shape, tensor.shape).is_compatible_with(tensor.shape)
+        fits = tf.broadcast_static_shape(parameter.shape, tensor.shape).is_compatible_with(
+            tensor.shape
+        )
     except ValueError:
         fits = False
     if not fits:
         raise ValueError(
-            f"{function}: {name} has shape {found.shape}, which does not broadcast to that of the "
+            f"{function}: {name} has shape {parameter.shape}, which does not broadcast to that of "
+            "the "
             f"tensor, {tensor.shape}"
         )
-    return tf.stop_gradient(tf.cast(found, tensor.dtype))
+    return tf.stop_gradient(tf.cast(parameter, tensor.dtype))
 
 
 @dataclass(eq=False)
@@ -275,8 +280,8 @@ class WatchedVariables:
 
     def refuse(self, others: WatchedVariables | None = None) -> None:
         """Raise ValueError where a variable was read that `others` did not read."""
-        kept = {one.ref() for one in others.variables} if others is not None else set()
-        lost = [one.name for one in self.variables if one.ref() not in kept]
+        carried = {variable.ref() for variable in others.variables} if others is not None else set()
+        lost = [variable.name for variable in self.variables if variable.ref() not in carried]
         if lost:
             raise ValueError(
                 f"{self.function}: the function reads the trainable variable "
@@ -294,14 +299,16 @@ def watching(function: str, called: Any) -> Iterator[WatchedVariables]:
     """
     import tensorflow as tf
 
-    found = WatchedVariables(function)
+    watched = WatchedVariables(function)
     with tf.GradientTape() as tape:
-        yield found
-    frozen = {id(_handle(one)) for one in getattr(called, "non_trainable_variables", ())}
-    found.variables += [one for one in tape.watched_variables() if id(_handle(one)) not in frozen]
+        yield watched
+    frozen = {id(_handle(variable)) for variable in getattr(called, "non_trainable_variables", ())}
+    watched.variables += [
+        variable for variable in tape.watched_variables() if id(_handle(variable)) not in frozen
+    ]
 
 
 def _handle(variable: Any) -> Any:
-    """What stands for the memory of a variable, whether of Keras or of TensorFlow."""
+    """Return what stands for the memory of a variable, whether of Keras or of TensorFlow."""
     inner = getattr(variable, "_value", variable)
     return getattr(inner, "handle", inner)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         def __init__(self, **options: Any) -> None: ...
 
         def __call__(self, inputs: Any, **options: Any) -> Any:
-            """The outputs for a tensor, or for a list or dict of tensors."""
+            """Return the outputs for a tensor, or for a list or dict of tensors."""
             ...
 
         def build(self, input_shape: Any) -> None:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
             ...
 
         def get_config(self) -> dict[str, Any]:
-            """What the layer is made of."""
+            """Return what the layer is made of."""
             ...
 else:
     KerasLayer = object
@@ -97,10 +97,10 @@ class GradientFilter(UnchangedLayer):
 
     def __init__(self, gradient: GradientSpec, adjustable: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        found = gradient_meant("GradientFilter", gradient)
+        meant = gradient_meant("GradientFilter", gradient)
         self.gradient = gradient
         self.adjustable = adjustable
-        self._named = found if isinstance(found, LibraryGradient) else None
+        self._named = meant if isinstance(meant, LibraryGradient) else None
         self._weights_of: dict[str, Any] = {}
         if adjustable and not (self._named and self._named.parameters):
             raise RulesError(f"GradientFilter: {gradient!r} has no parameters to adjust")
@@ -119,13 +119,13 @@ class GradientFilter(UnchangedLayer):
         self.built = True
 
     def call(self, inputs: Any) -> Any:
-        """The inputs, with the filtered gradient."""
+        """Return the inputs, with the filtered gradient."""
         import tensorflow as tf
 
         if self.adjustable and self._named is not None:
-            name, given = self._named.name, self._weights_of
+            name, parameters = self._named.name, self._weights_of
             return tf.nest.map_structure(
-                lambda x: library_gradient("GradientFilter", x, name, given), inputs
+                lambda x: library_gradient("GradientFilter", x, name, parameters), inputs
             )
         return tf.nest.map_structure(lambda x: filter_gradient(x, self.gradient), inputs)
 
@@ -153,7 +153,7 @@ class GradientFilter(UnchangedLayer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """The gradient as a rules file has it."""
+        """Return the gradient as a rules file has it."""
         own = {"gradient": self.gradient, "adjustable": self.adjustable}
         return {**super().get_config(), **own}
 
@@ -203,7 +203,7 @@ class Surrogate(UnchangedLayer):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Any:
-        """The layer of a config."""
+        """Return the layer of a config."""
         read = {key: cls._read(config[key]) for key in ("forward", "backward")}
         return cls(**{**config, **read})
 
@@ -217,8 +217,10 @@ class Surrogate(UnchangedLayer):
         if not isinstance(written, dict):
             return written
         saving, name = cls.keras.saving, written["config"]
-        if written["class_name"] == "function" and (found := saving.get_registered_object(name)):
-            return found
+        if written["class_name"] == "function" and (
+            registered := saving.get_registered_object(name)
+        ):
+            return registered
         # tf_keras finds a layer of an .h5 file in its first way alone.
         old = cls.keras.__name__ == "tf_keras"
         read = cls.keras.layers.deserialize if old else saving.deserialize_keras_object
@@ -226,7 +228,7 @@ class Surrogate(UnchangedLayer):
 
 
 def _callable_of(expression: Any) -> Callable[[Any], Any]:
-    """What an expression computes of a tensor."""
+    """Return what an expression computes of a tensor."""
     if callable(expression):
         return expression  # type: ignore[no-any-return]
     if not isinstance(expression, str):
@@ -263,7 +265,7 @@ class BackwardAs(UnchangedLayer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """The first, with the gradient of the second."""
+        """Return the first, with the gradient of the second."""
         if not isinstance(inputs, list | tuple) or len(inputs) != 2:
             raise ValueError("BackwardAs takes a list of two tensors, [noisy, clean]")
         return backward_as(*inputs)
@@ -339,45 +341,45 @@ class PatchedModel(UnchangedLayer):
         self._function = graph_function(reopened, self.inputs, self.outputs)
 
     def call(self, inputs: Any) -> Any:
-        """The outputs of the graph."""
-        found = self._function(*self._ordered(inputs))
-        return found[0] if len(self.outputs) == 1 else list(found)
+        """Return the outputs of the graph."""
+        outputs = self._function(*self._ordered(inputs))
+        return outputs[0] if len(self.outputs) == 1 else list(outputs)
 
     def _ordered(self, inputs: Any) -> list[Any]:
-        """The tensors that are given, in the order of `inputs`."""
+        """Return the tensors that are given, in the order of `inputs`."""
         if isinstance(inputs, dict):
             if set(inputs) != set(self.inputs):
                 raise ValueError(
                     f"PatchedModel takes {list(self.inputs)}, and found {sorted(inputs)}"
                 )
             inputs = [inputs[name] for name in self.inputs]
-        given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-        if len(given) != len(self.inputs):
+        values = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        if len(values) != len(self.inputs):
             raise ValueError(
                 f"PatchedModel takes {len(self.inputs)} inputs, {list(self.inputs)}, and found "
-                f"{len(given)}"
+                f"{len(values)}"
             )
         dtypes = [tensor.dtype for tensor in self._function.inputs]
-        return list(map(_of_dtype, self.inputs, given, dtypes))
+        return list(map(_of_dtype, self.inputs, values, dtypes))
 
     def get_config(self) -> dict[str, Any]:
-        """The patched graph, compressed, as text."""
+        """Return the patched graph, compressed, as text."""
         data = base64.b64encode(zlib.compress(self._data)).decode()
         own = {"model": data, "inputs": self.inputs, "outputs": self.outputs}
         return {**super().get_config(), **own}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Any:
-        """The layer of a config."""
+        """Return the layer of a config."""
         data = zlib.decompress(base64.b64decode(config["model"]))
         return cls(**{**config, "model": data})
 
 
-def _of_dtype(name: str, given: Any, dtype: Any) -> Any:
+def _of_dtype(name: str, value: Any, dtype: Any) -> Any:
     """What is given as a tensor of this dtype. Raises TypeError where it is not such a float."""
     import tensorflow as tf
 
-    tensor = tf.convert_to_tensor(given, dtype_hint=dtype)
+    tensor = tf.convert_to_tensor(value, dtype_hint=dtype)
     if tensor.dtype != dtype and not (tensor.dtype.is_floating and dtype.is_floating):
         raise TypeError(
             f"PatchedModel: {name} is {dtype.name} in the graph, and found {tensor.dtype.name}"
@@ -405,7 +407,7 @@ _MADE: dict[type, dict[str, type]] = {}  # by the class of all layers of a Keras
 
 
 def for_tensorflow() -> dict[str, type]:
-    """The classes for tf.keras: Keras 3, or tf_keras where TF_USE_LEGACY_KERAS is set.
+    """Return the classes for tf.keras: Keras 3, or tf_keras where TF_USE_LEGACY_KERAS is set.
 
     Raises ImportError where Keras 3 runs on another backend than TensorFlow.
     """
@@ -418,22 +420,22 @@ def for_tensorflow() -> dict[str, type]:
 
 
 def for_legacy() -> dict[str, type]:
-    """The classes for tf_keras. Raises ImportError where it is not installed."""
+    """Return the classes for tf_keras. Raises ImportError where it is not installed."""
     import tf_keras
 
     return _classes_for(tf_keras.layers.Layer, tf_keras, "graphpatch.tf_keras")
 
 
 def _classes_for(layer: type, keras: Any, module: str) -> dict[str, type]:
-    """The classes for a Keras whose layers are of this class, registered with it."""
+    """Return the classes for a Keras whose layers are of this class, registered with it."""
     if layer not in _MADE:
         _refuse_other_backend(keras)
         register = keras.utils.register_keras_serializable(package="graphpatch")
-        found = {}
-        for one in LAYERS:
-            more = {"__module__": module, "__doc__": one.__doc__, "keras": keras}
-            found[one.__name__] = register(type(one.__name__, (one, layer), more))
-        _MADE[layer] = found
+        made = {}
+        for base in LAYERS:
+            more = {"__module__": module, "__doc__": base.__doc__, "keras": keras}
+            made[base.__name__] = register(type(base.__name__, (base, layer), more))
+        _MADE[layer] = made
     return _MADE[layer]
 
 

@@ -53,13 +53,15 @@ class OverriddenOp:
 
     def backward(self, op: Any, *upstream: Any) -> list[Any]:
         """The gradient of the IdentityN. TensorFlow gives no op where it saves the gradient."""
-        found = op if op is not None else self.op
-        inputs, outputs = list(found.inputs), list(found.outputs)[: self.outputs]
-        given, values = inputs[self.values :], inputs[: self.values]
+        current = op if op is not None else self.op
+        inputs, outputs = list(current.inputs), list(current.outputs)[: self.outputs]
+        inputs_read, values = inputs[self.values :], inputs[: self.values]
         # The outputs are the values, and carry this gradient, which second derivatives need.
-        seen = [*given, *outputs] if self.kind == ATTACHED else given
-        gradients = self.gradient(_OpAtGradient(found, seen, outputs), *upstream[: self.outputs])
-        return [*[None] * len(values), *gradients[: len(given)]]
+        tensors_read = [*inputs_read, *outputs] if self.kind == ATTACHED else inputs_read
+        gradients = self.gradient(
+            _OpAtGradient(current, tensors_read, outputs), *upstream[: self.outputs]
+        )
+        return [*[None] * len(values), *gradients[: len(inputs_read)]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +78,12 @@ class _OpAtGradient:
 
     @property
     def type(self) -> str:
-        """The op type, for messages."""
+        """Return the op type, for messages."""
         return str(self.op.type)
 
 
 def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
-    """The function from the inputs of a graph to its outputs, both in this order.
+    """Return the function from the inputs of a graph to its outputs, both in this order.
 
     Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
     not among the inputs, or the graph holds what a function cannot: variables, tables, v1 loops.
@@ -89,47 +91,47 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
     import tensorflow as tf
 
     graph = model.graphs[0]
-    found = exported(graph, Export(tuple(inputs), tuple(outputs)))
-    extract = Extract(graph, tuple(map(_fed_argument, found.inputs)), tuple(outputs))
+    exported_graph = exported(graph, Export(tuple(inputs), tuple(outputs)))
+    extract = Extract(graph, tuple(map(_fed_argument, exported_graph.inputs)), tuple(outputs))
     data = b"".join(map(piece_bytes, extract.pieces()))
     graph_def = tf.compat.v1.GraphDef.FromString(data)
     carried = _read_as_identities(graph, graph_def)
     register_in_functions(graph)
     rename_functions(graph_def, f"_layer_{next(_NUMBERS)}")
     placeholders = extract.placeholders()
-    specs = {one.tensor: one for one in found.inputs}
-    ordered = [_as_exported(found, text) for text in inputs]
+    specs = {item.tensor: item for item in exported_graph.inputs}
+    ordered = [_as_exported(exported_graph, text) for text in inputs]
 
     def imported(*tensors: Any) -> Any:
         names = [f"{placeholders[text]}:0" for text in ordered]
         asked = [text if ":" in text else f"{text}:0" for text in outputs]
         results = spliced(graph_def, dict(zip(names, tensors, strict=True)), asked, LAYER_SCOPE)
         inside = results[0].graph
-        for one in carried:
-            one.op = inside.get_operation_by_name(f"{LAYER_SCOPE}/{one.name}")
+        for item in carried:
+            item.op = inside.get_operation_by_name(f"{LAYER_SCOPE}/{item.name}")
         return results
 
     with tf.init_scope():
         return tf.compat.v1.wrap_function(imported, [_tensor_spec(specs[text]) for text in ordered])
 
 
-def _as_exported(found: ExportedGraph, text: str) -> str:
-    """The tensor as the export spells it."""
-    spelled = {one.tensor for one in found.inputs}
+def _as_exported(exported_graph: ExportedGraph, text: str) -> str:
+    """Return the tensor as the export spells it."""
+    spelled = {tensor.tensor for tensor in exported_graph.inputs}
     return text if text in spelled else text.removesuffix(":0")
 
 
-def _fed_argument(one: ExportedTensor) -> Fed:
-    shape = None if one.shape.unknown_rank else [dim.size for dim in one.shape.dim]
+def _fed_argument(tensor: ExportedTensor) -> Fed:
+    shape = None if tensor.shape.unknown_rank else [dim.size for dim in tensor.shape.dim]
     sizes = None if shape is None else [None if size < 0 else size for size in shape]
-    return Fed(one.tensor, DTYPE_NAMES[one.argument.type], sizes)
+    return Fed(tensor.tensor, DTYPE_NAMES[tensor.argument.type], sizes)
 
 
-def _tensor_spec(one: ExportedTensor) -> Any:
+def _tensor_spec(tensor: ExportedTensor) -> Any:
     import tensorflow as tf
 
     return tf.TensorSpec(
-        _fed_argument(one).shape, DTYPE_NAMES[one.argument.type], one.argument.name
+        _fed_argument(tensor).shape, DTYPE_NAMES[tensor.argument.type], tensor.argument.name
     )
 
 
@@ -137,20 +139,20 @@ def _read_as_identities(graph: ModelGraph, graph_def: Any) -> list[OverriddenOp]
     """Let each patched op of the main graph be an IdentityN with a registered key of its own."""
     import tensorflow as tf
 
-    there = {node.name: node for node in graph_def.node}
+    nodes_by_name = {node.name: node for node in graph_def.node}
     carried = []
     for node, key in list(overridden_ops(graph)):
         gradient = gradient_for(key, graph, node) if node.body.is_main else None
-        written = there.get(node.name)
+        written = nodes_by_name.get(node.name)
         if gradient is None or written is None or written.op != node.op:
             continue  # not ours, not needed, or given as an input
         fresh = f"graphpatch:layer:{next(_NUMBERS)}"
-        one = OverriddenOp(
+        overridden = OverriddenOp(
             fresh, node.name, gradient, len(node.outputs or ()), _carrier_kind(graph, node)
         )
-        tf.RegisterGradient(fresh)(_plainly(one))
-        _as_identity(node, written, graph_def, one)
-        carried.append(one)
+        tf.RegisterGradient(fresh)(_plainly(overridden))
+        _as_identity(node, written, graph_def, overridden)
+        carried.append(overridden)
     return carried
 
 
@@ -161,43 +163,43 @@ def _carrier_kind(graph: ModelGraph, node: Node) -> str:
     return ATTACHED if takes_outputs else INLINE
 
 
-def _plainly(one: OverriddenOp) -> Callable[..., Any]:
-    """The gradient as a plain function of tensors, which TensorFlow can trace and save."""
+def _plainly(overridden: OverriddenOp) -> Callable[..., Any]:
+    """Return the gradient as a plain function of tensors, which TensorFlow can trace and save."""
     import tensorflow as tf
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
-        return one.backward(op, *upstream)
+        return overridden.backward(op, *upstream)
 
     return tf.autograph.experimental.do_not_convert(gradient)  # type: ignore[no-any-return]
 
 
-def _as_identity(node: Node, written: Any, graph_def: Any, one: OverriddenOp) -> None:
+def _as_identity(node: Node, written: Any, graph_def: Any, overridden: OverriddenOp) -> None:
     """The NodeDef as an IdentityN; what it computed is computed by an op beside it."""
     data = [text for text in written.input if not text.startswith("^")]
     types = [arg.dtype for arg in node.arguments or ()]
     gives = [arg.dtype for arg in node.outputs or ()]
     count = len(gives)
-    if one.kind == ATTACHED:  # (x..., y...), where y is computed elsewhere
-        values, given, types = data[-count:], data[:-count], types[:-count]
-    elif one.kind == INLINE:
-        values, given, gives = [], data, []
+    if overridden.kind == ATTACHED:  # (x..., y...), where y is computed elsewhere
+        values, inputs_read, types = data[-count:], data[:-count], types[:-count]
+    elif overridden.kind == INLINE:
+        values, inputs_read, gives = [], data, []
     else:
-        values, given = _copied_op(written, graph_def, gives), data
+        values, inputs_read = _copied_op(written, graph_def, gives), data
     attrs = {key: value for key, value in written.attr.items() if not key.startswith("_")}
     written.Clear()
     written.name, written.op = node.name, "IdentityN"
-    written.input.extend([*values, *given])
+    written.input.extend([*values, *inputs_read])
     for key, value in attrs.items():
         written.attr[f"_graphpatch_{key}"].CopyFrom(value)
     from graphpatch.graph.attrs import DTYPE_NUMBERS
 
     numbers = [DTYPE_NUMBERS[dtype or "float32"] for dtype in (*gives, *types)]
     written.attr["T"].list.type.extend(numbers)
-    written.attr[OVERRIDE].s = one.key.encode()
+    written.attr[OVERRIDE].s = overridden.key.encode()
 
 
 def _copied_op(written: Any, graph_def: Any, gives: Sequence[str | None]) -> list[str]:
-    """A copy of the op under another name, and what is read of it, through StopGradients."""
+    """Return a copy of the op under another name, and what is read of it, through StopGradients."""
     from graphpatch.graph.attrs import DTYPE_NUMBERS
 
     copy = graph_def.node.add()
@@ -220,7 +222,10 @@ def rename_functions(graph_def: Any, suffix: str) -> None:
     is there with another definition: that of the original beside the patched one, for example.
     """
     library = graph_def.library
-    names = {one.signature.name: f"{one.signature.name}{suffix}" for one in library.function}
+    names = {
+        function.signature.name: f"{function.signature.name}{suffix}"
+        for function in library.function
+    }
     for node in _every_node(graph_def):
         node.op = names.get(node.op, node.op)
         for value in node.attr.values():
@@ -242,7 +247,7 @@ def _every_node(graph_def: Any) -> Iterator[Any]:
 
 def _rename_value(value: Any, names: Mapping[str, str]) -> None:
     called = [value.func] if value.HasField("func") else []
-    for one in (*called, *value.list.func):
-        one.name = names.get(one.name, one.name)
-        for inner in one.attr.values():
+    for function in (*called, *value.list.func):
+        function.name = names.get(function.name, function.name)
+        for inner in function.attr.values():
             _rename_value(inner, names)

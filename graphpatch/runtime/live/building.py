@@ -46,7 +46,7 @@ NODE, FUNCTION, SIGNATURE, NODE_DEF, NAME = 1, 1, 1, 3, 1
 
 
 def label_of(graph: Any) -> str:
-    """What `body` in a match calls a graph: `main`, or the name of the function."""
+    """Return what `body` in a match calls a graph: `main`, or the name of the function."""
     return getattr(graph, "name", None) or MAIN
 
 
@@ -65,7 +65,7 @@ def refuse_defun(graph: Any, node: Node) -> None:
 
 
 def node_of(op: Any) -> tuple[ModelGraph, Node]:
-    """A graph that holds this op alone, in the body that it is in, and its node there."""
+    """Return a graph that holds this op alone, in the body that it is in, and its node there."""
     raw, label = op.node_def.SerializeToString(), label_of(op.graph)
     if label == MAIN:
         graph = graph_of(encoded(NODE, raw))
@@ -147,7 +147,7 @@ class CreatedOps:
         self.names.setdefault(id(op.graph), set()).add(op.name)
 
     def of(self, graph: Any) -> set[str]:
-        """The names of the ops that were made in a graph."""
+        """Return the names of the ops that were made in a graph."""
         return self.names[id(graph)]
 
 
@@ -162,16 +162,16 @@ def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[RuleResult
     models = [(graph, _model(graph)) for graph in made.graphs.values()]
     steps, changed = [], []
     for rule in rules:
-        found = [(live, graph, _made_inside(find(graph, rule.match, rule.on), made.of(live)))
+        by_graph = [(live, graph, _made_inside(find(graph, rule.match, rule.on), made.of(live)))
                  for live, graph in models]  # fmt: skip
         with naming_rule(rule):
-            count = sum(one.count for _, _, one in found)
+            count = sum(matched.count for _, _, matched in by_graph)
             check_expected(rule, [graph for _, graph in models], count)
-            for live, _, one in found:
-                _refuse_late(live, one, still_open)
-            rule.patch.check([node for _, _, one in found for node in one.nodes])
-        steps.append(patch_matched(rule, [(graph, one) for _, graph, one in found]))
-        changed += [(live, node) for live, _, one in found for node in one.nodes]
+            for live, _, matched in by_graph:
+                _refuse_late(live, matched, still_open)
+            rule.patch.check([node for _, _, matched in by_graph for node in matched.nodes])
+        steps.append(patch_matched(rule, [(graph, matched) for _, graph, matched in by_graph]))
+        changed += [(live, node) for live, _, matched in by_graph for node in matched.nodes]
     for live, node in changed:
         with live._mutation_lock():  # no Session runs meanwhile
             write_key(node, live.get_operation_by_name(node.name))
@@ -179,37 +179,42 @@ def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[RuleResult
 
 
 def _model(live: Any) -> ModelGraph:
-    """A live graph as rules see it; that of a function by its name."""
+    """Return a live graph as rules see it; that of a function by its name."""
     graph = model_of(live).copy().graphs[0]
     graph.main.label = label_of(live)
     return graph
 
 
-def _made_inside(found: MatchedOps, names: set[str]) -> MatchedOps:
-    """What was found, as far as its ops were made in the context."""
+def _made_inside(matched: MatchedOps, names: set[str]) -> MatchedOps:
+    """Return what was found, as far as its ops were made in the context."""
 
     def inside(nodes: Sequence[Node]) -> list[Node]:
         return [node for node in nodes if node.name in names and node.body.is_main]
 
-    kept = [one for one in found.kept if len(inside(one.nodes)) == len(one.nodes)]
-    return MatchedOps(inside(found.nodes), kept, found.dropped)
+    whole_matches = [
+        match for match in matched.kept if len(inside(match.nodes)) == len(match.nodes)
+    ]
+    return MatchedOps(inside(matched.nodes), whole_matches, matched.dropped)
 
 
 def _open_graphs() -> set[int]:
-    """The function graphs that are being traced now, by id."""
+    """Return the function graphs that are being traced now, by id."""
     import tensorflow as tf
 
-    found, graph = set[int](), None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    open_ids, graph = (
+        set[int](),
+        None if tf.executing_eagerly() else tf.compat.v1.get_default_graph(),
+    )
     while graph is not None:
-        found.add(id(graph))
+        open_ids.add(id(graph))
         graph = getattr(graph, "outer_graph", None)
-    return found
+    return open_ids
 
 
-def _refuse_late(live: Any, found: MatchedOps, still_open: set[int]) -> None:
-    if not found.nodes:
+def _refuse_late(live: Any, matched: MatchedOps, still_open: set[int]) -> None:
+    if not matched.nodes:
         return
-    first, names = found.nodes[0], {node.name for node in found.nodes}
+    first, names = matched.nodes[0], {node.name for node in matched.nodes}
     refuse_defun(live, first)
     if hasattr(live, "outer_graph") and id(live) not in still_open:
         raise PatchError(
@@ -230,10 +235,14 @@ JOINING = frozenset({"any", "all", "not"})
 
 
 def is_alone(match: Match) -> bool:
-    """Whether an op alone tells if a match means it."""
-    given = match.given()
-    inner = [*given.get("any", ()), *given.get("all", ()), *([match.not_] if match.not_ else [])]
-    return given.keys() <= ALONE | JOINING and all(map(is_alone, inner))
+    """Return whether an op alone tells if a match means it."""
+    written = match.given()
+    inner = [
+        *written.get("any", ()),
+        *written.get("all", ()),
+        *([match.not_] if match.not_ else []),
+    ]
+    return written.keys() <= ALONE | JOINING and all(map(is_alone, inner))
 
 
 @dataclass(eq=False)
@@ -255,7 +264,7 @@ class RuleOnNewOps:
             self._is_type = glob.one_of(texts(wanted))
 
     def may_mean(self, op: Any) -> bool:
-        """Whether the op is of a type that the rule asks for, which is cheap to tell."""
+        """Return whether the op is of a type that the rule asks for, which is cheap to tell."""
         return self._is_type is None or self._is_type(op.type)
 
     def take(self, graph: ModelGraph, node: Node, live: Any) -> None:
@@ -338,9 +347,9 @@ class Building:
 
         Raises MatchError, PatchError, ModelError and RulesError as leaving the context does.
         """
-        for one in self.at_once:
-            self._check(one)
-        steps = [one.finish() for one in self.at_once]
+        for waiting in self.at_once:
+            self._check(waiting)
+        steps = [waiting.finish() for waiting in self.at_once]
         if self.on_leaving:
             steps += apply_on_leaving(self.on_leaving, self.made)
             register_all(self.keys)
@@ -348,29 +357,29 @@ class Building:
         self.made = CreatedOps()
         self.report = _report_of_steps(sorted(steps, key=lambda step: self.order.index(step.rule)))
 
-    def _check(self, one: RuleOnNewOps) -> None:
-        count, expect = len(one.step.matches), one.rule.expect
+    def _check(self, waiting: RuleOnNewOps) -> None:
+        count, expect = len(waiting.step.matches), waiting.rule.expect
         if count and count >= expect.min and (expect.max is None or count <= expect.max):
             return
         graphs = [model_of(graph).graphs[0] for graph in self._graphs.values()]
-        with naming_rule(one.rule):
+        with naming_rule(waiting.rule):
             try:
-                check_expected(one.rule, graphs, count)
+                check_expected(waiting.rule, graphs, count)
             except MatchError as error:
                 raise MatchError(f"of the ops made in this context it {error}") from error
 
     @property
     def ok(self) -> bool:
-        """Whether the context was left, and each rule matched as often as it expects."""
+        """Return whether the context was left, and each rule matched as often as it expects."""
         return bool(self.report)
 
     def document(self) -> dict[str, Any]:
-        """The report."""
+        """Return the report."""
         return self.report
 
     def __repr__(self) -> str:
         rules = len(self.at_once) + len(self.on_leaving)
-        count = sum(len(one.step.matches) for one in self.at_once)
+        count = sum(len(waiting.step.matches) for waiting in self.at_once)
         return f"<Building: {rules} rules, {count} ops matched as they were made>"
 
 
@@ -409,15 +418,15 @@ def building(rules: RulesLike, allow_python: bool = False) -> Iterator[Building]
     """
     keys: dict[str, None] = {}
     ready = [by_key(rule, True, keys) for rule in rules_of(rules, allow_python)]
-    found = Building(
+    active = Building(
         [RuleOnNewOps(rule) for rule in ready if is_alone(rule.match)],
         [rule for rule in ready if not is_alone(rule.match)],
         [rule.author.rule for rule in ready],
         keys,
     )
-    with listening(found.hear):
-        yield found
-    found.finish()
+    with listening(active.hear):
+        yield active
+    active.finish()
 
 
 def _report_of_steps(steps: Sequence[RuleResult]) -> dict[str, Any]:

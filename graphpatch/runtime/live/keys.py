@@ -57,7 +57,7 @@ class NoKeyError(PatchError):
 def override(
     patch: OverrideGradient, node: Node, now: ComposedGradient, editor: Editor
 ) -> ComposedGradient | None:
-    """The op's own gradient is another one; filters stay around it."""
+    """Return the op's own gradient is another one; filters stay around it."""
     if isinstance(patch.gradient, DefaultGradient):
         if now.own == node.op:
             raise PatchError(
@@ -74,7 +74,7 @@ def override(
 
 
 def own_key(gradient: Gradient, node: Node, emit: str, editor: Editor) -> str:
-    """The key of a gradient for an op: one of TensorFlow's own where that is exactly it.
+    """Return the key of a gradient for an op: one of TensorFlow's own where that is exactly it.
 
     Raises PatchError where the gradient does not fit the op.
     """
@@ -93,7 +93,7 @@ def own_key(gradient: Gradient, node: Node, emit: str, editor: Editor) -> str:
 def straight_through_key(
     patch: StraightThrough, node: Node, now: ComposedGradient, editor: Editor
 ) -> ComposedGradient | None:
-    """The op counts as the identity of one of its inputs."""
+    """Return the op counts as the identity of one of its inputs."""
     refuse_key_at_boundary(node)
     patch.check_op(node)
     count = len(op_args.known_inputs(node))
@@ -109,7 +109,7 @@ def straight_through_key(
 def surrogate_or_key(
     patch: SurrogateGradient, node: Node, now: ComposedGradient, editor: Editor
 ) -> ComposedGradient | None:
-    """The op counts as a formula of its inputs, which TensorFlow differentiates."""
+    """Return the op counts as a formula of its inputs, which TensorFlow differentiates."""
     refuse_key_at_boundary(node)
     patch.check_op(node)
     return _composed(surrogate_key(patch.formula), now)
@@ -138,7 +138,7 @@ LINEAR_FILTERS = frozenset({"Identity", "Neg", "Sign"})
 def filter_by_key(
     patch: FilterGradient, node: Node, now: ComposedGradient, editor: Editor
 ) -> ComposedGradient | None:
-    """What flows back passes a gradient, before or behind the op's own."""
+    """Return what flows back passes a gradient, before or behind the op's own."""
     carrier.refuse_key(patch.gradient, patch.emit)
     if not _lets_gradient_through(node, patch.at, editor):
         return None
@@ -167,7 +167,7 @@ def stop_all(
 
 
 def _lets_gradient_through(node: Node, where: str, editor: Editor) -> bool:
-    """Whether anything flows back there; the report says where nothing does.
+    """Return whether anything flows back there; the report says where nothing does.
 
     Raises NoKeyError where something does that no gradient function of this op sees.
     """
@@ -195,8 +195,8 @@ def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
         return
     if isinstance(gradient, PythonGradient | DefaultGradient):
         return
-    found = (*op_args.known_inputs(node), *op_args.known_outputs(node))
-    for dtype in {arg.dtype or "" for arg in found if op_args.carries(arg)}:
+    args = (*op_args.known_inputs(node), *op_args.known_outputs(node))
+    for dtype in {arg.dtype or "" for arg in args if op_args.carries(arg)}:
         tensor = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
         editor.cached(
             ("filters", gradient.key, dtype), partial(gradient_ops, gradient.formula, tensor)
@@ -224,8 +224,8 @@ def keeps_zeros(gradient: Gradient, editor: Editor) -> bool:
 def _gives_zeros(formula: Formula) -> bool:
     sizes = np.geomspace(1e-6, 1e6, 25, dtype="float32")
     tensor = np.concatenate([-sizes, [0.0], sizes]).astype("float32")
-    found = interpreter.gradient(formula, [tensor], [tensor], [np.zeros_like(tensor)])
-    return found[0] is not None and not np.any(found[0])
+    dxs = interpreter.gradient(formula, [tensor], [tensor], [np.zeros_like(tensor)])
+    return dxs[0] is not None and not np.any(dxs[0])
 
 
 Compose = Callable[[Any, Node, ComposedGradient, Editor], ComposedGradient | None]
@@ -281,7 +281,7 @@ class KeyedPatch(Patch):
         self.patch.check(nodes)
 
     def idle(self, nodes: Sequence[Node]) -> str:
-        """Why it changes nothing at any of these ops; nothing where it does."""
+        """Return why it changes nothing at any of these ops; nothing where it does."""
         return self.patch.idle(nodes)
 
     def rewrite(self, node: Node, editor: Editor) -> None:
@@ -309,7 +309,7 @@ def current_gradient(node: Node) -> ComposedGradient:
 
 
 def by_key(rule: Rule, bodies: bool, keys: dict[str, None]) -> Rule:
-    """The rule whose patch is done by keys.
+    """Return the rule whose patch is done by keys.
 
     Raises NoKeyError where none can do it on any op; of a rule that may match nothing, as the rules
     of recipes may, not before it matches.

@@ -88,16 +88,16 @@ def built_before(graph: Any, names: Collection[str]) -> list[str]:
 
     Each op of a gradient knows the forward op that it was built for, in the process that built it.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for op in graph.get_operations():
         forward = op._original_op
         if forward is not None and forward.name in names:
-            found[forward.name] += 1
-    if not found:
+            counts[forward.name] += 1
+    if not counts:
         return []
-    some = short([repr(name) for name in found], 1)
+    some = short([repr(name) for name in counts], 1)
     return [
-        f"gradients of {some} were built before ({plural(sum(found.values()), 'op')}) and stay as "
+        f"gradients of {some} were built before ({plural(sum(counts.values()), 'op')}) and stay as "
         f"they are, in every Session: build them again (tf.gradients, an optimizer's minimize)"
     ]
 
@@ -140,11 +140,11 @@ class PatchedGraph:
         return True
 
     def document(self) -> dict[str, Any]:
-        """The report."""
+        """Return the report."""
         return self.report
 
     def tensor(self, old: Any) -> Any:
-        """The tensor that stands for a tensor of the old graph, or has this name.
+        """Return the tensor that stands for a tensor of the old graph, or has this name.
 
         It carries the new gradient. Raises TypeError for what is not a tensor, ValueError for one
         of another graph, KeyError for a name that is not there.
@@ -152,7 +152,7 @@ class PatchedGraph:
         return self.counterparts.tensor(old)
 
     def operation(self, old: Any) -> Any:
-        """The operation that stands for one of the old graph, or has this name.
+        """Return the operation that stands for one of the old graph, or has this name.
 
         Where a construction took the name of an op, it is the op that consumers read; the op that
         computes the value is called `NAME/forward`. Raises TypeError for what is not an operation,
@@ -161,7 +161,7 @@ class PatchedGraph:
         return self.counterparts.operation(old)
 
     def variable(self, old: Any) -> Any:
-        """The variable that stands for one of the old graph. Values: see `restore`.
+        """Return the variable that stands for one of the old graph. Values: see `restore`.
 
         Raises TypeError for what is not a variable, ValueError for one of another graph.
         """
@@ -194,18 +194,18 @@ class PatchedGraph:
         return f"<PatchedGraph: {plural(len(rules), 'rule')} on {plural(count, 'op')}, {how}>"
 
 
-def restore(found: Counterparts, old_session: Any, new_session: Any) -> list[str]:
+def restore(counterparts: Counterparts, old_session: Any, new_session: Any) -> list[str]:
     """Copy the values of all variables that have one; the names of those that were copied.
 
     Raises ValueError where a Session is of another graph.
     """
-    for session, graph in ((old_session, found.old), (new_session, found.new)):
+    for session, graph in ((old_session, counterparts.old), (new_session, counterparts.new)):
         if session.graph is not graph:
             raise ValueError("expected a Session of the old graph, then one of the patched graph")
-    variables = collected_variables(found.old)
+    variables = collected_variables(counterparts.old)
     values = _values_of(variables, old_session)
     pairs = [
-        (found.variable(variable).initializer, value)
+        (counterparts.variable(variable).initializer, value)
         for variable, value in zip(variables, values, strict=True)
         if value is not None
     ]
@@ -214,25 +214,27 @@ def restore(found: Counterparts, old_session: Any, new_session: Any) -> list[str
         [initializer for initializer, _ in pairs],
         {initializer.inputs[1]: value for initializer, value in pairs},
     )
-    copied = [variable for variable, one in zip(variables, values, strict=True) if one is not None]
+    copied = [
+        variable for variable, value in zip(variables, values, strict=True) if value is not None
+    ]
     return [variable.name for variable in copied]
 
 
 def collected_variables(graph: Any) -> list[Any]:
-    """The variables that any collection of a graph holds, each once."""
+    """Return the variables that any collection of a graph holds, each once."""
     import tensorflow as tf
 
-    found = {
-        id(one): one
+    by_id = {
+        id(variable): variable
         for key in graph.get_all_collection_keys()
-        for one in graph.get_collection(key)
-        if isinstance(one, tf.Variable) and not is_assignment(one)
+        for variable in graph.get_collection(key)
+        if isinstance(variable, tf.Variable) and not is_assignment(variable)
     }
-    return list(found.values())
+    return list(by_id.values())
 
 
 def _values_of(variables: list[Any], session: Any) -> list[Any]:
-    """The value of each variable; None for one that has none yet."""
+    """Return the value of each variable; None for one that has none yet."""
     import tensorflow as tf
 
     try:
@@ -291,16 +293,16 @@ def patch_graph(
         ...     print(tf.compat.v1.Session().run(dx))
         [0.]
     """
-    found = _graph(graph)
-    ready, model = rules_of(rules, allow_python), replace(model_of(found), live=True)
+    live = _graph(graph)
+    ready, model = rules_of(rules, allow_python), replace(model_of(live), live=True)
     if in_place is False:
-        return _patched_by_rebuilding(ready, model, found, "in_place is False")
+        return _patched_by_rebuilding(ready, model, live, "in_place is False")
     try:
-        return _in_place(ready, model, found)
+        return _in_place(ready, model, live)
     except NoKeyError as error:
         if in_place:
             raise
-        patched = _patched_by_rebuilding(ready, model, found, str(error))
+        patched = _patched_by_rebuilding(ready, model, live, str(error))
         warnings.warn(
             f"graphpatch.patch_graph made a patched copy of the graph, as {error}. The graph that "
             f"was given stays as it is: go on with the `graph` of what is returned, and get at "
@@ -340,14 +342,14 @@ def _patched_by_rebuilding(
             f"graphpatch.apply takes its concrete function"
         )
     result = apply(rules, model)
-    found, notes = rebuilt_graph(result.model, graph)
+    counterparts, notes = rebuilt_graph(result.model, graph)
     report = _reported(result, graph, [f"a patched graph was made: {reason}", *notes])
-    return PatchedGraph(found.new, False, {**report, "in_place": False}, found)
+    return PatchedGraph(counterparts.new, False, {**report, "in_place": False}, counterparts)
 
 
 def _reported(result: Result, graph: Any, notes: Sequence[str]) -> dict[str, Any]:
     names = {match["op"] for rule in result.report["rules"] for match in rule["matches"]}
     stale = built_before(graph, names)
-    told = [text for text in result.report["notes"] if not (stale and BUILT in text)]
-    every = [*notes, *told, *stale]
+    reported = [text for text in result.report["notes"] if not (stale and BUILT in text)]
+    every = [*notes, *reported, *stale]
     return {**result.report, "in_place": True, "notes": every}

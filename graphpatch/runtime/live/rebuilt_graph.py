@@ -30,7 +30,7 @@ class Counterparts:
     made: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # by id: the old and the new
 
     def tensor(self, old: Any) -> Any:
-        """The tensor for a tensor or its name; `x` is short for `x:0`."""
+        """Return the tensor for a tensor or its name; `x` is short for `x:0`."""
         import tensorflow as tf
 
         if isinstance(old, str):
@@ -41,7 +41,7 @@ class Counterparts:
         return self.new.get_tensor_by_name(old.name)
 
     def operation(self, old: Any) -> Any:
-        """The operation for an operation or its name."""
+        """Return the operation for an operation or its name."""
         import tensorflow as tf
 
         if isinstance(old, str):
@@ -52,7 +52,7 @@ class Counterparts:
         return self.new.get_operation_by_name(old.name)
 
     def variable(self, old: Any) -> Any:
-        """The variable for a variable: one object for it, in all collections."""
+        """Return the variable for a variable: one object for it, in all collections."""
         import tensorflow as tf
 
         if not isinstance(old, tf.Variable):
@@ -67,7 +67,7 @@ class Counterparts:
         return tf.nest.map_structure(self._one, old)
 
     def of_any(self, old: Any) -> Any:
-        """What stands for a value; the value itself where it is of no graph."""
+        """Return what stands for a value; the value itself where it is of no graph."""
         if old is self.old:
             return self.new
         return self._one(old) if is_of_graph(old) else old
@@ -92,7 +92,7 @@ class Counterparts:
         raise TypeError(f"nothing in a graph stands for {_type_and_name(old)}")
 
     def _made(self, old: Any) -> Any:
-        """An object made again from its message, in the new graph."""
+        """Return an object made again from its message, in the new graph."""
         if self.old is self.new:
             return old
         if id(old) not in self.made:
@@ -127,7 +127,7 @@ class Counterparts:
 
 
 def is_assignment(old: Any) -> bool:
-    """Whether it is what assigning to a resource variable returns.
+    """Return whether it is what assigning to a resource variable returns.
 
     It passes for a variable, is in UPDATE_OPS of nets with batch norm, and assigns when it is read.
     """
@@ -142,7 +142,7 @@ def is_remade(old: Any) -> bool:
 
 
 def is_of_graph(old: Any) -> bool:
-    """Whether a value is, or is made of, tensors, operations or variables."""
+    """Return whether a value is, or is made of, tensors, operations or variables."""
     import tensorflow as tf
 
     kinds = (tf.Tensor, tf.Operation, tf.Variable)
@@ -173,27 +173,29 @@ def copied(old: Any, counterpart: Counterpart, deepest: int = DEEPEST_OBJECT) ->
     `counterpart` gives what stands for a value, and the value itself where nothing does. Objects
     are copied attribute by attribute; what a function has closed over cannot be seen.
     """
-    found = counterpart(old)
-    if found is not old or deepest == 0 or isinstance(old, OPAQUE):
-        return found
+    new = counterpart(old)
+    if new is not old or deepest == 0 or isinstance(old, OPAQUE):
+        return new
     if isinstance(old, dict):
         return _replaced_items(
-            old, {key: copied(one, counterpart, deepest) for key, one in old.items()}
+            old, {key: copied(part, counterpart, deepest) for key, part in old.items()}
         )
     if isinstance(old, list | tuple):
-        parts = [copied(one, counterpart, deepest) for one in old]
-        if all(one is other for one, other in zip(parts, old, strict=True)):
+        parts = [copied(part, counterpart, deepest) for part in old]
+        if all(part is old_part for part, old_part in zip(parts, old, strict=True)):
             return old
         return type(old)(*parts) if hasattr(old, "_fields") else type(old)(parts)
     return _object(old, counterpart, deepest)
 
 
 def _object(old: Any, counterpart: Counterpart, deepest: int) -> Any:
-    held = getattr(old, "__dict__", None)
-    if not held:
+    fields = getattr(old, "__dict__", None)
+    if not fields:
         return old
-    parts = _replaced_items(held, {k: copied(v, counterpart, deepest - 1) for k, v in held.items()})
-    if parts is held:
+    parts = _replaced_items(
+        fields, {k: copied(v, counterpart, deepest - 1) for k, v in fields.items()}
+    )
+    if parts is fields:
         return old
     new = copy.copy(old)
     new.__dict__.update(parts)
@@ -218,16 +220,18 @@ def carry_collections(counterparts: Counterparts) -> list[str]:
     for key in counterparts.old.get_all_collection_keys():
         if key in CONTEXTS:
             continue
-        items = [_item(one, key, counterparts) for one in counterparts.old.get_collection(key)]
-        found = counterparts.new.get_collection_ref(key)
-        found[:] = [item for item, _ in items]
+        items = [
+            _item(old_item, key, counterparts) for old_item in counterparts.old.get_collection(key)
+        ]
+        collection = counterparts.new.get_collection_ref(key)
+        collection[:] = [item for item, _ in items]
         notes += [note for _, note in items if note]
     _carry_variable_scopes(counterparts)
     return list(dict.fromkeys(notes))
 
 
 def _item(old: Any, key: str, counterparts: Counterparts) -> tuple[Any, str]:
-    """What stands for an item, and a note on it."""
+    """Return what stands for an item, and a note on it."""
     if is_of_graph(old):
         return counterparts.of(old), ""
     new = copied(old, counterparts.of_any)
@@ -253,7 +257,7 @@ def _carry_variable_scopes(counterparts: Counterparts) -> None:
 
 
 def rebuilt_graph(patched: Model, old: Any) -> tuple[Counterparts, list[str]]:
-    """A new graph of what was taken from the graph `old` and patched, and notes on it.
+    """Return a new graph of what was taken from the graph `old` and patched, and notes on it.
 
     Its gradients of ours are registered in this process.
     """
@@ -270,48 +274,50 @@ def rebuilt_graph(patched: Model, old: Any) -> tuple[Counterparts, list[str]]:
     new.seed = old.seed
     with new.as_default():
         meta_graph.import_scoped_meta_graph(message)
-    found = Counterparts(old, new)
-    notes = [*carry_collections(found), *_carry_python(found, patched)]
-    return found, notes
+    counterparts = Counterparts(old, new)
+    notes = [*carry_collections(counterparts), *_carry_python(counterparts, patched)]
+    return counterparts, notes
 
 
-def _carry_python(found: Counterparts, patched: Model) -> list[str]:
+def _carry_python(counterparts: Counterparts, patched: Model) -> list[str]:
     """Carry over what Python holds for the old graph; notes on what it cannot be for the new."""
-    functions = getattr(found.old, "_py_funcs_used_in_graph", None)
+    functions = getattr(counterparts.old, "_py_funcs_used_in_graph", None)
     if functions is not None:  # tf.py_function's: they live as long as a graph names them
-        found.new._py_funcs_used_in_graph = list(functions)
-    _carry_call_gradients(found, patched.graphs[0])
-    return _custom_gradients(found)
+        counterparts.new._py_funcs_used_in_graph = list(functions)
+    _carry_call_gradients(counterparts, patched.graphs[0])
+    return _custom_gradients(counterparts)
 
 
-def _carry_call_gradients(found: Counterparts, patched: Graph) -> None:
+def _carry_call_gradients(counterparts: Counterparts, patched: Graph) -> None:
     """Let calls of tf.functions have the gradient that Python holds, where no rule was inside.
 
     That of a call with a rule inside is what the function in the library says.
     """
     edited = _edited(patched)
-    for op in found.old.get_operations():
+    for op in counterparts.old.get_operations():
         if op._gradient_function is None or op.get_attr("f").name in edited:
             continue
-        new = found.new.get_operation_by_name(op.name)
+        new = counterparts.new.get_operation_by_name(op.name)
         if new.type == op.type:
             new._gradient_function = op._gradient_function
 
 
 def _edited(graph: Graph) -> set[str]:
-    """The functions in which rules were, or in what they call."""
-    found = {name for name, body in graph.functions.items() if body.edited}
-    called = {name: {one for _, one in calls(body)} for name, body in graph.functions.items()}
-    while more := {name for name, those in called.items() if those & found} - found:
-        found |= more
-    return found
+    """Return the functions in which rules were, or in what they call."""
+    edited = {name for name, body in graph.functions.items() if body.edited}
+    called = {
+        name: {function for _, function in calls(body)} for name, body in graph.functions.items()
+    }
+    while more := {name for name, those in called.items() if those & edited} - edited:
+        edited |= more
+    return edited
 
 
-def _custom_gradients(found: Counterparts) -> list[str]:
+def _custom_gradients(counterparts: Counterparts) -> list[str]:
     """That gradients of tf.custom_gradient compute with tensors of the old graph."""
     names = [
         op.name
-        for op in found.new.get_operations()
+        for op in counterparts.new.get_operations()
         if op.type == "IdentityN" and _gradient_key(op).startswith(CUSTOM)
     ]
     if not names:

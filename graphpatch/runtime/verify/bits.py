@@ -7,25 +7,25 @@ from typing import Any
 import numpy as np
 
 
-def same_bits(left: Any, right: Any) -> bool:
+def same_bits(a: Any, b: Any) -> bool:
     """Compare bit by bit: NaNs by their payload, zeros by their sign."""
-    left, right = np.asarray(left), np.asarray(right)
-    if (left.dtype, left.shape) != (right.dtype, right.shape):
+    a, b = np.asarray(a), np.asarray(b)
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
         return False
-    if left.dtype == object:
-        return bool(left.tolist() == right.tolist())
-    return bool(left.tobytes() == right.tobytes())
+    if a.dtype == object:
+        return bool(a.tolist() == b.tolist())
+    return bool(a.tobytes() == b.tobytes())
 
 
-def difference_in_words(left: Any, right: Any) -> str:
+def difference_in_words(before: Any, after: Any) -> str:
     """Say how far two arrays are apart."""
-    left, right = np.asarray(left), np.asarray(right)
-    if (left.dtype, left.shape) != (right.dtype, right.shape):
-        return f"{left.dtype.name} {list(left.shape)} -> {right.dtype.name} {list(right.shape)}"
-    if left.dtype == object or left.dtype == bool:
-        return f"{int(np.sum(left != right))} of {left.size} elements differ"
-    count = int((_bits(left) != _bits(right)).sum())
-    return f"{count} of {left.size} elements differ, {size_in_words(*distance(left, right))}"
+    before, after = np.asarray(before), np.asarray(after)
+    if (before.dtype, before.shape) != (after.dtype, after.shape):
+        return f"{before.dtype.name} {list(before.shape)} -> {after.dtype.name} {list(after.shape)}"
+    if before.dtype == object or before.dtype == bool:
+        return f"{int(np.sum(before != after))} of {before.size} elements differ"
+    count = int((_bits(before) != _bits(after)).sum())
+    return f"{count} of {before.size} elements differ, {size_in_words(*distance(before, after))}"
 
 
 def size_in_words(largest: float, relative: float) -> str:
@@ -40,16 +40,16 @@ def _bits(array: Any) -> Any:
     return flat.view(np.uint8).reshape(flat.size, -1).view(f"V{flat.itemsize}").reshape(-1)
 
 
-def distance(left: Any, right: Any) -> tuple[float, float]:
+def distance(before: Any, after: Any) -> tuple[float, float]:
     """Return the largest difference, and that as a part of the first array's largest element."""
-    if not left.size:
+    if not before.size:
         return 0.0, 0.0
-    wide = np.complex128 if left.dtype.kind == "c" else np.float64
+    wide = np.complex128 if before.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
-        left, right = left.astype(wide), right.astype(wide)
-        apart = np.where(left == right, 0, np.abs(left - right))
-        apart = np.where(np.isnan(left) & np.isnan(right), 0, apart)
-        largest, size = float(np.max(apart)), float(np.max(np.abs(left)))
+        before, after = before.astype(wide), after.astype(wide)
+        apart = np.where(before == after, 0, np.abs(before - after))
+        apart = np.where(np.isnan(before) & np.isnan(after), 0, apart)
+        largest, size = float(np.max(apart)), float(np.max(np.abs(before)))
         return largest, largest / size if size else float("inf") if largest else 0.0
 
 

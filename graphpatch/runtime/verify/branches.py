@@ -66,7 +66,7 @@ class BranchWatch:
 
 
 def _decides(op: Any) -> Any:
-    """The tensor by which an op decides what it does; None for other ops, and for ours."""
+    """Return the tensor by which an op decides what it does; None for other ops, and for ours."""
     if op.name.startswith(ASSIGNED) or op.type not in SIGNED | TRUTHS.keys():
         return None
     tensor = op.inputs[TRUTHS.get(op.type, 0)]
@@ -98,7 +98,7 @@ def _random_values(name: str, like: Any, upwards: bool) -> Any:
 
 
 def in_functions(graph: Graph) -> int:
-    """How many ops that take branches stand in functions, where nobody can look."""
+    """Return how many ops that take branches stand in functions, where nobody can look."""
     return sum(
         len(body.by_type.get(op, ()))
         for body in graph.functions.values()

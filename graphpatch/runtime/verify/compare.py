@@ -115,7 +115,7 @@ class ComparedGraph:
 
     @property
     def graph(self) -> ModelGraph:
-        """The graph."""
+        """Return the graph."""
         return self.model.graphs[self.index]
 
 
@@ -131,11 +131,11 @@ def compare(original: ComparedGraph, patched: ComparedGraph, options: CompareOpt
         else:
             refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
     with ExitStack() as stack:
-        left, right = (TensorFlowProcess(one.model.path) for one in (original, patched))
-        for process in (left, right):
+        first, second = (TensorFlowProcess(compared.model.path) for compared in (original, patched))
+        for process in (first, second):
             stack.enter_context(closing(process))
             process.start()
-        return _Comparison(original, patched, left, right, options).run()
+        return _Comparison(original, patched, first, second, options).run()
 
 
 @dataclass
@@ -202,18 +202,18 @@ class _Comparison:
         reasons = dict.fromkeys(writing, "it comes after a write to a variable")
         reasons |= dict.fromkeys(saved, "it saves variables to files, or restores them")
         tensors = [name for name in tensors if name not in reasons]
-        for one in (graph, self.patched.graph):
-            refuse_unsafe(one, options.allow_unsafe_ops, [*tensors, *_initialisers(graph)])
+        for compared in (graph, self.patched.graph):
+            refuse_unsafe(compared, options.allow_unsafe_ops, [*tensors, *_initialisers(graph)])
         return tensors, reasons
 
     def _forward(self, ran: RunResult, tensors: list[str], reasons: Mapping[str, str]) -> None:
         """Compare the tensors on each set of values, and watch which branches those take."""
-        given, left = self.options.feed, self.left
+        fed, original = self.options.feed, self.left
         self.options.say("forward pass", 0, PASSES)
-        feeds, variables = left.ask("choose", tensors, given)
+        feeds, variables = original.ask("choose", tensors, fed)
         self._both(lambda process: process.keep("values", variables))
         ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
-        fixed = {name for name in feeds if {name, f"{name.partition(':')[2]}:0"} & given.keys()}
+        fixed = {name for name in feeds if {name, f"{name.partition(':')[2]}:0"} & fed.keys()}
         ran.is_seeded = bool(feeds.keys() - fixed)
         self._feed(feeds)
         first = self._on_values("seeded", tensors)
@@ -233,11 +233,11 @@ class _Comparison:
             self.options.say("forward pass", PASSES - 1, PASSES)
             ops = ran.unreached() if tensors else []
             self._feed(feeds)
-            if ops and (values := left.ask("steer", ops, upwards)):
+            if ops and (values := original.ask("steer", ops, upwards)):
                 more = list(dict.fromkeys([*tensors, *(f"{op}:0" for op in ops)]))
-                there = self.right.ask("there", left.ask("there", more))
+                present = self.right.ask("there", original.ask("there", more))
                 self._feed({**feeds, **values})
-                ran.sets.append(self._on_values(name, there, may_die=True))
+                ran.sets.append(self._on_values(name, present, may_die=True))
                 ran.reach(self._branches()[0], by_inputs=False)
         self._feed(feeds)
 
@@ -322,7 +322,11 @@ class _Comparison:
 
     def _probe(self, ran: RunResult, unfired: Sequence[UnfiredOverride]) -> None:
         """Ask which of the overrides fired that TensorFlow differentiates in C++."""
-        unseen = {one.override.place: one for one in unfired if one.kind == "unseen"}
+        unseen = {
+            unfired_override.override.place: unfired_override
+            for unfired_override in unfired
+            if unfired_override.kind == "unseen"
+        }
         fired = set[tuple[str, str]]()
         if unseen:
             values, gradients = ran.sets[0].values, ran.gradients
@@ -334,15 +338,27 @@ class _Comparison:
                 fired = self.right.ask("probed", list(unseen), sources, upstreams)
             except ProcessDiedError:
                 fired = set()
-        ran.fired += [one.override for place, one in unseen.items() if place in fired]
-        others = [one for one in unfired if one.override.place not in fired]
-        ran.unfired = [one for one in others if one.kind != "uncalled"]
-        ran.uncalled = [one for one in others if one.kind == "uncalled"]
+        ran.fired += [
+            unfired_override.override
+            for place, unfired_override in unseen.items()
+            if place in fired
+        ]
+        others = [
+            unfired_override
+            for unfired_override in unfired
+            if unfired_override.override.place not in fired
+        ]
+        ran.unfired = [
+            unfired_override for unfired_override in others if unfired_override.kind != "uncalled"
+        ]
+        ran.uncalled = [
+            unfired_override for unfired_override in others if unfired_override.kind == "uncalled"
+        ]
 
 
 def gradients_compared(
-    left: TensorFlowProcess,
-    right: TensorFlowProcess,
+    original: TensorFlowProcess,
+    patched: TensorFlowProcess,
     sources: Sequence[str],
     targets: Mapping[str, Any],
     say: Progress,
@@ -357,20 +373,22 @@ def gradients_compared(
     for place, (target, value) in enumerate(targets.items()):
         say("gradients", place, len(targets))
         dy = upstream_weights(target, value)
-        before, _ = left.gradients(sources, target, dy)
-        after, fired = right.gradients(sources, target, dy)
+        before, _ = original.gradients(sources, target, dy)
+        after, fired = patched.gradients(sources, target, dy)
         asked |= fired
         changes = [compare_gradient(name, target, before[name], after[name]) for name in sources]
-        moved = [one.source for one in changes if one.state == "changed" and one.largest > 0]
-        again, _ = left.gradients(moved, target, dy) if moved else ({}, set())
+        moved = [
+            change.source for change in changes if change.state == "changed" and change.largest > 0
+        ]
+        again, _ = original.gradients(moved, target, dy) if moved else ({}, set())
         noise = {
             name: distance(before[name].value, answer.value)[0]
             for name, answer in again.items()
             if answer.kind == "tensor"
         }
-        for one in changes:
-            if 0 < one.largest <= NOISE * noise.get(one.source, 0.0):
-                one.state = "same"
+        for change in changes:
+            if 0 < change.largest <= NOISE * noise.get(change.source, 0.0):
+                change.state = "same"
         pairs += changes
     return pairs, asked
 

@@ -35,7 +35,7 @@ class Override:
 
     @property
     def place(self) -> OpKey:
-        """The body and the name of the op."""
+        """Return the body and the name of the op."""
         return self.node.body.label, self.node.name
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class UnfiredOverride:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the patch added it in vain, wherever gradients are taken."""
+        """Return whether the patch added it in vain, wherever gradients are taken."""
         return self.is_new and self.kind == "ignored"
 
     def document(self) -> dict[str, Any]:
@@ -111,40 +111,43 @@ class Firing:
         """Return the overrides that fired, and those that did not."""
         fired, unfired = [], []
         passed, is_loaded = shadowed_ops(self.graph), self.graph.around.is_object_based
-        known = {(one.place, one.key) for one in overrides(self.before)}
-        for one in overrides(self.graph):
-            is_new = (one.place, one.key) not in known
-            lacks = not one.is_function and one.key not in self.registered and not is_loaded
-            if lacks and not one.key.startswith(CUSTOM):
+        known = {(override.place, override.key) for override in overrides(self.before)}
+        for override in overrides(self.graph):
+            is_new = (override.place, override.key) not in known
+            lacks = (
+                not override.is_function and override.key not in self.registered and not is_loaded
+            )
+            if lacks and not override.key.startswith(CUSTOM):
                 says = (
-                    f"no program registers the key {one.key!r}: name the module or .py file that "
+                    f"no program registers the key {override.key!r}: name the module or .py file "
+                    "that "
                     f"does with --import (in Python: imports=[...])"
                 )
-                unfired.append(UnfiredOverride(one, says, is_new, "ignored"))
-            elif is_new and one.place in passed:
+                unfired.append(UnfiredOverride(override, says, is_new, "ignored"))
+            elif is_new and override.place in passed:
                 says = "has a gradient of its own, which passes it by (tf.custom_gradient)"
-                says = f"{passed[one.place]} {says}"
-                unfired.append(UnfiredOverride(one, says, is_new, "idle"))
-            elif self._has_fired(one):
-                fired.append(one)
+                says = f"{passed[override.place]} {says}"
+                unfired.append(UnfiredOverride(override, says, is_new, "idle"))
+            elif self._has_fired(override):
+                fired.append(override)
             else:
-                kind, why = self._why(one)
-                unfired.append(UnfiredOverride(one, why, is_new, kind))
+                kind, why = self._why(override)
+                unfired.append(UnfiredOverride(override, why, is_new, kind))
         return fired, unfired
 
-    def _has_fired(self, one: Override) -> bool:
+    def _has_fired(self, override: Override) -> bool:
         if not self.graph.around.is_object_based:
-            return one.place in self.asked
-        body, name = one.place
+            return override.place in self.asked
+        body, name = override.place
         # Of most names of functions the loader leaves but the middle; others get a longer one.
         return any(
             op == name and (part in body or LOADED_BODY.sub(r"\1", part) == body)
             for part, op in self.asked
         )
 
-    def _why(self, one: Override) -> tuple[str, str]:
+    def _why(self, override: Override) -> tuple[str, str]:
         """Return the kind of an override that did not fire, and why it did not, in words."""
-        node, label = one.node, one.node.body.label
+        node, label = override.node, override.node.body.label
         if node.body.is_main:
             return "idle", self._blocked(node)
         if not self._is_called(label):
@@ -157,7 +160,7 @@ class Firing:
         caller = self._bodies.place_of(node).ignoring
         if caller is None:
             return "idle", f"no gradient that was taken comes to function {label}"
-        if not one.is_function:
+        if not override.is_function:
             says = f"function {label} is called by {caller}, where a Session ignores it"
             return "ignored", says
         return "unseen", came
@@ -167,7 +170,7 @@ class Firing:
         return Bodies(self.graph)
 
     def _is_called(self, function: str) -> bool:
-        """Whether an op of the main graph calls a function, or calls one that does."""
+        """Return whether an op of the main graph calls a function, or calls one that does."""
         todo, met = [function], {function}
         while todo:
             callers = self._bodies.callers.get(todo.pop(), ())

@@ -74,7 +74,7 @@ class FormulaCheck:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the two sides differ."""
+        """Return whether the two sides differ."""
         return not self.why and not self.error <= self.tolerance
 
     def document(self) -> dict[str, Any]:
@@ -111,12 +111,12 @@ class StoredGradient:
 
     @property
     def is_main(self) -> bool:
-        """Whether the op stands in the main graph, where its tensors can be fetched."""
+        """Return whether the op stands in the main graph, where its tensors can be fetched."""
         return self.node.body.is_main
 
     @property
     def example(self) -> str:
-        """The op, by the type that the model gives it."""
+        """Return the op, by the type that the model gives it."""
         return f"{op_type_in_model(self.node)} {self.node.name!r}"
 
 
@@ -133,7 +133,9 @@ def stored_gradients(graph: Graph) -> Iterator[StoredGradient]:
                 reads, attrs = tuple(node.data_inputs), dict(signature(node).attrs)
                 yield StoredGradient(node, computed.key, reads, gives, computed, attrs, node.op)
             elif is_join or (calls_function and provenance.is_added(node) and not is_guard(key)):
-                ids = [one.id for one in provenance.rules_that_patched(node) if one.id in patches]
+                ids = [
+                    rule.id for rule in provenance.rules_that_patched(node) if rule.id in patches
+                ]
                 patch = patches[ids[0]] if ids else {}
                 if not is_join or any(KINDS[kind].verified for kind in patch if kind in KINDS):
                     yield _of_rule(node, patch, is_join)
@@ -258,23 +260,28 @@ def check_formulas(graph: ModelGraph, running: GraphRun | None) -> list[FormulaC
     """
     register_lone_keys(graph)
     stored = list(stored_gradients(graph))
-    wanted = [list(map(_full, (*one.reads, *one.gives))) for one in stored]
-    main = {name for one, some in zip(stored, wanted, strict=True) if one.is_main for name in some}
+    wanted = [list(map(_full, (*gradient.reads, *gradient.gives))) for gradient in stored]
+    main = {
+        name
+        for gradient, some in zip(stored, wanted, strict=True)
+        if gradient.is_main
+        for name in some
+    }
     ran = running.run(list(fetchable(running.graph, sorted(main))), False)[0] if running else {}
     groups: dict[tuple[str, ...], list[StoredGradient]] = {}
     met: dict[tuple[str, ...], list[Any] | None] = {}
-    for one, tensors in zip(stored, wanted, strict=True):
-        values = [np.asarray(ran[name]) for name in tensors if one.is_main and name in ran]
+    for gradient, tensors in zip(stored, wanted, strict=True):
+        values = [np.asarray(ran[name]) for name in tensors if gradient.is_main and name in ran]
         is_met = bool(tensors) and len(values) == len(tensors)
         try:
-            types = [str(value.dtype) for value in values] if is_met else _dtypes(one)
-            form = _fingerprint(graph, one)
+            types = [str(value.dtype) for value in values] if is_met else _dtypes(gradient)
+            form = _fingerprint(graph, gradient)
         except (GraphpatchError, LookupError) as error:  # a file that others wrote
-            one, types, form = replace(one, expected=None, why=str(error)), [], ""
+            gradient, types, form = replace(gradient, expected=None, why=str(error)), [], ""
         sizes = [list(value.shape) for value in values] if is_met else [list(ANYWHERE)] * len(types)
         shapes = [f"{dtype}{size}" for dtype, size in zip(types, sizes, strict=True)]
-        key = (one.label, one.why, form, *shapes)
-        groups.setdefault(key, []).append(one)
+        key = (gradient.label, gradient.why, form, *shapes)
+        groups.setdefault(key, []).append(gradient)
         met.setdefault(key, values if is_met else None)
     return [_check_group(graph, key[3:], group, met[key]) for key, group in groups.items()]
 
@@ -283,8 +290,8 @@ def _full(text: str) -> str:
     return text if ":" in text else f"{text}:0"
 
 
-def _dtypes(one: StoredGradient) -> list[str]:
-    return [_dtype(one.node.body, text) for text in (*one.reads, *one.gives)]
+def _dtypes(gradient: StoredGradient) -> list[str]:
+    return [_dtype(gradient.node.body, text) for text in (*gradient.reads, *gradient.gives)]
 
 
 def _dtype(body: Body, text: str) -> str:
@@ -297,17 +304,17 @@ def _dtype(body: Body, text: str) -> str:
 def _check_group(
     graph: Graph, shapes: tuple[str, ...], group: Sequence[StoredGradient], met: list[Any] | None
 ) -> FormulaCheck:
-    one = group[0]
-    about = one.label, len(group), one.example, ", ".join(shapes)
-    if one.expected is None:
-        return FormulaCheck(*about, why=one.why)
+    first = group[0]
+    about = first.label, len(group), first.example, ", ".join(shapes)
+    if first.expected is None:
+        return FormulaCheck(*about, why=first.why)
     try:
-        checked = [_apart(graph, one, *values) for values in _value_sets(graph, one, met)]
+        checked = [_apart(graph, first, *values) for values in _value_sets(graph, first, met)]
     except GraphpatchError as refusal:
         return FormulaCheck(*about, why=str(refusal))
     except Exception as failure:  # TensorFlow's or numpy's reason why it cannot be computed
         return FormulaCheck(*about, why=first_line(failure))
-    by = "TensorFlow" if isinstance(one.expected, Formula) else "numpy"
+    by = "TensorFlow" if isinstance(first.expected, Formula) else "numpy"
     error, tolerance = (max(column) for column in zip(*checked, strict=True))
     return FormulaCheck(*about, error, tolerance, by=by)
 
@@ -316,29 +323,29 @@ Tensors = list[Any]
 
 
 def _value_sets(
-    graph: Graph, one: StoredGradient, met: list[Any] | None
+    graph: Graph, gradient: StoredGradient, met: list[Any] | None
 ) -> Iterator[tuple[Tensors, Tensors]]:
     """Yield values of x0, ... and of y0, ...: those that the op met, and seeded ones.
 
     Of what an op met much may be 0. The op itself computes y from seeded x, as a gradient may read
     both.
     """
-    count = len(one.reads)
+    count = len(gradient.reads)
     if met is not None:
         likes = list(map(np.asarray, met))
         yield likes[:count], likes[count:]
     else:
-        likes = [np.zeros(ANYWHERE, _numpy(dtype)) for dtype in _dtypes(one)]
+        likes = [np.zeros(ANYWHERE, _numpy(dtype)) for dtype in _dtypes(gradient)]
     seeds = [
         like if like.dtype.kind in "iub" and met is not None else upstream_weights(f"x{n}", like)
         for n, like in enumerate(likes[:count])
     ]
-    for scale in (1.0, *SCALES) if one.node.op == "Select" else (1.0,):
+    for scale in (1.0, *SCALES) if gradient.node.op == "Select" else (1.0,):
         xs = [x if x.dtype.kind in "iub" else (x * scale).astype(x.dtype) for x in seeds]
         try:
-            yield xs, _given(graph, one, xs)
+            yield xs, _given(graph, gradient, xs)
         except Exception:  # the op alone does not run on such shapes
-            formula = getattr(one.expected, "formula", None)
+            formula = getattr(gradient.expected, "formula", None)
             if formula is None or not formula.reads_op:
                 yield xs, [upstream_weights(f"y{n}", y) for n, y in enumerate(likes[count:])]
             elif met is None:
@@ -351,39 +358,39 @@ def _numpy(dtype: str) -> Any:
     return tf.as_dtype(dtype).as_numpy_dtype
 
 
-def _given(graph: Graph, one: StoredGradient, xs: Tensors) -> Tensors:
+def _given(graph: Graph, gradient: StoredGradient, xs: Tensors) -> Tensors:
     """Compute what the op gives from what it reads."""
-    if one.gives == one.reads:
+    if gradient.gives == gradient.reads:
         return xs
-    given = _read_as(one.reads, "x")
+    fed = _read_as(gradient.reads, "x")
     cut = _Cut(
-        graph, one.node.body, given, lambda node: bool(node.data_inputs) or node.op == "Const"
+        graph, gradient.node.body, fed, lambda node: bool(node.data_inputs) or node.op == "Const"
     )
-    cut_graph = cut.out(one.gives)
-    return _run_cut(cut_graph, dict(enumerate(xs)), {}, len(one.gives), None)[0]
+    cut_graph = cut.out(gradient.gives)
+    return _run_cut(cut_graph, dict(enumerate(xs)), {}, len(gradient.gives), None)[0]
 
 
-def _apart(graph: Graph, one: StoredGradient, xs: Tensors, ys: Tensors) -> tuple[float, float]:
+def _apart(graph: Graph, gradient: StoredGradient, xs: Tensors, ys: Tensors) -> tuple[float, float]:
     """Return how far apart both sides are, as a part of the largest element; what is allowed."""
     upstream = [upstream_weights(f"dy{n}", y) for n, y in enumerate(ys)]
-    firsts = _first_of_same(one.reads)
+    firsts = _first_of_same(gradient.reads)
     xs = [xs[first] for first in firsts]  # some of them may be one tensor
-    if isinstance(one.expected, Formula):
-        expected = _by_formula(one, xs, ys, upstream)
+    if isinstance(gradient.expected, Formula):
+        expected = _by_formula(gradient, xs, ys, upstream)
     else:
-        assert one.expected is not None
-        attrs = dict(one.attrs or {})
-        formula = one.expected.formula
-        expected = interpreter.gradient(formula, xs, ys, upstream, attrs, one.op_type)
+        assert gradient.expected is not None
+        attrs = dict(gradient.attrs or {})
+        formula = gradient.expected.formula
+        expected = interpreter.gradient(formula, xs, ys, upstream, attrs, gradient.op_type)
     sums: list[Any] = [None] * len(xs)
     for dx, first in zip(expected, firsts, strict=False):
         if dx is not None:
             sums[first] = dx if sums[first] is None else sums[first] + dx
-    cut_graph = _carrier(graph, one)
-    outputs = len(one.node.outputs or ())
-    _, given = _run_cut(cut_graph, dict(enumerate(xs)), dict(enumerate(ys)), outputs, upstream)
+    cut_graph = _carrier(graph, gradient)
+    outputs = len(gradient.node.outputs or ())
+    _, actual = _run_cut(cut_graph, dict(enumerate(xs)), dict(enumerate(ys)), outputs, upstream)
     pairs = [
-        (sums[n], given.get(n))
+        (sums[n], actual.get(n))
         for n, x in enumerate(xs)
         if n == firsts[n] and x.dtype.kind not in "iubOSU"
     ]
@@ -392,15 +399,15 @@ def _apart(graph: Graph, one: StoredGradient, xs: Tensors, ys: Tensors) -> tuple
     return error, max((TOLERANCES.get(dtype, 0.0) for dtype in dtypes), default=0.0)
 
 
-def _distance(expected: Any, given: Any) -> float:
+def _distance(expected: Any, actual: Any) -> float:
     """Return how far apart they are; no gradient, `null` in a formula, is the same as zeros."""
-    if expected is None or given is None:
-        flows = [dx for dx in (expected, given) if dx is not None]
+    if expected is None or actual is None:
+        flows = [dx for dx in (expected, actual) if dx is not None]
         return float("inf") if any(np.any(np.asarray(dx)) for dx in flows) else 0.0
     expected = np.asarray(expected)
-    if expected.shape != given.shape or expected.dtype != given.dtype:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return float("inf")
-    _, relative = distance(expected, given)
+    _, relative = distance(expected, actual)
     return relative if relative == relative else float("inf")
 
 
@@ -414,26 +421,28 @@ def _read_as(texts: Sequence[str], letter: str) -> dict[TensorName, str]:
     return {names.parse(text): f"{letter}{n}" for n, text in reversed(list(enumerate(texts)))}
 
 
-def _carrier(graph: Graph, one: StoredGradient, library: bool = True) -> GraphDef:
+def _carrier(graph: Graph, gradient: StoredGradient, library: bool = True) -> GraphDef:
     """Cut out the ops that carry a gradient: what rules added between x, y and the op."""
-    given = _read_as(one.gives, "y") if one.gives != one.reads else {}
-    given |= _read_as(one.reads, "x")
-    own = len(one.node.outputs or ())
-    if one.node.op in graph.library.gradients and one.gives != one.reads:
-        ends = one.node.data_inputs[-own:]  # behind what stops gradients, in a Session
-        stopped = {_before_stops(one.node.body, text): text for text in ends}
-        given |= {names.parse(stopped[y]): f"y{n}" for n, y in enumerate(one.gives) if y in stopped}
-    node = one.node
-    cut = _Cut(graph, node.body, given, lambda read: read == node or provenance.is_added(read))
+    fed = _read_as(gradient.gives, "y") if gradient.gives != gradient.reads else {}
+    fed |= _read_as(gradient.reads, "x")
+    own = len(gradient.node.outputs or ())
+    if gradient.node.op in graph.library.gradients and gradient.gives != gradient.reads:
+        ends = gradient.node.data_inputs[-own:]  # behind what stops gradients, in a Session
+        stopped = {_before_stops(gradient.node.body, text): text for text in ends}
+        fed |= {
+            names.parse(stopped[y]): f"y{n}" for n, y in enumerate(gradient.gives) if y in stopped
+        }
+    node = gradient.node
+    cut = _Cut(graph, node.body, fed, lambda read: read == node or provenance.is_added(read))
     return cut.out([node.tensor(index) for index in range(own)], node, library)
 
 
-def _fingerprint(graph: Graph, one: StoredGradient) -> str:
+def _fingerprint(graph: Graph, gradient: StoredGradient) -> str:
     """Return the same for two places of the same ops and attrs, whatever their ops are called."""
-    if one.expected is None:
+    if gradient.expected is None:
         return ""
-    content = _carrier(graph, one, library=False).SerializeToString(deterministic=True)
-    return hashlib.sha256(content).hexdigest() + str(sorted((one.attrs or {}).items()))
+    content = _carrier(graph, gradient, library=False).SerializeToString(deterministic=True)
+    return hashlib.sha256(content).hexdigest() + str(sorted((gradient.attrs or {}).items()))
 
 
 class _Cut:
@@ -443,10 +452,10 @@ class _Cut:
         self,
         graph: Graph,
         body: Body,
-        given: Mapping[TensorName, str],
+        fed: Mapping[TensorName, str],
         follow: Callable[[Node], bool],
     ) -> None:
-        self.graph, self.body, self.given, self.follow = graph, body, given, follow
+        self.graph, self.body, self.given, self.follow = graph, body, fed, follow
         self.copied: dict[str, str] = {}
         self.graph_def = GraphDef()
         self.graph_def.versions.producer = body.library.producer
@@ -549,23 +558,23 @@ def _run_cut(
         return [], session.run(dense) if dense else {}
 
 
-def _by_formula(one: StoredGradient, xs: Tensors, ys: Tensors, upstream: Tensors) -> list[Any]:
+def _by_formula(gradient: StoredGradient, xs: Tensors, ys: Tensors, upstream: Tensors) -> list[Any]:
     """Return what flows back to x0, x1, ... where the op counts as a formula of these.
 
     TensorFlow computes the formula and differentiates it: nothing of the file is used.
     """
     import tensorflow as tf
 
-    assert isinstance(one.expected, Formula)
+    assert isinstance(gradient.expected, Formula)
     with tf.Graph().as_default() as scratch:
         op = SimpleNamespace(
             inputs=[tf.constant(x) for x in xs],
             outputs=[tf.constant(ys[0])],
             type="",
-            name=one.node.name,
-            get_attr=(one.attrs or {}).__getitem__,
+            name=gradient.node.name,
+            get_attr=(gradient.attrs or {}).__getitem__,
         )
-        built = surrogate_gradient(one.expected)(op, tf.constant(upstream[0]))
+        built = surrogate_gradient(gradient.expected)(op, tf.constant(upstream[0]))
     flowing = {n: dx for n, dx in enumerate(built) if dx is not None}
     with tf.compat.v1.Session(graph=scratch) as session:
         ran = session.run(flowing)

@@ -20,7 +20,7 @@ LARGEST_OUTPUT = 1 << 24  # elements of a tensor that is compared
 
 
 def result_tensors(graph: Any) -> list[str]:
-    """The tensors that are computed, and that no op computes another tensor of.
+    """Return the tensors that are computed, and that no op computes another tensor of.
 
     A float tensor that is made an int of, as logits by ArgMax, is among them; so is what only ops
     read that write to variables, or give nothing. Left out are those in v1 loops and branches,
@@ -62,7 +62,7 @@ def trained(graph: Any, main: Body) -> set[Any]:
     updating: set[Any] = set()
     for ops in inside:
         behind = waiting_ops(ops, control=False)
-        before_others = any(op in behind for other in inside if other is not ops for op in other)
+        before_others = any(op in behind for group in inside if group is not ops for op in group)
         if not before_others and any(map(writes, behind)):
             updating |= behind
     return updating
@@ -91,7 +91,7 @@ def writing(graph: Any, names: Iterable[str]) -> list[str]:
 
 
 def writes(op: Any) -> bool:
-    """Whether an op writes to the variable that is its first input."""
+    """Return whether an op writes to the variable that is its first input."""
     if not op.inputs:
         return False
     dtype = op.inputs[0].dtype
@@ -99,14 +99,14 @@ def writes(op: Any) -> bool:
 
 
 def is_value(tensor: Any) -> bool:
-    """Whether it can be fetched as an array, of a size that can be held."""
+    """Return whether it can be fetched as an array, of a size that can be held."""
     dtype = tensor.dtype
     small = (tensor.shape.num_elements() or 0) <= LARGEST_OUTPUT
     return small and dtype.base_dtype.name not in HANDLES and not dtype._is_ref_dtype
 
 
 def is_differentiable(tensor: Any) -> bool:
-    """Whether TensorFlow takes gradients of it, or by it."""
+    """Return whether TensorFlow takes gradients of it, or by it."""
     dtype = tensor.dtype
     return bool(dtype.is_floating or dtype.is_complex) and not dtype._is_ref_dtype
 
@@ -118,35 +118,35 @@ def default_sources(graph: Any, fed: Iterable[str], patched: Iterable[str] = ())
     Those that `patched` ops are computed of are added where no fed float comes to these ops.
     """
     parsed = [op for op in graph.get_operations() if op.type in PARSERS | PIPELINES]
-    given = [graph.get_tensor_by_name(name) for name in fed]
-    given += (one for op in parsed for one in op.outputs)
-    found = list(dict.fromkeys(one.name for one in given if is_differentiable(one)))
-    if not found:
+    tensors = [graph.get_tensor_by_name(name) for name in fed]
+    tensors += (tensor for op in parsed for tensor in op.outputs)
+    names = list(dict.fromkeys(tensor.name for tensor in tensors if is_differentiable(tensor)))
+    if not names:
         return _held_tensors(graph, graph.get_operations())
-    behind = waiting_ops([graph.get_tensor_by_name(name).op for name in found])
+    behind = waiting_ops([graph.get_tensor_by_name(name).op for name in names])
     ops = {op.name: op for op in graph.get_operations()}
     missed = [ops[name] for name in patched if name in ops and ops[name] not in behind]
-    return [*found, *_held_tensors(graph, _ops_before(missed))]
+    return [*names, *_held_tensors(graph, _ops_before(missed))]
 
 
 def _ops_before(ops: Iterable[Any]) -> list[Any]:
-    """What these ops are computed of, in the order of the graph."""
-    found, todo = set[Any](), list(ops)
+    """Return what these ops are computed of, in the order of the graph."""
+    ops_found, todo = set[Any](), list(ops)
     while todo:
         op = todo.pop()
-        if op not in found:
-            found.add(op)
+        if op not in ops_found:
+            ops_found.add(op)
             todo += [tensor.op for tensor in op.inputs]
-    return sorted(found, key=lambda op: op._id)
+    return sorted(ops_found, key=lambda op: op._id)
 
 
 def _held_tensors(graph: Any, ops: Iterable[Any]) -> list[str]:
-    """The variables of floats among some ops, or else the largest constants."""
+    """Return the variables of floats among some ops, or else the largest constants."""
     ops = list(ops)
     variables = [op for op in ops if op.type in VARIABLES]
-    found = [op.outputs[0].name for op in variables if op.get_attr("dtype").is_floating]
-    if found:
-        return found
+    names = [op.outputs[0].name for op in variables if op.get_attr("dtype").is_floating]
+    if names:
+        return names
     hidden = ops_in_control_flow(graph)
     constants = [
         op.outputs[0]
@@ -158,27 +158,29 @@ def _held_tensors(graph: Any, ops: Iterable[Any]) -> list[str]:
 
 
 def ops_in_control_flow(graph: Any) -> set[Any]:
-    """The ops in v1 loops and branches, of which a Session fetches nothing."""
-    found: set[Any] = set()
+    """Return the ops in v1 loops and branches, of which a Session fetches nothing."""
+    inside: set[Any] = set()
     for start, end in ((ENTERS, EXITS), (SWITCHES, MERGES)):
-        todo = [op for op in graph.get_operations() if op.type in start and op not in found]
+        todo = [op for op in graph.get_operations() if op.type in start and op not in inside]
         while todo:
             op = todo.pop()
-            if op not in found:
-                found.add(op)
+            if op not in inside:
+                inside.add(op)
                 readers = {to for output in op.outputs for to in output.consumers()}
                 todo += [to for to in readers if to.type not in end]
-    return found
+    return inside
 
 
 def _gives_comparable(tensor: Any) -> bool:
-    """Whether another tensor that can be compared in its place is computed of it."""
-    found = [to for reader in tensor.consumers() for to in reader.outputs if is_value(to)]
-    return any(is_differentiable(to) for to in found) if is_differentiable(tensor) else bool(found)
+    """Return whether another tensor that can be compared in its place is computed of it."""
+    outputs = [to for reader in tensor.consumers() for to in reader.outputs if is_value(to)]
+    return (
+        any(is_differentiable(to) for to in outputs) if is_differentiable(tensor) else bool(outputs)
+    )
 
 
 def _is_scratch(tensor: Any) -> bool:
-    """Whether it is room that an op reserves for its gradient, and need not fill."""
+    """Return whether it is room that an op reserves for its gradient, and need not fill."""
     args = tensor.op.op_def.output_arg if tensor.op.op_def is not None else ()
     return len(args) == len(tensor.op.outputs) and args[tensor.value_index].name.startswith(
         RESERVED

@@ -49,7 +49,7 @@ def needs_control_flow_v1(graph: ModelGraph) -> bool:
 
 
 def command() -> list[str]:
-    """The command line of a process that runs a model."""
+    """Return the command line of a process that runs a model."""
     return [sys.executable, "-c", WORKER_PROGRAM]
 
 
@@ -92,13 +92,13 @@ class TensorFlowProcess:
 
     def keep(self, method: str, *arguments: Any) -> Any:
         """Ask, and ask it again of each process that takes the place of this one."""
-        self.setup = [one for one in self.setup if one[0] != method]
+        self.setup = [call for call in self.setup if call[0] != method]
         answer = self.ask(method, *arguments)
         self.setup.append((method, arguments))
         return answer
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """What the model's process answers.
+        """Return what the model's process answers.
 
         Raises ProcessDiedError where it ends instead; GraphpatchError as the process does;
         RuntimeError, which is a fault of ours, for any other exception.
@@ -151,7 +151,7 @@ class TensorFlowProcess:
         return answer
 
     def _last_words(self) -> str:
-        """How the process ended, and the line in which TensorFlow says why."""
+        """Return how the process ended, and the line in which TensorFlow says why."""
         assert self._popen is not None
         assert self._stderr is not None
         code = self._popen.wait()

@@ -100,22 +100,22 @@ class RunResult:
 
     @property
     def compared(self) -> list[str]:
-        """What was compared on any of the sets."""
-        return list(dict.fromkeys(name for one in self.sets for name in one.compared))
+        """Return what was compared on any of the sets."""
+        return list(dict.fromkeys(name for values in self.sets for name in values.compared))
 
     @property
     def differing(self) -> dict[str, str]:
-        """What differs on any of the sets, and how far on the first where it does."""
+        """Return what differs on any of the sets, and how far on the first where it does."""
         differing: dict[str, str] = {}
-        for one in self.sets:
-            for name, how in one.differing.items():
-                says = how if one is self.sets[0] else f"{how} ({one.name} values)"
+        for values in self.sets:
+            for name, how in values.differing.items():
+                says = how if values is self.sets[0] else f"{how} ({values.name} values)"
                 differing.setdefault(name, says)
         return differing
 
     @property
     def uncompared(self) -> dict[str, str]:
-        """What was compared on none of the sets, and why not on the first."""
+        """Return what was compared on none of the sets, and why not on the first."""
         compared, first = set(self.compared), self.sets[0].uncompared if self.sets else {}
         return {name: why for name, why in first.items() if name not in compared}
 
@@ -140,9 +140,9 @@ class RunResult:
             if pair.state == "fails":
                 ends = f"{pair.target} with respect to {pair.source}"
                 yield f"gradient of {ends}: {pair.before} -> {pair.after}"
-        for one in self.unfired:
-            if one.is_wrong:
-                yield f"override of {one.override}: {one.why}"
+        for unfired in self.unfired:
+            if unfired.is_wrong:
+                yield f"override of {unfired.override}: {unfired.why}"
         for formula in self.formulas:
             if formula.is_wrong:
                 sides = "TensorFlow and numpy differ"
@@ -166,9 +166,9 @@ class RunResult:
             yield f"nothing could be compared: {says}{hint}"
         for op in self.unseen:
             yield f"forward: no tensor was compared that is computed of {op}"
-        for one in self.unfired:
-            if one.is_new and not one.is_wrong:
-                yield f"override of {one.override} did not fire: {one.why}"
+        for unfired in self.unfired:
+            if unfired.is_new and not unfired.is_wrong:
+                yield f"override of {unfired.override} did not fire: {unfired.why}"
         for formula in self.formulas:
             if formula.why:
                 yield f"formula {formula.label}, at {formula.example}: {formula.why}"
@@ -178,7 +178,7 @@ class RunResult:
         settings = {
             **self.settings,
             "graph_optimiser": ["off", "on"],
-            "sets_of_values": [one.name for one in self.sets],
+            "sets_of_values": [item.name for item in self.sets],
             "seeds": "by name of the op or tensor",
             "processes": "one for each model",
         }
@@ -201,22 +201,22 @@ class RunResult:
                 "not_compared": self.uncompared,
                 "sets": [
                     {
-                        "values": one.name,
-                        "compared": len(one.compared),
-                        "differing": one.differing,
-                        "not_compared": list(dict.fromkeys(one.uncompared.values())),
+                        "values": item.name,
+                        "compared": len(item.compared),
+                        "differing": item.differing,
+                        "not_compared": list(dict.fromkeys(item.uncompared.values())),
                     }
-                    for one in self.sets
+                    for item in self.sets
                 ],
             },
             "gradients": [pair.document() for pair in self.gradients],
             "gradients_not_taken": self.untaken,
             "overrides": {
-                "fired": [one.document() for one in self.fired],
-                "not_fired": [one.document() for one in self.unfired],
-                "not_called": [one.document() for one in self.uncalled],
+                "fired": [item.document() for item in self.fired],
+                "not_fired": [item.document() for item in self.unfired],
+                "not_called": [item.document() for item in self.uncalled],
             },
-            "formulas": [one.document() for one in self.formulas],
+            "formulas": [item.document() for item in self.formulas],
         }
 
 
@@ -264,12 +264,12 @@ class Verification:
 
     @property
     def failures(self) -> list[str]:
-        """What differs that should not, in words."""
+        """Return what differs that should not, in words."""
         return [*self.around, *self._labelled(VerifiedGraph.failures)]
 
     @property
     def not_compared(self) -> list[str]:
-        """What should have been compared, and was not, in words."""
+        """Return what should have been compared, and was not, in words."""
         return self._labelled(VerifiedGraph.gaps)
 
     @property
@@ -287,7 +287,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether the verdict is `verified`, or `same structure`."""
+        """Return whether the verdict is `verified`, or `same structure`."""
         return self.verdict in (VERIFIED, SAME_STRUCTURE)
 
     def _labelled(self, texts: Any) -> list[str]:
@@ -335,7 +335,10 @@ def _compared_rows(ran: RunResult | None) -> Iterator[tuple[str, str]]:
     if ran is None or ran.why:
         yield "run", "not run" if ran is None else ran.why
         return
-    compared, changed = len(ran.compared), sum(one.state == "changed" for one in ran.gradients)
+    compared, changed = (
+        len(ran.compared),
+        sum(change.state == "changed" for change in ran.gradients),
+    )
     equal = compared - len(ran.differing)
     yield "forward", f"{equal} of {plural(compared, 'tensor')} bit-equal"
     yield "gradients", f"{len(ran.gradients)} taken, {changed} changed"

@@ -55,12 +55,12 @@ def set_seeds(graph_def: Any, own: Mapping[tuple[str, str], str]) -> list[str]:
     A random op whose seeds are 0 draws from the seed of the graph and its own place in it, which is
     another one after nodes were added. So every such op gets explicit seeds, by its name.
     """
-    found = []
+    names = []
     for body, node in _nodes(graph_def):
         if node.op in GENERATOR:
-            found.append(node.name)
+            names.append(node.name)
         elif _has_seeds(node.op):
-            found.append(node.name)
+            names.append(node.name)
             if not any(node.attr[key].i for key in SEEDS):
                 text = (
                     node.op
@@ -69,7 +69,7 @@ def set_seeds(graph_def: Any, own: Mapping[tuple[str, str], str]) -> list[str]:
                 )
                 node.attr[SEEDS[0]].i = 1 + (zlib.crc32(text.encode()) & 0x7FFFFFFE)
                 node.attr[SEEDS[1]].i = 1
-    return found
+    return names
 
 
 def _nodes(graph_def: Any) -> Iterator[tuple[str, Any]]:
@@ -88,11 +88,11 @@ def add_probes(graph_def: Any, places: Sequence[OpKey]) -> None:
     For what TensorFlow differentiates in C++: Python is not asked there which gradient an op has.
     So each op gets gradient functions of its own, which give what they gave, and print a line.
     """
-    functions = {one.signature.name: one for one in graph_def.library.function}
-    gradients = {one.function_name: one.gradient_func for one in graph_def.library.gradient}
+    functions = {item.signature.name: item for item in graph_def.library.function}
+    gradients = {item.function_name: item.gradient_func for item in graph_def.library.gradient}
     for number, (body, name) in enumerate(places):
         nodes = graph_def.node if body == "main" else functions[body].node_def
-        node = next(one for one in nodes if one.name == name)
+        node = next(item for item in nodes if item.name == name)
         forward, backward = functions[node.op], functions[gradients[node.op]]
         probe = f"{forward.signature.name}_probe_{number}"
         _copied_function(graph_def.library, forward, probe)
@@ -102,10 +102,10 @@ def add_probes(graph_def: Any, places: Sequence[OpKey]) -> None:
 
 
 def _copied_function(library: Any, function: Any, name: str) -> Any:
-    found = library.function.add()
-    found.CopyFrom(function)
-    found.signature.name = name
-    return found
+    copy = library.function.add()
+    copy.CopyFrom(function)
+    copy.signature.name = name
+    return copy
 
 
 def _telling(function: Any, number: int) -> None:
@@ -121,20 +121,20 @@ def _telling(function: Any, number: int) -> None:
 
 
 def fired_since(places: Sequence[OpKey], since: int) -> set[OpKey]:
-    """Those of these places whose number was printed since."""
+    """Return those of these places whose number was printed since."""
     said = os.pread(STDERR, os.fstat(STDERR).st_size - since, since).decode(errors="replace")
     return {places[int(number)] for number in re.findall(rf"{FIRED}(\d+);", said)}
 
 
 def printed_bytes() -> int:
-    """How much was printed until now."""
+    """Return how much was printed until now."""
     return os.fstat(STDERR).st_size
 
 
 def seeded_graph(
     model: Model, graph: ModelGraph, probed: Sequence[OpKey] = (), optimise: bool = False
 ) -> Any:
-    """The tf.Graph of a model's graph, with its control-flow contexts and seeded random ops.
+    """Return the tf.Graph of a model's graph, with its control-flow contexts and seeded random ops.
 
     The gradient functions of the `probed` ops tell when they run. Functions that are called run op
     by op; with `optimise`, as the calls say. Raises ModelError where TensorFlow does not take it,
@@ -152,7 +152,7 @@ def seeded_graph(
 
 
 def _meta_graph(model: Model, graph: ModelGraph) -> Any:
-    """The graph with its contexts, rebuilt where they can be."""
+    """Return the graph with its contexts, rebuilt where they can be."""
     try:
         return bare_meta(model.meta_graph(graph))
     except ModelError:  # what a Session runs all the same; its gradients tell
@@ -160,7 +160,7 @@ def _meta_graph(model: Model, graph: ModelGraph) -> Any:
 
 
 def checkpoint(model: Model) -> str | None:
-    """Where the values of a model's variables lie, if they are there.
+    """Return where the values of a model's variables lie, if they are there.
 
     Raises ModelError where a link in the model's folder leads out of it.
     """
@@ -173,38 +173,40 @@ def checkpoint(model: Model) -> str | None:
 
 
 def restored_values(graph: Any, prefix: str | None) -> dict[str, Any]:
-    """The values of variables by the name of their op, as far as the checkpoint has them."""
+    """Return the values of variables by the name of their op, as far as the checkpoint has them."""
     import tensorflow as tf
 
     if prefix is None:
         return {}
     reader = tf.train.load_checkpoint(prefix)
-    there = reader.get_variable_to_shape_map()
-    found = {}
+    shapes = reader.get_variable_to_shape_map()
+    values = {}
     for op in variables_of(graph):
         shape = tf.TensorShape(op.get_attr("shape"))
         shared = op.get_attr("shared_name").decode(errors="backslashreplace")
-        key = next((name for name in (op.name, shared) if name in there), None)
-        if key is not None and shape.is_compatible_with(there[key]):
-            found[op.name] = reader.get_tensor(key)
-    return found
+        key = next((name for name in (op.name, shared) if name in shapes), None)
+        if key is not None and shape.is_compatible_with(shapes[key]):
+            values[op.name] = reader.get_tensor(key)
+    return values
 
 
-def initial_values(graph: Any, given: Values, size: int, whole: tuple[int, ...]) -> dict[str, Any]:
-    """A value for each variable: what is given, what its initialiser gives, or a seeded one.
+def initial_values(graph: Any, fixed: Values, size: int, whole: tuple[int, ...]) -> dict[str, Any]:
+    """Return a value for each variable: what is given, what its initialiser gives, or a seeded one.
 
     An initialiser that reads other variables finds their seeded values, so that no order counts.
     """
-    found = dict(given)
-    variables = {op.name: op for op in variables_of(graph) if op.name not in given}
+    values_by_name = dict(fixed)
+    variables = {op.name: op for op in variables_of(graph) if op.name not in fixed}
     for name, op in variables.items():
-        found[name] = seeded_variable(op, size, whole)
+        values_by_name[name] = seeded_variable(op, size, whole)
     sources = {
         name: source for name, op in variables.items() if (source := _initialiser(graph, op))
     }
-    first = GraphRun(graph, variables=found)
+    first = GraphRun(graph, variables=values_by_name)
     values = first.run(sorted(set(sources.values())), False)[0] if sources else {}
-    return found | {name: values[one] for name, one in sources.items() if one in values}
+    return values_by_name | {
+        name: values[source] for name, source in sources.items() if source in values
+    }
 
 
 def _initialiser(graph: Any, variable: Any) -> str:
@@ -223,5 +225,5 @@ def _initialiser(graph: Any, variable: Any) -> str:
 
 
 def known_variables(graph: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those values whose variables this graph has."""
+    """Return those values whose variables this graph has."""
     return {op.name: values[op.name] for op in variables_of(graph) if op.name in values}

@@ -96,8 +96,8 @@ def _verified(original: Model, patched: Model, options: CompareOptions | None) -
         for index, graph in enumerate(patched.graphs):
             ran = None
             if options is not None:
-                left = ComparedGraph(original, index, files[0])
-                ran = _run(left, ComparedGraph(patched, index, files[1]), options)
+                compared_original = ComparedGraph(original, index, files[0])
+                ran = _run(compared_original, ComparedGraph(patched, index, files[1]), options)
             parts.append(VerifiedGraph(graph.around.tags, made[index], ran))
     return Verification(str(original.path), str(patched.path), parts, around, (original, patched))
 

@@ -87,7 +87,7 @@ class Worker:
             if not control_flow_v2:
                 tf.compat.v1.disable_control_flow_v2()
             with tf.Graph().as_default(), tf.compat.v1.Session():
-                devices = [one.device_type for one in tf.config.list_physical_devices()]
+                devices = [device.device_type for device in tf.config.list_physical_devices()]
         except ImportError as error:
             raise GraphpatchError(
                 "verify runs both models with TensorFlow, which is not installed here: pip install "
@@ -173,9 +173,9 @@ class SessionModel:
         self._branches: BranchWatch | None = None
 
     def _run_of(
-        self, tf_graph: Any, feeds: Values | None = None, held: Values | None = None
+        self, tf_graph: Any, feeds: Values | None = None, variables: Values | None = None
     ) -> Any:
-        return GraphRun(tf_graph, feeds or {}, held or {}, is_limited=self.is_limited)
+        return GraphRun(tf_graph, feeds or {}, variables or {}, is_limited=self.is_limited)
 
     def _full_name(self, name: str) -> str:
         """Return the name of a tensor as TensorFlow spells it; ModelError where there is none."""
@@ -194,12 +194,17 @@ class SessionModel:
         That is outputs, those of signatures, `more`, and the targets that are asked for.
         """
         signatures = meta_around(self.graph).signature_def.values()
-        signed = [info.name for one in signatures for info in one.outputs.values() if info.name]
+        signed = [
+            info.name
+            for signature in signatures
+            for info in signature.outputs.values()
+            if info.name
+        ]
         asked = [*signed, *more, *map(self._full_name, targets)]
         names = dict.fromkeys([*outputs.result_tensors(self.tf_graph), *asked])
         # An import adds Exits that freezing pruned; what is compared is what the file has.
-        there = self.there([name for name in names if op_of(name) in self.graph.main.by_name])
-        return there, outputs.writing(self.tf_graph, there)
+        present = self.there([name for name in names if op_of(name) in self.graph.main.by_name])
+        return present, outputs.writing(self.tf_graph, present)
 
     def there(self, names: Sequence[str]) -> list[str]:
         """Return those of these tensors that exist and can be fetched."""
@@ -412,8 +417,8 @@ class LoadedModel:
         legal = [*self.inputs, *self.outputs]
         for name in names:
             if name not in legal:
-                there = ", ".join(legal)
-                raise ModelError(f"no input or output is named {name!r}; there are: {there}")
+                listed = ", ".join(legal)
+                raise ModelError(f"no input or output is named {name!r}; there are: {listed}")
         return list(names)
 
     def tensors(self, more: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
