@@ -421,16 +421,16 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def record(self, index: int) -> NodeRecord | None:
         """Return what rules wrote down on a node; ModelError where graphpatch did not write it."""
-        if not self.may_be_signed(index):
-            return None
-        edited = self.edited.get(index)
+        edited, known = self.edited.get(index), self.records.get(index)
+        if known is not None and known[0] is edited:
+            return known[1]
         if isinstance(edited, EditedNode):
             return edited.record
-        known = self.records.get(index)
-        if known is None or known[0] is not edited:
-            record = self.read_record(index, Node(self, index).attr(PROVENANCE_ATTR))
-            known = self.records[index] = edited, record
-        return known[1]
+        if edited is None and index not in self.marks:
+            return None
+        record = self.read_record(index, Node(self, index).attr(PROVENANCE_ATTR))
+        self.records[index] = edited, record
+        return record
 
     def read_record(self, index: int, value: AttrValue | None) -> NodeRecord | None:
         """Return the record that this attr of a node is; ModelError where it is none of ours."""

@@ -71,15 +71,20 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
 def _undo_body(graph: Graph, body: Body) -> UndoneBody:
     undone = UndoneBody(body)
     for index in body.heads.marked:
-        node, payload = Node(body, index), body.payload(index)
-        attrs = node.attrs() if len(payload) > 1 else body.parsed(piece_bytes(payload[0])).attr
-        value = node.attr(PROVENANCE_ATTR) if len(payload) > 1 else attrs.get(PROVENANCE_ATTR)
+        payload = body.payload(index)
+        if len(payload) == 1:
+            attrs = message(NodeDef, piece_bytes(payload[0])).attr
+            value = attrs.get(PROVENANCE_ATTR)
+        else:
+            attrs = Node(body, index).attrs()
+            value = Node(body, index).attr(PROVENANCE_ATTR)
         record = body.read_record(index, value)
         if record is None:
             continue
         if record.is_added:
             undone.dropped[index] = None
             continue
+        node = Node(body, index)
         try:
             original = message(NodeDef, b"".join(record.original))
         except ModelError as error:
