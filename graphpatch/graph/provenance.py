@@ -136,9 +136,10 @@ def as_written(node: Node) -> bytes:
 
 def _signed(body: Body) -> Iterator[tuple[int, Payload]]:
     """Yield the nodes that carry a record, which is not read, with their payloads."""
+    size = len(body.heads.starts)
     for index in {*body.heads.marked, *body.edited}:
         payload = body.payload(index)
-        if carries_record(payload):
+        if index >= size or carries_record(payload):  # what was added in this run does
             yield index, payload
 
 
@@ -180,13 +181,15 @@ def reads_of_patched(graph: Graph) -> int:
     """Count the inputs of the model, and outputs of its functions, that read what rules touched."""
     count = 0
     for body in graph.bodies:
-        patched, is_of_model = set[str](), bytearray(b"\1") * len(body)
-        for index, _ in () if body.is_ours else _signed(body):
-            patched.add(body.heads.names[index])
-            if index >= len(body.heads.starts):
-                is_of_model[index] = 0
-            elif index in body.marks:  # only those may be of an earlier run
-                is_of_model[index] = not is_added(Node(body, index))
+        names_now, size, is_of_model = body.heads.names, len(body.heads.starts), bytearray(b"\1")
+        is_of_model *= size  # what was added in this run stands behind
+        patched = set(names_now[size:])
+        of_file = {*body.heads.marked, *(index for index in body.edited if index < size)}
+        for index in () if body.is_ours else of_file:
+            if carries_record(body.payload(index)):
+                patched.add(names_now[index])
+                # Only a node that was marked may have been added, in an earlier run.
+                is_of_model[index] = index not in body.marks or not is_added(Node(body, index))
         if patched:
             inputs = chain.from_iterable(compress(body.heads.inputs, is_of_model))
             for text in chain(inputs, body.ret.values()):
