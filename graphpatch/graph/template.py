@@ -191,16 +191,16 @@ def _fill(template: Template, nodes: Sequence[Node], editor: Editor) -> list[Nod
         template.ops * len(nodes),
         list(chain.from_iterable(zip(*inputs, strict=True))),
     )
-    count = len(added_names)
-    payloads = zip(*[payload.fill(rows) for payload in template.payloads], strict=True)
-    for (_, index), written in zip(nodes, payloads, strict=True):
-        group = [index, *range(first, first + count)]
-        for member, payload in zip(group, written, strict=True):
-            body.edited[member] = [payload]
-        if count:
-            body.root.update(dict.fromkeys(group[1:], index))
-            body.placed[index] = [group[place] for place in template.order]
-        first += count
+    # Column by column: the ops, then the first node that was added for each, and so on.
+    indices, count = [node.index for node in nodes], len(added_names)
+    members = [indices, *(range(first + k, len(body), count) for k in range(count))]
+    for column, payload in zip(members, template.payloads, strict=True):
+        body.edited.update(zip(column, ([raw] for raw in payload.fill(rows)), strict=True))
+    for column in members[1:]:
+        body.root.update(zip(column, indices, strict=True))
+    if count:
+        orders = zip(*[members[place] for place in template.order], strict=True)
+        body.placed.update(zip(indices, map(list, orders), strict=True))
     for report, texts in ((editor.note, template.notes), (editor.skipped, template.idle)):
         for text in chain.from_iterable(zip(*[blank.texts(rows) for blank in texts], strict=True)):
             report(text)
