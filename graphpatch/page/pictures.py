@@ -27,7 +27,7 @@ def pictures(name: str, fed: Any, answers: Sequence[Measured]) -> list[dict[str,
     if fed is not None and _image(fed) is not None:
         shown_pictures.append(_heat(_image(fed), f"{shown}, as fed", is_signed=False))
     for side, (_, value, says) in zip(sides, answers, strict=True):
-        title = f"gradient by {shown}" + (f", {side}" if len(answers) > 1 else "")
+        title = f"gradient at {shown}" + (f", {side}" if len(answers) > 1 else "")
         shown_pictures.append(_picture(value, title, says))
     return shown_pictures
 

@@ -7,6 +7,8 @@ const DEEPEST = 12; // scopes and functions in each other that are indented
 const INDENT = 14; // pixels
 const MOST_PRINTED = 4000;
 const TEXT_LINE = 18; // pixels of a further line of text in a row
+const HEAD_ROOM = 36; // pixels that "before" takes above its lanes
+const BESIDE_REASON = 290; // pixels of the badge, of the gaps, and of what flows, at the right
 
 function make(name, className, ...children) {
   const element = document.createElement(name);
@@ -72,17 +74,19 @@ class List {
 
   laneWidth(side) {
     const { of, columns } = this.pitch.get(side);
-    return columns * of + 6;
+    const head = this.view.sides().length > 1 ? HEAD_ROOM : 0; // "before" and "after" stand above
+    return Math.max(head, columns * of + 6);
   }
 
   furtherLines(row, lanes) {
     const why = row.kind === "line" ? this.why(row) : "";
     if (!why) return 0;
     const body = this.view.bodies[row.body], tables = this.view.doc.tables;
-    const words = `${tables.types[body.types[row.row]]} ${body.names[row.row].slice(row.scope.length)} ${tables.tensors[body.tensors[row.row]]} ${why}`;
+    const words = `${tables.types[body.types[row.row]]} ${body.names[row.row].slice(row.scope.length)}`;
     this.ruler.font = "13px sans-serif";
-    const room = this.box.clientWidth - lanes - Math.min(row.depth, DEEPEST) * INDENT - 260;
-    return Math.min(3, Math.ceil(this.ruler.measureText(words).width * 1.12 / Math.max(room, 120)) - 1);
+    const lead = lanes + Math.min(row.depth, DEEPEST) * INDENT + this.ruler.measureText(words).width * 1.12;
+    const room = this.box.clientWidth - lead - BESIDE_REASON;
+    return Math.min(5, Math.ceil(this.ruler.measureText(why).width * 1.15 / Math.max(room, 90)) - 1);
   }
 
   // The index of the row at a height.
