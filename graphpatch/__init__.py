@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from graphpatch.runtime.rebuild import rebuild_gradients as rebuild_gradients
     from graphpatch.runtime.register import register_gradients as register_gradients
     from graphpatch.runtime.split import split as split
+    from graphpatch.runtime.verify.compare import verify as verify
     from graphpatch.runtime.verify.result import Verification as Verification
-    from graphpatch.runtime.verify.verification import verify as verify
     from graphpatch.selection import Selection as Selection
     from graphpatch.selection import select as select
 
@@ -93,7 +93,7 @@ _EXPORTS = {
     "runtime.register": "register_gradients",
     "runtime.split": "split",
     "runtime.verify.result": "Verification",
-    "runtime.verify.verification": "verify",
+    "runtime.verify.compare": "verify",
     "selection": "Selection select",
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}

@@ -71,7 +71,7 @@ def command(
     1: something differs that should not. Exit 4: no difference was found, but something could not
     be compared (an override that never fired, a formula, an output).
     """
-    from graphpatch.runtime.verify.verification import verify
+    from graphpatch.runtime.verify.compare import verify
 
     with bar() as progress:
         verification = verify(

@@ -1,4 +1,4 @@
-"""What is fed: small seeded values of guessed shapes, or what the user gives."""
+"""Arrays that are fed, seeded or read from a file, and how far two arrays are apart."""
 
 from __future__ import annotations
 
@@ -98,3 +98,48 @@ def _named_array(archive: zipfile.ZipFile, path: str | Path, name: str) -> tuple
 def full_tensor_name(name: str) -> str:
     """Return the name of a tensor: that of an op means its output 0."""
     return name if ":" in name else f"{name}:0"
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Compare bit by bit: NaNs by their payload, zeros by their sign."""
+    a, b = np.asarray(a), np.asarray(b)
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    return bool(a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes())
+
+
+def difference_in_words(before: Any, after: Any) -> str:
+    """Say how far two arrays are apart."""
+    before, after = np.asarray(before), np.asarray(after)
+    if (before.dtype, before.shape) != (after.dtype, after.shape):
+        return f"{before.dtype.name} {list(before.shape)} -> {after.dtype.name} {list(after.shape)}"
+    if before.dtype == object or before.dtype == bool:
+        return f"{int(np.sum(before != after))} of {before.size} elements differ"
+    raw = (
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(before.size, -1)
+        for array in (before, after)
+    )
+    count = int(np.any(np.not_equal(*raw), axis=1).sum())
+    largest, relative = distance(before, after)
+    part = f" ({relative:.3g} of the largest element)"
+    if np.isinf(relative) and np.isfinite(largest):
+        part = "; it was 0 everywhere"
+    return f"{count} of {before.size} elements differ, by at most {largest:.3g}{part}"
+
+
+def distance(before: Any, after: Any) -> tuple[float, float]:
+    """Return the largest difference, and that as a part of the first array's largest element."""
+    if not before.size:
+        return 0.0, 0.0
+    wide = np.complex128 if before.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        before, after = before.astype(wide), after.astype(wide)
+        apart = np.where(before == after, 0, np.abs(before - after))
+        apart = np.where(np.isnan(before) & np.isnan(after), 0, apart)
+        largest, size = float(np.max(apart)), float(np.max(np.abs(before)))
+        return largest, largest / size if size else float("inf") if largest else 0.0
+
+
+def finite(number: float) -> float | str:
+    """Return a number as JSON has it, which knows no infinity."""
+    return number if np.isfinite(number) else str(number)

@@ -236,10 +236,10 @@ def test_gradients_that_an_optimiser_took_out_are_named(path: Path) -> None:
 def test_swapped_arguments_are_told_before_anything_runs(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphpatch.runtime.verify import verification
+    from graphpatch.runtime.verify import compare
 
     target = patched(path, RULES)
-    monkeypatch.delattr(verification, "compare")
+    monkeypatch.delattr(compare, "_compare")
     assert graphpatch.verify(target, path).failures == [
         f"the arguments look swapped: {path} is {target} without its rules, and the original comes "
         f"first: graphpatch verify {path} {target}"

@@ -14,7 +14,7 @@ import pytest
 
 import graphpatch
 from graphpatch.runtime.graph_run import run_op_by_op
-from graphpatch.runtime.verify.bits import same_bits
+from graphpatch.runtime.values import same_bits
 from graphpatch.runtime.verify.formulas import FormulaCheck, check_formulas
 from graphpatch.runtime.verify.worker import SessionModel
 from tests.tf.consumer import save

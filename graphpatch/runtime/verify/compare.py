@@ -1,7 +1,11 @@
-"""Two models, each run in a process of its own, side by side: forward, backward, what fired."""
+"""A patched model beside its original, each run in a process of its own, and compared.
+
+First the patch is made again, then both run: forward on several sets of values, and backward.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -11,31 +15,124 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.analysis.again import SWAPPED, make_again
 from graphpatch.analysis.rule_words import ops_before_rules, rules_at
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
+from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
+from graphpatch.formats.before import opened_again
+from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.functions import called_functions
 from graphpatch.graph.graph import Graph, ModelGraph, Progress
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.walk import upstream
-from graphpatch.names import TensorName, op_of
+from graphpatch.names import OpKey, TensorName, op_of
 from graphpatch.runtime.tf_gradients import GradientAnswer
-from graphpatch.runtime.values import Values, upstream_weights
-from graphpatch.runtime.verify.bits import difference_in_words, distance, same_bits
+from graphpatch.runtime.values import (
+    Values,
+    difference_in_words,
+    distance,
+    full_tensor_name,
+    read_feed,
+    same_bits,
+    upstream_weights,
+)
 from graphpatch.runtime.verify.firing import Firing, UnfiredOverride
 from graphpatch.runtime.verify.process import (
     ProcessDiedError,
     TensorFlowProcess,
     needs_control_flow_v1,
 )
-from graphpatch.runtime.verify.result import ComparedGradient, ComparedValues, RunResult
+from graphpatch.runtime.verify.result import (
+    BranchesTaken,
+    ComparedGradient,
+    ComparedValues,
+    RunResult,
+    Verification,
+    VerifiedGraph,
+)
 from graphpatch.table import plural
 
 NOT_AMONG = "it is not among what is compared"
 NOISY = "it differs from run to run in the original itself"
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
 TARGETS = 32  # outputs whose gradients are taken, where nobody names them
+
+
+def verify(
+    original: ModelLike,
+    patched: ModelLike,
+    *,
+    feed: str | Path | Mapping[str, Any] | None = None,
+    sources: str | Sequence[str] = (),
+    targets: str | Sequence[str] = (),
+    run: bool = True,
+    allow_unsafe_ops: bool = False,
+    imports: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Verification:
+    """Verify a patched model against its original, each run in a process of its own.
+
+    Forward, each op must compute what it did, and all outputs be bit-equal on several sets of
+    values. Backward, the result tells which gradients changed and which overrides fired. Its
+    `verdict` is `verified`, `differs`, `not compared`, or `same structure` (`run=False`);
+    `failures` and `not_compared` say why. See docs/verify.md.
+
+    Args:
+        original: The model before it was patched: what `load` takes.
+        patched: The model after.
+        feed: Arrays by tensor name, each of the dtype and shape of its tensor, or a .npz file;
+            other placeholders get seeded values.
+        sources: Take gradients with respect to these tensors. Default: by the floats that are fed.
+        targets: Take gradients of these tensors. Default: of all outputs that are floats.
+        run: False compares the graphs alone, which needs no TensorFlow.
+        allow_unsafe_ops: Run ops too that touch files, the network or Python.
+        imports: Modules or .py files that both processes import first.
+        progress: Called with what is done, how much of it, and of how much.
+
+    Raises:
+        ModelError: A model or feed cannot be read, or there is no tensor of such a name.
+        UnsafeError: A model would do more than compute when it runs.
+        GraphpatchError: TensorFlow is missing.
+        TypeError: `original` or `patched` is not a model, or one of the ends is not a name.
+
+    When not to use it: for a model that is not trusted.
+
+    Example:
+        >>> graphpatch.verify("model.pb", "patched.pb", run=False).ok
+        True
+    """
+    check_progress(progress)
+    # What is in memory has edits that no file tells of.
+    before = opened_again(model_from("original", original))
+    after = opened_again(model_from("patched", patched))
+    ends = tensor_names("sources", sources), tensor_names("targets", targets)
+    values: Mapping[str, Any] = {}
+    if run and feed is not None:
+        values = feed if isinstance(feed, Mapping) else read_feed(feed)
+    fed = {full_tensor_name(name): value for name, value in values.items()}
+    options = CompareOptions(fed, *ends, allow_unsafe_ops, imports, progress) if run else None
+    counts = len(before.graphs), len(after.graphs)
+    if counts[0] != counts[1]:
+        raise ModelError(f"{before.path} has {counts[0]} graphs, and {after.path} {counts[1]}")
+    made, around = make_again(before, after)
+    if any(text.startswith(SWAPPED) for text in around):
+        options = None  # all that a run would find follows from it
+    parts = []
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("original", "patched")]
+        if options is not None:
+            files = [
+                model.file_in(file) for model, file in zip((before, after), files, strict=True)
+            ]
+        for index, graph in enumerate(after.graphs):
+            ran = None
+            if options is not None:
+                pair = ComparedGraph(before, index, files[0]), ComparedGraph(after, index, files[1])
+                ran = _compare(*pair, options)
+            parts.append(VerifiedGraph(graph.around.tags, made[index], ran))
+    return Verification(str(before.path), str(after.path), parts, around, (before, after))
 
 
 def _every_third(third: int, value: float) -> Callable[[Any], Any]:
@@ -65,20 +162,20 @@ PASSES = 1 + len(SETS) + len(STEERED)
 
 def value_sets(seeded: Values, fixed: Container[str]) -> Iterator[tuple[str, Values]]:
     """Yield each set by its name, made of the seeded one; what is `fixed` stays as it is."""
-    for name, change in SETS.items():
+    for name in SETS:
         values = {
-            key: value if key in fixed else _changed_value(name, change, value)
+            key: value if key in fixed else _changed_value(name, value)
             for key, value in seeded.items()
         }
         if any(values[key] is not value for key, value in seeded.items()):
             yield name, values
 
 
-def _changed_value(name: str, change: Callable[[Any], Any], value: Any) -> Any:
+def _changed_value(name: str, value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind in "fc" or array.dtype.name == "bfloat16":
         with np.errstate(all="ignore"):
-            return np.asarray(change(array)).astype(array.dtype)
+            return np.asarray(SETS[name](array)).astype(array.dtype)
     if name == "negated" and array.dtype.kind in "iub":
         return (1 - array.astype(np.int64)).astype(array.dtype)
     return value
@@ -86,7 +183,7 @@ def _changed_value(name: str, change: Callable[[Any], Any], value: Any) -> Any:
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Feeds by tensor name; the tensors by which, and of which, gradients are taken.
+    """Feeds by tensor name; the tensors between which gradients are taken, and what runs.
 
     `imports` are modules, or .py files, that the processes import before they read a model.
     `progress` is called with what is done, how much of it, and of how much.
@@ -119,81 +216,77 @@ class ComparedGraph:
         return self.model.graphs[self.index]
 
 
-def compare(original: ComparedGraph, patched: ComparedGraph, options: CompareOptions) -> RunResult:
-    """Run a graph of a model and its patched copy, each in a process of its own, and compare.
-
-    Raises UnsafeError where running it would do more than compute, ModelError for names of tensors
-    that there are not, GraphpatchError where TensorFlow is missing.
-    """
+def _compare(original: ComparedGraph, patched: ComparedGraph, options: CompareOptions) -> RunResult:
+    """Run a graph of a model and its patched copy, each in a process of its own, and compare."""
+    if original.graph.around.is_object_based != patched.graph.around.is_object_based:
+        says = "one of them is a TF2 SavedModel, with other names for inputs and outputs"
+        return RunResult(why=says)
     for graph in (original.graph, patched.graph):
         if graph.around.is_object_based:
             refuse_unsafe_load(graph, options.allow_unsafe_ops)
         else:
             refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
     with ExitStack() as stack:
-        first, second = (TensorFlowProcess(compared.model.path) for compared in (original, patched))
-        for process in (first, second):
+        processes = [TensorFlowProcess(compared.model.path) for compared in (original, patched)]
+        for process in processes:
             stack.enter_context(closing(process))
             process.start()
-        return _Comparison(original, patched, first, second, options).run()
+        return _Comparison(original, patched, processes[0], processes[1], options).run()
 
 
 @dataclass
 class _Comparison:
-    """The run of two processes: `left` has the original, `right` the patched model."""
+    """The run of two processes: `before` has the original, `after` the patched model."""
 
     original: ComparedGraph
     patched: ComparedGraph
-    left: TensorFlowProcess
-    right: TensorFlowProcess
+    before: TensorFlowProcess
+    after: TensorFlowProcess
     options: CompareOptions
 
     def run(self) -> RunResult:
-        options, ran = self.options, RunResult()
+        options, ran, graph = self.options, RunResult(), self.patched.graph
         options.say("starting TensorFlow", 0, 1)
         v2 = not needs_control_flow_v1(self.original.graph)
-        ran.settings, _ = self._both(lambda process: process.keep("begin", options.imports, v2))
+        ran.settings, _ = self._both("begin", options.imports, v2)
         registered = set[str]()
-        for subject, process in ((self.original, self.left), (self.patched, self.right)):
-            options.say("importing the models", int(process is self.right), 2)
+        pairs = (self.original, self.before), (self.patched, self.after)
+        for number, (subject, process) in enumerate(pairs):
+            options.say("importing the models", number, 2)
+            path = subject.model.path
             try:
-                registered = process.keep(
-                    "open", str(subject.file), subject.model.path, subject.index
-                )
+                registered = process.keep("open", str(subject.file), path, subject.index)
             except (ProcessDiedError, ModelError) as error:
-                ran.why = str(error)
-                if isinstance(error, ModelError):
-                    ran.why = f"{subject.model.path}: {error}"
-                ran.is_wrong = process is self.right
+                ran.why = f"{path}: {error}" if isinstance(error, ModelError) else str(error)
+                ran.is_wrong = process is self.after
                 return ran
         try:
             self._forward(ran, *self._tensors())
         except ProcessDiedError as error:
-            return RunResult(ran.settings, why=str(error), is_wrong=error.process is self.right)
-        graph = self.patched.graph
+            return RunResult(ran.settings, why=str(error), is_wrong=error.process is self.after)
         if not graph.around.is_object_based:
             ran.unseen = list(_uncompared_ops(graph, ran.compared))
-        ran.formulas = self.right.ask("formulas")
+        ran.formulas = self.after.ask("formulas")
         asked = self._backward(ran)
-        pairs = [(pair.source, pair.target) for pair in ran.gradients]
-        firing = Firing(
-            self.original.graph, self.patched.model, graph, asked, pairs, registered, v2
-        )
+        ends = [(pair.source, pair.target) for pair in ran.gradients]
+        firing = Firing(self.original.graph, self.patched.model, graph, asked, ends, registered, v2)
         ran.fired, unfired = firing.sort()
         self._probe(ran, unfired)
         return ran
 
-    def _both(self, ask: Callable[[TensorFlowProcess], Any]) -> list[Any]:
+    def _both(self, method: str, *arguments: Any) -> list[Any]:
         """Return what both answer; one works while the other does."""
         with ThreadPoolExecutor(2) as pool:
-            return list(pool.map(ask, (self.left, self.right)))
+            return list(
+                pool.map(lambda each: each.keep(method, *arguments), (self.before, self.after))
+            )
 
     def _tensors(self) -> tuple[list[str], dict[str, str]]:
         """Return the tensors to compare; and of others why they are not."""
         graph, options = self.original.graph, self.options
         touched = [f"{op}:0" for body, op in rules_at(self.patched.graph) if body == "main"]
-        tensors, writing = self.left.ask("tensors", touched, options.targets)
-        tensors = self.right.ask("there", tensors)
+        tensors, writing = self.before.ask("tensors", touched, options.targets)
+        tensors = self.after.ask("there", tensors)
         if graph.around.is_object_based:
             return tensors, {}
         saved: list[str] = []
@@ -202,21 +295,25 @@ class _Comparison:
         reasons = dict.fromkeys(writing, "it comes after a write to a variable")
         reasons |= dict.fromkeys(saved, "it saves variables to files, or restores them")
         tensors = [name for name in tensors if name not in reasons]
+        variables = (i for op in VARIABLES for i in graph.main.by_type.get(op, ()))
+        assigns = (f"{graph.main.heads.names[index]}/Assign" for index in variables)
+        initialisers = [name for name in assigns if name in graph.main.by_name]
         for compared in (graph, self.patched.graph):
-            refuse_unsafe(compared, options.allow_unsafe_ops, [*tensors, *_initialisers(graph)])
+            refuse_unsafe(compared, options.allow_unsafe_ops, [*tensors, *initialisers])
         return tensors, reasons
 
     def _forward(self, ran: RunResult, tensors: list[str], reasons: Mapping[str, str]) -> None:
         """Compare the tensors on each set of values, and watch which branches those take."""
-        fed, original = self.options.feed, self.left
-        self.options.say("forward pass", 0, PASSES)
-        feeds, variables = original.ask("choose", tensors, fed)
-        self._both(lambda process: process.keep("values", variables))
+        options, fed = self.options, self.options.feed
+        options.say("forward pass", 0, PASSES)
+        feeds, variables = self.before.ask("choose", tensors, fed)
+        self._both("values", variables)
         ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
         fixed = {name for name in feeds if {name, f"{name.partition(':')[2]}:0"} & fed.keys()}
         ran.is_seeded = bool(feeds.keys() - fixed)
-        self._feed(feeds)
-        first = self._on_values("seeded", tensors)
+        self._both("feed", feeds)
+        first = self._run_both(tensors, optimise=False)
+        first.name = "seeded"
         ran.sets.append(first)
         taken, ran.hidden = self._branches()
         ran.reach(taken, by_inputs=True)
@@ -225,56 +322,49 @@ class _Comparison:
         first.uncompared |= reasons
         tensors = first.compared  # what waits for a queue that nobody fills is not run again
         for name, values in value_sets(feeds, fixed) if tensors else ():
-            self.options.say("forward pass", len(ran.sets), PASSES)
-            self._feed(values)
-            ran.sets.append(self._on_values(name, tensors, may_die=True))
-            ran.reach(self._branches()[0], by_inputs=True)
+            options.say("forward pass", len(ran.sets), PASSES)
+            self._more(ran, name, values, tensors, by_inputs=True)
         for name, upwards in STEERED.items():
-            self.options.say("forward pass", PASSES - 1, PASSES)
+            options.say("forward pass", PASSES - 1, PASSES)
             ops = ran.unreached() if tensors else []
-            self._feed(feeds)
-            if ops and (values := original.ask("steer", ops, upwards)):
-                more = list(dict.fromkeys([*tensors, *(f"{op}:0" for op in ops)]))
-                present = self.right.ask("there", original.ask("there", more))
-                self._feed({**feeds, **values})
-                ran.sets.append(self._on_values(name, present, may_die=True))
-                ran.reach(self._branches()[0], by_inputs=False)
-        self._feed(feeds)
+            self._both("feed", feeds)
+            if ops and (values := self.before.ask("steer", ops, upwards)):
+                asked = list(dict.fromkeys([*tensors, *(f"{op}:0" for op in ops)]))
+                present = self.after.ask("there", self.before.ask("there", asked))
+                self._more(ran, name, {**feeds, **values}, present, by_inputs=False)
+        self._both("feed", feeds)
 
-    def _feed(self, feeds: Values) -> None:
-        self._both(lambda process: process.keep("feed", feeds))
-
-    def _branches(self) -> tuple[dict[str, tuple[bool, bool]], dict[str, int]]:
+    def _more(
+        self, ran: RunResult, name: str, feeds: Values, tensors: Sequence[str], by_inputs: bool
+    ) -> None:
+        """Compare these tensors on one more set of values, by which a process may end."""
+        self._both("feed", feeds)
         try:
-            taken, hidden = self.left.ask("branches")
+            compared = self._run_both(tensors, optimise=False)
+        except ProcessDiedError as error:
+            ended = dict.fromkeys(tensors, str(error))
+            compared = ComparedValues(uncompared=ended)
+            if error.process is self.after:
+                compared = ComparedValues(compared=list(tensors), differing=ended)
+        compared.name = name
+        ran.sets.append(compared)
+        ran.reach(self._branches()[0], by_inputs)
+
+    def _branches(self) -> tuple[dict[str, BranchesTaken], dict[str, int]]:
+        try:
+            taken, hidden = self.before.ask("branches")
         except ProcessDiedError:
             return {}, {}
         return taken, hidden
 
-    def _on_values(
-        self, name: str, tensors: Sequence[str], may_die: bool = False
-    ) -> ComparedValues:
-        """Compare these tensors on what is fed now; with `may_die` a process may end by it."""
-        try:
-            compared = self._run_both(tensors, optimise=False)
-        except ProcessDiedError as error:
-            if not may_die:
-                raise
-            ended = dict.fromkeys(tensors, str(error))
-            compared = ComparedValues(name, uncompared=ended)
-            if error.process is self.right:
-                compared = ComparedValues(name, list(tensors), differing=ended)
-        compared.name = name
-        return compared
-
     def _run_both(self, tensors: Sequence[str], optimise: bool) -> ComparedValues:
-        before, reasons = self.left.ask("run", tensors, optimise)
-        after, failed = self.right.ask("run", list(before), optimise)
+        before, reasons = self.before.ask("run", tensors, optimise)
+        after, failed = self.after.ask("run", list(before), optimise)
         compared = ComparedValues(uncompared=reasons, values=before)
         unlike = [
             name for name in before if name not in after or not same_bits(before[name], after[name])
         ]
-        again = self.left.ask("run", list(before), optimise)[0] if unlike else {}
+        again = self.before.ask("run", list(before), optimise)[0] if unlike else {}
         for name in unlike:
             if name not in again or not same_bits(before[name], again[name]):
                 compared.uncompared[name] = NOISY
@@ -286,18 +376,17 @@ class _Comparison:
         compared.compared = [name for name in before if name not in compared.uncompared]
         return compared
 
-    def _backward(self, ran: RunResult) -> set[tuple[str, str]]:
+    def _backward(self, ran: RunResult) -> set[OpKey]:
         """Compare the gradients of each target; return the ops that were asked for theirs."""
         graph, options, first = self.patched.graph, self.options, ran.sets[0]
         patched = [op for body, op in rules_at(graph) if body == "main"]
         read = ops_before_rules(graph.main)
         named = options.sources, options.targets
-        sources, targets, trained = self.left.ask("ends", *named, patched, read, first.compared)
+        sources, targets, trained = self.before.ask("ends", *named, patched, read, first.compared)
         if options.targets:
             missing = [name for name in targets if name not in first.values]
-            ran.untaken += (
-                f"of {name}: {first.uncompared.get(name, NOT_AMONG)}" for name in missing
-            )
+            whys = (first.uncompared.get(name, NOT_AMONG) for name in missing)
+            ran.untaken += map("of {}: {}".format, missing, whys)
             targets = [name for name in targets if name not in missing]
         elif trained and len(trained) < len(targets):
             targets = [name for name in targets if name not in trained]
@@ -316,44 +405,28 @@ class _Comparison:
             return set()
         values = {name: first.values[name] for name in targets}
         ran.gradients, asked = gradients_compared(
-            self.left, self.right, sources, values, options.say
+            self.before, self.after, sources, values, options.say
         )
         return asked
 
     def _probe(self, ran: RunResult, unfired: Sequence[UnfiredOverride]) -> None:
         """Ask which of the overrides fired that TensorFlow differentiates in C++."""
-        unseen = {
-            unfired_override.override.place: unfired_override
-            for unfired_override in unfired
-            if unfired_override.kind == "unseen"
-        }
-        fired = set[tuple[str, str]]()
+        unseen = {item.override.place: item.override for item in unfired if item.kind == "unseen"}
+        fired = set[OpKey]()
         if unseen:
-            values, gradients = ran.sets[0].values, ran.gradients
-            targets = dict.fromkeys(pair.target for pair in gradients)
-            upstreams = {name: upstream_weights(name, values[name]) for name in targets}
-            sources = list(dict.fromkeys(pair.source for pair in gradients))
-            self.right.close()
+            values, pairs = ran.sets[0].values, ran.gradients
+            targets = dict.fromkeys(pair.target for pair in pairs)
+            dys = {name: upstream_weights(name, values[name]) for name in targets}
+            sources = list(dict.fromkeys(pair.source for pair in pairs))
+            self.after.close()
             try:
-                fired = self.right.ask("probed", list(unseen), sources, upstreams)
+                fired = self.after.ask("probed", list(unseen), sources, dys)
             except ProcessDiedError:
                 fired = set()
-        ran.fired += [
-            unfired_override.override
-            for place, unfired_override in unseen.items()
-            if place in fired
-        ]
-        others = [
-            unfired_override
-            for unfired_override in unfired
-            if unfired_override.override.place not in fired
-        ]
-        ran.unfired = [
-            unfired_override for unfired_override in others if unfired_override.kind != "uncalled"
-        ]
-        ran.uncalled = [
-            unfired_override for unfired_override in others if unfired_override.kind == "uncalled"
-        ]
+        ran.fired += [override for place, override in unseen.items() if place in fired]
+        others = [item for item in unfired if item.override.place not in fired]
+        ran.unfired = [item for item in others if item.kind != "uncalled"]
+        ran.uncalled = [item for item in others if item.kind == "uncalled"]
 
 
 def gradients_compared(
@@ -362,44 +435,42 @@ def gradients_compared(
     sources: Sequence[str],
     targets: Mapping[str, Any],
     say: Progress,
-) -> tuple[list[ComparedGradient], set[tuple[str, str]]]:
+) -> tuple[list[ComparedGradient], set[OpKey]]:
     """Compare the gradients of each target, which has this value, with respect to each source.
 
     With them come the ops of the patched graph whose gradient was asked for. What changed is run
     once more: it may differ from run to run.
     """
     pairs: list[ComparedGradient] = []
-    asked = set[tuple[str, str]]()
-    for place, (target, value) in enumerate(targets.items()):
-        say("gradients", place, len(targets))
+    asked = set[OpKey]()
+    for number, (target, value) in enumerate(targets.items()):
+        say("gradients", number, len(targets))
         dy = upstream_weights(target, value)
         before, _ = original.gradients(sources, target, dy)
         after, fired = patched.gradients(sources, target, dy)
         asked |= fired
-        changes = [compare_gradient(name, target, before[name], after[name]) for name in sources]
-        moved = [
-            change.source for change in changes if change.state == "changed" and change.largest > 0
-        ]
+        changes = [_compare_gradient(name, target, before[name], after[name]) for name in sources]
+        moved = [pair.source for pair in changes if pair.state == "changed" and pair.largest > 0]
         again, _ = original.gradients(moved, target, dy) if moved else ({}, set())
         noise = {
             name: distance(before[name].value, answer.value)[0]
             for name, answer in again.items()
             if answer.kind == "tensor"
         }
-        for change in changes:
-            if 0 < change.largest <= NOISE * noise.get(change.source, 0.0):
-                change.state = "same"
+        for pair in changes:
+            if 0 < pair.largest <= NOISE * noise.get(pair.source, 0.0):
+                pair.state = "same"
         pairs += changes
     return pairs, asked
 
 
-def compare_gradient(
+def _compare_gradient(
     source: str, target: str, before: GradientAnswer, after: GradientAnswer
 ) -> ComparedGradient:
     """Compare one gradient: `same`, `changed`, `fails` (it could be had before), `uncompared`."""
     pair = ComparedGradient(source, target, "same", str(before), str(after))
     kinds = before.kind, after.kind
-    if "error" in kinds and kinds[1] == "error":
+    if kinds[1] == "error":
         pair.state = "uncompared" if kinds[0] == "error" else "fails"
     elif "tensor" not in kinds:
         pair.state = "same"
@@ -414,15 +485,6 @@ def compare_gradient(
         pair.state = "changed"
         pair.largest, pair.relative = distance(before.value, after.value)
     return pair
-
-
-def _initialisers(graph: ModelGraph) -> Iterator[str]:
-    """Yield what variables may be assigned first."""
-    for op in VARIABLES:
-        for index in graph.main.by_type.get(op, ()):
-            name = f"{graph.main.heads.names[index]}/Assign"
-            if name in graph.main.by_name:
-                yield name
 
 
 def _uncompared_ops(graph: Graph, compared: Sequence[str]) -> Iterator[str]:

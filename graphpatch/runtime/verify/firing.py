@@ -113,26 +113,23 @@ class Firing:
         passed, is_loaded = shadowed_ops(self.graph), self.graph.around.is_object_based
         known = {(override.place, override.key) for override in overrides(self.before)}
         for override in overrides(self.graph):
-            is_new = (override.place, override.key) not in known
-            lacks = (
-                not override.is_function and override.key not in self.registered and not is_loaded
-            )
-            if lacks and not override.key.startswith(CUSTOM):
-                says = (
-                    f"no program registers the key {override.key!r}: name the module or .py file "
-                    "that "
-                    f"does with --import (in Python: imports=[...])"
+            key, is_new = override.key, (override.place, override.key) not in known
+            is_unknown = not override.is_function and key not in self.registered and not is_loaded
+            if is_unknown and not key.startswith(CUSTOM):
+                kind = "ignored"
+                why = (
+                    f"no program registers the key {key!r}: name the module or .py file that does "
+                    "with --import (in Python: imports=[...])"
                 )
-                unfired.append(UnfiredOverride(override, says, is_new, "ignored"))
             elif is_new and override.place in passed:
                 says = "has a gradient of its own, which passes it by (tf.custom_gradient)"
-                says = f"{passed[override.place]} {says}"
-                unfired.append(UnfiredOverride(override, says, is_new, "idle"))
+                kind, why = "idle", f"{passed[override.place]} {says}"
             elif self._has_fired(override):
                 fired.append(override)
+                continue
             else:
                 kind, why = self._why(override)
-                unfired.append(UnfiredOverride(override, why, is_new, kind))
+            unfired.append(UnfiredOverride(override, why, is_new, kind))
         return fired, unfired
 
     def _has_fired(self, override: Override) -> bool:

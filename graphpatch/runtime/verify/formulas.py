@@ -8,8 +8,9 @@ that is stored, and numpy computes the formula of the rule.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,15 +41,14 @@ from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.match.spec import WHOLE
 from graphpatch.names import TensorName
 from graphpatch.patches import KINDS
-from graphpatch.protos import FunctionDef, GraphDef
+from graphpatch.protos import GraphDef
 from graphpatch.runtime.gradient_functions import as_main, flat_index, surrogate_gradient
 from graphpatch.runtime.graph_run import GraphRun, first_line
 from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.register import register_lone_keys
 from graphpatch.runtime.tf_gradients import gradients
-from graphpatch.runtime.values import upstream_weights
-from graphpatch.runtime.verify.bits import distance, finite
-from graphpatch.runtime.verify.outputs import fetchable
+from graphpatch.runtime.values import distance, finite, full_tensor_name, upstream_weights
+from graphpatch.runtime.verify.session import fetchable
 
 # By how much of its largest element a gradient may differ: what the dtype's precision leaves.
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-5, "float64": 1e-10}
@@ -57,6 +57,7 @@ ANYWHERE = (4, 4)  # the shape of all that a formula reads, where the graph does
 NOT_OF_OPS = ("_class", "_graphpatch", "_output_shapes")  # attrs that say nothing of the gradient
 DROPPED = "this kind has no formula to compare"
 TRACED = "it is traced code, not a formula"
+Tensors = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +106,14 @@ class StoredGradient:
     reads: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
     expected: Computed | Formula | None = None
-    attrs: Mapping[str, Any] | None = None
+    attrs: Mapping[str, Any] = field(default_factory=dict)
     op_type: str = ""
     why: str = ""
 
     @property
-    def is_main(self) -> bool:
-        """Return whether the op stands in the main graph, where its tensors can be fetched."""
-        return self.node.body.is_main
+    def tensors(self) -> tuple[str, ...]:
+        """Return what it reads, and what it gives."""
+        return (*self.reads, *self.gives)
 
     @property
     def example(self) -> str:
@@ -133,85 +134,73 @@ def stored_gradients(graph: Graph) -> Iterator[StoredGradient]:
                 reads, attrs = tuple(node.data_inputs), dict(signature(node).attrs)
                 yield StoredGradient(node, computed.key, reads, gives, computed, attrs, node.op)
             elif is_join or (calls_function and provenance.is_added(node) and not is_guard(key)):
-                ids = [
-                    rule.id for rule in provenance.rules_that_patched(node) if rule.id in patches
-                ]
-                patch = patches[ids[0]] if ids else {}
-                if not is_join or any(KINDS[kind].verified for kind in patch if kind in KINDS):
-                    yield _of_rule(node, patch, is_join)
+                rules = [rule.id for rule in provenance.rules_that_patched(node)]
+                patch = next((patches[rule] for rule in rules if rule in patches), {})
+                kind = next((key for key in patch if key in KINDS and KINDS[key].verified), None)
+                label = patch_in_words(patch)
+                if kind is None and not is_join:
+                    yield StoredGradient(node, label, why=DROPPED)
+                elif kind is not None:
+                    try:
+                        yield _of_rule(StoredGradient(node, label), kind, patch, is_join)
+                    except (GraphpatchError, IndexError) as error:  # a file that others wrote
+                        yield StoredGradient(node, label, why=str(error))
 
 
-def _of_rule(node: Node, patch: Mapping[str, Any], is_join: bool) -> StoredGradient:
+def _of_rule(
+    stored: StoredGradient, kind: str, patch: Mapping[str, Any], is_join: bool
+) -> StoredGradient:
     """Say what the rule of a Select, or of a call of a function, gives back."""
-    label = patch_in_words(patch)
-    kind = next((key for key in patch if key in KINDS and KINDS[key].verified), None)
-    try:
-        own = len(node.outputs or ())
-        if kind is None:
-            return StoredGradient(node, label, why=DROPPED)
-        if not is_join and len(node.data_inputs) == own:  # it gives on what it reads
-            reads = tuple(node.data_inputs)
-            if kind != "filter_gradient":
-                none = InlineFormula(Formula.parse("zeros_like(dy)"))
-                label = f"{label}, where no gradient comes to the op"
-                return StoredGradient(node, label, reads, reads, none)
-            return StoredGradient(node, label, reads, reads, *_gradient(patch[kind]))
-        joined = node.data_inputs[1:2] if is_join else node.data_inputs[-own:]
-        gives = tuple(filter(None, (_before_stops(node.body, text) for text in joined)))
-        moved = node.body.producer(gives[0]) if len(gives) == len(joined) else None
-        if moved is None:
-            says = "it does not pass on what a StopGradient reads"
-            return StoredGradient(node, label, why=says)
-        record = provenance.record(node)
-        reads = (() if record is None else record.reads) or tuple(moved.data_inputs)
-        roots = node.data_inputs[2:] if is_join else node.data_inputs[:-own]
-        roots = tuple(_counted(node.body, text) for text in roots)
-        return StoredGradient(node, label, *_expected(kind, patch, reads, gives, roots, moved))
-    except (GraphpatchError, IndexError) as error:  # a file that others wrote
-        return StoredGradient(node, label, why=str(error))
-
-
-def _expected(
-    kind: str,
-    patch: Mapping[str, Any],
-    reads: tuple[str, ...],
-    gives: tuple[str, ...],
-    roots: tuple[str, ...],
-    moved: Node,
-) -> tuple[Any, ...]:
-    """Return the fields of a StoredGradient behind its label."""
-    attrs = dict(signature(moved).attrs)
-    if kind == "surrogate_gradient":
-        return reads, gives, Formula.parse(patch[kind]), attrs
+    node, own = stored.node, len(stored.node.outputs or ())
+    if not is_join and len(node.data_inputs) == own:  # it gives on what it reads
+        same = tuple(node.data_inputs)
+        if kind == "filter_gradient":
+            return _by_gradient(replace(stored, reads=same, gives=same), patch[kind])
+        none = InlineFormula(Formula.parse("zeros_like(dy)"))
+        label = f"{stored.label}, where no gradient comes to the op"
+        return replace(stored, label=label, reads=same, gives=same, expected=none)
+    joined = node.data_inputs[1:2] if is_join else node.data_inputs[-own:]
+    gives = tuple(filter(None, (_before_stops(node.body, text) for text in joined)))
+    moved = node.body.producer(gives[0]) if len(gives) == len(joined) else None
+    if moved is None:
+        return replace(stored, why="it does not pass on what a StopGradient reads")
+    record = provenance.record(node)
+    reads = (() if record is None else record.reads) or tuple(moved.data_inputs)
+    behind = node.data_inputs[2:] if is_join else node.data_inputs[:-own]
+    roots = tuple(_counted(node.body, text) for text in behind)
     if kind == "backward_as":
-        texts = [f"sum_like(dy{n}, x{n})" for n in range(len(roots))]
-        carrying = tuple(
+        gives = tuple(
             text
             for n, text in enumerate(gives)
             if (moved.outputs or [])[n].dtype in DIFFERENTIABLE or len(gives) == 1
-        )
-        return roots, carrying[: len(roots)], InlineFormula(Formula.parse(texts))
+        )[: len(roots)]
+        sums = Formula.parse([f"sum_like(dy{n}, x{n})" for n in range(len(roots))])
+        return replace(stored, reads=roots, gives=gives, expected=InlineFormula(sums))
+    stored = replace(stored, reads=reads, gives=gives)
     if kind == "straight_through":
         place = patch[kind].get("input", 0) if isinstance(patch[kind], Mapping) else 0
         if isinstance(place, str):  # a name of the pattern
             place = list(map(names.parse, reads)).index(names.parse(roots[0]))
-        texts_or_none = [f"sum_like(dy, x{n})" if n == place else None for n in range(len(reads))]
-        return reads, gives, InlineFormula(Formula.parse(texts_or_none))
-    gradient, _, _, why = _gradient(patch[kind])
-    if gradient is not None and kind == "override_gradient":
-        if patch.get("on") == WHOLE:
-            return reads, gives, gradient, windows_of(_match_ops(moved))
+        texts = [f"sum_like(dy, x{n})" if n == place else None for n in range(len(reads))]
+        return replace(stored, expected=InlineFormula(Formula.parse(texts)))
+    if kind == "override_gradient" and patch.get("on") == WHOLE:
+        return _by_gradient(replace(stored, attrs=windows_of(_match_ops(moved))), patch[kind])
+    stored = replace(stored, attrs=dict(signature(moved).attrs))
+    if kind == "surrogate_gradient":
+        return replace(stored, expected=Formula.parse(patch[kind]))
+    stored = _by_gradient(stored, patch[kind])
+    if kind == "override_gradient" and isinstance(stored.expected, LibraryGradient | InlineFormula):
         op_type = provenance.original_type(moved)
-        return reads, gives, gradient.for_op(op_type), attrs, op_type
-    return reads, gives, gradient, attrs, "", why
+        return replace(stored, expected=stored.expected.for_op(op_type), op_type=op_type)
+    return stored
 
 
-def _gradient(spec: Any) -> tuple[Any, None, str, str]:
-    """Return the formula that a rule gives, as fields of a StoredGradient; why there is none."""
+def _by_gradient(stored: StoredGradient, spec: Any) -> StoredGradient:
+    """Expect the formula that a rule gives; say why there is none."""
     gradient = parse_gradient(spec)
     if isinstance(gradient, LibraryGradient | InlineFormula):
-        return gradient, None, "", ""
-    return None, None, "", TRACED
+        return replace(stored, expected=gradient)
+    return replace(stored, why=TRACED)
 
 
 def _before_stops(body: Body, text: str) -> str | None:
@@ -220,10 +209,8 @@ def _before_stops(body: Body, text: str) -> str | None:
     if node is None or not provenance.is_added(node):
         return None
     if node.name.endswith("/tape"):
-        place = (
-            len(node.data_inputs) - len(node.outputs or ()) + flat_index(body, names.parse(text))
-        )
-        return _before_stops(body, node.data_inputs[place])
+        first = len(node.data_inputs) - len(node.outputs or ())
+        return _before_stops(body, node.data_inputs[first + flat_index(body, names.parse(text))])
     if node.op != "StopGradient":
         return None
     return _before_stops(body, node.data_inputs[0]) or node.data_inputs[0]
@@ -243,13 +230,12 @@ def _counted(body: Body, text: str) -> str:
 def _match_ops(last: Node) -> list[Node]:
     """Return the ops of a match as one op: its last, and those that no gradient reaches now."""
     ops: dict[str, Node] = {}
-    waiting = [last]
+    waiting: list[Node | None] = [last]
     while waiting:
         node = waiting.pop()
-        if node.name not in ops and (node is last or provenance.shadow(node)):
+        if node is not None and node.name not in ops and (node is last or provenance.shadow(node)):
             ops[node.name] = node
-            producers = (node.body.producer(text) for text in node.data_inputs)
-            waiting += [producer for producer in producers if producer is not None]
+            waiting += map(node.body.producer, node.data_inputs)
     return list(ops.values())
 
 
@@ -260,38 +246,28 @@ def check_formulas(graph: ModelGraph, running: GraphRun | None) -> list[FormulaC
     """
     register_lone_keys(graph)
     stored = list(stored_gradients(graph))
-    wanted = [list(map(_full, (*gradient.reads, *gradient.gives))) for gradient in stored]
-    main = {
-        name
-        for gradient, some in zip(stored, wanted, strict=True)
-        if gradient.is_main
-        for name in some
-    }
+    main = {full_tensor_name(t) for g in stored if g.node.body.is_main for t in g.tensors}
     ran = running.run(list(fetchable(running.graph, sorted(main))), False)[0] if running else {}
-    groups: dict[tuple[str, ...], list[StoredGradient]] = {}
-    met: dict[tuple[str, ...], list[Any] | None] = {}
-    for gradient, tensors in zip(stored, wanted, strict=True):
-        values = [np.asarray(ran[name]) for name in tensors if gradient.is_main and name in ran]
-        is_met = bool(tensors) and len(values) == len(tensors)
+    groups: dict[tuple[str, ...], tuple[list[StoredGradient], list[Any] | None]] = {}
+    for gradient in stored:
+        full = list(map(full_tensor_name, gradient.tensors))
+        is_met = bool(full) and gradient.node.body.is_main and ran.keys() >= set(full)
+        met = [np.asarray(ran[name]) for name in full] if is_met else None
         try:
-            types = [str(value.dtype) for value in values] if is_met else _dtypes(gradient)
+            types = [str(value.dtype) for value in met] if met else _dtypes(gradient)
             form = _fingerprint(graph, gradient)
         except (GraphpatchError, LookupError) as error:  # a file that others wrote
             gradient, types, form = replace(gradient, expected=None, why=str(error)), [], ""
-        sizes = [list(value.shape) for value in values] if is_met else [list(ANYWHERE)] * len(types)
-        shapes = [f"{dtype}{size}" for dtype, size in zip(types, sizes, strict=True)]
+        sizes = [value.shape for value in met] if met else [ANYWHERE] * len(types)
+        shapes = (f"{dtype}{list(size)}" for dtype, size in zip(types, sizes, strict=False))
         key = (gradient.label, gradient.why, form, *shapes)
-        groups.setdefault(key, []).append(gradient)
-        met.setdefault(key, values if is_met else None)
-    return [_check_group(graph, key[3:], group, met[key]) for key, group in groups.items()]
-
-
-def _full(text: str) -> str:
-    return text if ":" in text else f"{text}:0"
+        same, _ = groups.get(key, ([], None))
+        groups[key] = [*same, gradient], met
+    return [_check_group(graph, key[3:], *group) for key, group in groups.items()]
 
 
 def _dtypes(gradient: StoredGradient) -> list[str]:
-    return [_dtype(gradient.node.body, text) for text in (*gradient.reads, *gradient.gives)]
+    return [_dtype(gradient.node.body, text) for text in gradient.tensors]
 
 
 def _dtype(body: Body, text: str) -> str:
@@ -319,9 +295,6 @@ def _check_group(
     return FormulaCheck(*about, error, tolerance, by=by)
 
 
-Tensors = list[Any]
-
-
 def _value_sets(
     graph: Graph, gradient: StoredGradient, met: list[Any] | None
 ) -> Iterator[tuple[Tensors, Tensors]]:
@@ -330,12 +303,15 @@ def _value_sets(
     Of what an op met much may be 0. The op itself computes y from seeded x, as a gradient may read
     both.
     """
+    import tensorflow as tf
+
     count = len(gradient.reads)
     if met is not None:
-        likes = list(map(np.asarray, met))
+        likes = met
         yield likes[:count], likes[count:]
     else:
-        likes = [np.zeros(ANYWHERE, _numpy(dtype)) for dtype in _dtypes(gradient)]
+        dtypes = [tf.as_dtype(dtype).as_numpy_dtype for dtype in _dtypes(gradient)]
+        likes = [np.zeros(ANYWHERE, dtype) for dtype in dtypes]
     seeds = [
         like if like.dtype.kind in "iub" and met is not None else upstream_weights(f"x{n}", like)
         for n, like in enumerate(likes[:count])
@@ -343,7 +319,7 @@ def _value_sets(
     for scale in (1.0, *SCALES) if gradient.node.op == "Select" else (1.0,):
         xs = [x if x.dtype.kind in "iub" else (x * scale).astype(x.dtype) for x in seeds]
         try:
-            yield xs, _given(graph, gradient, xs)
+            yield xs, _outputs(graph, gradient, xs)
         except Exception:  # the op alone does not run on such shapes
             formula = getattr(gradient.expected, "formula", None)
             if formula is None or not formula.reads_op:
@@ -352,43 +328,39 @@ def _value_sets(
                 raise
 
 
-def _numpy(dtype: str) -> Any:
-    import tensorflow as tf
-
-    return tf.as_dtype(dtype).as_numpy_dtype
-
-
-def _given(graph: Graph, gradient: StoredGradient, xs: Tensors) -> Tensors:
+def _outputs(graph: Graph, gradient: StoredGradient, xs: Tensors) -> Tensors:
     """Compute what the op gives from what it reads."""
     if gradient.gives == gradient.reads:
         return xs
-    fed = _read_as(gradient.reads, "x")
     cut = _Cut(
-        graph, gradient.node.body, fed, lambda node: bool(node.data_inputs) or node.op == "Const"
+        graph,
+        gradient.node.body,
+        _read_as(gradient.reads, "x"),
+        lambda node: bool(node.data_inputs) or node.op == "Const",
     )
-    cut_graph = cut.out(gradient.gives)
-    return _run_cut(cut_graph, dict(enumerate(xs)), {}, len(gradient.gives), None)[0]
+    outs = len(gradient.gives)
+    with _spliced(cut.out(gradient.gives), dict(enumerate(xs)), {}, outs) as (scratch, tensors, _):
+        return list(map(np.asarray, _run_in(scratch, tensors)))
 
 
 def _apart(graph: Graph, gradient: StoredGradient, xs: Tensors, ys: Tensors) -> tuple[float, float]:
     """Return how far apart both sides are, as a part of the largest element; what is allowed."""
     upstream = [upstream_weights(f"dy{n}", y) for n, y in enumerate(ys)]
-    firsts = _first_of_same(gradient.reads)
-    xs = [xs[first] for first in firsts]  # some of them may be one tensor
+    tensors = list(map(names.parse, gradient.reads))
+    firsts = list(map(tensors.index, tensors))  # some of the inputs may be one tensor
+    xs = [xs[first] for first in firsts]
     if isinstance(gradient.expected, Formula):
-        expected = _by_formula(gradient, xs, ys, upstream)
+        expected = _by_formula(gradient.expected, gradient, xs, ys, upstream)
     else:
         assert gradient.expected is not None
-        attrs = dict(gradient.attrs or {})
-        formula = gradient.expected.formula
-        expected = interpreter.gradient(formula, xs, ys, upstream, attrs, gradient.op_type)
+        expected = interpreter.gradient(
+            gradient.expected.formula, xs, ys, upstream, dict(gradient.attrs), gradient.op_type
+        )
     sums: list[Any] = [None] * len(xs)
     for dx, first in zip(expected, firsts, strict=False):
         if dx is not None:
             sums[first] = dx if sums[first] is None else sums[first] + dx
-    cut_graph = _carrier(graph, gradient)
-    outputs = len(gradient.node.outputs or ())
-    _, actual = _run_cut(cut_graph, dict(enumerate(xs)), dict(enumerate(ys)), outputs, upstream)
+    actual = _stored(graph, gradient, xs, ys, upstream)
     pairs = [
         (sums[n], actual.get(n))
         for n, x in enumerate(xs)
@@ -411,28 +383,20 @@ def _distance(expected: Any, actual: Any) -> float:
     return relative if relative == relative else float("inf")
 
 
-def _first_of_same(reads: Sequence[str]) -> list[int]:
-    """Return for each of x0, x1, ... the first of them that is the same tensor."""
-    tensors = [names.parse(text) for text in reads]
-    return [tensors.index(tensor) for tensor in tensors]
-
-
 def _read_as(texts: Sequence[str], letter: str) -> dict[TensorName, str]:
     return {names.parse(text): f"{letter}{n}" for n, text in reversed(list(enumerate(texts)))}
 
 
 def _carrier(graph: Graph, gradient: StoredGradient, library: bool = True) -> GraphDef:
     """Cut out the ops that carry a gradient: what rules added between x, y and the op."""
-    fed = _read_as(gradient.gives, "y") if gradient.gives != gradient.reads else {}
-    fed |= _read_as(gradient.reads, "x")
-    own = len(gradient.node.outputs or ())
-    if gradient.node.op in graph.library.gradients and gradient.gives != gradient.reads:
-        ends = gradient.node.data_inputs[-own:]  # behind what stops gradients, in a Session
-        stopped = {_before_stops(gradient.node.body, text): text for text in ends}
-        fed |= {
-            names.parse(stopped[y]): f"y{n}" for n, y in enumerate(gradient.gives) if y in stopped
-        }
-    node = gradient.node
+    node, gives = gradient.node, gradient.gives
+    own = len(node.outputs or ())
+    fed = _read_as(gradient.reads, "x")
+    if gives != gradient.reads:
+        fed = _read_as(gives, "y") | fed
+        if node.op in graph.library.gradients:  # y behind what stops gradients, in a Session
+            stopped = {_before_stops(node.body, text): text for text in node.data_inputs[-own:]}
+            fed |= {names.parse(stopped[y]): f"y{n}" for n, y in enumerate(gives) if y in stopped}
     cut = _Cut(graph, node.body, fed, lambda read: read == node or provenance.is_added(read))
     return cut.out([node.tensor(index) for index in range(own)], node, library)
 
@@ -442,11 +406,11 @@ def _fingerprint(graph: Graph, gradient: StoredGradient) -> str:
     if gradient.expected is None:
         return ""
     content = _carrier(graph, gradient, library=False).SerializeToString(deterministic=True)
-    return hashlib.sha256(content).hexdigest() + str(sorted((gradient.attrs or {}).items()))
+    return hashlib.sha256(content).hexdigest() + str(sorted(gradient.attrs.items()))
 
 
 class _Cut:
-    """A graph of its own of some ops of a body, which reads the `given` tensors by other names."""
+    """A graph of its own of some ops of a body, which reads the `fed` tensors by other names."""
 
     def __init__(
         self,
@@ -455,7 +419,7 @@ class _Cut:
         fed: Mapping[TensorName, str],
         follow: Callable[[Node], bool],
     ) -> None:
-        self.graph, self.body, self.given, self.follow = graph, body, fed, follow
+        self.graph, self.body, self.fed, self.follow = graph, body, fed, follow
         self.copied: dict[str, str] = {}
         self.graph_def = GraphDef()
         self.graph_def.versions.producer = body.library.producer
@@ -473,15 +437,8 @@ class _Cut:
             out = self.graph_def.node.add(name=f"out{n}", op="Identity")
             out.input.append(read or self._read(text))
             out.attr["T"].type = DTYPE_NUMBERS[_dtype(self.body, text)]
-        used = [node.op for node in self.graph_def.node] + [
-            value.func.name for node in self.graph_def.node for value in node.attr.values()
-        ]
-        for function in _library(self.graph, used) if library else ():
-            self.graph_def.library.function.append(function)
-            name = function.signature.name
-            if name in self.graph.library.gradients:
-                gradient = self.graph.library.gradients[name]
-                self.graph_def.library.gradient.add(function_name=name, gradient_func=gradient)
+        if library:
+            self._add_functions()
         return self.graph_def
 
     def _copy(self, node: Node) -> None:
@@ -495,8 +452,8 @@ class _Cut:
 
     def _read(self, text: str) -> str:
         tensor = names.parse(text)
-        if tensor in self.given:
-            return self.given[tensor]
+        if tensor in self.fed:
+            return self.fed[tensor]
         node = self.body.producer(text)
         if node is None or not self.follow(node):
             raise ModelError(f"what carries its gradient reads {text}, which its op does not read")
@@ -504,78 +461,85 @@ class _Cut:
             self._copy(node)
         return str(TensorName(self.copied[node.name], flat_index(self.body, tensor)))
 
+    def _add_functions(self) -> None:
+        """Add the functions that the ops call, those that they call, and their gradients."""
+        graph, library = self.graph, self.graph_def.library
+        todo, done = [node.op for node in self.graph_def.node], set[str]()
+        todo += (value.func.name for n in self.graph_def.node for value in n.attr.values())
+        while todo:
+            name = todo.pop()
+            if name in done or name not in graph.functions:
+                continue
+            done.add(name)
+            _, part = graph.function_fields[name]
+            library.function.add().ParseFromString(graph.source.data[part.value : part.end])
+            todo += [called for _, called in calls(graph.functions[name])]
+            if name in graph.library.gradients:
+                gradient = graph.library.gradients[name]
+                library.gradient.add(function_name=name, gradient_func=gradient)
+                todo.append(gradient)
 
-def _library(graph: Graph, used: Iterable[str]) -> Iterator[FunctionDef]:
-    """Yield the functions of these names, those that they call, and their gradients."""
-    todo, done = [name for name in used if name in graph.functions], set[str]()
-    while todo:
-        name = todo.pop()
-        if name in done or name not in graph.functions:
-            continue
-        done.add(name)
-        _, part = graph.function_fields[name]
-        yield FunctionDef.FromString(graph.source.data[part.value : part.end])
-        todo += [called for _, called in calls(graph.functions[name])]
-        todo += [graph.library.gradients[name]] if name in graph.library.gradients else []
 
-
-def _run_cut(
-    cut_graph: GraphDef,
-    xs: Mapping[int, Any],
-    ys: Mapping[int, Any],
-    outputs: int,
-    upstream: Sequence[Any] | None,
-) -> tuple[Tensors, dict[int, Any]]:
-    """Run a cut: its outputs, and with `upstream` their gradient with respect to each x."""
+@contextmanager
+def _spliced(
+    cut: GraphDef, xs: Mapping[int, Any], ys: Mapping[int, Any], outs: int
+) -> Iterator[tuple[Any, list[Any], dict[int, Any]]]:
+    """Put a cut into a graph of its own: that graph, its outputs, and x0, x1, ... in it."""
     import tensorflow as tf
 
-    graph_def = tf.compat.v1.GraphDef.FromString(cut_graph.SerializeToString())
+    graph_def = tf.compat.v1.GraphDef.FromString(cut.SerializeToString())
     read = {text.partition(":")[0] for node in graph_def.node for text in node.input}
     with tf.Graph().as_default() as scratch:
         tensors = {n: tf.constant(x) for n, x in xs.items()}
         at = {f"x{n}": tensor for n, tensor in tensors.items()}
         at |= {f"y{n}": tf.constant(y) for n, y in ys.items()}
         on = {f"{name}:0": tensor for name, tensor in at.items() if name in read}
-        outs = spliced(graph_def, on, [f"out{n}:0" for n in range(outputs)], "cut")
-        if upstream is None:
-            with tf.compat.v1.Session(graph=scratch) as session:
-                return list(map(np.asarray, session.run(outs))), {}
+        yield scratch, spliced(graph_def, on, [f"out{n}:0" for n in range(outs)], "cut"), tensors
+
+
+def _run_in(graph: Any, tensors: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.compat.v1.Session(graph=graph) as session:
+        return session.run(tensors) if tensors else tensors
+
+
+def _stored(
+    graph: Graph, gradient: StoredGradient, xs: Tensors, ys: Tensors, upstream: Tensors
+) -> dict[int, Any]:
+    """Return what flows back to each x through what the file stores, as TensorFlow takes it."""
+    import tensorflow as tf
+
+    cut, outs = _carrier(graph, gradient), len(gradient.node.outputs or ())
+    fed = dict(enumerate(xs)), dict(enumerate(ys))
+    with _spliced(cut, *fed, outs) as (scratch, outputs, tensors):
         floats = {n: tensor for n, tensor in tensors.items() if tensor.dtype.is_floating}
-        pairs = [
-            (out, tf.constant(dy))
-            for out, dy in zip(outs, upstream, strict=False)
-            if out.dtype.is_floating
-        ]
-        built = gradients(
-            [out for out, _ in pairs], list(floats.values()), [dy for _, dy in pairs], apart=True
-        )
-        dense = {
-            n: tf.convert_to_tensor(dx)
-            for n, dx in zip(floats, built, strict=True)
-            if dx is not None
-        }
-    with tf.compat.v1.Session(graph=scratch) as session:
-        return [], session.run(dense) if dense else {}
+        pairs = zip(outputs, upstream, strict=False)
+        flowing = [(out, tf.constant(dy)) for out, dy in pairs if out.dtype.is_floating]
+        dys = [dy for _, dy in flowing]
+        built = gradients([out for out, _ in flowing], list(floats.values()), dys, apart=True)
+        dxs = zip(floats, built, strict=True)
+        dense = {n: tf.convert_to_tensor(dx) for n, dx in dxs if dx is not None}
+        return dict(_run_in(scratch, dense))
 
 
-def _by_formula(gradient: StoredGradient, xs: Tensors, ys: Tensors, upstream: Tensors) -> list[Any]:
+def _by_formula(
+    formula: Formula, gradient: StoredGradient, xs: Tensors, ys: Tensors, upstream: Tensors
+) -> list[Any]:
     """Return what flows back to x0, x1, ... where the op counts as a formula of these.
 
     TensorFlow computes the formula and differentiates it: nothing of the file is used.
     """
     import tensorflow as tf
 
-    assert isinstance(gradient.expected, Formula)
     with tf.Graph().as_default() as scratch:
         op = SimpleNamespace(
             inputs=[tf.constant(x) for x in xs],
             outputs=[tf.constant(ys[0])],
             type="",
             name=gradient.node.name,
-            get_attr=(gradient.attrs or {}).__getitem__,
+            get_attr=gradient.attrs.__getitem__,
         )
-        built = surrogate_gradient(gradient.expected)(op, tf.constant(upstream[0]))
-    flowing = {n: dx for n, dx in enumerate(built) if dx is not None}
-    with tf.compat.v1.Session(graph=scratch) as session:
-        ran = session.run(flowing)
+        built = surrogate_gradient(formula)(op, tf.constant(upstream[0]))
+    ran = _run_in(scratch, {n: dx for n, dx in enumerate(built) if dx is not None})
     return [ran.get(n) for n in range(len(xs))]

@@ -1,7 +1,7 @@
 """A process of its own in which TensorFlow runs one model, and the messages that it is sent.
 
-A message is the name of a method and its arguments: `begin` and `open` of `worker.Worker`, and then
-those that `worker.SessionModel` and `worker.LoadedModel` both have.
+A message is the name of a method and its arguments: `begin`, `open` and `sizes` of `worker.Worker`,
+and then those that `worker.SessionModel` and `worker.LoadedModel` both have.
 
 The original and the patched model never share one: TensorFlow keeps a table of functions for each
 process, and what it adds to that while it differentiates a loop of one would be met by the other. A
@@ -70,7 +70,7 @@ class TensorFlowProcess:
     """
 
     name: str
-    setup: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    setup: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     _popen: subprocess.Popen[bytes] | None = None
     _stderr: IO[bytes] | None = None
     _differentiated: bool = False
@@ -81,20 +81,19 @@ class TensorFlowProcess:
             return
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": paths}
         self._popen = subprocess.Popen(
             command(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=environment,
+            env={**ENVIRONMENT, **os.environ, "PYTHONPATH": paths},
         )
 
     def keep(self, method: str, *arguments: Any) -> Any:
         """Ask, and ask it again of each process that takes the place of this one."""
-        self.setup = [call for call in self.setup if call[0] != method]
+        self.setup.pop(method, None)
         answer = self.ask(method, *arguments)
-        self.setup.append((method, arguments))
+        self.setup[method] = arguments
         return answer
 
     def ask(self, method: str, *arguments: Any) -> Any:
@@ -105,7 +104,7 @@ class TensorFlowProcess:
         """
         if self._popen is None:
             self.start()
-            for message, values in self.setup:
+            for message, values in self.setup.items():
                 self._answer(message, values)
         return self._answer(method, arguments)
 
@@ -138,7 +137,7 @@ class TensorFlowProcess:
             self._popen.stdin.flush()
             kind, answer = pickle.load(self._popen.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
-            why = self._last_words()
+            why = self._last_words(self._popen.wait())
             self.close()
             raise ProcessDiedError(self, why) from None
         except BaseException:
@@ -150,14 +149,15 @@ class TensorFlowProcess:
             raise RuntimeError(f"in the process that runs {self.name}:\n{answer}")
         return answer
 
-    def _last_words(self) -> str:
+    def _last_words(self, status: int) -> str:
         """Return how the process ended, and the line in which TensorFlow says why."""
-        assert self._popen is not None
         assert self._stderr is not None
-        code = self._popen.wait()
-        how = f"with exit status {code}" if code >= 0 else f"by {_signal(-code)}"
-        size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, size - SAID))
+        if status >= 0:
+            how = f"with exit status {status}"
+        else:
+            known = -status in {number.value for number in signal.Signals}
+            how = f"by {signal.Signals(-status).name if known else f'signal {-status}'}"
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - SAID))
         lines = self._stderr.read().decode(errors="backslashreplace").splitlines()
         fatal = [line for line in lines if FATAL.search(line)]
         words = [line.strip() for line in fatal or lines if line.strip()]
@@ -174,10 +174,3 @@ class TensorFlowProcess:
         if self._stderr is not None:
             self._stderr.close()
             self._stderr = None
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -9,8 +9,7 @@ from typing import Any
 from graphpatch.analysis.again import MadeAgain
 from graphpatch.application import page_part
 from graphpatch.formats.model import Model
-from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.bits import finite
+from graphpatch.runtime.values import Values, finite
 from graphpatch.runtime.verify.firing import Override, UnfiredOverride
 from graphpatch.runtime.verify.formulas import FormulaCheck
 from graphpatch.table import beside, html_table, plural, short
@@ -335,10 +334,7 @@ def _compared_rows(ran: RunResult | None) -> Iterator[tuple[str, str]]:
     if ran is None or ran.why:
         yield "run", "not run" if ran is None else ran.why
         return
-    compared, changed = (
-        len(ran.compared),
-        sum(change.state == "changed" for change in ran.gradients),
-    )
+    compared, changed = len(ran.compared), sum(g.state == "changed" for g in ran.gradients)
     equal = compared - len(ran.differing)
     yield "forward", f"{equal} of {plural(compared, 'tensor')} bit-equal"
     yield "gradients", f"{len(ran.gradients)} taken, {changed} changed"

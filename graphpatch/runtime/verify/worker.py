@@ -8,7 +8,7 @@ import pickle
 import runpy
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.formats import Model
+from graphpatch.formats import Model, load
 from graphpatch.formats.container import meta_around
 from graphpatch.formats.model import MESSAGE
 from graphpatch.formats.output import refuse_odd_files
@@ -26,29 +26,34 @@ from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
-from graphpatch.runtime.graph_run import GraphRun, first_line, may_be_endless, seeded_feeds
+from graphpatch.runtime.graph_run import (
+    GraphRun,
+    first_line,
+    may_be_endless,
+    seeded_feeds,
+    variables_of,
+)
 from graphpatch.runtime.tf_gradients import (
     GradientAnswer,
     RaisedError,
     gradients_or_raised,
     recorded,
 )
-from graphpatch.runtime.values import GUESSES, Values, seeded_value
-from graphpatch.runtime.verify import outputs, seeded
-from graphpatch.runtime.verify.branches import BranchWatch, in_functions
+from graphpatch.runtime.values import GUESSES, Values, full_tensor_name, seeded_value
+from graphpatch.runtime.verify import session
 from graphpatch.runtime.verify.formulas import FormulaCheck, check_formulas
 
-ON = frozenset({"1", "true"})
 DEAD = "does not have value"  # what TensorFlow says of a tensor in a branch that is not taken
-Answers = tuple[dict[str, GradientAnswer], set[OpKey]]
-Ran = tuple[dict[str, Any], dict[str, str]]
+Answers = tuple[dict[str, GradientAnswer], set[OpKey]]  # and the ops that were asked for theirs
+Ends = tuple[list[str], list[str], list[str]]  # sources, targets, and which targets are trained
+Branches = tuple[dict[str, tuple[bool, bool]], dict[str, int]]  # taken, and hidden by where
+Ran = tuple[dict[str, Any], dict[str, str]]  # values, and why there are no others
 
 
 def main() -> None:
     """Answer messages until there are no more."""
     messages, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what ops print must not come between answers
     worker = Worker()
     while True:
@@ -94,11 +99,18 @@ class Worker:
                 "tensorflow; --no-run looks at the graphs alone (in Python: run=False)"
             ) from error
         for name in imports:
-            _run_import(name)
+            try:
+                if name.endswith(".py"):
+                    runpy.run_path(name, run_name=Path(name).stem)
+                else:
+                    importlib.import_module(name)
+            except Exception as error:
+                says = f"{type(error).__name__}: {error}"
+                raise GraphpatchError(f"cannot import {name}: {says}") from error
         flags = os.environ.get("TF_XLA_FLAGS", "")
         return {
             "tensorflow": str(tf.__version__),
-            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in ON,
+            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in {"1", "true"},
             "onednn_max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
             "xla_flags": flags,
             "auto_clustering": bool(tf.config.optimizer.get_jit()) or "auto_jit=" in flags,
@@ -115,8 +127,6 @@ class Worker:
         """
         from tensorflow.python.framework import ops
 
-        from graphpatch.formats import load
-
         model = load(file)
         graph = model.graphs[index]
         kind = LoadedModel if graph.around.is_object_based else SessionModel
@@ -126,39 +136,21 @@ class Worker:
     def sizes(
         self, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
     ) -> dict[str, tuple[float | None, Any, str]]:
-        """Return the largest |gradient| of the target with respect to each tensor.
+        """Return the largest |gradient| of the target with respect to each tensor, NaN above all.
 
         With it come the gradient itself of the tensors in `whole`, and what TensorFlow raises; the
         size of no gradient is None.
         """
         assert self.model is not None
-        answers, _ = self.model.gradients(names, target, dy)
-        return {
-            name: (
-                largest_size(answer.value) if answer.kind == "tensor" else None,
-                answer.value if name in whole else None,
-                answer.says if answer.kind == "error" else "",
-            )
-            for name, answer in answers.items()
-        }
-
-
-def largest_size(values: Any) -> float:
-    """Return the largest size of an element; NaN where there is one."""
-    sizes = np.abs(np.asarray(values))
-    return float(sizes.max()) if sizes.size else 0.0
-
-
-def _run_import(name: str) -> None:
-    """Run a module or file of the user's, which registers gradients or loads libraries of ops."""
-    try:
-        if name.endswith(".py"):
-            runpy.run_path(name, run_name=Path(name).stem)
-        else:
-            importlib.import_module(name)
-    except Exception as error:
-        says = f"{type(error).__name__}: {error}"
-        raise GraphpatchError(f"cannot import {name}: {says}") from error
+        sizes = {}
+        for name, answer in self.model.gradients(names, target, dy)[0].items():
+            size = None
+            if answer.kind == "tensor":
+                absolute = np.abs(np.asarray(answer.value))
+                size = float(absolute.max()) if absolute.size else 0.0
+            says = answer.says if answer.kind == "error" else ""
+            sizes[name] = size, answer.value if name in whole else None, says
+        return sizes
 
 
 class SessionModel:
@@ -166,20 +158,18 @@ class SessionModel:
 
     def __init__(self, model: Model, graph: ModelGraph, named: Model) -> None:
         self.model, self.graph = model, graph
-        self.prefix = seeded.checkpoint(named)
-        self.tf_graph = seeded.seeded_graph(model, graph)
+        self.prefix = session.checkpoint(named)
+        self.tf_graph = session.seeded_graph(model, graph)
         self.is_limited = may_be_endless(op for body in graph.bodies for op in body.by_type)
-        self.running = self._run_of(self.tf_graph)
-        self._branches: BranchWatch | None = None
+        self.running = self._run_of(self.tf_graph, {}, {})
+        self._branches: session.BranchWatch | None = None
 
-    def _run_of(
-        self, tf_graph: Any, feeds: Values | None = None, variables: Values | None = None
-    ) -> Any:
-        return GraphRun(tf_graph, feeds or {}, variables or {}, is_limited=self.is_limited)
+    def _run_of(self, tf_graph: Any, feeds: Values, variables: Values) -> GraphRun:
+        return GraphRun(tf_graph, feeds, variables, is_limited=self.is_limited)
 
     def _full_name(self, name: str) -> str:
         """Return the name of a tensor as TensorFlow spells it; ModelError where there is none."""
-        full = name if ":" in name else f"{name}:0"
+        full = full_tensor_name(name)
         try:
             self.tf_graph.get_tensor_by_name(full)
         except (KeyError, ValueError):
@@ -194,30 +184,25 @@ class SessionModel:
         That is outputs, those of signatures, `more`, and the targets that are asked for.
         """
         signatures = meta_around(self.graph).signature_def.values()
-        signed = [
-            info.name
-            for signature in signatures
-            for info in signature.outputs.values()
-            if info.name
-        ]
+        signed = (info.name for item in signatures for info in item.outputs.values() if info.name)
         asked = [*signed, *more, *map(self._full_name, targets)]
-        names = dict.fromkeys([*outputs.result_tensors(self.tf_graph), *asked])
+        names = dict.fromkeys([*session.result_tensors(self.tf_graph), *asked])
         # An import adds Exits that freezing pruned; what is compared is what the file has.
         present = self.there([name for name in names if op_of(name) in self.graph.main.by_name])
-        return present, outputs.writing(self.tf_graph, present)
+        return present, session.writing(self.tf_graph, present)
 
     def there(self, names: Sequence[str]) -> list[str]:
         """Return those of these tensors that exist and can be fetched."""
-        return list(outputs.fetchable(self.tf_graph, names))
+        return list(session.fetchable(self.tf_graph, names))
 
     def choose(self, tensors: Sequence[str], feed: Values) -> tuple[Values, Values]:
         """Return what to feed, and what variables hold: the guess with which most of it runs."""
         named = {self._full_name(name): value for name, value in feed.items()}
-        restored = seeded.restored_values(self.tf_graph, self.prefix)
-        best, most, tried = self._run_of(self.tf_graph), -1, list[list[str]]()
+        restored = session.restored_values(self.tf_graph, self.prefix)
+        most, tried = -1, list[list[str]]()
         for size, whole in GUESSES:
             feeds = seeded_feeds(self.tf_graph, size, whole, named)
-            variables = seeded.initial_values(self.tf_graph, restored, size, whole)
+            variables = session.initial_values(self.tf_graph, restored, size, whole)
             shapes = [str(np.shape(value)) for value in (*feeds.values(), *variables.values())]
             if shapes in tried:
                 continue
@@ -225,16 +210,17 @@ class SessionModel:
             running = self._run_of(self.tf_graph, feeds, variables)
             count = len(running.run(tensors, False)[0])
             if count > most:
-                best, most = running, count
+                self.running, most = running, count
             if count == len(tensors):
                 break
-        self.running = best
-        return best.feeds, best.variables
+        return self.running.feeds, self.running.variables
 
     def values(self, variables: Values) -> None:
         """Let the variables hold these values, where its own checkpoint has no others."""
-        own = seeded.restored_values(self.tf_graph, self.prefix)
-        self.running.variables = {**seeded.known_variables(self.tf_graph, variables), **own}
+        names = {op.name for op in variables_of(self.tf_graph)}
+        shared = {name: value for name, value in variables.items() if name in names}
+        own = session.restored_values(self.tf_graph, self.prefix)
+        self.running.variables = {**shared, **own}
 
     def feed(self, feeds: Values) -> None:
         """Feed these values from now on."""
@@ -247,16 +233,12 @@ class SessionModel:
         """
         running = self.running
         if optimise and any(CALLS & body.by_type.keys() for body in self.graph.bodies):
-            graph = seeded.seeded_graph(self.model, self.graph, optimise=True)
+            graph = session.seeded_graph(self.model, self.graph, optimise=True)
             running = self._run_of(graph, running.feeds, running.variables)
-        ran: Ran = running.run(fetches, optimise)
-        return ran
+        return running.run(fetches, optimise)
 
     def gradients(self, sources: Sequence[str], target: str, dy: Any) -> Answers:
-        """Return the gradient of a target, weighted by dy, with respect to each source.
-
-        With it come the ops that were asked for their gradient.
-        """
+        """Return the gradient of a target, weighted by dy, with respect to each source."""
         return session_gradients(self.running, sources, target, dy)
 
     def ends(
@@ -266,38 +248,38 @@ class SessionModel:
         patched: Sequence[str],
         read: Sequence[str],
         compared: Sequence[str],
-    ) -> tuple[list[str], list[str], list[str]]:
-        """Return the sources and the targets of gradients, and which targets training computes.
+    ) -> Ends:
+        """Return between which tensors gradients are taken.
 
         Where nobody names them, the first targets are computed from the `patched` ops, and to each
         of these and of those that rules `read` comes a source, if that can be.
         """
-        graph = self.tf_graph
-        froms = list(map(self._full_name, sources)) or outputs.default_sources(
-            graph, self.running.feeds, [*patched, *read]
-        )
+        graph, feeds = self.tf_graph, self.running.feeds
+        xs = list(map(self._full_name, sources))
+        xs = xs or session.default_sources(graph, feeds, [*patched, *read])
         if targets:
-            return froms, list(map(self._full_name, targets)), []
-        tos = outputs.default_targets(graph, compared, patched)
-        ops = outputs.trained(graph, self.graph.main)
-        return froms, tos, [name for name in tos if graph.get_tensor_by_name(name).op in ops]
+            return xs, list(map(self._full_name, targets)), []
+        ys = session.default_targets(graph, compared, patched)
+        ops = session.trained(graph, self.graph.main)
+        return xs, ys, [name for name in ys if graph.get_tensor_by_name(name).op in ops]
 
     def formulas(self) -> list[FormulaCheck]:
         """Return each formula that the graph carries, compared with numpy."""
         return check_formulas(self.graph, self.running)
 
-    def branches(self) -> tuple[dict[str, tuple[bool, bool]], dict[str, int]]:
+    def branches(self) -> Branches:
         """Return for each op that takes branches whether the values that are fed take each of them.
 
         Then how many stand where nobody can look, by where that is.
         """
-        watch = self._branches = self._branches or BranchWatch(self.tf_graph)
-        hidden = {"v1 loops or branches": watch.hidden, "functions": in_functions(self.graph)}
+        watch = self._branches = self._branches or session.BranchWatch(self.tf_graph)
+        inside = session.branches_in_functions(self.graph)
+        hidden = {"v1 loops or branches": watch.hidden, "functions": inside}
         return watch.taken(self.running), hidden
 
     def steer(self, names: Sequence[str], upwards: bool) -> dict[str, Any]:
         """Return what to feed right at these ops, so that they take the branches not yet taken."""
-        watch = self._branches = self._branches or BranchWatch(self.tf_graph)
+        watch = self._branches = self._branches or session.BranchWatch(self.tf_graph)
         return watch.steered(self.running, names, upwards)
 
     def probed(
@@ -307,19 +289,16 @@ class SessionModel:
 
         They are in functions that TensorFlow differentiates in C++. `targets` have their dy.
         """
-        graph = seeded.seeded_graph(self.model, self.graph, places)
+        graph = session.seeded_graph(self.model, self.graph, places)
         running = self._run_of(graph, self.running.feeds, self.running.variables)
-        since = seeded.printed_bytes()
+        since = session.printed_bytes()
         for target, dy in targets.items():
             session_gradients(running, sources, target, dy)
-        return seeded.fired_since(places, since)
+        return session.fired_since(places, since)
 
 
 def session_gradients(running: GraphRun, sources: Sequence[str], target: str, dy: Any) -> Answers:
-    """Take the gradient of a target, weighted by dy, with respect to each source, and run it.
-
-    Returns the answers, and the ops that were asked for their gradient.
-    """
+    """Take the gradient of a target, weighted by dy, with respect to each source, and run it."""
     import tensorflow as tf
 
     with running.graph.as_default(), recorded() as asked:
@@ -327,7 +306,7 @@ def session_gradients(running: GraphRun, sources: Sequence[str], target: str, dy
         try:
             built = gradients_or_raised(running.graph, target, sources, upstream, dense=True)
         except RaisedError as error:
-            return {name: GradientAnswer("error", says=str(error)) for name in sources}, asked
+            return dict.fromkeys(sources, GradientAnswer("error", says=str(error))), asked
     answers = dict.fromkeys(sources, GradientAnswer("none"))
     tensors = {name: dx for name, dx in zip(sources, built, strict=True) if dx is not None}
     return {**answers, **_values_run(running, tensors)}, asked
@@ -348,8 +327,10 @@ def _values_run(running: GraphRun, tensors: Mapping[str, Any]) -> dict[str, Grad
             dead = isinstance(error, tf.errors.InvalidArgumentError) and DEAD in str(error)
             failed = GradientAnswer("error", says=f"running it fails: {first_line(error)}")
             return dict.fromkeys(tensors, GradientAnswer("none") if dead else failed)
-        alone = [_values_run(running, {name: tensor}) for name, tensor in tensors.items()]
-        return {name: answer for answers in alone for name, answer in answers.items()}
+        answers: dict[str, GradientAnswer] = {}
+        for name, tensor in tensors.items():
+            answers |= _values_run(running, {name: tensor})
+        return answers
     return {name: GradientAnswer("tensor", np.asarray(value)) for name, value in values.items()}
 
 
@@ -374,25 +355,20 @@ class LoadedModel:
             signatures = self.signatures()
         except Exception as error:  # whatever the loader says is the reason
             raise ModelError(f"tf.saved_model.load raises {first_line(error)}") from error
-        self.inputs = {
-            f"{key}:{name}": spec
-            for key, function in signatures.items()
-            for name, spec in function.structured_input_signature[1].items()
-        }
-        self.outputs = {
-            f"{key}:{name}": spec
-            for key, function in signatures.items()
-            for name, spec in function.structured_outputs.items()
-        }
+        self.inputs, self.outputs = dict[str, Any](), dict[str, Any]()
+        for key, function in signatures.items():
+            takes, gives = function.structured_input_signature[1], function.structured_outputs
+            self.inputs |= {f"{key}:{name}": spec for name, spec in takes.items()}
+            self.outputs |= {f"{key}:{name}": spec for name, spec in gives.items()}
 
     def _write_seeded(self, model: Model) -> bool:
         """Write the model, its random ops seeded, beside its variables; whether it has such ops."""
         from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
         message = SavedModel.FromString(b"".join(map(piece_bytes, model.pieces())))
-        drawing = []
+        draws = False
         for meta, graph in zip(message.meta_graphs, model.graphs, strict=True):
-            drawing += seeded.set_seeds(meta.graph_def, seeded.own_names(graph))
+            draws |= session.set_seeds(meta.graph_def, graph)
             for node in meta.object_graph_def.nodes:  # of an optimiser, which loaders may not know
                 node.ClearField("slot_variables")
         self.folder.mkdir()
@@ -402,7 +378,7 @@ class LoadedModel:
             for path in Path(model.path).iterdir():
                 if path.name not in {MESSAGE, "saved_model.pbtxt", "fingerprint.pb"}:
                     (self.folder / path.name).symlink_to(path.resolve())
-        return bool(drawing)
+        return draws
 
     def signatures(self) -> Mapping[str, Any]:
         """Return the functions of the model that have names for their inputs and outputs."""
@@ -432,20 +408,16 @@ class LoadedModel:
 
     def choose(self, tensors: Sequence[str], feed: Values) -> tuple[Values, Values]:
         """Return what to feed: the guess at unknown shapes with which most of it runs."""
-        short = {f"{name.partition(':')[2]}:0" for name in self.inputs}
-        self._checked([name for name in feed if name not in short])
+        short = {full: f"{full.partition(':')[2]}:0" for full in self.inputs}
+        self._checked([name for name in feed if name not in short.values()])
         best, most = self.feeds, -1
         for size, whole in GUESSES:
-            self.feeds = {
-                full: next(
-                    (feed[name] for name in (full, f"{full.partition(':')[2]}:0") if name in feed),
-                    None,
-                )
-                for full in self.inputs
-            }
+            self.feeds = {}
             for full, spec in self.inputs.items():
-                if self.feeds[full] is None:
-                    self.feeds[full] = seeded_value(full, spec.dtype, spec.shape, size, whole)
+                value = feed.get(full, feed.get(short[full]))
+                if value is None:
+                    value = seeded_value(full, spec.dtype, spec.shape, size, whole)
+                self.feeds[full] = value
             count = len(self.run(tensors, False)[0])
             if count > most:
                 best, most = self.feeds, count
@@ -478,10 +450,7 @@ class LoadedModel:
         return values, reasons
 
     def gradients(self, sources: Sequence[str], target: str, dy: Any) -> Answers:
-        """Return the gradient of a target, weighted by dy, as a tape gives it.
-
-        With it come the ops that were asked for their gradient.
-        """
+        """Return the gradient of a target, weighted by dy, as a tape gives it."""
         import tensorflow as tf
 
         key = op_of(target)
@@ -501,8 +470,7 @@ class LoadedModel:
                 return dict.fromkeys(sources, failed), asked
         for name, dx in zip(near, built, strict=True):
             if dx is not None:
-                dense = np.asarray(tf.convert_to_tensor(dx))
-                answers[name] = GradientAnswer("tensor", dense)
+                answers[name] = GradientAnswer("tensor", np.asarray(tf.convert_to_tensor(dx)))
         return answers, asked
 
     def _arguments(self, key: str, function: Any) -> dict[str, Any]:
@@ -518,23 +486,23 @@ class LoadedModel:
         patched: Sequence[str],
         read: Sequence[str],
         compared: Sequence[str],
-    ) -> tuple[list[str], list[str], list[str]]:
+    ) -> Ends:
         """Return the inputs and outputs between which gradients are taken."""
-        froms = self._checked(sources) or [n for n, spec in self.inputs.items() if _is_float(spec)]
-        floats = [name for name in compared if _is_float(self.outputs[name])]
-        return froms, self._checked(targets) or floats, []
+
+        def floats(specs: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+            dtypes = {name: specs[name].dtype for name in names}
+            return [name for name, dtype in dtypes.items() if dtype.is_floating or dtype.is_complex]
+
+        xs = self._checked(sources) or floats(self.inputs, self.inputs)
+        return xs, self._checked(targets) or floats(self.outputs, compared), []
 
     def formulas(self) -> list[FormulaCheck]:
         """Return each formula that the graph carries, compared with numpy."""
         return check_formulas(self.graph, None)
 
-    def branches(self) -> tuple[dict[str, tuple[bool, bool]], dict[str, int]]:
+    def branches(self) -> Branches:
         """Return how many ops that take branches stand in functions."""
-        return {}, {"functions": in_functions(self.graph)}
-
-
-def _is_float(spec: Any) -> bool:
-    return bool(spec.dtype.is_floating or spec.dtype.is_complex)
+        return {}, {"functions": session.branches_in_functions(self.graph)}
 
 
 @contextmanager
