@@ -55,7 +55,7 @@ class FleetOrder(msgspec.Struct, frozen=True):
         if self.in_process:
             return False
         several = len(self.models) > 1 or self.is_into_folder()
-        return (several and "-" not in self.models) or self.is_of_many() or self.is_remote()
+        return (several and "-" not in self.models) or self.is_of_many()
 
     def is_into_folder(self) -> bool:
         """Return whether -o is a folder that models go into, and not the name of the only one."""

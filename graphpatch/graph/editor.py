@@ -317,13 +317,19 @@ def _place_beside(new: Node, beside: int, before: bool) -> None:
     body = new.body
     root = body.root.get(beside, beside)
     order = body.placed.setdefault(root, [root])
-    at = order.index(beside)
+    at = _place(body, order, beside)
     if not before:
         producers = {body.by_name.get(names.op_of(text), -1) for text in new.inputs} - {-1}
         beside_it = (index for index in producers if body.root.get(index, index) == root)
-        at = max([at, *map(order.index, beside_it)]) + 1
+        at = max([at, *(_place(body, order, index) for index in beside_it)]) + 1
     order.insert(at, new.index)
     body.root[new.index] = root
+
+
+def _place(body: Body, order: list[int], index: int) -> int:
+    """Return where an op stands in an order, which only grows: from where it stood before on."""
+    place = body.places[index] = order.index(index, body.places.get(index, 0))
+    return place
 
 
 def _move_use(node: Node, slot: int, was: str, text: str) -> None:

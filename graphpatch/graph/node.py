@@ -310,6 +310,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     file_ret: dict[str, str] = msgspec.field(default_factory=dict)
     edited: dict[int, Payload | EditedNode] = msgspec.field(default_factory=dict)
     placed: dict[int, list[int]] = msgspec.field(default_factory=dict)
+    places: dict[int, int] = msgspec.field(default_factory=dict)  # where each stood at least
     root: dict[int, int] = msgspec.field(default_factory=dict)
     renamed: dict[int, str] = msgspec.field(default_factory=dict)
     returns: dict[str, str] = msgspec.field(default_factory=dict)  # outputs before rules
@@ -465,7 +466,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     def copy(self, library: Library) -> Body:
         """Return the same nodes, to be changed without this body seeing it."""
         body = replace(self, library=library, heads=self.heads.copy(), ret=dict(self.ret))
-        body.records, body.large, body.wide, body.tensors = {}, {}, {}, {}
+        body.records, body.large, body.wide, body.tensors, body.places = {}, {}, {}, {}, {}
         body.edited = {index: self.payload(index) for index in self.edited}
         body.root, body.renamed = dict(self.root), dict(self.renamed)
         body.returns = dict(self.returns)

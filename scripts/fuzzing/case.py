@@ -185,7 +185,7 @@ def _where(error: BaseException) -> str:
 
 def _state(path: str) -> tuple[int, int] | None:
     """What tells whether a file was written."""
-    if not path or not Path(path).exists():
+    if not path or not Path(path).exists() or _is_device(path):
         return None
     found = Path(path).stat()
     return found.st_ino, found.st_mtime_ns
@@ -272,7 +272,13 @@ def _may_stay(wrote: str) -> bool:
 
 def _must_be(command: Sequence[str], wrote: str) -> bool:
     """Whether a command that ended well wrote: `doctor` and `match` do where there are rules."""
+    if _is_device(wrote):
+        return False  # it did, and nothing of it can be read again
     return command[0] not in ("doctor", "match") or Path(wrote).exists()
+
+
+def _is_device(path: str) -> bool:
+    return Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir()
 
 
 def _told(end: Ran) -> str:

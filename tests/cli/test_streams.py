@@ -38,6 +38,7 @@ def shell(line: str, folder: Path, *, limit: str = "") -> subprocess.CompletedPr
 WRITING = (
     "apply rules.json model.pb -o out.pb",
     "apply rules.json saved -o out --json",
+    "apply rules.json file://$PWD/model.pb -o out.pb --json",
     "view model.pb -o out.html",
     "recipes guided_backprop --save out.json",
 )

@@ -15,6 +15,7 @@ from graphpatch import apply, diagnose, load
 from graphpatch.analysis.diff import diff
 from graphpatch.errors import GraphpatchError, ModelError, PatchError, RulesError
 from graphpatch.formats.text import parse_text
+from graphpatch.graph import check
 from graphpatch.graph import graph as graph_module
 from graphpatch.graph import graph as heads
 from graphpatch.graph.check import check_graph
@@ -80,7 +81,7 @@ def test_what_could_not_be_read_again_is_not_written(monkeypatch: pytest.MonkeyP
     """A third of 1,000,000 ops as functions made 2,000,003 nodes, which revert refused."""
     chain = [node(f"r{k}", "Relu", f"r{k - 1}" if k else "x") for k in range(50)]
     model = load(graphs.graphdef(node("x", "Placeholder"), *chain))
-    monkeypatch.setattr(heads, "MOST_NODES", 100)
+    monkeypatch.setattr(check, "MOST_NODES", 100)
     with pytest.raises(PatchError, match=r"nodes with those that rules added; .*patch fewer ops"):
         apply(GUIDED, model)
 

@@ -75,11 +75,6 @@ def test_networkx_decides_every_match(pattern: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=False,
-    reason="open: of about 2,000 drawn patterns one differs, at an op of a function that carries "
-    "a record of rules; whether the matcher or the reference is wrong is not known yet",
-)
 def test_the_same_matches_in_two_thousand_graphs() -> None:
     """Each key is drawn often, and matches in a good part of the cases.
 
