@@ -12,12 +12,16 @@ from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
+from graphpatch.errors import ModelError
 from graphpatch.formats.container import meta_around
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import FED, PARSERS, PIPELINES, VARIABLES
+from graphpatch.graph.walk import outputs_there, tensor_named
+from graphpatch.match.nearest import nearest_tensors
 from graphpatch.shown import one_line
-from graphpatch.table import plural
+from graphpatch.table import plural, short
 
+CANDIDATES = 5  # tensors that are named as what could be an end
 MOST_INFERRED = 10_000  # ops of a graph whose outputs' shapes are inferred
 
 # Ends of branches and stacks of loops, and what writes to variables.
@@ -125,6 +129,32 @@ def fed_floats(wiring: Wiring) -> list[Tensor]:
 
 def _of_type(wiring: Wiring, op: str) -> Sequence[int]:
     return wiring.body.by_type.get(op, ())
+
+
+def refuse_unknown_ends(
+    path: str, graphs: Sequence[ModelGraph], sources: Iterable[str], targets: Iterable[str]
+) -> None:
+    """Raise ModelError for an end that is not a tensor of the main body of any of these graphs."""
+    mains = [graph.main for graph in graphs]
+    for is_source, text in [*((True, name) for name in sources), *((False, n) for n in targets)]:
+        if any(tensor_named(main, text) is not None for main in mains):
+            continue
+        words = f": {outputs}" if (outputs := outputs_there(mains, text)) else ""
+        if not words:
+            words = nearest_tensors(text, (name for main in mains for name in main.heads.names))
+            words += f"; {_ends_there(graphs, is_source)}"
+        raise ModelError(f"{path}: no tensor of the main graph is named {text!r}{words}")
+
+
+def _ends_there(graphs: Sequence[ModelGraph], are_inputs: bool) -> str:
+    """Say which inputs, or which outputs, these graphs have."""
+    ends = list[str]()
+    for graph in graphs:
+        wiring = Wiring(graph.main)
+        tensors = fed_floats(wiring) if are_inputs else default_targets(graph, wiring, every=False)
+        ends += map(wiring.spelled, tensors)
+    shown = short(list(map(one_line, dict.fromkeys(ends))), CANDIDATES) or "none"
+    return f"{'inputs' if are_inputs else 'outputs'}: {shown}"
 
 
 def default_targets(graph: ModelGraph, wiring: Wiring, every: bool = True) -> list[Tensor]:

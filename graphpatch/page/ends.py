@@ -9,12 +9,8 @@ from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.interface import default_targets, fed_floats
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.errors import ModelError
-from graphpatch.formats import Model
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER, VARIABLES
-from graphpatch.graph.walk import outputs_there, tensor_named
-from graphpatch.match.nearest import nearest_tensors
 from graphpatch.page.lines import BodySide, ops_between
 
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -111,19 +107,6 @@ def _before(wiring: Wiring, target: Tensor, inside: Container[int]) -> set[int]:
             before.add(index)
             todo += [producer for producer, _ in wiring.inputs(index)]
     return before
-
-
-def refuse_unknown(models: Sequence[Model], texts: Sequence[str]) -> None:
-    """Raise ModelError for a name that is not a tensor of a main graph of any of these models."""
-    mains = [graph.main for model in models for graph in model.graphs]
-    for text in texts:
-        if all(tensor_named(main, text) is None for main in mains):
-            legal = [name for main in mains for name in main.heads.names]
-            outputs = outputs_there(mains, text)
-            words = f": {outputs}" if outputs else nearest_tensors(text, legal)
-            raise ModelError(
-                f"{models[0].path}: no tensor of the main graph is named {text!r}{words}"
-            )
 
 
 def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[PairDiagnosis], int]:

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphpatch.analysis.interface import refuse_unknown_ends
 from graphpatch.analysis.matches import Matches, matches
 from graphpatch.analysis.revert import revert
 from graphpatch.application import RulesLike, apply
@@ -26,7 +27,6 @@ from graphpatch.formats.output import write_file
 from graphpatch.graph.graph import Progress
 from graphpatch.match.spec import Pattern
 from graphpatch.page.document import BuiltDocument, built_document
-from graphpatch.page.ends import refuse_unknown
 from graphpatch.page.rule_marks import RuleMarks, of_matches, of_patched
 from graphpatch.shown import json_text
 
@@ -192,7 +192,8 @@ def view(
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
     loaded = model_from("model", model, progress)
     models, marks = _models(loaded, patched, rules, progress)
-    refuse_unknown(models, [*ends[0], *ends[1]])
+    graphs = [graph for model in models for graph in model.graphs]
+    refuse_unknown_ends(loaded.path, graphs, *ends)
     built = built_document(models, marks, *ends)
     if run:
         _sizes_of(built, models, feed, allow_unsafe_ops)

@@ -473,7 +473,7 @@ def test_an_embedding_is_differentiated_by_what_it_gives(model: Any) -> None:
 
 def test_what_cannot_be_an_end_is_named_with_what_can(model: Any) -> None:
     graph = model(X, node("y", "Tanh", "x"))
-    with pytest.raises(ModelError, match="fed are: x:0"):
+    with pytest.raises(ModelError, match="inputs: x:0"):
         graphpatch.diagnose(graph, "input:0")
     assert "name a source with --from, for example y:0" in missing_end(
         model(const("c"), node("y", "Tanh", "c")).graphs[0]

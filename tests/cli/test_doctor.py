@@ -201,10 +201,25 @@ def test_kinds_beyond_the_tenth_are_counted(run_cli: Run, tmp_path: Path) -> Non
     assert lines[-1] == "... 3 more pairs of other kinds; --all shows them"
 
 
-def test_a_name_that_is_none(run_cli: Run) -> None:
-    done = run_cli("doctor", DIGITS, "--to", "logit")
-    assert done.code == 1
-    assert "no tensor of the main graph is named 'logit'; nearest: logits" in done.stderr
+INPUTS = "inputs: image:0, dropout_rate:0"
+MISNAMED = {
+    ("--to", "logit"): "'logit'; nearest: logits; outputs: logits:0",
+    ("--to", "zzz"): "'zzz'; outputs: logits:0",
+    ("--from", "imag"): f"'imag'; nearest: image; {INPUTS}",
+    ("--from", "zzz"): f"'zzz'; {INPUTS}",
+    ("--from", "image:3"): "'image:3': Placeholder 'image' has 1 output, counted from 0",
+}
+
+
+@pytest.mark.parametrize("command", ["doctor", "view"])
+@pytest.mark.parametrize("ends", MISNAMED)
+def test_an_end_that_is_not_there_gets_those_that_are(
+    run_cli: Run, command: str, ends: tuple[str, str], tmp_path: Path
+) -> None:
+    output = ["-o", tmp_path / "page.html"] if command == "view" else []
+    done = run_cli(command, DIGITS, *ends, *output)
+    message = f"graphpatch: {DIGITS}: no tensor of the main graph is named {MISNAMED[ends]}\n"
+    assert (done.code, done.stderr) == (1, message)
 
 
 def test_each_graph_of_a_saved_model(run_cli: Run, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_names_and_files_that_are_none(run_cli: Run, sound: Path, tmp_path: Path
     pytest.importorskip("tensorflow")
     done = run_cli("verify", sound, sound, "--to", "yy")
     assert (done.code, done.stdout) == (1, "")
-    assert "no tensor is named 'yy'; nearest: y" in done.stderr
+    assert "no tensor of the main graph is named 'yy'; nearest: y; outputs: y:0" in done.stderr
     feed = tmp_path / "feed.npz"
     feed.write_text(json.dumps({"x": 1}))
     done = run_cli("verify", sound, sound, "--feed", feed)

@@ -253,7 +253,7 @@ def test_feeds_are_taken_from_a_file(folder: Path) -> None:
     [graph] = verify(folder, feed=folder / "feed.npz").document()["graphs"]
     assert graph["fed"] == {"x:0": "[5, 4]"}
     np.savez(folder / "wrong.npz", xs=np.ones(1))
-    with pytest.raises(ModelError, match="no tensor is named 'xs:0'"):
+    with pytest.raises(ModelError, match="no tensor of the main graph is named 'xs:0'"):
         verify(folder, feed=folder / "wrong.npz")
 
 

@@ -10,18 +10,20 @@ from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
-from graphpatch.analysis.interface import default_targets, fed_floats
+from graphpatch.analysis.interface import (
+    CANDIDATES,
+    default_targets,
+    fed_floats,
+    refuse_unknown_ends,
+)
 from graphpatch.control_flow.stored import StoredContexts, stored_contexts
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
-from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.saved_model import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.graph.walk import outputs_there, tensor_named
-from graphpatch.match.nearest import nearest_tensors
 
 PAIRS_AT_LEAST = 20  # pairs that are looked at, however large the graph is
 # Ops, inputs and outputs that are visited for more than these, where nobody named both ends.
@@ -58,7 +60,7 @@ def survey(
     pairs of which not both ends are named, some are left out, which a note says.
     Raises ModelError for a name that is not a tensor of a main graph, and for a broken graph.
     """
-    _refuse_unknown_names(model, (*sources, *targets))
+    refuse_unknown_ends(model.path, model.graphs, sources, targets)
     return [
         _diagnose_graph(asked, sources, targets, every) for asked in doctors(model, control_flow_v2)
     ]
@@ -151,9 +153,6 @@ def _left_out_note(
     return Note("left_out", says, list(map(wiring.spelled, left_out)))
 
 
-CANDIDATES = 5  # tensors that are named as what could be an end
-
-
 def missing_end(graph: ModelGraph) -> str:
     """Say which end of a pair a graph has none of, and which tensors could be one."""
     wiring = Wiring(graph.main)
@@ -172,17 +171,3 @@ def _some_floats(wiring: Wiring, order: int) -> str:
     )
     some = list(islice(floats, CANDIDATES))
     return f", for example {', '.join(some)}" if some else ""
-
-
-def _refuse_unknown_names(model: Model, texts: Sequence[str]) -> None:
-    for text in texts:
-        if all(tensor_named(graph.main, text) is None for graph in model.graphs):
-            legal = [name for graph in model.graphs for name in graph.main.heads.names]
-            wirings = [Wiring(graph.main) for graph in model.graphs]
-            fed = [wiring.spelled(tensor) for wiring in wirings for tensor in fed_floats(wiring)]
-            could = f"; fed are: {', '.join(fed[:CANDIDATES])}" if fed else ""
-            outputs = outputs_there((graph.main for graph in model.graphs), text)
-            raise ModelError(
-                f"{model.path}: no tensor of the main graph is named {text!r}"
-                f"{f': {outputs}' if outputs else nearest_tensors(text, legal) or could}"
-            )

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.analysis.interface import refuse_unknown_ends
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats import Model, load
 from graphpatch.formats.container import meta_around
@@ -24,7 +25,6 @@ from graphpatch.formats.output import refuse_odd_files
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
 from graphpatch.runtime.graph_run import (
     GraphRun,
@@ -167,16 +167,12 @@ class SessionModel:
     def _run_of(self, tf_graph: Any, feeds: Values, variables: Values) -> GraphRun:
         return GraphRun(tf_graph, feeds, variables, is_limited=self.is_limited)
 
-    def _full_name(self, name: str) -> str:
-        """Return the name of a tensor as TensorFlow spells it; ModelError where there is none."""
-        full = full_tensor_name(name)
-        try:
-            self.tf_graph.get_tensor_by_name(full)
-        except (KeyError, ValueError):
-            legal = [op.name for op in self.tf_graph.get_operations()]
-            near = ", ".join(nearest_names(name.partition(":")[0], legal))
-            raise ModelError(f"no tensor is named {name!r}; nearest: {near or 'none'}") from None
-        return full
+    def _full_names(self, names: Iterable[str], are_sources: bool = False) -> list[str]:
+        """Return tensors as TensorFlow spells them; ModelError for one that is not there."""
+        names = list(names)
+        ends = (names, []) if are_sources else ([], names)
+        refuse_unknown_ends(self.model.path, [self.graph], *ends)
+        return list(map(full_tensor_name, names))
 
     def tensors(self, more: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return what can be compared, and which of it comes after a write to a variable.
@@ -185,7 +181,7 @@ class SessionModel:
         """
         signatures = meta_around(self.graph).signature_def.values()
         signed = (info.name for item in signatures for info in item.outputs.values() if info.name)
-        asked = [*signed, *more, *map(self._full_name, targets)]
+        asked = [*signed, *more, *self._full_names(targets)]
         names = dict.fromkeys([*session.result_tensors(self.tf_graph), *asked])
         # An import adds Exits that freezing pruned; what is compared is what the file has.
         present = self.there([name for name in names if op_of(name) in self.graph.main.by_name])
@@ -197,7 +193,7 @@ class SessionModel:
 
     def choose(self, tensors: Sequence[str], feed: Values) -> tuple[Values, Values]:
         """Return what to feed, and what variables hold: the guess with which most of it runs."""
-        named = {self._full_name(name): value for name, value in feed.items()}
+        named = dict(zip(self._full_names(feed, True), feed.values(), strict=True))
         restored = session.restored_values(self.tf_graph, self.prefix)
         most, tried = -1, list[list[str]]()
         for size, whole in GUESSES:
@@ -255,10 +251,11 @@ class SessionModel:
         of these and of those that rules `read` comes a source, if that can be.
         """
         graph, feeds = self.tf_graph, self.running.feeds
-        xs = list(map(self._full_name, sources))
-        xs = xs or session.default_sources(graph, feeds, [*patched, *read])
+        xs = self._full_names(sources, True) or session.default_sources(
+            graph, feeds, [*patched, *read]
+        )
         if targets:
-            return xs, list(map(self._full_name, targets)), []
+            return xs, self._full_names(targets), []
         ys = session.default_targets(graph, compared, patched)
         ops = session.trained(graph, self.graph.main)
         return xs, ys, [name for name in ys if graph.get_tensor_by_name(name).op in ops]
