@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from graphpatch.rules import load_rules as load_rules
     from graphpatch.runtime.diagnose import Diagnosis as Diagnosis
     from graphpatch.runtime.diagnose import diagnose as diagnose
-    from graphpatch.runtime.functions.filters import clip_gradient as clip_gradient
-    from graphpatch.runtime.functions.filters import filter_gradient as filter_gradient
-    from graphpatch.runtime.functions.filters import reverse_gradient as reverse_gradient
-    from graphpatch.runtime.functions.filters import scale_gradient as scale_gradient
-    from graphpatch.runtime.functions.replaced import backward_as as backward_as
-    from graphpatch.runtime.functions.replaced import override_gradient as override_gradient
-    from graphpatch.runtime.functions.replaced import straight_through as straight_through
-    from graphpatch.runtime.functions.replaced import surrogate as surrogate
+    from graphpatch.runtime.functions import backward_as as backward_as
+    from graphpatch.runtime.functions import clip_gradient as clip_gradient
+    from graphpatch.runtime.functions import filter_gradient as filter_gradient
+    from graphpatch.runtime.functions import override_gradient as override_gradient
+    from graphpatch.runtime.functions import reverse_gradient as reverse_gradient
+    from graphpatch.runtime.functions import scale_gradient as scale_gradient
+    from graphpatch.runtime.functions import straight_through as straight_through
+    from graphpatch.runtime.functions import surrogate as surrogate
     from graphpatch.runtime.import_model import import_model as import_model
     from graphpatch.runtime.live.building import Building as Building
     from graphpatch.runtime.live.building import building as building
@@ -83,8 +83,8 @@ _EXPORTS = {
     "page.view": "View view",
     "rules": "Rule load_rules",
     "runtime.diagnose": "Diagnosis diagnose",
-    "runtime.functions.filters": "clip_gradient filter_gradient reverse_gradient scale_gradient",
-    "runtime.functions.replaced": "backward_as override_gradient straight_through surrogate",
+    "runtime.functions": "backward_as clip_gradient filter_gradient override_gradient"
+    " reverse_gradient scale_gradient straight_through surrogate",
     "runtime.import_model": "import_model",
     "runtime.live.building": "Building building",
     "runtime.live.patch_graph": "PatchedGraph patch_graph",

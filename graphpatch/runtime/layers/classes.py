@@ -18,9 +18,14 @@ from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import GradientSpec, LibraryGradient
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.rules import Rule
-from graphpatch.runtime.functions.filters import filter_gradient, library_gradient
-from graphpatch.runtime.functions.replaced import backward_as, surrogate
-from graphpatch.runtime.functions.tensors import as_tensor, gradient_meant
+from graphpatch.runtime.functions import (
+    as_tensor,
+    backward_as,
+    filter_gradient,
+    gradient_meant,
+    library_gradient,
+    surrogate,
+)
 from graphpatch.runtime.layers.graph_function import graph_function
 
 if TYPE_CHECKING:

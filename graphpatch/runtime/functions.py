@@ -1,0 +1,726 @@
+"""Functions on tensors for programs that build a model: forward a value, backward another one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+from graphpatch.arguments import wrong_argument
+from graphpatch.errors import RulesError
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.program import gradient_ops
+from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.spec import (
+    Computed,
+    GradientSpec,
+    InlineFormula,
+    LibraryGradient,
+    parse_gradient,
+)
+from graphpatch.runtime.gradient_functions import as_list, check_formula, formula_gradients
+from graphpatch.runtime.unconverted import unconverted
+from graphpatch.table import plural
+
+Spec: TypeAlias = GradientSpec | Callable[..., Any]
+BackwardFunction: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]
+"""(inputs, outputs, upstream gradients) -> the gradient of each input, or None."""
+
+# Gradients that give the same whether slices are added up before or after: G(a + b) = G(a) + G(b).
+_ADDITIVE = frozenset({"scale", "reverse", "identity", "straight_through"})
+
+
+def clip_gradient(x: Any, min: Any, max: Any) -> Any:
+    """Return `x` unchanged; clip each element of the gradient that flows back to it.
+
+    Forward: `x`, bit for bit. Backward: `minimum(maximum(dy, min), max)`, of the shape and dtype of
+    `x`. Infinities end at the bounds, NaN stays NaN. The second derivative is 1 where `dy` lies
+    within the bounds, and 0 elsewhere.
+
+    Args:
+        x: A floating tensor of any shape; a variable, a ragged or a sparse tensor, too.
+        min: The lower bound: a number, or a tensor or variable whose shape broadcasts to that of
+            `x`. No gradient flows to it.
+        max: The upper bound, likewise.
+
+    Raises:
+        TypeError: `x` is not a floating tensor.
+        RulesError: A bound is NaN, or `min` is above `max` (numbers only: tensors are not checked).
+        ValueError: A bound does not broadcast to the shape of `x`.
+
+    When not to use it: to keep the direction of the gradient use
+    `filter_gradient(x, {"clip_by_norm": 1.0})`.
+
+    Example:
+        >>> x = tf.Variable([1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * graphpatch.clip_gradient(x, -1.0, 1.0)
+        >>> tape.gradient(y, x).numpy()
+        array([1., 1.], dtype=float32)
+    """
+    return library_gradient("clip_gradient", x, "clip", {"min": min, "max": max})
+
+
+def scale_gradient(x: Any, factor: Any) -> Any:
+    """Return `x` unchanged; multiply the gradient that flows back to it by `factor`.
+
+    Forward: `x`, bit for bit. Backward: `factor * dy`, of the shape and dtype of `x`. It is linear
+    in `dy`, so its second derivative is `factor`. Slices (tf.IndexedSlices) stay slices.
+
+    Args:
+        x: A floating or complex tensor of any shape; a variable, a ragged or a sparse tensor, too.
+        factor: A number, or a real tensor or variable whose shape broadcasts to that of `x`. No
+            gradient flows to it.
+
+    Raises:
+        TypeError: `x` is neither a floating nor a complex tensor.
+        RulesError: `factor` is a number that is not finite.
+        ValueError: `factor` does not broadcast to the shape of `x`.
+
+    When not to use it: before an optimizer such as Adam, whose steps do not depend on the scale.
+
+    Example:
+        >>> x = tf.Variable([1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * graphpatch.scale_gradient(x, 0.5)
+        >>> tape.gradient(y, x).numpy()
+        array([1.5, 1.5], dtype=float32)
+    """
+    return library_gradient("scale_gradient", x, "scale", {"factor": factor}, complex_too=True)
+
+
+def reverse_gradient(x: Any, strength: Any = 1.0) -> Any:
+    """Return `x` unchanged; reverse the gradient that flows back to it.
+
+    Forward: `x`, bit for bit. Backward: `-strength * dy`, of the shape and dtype of `x`. It is
+    linear in `dy`, so its second derivative is `-strength`. Slices (tf.IndexedSlices) stay slices.
+
+    Args:
+        x: A floating or complex tensor of any shape; a variable, a ragged or a sparse tensor, too.
+        strength: A number that is not negative, or a real tensor or variable, such as a schedule,
+            whose shape broadcasts to that of `x`. No gradient flows to it. Default: 1.
+
+    Raises:
+        TypeError: `x` is neither a floating nor a complex tensor.
+        RulesError: `strength` is a number that is negative or not finite.
+        ValueError: `strength` does not broadcast to the shape of `x`.
+
+    When not to use it: where the two parts are trained in turns; minimise the negative loss there.
+
+    Example:
+        >>> x = tf.Variable([1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * graphpatch.reverse_gradient(x, strength=0.5)
+        >>> tape.gradient(y, x).numpy()
+        array([-1.5, -1.5], dtype=float32)
+    """
+    return library_gradient(
+        "reverse_gradient", x, "reverse", {"strength": strength}, complex_too=True
+    )
+
+
+@unconverted
+def filter_gradient(x: Any, spec: Spec) -> Any:
+    """Return `x` unchanged; pass the gradient that flows back to it through `spec`.
+
+    Forward: `x`, bit for bit. Backward: what `spec` computes of the upstream gradient `dy`, of the
+    shape and dtype of `x`. Second derivatives are those of the formula.
+
+    Args:
+        x: A floating tensor of any shape; a variable, a ragged or a sparse tensor, too.
+        spec: A gradient as a rules file has it: a name of the library (`"sign"`), a name with
+            parameters (`{"clip_by_norm": 1.0}`), a formula of `dy` and `x`
+            (`{"formula": "where(x > 0, dy, 0)"}`); or a Python function `dy -> dx`, which gives a
+            tensor of the shape and dtype of `dy`, or None.
+
+    Raises:
+        TypeError: `x` is not a floating tensor.
+        RulesError: There is no such gradient, a parameter is wrong, or it is one that only a rules
+            file can name (`"default"`, an op type, `{"registered": ...}`, `{"python": ...}`).
+        FormulaError: The formula is not valid, or does not suit one tensor.
+        ValueError: When the gradient is taken: that of the Python function has another shape.
+
+    When not to use it: for the gradient of a function of several tensors; `override_gradient` is.
+
+    Example:
+        >>> x = tf.Variable([-1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * graphpatch.filter_gradient(x, {"formula": "where(x > 0, dy, 0)"})
+        >>> tape.gradient(y, x).numpy()
+        array([0., 3.], dtype=float32)
+    """
+    gradient = None if callable(spec) else gradient_meant("filter_gradient", spec)
+
+    def on_tensor(value: Any) -> Any:
+        tensor = carrying("filter_gradient", value)
+        if gradient is None:
+            assert callable(spec)
+            return _put(tensor, [], _by_python(spec), False)
+        is_additive = isinstance(gradient, LibraryGradient) and gradient.name in _ADDITIVE
+        return _filtered(tensor, gradient.formula, {}, is_additive)
+
+    return on_values(on_tensor, x)
+
+
+@unconverted
+def library_gradient(
+    function: str, x: Any, name: str, parameters: Mapping[str, Any], complex_too: bool = False
+) -> Any:
+    """Return the filter of the library, with parameters that are numbers or tensors."""
+    numbers = {
+        key: number for key, value in parameters.items() if (number := number_in(value)) is not None
+    }
+    formula = LIBRARY[name].partly(numbers)
+
+    def on_tensor(value: Any) -> Any:
+        tensor = carrying(function, value, complex_too)
+        fixed = {
+            key: fitting(function, key, parameter, tensor)
+            for key, parameter in parameters.items()
+            if key not in numbers
+        }
+        is_additive = name in _ADDITIVE and all(tensor.shape == () for tensor in fixed.values())
+        if tensor.dtype.is_complex:
+            return _put(tensor, list(fixed.values()), _complex(name, numbers), is_additive)
+        return _filtered(tensor, formula, fixed, is_additive)
+
+    return on_values(on_tensor, x)
+
+
+def _filtered(
+    tensor: Any, formula: Formula, parameters: Mapping[str, Any], is_additive: bool
+) -> Any:
+    """Return the tensor as it is; pass its gradient through a formula with these parameters."""
+    check_filter(formula, tensor.dtype.base_dtype.name, tuple(parameters))
+    backward = by_formula(formula, list(parameters))
+    return _put(tensor, list(parameters.values()), backward, is_additive, reads_outputs(formula))
+
+
+def _put(
+    tensor: Any,
+    more: Sequence[Any],
+    backward: BackwardFunction,
+    additive: bool,
+    reads: bool = False,
+) -> Any:
+    """Return the tensor as it is, with a gradient that may read `more`, to which nothing flows."""
+
+    def dense_or_slices(
+        inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
+    ) -> Sequence[Any]:
+        import tensorflow as tf
+
+        [dy] = upstream
+        if not isinstance(dy, tf.IndexedSlices):
+            return backward(inputs, outputs, upstream)
+        if not additive:
+            return backward(inputs, outputs, [tf.convert_to_tensor(dy)])
+        values = [dy.values]
+        filtered, *none = backward([*values, *inputs[1:]], values, values)
+        return [tf.IndexedSlices(filtered, dy.indices, dy.dense_shape), *none]
+
+    return with_gradient([tensor], [tensor, *more], dense_or_slices, reads)[0]
+
+
+def _complex(name: str, numbers: Mapping[str, float]) -> BackwardFunction:
+    """`scale` and `reverse` of complex tensors, of which formulas know nothing."""
+
+    def backward(inputs: Sequence[Any], _: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
+        import tensorflow as tf
+
+        [factor] = numbers.values() or inputs[1:]
+        scaled = upstream[0] * tf.convert_to_tensor(factor, upstream[0].dtype)
+        return [-scaled if name == "reverse" else scaled, *[None] * len(inputs[1:])]
+
+    return backward
+
+
+@unconverted
+def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
+    """Return a function that computes what `f` does, with another gradient.
+
+    Forward: `f(*x)`, bit for bit. Backward: what `spec` computes of the inputs, outputs and
+    upstream gradients, of the shape and dtype of each input; a result that is larger is summed, a
+    smaller one is repeated. Second derivatives are those of that gradient.
+
+    Args:
+        f: A function of one or more tensors that returns a tensor, or a list or tuple of tensors.
+            No gradient flows to what it reads besides its arguments.
+        spec: A gradient as a rules file has it: a name of the library (`"guided_relu"`), a name
+            with parameters, a formula of `x0`, `y0`, `dy0`, ... or a list with one for each input
+            (`{"formula": ["dy * x1", null]}`); or a Python function `(op, *dy)` that returns the
+            gradient of each of `op.inputs` and may read `op.outputs`.
+
+    Raises:
+        RulesError: There is no such gradient, or it is one that only a rules file can name.
+        FormulaError: The formula is not valid; when the new function is called, it does not suit
+            the tensors.
+        TypeError: When called: no argument is a floating tensor.
+        ValueError: When called: `f` reads trainable variables, which would never be trained. When
+            the gradient is taken: the Python function gives too few, or one of a wrong shape.
+
+    When not to use it: where a gradient should also flow to variables that `f` reads: pass them as
+    arguments, or write a tf.custom_gradient.
+
+    Example:
+        >>> relu = graphpatch.override_gradient(tf.nn.relu, "guided_relu")
+        >>> x = tf.Variable([-2.0, 2.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = relu(x)
+        >>> tape.gradient(y, x, tf.constant([1.0, 1.0, -1.0])).numpy()
+        array([0., 1., 0.], dtype=float32)
+    """
+    check_function("override_gradient", "f", f)
+    formula: Formula | None = None
+    if callable(spec):
+        backward = _by_function(spec)
+    else:
+        formula = gradient_meant("override_gradient", spec).formula
+        backward = by_formula(formula)
+
+    @unconverted
+    def computed_as(f: Callable[..., Any], *x: Any) -> Any:
+        import tensorflow as tf
+
+        inputs = [as_tensor("override_gradient", tensor) for tensor in x]
+        if not any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in inputs):
+            dtypes = ", ".join(tensor.dtype.name for tensor in inputs) or "no tensors"
+            raise TypeError(
+                f"override_gradient: the function takes {dtypes}, and gradients flow to floating "
+                f"tensors only"
+            )
+        y, variables = _called(f, *inputs)
+        _refuse_lost("override_gradient", variables)
+        outputs = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(y)]
+        if formula is not None:
+            check_formula(formula, inputs, outputs)
+        reads = formula is None or reads_outputs(formula)
+        return tf.nest.pack_sequence_as(y, with_gradient(outputs, inputs, backward, reads))
+
+    def overridden(*x: Any, **options: Any) -> Any:
+        if options:
+            raise TypeError(
+                f"override_gradient: the function takes tensors by position, and found "
+                f"{', '.join(options)}; bind options before, as by functools.partial"
+            )
+        return computed_as(f, *x)
+
+    return overridden
+
+
+def _by_function(function: Callable[..., Any]) -> BackwardFunction:
+    """Return the gradient that a function of TensorFlow's convention, (op, *dy), computes."""
+
+    def backward(
+        inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
+    ) -> list[Any]:
+        dxs = as_list(function(SimpleNamespace(inputs=inputs, outputs=outputs), *upstream))
+        if len(dxs) != len(inputs):
+            raise ValueError(
+                f"override_gradient: the gradient function returned {len(dxs)} gradients for "
+                f"{len(inputs)} inputs; it must return one for each, or None"
+            )
+        return [checked_gradient(dx, x) for dx, x in zip(dxs, inputs, strict=True)]
+
+    return backward
+
+
+@unconverted
+def straight_through(f: Callable[[Any], Any], x: Any) -> Any:
+    """Return `f(x)`, whose gradient is that of the identity of `x`.
+
+    Forward: `f(x)`, bit for bit. Backward: `dy`, summed to the shape of `x` where `f` repeats it,
+    and cast to its dtype. The second derivative is that of the identity, 0.
+
+    Args:
+        f: A function of a tensor that returns a floating or complex tensor of the same shape, or
+            of one that the shape of `x` broadcasts to: `tf.round`, `tf.sign`, a quantizer.
+        x: A floating or complex tensor of any shape.
+
+    Raises:
+        TypeError: `x` or `f(x)` is neither floating nor complex, or `x` alone is complex.
+        ValueError: The shape of `x` does not broadcast to that of `f(x)`, or `f` reads trainable
+            variables, which would never be trained.
+
+    When not to use it: where units saturate; `surrogate` lets nothing flow there.
+
+    Example:
+        >>> x = tf.Variable([0.2, 1.7])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * graphpatch.straight_through(tf.round, x)
+        >>> tape.gradient(y, x).numpy()
+        array([3., 3.], dtype=float32)
+    """
+    check_function("straight_through", "f", f)
+    clean = on_values(lambda value: carrying("straight_through", value, complex_too=True), x)
+    noisy, variables = _called(f, clean)
+    _refuse_lost("straight_through", variables)
+    return _two_functions("straight_through", noisy, clean)
+
+
+@unconverted
+def surrogate(f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
+    """Return `f(*x)`, whose gradient is that of `g(*x)`.
+
+    Forward: `f(*x)`, bit for bit, also where `g` is infinite or NaN. Backward: `dy` flows through
+    `g`, which TensorFlow differentiates, as often as you ask for. Variables that `g` reads get
+    their gradients.
+
+    Args:
+        f: A function of tensors that returns a floating or complex tensor.
+        g: A function of the same tensors; its shape must be that of `f(*x)`, or broadcast to it.
+        *x: One or more tensors, of the shapes and dtypes that `f` and `g` take.
+
+    Raises:
+        TypeError: `f(*x)` or `g(*x)` is neither floating nor complex, or `g(*x)` alone is complex.
+        ValueError: The shape of `g(*x)` does not broadcast to that of `f(*x)`, or `f` reads
+            trainable variables that `g` does not read, which would never be trained.
+
+    When not to use it: where the gradient itself is known, `override_gradient` needs no forward
+    pass of `g`.
+
+    Example:
+        >>> v = tf.Variable([0.0])
+        >>> with tf.GradientTape() as tape:
+        ...     spikes = graphpatch.surrogate(lambda v: tf.cast(v > 0, v.dtype), tf.sigmoid, v)
+        >>> tape.gradient(spikes, v).numpy()
+        array([0.25], dtype=float32)
+    """
+    for argument, function in (("f", f), ("g", g)):
+        check_function("surrogate", argument, function)
+    x = tuple(on_values(lambda value: as_tensor("surrogate", value), value) for value in x)
+    noisy, variables = _called(f, *x)
+    clean, trained = _called(g, *x)
+    _refuse_lost("surrogate", variables, trained)
+    return _two_functions("surrogate", noisy, clean)
+
+
+@unconverted
+def backward_as(noisy: Any, clean: Any) -> Any:
+    """Return `noisy`, whose gradient is that of `clean`.
+
+    Forward: `noisy`, bit for bit. Backward: `dy` flows to `clean` as it comes, summed to its shape
+    where it is smaller, and cast to its dtype; nothing flows to `noisy`, so `tf.gradients` by it is
+    None. The second derivative is that of `clean`.
+
+    Args:
+        noisy: A floating or complex tensor of any shape.
+        clean: A tensor of the same shape, or of one that broadcasts to it.
+
+    Raises:
+        TypeError: One of the two is neither floating nor complex, or `clean` alone is complex.
+        ValueError: The shape of `clean` does not broadcast to that of `noisy`.
+
+    When not to use it: for a graph that exists already; the rule `backward_as` clones what lies
+    between.
+
+    Example:
+        >>> y, u = tf.Variable([4.0]), tf.random.uniform([1])
+        >>> with tf.GradientTape() as tape:
+        ...     z = graphpatch.backward_as(tf.sqrt(y * u), tf.sqrt(y))
+        >>> tape.gradient(z, y).numpy()
+        array([0.25], dtype=float32)
+    """
+    return _two_functions("backward_as", noisy, clean)
+
+
+def _two_functions(function: str, noisy: Any, clean: Any) -> Any:
+    """Return the first of two values, with the gradient of the second."""
+
+    def on_tensors(forward: Any, backward: Any) -> Any:
+        import tensorflow as tf
+
+        forward = carrying(function, forward, complex_too=True)
+        backward = carrying(function, backward, complex_too=True)
+        if backward.dtype.is_complex and not forward.dtype.is_complex:
+            raise TypeError(
+                f"{function}: the value is {forward.dtype.name}, and what it counts as is "
+                f"{backward.dtype.name}, whose gradient a real value cannot stand for"
+            )
+        counted = tf.cast(backward, forward.dtype)
+        if not (forward.shape.is_fully_defined() and forward.shape == counted.shape):
+            if not _broadcasts(counted.shape, forward.shape):
+                raise ValueError(
+                    f"{function}: what the value counts as has shape {counted.shape}, which does "
+                    f"not broadcast to the shape of the value, {forward.shape}"
+                )
+            counted = tf.broadcast_to(counted, tf.shape(forward))
+        return with_gradient([forward], [counted], lambda _inputs, _outputs, dys: dys)[0]
+
+    return on_values(on_tensors, noisy, in_places_of(function, noisy, clean))
+
+
+def _broadcasts(shape: Any, whole: Any) -> bool:
+    """Return whether a shape broadcasts to another, as far as both are known."""
+    import tensorflow as tf
+
+    try:
+        return bool(tf.broadcast_static_shape(shape, whole).is_compatible_with(whole))
+    except ValueError:
+        return False
+
+
+def with_gradient(
+    values: Sequence[Any],
+    inputs: Sequence[Any],
+    backward: BackwardFunction,
+    reads_outputs: bool = False,
+) -> list[Any]:
+    """Return the values, bit for bit, with `backward` as their gradient by the inputs.
+
+    Nothing flows back to what the values are computed from. With `reads_outputs` the outputs that
+    `backward` is given carry the same gradient, so that second derivatives pass through them, too.
+    """
+    import tensorflow as tf
+
+    count = len(values)
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def carry(*tensors: Any) -> Any:
+        forward, inputs_read = tensors[:count], tensors[count:]
+
+        def gradient(*upstream: Any) -> list[Any]:
+            outputs = (
+                with_gradient(forward, inputs_read, backward, True) if reads_outputs else forward
+            )
+            return [*[None] * count, *backward(inputs_read, outputs, upstream)]
+
+        return tuple(tf.identity(value) for value in forward), gradient
+
+    return list(carry(*(tf.stop_gradient(value) for value in values), *inputs))
+
+
+def gradient_meant(function: str, spec: Any) -> Computed:
+    """Return the gradient of the library, or the formula, that is meant.
+
+    Raises RulesError for a gradient of another kind, TypeError for what is not one.
+    """
+    if not isinstance(spec, str | dict):
+        taken = 'a gradient as a rules file has it, such as "sign" or {"scale": 0.5}'
+        raise wrong_argument(function, taken, spec)
+    gradient = parse_gradient(spec)
+    if not isinstance(gradient, LibraryGradient | InlineFormula):
+        raise RulesError(
+            f'{function} takes a gradient of the library, {{"formula": ...}} or a Python '
+            f"function, and found {spec!r}, which is for ops of a graph that exists already"
+        )
+    return gradient
+
+
+@functools.lru_cache
+def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) -> None:
+    """Raise FormulaError where a formula does not suit one tensor of this dtype.
+
+    `tensors` are those of its parameters that are tensors.
+    """
+    more = [(f"x{place}", dtype) for place in range(1, 1 + len(tensors))]
+    signature = Signature.of([("x0", dtype), *more], [("y0", dtype)], same_shape=True)
+    gradient_ops(formula.with_parameter_inputs(1, tensors), signature)
+
+
+def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunction:
+    """Return the gradient that a formula computes; the last inputs are the parameters `tensors`."""
+
+    def backward(
+        inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
+    ) -> Sequence[Any]:
+        count = len(inputs) - len(tensors)
+        parameters = dict(zip(tensors, inputs[count:], strict=True))
+        dxs = formula_gradients(formula, inputs[:count], outputs, upstream, parameters=parameters)
+        return [*dxs, *[None] * len(tensors)]
+
+    return backward
+
+
+def reads_outputs(formula: Formula) -> bool:
+    """Return whether a formula reads what the op gives."""
+    return any(name.startswith("y") for name in formula.variables)
+
+
+def _by_python(function: Callable[..., Any]) -> BackwardFunction:
+    """Return the gradient of one tensor that a Python function `dy -> dx` computes."""
+
+    def backward(inputs: Sequence[Any], _: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
+        return [checked_gradient(function(upstream[0]), inputs[0])]
+
+    return backward
+
+
+def checked_gradient(gradient: Any, tensor: Any) -> Any:
+    """Return what a Python function returned, as the gradient of a tensor; None stays.
+
+    Raises ValueError where dtype or shape are not those of the tensor.
+    """
+    import tensorflow as tf
+
+    if gradient is None or isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    dx = tf.convert_to_tensor(gradient, dtype_hint=tensor.dtype)
+    if dx.dtype != tensor.dtype or not dx.shape.is_compatible_with(tensor.shape):
+        raise ValueError(
+            f"the gradient function returned {dx.dtype.name} {dx.shape}; the gradient of "
+            f"this tensor is {tensor.dtype.name} {tensor.shape}"
+        )
+    return dx
+
+
+DENSE = "dense tensor"
+
+
+def as_tensor(function: str, value: Any, hint: Any = None) -> Any:
+    """Return the value as a tensor; numbers of Python have the dtype of `hint` where they can.
+
+    Raises TypeError for a symbolic tensor of Keras, for which there are layers, and for one that is
+    ragged or sparse.
+    """
+    import tensorflow as tf
+
+    if type(value).__name__ == "KerasTensor":
+        legacy = type(value).__module__.partition(".")[0] == "tf_keras"
+        layers = "graphpatch.tf_keras" if legacy else "graphpatch.keras"
+        raise TypeError(
+            f"{function} takes tensors and found a KerasTensor, which stands for the output of a "
+            f"layer; in a functional model use a layer of {layers}"
+        )
+    if _kind(value) != DENSE:
+        raise TypeError(
+            f"{function} takes dense tensors here and found a {_kind(value)}; use it on the values "
+            f"alone, as tf.ragged.map_flat_values and tf.sparse.map_values do"
+        )
+    return tf.convert_to_tensor(value, dtype_hint=hint)
+
+
+def carrying(function: str, value: Any, complex_too: bool = False) -> Any:
+    """The value as a tensor of a dtype that carries a gradient. Raises TypeError for others."""
+    tensor = as_tensor(function, value)
+    dtype = tensor.dtype.base_dtype
+    if not (dtype.is_floating or (dtype.is_complex and complex_too)):
+        legal = "floating or complex" if complex_too else "floating"
+        raise TypeError(
+            f"{function} takes a {legal} tensor and found {dtype.name}, which carries no gradient"
+            f"{' that it can compare or clip' if dtype.is_complex else ''}"
+        )
+    return tensor
+
+
+def check_function(function: str, argument: str, value: Any) -> None:
+    """Raise TypeError where what is to be a function of tensors cannot be called."""
+    if not callable(value):
+        raise wrong_argument(f"{function}: {argument}", "a function of tensors", value)
+
+
+def on_values(change: Callable[..., Any], *tensors: Any) -> Any:
+    """`change` of the tensors; of the values of ragged and sparse tensors, whose form is kept."""
+    import tensorflow as tf
+
+    first = tensors[0]
+    if isinstance(first, tf.RaggedTensor):
+        return first.with_flat_values(change(*(tensor.flat_values for tensor in tensors)))
+    if isinstance(first, tf.SparseTensor):
+        changed = change(*(tensor.values for tensor in tensors))
+        return tf.SparseTensor(first.indices, changed, first.dense_shape)
+    return change(*tensors)
+
+
+def in_places_of(function: str, value: Any, like: Any) -> Any:
+    """`other`, whose values must stand in the places of those of `value`, ragged or sparse.
+
+    Raises TypeError where one is ragged or sparse and the other is not, ValueError where they are
+    nested in other ways. TensorFlow raises InvalidArgumentError where places are found to differ.
+    """
+    import tensorflow as tf
+
+    kinds = _kind(value), _kind(like)
+    if kinds[0] != kinds[1]:
+        raise TypeError(f"{function}: the value is a {kinds[0]}, what it counts as a {kinds[1]}")
+    places, others = _value_places(value), _value_places(like)
+    if len(places) != len(others):
+        raise ValueError(
+            f"{function}: the value has {plural(len(places), 'ragged dimension')}, what it counts "
+            f"as has {len(others)}"
+        )
+    said = f"{function}: what the value counts as has its values in other places"
+    checks = [
+        tf.debugging.assert_equal(tf.cast(a, tf.int64), tf.cast(b, tf.int64), message=said)
+        for a, b in zip(places, others, strict=True)
+        if a is not b
+    ]
+    with tf.control_dependencies(checks if not tf.executing_eagerly() else []):
+        return on_values(tf.identity, like) if checks else like
+
+
+def _kind(value: Any) -> str:
+    import tensorflow as tf
+
+    composite = isinstance(value, tf.RaggedTensor | tf.SparseTensor)
+    return type(value).__name__ if composite else DENSE
+
+
+def _value_places(value: Any) -> list[Any]:
+    """Return the tensors that say where the values of a ragged or sparse tensor stand."""
+    import tensorflow as tf
+
+    if isinstance(value, tf.RaggedTensor):
+        return list(value.nested_row_splits)
+    return [value.indices, value.dense_shape] if isinstance(value, tf.SparseTensor) else []
+
+
+def number_in(value: Any) -> Any:
+    """Return the number that a Python or numpy scalar is, None for a tensor or a variable."""
+    import numpy as np
+
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        return value.item()
+    return value if isinstance(value, bool | int | float) else None
+
+
+def fitting(function: str, name: str, value: Any, tensor: Any) -> Any:
+    """Return a parameter that is a tensor, in the dtype of the tensor that it is for.
+
+    Nothing flows back to it. Raises TypeError where it is not a real number, ValueError where its
+    shape does not broadcast to that of the tensor.
+    """
+    import tensorflow as tf
+
+    parameter = as_tensor(function, value, tensor.dtype.real_dtype)
+    if not (parameter.dtype.is_floating or parameter.dtype.is_integer):
+        raise TypeError(f"{function}: {name} is {parameter.dtype.name}; it must be a real number")
+    if not _broadcasts(parameter.shape, tensor.shape):
+        raise ValueError(
+            f"{function}: {name} has shape {parameter.shape}, which does not broadcast to that of "
+            f"the tensor, {tensor.shape}"
+        )
+    return tf.stop_gradient(tf.cast(parameter, tensor.dtype))
+
+
+def _called(f: Callable[..., Any], *x: Any) -> tuple[Any, list[Any]]:
+    """Return what a function computes, and the trainable variables that it reads.
+
+    Left out are those that `f`, a layer of Keras, freezes: TensorFlow is not told of it.
+    """
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        y = f(*x)
+    frozen = {id(_handle(variable)) for variable in getattr(f, "non_trainable_variables", ())}
+    return y, [v for v in tape.watched_variables() if id(_handle(v)) not in frozen]
+
+
+def _refuse_lost(function: str, variables: Sequence[Any], trained: Sequence[Any] = ()) -> None:
+    """Raise ValueError where a variable was read that would never be trained."""
+    refs = {variable.ref() for variable in trained}
+    lost = [repr(variable.name) for variable in variables if variable.ref() not in refs]
+    if lost:
+        raise ValueError(
+            f"{function}: the function reads the trainable variable {', '.join(lost)}, to which no "
+            f"gradient would flow; read it outside of the function, as tf.stop_gradient(variable) "
+            f"if it should not be trained; a layer of Keras may have trainable=False"
+        )
+
+
+def _handle(variable: Any) -> Any:
+    """Return what stands for the memory of a variable, whether of Keras or of TensorFlow."""
+    inner = getattr(variable, "_value", variable)
+    return getattr(inner, "handle", inner)

@@ -1,1 +1,0 @@
-"""Functions on tensors for programs that build a model: forward a value, backward another one."""
