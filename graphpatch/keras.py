@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.layers.classes import (
+    from graphpatch.runtime.layers import (
         BackwardAs,
         GradientFilter,
         PatchedModel,
         Surrogate,
     )
 else:
-    from graphpatch.runtime.layers.classes import for_tensorflow
+    from graphpatch.runtime.layers import for_tensorflow
 
     globals().update(for_tensorflow())
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.layers.classes import (
+    from graphpatch.runtime.layers import (
         BackwardAs,
         GradientFilter,
         PatchedModel,
         Surrogate,
     )
 else:
-    from graphpatch.runtime.layers.classes import for_legacy
+    from graphpatch.runtime.layers import for_legacy
 
     globals().update(for_legacy())
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import graphpatch
 from graphpatch.protos import AttrValue, NodeDef, TensorShapeProto
-from graphpatch.runtime.layers.classes import LAYERS
+from graphpatch.runtime.layers import LAYERS
 from tests import graphs
 from tests.graphs import node
 

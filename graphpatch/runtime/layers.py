@@ -1,21 +1,38 @@
-"""The layers, and their classes for one Keras: made once, so that each has one identity."""
+"""Layers for Keras: their classes are made once for each Keras, so that each has one identity.
+
+`PatchedModel` is a patched graph as a function that any tape differentiates, and that can be saved.
+In a file, a gradient of ours is a key that is registered once for all ops. tf.saved_model.save asks
+for the gradient of a key without telling the op. So each patched op of the main graph is read as an
+IdentityN of its outputs and inputs, as tf.custom_gradient builds it, with a key of its own, whose
+gradient knows the op.
+"""
 
 from __future__ import annotations
 
 import base64
 import importlib
+import itertools
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 from graphpatch.application import apply
+from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError, RulesError
 from graphpatch.formats import Model, load
+from graphpatch.formats.destination import Export
 from graphpatch.formats.model import opened
+from graphpatch.formats.saved_model import ExportedTensor, exported
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import GradientSpec, LibraryGradient
+from graphpatch.graph.attrs import DTYPE_NUMBERS, OVERRIDE
+from graphpatch.graph.functions import Extract, Fed
+from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.node import Node
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.rules import Rule
 from graphpatch.runtime.functions import (
@@ -26,38 +43,19 @@ from graphpatch.runtime.functions import (
     library_gradient,
     surrogate,
 )
-from graphpatch.runtime.layers.graph_function import graph_function
+from graphpatch.runtime.gradient_functions import GradientFunction, formula_value
+from graphpatch.runtime.imported import spliced
+from graphpatch.runtime.register import gradient_for, overridden_ops, register_in_functions
+from graphpatch.runtime.values import full_tensor_name
 
-if TYPE_CHECKING:
+LAYER_SCOPE = "graphpatch_layer"
+_NUMBERS = itertools.count()
 
-    class KerasLayer:
-        """keras.layers.Layer, as far as the layers use it."""
-
-        supports_masking: bool
-        built: bool
-
-        def __init__(self, **options: Any) -> None: ...
-
-        def __call__(self, inputs: Any, **options: Any) -> Any:
-            """Return the outputs for a tensor, or for a list or dict of tensors."""
-            ...
-
-        def build(self, input_shape: Any) -> None:
-            """Make the weights."""
-            ...
-
-        def add_weight(self, **options: Any) -> Any:
-            """Make one weight."""
-            ...
-
-        def get_config(self) -> dict[str, Any]:
-            """Return what the layer is made of."""
-            ...
-else:
-    KerasLayer = object
+# keras.layers.Layer, of the Keras that a class is made for.
+KerasLayer: Any = object
 
 
-class UnchangedLayer(KerasLayer):
+class UnchangedLayer(KerasLayer):  # type: ignore[misc]
     """A layer that passes values on as they are: not cast to the dtype of a mixed policy."""
 
     keras: Any  # the Keras that the class was built for
@@ -243,8 +241,6 @@ def _callable_of(expression: Any) -> Callable[[Any], Any]:
     formula = Formula.parse(expression)
 
     def computed(x: Any) -> Any:
-        from graphpatch.runtime.gradient_functions import formula_value
-
         return formula_value(formula, [as_tensor("Surrogate", x)])
 
     return computed
@@ -451,3 +447,183 @@ def _refuse_other_backend(keras: Any) -> None:
             f"the layers of graphpatch need the TensorFlow backend of Keras, and found "
             f"{named()!r}: set KERAS_BACKEND=tensorflow before Keras is imported"
         )
+
+
+@dataclass(eq=False)
+class OverriddenOp:
+    """A patched op that is read as an IdentityN of its outputs and inputs.
+
+    `passed` are the first of its inputs: outputs of the op, to which nothing flows back. `attached`
+    is a call in the file that takes the outputs of an op behind its inputs.
+    """
+
+    name: str
+    gradient: Callable[..., Sequence[Any]]
+    outputs: int
+    passed: int
+    attached: bool
+    op: Any = None
+
+    def backward(self, op: Any, *upstream: Any) -> list[Any]:
+        """Return the gradients of the IdentityN. TensorFlow gives no op where it saves them."""
+        current = op if op is not None else self.op
+        inputs, outputs = list(current.inputs)[self.passed :], list(current.outputs)[: self.outputs]
+        seen = SimpleNamespace(
+            # The outputs are the values, and carry this gradient, which second derivatives need.
+            inputs=[*inputs, *outputs] if self.attached else inputs,
+            outputs=outputs,
+            type=str(current.type),
+            # TensorFlow ignores attrs of such names.
+            get_attr=lambda name: current.get_attr(f"_graphpatch_{name}"),
+        )
+        dxs = self.gradient(seen, *upstream[: self.outputs])
+        return [*[None] * self.passed, *dxs[: len(inputs)]]
+
+
+def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    """Return the function from the inputs of a graph to its outputs, both in this order.
+
+    Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
+    not among the inputs, or the graph holds what a function cannot: variables, tables, v1 loops.
+    """
+    import tensorflow as tf
+
+    graph = model.graphs[0]
+    exported_inputs = exported(graph, Export(tuple(inputs), tuple(outputs))).inputs
+    arguments = {tensor.tensor: tensor.argument.name for tensor in exported_inputs}
+    fed = dict(zip(arguments, map(_fed_argument, exported_inputs), strict=True))
+    extract = Extract(graph, tuple(fed.values()), tuple(outputs))
+    data = b"".join(map(piece_bytes, extract.pieces()))
+    graph_def = tf.compat.v1.GraphDef.FromString(data)
+    carried = list(_read_as_identities(graph, graph_def))
+    register_in_functions(graph)
+    rename_functions(graph_def, f"_layer_{next(_NUMBERS)}")
+    ordered = [text if text in fed else text.removesuffix(":0") for text in inputs]
+    placeholders = extract.placeholders()
+    names = [f"{placeholders[text]}:0" for text in ordered]
+
+    def imported(*tensors: Any) -> Any:
+        asked = list(map(full_tensor_name, outputs))
+        results = spliced(graph_def, dict(zip(names, tensors, strict=True)), asked, LAYER_SCOPE)
+        for item in carried:
+            item.op = results[0].graph.get_operation_by_name(f"{LAYER_SCOPE}/{item.name}")
+        return results
+
+    with tf.init_scope():
+        specs = [tf.TensorSpec(fed[t].shape, fed[t].dtype, arguments[t]) for t in ordered]
+        return tf.compat.v1.wrap_function(imported, specs)
+
+
+def _fed_argument(tensor: ExportedTensor) -> Fed:
+    shape = None if tensor.shape.unknown_rank else [dim.size for dim in tensor.shape.dim]
+    sizes = None if shape is None else [None if size < 0 else size for size in shape]
+    return Fed(tensor.tensor, DTYPE_NAMES[tensor.argument.type], sizes)
+
+
+def _read_as_identities(graph: ModelGraph, graph_def: Any) -> Iterator[OverriddenOp]:
+    """Make each patched op of the main graph an IdentityN with a registered key of its own."""
+    import tensorflow as tf
+
+    nodes_by_name = {node.name: node for node in graph_def.node}
+    for node, key in list(overridden_ops(graph)):
+        gradient = gradient_for(key, graph, node) if node.body.is_main else None
+        written = nodes_by_name.get(node.name)
+        if gradient is None or written is None or written.op != node.op:
+            continue  # not ours, not needed, or given as an input
+        own_key = f"graphpatch:layer:{next(_NUMBERS)}"
+        overridden = _as_identity(graph, node, written, graph_def, gradient)
+        written.attr[OVERRIDE].s = own_key.encode()
+        tf.RegisterGradient(own_key)(_plainly(overridden))
+        yield overridden
+
+
+def _plainly(overridden: OverriddenOp) -> Callable[..., Any]:
+    """Return the gradient as a plain function of tensors, which TensorFlow can trace and save."""
+    import tensorflow as tf
+
+    def gradient(op: Any, *upstream: Any) -> list[Any]:
+        return overridden.backward(op, *upstream)
+
+    return tf.autograph.experimental.do_not_convert(gradient)  # type: ignore[no-any-return]
+
+
+def _as_identity(
+    graph: ModelGraph, node: Node, written: Any, graph_def: Any, gradient: GradientFunction
+) -> OverriddenOp:
+    """Make a NodeDef an IdentityN; what it computed is computed by an op beside it.
+
+    A call of a function takes the outputs of an op behind its inputs, or gives its inputs on.
+    """
+    inputs = [text for text in written.input if not text.startswith("^")]
+    types = [arg.dtype for arg in node.arguments or ()]
+    gives = [arg.dtype for arg in node.outputs or ()]
+    values: list[str] = []
+    attached = False
+    if node.op not in graph.library.gradients or node.op not in graph.functions:
+        values, types = _copied_op(written, graph_def, gives), [*gives, *types]
+    elif any(name.startswith("y") for name in graph.functions[node.op].arguments):
+        count, attached = len(gives), True
+        values, inputs = inputs[-count:], inputs[:-count]
+        types = [*gives, *types[:-count]]
+    attrs = {key: value for key, value in written.attr.items() if not key.startswith("_")}
+    written.Clear()
+    written.name, written.op = node.name, "IdentityN"
+    written.input.extend([*values, *inputs])
+    for name, value in attrs.items():
+        written.attr[f"_graphpatch_{name}"].CopyFrom(value)
+    numbers = [DTYPE_NUMBERS[dtype or "float32"] for dtype in types]
+    written.attr["T"].list.type.extend(numbers)
+    return OverriddenOp(node.name, gradient, len(gives), len(values), attached)
+
+
+def _copied_op(written: Any, graph_def: Any, gives: Sequence[str | None]) -> list[str]:
+    """Return a copy of the op under another name, and what is read of it, through StopGradients."""
+    copy = graph_def.node.add()
+    copy.CopyFrom(written)
+    copy.name = f"{written.name}/{LAYER_SCOPE}"
+    del copy.attr[OVERRIDE]
+    names = []
+    for place, dtype in enumerate(gives):
+        stop = graph_def.node.add(name=f"{copy.name}/stop_{place}", op="StopGradient")
+        stop.input.append(f"{copy.name}:{place}")
+        stop.attr["T"].type = DTYPE_NUMBERS[dtype or "float32"]
+        names.append(stop.name)
+    return names
+
+
+def rename_functions(graph_def: Any, suffix: str) -> None:
+    """Let the name of each function of a tf.compat.v1.GraphDef end in `suffix`, all calls too.
+
+    TensorFlow keeps the functions of all that runs eagerly in one library, and refuses a name that
+    is there with another definition: that of the original beside the patched one, for example.
+    """
+    library = graph_def.library
+    names = {
+        function.signature.name: f"{function.signature.name}{suffix}"
+        for function in library.function
+    }
+    for node in _every_node(graph_def):
+        node.op = names.get(node.op, node.op)
+        for value in node.attr.values():
+            _rename_value(value, names)
+    for function in library.function:
+        function.signature.name = names[function.signature.name]
+        for value in function.attr.values():
+            _rename_value(value, names)
+    for gradient in library.gradient:
+        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
+        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
+
+
+def _every_node(graph_def: Any) -> Iterator[Any]:
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
+
+
+def _rename_value(value: Any, names: Mapping[str, str]) -> None:
+    called = [value.func] if value.HasField("func") else []
+    for function in (*called, *value.list.func):
+        function.name = names.get(function.name, function.name)
+        for inner in function.attr.values():
+            _rename_value(inner, names)

@@ -1,1 +1,0 @@
-"""Keras layers: what each does, apart from the Keras that it is built for."""
