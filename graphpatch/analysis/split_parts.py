@@ -100,9 +100,9 @@ class Split:
         check_path("folder", folder, "the path of a folder to write")
         path = Path(folder)
         refuse_folder(path, self.model)
-        text = marked(json.dumps({**self.document(), **JSON_MARK}, indent=2) + "\n")
+        text = json.dumps({**self.document(), **JSON_MARK}, indent=2) + "\n"
         files = {name: b"".join(map(piece_bytes, some)) for name, some in self.files().items()}
-        write_new_folder(path, PARTS, [text], files, confirm)
+        write_new_folder(path, PARTS, [marked(text.encode())], files, confirm)
 
     def __repr__(self) -> str:
         cuts = " | ".join(", ".join(cut) for cut in self.backward.cuts)

@@ -150,7 +150,7 @@ def refuse_rules_file(path: str, force: bool, inputs: Mapping[str, str | None]) 
 def write_rules_file(path: str, document: Mapping[str, Any], tell: Callable[[], None]) -> None:
     """Write a rules file with graphpatch's mark, if `tell` can say that it is written."""
     text = json.dumps({**document, **JSON_MARK}, indent=2) + "\n"
-    write_file(Path(path), [marked(text)], confirm=tell)
+    write_file(Path(path), [marked(text.encode())], confirm=tell)
 
 
 def replaced(is_replaced: bool) -> str:

@@ -37,8 +37,8 @@ def command(model: str, feed: str, out: str, force: bool) -> None:
     is_replaced = options.refuse_rules_file(
         out, force, {"the model itself": model, "the feed": feed}
     )
-    if folder.exists() and not is_replaced:
-        Destination(str(folder), force, is_marked=True).replaces()
+    for file in folder.iterdir() if folder.is_dir() else [folder]:
+        Destination(str(file), force, is_marked=True).replaces()
     from graphpatch.runtime.references import references
     from graphpatch.runtime.values import read_feed
 

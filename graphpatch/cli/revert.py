@@ -15,7 +15,7 @@ from graphpatch.cli.say import noted, say_json, say_lines
 from graphpatch.formats import Model, load
 from graphpatch.formats.destination import Destination, refuse_inputs
 from graphpatch.formats.foreign import refuse_suffix
-from graphpatch.formats.model import write_to_stdout
+from graphpatch.formats.model import is_written_at, write_to_stdout
 from graphpatch.formats.output import sweep
 
 OUTPUT = json_object(
@@ -81,7 +81,8 @@ def command(
         else:
             refuse_inputs(output, {"the model itself": model})
             refuse_suffix(output, patched.path)
-            if Destination(output, force).replaces():
+            is_there = is_written_at(reverted.model, Path(output))  # then nothing is lost
+            if is_there or Destination(output, force).replaces():
                 document["replaced"] = True
             sweep([output])
             reverted.model.write(output, progress, tell)

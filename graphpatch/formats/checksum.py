@@ -28,7 +28,7 @@ def of_source(source: Source) -> str:
 def checksum(pieces: Sequence[Piece]) -> str:
     """Return the checksum of the bytes that the pieces stand for."""
     hashes, block, room = [], xxhash.xxh3_64(), HASHED_BLOCK
-    for data in _memory_chunks(pieces):
+    for data in memory_chunks(pieces):
         while data:
             part, data = data[:room], data[room:]
             block.update(part)
@@ -41,7 +41,7 @@ def checksum(pieces: Sequence[Piece]) -> str:
     return "xxh3:" + ".".join(hashes)
 
 
-def _memory_chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
+def memory_chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
     """Yield the bytes, some at a time, so that no page of a file is kept."""
     for piece in pieces:
         if isinstance(piece, bytes) or piece.source.descriptor < 0:

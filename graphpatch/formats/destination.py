@@ -308,9 +308,8 @@ def _is_copy(path: str, original: str | Path | None) -> bool:
     return filecmp.cmp(local, original, shallow=False)
 
 
-def marked(text: str) -> bytes:
-    """Return a text with its checksum in its mark, where NO_CHECKSUM stands."""
-    data = text.encode()
+def marked(data: bytes) -> bytes:
+    """Return data with its checksum in its mark, where NO_CHECKSUM stands."""
     checksum = xxhash.xxh3_64(data).hexdigest()
     before, mark, after = data.rpartition(f"{MARK}{NO_CHECKSUM}".encode())
     return before + mark.replace(NO_CHECKSUM.encode(), checksum.encode()) + after

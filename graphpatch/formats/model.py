@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import sys
@@ -17,6 +18,7 @@ from graphpatch.above import FromAbove
 from graphpatch.arguments import check_path, check_progress
 from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError
+from graphpatch.formats.checksum import memory_chunks
 from graphpatch.formats.container import (
     GRAPH,
     META,
@@ -32,6 +34,7 @@ from graphpatch.formats.destination import FILES, NO_CONTEXTS, Export, reported
 from graphpatch.formats.foreign import foreign_file, refuse_suffix, told_by_name
 from graphpatch.formats.output import (
     Confirm,
+    regular_files,
     sweep,
     write_file,
     write_folder,
@@ -501,6 +504,34 @@ def _refuse_input(model: Model, path: Path) -> None:
     is_file = not model.in_memory and model.path != "-"
     if is_file and path.exists() and path.samefile(model.path):
         raise OutputError(f"{path} is the model itself; a model is never written over")
+
+
+def is_written_at(model: Model, path: Path) -> bool:
+    """Return whether all that writing a model to `path` would write is there, and no more."""
+    with reported(path):
+        if not model.file:
+            return _holds(path, model.encoded(path.suffix))
+        if not path.is_dir() or not Path(model.path).is_dir():
+            return False
+        source = Path(model.path)
+        copied = {file.relative_to(source) for file in regular_files(source)}
+        copied -= {Path(name) for name in (FINGERPRINT, model.file, *model.files)}
+        written: dict[Path, Sequence[Piece]] = {Path(n): [data] for n, data in model.files.items()}
+        written[Path(model.file)] = model.encoded(Path(model.file).suffix)
+        present = {file.relative_to(path) for file in regular_files(path)}
+        return (
+            present == copied | written.keys()
+            and all(_holds(path / name, pieces) for name, pieces in written.items())
+            and all(filecmp.cmp(source / name, path / name, shallow=False) for name in copied)
+        )
+
+
+def _holds(path: Path, pieces: Sequence[Piece]) -> bool:
+    """Return whether a file holds these bytes alone."""
+    if not path.is_file() or path.stat().st_size != size(pieces):
+        return False
+    with path.open("rb") as file:
+        return all(file.read(len(chunk)) == chunk for chunk in memory_chunks(pieces))
 
 
 def write_to_stdout(model: Model, progress: Progress | None) -> None:

@@ -121,7 +121,7 @@ class View:
         check_path("path", path, "the path of a page to write")
         for model in self.models:
             refuse_model(Path(path), model)
-        page = marked(f"{self.html.rstrip()}\n{PAGE_MARK}\n")
+        page = marked(f"{self.html.rstrip()}\n{PAGE_MARK}\n".encode())
         write_file(Path(path), [page], confirm=confirm)
 
     def __repr__(self) -> str:

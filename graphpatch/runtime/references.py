@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.formats.destination import JSON_MARK, marked
+from graphpatch.formats.destination import JSON_MARK, MARK, NO_CHECKSUM, marked
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import graph_with_tags
 from graphpatch.formats.output import Confirm, write_file, write_new_folder
@@ -21,7 +20,7 @@ from graphpatch.gradients.library import LIBRARY
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
 from graphpatch.recipe_notes import activations_of
-from graphpatch.runtime.graph_run import GraphRun, placeholders
+from graphpatch.runtime.graph_run import GraphRun, placeholders, require_tensorflow
 from graphpatch.runtime.import_model import import_model
 from graphpatch.runtime.values import full_tensor_name
 
@@ -54,15 +53,17 @@ class References:
         """
         target = Path(path)
         files = {Path(name).name: _npy(array) for name, array in self.arrays.items()}
-        text = marked(json.dumps({**self.rules, **JSON_MARK}, indent=2) + "\n")
-        rules = partial(write_file, target, [text], confirm=confirm)
+        text = json.dumps({**self.rules, **JSON_MARK}, indent=2) + "\n"
+        rules = partial(write_file, target, [marked(text.encode())], confirm=confirm)
         write_new_folder(target.with_suffix(""), "", [], files, confirm=rules)
 
 
 def _npy(array: Any) -> bytes:
-    file = BytesIO()
-    np.save(file, array)
-    return file.getvalue()
+    """Return an .npy file of an array, with graphpatch's mark as a comment in its header."""
+    header = f"{np.lib.format.header_data_from_array_1_0(array)} # written {MARK}{NO_CHECKSUM}"
+    padded = header.ljust(-(len(header) + 11) % 64 + len(header)) + "\n"
+    start = np.lib.format.magic(1, 0) + len(padded).to_bytes(2, "little") + padded.encode()
+    return marked(start + array.tobytes("A"))
 
 
 def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "references") -> References:
@@ -74,8 +75,7 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
     and all in functions. Raises GraphpatchError where a placeholder is missing, or nothing
     could be measured.
     """
-    import tensorflow as tf
-
+    tf = require_tensorflow("references are measured by")
     loaded = model_from("model", model)
     graph_read = graph_with_tags(loaded, "")
     ops, skipped = _measurable_activations(graph_read)

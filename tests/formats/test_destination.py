@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from graphpatch.errors import OutputError
 from graphpatch.formats.destination import (
@@ -18,6 +20,8 @@ from graphpatch.formats.destination import (
     marked,
     place,
 )
+from graphpatch.gradients import tensors
+from graphpatch.runtime.references import References
 from tests.refusals import everything, sound_files
 
 Run = Callable[..., Any]
@@ -86,6 +90,7 @@ WRITERS: dict[str, tuple[list[str], str]] = {
     "apply, a folder": (["apply", "rules.json", "saved", "-o", "out"], "out"),
     "apply, many": (["apply", "rules.json", "model.pb", "large.pb", "-o", "out/"], "out/model.pb"),
     "revert": (["revert", "patched.pb", "--rule", "rule 1", "-o", "out.pb"], "out.pb"),
+    "revert, a folder": (["revert", "patched", "-o", "out"], "out"),
     "view": (["view", "model.pb", "-o", "out.html"], "out.html"),
     "recipes": (["recipes", "guided_backprop", "--save", "out.json"], "out.json"),
     "match": (["match", "rules.json", "model.pb", "--save", "out.json"], "out.json"),
@@ -97,6 +102,7 @@ def test_what_graphpatch_did_not_write_is_replaced_by_force_alone(
     run_cli: Run, folder: Path, args: list[str], out: str
 ) -> None:
     assert run_cli("apply", "rules.json", "model.pb", "-o", "patched.pb", cwd=folder).code == 0
+    assert run_cli("apply", "rules.json", "saved", "-o", "patched", cwd=folder).code == 0
     path = folder / out
     if out == "out":
         path.mkdir()
@@ -111,8 +117,6 @@ def test_what_graphpatch_did_not_write_is_replaced_by_force_alone(
     assert mine.read_bytes() == b"mine"
     assert run_cli(*args, "--force", cwd=folder).code == 0
     assert mine.read_bytes() != b"mine"
-    if args[0] == "revert":  # the original again: as anybody could have written it
-        return
     again = run_cli(*args, cwd=folder)
     assert again.code == 0, again.stderr
     assert "(replaced)" in again.stdout
@@ -121,7 +125,7 @@ def test_what_graphpatch_did_not_write_is_replaced_by_force_alone(
 def test_a_rules_file_that_was_edited_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     text = f'{{"rules": [], "written": "{JSON_MARK["written"]}"}}\n'
-    path.write_bytes(marked(text))
+    path.write_bytes(marked(text.encode()))
     assert is_unedited(path.read_bytes())
     assert Destination(str(path), is_marked=True).replaces()
     path.write_bytes(path.read_bytes().replace(b"[]", b"[1]"))
@@ -147,3 +151,23 @@ def test_a_copy_of_the_model_and_empty_files_are_nothing_to_lose(folder: Path) -
     assert Destination(str(folder / "copy.pb")).replaces(folder / "model.pb")
     assert not Destination(str(folder / "empty.pb")).replaces()
     assert not Destination("/dev/null").replaces()
+
+
+@pytest.mark.parametrize("array", [np.eye(3, 2), np.float32(2), np.asfortranarray(np.eye(2, 5))])
+def test_arrays_of_references_are_replaced_until_they_are_the_users(
+    run_cli: Run, tmp_path: Path, array: Any
+) -> None:
+    args = ("references", "model.pb", "--feed", "gone.npz")
+    References({"rules": []}, {"references/000.npy": np.asarray(array)}, {}).save(
+        tmp_path / "references.json"
+    )
+    path = tmp_path / "references/000.npy"
+    assert_array_equal(np.load(path), array)
+    assert_array_equal(tensors.array(path.read_bytes(), "000.npy"), array)
+    assert "cannot read gone.npz" in run_cli(*args, cwd=tmp_path).stderr  # they may be replaced
+    (tmp_path / "references/notes.txt").write_text("mine")
+    refused = "references/notes.txt exists, and graphpatch did not write it"
+    assert refused in run_cli(*args, cwd=tmp_path).stderr
+    (tmp_path / "references/notes.txt").unlink()
+    np.save(path, np.asarray(array) + 1)
+    assert "references/000.npy exists" in run_cli(*args, cwd=tmp_path).stderr
