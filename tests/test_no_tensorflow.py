@@ -127,9 +127,8 @@ def test_verify_says_what_it_needs(run_cli: Run, folder: Path) -> None:
     done = run_cli("verify", "model.pb", "model.pb", cwd=folder, command=command)
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr == (
-        "graphpatch: verify runs both models with TensorFlow, which is not installed here: pip "
-        "install tensorflow; --no-run looks at the graphs alone (in Python: "
-        "run=False)\n"
+        "graphpatch: models are run by TensorFlow, which is not installed here: pip install "
+        "tensorflow; run=False (verify --no-run) looks at the graphs alone\n"
     )
 
 
@@ -177,17 +176,26 @@ def test_what_needs_tensorflow_says_so(run_cli: Run, folder: Path, args: tuple[s
     assert "Traceback" not in done.stderr
 
 
-def test_live_graphs_without_tensorflow_say_so(run_cli: Run) -> None:
+def test_functions_without_tensorflow_say_so(run_cli: Run, folder: Path) -> None:
     code = """
 import sys
 sys.modules["tensorflow"] = None
 import graphpatch
-try:
-    graphpatch.patch_graph([])
-except graphpatch.GraphpatchError as error:
-    print(error)
+from graphpatch.runtime.references import references
+for call in (
+    lambda: graphpatch.patch_graph([]),
+    lambda: graphpatch.import_model("model.pb"),
+    lambda: graphpatch.rebuild_gradients("model.pb"),
+    lambda: graphpatch.diagnose("model.pb", run=True),
+    lambda: references("model.pb", {}),
+):
+    try:
+        call()
+    except graphpatch.GraphpatchError as error:
+        print(error)
 """
-    done = run_cli(command=[sys.executable, "-c", code])
+    done = run_cli(cwd=folder, command=[sys.executable, "-c", code])
     assert (done.code, done.stderr) == (0, "")
-    assert done.stdout.startswith("patch_graph works on what TensorFlow builds")
-    assert "pip install tensorflow" in done.stdout
+    said = "TensorFlow, which is not installed here: pip install tensorflow"
+    assert done.stdout.count(said) == 5
+    assert done.stdout.startswith("patch_graph works on graphs of TensorFlow")

@@ -179,12 +179,6 @@ def _failed(error: Exception) -> int:
         say_error(f"the system lets no more files be opened: {error.strerror}")
     elif isinstance(error, OSError) and error.errno in NO_FILE and error.filename is not None:
         say_error(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")
-    elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("tensorflow"):
-        typed = [word for word in sys.argv[1:] if word in COMMANDS or word == "--run"]
-        say_error(
-            f"`graphpatch {' '.join(typed)}` runs the model with TensorFlow, which is not "
-            f"installed here: pip install tensorflow"
-        )
     elif isinstance(error, RecursionError):
         say_error("the input is nested more deeply than graphpatch follows")
     elif isinstance(error, MemoryError) or _no_room_to_load(error):

@@ -14,6 +14,7 @@ from graphpatch.formats.model import Model
 from graphpatch.runtime.graph_run import (
     GraphRun,
     first_line,
+    require_tensorflow,
     seeded_feeds,
     seeded_variable,
     variables_of,
@@ -45,8 +46,7 @@ def run_pairs(
     `zero` whether all of it is zero; `says` it in words. The graph runs, with all that it does:
     `analysis.unsafe.refuse_unsafe` first, where it is not trusted.
     """
-    import tensorflow as tf
-
+    tf = require_tensorflow("gradients are run by")
     before = tf.compat.v1.control_flow_v2_enabled()
     _switch(control_flow_v2)
     try:

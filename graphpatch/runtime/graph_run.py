@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.errors import GraphpatchError
 from graphpatch.graph.op_types import (
     CALLS,
     PARSERS,
@@ -24,6 +25,19 @@ from graphpatch.graph.op_types import (
 from graphpatch.runtime.values import Values, seeded_value
 
 OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too
+
+
+def require_tensorflow(
+    what: str, kind: type[GraphpatchError] = GraphpatchError, hint: str = ""
+) -> Any:
+    """Return TensorFlow. Raises this kind of error where it is not there: `what` needs it."""
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        raise kind(
+            f"{what} TensorFlow, which is not installed here: pip install tensorflow{hint}"
+        ) from error
+    return tf
 
 
 def run_op_by_op(graph_def: Any) -> bool:

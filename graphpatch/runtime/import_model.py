@@ -11,6 +11,7 @@ from graphpatch.formats import model as formats_model
 from graphpatch.formats.load import ModelLike, is_graph, model_from
 from graphpatch.formats.model import Model, graph_with_tags
 from graphpatch.graph.graph import Graph
+from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import import_here
 from graphpatch.runtime.register import register_lone_keys
 
@@ -42,8 +43,7 @@ def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
         >>> dx.shape
         TensorShape([1, 4, 4, 1])
     """
-    import tensorflow as tf
-
+    tf = require_tensorflow("import_model fills a graph of")
     if tf.executing_eagerly():
         raise GraphpatchError(
             "import_model fills a graph, and TensorFlow executes eagerly: call it in "

@@ -25,6 +25,7 @@ from graphpatch.graph.check import GRADIENT_SCOPE
 from graphpatch.graph.functions import HINTS, LOC, located
 from graphpatch.graph.node import COLOCATION
 from graphpatch.graph.wire import Source
+from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.import_model import meta_graph
 from graphpatch.runtime.imported import import_here, refused_as
 from graphpatch.runtime.tf_gradients import gradients, op_types_in, warn_of_newer
@@ -62,7 +63,7 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
         >>> model = graphpatch.apply("rules.json", "training.meta").model
         >>> graphpatch.rebuild_gradients(model).save("patched.meta")
     """
-    _need_tensorflow()
+    require_tensorflow("gradients are built by", PatchError)
     model = model_from("model", model)
     if model.container not in {GRAPH, META} or model.export is not None:
         raise PatchError(f"expected a GraphDef or MetaGraphDef to train, found a {model.format}")
@@ -124,15 +125,6 @@ def _without_stale_shapes(file: Any, asked: Sequence[GradientSection]) -> Any:
         if any(section.holds(node.name) for section in asked):
             node.attr.pop(OUTPUT_SHAPES, None)
     return meta
-
-
-def _need_tensorflow() -> None:
-    try:
-        import tensorflow as tf  # noqa: F401
-    except ImportError as error:
-        raise PatchError(
-            "gradients are built by TensorFlow, which is not installed here: pip install tensorflow"
-        ) from error
 
 
 def _rebuild(graph: Any, section: GradientSection) -> dict[str, str]:

@@ -13,6 +13,7 @@ from graphpatch.errors import CutError
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.functions import StaticShape
 from graphpatch.graph.graph import Progress
+from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import exported_graph, imported_graph
 from graphpatch.runtime.parts import Parts, add_parts, cuts_in_order
 from graphpatch.runtime.register import register_gradients
@@ -66,22 +67,13 @@ def split(
         raise CutError(f"{loaded.path} holds {len(loaded.graphs)} graphs; one is split at a time")
     paths, ordered = ordered_cuts(loaded.graphs[0], *ends)
     refuse_unsafe(loaded.graphs[0], allow_unsafe_ops, [])  # what an import may run
-    _require_tensorflow()
+    require_tensorflow("a gradient is built by", CutError)
     graph = imported_graph(loaded)
     register_gradients(loaded)
     before = op_types_in(graph.as_graph_def())
     parts = add_parts(graph, paths, ordered)
     warn_of_newer(before, op_types_in(graph.as_graph_def()))
     return Split(_backward_graph(graph, parts), loaded.path)
-
-
-def _require_tensorflow() -> None:
-    try:
-        import tensorflow  # noqa: F401
-    except ImportError as error:
-        raise CutError(
-            "a gradient is built by TensorFlow, which is not installed here: pip install tensorflow"
-        ) from error
 
 
 def _backward_graph(graph: Any, parts: Parts) -> BackwardGraph:

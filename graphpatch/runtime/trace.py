@@ -20,6 +20,7 @@ from graphpatch.graph.wire import piece_bytes
 from graphpatch.patches import function_carrier
 from graphpatch.protos import AttrValue, FunctionDef, NodeDef
 from graphpatch.runtime.gradient_functions import GradientFunction, called_in_order
+from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import exported_graph
 from graphpatch.runtime.stand_in import StandIn
 
@@ -33,7 +34,7 @@ def trace(path: str, op: OpDtypes) -> TracedFunction:
     inputs, or uses a tensor or variable from outside.
     """
     called = _Call(path, gradient_at(path), op)
-    tf = _import_tensorflow()
+    tf = require_tensorflow('{"python": ...} is traced by', RulesError)
     dtypes = [*op.inputs, *op.outputs, *op.outputs]
     specs = [
         tf.TensorSpec(None, dtype, name)
@@ -75,17 +76,6 @@ def _not_imported(module: str, error: Exception) -> str:
     if missing is not None and f"{module}.".startswith(f"{missing}."):
         return f"there is no Python module {missing!r} here (looked for it to import {module})"
     return f"cannot import {module}: {type(error).__name__}: {_first_line(error)}"
-
-
-def _import_tensorflow() -> Any:
-    try:
-        import tensorflow as tf
-    except ImportError as error:
-        raise RulesError(
-            '{"python": ...} is traced by TensorFlow, which is not installed here: '
-            "pip install tensorflow"
-        ) from error
-    return tf
 
 
 def _argument_names(op: OpDtypes) -> list[str]:

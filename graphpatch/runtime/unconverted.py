@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from graphpatch.errors import GraphpatchError
+from graphpatch.runtime.graph_run import require_tensorflow
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -24,13 +24,7 @@ def unconverted(function: Decorated) -> Decorated:
 
     @functools.wraps(function)
     def called(*args: Any, **keywords: Any) -> Any:
-        try:
-            import tensorflow as tf
-        except ImportError as error:
-            raise GraphpatchError(
-                f"{function.__name__} works on what TensorFlow builds, and TensorFlow is not "
-                f"installed here: pip install tensorflow"
-            ) from error
+        tf = require_tensorflow(f"{function.__name__} works on graphs of")
         args = tuple(map(_as_asked, args))
         return tf.autograph.experimental.do_not_convert(function)(*args, **keywords)
 

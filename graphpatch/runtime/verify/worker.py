@@ -30,6 +30,7 @@ from graphpatch.runtime.graph_run import (
     GraphRun,
     first_line,
     may_be_endless,
+    require_tensorflow,
     seeded_feeds,
     variables_of,
 )
@@ -43,6 +44,7 @@ from graphpatch.runtime.values import GUESSES, Values, full_tensor_name, seeded_
 from graphpatch.runtime.verify import session
 from graphpatch.runtime.verify.formulas import FormulaCheck, check_formulas
 
+WITHOUT_RUN = "; run=False (verify --no-run) looks at the graphs alone"
 DEAD = "does not have value"  # what TensorFlow says of a tensor in a branch that is not taken
 Answers = tuple[dict[str, GradientAnswer], set[OpKey]]  # and the ops that were asked for theirs
 Ends = tuple[list[str], list[str], list[str]]  # sources, targets, and which targets are trained
@@ -86,18 +88,11 @@ class Worker:
 
         `control_flow_v2=False` calls `disable_control_flow_v2()`, as programs for v1 graphs do.
         """
-        try:
-            import tensorflow as tf
-
-            if not control_flow_v2:
-                tf.compat.v1.disable_control_flow_v2()
-            with tf.Graph().as_default(), tf.compat.v1.Session():
-                devices = [device.device_type for device in tf.config.list_physical_devices()]
-        except ImportError as error:
-            raise GraphpatchError(
-                "verify runs both models with TensorFlow, which is not installed here: pip install "
-                "tensorflow; --no-run looks at the graphs alone (in Python: run=False)"
-            ) from error
+        tf = require_tensorflow("models are run by", hint=WITHOUT_RUN)
+        if not control_flow_v2:
+            tf.compat.v1.disable_control_flow_v2()
+        with tf.Graph().as_default(), tf.compat.v1.Session():
+            devices = [device.device_type for device in tf.config.list_physical_devices()]
         for name in imports:
             try:
                 if name.endswith(".py"):
