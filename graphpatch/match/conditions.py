@@ -324,8 +324,7 @@ def _ops_on_paths(
         return index in ends or (through(index) and not last(index))
 
     behind = downstream(body, sources, control, passes)
-    starts = {body.by_name.get(tensor.op) for tensor in sources}
-    before = upstream(body, targets, control, lambda i: i in starts or bool(behind[i]))
+    before = upstream(body, targets, control, lambda index: bool(behind[index]))
     inner = {index for index, mark in enumerate(before) if mark and behind[index]}
     on_paths = set(inner)
     for tensor in sources:  # each by itself: a path may not lead through the op of another

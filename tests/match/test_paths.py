@@ -192,6 +192,18 @@ def test_the_order_of_the_sources_does_not_count(sources: tuple[str, str]) -> No
     assert {one.name for one in filter(holds(Match(between=path))(body), body)} == {"a", "y"}
 
 
+def test_no_path_leads_on_through_another_source_where_it_must_stop() -> None:
+    nodes = [
+        node("a", "Const"),
+        node("b", "Abs", "a"),
+        node("c", "Relu", "b"),
+        node("d", "Abs", "c"),
+    ]
+    path = Between(sources=("a", "c"), targets=("d",), stop_at=Match(op="Relu"))
+    body = main(*nodes)
+    assert {one.name for one in filter(holds(Match(between=path))(body), body)} == {"c", "d"}
+
+
 UNHURRIED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 DRAWN = bodies().flatmap(lambda b: st.tuples(st.just(b), drawn_tensors(b), drawn_tensors(b)))
 
