@@ -50,14 +50,40 @@ def equals(value: Any) -> Callable[[Node], bool]:
 
     Of a large tensor no more is read than it takes to see that it is another one.
     """
-    if isinstance(value, Near) and value.bounds:
-        return _bounded(value)
-    wanted = value.near if isinstance(value, Near) else value
-    tolerance = value.tolerance if isinstance(value, Near) else None
-    shape, flat = _flattened(wanted)
-    if isinstance(wanted, tuple | list):
-        return _equals_list(shape, flat, tolerance)
-    return lambda node: _all_elements_are(constant(node), wanted, tolerance)
+    near = value if isinstance(value, Near) else Near(near=value)
+    wanted, bounds = near.near, near.bounds
+    tolerance = near.tolerance if near is value else None
+    is_list = isinstance(wanted, tuple | list)
+    shape, flat = ((), []) if wanted is UNSET else _flattened(wanted)
+
+    def is_met(tensor: ConstTensor, piece: Any, elements: list[Any]) -> bool:
+        """Return whether a piece is within the bounds, and is these elements, or this one."""
+        if not all(
+            SIGNS[sign](piece, _rounded(tensor.dtype, bounds[sign])).all() for sign in bounds
+        ):
+            return False
+        each = piece if len(piece) == len(elements) else [piece[0]] * len(elements)
+        pairs = zip(each, elements, strict=True) if is_list else ((piece, one) for one in flat)
+        return all(
+            _is_value(actual, _rounded(tensor.dtype, one), one, tolerance) for actual, one in pairs
+        )
+
+    def holds(node: Node) -> bool:
+        tensor = constant(node)
+        if tensor is None or (tensor.shape != shape if is_list else not tensor.size):
+            return False
+        if bounds and not (tensor.size and _has_order(tensor.dtype)):
+            return False
+        if not all(_comparable(tensor.dtype, element) for element in flat):
+            return False
+        count = 0
+        for piece, stands_for in tensor.pieces():
+            if not is_met(tensor, piece, flat[count : count + stands_for]):
+                return False
+            count += stands_for
+        return count == tensor.size
+
+    return holds
 
 
 def value_in_words(node: Node, wanted: object) -> str:
@@ -80,69 +106,8 @@ def value_of(node: Node) -> str:
     return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]
 
 
-def _bounded(value: Near) -> Callable[[Node], bool]:
-    """Return whether every element meets the bounds, and what it is to be near to."""
-    near = None if value.near is UNSET else Near(near=value.near, tolerance=value.tolerance)
-    is_near = None if near is None else equals(near)
-
-    def holds(node: Node) -> bool:
-        tensor = constant(node)
-        if tensor is None or not tensor.size or not _has_order(tensor.dtype):
-            return False
-        return (is_near is None or is_near(node)) and _is_within_bounds(tensor, value)
-
-    return holds
-
-
-def _is_within_bounds(tensor: ConstTensor, value: Near) -> bool:
-    count = 0
-    for piece, stands_for in tensor.pieces():
-        for sign, bound in value.bounds.items():
-            if not bool(SIGNS[sign](piece, _rounded(tensor.dtype, bound)).all()):
-                return False
-        count += stands_for
-    return count == tensor.size
-
-
 def _has_order(dtype: str) -> bool:
     return dtype not in ("string", "bool") and not dtype.startswith("complex")
-
-
-def _all_elements_are(tensor: ConstTensor | None, wanted: Any, tolerance: float | None) -> bool:
-    if tensor is None or not tensor.size or not _comparable(tensor.dtype, wanted):
-        return False
-    expected, count = _rounded(tensor.dtype, wanted), 0
-    for piece, stands_for in tensor.pieces():
-        if not _is_value(piece, expected, wanted, tolerance):
-            return False
-        count += stands_for
-    return count == tensor.size
-
-
-def _equals_list(
-    shape: tuple[int, ...], flat: list[Any], tolerance: float | None
-) -> Callable[[Node], bool]:
-    def holds(node: Node) -> bool:
-        tensor = constant(node)
-        if tensor is None or tensor.shape != shape:
-            return False
-        return _elements(tensor, flat, tolerance)
-
-    return holds
-
-
-def _elements(tensor: ConstTensor, flat: list[Any], tolerance: float | None) -> bool:
-    if not all(_comparable(tensor.dtype, element) for element in flat):
-        return False
-    at = 0
-    for piece, stands_for in tensor.pieces():
-        part = flat[at : at + stands_for]
-        each = piece if len(piece) == len(part) else [piece[0]] * len(part)
-        for element, wanted in zip(each, part, strict=True):
-            if not _is_value(element, _rounded(tensor.dtype, wanted), wanted, tolerance):
-                return False
-        at += stands_for
-    return at == len(flat)
 
 
 def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
