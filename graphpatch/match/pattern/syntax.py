@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations, pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -46,55 +47,34 @@ from graphpatch.tokens import Language, Token
 EdgePart = Literal["", "input", "output"]
 
 
-class FaultPlace(Protocol):
-    """Points at what is wrong."""
+class FaultPlace(msgspec.Struct, frozen=True):
+    """Points at what is wrong: in the `text` of a pattern, or in its JSON form where that is None.
 
-    def node(self, name: str, message: str) -> PatternError:
-        """Return the error to raise for a node."""
+    `nodes` and `edges` have columns of the text, counted from 1.
+    """
 
-    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
-        """Return the error to raise for an edge, or for its input or output slot."""
-
-    def key(self, key: str, message: str) -> PatternError:
-        """Return the error to raise for what only the JSON form says."""
-
-
-class InText(msgspec.Struct, frozen=True):
-    """Points into the text of a pattern: `nodes` and `edges` have columns, counted from 1."""
-
-    text: str
+    text: str | None = None
     nodes: Mapping[str, int] = msgspec.field(default_factory=dict)
     edges: Sequence[Mapping[EdgePart, int]] = ()
 
     def node(self, name: str, message: str) -> PatternError:
-        """Return the error at the first mention of a node."""
+        """Return the error at the first mention of a node, or tensor."""
+        if self.text is None:
+            return PatternError(f"pattern, node {name!r}: {message}")
         return pattern_error(self.text, self.nodes[name], message)
 
     def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
-        """Return the error at an arrow, or at a slot beside it."""
+        """Return the error at an edge, or at its input or output slot."""
+        if self.text is None:
+            return self.key(f"edges[{number}]" + (f"[2].{part}" if part else ""), message)
         columns = self.edges[number]
         return pattern_error(self.text, columns.get(part, columns[""]), message)
 
     def key(self, key: str, message: str) -> PatternError:
-        """Return the error at the start of the text."""
+        """Return the error at a key of the JSON form, or at the start of the text."""
+        if self.text is None:
+            return PatternError(f"pattern.{key}: {message}")
         return pattern_error(self.text, 1, message)
-
-
-class InJson(msgspec.Struct, frozen=True):
-    """Points into the JSON form of a pattern."""
-
-    def node(self, name: str, message: str) -> PatternError:
-        """Return the error at a node, or a tensor."""
-        return PatternError(f"pattern, node {name!r}: {message}")
-
-    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
-        """Return the error at an edge, or at one of its slots."""
-        place = f"edges[{number}]" + (f"[2].{part}" if part else "")
-        return PatternError(f"pattern.{place}: {message}")
-
-    def key(self, key: str, message: str) -> PatternError:
-        """Return the error at a key."""
-        return PatternError(f"pattern.{key}: {message}")
 
 
 def pattern_error(text: str, column: int, message: str) -> PatternError:
@@ -150,7 +130,7 @@ MOST_OPTIONAL = 8
 def check_pattern(pattern: Pattern, where: FaultPlace | None = None) -> None:
     """Raise PatternError where the pattern means nothing: one message, at its place."""
     for check in CHECKS:
-        check(pattern, where or InJson())
+        check(pattern, where or FaultPlace())
 
 
 def _check_names(pattern: Pattern, where: FaultPlace) -> None:
@@ -194,43 +174,40 @@ def _check_ops(pattern: Pattern, where: FaultPlace) -> None:
         raise where.node(name, f"more than {MOST_OPTIONAL} optional ops")
 
 
-def _edges(pattern: Pattern, where: FaultPlace) -> None:
-    """What an edge cannot be, for what stands at its ends."""
+def _check_edges(pattern: Pattern, where: FaultPlace) -> None:
+    """Refuse what an edge cannot be, for what stands at its ends."""
+    tensors, absent = pattern.tensors, pattern.absent
+    entered = Counter(edge.target for edge in pattern.edges)
     for number, edge in enumerate(pattern.edges):
-        link = edge.link
-        if edge.target in pattern.tensors:
-            raise where.edge(number, "_ is a tensor from outside: nothing leads to it")
-        if link.control and (link.input is not None or link.output is not None or link.repeat):
-            raise where.edge(number, "a control edge has no slots and no run")
-        if edge.source in pattern.tensors and link.control:
-            raise where.edge(number, "_ is a tensor: no control edge leaves it")
-        if edge.source in pattern.tensors and link.output is not None:
+        source, target, link = edge.source, edge.target, edge.link
+        if source in tensors and link.output is not None and not link.control:
             raise where.edge(number, "_ is one tensor: it has no outputs to choose from", "output")
+        faults = {
+            "_ is a tensor from outside: nothing leads to it": target in tensors,
+            "a control edge has no slots and no run": link.control and link != Link(control=True),
+            "_ is a tensor: no control edge leaves it": source in tensors and link.control,
+            "an absent op cannot be a run": link.repeat and target in absent,
+            "an absent op has no run behind it: link them by ->": link.repeat and source in absent,
+            f"{target!r} is a run, and entered by this link alone": (
+                link.repeat and entered[target] > 1
+            ),
+            "an absent op is linked to ops that are there, not to another": (
+                source in absent and target in absent
+            ),
+        }
+        for message, is_wrong in faults.items():
+            if is_wrong:
+                raise where.edge(number, message)
 
 
-def _check_runs(pattern: Pattern, where: FaultPlace) -> None:
-    """A run is entered at one place."""
-    for number, edge in enumerate(pattern.edges):
-        if not edge.link.repeat:
-            continue
-        if edge.target in pattern.absent:
-            raise where.edge(number, "an absent op cannot be a run")
-        if edge.source in pattern.absent:
-            raise where.edge(number, "an absent op has no run behind it: link them by ->")
-        if sum(edge_to.target == edge.target for edge_to in pattern.edges) > 1:
-            raise where.edge(number, f"{edge.target!r} is a run, and entered by this link alone")
-
-
-def _absent(pattern: Pattern, where: FaultPlace) -> None:
-    """An absent op is linked to ops that are there."""
+def _check_absent(pattern: Pattern, where: FaultPlace) -> None:
+    """Refuse an absent op that is optional too, or that no link leads to."""
+    linked = {end for edge in pattern.edges for end in (edge.source, edge.target)}
     for name in pattern.absent:
         if name in pattern.optional:
             raise where.node(name, "an absent op cannot be optional too")
-        if not any(name in (edge.source, edge.target) for edge in pattern.edges):
+        if name not in linked:
             raise where.node(name, f"nothing says where {name!r} must be absent: it needs a link")
-    for number, edge in enumerate(pattern.edges):
-        if edge.source in pattern.absent and edge.target in pattern.absent:
-            raise where.edge(number, "an absent op is linked to ops that are there, not to another")
 
 
 def _cycle(pattern: Pattern, where: FaultPlace) -> None:
@@ -373,7 +350,7 @@ def _is_of_tests(known: opdefs.OpDef) -> bool:
 
 
 CHECKS: tuple[Callable[[Pattern, FaultPlace], None], ...] = (
-    _check_names, _check_ops, _edges, _check_runs, _absent, _cycle, _refuse_islands, _slots,
+    _check_names, _check_ops, _check_edges, _check_absent, _cycle, _refuse_islands, _slots,
 )  # fmt: skip
 
 
@@ -381,7 +358,7 @@ def parse_pattern(text: str) -> Pattern:
     """Return the pattern that a text means. Raises PatternError, which points at the column."""
     parser = _parse_text(text)
     pattern = parser.built()
-    check_pattern(pattern, InText(text, parser.columns, parser.edge_columns))
+    check_pattern(pattern, FaultPlace(text, parser.columns, parser.edge_columns))
     return pattern
 
 
@@ -395,12 +372,6 @@ def _parse_text(text: str) -> _PatternParser:
     parser = _PatternParser(text, tokens, captures)
     parser.read()
     return parser
-
-
-def repeated(text: str) -> list[str]:
-    """The op types that a pattern writes in several chains without a name: each time another op."""
-    parser = _parse_text(text)
-    return [op for op, chains in parser.unnamed.items() if len(chains) > 1 and op != "*"]
 
 
 class _Mention(msgspec.Struct):
@@ -704,19 +675,19 @@ def _form_of_text(text: str) -> tuple[Pattern, ...]:
 
 
 def type_notes(wanted: PatternLike | None) -> list[str]:
-    """What a pattern may not mean as it was written: a type in several chains is several ops."""
+    """Say of a pattern that a type in several chains without a name is several ops."""
     every = wanted if isinstance(wanted, tuple | list) else (wanted,)
-    texts = [
-        pattern_text
-        for pattern_text in every
-        if isinstance(pattern_text, str) and not pattern_text.strip().startswith("@")
-    ]
-    return [
-        f"the pattern writes {op} in several chains, and each is another op; to mean the same one, "
-        f"name it: m:{op} in one chain, m in the others"
-        for text in texts
-        for op in repeated(text)
-    ]
+    notes: list[str] = []
+    for text in every:
+        if isinstance(text, str) and not text.strip().startswith("@"):
+            chains_of = _parse_text(text).unnamed
+            notes += (
+                f"the pattern writes {op} in several chains, and each is another op; to mean the"
+                f" same one, name it: m:{op} in one chain, m in the others"
+                for op, chains in chains_of.items()
+                if len(chains) > 1 and op != "*"
+            )
+    return notes
 
 
 def check_on(match: Match, on: Sequence[str]) -> None:
@@ -727,15 +698,13 @@ def check_on(match: Match, on: Sequence[str]) -> None:
         )
     if not on or (WHOLE in on and len(on) > 1):
         raise RulesError(f'patch.on: names of the pattern\'s ops, or "{WHOLE}" for all as one')
-    every = match.pattern if isinstance(match.pattern, tuple) else (match.pattern,)
-    for wanted in every:
+    for wanted in match.pattern if isinstance(match.pattern, tuple) else (match.pattern,):
         for form in forms(wanted):
-            _check_on(form, on, f"\n  {wanted}" if isinstance(wanted, str) else "")
-
-
-def _check_on(form: Pattern, on: Sequence[str], text: str) -> None:
-    for name in on:
-        if name not in form.present and name != WHOLE:
-            legal = f"; legal: {', '.join(form.present)}, {WHOLE}"
-            near = did_you_mean(name, form.present) or legal
-            raise RulesError(f"patch.on: no op of the pattern is called {name!r}{near}{text}")
+            for name in on:
+                if name not in form.present and name != WHOLE:
+                    legal = f"; legal: {', '.join(form.present)}, {WHOLE}"
+                    near = did_you_mean(name, form.present) or legal
+                    text = f"\n  {wanted}" if isinstance(wanted, str) else ""
+                    raise RulesError(
+                        f"patch.on: no op of the pattern is called {name!r}{near}{text}"
+                    )
