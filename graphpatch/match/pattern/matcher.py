@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import nsmallest
-from itertools import islice
+from itertools import islice, repeat
 from math import log
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ import networkx as nx
 import numpy as np
 from networkx.algorithms.isomorphism import DiGraphMatcher
 
+from graphpatch import names
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.errors import MatchError
 from graphpatch.graph.node import Body, Node
@@ -38,6 +40,7 @@ from graphpatch.match.pattern.topology import (
 )
 from graphpatch.match.select import Candidates, candidates
 from graphpatch.match.spec import Edge, Link, Match, Pattern
+from graphpatch.names import TensorName
 
 LEAST, FOR_EACH = 1_000_000, 20
 """Steps that may be taken for one pattern: so many, and so many more for each op.
@@ -52,6 +55,8 @@ TEST = 8
 TRACED = 10_000
 """From how many ops of a body a pattern that matches nothing is traced, in the file's order."""
 
+TOO_FEW = "there are fewer such ops or links than the pattern asks for"
+
 Conditions = Callable[[Match], Mapping[str, Condition]]
 """The conditions of a match, by key."""
 
@@ -59,43 +64,58 @@ Vertices = tuple[int, ...]
 """What each node of a pattern is bound to."""
 
 
-class _OutOfSteps(Exception):
-    """The pattern means too much."""
-
-
 class Budget:
     """Counts the steps of a search."""
 
     def __init__(self) -> None:
-        self.steps, self.most = 0, LEAST
+        self.steps, self.most, self.label = 0, LEAST, ""
+        self.task = "its matches are too many"  # what is worked on, for the message
 
     def spend(self, count: int) -> None:
-        """Count steps; raise where they are too many by now."""
+        """Count steps. Raises MatchError where they are too many by now."""
         self.steps += count
         if self.steps > self.most:
-            raise _OutOfSteps
+            raise MatchError(
+                f"to find the pattern in {self.label} takes more than {self.most:,} steps"
+                f" ({LEAST:,}, and {FOR_EACH} for each op): {self.task}; name op types instead of"
+                " *, give the input slots of links (-> add:0), and say what a run starts behind"
+                " and ends before"
+            )
+
+
+class Neighbourhood(NamedTuple):
+    """What equal neighbourhoods have in common: their vertices are numbers.
+
+    `roles` has for each vertex the nodes of the pattern that it can be, as bits; `links` source,
+    reader, slot and the edge of the pattern that it can be. Slots are 0 where none are asked for.
+    """
+
+    roles: tuple[int, ...]
+    links: tuple[tuple[int, int, int, int], ...]
 
 
 class Matcher(DiGraphMatcher):
     """networkx's VF2 on a neighbourhood, which counts its steps and remembers how far it came."""
 
     def __init__(
-        self, around: _Around, pattern: PatternTopology, order: Sequence[int], budget: Budget
+        self,
+        around: Neighbourhood,
+        pattern: PatternTopology,
+        order: Sequence[int],
+        budget: Budget,
     ) -> None:
-        self.roles: dict[int, int] = {}
-        for vertex, node in _rows(around.roles, 2):
-            self.roles[vertex] = self.roles.get(vertex, 0) | 1 << node
-        self.ranks = [rank for (rank,) in _rows(around.ranks, 1)]
         # Between two vertices: by its slot, the edges that each link can be, as bits.
         self.links: dict[tuple[int, int], dict[int, int]] = {}
-        for source, reader, slot, edge in _rows(around.links, 4):
+        for source, reader, slot, edge in around.links:
             between = self.links.setdefault((source, reader), {})
             between[slot] = between.get(slot, 0) | 1 << edge
-        graph: nx.DiGraph[int] = nx.DiGraph()
-        graph.add_nodes_from(self.roles)
-        graph.add_edges_from(self.links)
-        super().__init__(graph, pattern.graph(order))
-        self.pattern, self.budget = pattern, budget
+        graph: nx.DiGraph[int] = nx.DiGraph(self.links.keys())
+        graph.add_nodes_from(range(len(around.roles)))
+        wanted: nx.DiGraph[int] = nx.DiGraph()
+        wanted.add_nodes_from(order)
+        wanted.add_edges_from(pattern.between)
+        super().__init__(graph, wanted)
+        self.roles, self.pattern, self.budget = around.roles, pattern, budget
         self.furthest: dict[int, int] = {}
         self.refused: int | None = None  # the node for which the furthest partial match had no op
 
@@ -110,44 +130,26 @@ class Matcher(DiGraphMatcher):
 
     def semantic_feasibility(self, vertex: int, node: int) -> bool:
         """Whether each edge can be a link of its own, and swapped nodes are in the file's order."""
-        bound, ranks = {**self.core_2, node: vertex}, self.ranks
+        bound = {**self.core_2, node: vertex}
         for (source, target), edges in self.pattern.between.items():
             if node in (source, target) and source in bound and target in bound:
                 links = self.links[bound[source], bound[target]]
                 if not _assigned(edges, [*links.values()]):
                     return False
-        for first, second in self.pattern.before:
-            both = node in (first, second) and first in bound and second in bound
-            if both and ranks[bound[first]] > ranks[bound[second]]:
-                return False
         self.budget.spend(len(bound) + len(self.G1) // 4)
-        return True
+        return not any(
+            node in pair
+            and pair[0] in bound
+            and pair[1] in bound
+            and bound[pair[0]] > bound[pair[1]]
+            for pair in self.pattern.before
+        )
 
     def matches(self) -> Iterator[Vertices]:
         """Yield a vertex for each node of the pattern, in every way."""
         for mapping in self.subgraph_monomorphisms_iter():
-            bound = {node: vertex for vertex, node in mapping.items()}
-            vertices = tuple(bound[node] for node in range(len(bound)))
-            self.budget.spend(len(vertices))
-            if self._tensors_apart(vertices):
-                yield vertices
-
-    def _tensors_apart(self, vertices: Vertices) -> bool:
-        """Return whether edges from names of one and the same tensor each have a link."""
-        ranks, ops = self.ranks, self.pattern.op_count
-        read = [ranks[vertex] for vertex in vertices[ops:]] if ranks else []
-        if len(set(read)) == len(read):
-            return True
-        edges: dict[tuple[int, int], list[int]] = {}
-        for (source, target), bits in self.pattern.between.items():
-            if source >= ops:
-                edges.setdefault((ranks[vertices[source]], vertices[target]), []).extend(bits)
-        links: dict[tuple[int, int], dict[int, int]] = {}
-        for (source, reader), slots in self.links.items():
-            between = links.setdefault((ranks[source], reader), {})
-            for slot, bits_here in slots.items():
-                between[slot] = between.get(slot, 0) | bits_here
-        return all(_assigned(wanted, [*links[ends].values()]) for ends, wanted in edges.items())
+            self.budget.spend(len(mapping))
+            yield tuple(sorted(mapping, key=mapping.__getitem__))
 
 
 def _assigned(edges: Sequence[int], links: Sequence[int]) -> bool:
@@ -160,21 +162,8 @@ def _assigned(edges: Sequence[int], links: Sequence[int]) -> bool:
     )
 
 
-class _Around(NamedTuple):
-    """A neighbourhood, with its vertices by number: what equal ones have in common, as bytes.
-
-    `roles` are pairs of a vertex and a node that it can be; `links` have source, reader, slot and
-    the edge of the pattern that they can be; `ranks` the place of each vertex in the file. Slots
-    and ranks are there where the pattern asks for them.
-    """
-
-    roles: bytes
-    links: bytes
-    ranks: bytes
-
-
-def _rows(data: bytes, width: int) -> list[tuple[int, ...]]:
-    return [tuple(row) for row in np.frombuffer(data, np.int64).reshape(-1, width).tolist()]
+_Along = tuple[int, int, dict[int, dict[int, None]]]
+"""A step: from which node to which, and where it leads to from which vertex."""
 
 
 class _Step(NamedTuple):
@@ -201,25 +190,15 @@ class Search:
         ops, tensors = len(self.body), len(variant.pattern.tensors)
         each = len(topology.tensors) if tensors else 0
         self.offsets = {variant.op_count + k: ops + k * each for k in range(tensors)}
-        self.size, self.each = ops + tensors * each, each
-        self.is_ranked = bool(variant.before) or tensors > 1
-        self.has_slots = tensors > 1 or any(len(links) > 1 for links in variant.between.values())
-        self.step = "its matches are too many"  # what is worked on, for the message of the budget
+        self.size = ops + tensors * each
+        self.has_slots = any(len(links) > 1 for links in variant.between.values())
 
     def bindings(self) -> Iterator[Binding]:
         """Every match. Raises MatchError where it takes too many steps to find them."""
-        try:
-            for vertices in sorted(self._assignments()):
-                binding, reason = self.with_runs(vertices)
-                if binding is not None and not reason:
-                    yield binding
-        except _OutOfSteps:
-            most, label = self.budget.most, self.body.label
-            raise MatchError(
-                f"to find the pattern in {label} takes more than {most:,} steps ({LEAST:,}, and"
-                f" {FOR_EACH} for each op): {self.step}; name op types instead of *, give the"
-                " input slots of links (-> add:0), and say what a run starts behind and ends before"
-            ) from None
+        for vertices in sorted(self._assignments()):
+            binding, reason = self.with_runs(vertices)
+            if binding is not None and not reason:
+                yield binding
 
     # Narrowing: columns.
 
@@ -257,8 +236,10 @@ class Search:
         on, passes, topology = Link(input=link.input), self.candidates[target].passes, self.topology
         offset = self.offsets.get(source)
         starts, ends = (np.flatnonzero(masks[node]).tolist() for node in (source, target))
-        self.step = f"the run {self.variant.names[target]!r} can start behind {len(starts):,} and"
-        self.step += f" end in {len(ends):,} ops"
+        self.budget.task = (
+            f"the run {self.variant.names[target]!r} can start behind {len(starts):,} and end in"
+            f" {len(ends):,} ops"
+        )
 
         def readers(vertex: int, link: Link = on) -> list[int]:
             uses = list(topology.readers(vertex, link))
@@ -267,7 +248,7 @@ class Search:
 
         def read(index: int) -> list[int]:
             self.budget.spend(4)
-            return [producer for producer, _ in topology.read(index, on)]
+            return list(topology.read(index, on))
 
         behind = (index for start in starts for index in readers(start, link))
         ahead = reached(behind, readers, passes)
@@ -284,7 +265,7 @@ class Search:
             for end in ends:
                 for index in reached([end], read, between):
                     giving = topology.read(index, link, offset)
-                    pairs |= {(start, end) for start, _ in giving if start in wanted}
+                    pairs |= {(start, end) for start in giving if start in wanted}
         self.budget.spend(len(pairs))
         columns = np.array(sorted(pairs), np.int64).reshape(-1, 2)
         return columns[:, 0], columns[:, 1], np.full(len(columns), -1 - edge)
@@ -387,109 +368,96 @@ class Search:
         masks, links = narrowed
         counts = [int(mask.sum()) for mask in masks]
         anchor, steps = self._plan(range(self.variant.op_count), counts, links)
-        starts, order = np.flatnonzero(masks[anchor]), [anchor, *(step.node for step in steps)]
-        at = self._walk(starts, anchor, steps, links)
-        decided = self.variant.decided
-        for vertices, around in self._neighbourhoods(len(starts), at, links):
+        order, decided = [anchor, *(step.node for step in steps)], self.variant.decided
+        along, into = self._along(steps, links), self._into(links)
+        for start in np.flatnonzero(masks[anchor]).tolist():
+            vertices, around = self._around(self._reached({start: None}, anchor, along), into)
             matches = decided.get(around)
             if matches is None:
-                self.step = self._most_meant(vertices, around)
+                self.budget.task = self._most_meant(start, around)
                 matches = list(Matcher(around, self.variant, order, self.budget).matches())
                 decided[around] = matches
             self.budget.spend(len(matches) * len(order))
             for assigned in matches:
                 yield tuple([vertices[number] for number in assigned])
 
-    def _walk(
-        self,
-        starts: Column,
-        anchor: int,
-        steps: Iterable[_Step],
-        links: Mapping[int, tuple[Column, ...]],
-    ) -> dict[int, tuple[Column, Column]]:
-        """By node which vertices it can be in which neighbourhood, by the number of its start."""
-        at = {anchor: (np.arange(len(starts)), starts)}
+    def _along(
+        self, steps: Iterable[_Step], links: Mapping[int, tuple[Column, ...]]
+    ) -> list[_Along]:
+        """Return for each step where it leads to from which vertex."""
+        every: list[_Along] = []
         for known, node, edge in steps:
-            self.step = f"{self.variant.names[node]!r} can be too many ops"
             ends = links[edge][:2] if known == self.edges[edge][0] else links[edge][1::-1]
-            where, vertices = at[known]
-            rows, link_rows = self._joined(vertices, ends[0])
-            reached = np.unique(where[rows] * self.size + ends[1][link_rows])
-            at[node] = np.divmod(reached, self.size)
-        return at
+            leads: dict[int, dict[int, None]] = {}
+            for vertex, linked in zip(*map(np.ndarray.tolist, ends), strict=True):
+                leads.setdefault(vertex, {})[linked] = None
+            every.append((known, node, leads))
+        return every
 
-    def _joined(self, vertices: Column, ends: Column) -> tuple[Column, Column]:
-        """Each vertex with each link that has it at this end: their places in both columns."""
-        order = np.argsort(ends, kind="stable")
-        low, high = (np.searchsorted(ends[order], vertices, side) for side in ("left", "right"))
-        counts = high - low
-        total = int(counts.sum())
-        self.budget.spend(total)
-        within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(np.arange(len(vertices)), counts), order[np.repeat(low, counts) + within]
+    def _into(self, links: Mapping[int, tuple[Column, ...]]) -> dict[int, list[tuple[int, ...]]]:
+        """Return by its reader each link: source, slot, and the edge that it can be."""
+        into: dict[int, list[tuple[int, ...]]] = {}
+        for edge, (sources, readers, slots) in links.items():
+            of_edge = zip(sources.tolist(), slots.tolist(), repeat(edge))
+            for reader, link in zip(readers.tolist(), of_edge, strict=False):
+                into.setdefault(reader, []).append(link)
+        return into
 
-    def _neighbourhoods(
-        self,
-        count: int,
-        at: Mapping[int, tuple[Column, Column]],
-        links: Mapping[int, tuple[Column, ...]],
-    ) -> Iterator[tuple[list[int], _Around]]:
-        """Yield the vertices of each neighbourhood, as they were reached, and what it is like."""
-        reached = np.concatenate([where * self.size + vertices for where, vertices in at.values()])
-        nodes = np.repeat(list(at), [len(where) for where, _ in at.values()])
-        keys, first, key = np.unique(reached, return_index=True, return_inverse=True)
-        where, vertices = np.divmod(keys, self.size)
-        order = np.lexsort((first, where))
-        begins = np.searchsorted(where, np.arange(count + 1))
-        number = np.empty_like(order)
-        number[order] = np.arange(len(order))
-        number -= begins[where]  # of each vertex in its neighbourhood
+    def _reached(
+        self, start: dict[int, None], anchor: int, along: Iterable[_Along]
+    ) -> dict[int, dict[int, None]]:
+        """Return which vertices each node can be around a start, as far as any are linked."""
+        reached = {anchor: start}
+        for known, node, leads in along:
+            if len(reached[known]) == 1:
+                (vertex,) = reached[known]
+                vertices = leads.get(vertex, {})
+            else:
+                vertices = {
+                    linked: None for vertex in reached[known] for linked in leads.get(vertex, ())
+                }
+                self.budget.task = f"{self.variant.names[node]!r} can be too many ops"
+                self.budget.spend(len(vertices))
+            if not vertices:
+                break
+            reached[node] = vertices
+        return reached
 
-        edges = np.repeat(list(links), [len(columns[0]) for columns in links.values()])
-        every = [np.concatenate([*some]) for some in zip(*links.values(), strict=True)]
-        sources, readers, slots = every if every else [np.zeros(0, np.int64)] * 3
-        rows, link = self._joined(vertices, readers)
-        wanted = where[rows] * self.size + sources[link]
-        source = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        inside = keys[source] == wanted
-        rows, link, source = rows[inside], link[inside], source[inside]
-        slot = slots[link] if self.has_slots else np.zeros_like(link)
-        roles = _by_place(where[key], number[key], nodes)
-        linked = _by_place(where[rows], number[source], number[rows], slot, edges[link])
-        ranks = self._ranks(where, vertices)[order] if self.is_ranked else order[:0]
-        ends = [np.searchsorted(table[:, 0], np.arange(count + 1)) for table in (roles, linked)]
-        tables = [np.ascontiguousarray(table[:, 1:]) for table in (roles, linked)]
-        listed, bounds = vertices[order].tolist(), begins.tolist()
-        of_roles, of_links = (end.tolist() for end in ends)
-        for place in range(count):
-            here = slice(bounds[place], bounds[place + 1])
-            yield (
-                listed[here],
-                _Around(
-                    tables[0][of_roles[place] : of_roles[place + 1]].tobytes(),
-                    tables[1][of_links[place] : of_links[place + 1]].tobytes(),
-                    ranks[here].tobytes(),
-                ),
-            )
+    def _around(
+        self, reached: Mapping[int, Iterable[int]], into: Mapping[int, list[tuple[int, ...]]]
+    ) -> tuple[list[int], Neighbourhood]:
+        """Return the vertices of a neighbourhood, and what it is like.
 
-    def _ranks(self, where: Column, vertices: Column) -> Column:
-        """The place of each vertex in its neighbourhood, by the file's order; tensors first."""
+        Where nodes could be swapped, the vertices are numbered in the file's order.
+        """
+        roles: dict[int, int] = {}
+        for node, vertices in reached.items():
+            for vertex in vertices:
+                roles[vertex] = roles.get(vertex, 0) | 1 << node
+        if self.variant.before:
+            roles = {vertex: roles[vertex] for vertex in sorted(roles, key=self._rank)}
+        number = {vertex: place for place, vertex in enumerate(roles)}
+        links = [
+            (number[source], place, slot if self.has_slots else 0, edge)
+            for vertex, place in number.items()
+            if vertex in into
+            for source, slot, edge in into[vertex]
+            if source in number
+        ]
+        return list(roles), Neighbourhood(tuple(roles.values()), tuple(links))
+
+    def _rank(self, vertex: int) -> int:
+        """Return the place of an op in the file, or of a tensor whatever name it goes by."""
         size = len(self.body)
-        places = vertices.copy()
-        tensors = vertices >= size
-        places[tensors] = (vertices[tensors] - size) % max(1, self.each) - self.each
-        begin = where * (size + self.each)
-        keys, number = np.unique(begin + places + self.each, return_inverse=True)
-        ranks: Column = number - np.searchsorted(keys, begin)
-        return ranks
+        return vertex if vertex < size else (vertex - size) % len(self.topology.tensors)
 
-    def _most_meant(self, vertices: Sequence[int], around: _Around) -> str:
+    def _most_meant(self, start: int, around: Neighbourhood) -> str:
         """Return which node of the pattern can be the most ops, in words."""
-        counts = Counter(node for _, node in _rows(around.roles, 2))
-        node, count = counts.most_common(1)[0]
-        what = "tensors" if node in self.offsets else "ops"
-        start = Node(self.body, vertices[0])
-        return f"around {start}, {self.variant.names[node]!r} can be {count:,} {what}"
+        nodes = range(len(self.variant.names))
+        counts = [sum(role >> node & 1 for role in around.roles) for node in nodes]
+        node = max(nodes, key=counts.__getitem__)
+        what = f"{counts[node]:,} {'tensors' if node in self.offsets else 'ops'}"
+        return f"around {Node(self.body, start)}, {self.variant.names[node]!r} can be {what}"
 
     # What a match must keep to besides its edges: the answer is a reason, or nothing.
 
@@ -512,12 +480,39 @@ class Search:
 
     def _reasons(self, binding: Binding, bound: Mapping[str, int]) -> Iterator[str]:
         """Why a match is none, each as words or nothing; in the order in which they are tried."""
+        yield self._read_twice(bound)
         yield _outside(binding)
         for edge in self.variant.runs:
             yield self._goes_on(edge, binding)
         for name in self.pattern.absent:
             yield self._present(name, bound, binding)
         yield _closed(binding)
+
+    def _read_twice(self, bound: Mapping[str, int]) -> str:
+        """Return why a match is none where several names are one tensor: it is read too seldom."""
+        links: dict[tuple[TensorName, int], list[Link]] = {}
+        for edge in self.pattern.edges:
+            if (
+                edge.source in self.pattern.tensors
+                and edge.target in bound
+                and not edge.link.repeat
+            ):
+                tensor = self.topology.tensor_of(bound[edge.source])
+                links.setdefault((tensor, bound[edge.target]), []).append(edge.link)
+        for (tensor, reader), wanted in links.items():
+            edges = [1 << place for place in range(len(wanted))]
+            slots = [
+                sum(
+                    bit
+                    for bit, link in zip(edges, wanted, strict=True)
+                    if link.input in (None, slot)
+                )
+                for slot, text in enumerate(self.body.heads.inputs[reader])
+                if text[:1] != "^" and names.parse(text) == tensor
+            ]
+            if len(wanted) > 1 and not _assigned(edges, slots):
+                return TOO_FEW
+        return ""
 
     def _run(self, edge: Edge, bound: Mapping[str, int]) -> tuple[tuple[int, ...], str]:
         """Return all ops of the run that an edge leads to, its last one last; or why there is none.
@@ -536,13 +531,13 @@ class Search:
         def free(index: int) -> bool:
             return index not in taken and topology.order[index] >= least and passes(index)
 
-        def read(index: int) -> list[int]:
-            return [producer for producer, _ in topology.read(index, on)]
+        def read(index: int) -> Iterable[int]:
+            return topology.read(index, on)
 
         def readers(index: int) -> Iterable[int]:
             return () if index == end else topology.readers(index, on)
 
-        self.step = f"the run {edge.target!r} has too many ops"
+        self.budget.task = f"the run {edge.target!r} has too many ops"
         before = reached([end], read, free)
         run = reached(topology.readers(source, edge.link), readers, before.__contains__)
         self.budget.spend(2 * len(before))
@@ -567,8 +562,7 @@ class Search:
             if edge.target == name:
                 ends.append(set(self.topology.readers(bound[edge.source], edge.link)))
             elif edge.source == name:
-                read = self.topology.read(bound[edge.target], edge.link)
-                ends.append({producer for producer, _ in read})
+                ends.append(set(self.topology.read(bound[edge.target], edge.link)))
         for index in sorted(set.intersection(*ends) - set(binding.indices)):
             if self.ready[name].passes(index):
                 return f"{Node(self.body, index)} is there, which must be absent ({name!r})"
@@ -582,91 +576,74 @@ class Search:
             range(self.variant.op_count),
             key=lambda node: (not self.candidates[node].count(), self.candidates[node].count()),
         )
-        try:
-            masks = self._masks()
-            for mask, narrowed in zip(masks, self.candidates, strict=False):
-                mask[:] = False
-                mask[narrowed.indices()] = True
+        masks = self._masks()
+        for mask, narrowed in zip(masks, self.candidates, strict=False):
+            mask[:] = False
+            mask[narrowed.indices()] = True
+        with suppress(MatchError):
             links = {
                 edge: (self._run_links if link.repeat else self._links)(edge, masks)
                 for edge, (_, _, link) in enumerate(self.edges)
             }
-            counts = [int(mask.sum()) for mask in masks]
-            anchor, steps = self._plan([rarest], counts, links)
-            starts = np.flatnonzero(masks[anchor])[:TRACED]
-            at = self._walk(starts, anchor, steps, links)
-            far = np.zeros(len(starts), np.int64)  # how many steps led to anything
-            for number, step in enumerate(steps):
-                reached_by = np.zeros(len(starts), np.bool_)
-                reached_by[at[step.node][0]] = True
-                far += reached_by & (far == number)
+            anchor, steps = self._plan([rarest], [int(mask.sum()) for mask in masks], links)
             order = [anchor, *(step.node for step in steps)]
-            around = list(self._neighbourhoods(len(starts), at, links))
-            refused: dict[_Around, int] = {}
-            for place in np.argsort(-far, kind="stable").tolist():
-                if far[place] < len(steps):
-                    yield self._where_it_stopped(around[place], steps, int(far[place]))
-                elif refused.setdefault(around[place][1], 0) < most:
-                    refused[around[place][1]] += 1
-                    yield from self._refused(around[place], order)
-        except _OutOfSteps:
-            return
-
-    def _linked(self, step: _Step, vertex: int) -> list[int]:
-        """Return what an edge leads to, whatever it is; the first op of a run stands for it."""
-        source, _, link = self.edges[step.edge]
-        if step.known == source:
-            return list(dict.fromkeys(self.topology.readers(vertex, link)))
-        read = self.topology.read(vertex, link, self.offsets.get(source))
-        return list(dict.fromkeys(index for index, _ in read))
+            along, into = self._along(steps, links), self._into(links)
+            starts = np.flatnonzero(masks[anchor])[:TRACED].tolist()
+            every = [self._reached({start: None}, anchor, along) for start in starts]
+            refused: Counter[Neighbourhood] = Counter()
+            for reached in sorted(every, key=len, reverse=True):
+                if len(reached) < len(order):
+                    yield self._where_it_stopped(reached, steps, along)
+                    continue
+                vertices, around = self._around(reached, into)
+                refused[around] += 1
+                if refused[around] <= most:
+                    yield from self._refused(vertices, around, order)
 
     def _where_it_stopped(
-        self, neighbourhood: tuple[list[int], _Around], steps: Sequence[_Step], far: int
+        self,
+        reached: Mapping[int, Mapping[int, None]],
+        steps: Sequence[_Step],
+        along: Iterable[_Along],
     ) -> NearMiss:
         """Return what stood where the next op should, and which condition it does not meet."""
-        vertices, around = neighbourhood
-        options: dict[int, list[int]] = {}
-        for vertex, node in _rows(around.roles, 2):
-            options.setdefault(node, []).append(vertices[vertex])
-        links = {(source, reader) for source, reader, *_ in _rows(around.links, 4)}
-        number = {vertex: place for place, vertex in enumerate(vertices)}
-        chosen = {node: some[0] for node, some in options.items() if some[0] == vertices[0]}
-        for known, node, _ in steps[:far]:
-            before = number[chosen[known]]
-            linked = (
-                index
-                for index in options[node]
-                if not links.isdisjoint({(before, number[index]), (number[index], before)})
+        chosen = {node: next(iter(vertices)) for node, vertices in list(reached.items())[:1]}
+        for known, node, leads in islice(along, len(reached) - 1):
+            chosen[node] = next(iter(leads.get(chosen[known], reached[node])))
+        known, node, edge = steps[len(reached) - 1]
+        source, _, link = self.edges[edge]
+        beside: set[int] = set()
+        for vertex in reached[known]:
+            beside.update(
+                self.topology.readers(vertex, link)
+                if known == source
+                else self.topology.read(vertex, link, self.offsets.get(source))
             )
-            chosen[node] = next(linked, options[node][0])
-        stop = steps[far]
-        beside = [index for known in options[stop.known] for index in self._linked(stop, known)]
-        rejected = tuple(
-            RejectedOp(Node(self.body, index), self.candidates[stop.node].failing(index))
-            for index in sorted(set(beside))
+        rejected = [
+            RejectedOp(Node(self.body, index), self.candidates[node].failing(index))
+            for index in sorted(beside)
             if index < len(self.body)
-        )
-        known_name, reads = self.variant.names[stop.known], self.edges[stop.edge][0] == stop.known
-        reason = (
-            "" if rejected else f"nothing {'reads' if reads else 'is read by'} {known_name!r} there"
-        )
-        if any(not index.key for index in rejected):
+        ]
+        known_name = self.variant.names[known]
+        reason = ""
+        if not rejected:
+            how = "reads" if known == source else "is read by"
+            reason = f"nothing {how} {known_name!r} there"
+        elif any(not op.key for op in rejected):
             reason = f"none that is linked with {known_name!r} has the other links too"
-        met = tuple(index for index in rejected if index.key)
-        return self._near_miss(chosen, self.variant.names[stop.node], reason, met)
+        met = tuple(op for op in rejected if op.key)
+        return self._near_miss(chosen, self.variant.names[node], reason, met)
 
     def _refused(
-        self, neighbourhood: tuple[list[int], _Around], order: Sequence[int]
+        self, vertices: Sequence[int], around: Neighbourhood, order: Sequence[int]
     ) -> Iterator[NearMiss]:
         """Yield why a neighbourhood that has an op for each node holds no match."""
-        vertices, around = neighbourhood
         matcher = Matcher(around, self.variant, order, self.budget)
         assigned = next(matcher.matches(), None)
         if assigned is None:
             bound = {node: vertices[vertex] for node, vertex in matcher.furthest.items()}
             missing = "" if matcher.refused is None else self.variant.names[matcher.refused]
-            reason = "there are fewer such ops or links than the pattern asks for"
-            yield self._near_miss(bound, missing, reason)
+            yield self._near_miss(bound, missing, TOO_FEW)
             return
         bound = {node: vertices[vertex] for node, vertex in enumerate(assigned)}
         _, reason = self.with_runs(tuple(bound.values()))
@@ -680,8 +657,8 @@ class Search:
         reason: str,
         rejected: tuple[RejectedOp, ...] = (),
     ) -> NearMiss:
-        ops = self.pattern.present
-        reached = {ops[n]: Node(self.body, bound[n]) for n in range(len(ops)) if n in bound}
+        ops = enumerate(self.pattern.present)
+        reached = {name: Node(self.body, bound[n]) for n, name in ops if n in bound}
         return NearMiss(self.body, reached, missing, reason, rejected)
 
 
@@ -720,12 +697,6 @@ def _closed(binding: Binding) -> str:
     return ""
 
 
-def _by_place(where: Column, *columns: Column) -> Column:
-    """Return the rows of a table, those of each neighbourhood beside each other, in one order."""
-    table = np.stack([where, *columns], axis=1)
-    return table[np.lexsort(table.T[::-1])]
-
-
 class Finder:
     """Finds a pattern in bodies. What the pattern alone says is worked out once, for all of them.
 
@@ -749,6 +720,7 @@ class Finder:
         With `whole`, only where each node could be an op of the body, by the index.
         """
         self.budget.most += FOR_EACH * len(body)
+        self.budget.label = body.label
         ready = {
             name: candidates(body, match, self.conditions[name])
             for name, match in self.pattern.nodes.items()

@@ -120,30 +120,20 @@ VertexOrder = tuple[str, ...]
 """The tensors that a match reads from outside: x0, x1, ..."""
 
 
-class TensorOrders:
-    """The orders in which matches read their tensors, of all matches in one body."""
+def tensor_orders(bindings: Iterable[Binding]) -> dict[tuple[int, ...], dict[VertexOrder, None]]:
+    """Return by their ops the orders in which matches read their tensors, however they lie."""
+    from graphpatch.match.pattern.topology import swaps_of
 
-    def __init__(self, bindings: Iterable[Binding]) -> None:
-        self._found: dict[tuple[int, ...], dict[VertexOrder, None]] = {}
-        self._swaps: dict[int, tuple[Pattern, list[Mapping[str, str]]]] = {}
-        for binding in bindings:
-            orders = self._found.setdefault(binding.indices, {})
-            orders[binding.inputs] = None
-            orders.update((image.inputs, None) for image in self._images(binding))
-
-    def besides(self, binding: Binding) -> tuple[VertexOrder, ...]:
-        """Return the other orders in which a pattern could lie on the ops of a match."""
-        orders = self._found[binding.indices]
-        return tuple(order for order in orders if order != binding.inputs)
-
-    def _images(self, binding: Binding) -> Iterator[Binding]:
-        from graphpatch.match.pattern.topology import symmetry
-
+    orders: dict[tuple[int, ...], dict[VertexOrder, None]] = {}
+    swaps: dict[int, list[Mapping[str, str]]] = {}
+    for binding in bindings:
         pattern = binding.pattern
-        if id(pattern) not in self._swaps:
-            self._swaps[id(pattern)] = pattern, symmetry(pattern)[1]
-        for swap in self._swaps[id(pattern)][1]:
-            yield _with_nodes_swapped(binding, swap)
+        if id(pattern) not in swaps:
+            swaps[id(pattern)] = list(swaps_of(pattern).values())
+        images = [_with_nodes_swapped(binding, swap) for swap in swaps[id(pattern)]]
+        known = orders.setdefault(binding.indices, {})
+        known.update((image.inputs, None) for image in (binding, *images))
+    return orders
 
 
 def _with_nodes_swapped(binding: Binding, swap: Mapping[str, str]) -> Binding:
@@ -196,7 +186,7 @@ def resolve(
     """
     whole = tuple(on) == (WHOLE,)
     bindings = list(bindings)
-    orders = TensorOrders(bindings) if whole else None
+    orders = tensor_orders(bindings) if whole else {}
     counting: list[KeptMatch] = []
     dropped: list[DroppedMatch] = []
     owners: dict[int, Binding] = {}
@@ -210,7 +200,8 @@ def resolve(
                 dropped.append(DroppedMatch(binding, _reason(binding, on, taken, owners)))
         else:
             nodes = wanted if whole else new
-            others = orders.besides(binding) if orders is not None else ()
+            every = orders.get(binding.indices, ())
+            others = tuple(order for order in every if order != binding.inputs)
             counting.append(
                 KeptMatch(binding, tuple(Node(binding.body, index) for index in nodes), others)
             )
