@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from graphpatch.page.view import view as view
     from graphpatch.rules import Rule as Rule
     from graphpatch.rules import load_rules as load_rules
+    from graphpatch.runtime.building import Building as Building
+    from graphpatch.runtime.building import building as building
     from graphpatch.runtime.diagnose import Diagnosis as Diagnosis
     from graphpatch.runtime.diagnose import diagnose as diagnose
     from graphpatch.runtime.functions import backward_as as backward_as
@@ -51,12 +53,10 @@ if TYPE_CHECKING:
     from graphpatch.runtime.functions import straight_through as straight_through
     from graphpatch.runtime.functions import surrogate as surrogate
     from graphpatch.runtime.import_model import import_model as import_model
-    from graphpatch.runtime.live.building import Building as Building
-    from graphpatch.runtime.live.building import building as building
-    from graphpatch.runtime.live.patch_graph import PatchedGraph as PatchedGraph
-    from graphpatch.runtime.live.patch_graph import patch_graph as patch_graph
     from graphpatch.runtime.parts import Parts as Parts
     from graphpatch.runtime.parts import gradient_in_parts as gradient_in_parts
+    from graphpatch.runtime.patch_graph import PatchedGraph as PatchedGraph
+    from graphpatch.runtime.patch_graph import patch_graph as patch_graph
     from graphpatch.runtime.rebuild import rebuild_gradients as rebuild_gradients
     from graphpatch.runtime.register import register_gradients as register_gradients
     from graphpatch.runtime.split import split as split
@@ -86,8 +86,8 @@ _EXPORTS = {
     "runtime.functions": "backward_as clip_gradient filter_gradient override_gradient"
     " reverse_gradient scale_gradient straight_through surrogate",
     "runtime.import_model": "import_model",
-    "runtime.live.building": "Building building",
-    "runtime.live.patch_graph": "PatchedGraph patch_graph",
+    "runtime.building": "Building building",
+    "runtime.patch_graph": "PatchedGraph patch_graph",
     "runtime.parts": "Parts gradient_in_parts",
     "runtime.rebuild": "rebuild_gradients",
     "runtime.register": "register_gradients",

@@ -33,7 +33,7 @@ REGISTERED, FORMULA, PYTHON, CONSTANTS = "registered", "formula", "python", "con
 DEFAULT = ("default", "stock")
 
 # What keys hold besides, which no rules file spells so: see ComposedGradient.
-OWN, SURROGATE, STOP = "own", "surrogate", "stop_gradient"
+OWN, SURROGATE = "own", "surrogate"
 
 # What only a formula has.
 FORMULA_VARIABLE = re.compile(r"\b(?:d?x|d?y)\d*\b", re.ASCII)
@@ -124,6 +124,11 @@ class PythonGradient(msgspec.Struct, frozen=True):
     """
 
     path: str
+
+    @property
+    def key(self) -> str:
+        """Return the key of it, for the process that has set it."""
+        return _key({PYTHON: self.path})
 
 
 Computed = LibraryGradient | InlineFormula
@@ -268,47 +273,33 @@ def gives_dy(gradient: Gradient) -> bool:
     return isinstance(gradient, InlineFormula | LibraryGradient) and passes_on(gradient.formula)
 
 
-class GradientLayer(msgspec.Struct, frozen=True):
-    """A filter at one output or input of an op, or at all; `gradient` None lets nothing through."""
-
-    place: int | None
-    gradient: Gradient | None
-
-    def holds(self, place: int) -> bool:
-        """Return whether it is at this output or input."""
-        return self.place is None or self.place == place
+Layer = tuple[int | None, str | None]
+"""A filter at one output or input of an op, or at all: its key. None lets nothing through."""
 
 
 class ComposedGradient(msgspec.Struct, frozen=True):
     """The key of a gradient, and the filters before and behind it, in the order they are passed."""
 
     own: str
-    outputs: tuple[GradientLayer, ...] = ()
-    inputs: tuple[GradientLayer, ...] = ()
+    outputs: tuple[Layer, ...] = ()
+    inputs: tuple[Layer, ...] = ()
 
     @property
     def key(self) -> str:
         """Return the key that carries it: that of the gradient alone where there is no filter."""
-        if not (self.outputs or self.inputs):
-            return self.own
-        sides = {"outputs": _layers_as_json(self.outputs), "inputs": _layers_as_json(self.inputs)}
-        return _key({OWN: self.own, **sides})
+        return _key(self) if self.outputs or self.inputs else self.own
 
-    def behind(self, layer: GradientLayer) -> ComposedGradient:
-        """With one more filter behind the outputs: what flows back passes it first."""
-        return replace(self, outputs=(layer, *self.outputs))
-
-    def before(self, layer: GradientLayer) -> ComposedGradient:
-        """With one more filter before the inputs, next to the op."""
+    def with_layer(self, side: str, layer: Layer) -> ComposedGradient:
+        """With one more filter, at the outputs the first that is passed, and at the inputs too."""
+        if side == "output":
+            return replace(self, outputs=(layer, *self.outputs))
         return replace(self, inputs=(layer, *self.inputs))
 
 
 def composed_gradient(key: str) -> ComposedGradient:
-    """What a key means: filters around a gradient where it says so, else a gradient alone."""
+    """Return what a key means: filters around a gradient, or a gradient alone."""
     spec = _decoded_key(key)
-    if OWN not in spec:
-        return ComposedGradient(key)
-    return ComposedGradient(spec[OWN], _layers_from(spec["outputs"]), _layers_from(spec["inputs"]))
+    return msgspec.convert(spec, ComposedGradient) if OWN in spec else ComposedGradient(key)
 
 
 def surrogate_key(formula: Formula) -> str:
@@ -322,11 +313,6 @@ def surrogate_of(key: str) -> Formula | None:
     return None if text is None else Formula.parse(text)
 
 
-def python_key(gradient: PythonGradient) -> str:
-    """Return the key of a gradient function in Python, for the process that has set it."""
-    return _key({PYTHON: gradient.path})
-
-
 def python_of(key: str) -> str | None:
     """Return the `package.module:function` that a key names; None where it names none."""
     return _decoded_key(key).get(PYTHON)
@@ -338,26 +324,3 @@ def _decoded_key(key: str) -> dict[str, Any]:
         return {}
     spec: dict[str, Any] = msgspec.json.decode(text)
     return spec
-
-
-def _layers_as_json(layers: tuple[GradientLayer, ...]) -> list[list[Any]]:
-    return [[layer.place, _gradient_as_json(layer.gradient)] for layer in layers]
-
-
-def _gradient_as_json(gradient: Gradient | None) -> Any:
-    """Return a gradient as a rules file spells it."""
-    if gradient is None:
-        return STOP
-    if isinstance(gradient, RegisteredKey):
-        return {REGISTERED: gradient.key}
-    if isinstance(gradient, PythonGradient):
-        return {PYTHON: gradient.path}
-    assert not isinstance(gradient, DefaultGradient), "it is not a filter"
-    return _decoded_key(gradient.key) or gradient.key.removeprefix(KEY_PREFIX)
-
-
-def _layers_from(layers: list[list[Any]]) -> tuple[GradientLayer, ...]:
-    return tuple(
-        GradientLayer(place, None if spec == STOP else parse_gradient(spec))
-        for place, spec in layers
-    )

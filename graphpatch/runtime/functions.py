@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -11,8 +10,6 @@ from graphpatch.arguments import wrong_argument
 from graphpatch.errors import RulesError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.program import gradient_ops
-from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
     Computed,
     GradientSpec,
@@ -20,7 +17,12 @@ from graphpatch.gradients.spec import (
     LibraryGradient,
     parse_gradient,
 )
-from graphpatch.runtime.gradient_functions import as_list, check_formula, formula_gradients
+from graphpatch.runtime.gradient_functions import (
+    as_list,
+    check_filter,
+    check_formula,
+    formula_gradients,
+)
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.table import plural
 
@@ -507,17 +509,6 @@ def gradient_meant(function: str, spec: Any) -> Computed:
             f"function, and found {spec!r}, which is for ops of a graph that exists already"
         )
     return gradient
-
-
-@functools.lru_cache
-def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) -> None:
-    """Raise FormulaError where a formula does not suit one tensor of this dtype.
-
-    `tensors` are those of its parameters that are tensors.
-    """
-    more = [(f"x{place}", dtype) for place in range(1, 1 + len(tensors))]
-    signature = Signature.of([("x0", dtype), *more], [("y0", dtype)], same_shape=True)
-    gradient_ops(formula.with_parameter_inputs(1, tensors), signature)
 
 
 def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunction:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable, Container, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from graphpatch import names, opdefs
 from graphpatch.dtypes import DIFFERENTIABLE
-from graphpatch.errors import FormulaError, ModelError
+from graphpatch.errors import FormulaError, ModelError, RulesError, did_you_mean
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.ops import AttrValue, Constant, Step, Value, needed, op_def
 from graphpatch.gradients.program import GradientProgram, formula_ops, gradient_ops
@@ -15,11 +18,7 @@ from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
     KEY_PREFIX,
     ComposedGradient,
-    DefaultGradient,
-    Gradient,
-    GradientLayer,
-    PythonGradient,
-    RegisteredKey,
+    Layer,
     composed_gradient,
     from_key,
     python_of,
@@ -119,6 +118,17 @@ def result_values(program: GradientProgram, arguments: Mapping[str, Any]) -> lis
 def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Raise FormulaError where a formula does not suit an op of these tensors."""
     gradient_ops(formula, Signature.of(_dtypes("x", inputs), _dtypes("y", outputs)))
+
+
+@functools.lru_cache
+def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) -> None:
+    """Raise FormulaError where a formula does not suit one tensor of this dtype.
+
+    `tensors` are those of its parameters that are tensors.
+    """
+    more = [(f"x{place}", dtype) for place in range(1, 1 + len(tensors))]
+    signature = Signature.of([("x0", dtype), *more], [("y0", dtype)], same_shape=True)
+    gradient_ops(formula.with_parameter_inputs(1, tensors), signature)
 
 
 def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:
@@ -231,19 +241,57 @@ def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None
     whole = composed_gradient(key)
     if whole.own != key:
         return _composed_gradient(whole, allow_python)
-    formula = surrogate_of(key)
-    if formula is not None:
+    if (formula := surrogate_of(key)) is not None:
         return surrogate_gradient(formula)
-    path = python_of(key)
-    if path is not None:
-        from graphpatch.runtime.trace import gradient_at
-
+    if (path := python_of(key)) is not None:
         return gradient_at(path) if allow_python else None
     gradient = from_key(key)
     return None if gradient is None else tensorflow_gradient(gradient.formula)
 
 
-def registered_gradient(key: str) -> GradientFunction | None:
+def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientFunction | None:
+    """Return a gradient function with filters; None for one in Python that is not allowed."""
+    keys = {whole.own, *(key for _, key in (*whole.outputs, *whole.inputs) if key is not None)}
+    ours = {key: gradient_of(key, allow_python) for key in keys if key.startswith(KEY_PREFIX)}
+    if None in ours.values():
+        return None
+
+    def gradients_by(key: str, op: Any, upstream: Sequence[Any]) -> list[Any]:
+        function = ours.get(key) or _registered_gradient(key)
+        if function is None or all(dy is None for dy in upstream):
+            return [None] * len(op.inputs)
+        return as_list(function(op, *upstream))
+
+    def filtered(key: str | None, tensor: Any, dy: Any) -> Any:
+        import tensorflow as tf
+
+        if key is None:
+            return None
+        # In a formula x and y are both the tensor; other functions take the op for an Identity.
+        is_formula = from_key(key) is not None
+        formula_op = SimpleNamespace(inputs=[tensor], outputs=[tensor], type="")
+        return gradients_by(key, formula_op if is_formula else tf.identity(tensor).op, [dy])[0]
+
+    def passed(layers: Sequence[Layer], tensors: Sequence[Any], flowing: list[Any]) -> list[Any]:
+        for place, key in layers:
+            flowing = [
+                filtered(key, tensor, dy)
+                if dy is not None
+                and place in (None, number)
+                and tensor.dtype.base_dtype.name in DIFFERENTIABLE
+                else dy
+                for number, (tensor, dy) in enumerate(zip(tensors, flowing, strict=True))
+            ]
+        return flowing
+
+    def gradient(op: Any, *upstream: Any) -> list[Any]:
+        flowing = passed(whole.outputs, op.outputs, list(upstream))
+        return passed(whole.inputs, op.inputs, gradients_by(whole.own, op, flowing))
+
+    return gradient
+
+
+def _registered_gradient(key: str) -> GradientFunction | None:
     """Return the gradient function that TensorFlow has under a key; None where nothing flows back.
 
     Raises LookupError where nobody registered the key.
@@ -254,67 +302,40 @@ def registered_gradient(key: str) -> GradientFunction | None:
     return function
 
 
-def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientFunction | None:
-    own = gradient_of(whole.own, allow_python)
-    if own is None and whole.own.startswith(KEY_PREFIX):
-        return None  # in Python, and not allowed
-
-    def gradient(op: Any, *upstream: Any) -> list[Any]:
-        flowing = list(upstream)
-        for layer in whole.outputs:
-            flowing = _filtered_gradients(layer, op.outputs, flowing)
-        flowing = _own_gradient(own or registered_gradient(whole.own), op, flowing)
-        for layer in whole.inputs:
-            flowing = _filtered_gradients(layer, op.inputs, flowing)
-        return flowing
-
-    return gradient
-
-
-def _own_gradient(function: GradientFunction | None, op: Any, upstream: list[Any]) -> list[Any]:
-    """Return what the op's gradient makes of the upstream gradients, for each input."""
-    if function is None or all(dy is None for dy in upstream):
-        return [None] * len(op.inputs)
-    return as_list(function(op, *upstream))
-
-
 def as_list(value: Any) -> list[Any]:
     """Return the gradients of all inputs: of one input a gradient function may give it alone."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _filtered_gradients(
-    layer: GradientLayer, tensors: Sequence[Any], flowing: list[Any]
-) -> list[Any]:
-    """Return the gradients at these tensors, those at which the filter is put through it."""
-    return [
-        _filtered(layer.gradient, tensor, dy)
-        if dy is not None and layer.holds(place) and tensor.dtype.base_dtype.name in DIFFERENTIABLE
-        else dy
-        for place, (tensor, dy) in enumerate(zip(tensors, flowing, strict=True))
-    ]
+def gradient_at(path: str) -> GradientFunction:
+    """Return the function at `package.module:function`, its module imported.
+
+    Raises RulesError where there is none.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        value = importlib.import_module(module_name)
+    except Exception as error:
+        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            raise RulesError(
+                f"there is no Python module {missing!r} here (looked for it to import "
+                f"{module_name})"
+            ) from error
+        raise RulesError(f"cannot import {module_name}: {in_a_line(error)}") from error
+    for part in name.split("."):
+        if not hasattr(value, part):
+            raise RulesError(f"{module_name} has no {part!r}{did_you_mean(part, vars(value))}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise RulesError(f"{path} is a {type(value).__name__}, not a function")
+    return value
 
 
-def _filtered(gradient: Gradient | None, tensor: Any, dy: Any) -> Any:
-    if gradient is None:
-        return None
-    if isinstance(gradient, RegisteredKey | PythonGradient):
-        return _by_identity(gradient, tensor, dy)
-    assert not isinstance(gradient, DefaultGradient), "it is not a filter"
-    return formula_gradients(gradient.formula, [tensor], [tensor], [dy])[0]
-
-
-def _by_identity(gradient: RegisteredKey | PythonGradient, tensor: Any, dy: Any) -> Any:
-    """Return what a gradient function makes of dy, as the gradient of an Identity of the tensor."""
-    import tensorflow as tf
-
-    if isinstance(gradient, RegisteredKey):
-        function = registered_gradient(gradient.key)
-    else:
-        from graphpatch.runtime.trace import gradient_at
-
-        function = gradient_at(gradient.path)
-    return None if function is None else as_list(function(tf.identity(tensor).op, dy))[0]
+def in_a_line(error: Exception) -> str:
+    """Return the type of an error, and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 def surrogate_gradient(formula: Formula) -> GradientFunction:

@@ -6,20 +6,24 @@ They are the same on every run. So a file that carries them needs neither the mo
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch import opdefs
 from graphpatch.dtypes import DIFFERENTIABLE
-from graphpatch.errors import PatchError, RulesError, did_you_mean
+from graphpatch.errors import PatchError, RulesError
 from graphpatch.gradients.attach import OpDtypes, TracedFunction
 from graphpatch.graph.functions import NO_INLINE, Part
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.patches import function_carrier
 from graphpatch.protos import AttrValue, FunctionDef, NodeDef
-from graphpatch.runtime.gradient_functions import GradientFunction, called_in_order
+from graphpatch.runtime.gradient_functions import (
+    GradientFunction,
+    called_in_order,
+    gradient_at,
+    in_a_line,
+)
 from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import exported_graph
 from graphpatch.runtime.stand_in import StandIn
@@ -45,37 +49,9 @@ def trace(path: str, op: OpDtypes) -> TracedFunction:
     except PatchError:
         raise
     except Exception as error:
-        raise PatchError(
-            f"{path} failed on {op}: {type(error).__name__}: {_first_line(error)}"
-        ) from error
+        raise PatchError(f"{path} failed on {op}: {in_a_line(error)}") from error
     results = dict(zip(called.flowing, wrapped.outputs, strict=True))
     return traced_function(called.name, path, wrapped.graph, _argument_names(op), results)
-
-
-def gradient_at(path: str) -> GradientFunction:
-    """Return the function at `package.module:function`, its module imported.
-
-    Raises RulesError where there is none.
-    """
-    module_name, _, name = path.partition(":")
-    try:
-        value = importlib.import_module(module_name)
-    except Exception as error:
-        raise RulesError(_not_imported(module_name, error)) from error
-    for part in name.split("."):
-        if not hasattr(value, part):
-            raise RulesError(f"{module_name} has no {part!r}{did_you_mean(part, vars(value))}")
-        value = getattr(value, part)
-    if not callable(value):
-        raise RulesError(f"{path} is a {type(value).__name__}, not a function")
-    return value
-
-
-def _not_imported(module: str, error: Exception) -> str:
-    missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-    if missing is not None and f"{module}.".startswith(f"{missing}."):
-        return f"there is no Python module {missing!r} here (looked for it to import {module})"
-    return f"cannot import {module}: {type(error).__name__}: {_first_line(error)}"
 
 
 def _argument_names(op: OpDtypes) -> list[str]:
@@ -84,10 +60,6 @@ def _argument_names(op: OpDtypes) -> list[str]:
         *(f"x{place}" for place in range(len(op.inputs))),
         *(f"{kind}{place}" for kind in ("y", "dy") for place in outputs),
     ]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0]
 
 
 @dataclass(eq=False)

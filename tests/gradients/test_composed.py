@@ -7,18 +7,19 @@ import pytest
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import (
     ComposedGradient,
-    GradientLayer,
+    DefaultGradient,
+    GradientSpec,
     PythonGradient,
     composed_gradient,
     from_key,
     parse_gradient,
-    python_key,
     python_of,
     surrogate_key,
     surrogate_of,
 )
+from graphpatch.runtime.gradient_functions import gradient_of
 
-FILTERS = [
+FILTERS: list[GradientSpec] = [
     "sign",
     {"clip": {"min": -0.5, "max": 2.0}},
     {"formula": "where(dy > 0, dy, 0)"},
@@ -29,11 +30,14 @@ FILTERS = [
 
 @pytest.mark.parametrize("place", [None, 0, 3])
 @pytest.mark.parametrize("spec", FILTERS, ids=str)
-def test_a_key_holds_filters_as_rules_spell_them(spec: object, place: int | None) -> None:
-    layer = GradientLayer(place, parse_gradient(spec))  # type: ignore[arg-type]
-    whole = ComposedGradient("Relu").behind(layer).before(GradientLayer(1, None)).before(layer)
+def test_a_key_holds_the_keys_of_filters(spec: GradientSpec, place: int | None) -> None:
+    gradient = parse_gradient(spec)
+    assert not isinstance(gradient, DefaultGradient)
+    layer = place, gradient.key
+    whole = ComposedGradient("Relu").with_layer("output", layer)
+    whole = whole.with_layer("input", (1, None)).with_layer("input", layer)
     assert composed_gradient(whole.key) == whole
-    assert whole.inputs == (layer, GradientLayer(1, None))
+    assert whole.inputs == (layer, (1, None))
     assert from_key(whole.key) is None
     assert composed_gradient(whole.key).key == whole.key
 
@@ -49,21 +53,24 @@ def test_the_other_keys() -> None:
     key = surrogate_key(formula)
     assert surrogate_of(key) == formula
     assert from_key(key) is None
-    assert python_of(python_key(PythonGradient("a.b:c"))) == "a.b:c"
+    assert python_of(PythonGradient("a.b:c").key) == "a.b:c"
     for other in ("Relu", "graphpatch:sign", 'graphpatch:{"clip":{"max":1.0,"min":0.0}}'):
         assert surrogate_of(other) is None
         assert python_of(other) is None
 
 
 def test_the_later_filter_is_passed_first_at_outputs_and_last_at_inputs() -> None:
-    first, second = (
-        GradientLayer(None, parse_gradient("sign")),
-        GradientLayer(None, parse_gradient("finite")),
-    )
-    whole = ComposedGradient("Relu").behind(first).behind(second).before(first).before(second)
+    first, second = (None, "graphpatch:sign"), (None, "graphpatch:finite")
+    whole = ComposedGradient("Relu")
+    for side in ("output", "input"):
+        whole = whole.with_layer(side, first).with_layer(side, second)
     assert whole.outputs == (second, first)
     assert whole.inputs == (second, first)
-    assert [
-        layer.holds(0)
-        for layer in (GradientLayer(None, None), GradientLayer(0, None), GradientLayer(1, None))
-    ] == [True, True, False]
+
+
+def test_a_filter_in_python_is_no_gradient_where_none_is_allowed() -> None:
+    layer = None, PythonGradient("os.path:join").key
+    for side in ("output", "input"):
+        key = ComposedGradient("Relu").with_layer(side, layer).key
+        assert gradient_of(key) is None
+        assert gradient_of(key, allow_python=True) is not None

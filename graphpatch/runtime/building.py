@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,13 +23,12 @@ from graphpatch.graph.node import MAIN, Node
 from graphpatch.graph.wire import encoded
 from graphpatch.match import glob
 from graphpatch.match.conditions import holds
-from graphpatch.match.glob import texts
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import Match
 from graphpatch.rules import Rule
-from graphpatch.runtime.live.keys import by_key
-from graphpatch.runtime.live.patch_graph import built_before, register_all, write_key
+from graphpatch.runtime.keys import keyed, register_all, write_key
 from graphpatch.runtime.model_of_graph import model_of
+from graphpatch.runtime.patch_graph import built_before
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.step import (
     RuleResult,
@@ -90,16 +89,6 @@ def listening(listener: Listener) -> Iterator[None]:
 
     Raises GraphpatchError where this TensorFlow has no such place.
     """
-    _install()
-    token = _LISTENERS.set((*_LISTENERS.get(), listener))
-    try:
-        yield
-    finally:
-        _LISTENERS.reset(token)
-        _uninstall()
-
-
-def _install() -> None:
     import tensorflow as tf
 
     with _HOOK_LOCK:
@@ -113,16 +102,16 @@ def _install() -> None:
             _INSTALLED["original"], _INSTALLED["ours"] = original, _wrapped(original)
             setattr(tf.Graph, CREATE_OP, _INSTALLED["ours"])
         _INSTALLED["count"] += 1
-
-
-def _uninstall() -> None:
-    import tensorflow as tf
-
-    with _HOOK_LOCK:
-        _INSTALLED["count"] -= 1
-        # Where somebody wrapped it again meanwhile, ours stays, and calls nobody.
-        if _INSTALLED["count"] == 0 and getattr(tf.Graph, CREATE_OP) is _INSTALLED["ours"]:
-            setattr(tf.Graph, CREATE_OP, _INSTALLED["original"])
+    token = _LISTENERS.set((*_LISTENERS.get(), listener))
+    try:
+        yield
+    finally:
+        _LISTENERS.reset(token)
+        with _HOOK_LOCK:
+            _INSTALLED["count"] -= 1
+            # Where somebody wrapped it again meanwhile, ours stays, and calls nobody.
+            if _INSTALLED["count"] == 0 and getattr(tf.Graph, CREATE_OP) is _INSTALLED["ours"]:
+                setattr(tf.Graph, CREATE_OP, _INSTALLED["original"])
 
 
 def _wrapped(original: Callable[..., None]) -> Callable[..., None]:
@@ -134,95 +123,69 @@ def _wrapped(original: Callable[..., None]) -> Callable[..., None]:
     return create
 
 
-@dataclass(eq=False)
-class CreatedOps:
-    """The ops that were made in a context, by graph."""
-
-    names: dict[int, set[str]] = field(default_factory=dict)
-    graphs: dict[int, Any] = field(default_factory=dict)
-
-    def add(self, op: Any) -> None:
-        """Remember an op."""
-        self.graphs[id(op.graph)] = op.graph
-        self.names.setdefault(id(op.graph), set()).add(op.name)
-
-    def of(self, graph: Any) -> set[str]:
-        """Return the names of the ops that were made in a graph."""
-        return self.names[id(graph)]
-
-
-def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[RuleResult]:
-    """Apply rules, whose patches are by key, to the ops that were made.
+def apply_on_leaving(rules: Sequence[Rule], made: Mapping[Any, set[str]]) -> list[RuleResult]:
+    """Apply rules, whose patches are by key, to the ops that were made, by graph and name.
 
     Raises MatchError where one does not match as often as it expects; PatchError where one means
     ops in a function that was traced to its end, or ops whose gradients were built already.
     Nothing is changed then.
     """
-    still_open = _open_graphs()
-    models = [(graph, _model(graph)) for graph in made.graphs.values()]
+    models = {live: model_of(live).copy().graphs[0] for live in made}
+    for live, graph in models.items():
+        graph.main.label = label_of(live)
     steps, changed = [], []
     for rule in rules:
-        by_graph = [(live, graph, _made_inside(find(graph, rule.match, rule.on), made.of(live)))
-                 for live, graph in models]  # fmt: skip
+        by_graph = {
+            live: _made_inside(find(graph, rule.match, rule.on), made[live])
+            for live, graph in models.items()
+        }
+        nodes = [node for matched in by_graph.values() for node in matched.nodes]
         with naming_rule(rule):
-            count = sum(matched.count for _, _, matched in by_graph)
-            check_expected(rule, [graph for _, graph in models], count)
-            for live, _, matched in by_graph:
-                _refuse_late(live, matched, still_open)
-            rule.patch.check([node for _, _, matched in by_graph for node in matched.nodes])
-        steps.append(patch_matched(rule, [(graph, matched) for _, graph, matched in by_graph]))
-        changed += [(live, node) for live, _, matched in by_graph for node in matched.nodes]
+            count = sum(matched.count for matched in by_graph.values())
+            check_expected(rule, list(models.values()), count)
+            for live, matched in by_graph.items():
+                _refuse_late(live, matched)
+            rule.patch.check(nodes)
+        steps.append(patch_matched(rule, [(models[live], by_graph[live]) for live in models]))
+        changed += [(live, node) for live, matched in by_graph.items() for node in matched.nodes]
     for live, node in changed:
         with live._mutation_lock():  # no Session runs meanwhile
             write_key(node, live.get_operation_by_name(node.name))
     return steps
 
 
-def _model(live: Any) -> ModelGraph:
-    """Return a live graph as rules see it; that of a function by its name."""
-    graph = model_of(live).copy().graphs[0]
-    graph.main.label = label_of(live)
-    return graph
-
-
 def _made_inside(matched: MatchedOps, names: set[str]) -> MatchedOps:
     """Return what was found, as far as its ops were made in the context."""
 
-    def inside(nodes: Sequence[Node]) -> list[Node]:
-        return [node for node in nodes if node.name in names and node.body.is_main]
+    def is_inside(node: Node) -> bool:
+        return node.name in names and node.body.is_main
 
-    whole_matches = [
-        match for match in matched.kept if len(inside(match.nodes)) == len(match.nodes)
-    ]
-    return MatchedOps(inside(matched.nodes), whole_matches, matched.dropped)
+    whole_matches = [match for match in matched.kept if all(map(is_inside, match.nodes))]
+    return MatchedOps(list(filter(is_inside, matched.nodes)), whole_matches, matched.dropped)
 
 
-def _open_graphs() -> set[int]:
-    """Return the function graphs that are being traced now, by id."""
+def _is_traced(live: Any) -> bool:
+    """Return whether a graph is that of a function which is not being traced any more."""
     import tensorflow as tf
 
-    open_ids, graph = (
-        set[int](),
-        None if tf.executing_eagerly() else tf.compat.v1.get_default_graph(),
-    )
-    while graph is not None:
-        open_ids.add(id(graph))
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None and graph is not live:
         graph = getattr(graph, "outer_graph", None)
-    return open_ids
+    return graph is None and hasattr(live, "outer_graph")
 
 
-def _refuse_late(live: Any, matched: MatchedOps, still_open: set[int]) -> None:
+def _refuse_late(live: Any, matched: MatchedOps) -> None:
     if not matched.nodes:
         return
-    first, names = matched.nodes[0], {node.name for node in matched.nodes}
+    first = matched.nodes[0]
     refuse_defun(live, first)
-    if hasattr(live, "outer_graph") and id(live) not in still_open:
+    if _is_traced(live):
         raise PatchError(
             f"{first} is in function {label_of(live)}, which was traced to its end before the "
             f"context was left: there a rule can ask for op, name, attr or dtype alone, or "
             f"`building` can be called inside of the function"
         )
-    if built_before(live, names):
+    if built_before(live, {node.name for node in matched.nodes}):
         raise PatchError(
             f"the gradient of {first} was built inside of the context, before this rule could be "
             f"applied: build gradients after it is left"
@@ -237,11 +200,8 @@ JOINING = frozenset({"any", "all", "not"})
 def is_alone(match: Match) -> bool:
     """Return whether an op alone tells if a match means it."""
     written = match.given()
-    inner = [
-        *written.get("any", ()),
-        *written.get("all", ()),
-        *([match.not_] if match.not_ else []),
-    ]
+    inner = [*written.get("any", ()), *written.get("all", ())]
+    inner += [match.not_] if match.not_ else []
     return written.keys() <= ALONE | JOINING and all(map(is_alone, inner))
 
 
@@ -259,9 +219,7 @@ class RuleOnNewOps:
         self.step = RuleResult(self.rule.author.rule)
         self._holds = holds(self.rule.match)
         wanted = self.rule.match.op
-        self._is_type: Callable[[str], bool] | None = None
-        if wanted is not None:
-            self._is_type = glob.one_of(texts(wanted))
+        self._is_type = None if wanted is None else glob.one_of(glob.texts(wanted))
 
     def may_mean(self, op: Any) -> bool:
         """Return whether the op is of a type that the rule asks for, which is cheap to tell."""
@@ -319,8 +277,7 @@ class Building:
     order: list[str]
     keys: dict[str, None]
     report: dict[str, Any] = field(default_factory=dict)
-    made: CreatedOps = field(default_factory=CreatedOps)
-    _graphs: dict[int, Any] = field(default_factory=dict)
+    made: dict[Any, set[str]] = field(default_factory=dict)  # names of the ops, by their graph
 
     def hear(self, op: Any) -> None:
         """Give an op that was just made the gradient that the rules say; `building` calls it.
@@ -328,9 +285,9 @@ class Building:
         Raises PatchError where no key can do a rule on this op, ModelError and RulesError where the
         op, or a key that it has already, cannot be read.
         """
-        self._graphs.setdefault(id(op.graph), op.graph)
+        names = self.made.setdefault(op.graph, set())
         if self.on_leaving:
-            self.made.add(op)
+            names.add(op.name)
         asking = [rule for rule in self.at_once if rule.may_mean(op)]
         if not asking:
             return
@@ -347,24 +304,34 @@ class Building:
 
         Raises MatchError, PatchError, ModelError and RulesError as leaving the context does.
         """
-        for waiting in self.at_once:
-            self._check(waiting)
-        steps = [waiting.finish() for waiting in self.at_once]
+        for done in self.at_once:
+            self._check(done)
+        steps = [done.finish() for done in self.at_once]
         if self.on_leaving:
             steps += apply_on_leaving(self.on_leaving, self.made)
             register_all(self.keys)
-        self._graphs.clear()
-        self.made = CreatedOps()
-        self.report = _report_of_steps(sorted(steps, key=lambda step: self.order.index(step.rule)))
+        self.made.clear()
+        steps.sort(key=lambda step: self.order.index(step.rule))
+        self.report = {
+            "rules": [
+                {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}
+                for step in steps
+            ],
+            "consumer": {
+                "session": list(dict.fromkeys(key for step in steps for key in step.session)),
+                "tape": list(dict.fromkeys(key for step in steps for key in step.tape)),
+            },
+            "notes": list(dict.fromkeys(note for step in steps for note in step.notes)),
+        }
 
-    def _check(self, waiting: RuleOnNewOps) -> None:
-        count, expect = len(waiting.step.matches), waiting.rule.expect
+    def _check(self, done: RuleOnNewOps) -> None:
+        count, expect = len(done.step.matches), done.rule.expect
         if count and count >= expect.min and (expect.max is None or count <= expect.max):
             return
-        graphs = [model_of(graph).graphs[0] for graph in self._graphs.values()]
-        with naming_rule(waiting.rule):
+        graphs = [model_of(graph).graphs[0] for graph in self.made]
+        with naming_rule(done.rule):
             try:
-                check_expected(waiting.rule, graphs, count)
+                check_expected(done.rule, graphs, count)
             except MatchError as error:
                 raise MatchError(f"of the ops made in this context it {error}") from error
 
@@ -379,7 +346,7 @@ class Building:
 
     def __repr__(self) -> str:
         rules = len(self.at_once) + len(self.on_leaving)
-        count = sum(len(waiting.step.matches) for waiting in self.at_once)
+        count = sum(len(done.step.matches) for done in self.at_once)
         return f"<Building: {rules} rules, {count} ops matched as they were made>"
 
 
@@ -417,7 +384,7 @@ def building(rules: RulesLike, allow_python: bool = False) -> Iterator[Building]
         [0.]
     """
     keys: dict[str, None] = {}
-    ready = [by_key(rule, True, keys) for rule in rules_of(rules, allow_python)]
+    ready = [keyed(rule, True, keys) for rule in rules_of(rules, allow_python)]
     active = Building(
         [RuleOnNewOps(rule) for rule in ready if is_alone(rule.match)],
         [rule for rule in ready if not is_alone(rule.match)],
@@ -427,17 +394,3 @@ def building(rules: RulesLike, allow_python: bool = False) -> Iterator[Building]
     with listening(active.hear):
         yield active
     active.finish()
-
-
-def _report_of_steps(steps: Sequence[RuleResult]) -> dict[str, Any]:
-    return {
-        "rules": [
-            {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}
-            for step in steps
-        ],
-        "consumer": {
-            "session": list(dict.fromkeys(key for step in steps for key in step.session)),
-            "tape": list(dict.fromkeys(key for step in steps for key in step.tape)),
-        },
-        "notes": list(dict.fromkeys(note for step in steps for note in step.notes)),
-    }
