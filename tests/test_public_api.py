@@ -21,7 +21,8 @@ SIGNATURES = {
     "building": "(rules: 'RulesLike', allow_python: 'bool' = False) -> 'Iterator[Building]'",
     "check": "(rules: 'RulesLike', model: 'ModelLike') -> 'Check'",
     "diagnose": "(model: 'ModelLike', sources: 'str | Sequence[str]' = (),"
-    " targets: 'str | Sequence[str]' = (), *, run: 'bool' = False, fix: 'bool' = False,"
+    " targets: 'str | Sequence[str]' = (), *, run: 'bool' = False,"
+    " feed: 'str | Path | Mapping[str, Any] | None' = None, fix: 'bool' = False,"
     " every: 'bool' = True, allow_unsafe_ops: 'bool' = False, control_flow_v2: 'bool' = True)"
     " -> 'Diagnosis'",
     "diff": "(a: 'ModelLike', b: 'ModelLike', progress: 'Progress | None' = None) -> 'Diff'",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,10 @@ from graphpatch.cli.say import noted, say_json, say_lines
 from graphpatch.formats import load
 from graphpatch.runtime.diagnose import VERDICT_WORDS, diagnose
 from graphpatch.runtime.diagnose import Diagnosis as Found
-from graphpatch.table import path_in_words, plural
+from graphpatch.table import path_in_words, plural, short
+
+if TYPE_CHECKING:
+    from graphpatch.runtime.not_finite import NotFinite
 
 PAIRS_SHOWN = 10
 
@@ -61,7 +64,12 @@ def _pairs_left_out_line(more: int) -> Iterator[str]:
 PATH_SHOWN = 8  # tensors of a path that are printed
 
 OUTPUT = json_object(
-    {"model": TEXT, "graphs": listed(json_object({"pairs": listed(OBJECT)}, {"notes": {}}))}
+    {
+        "model": TEXT,
+        "graphs": listed(
+            json_object({"pairs": listed(OBJECT)}, {"notes": {}, "not_finite": listed(OBJECT)})
+        ),
+    }
 )
 
 
@@ -78,6 +86,7 @@ OUTPUT = json_object(
 )
 @options.FORCE
 @options.RUN
+@options.FEED
 @options.UNSAFE
 @click.option("--no-control-flow-v2", is_flag=True, help="As after disable_control_flow_v2().")
 @options.ALL
@@ -89,6 +98,7 @@ def command(
     rules: str | None,
     force: bool,
     run: bool,
+    feed: str | None,
     allow_unsafe_ops: bool,
     no_control_flow_v2: bool,
     every: bool,
@@ -101,9 +111,13 @@ def command(
     Default of --from: all placeholders, and the floats that iterators, queues and parsers of
     Examples give. Default of --to: the outputs that nothing reads and that may be a loss, and the
     floats that signatures give. Of more than 10 pairs it prints one of each kind; --json lists all.
+    With --run --feed it names the first op whose output or gradient is NaN or infinite.
     """
+    if feed and not run:
+        raise click.UsageError("--feed is what the gradients are run with; give --run too")
     if rules:
-        is_replaced = options.refuse_rules_file(rules, force, {"the model itself": model})
+        inputs = {"the model itself": model, "the file of --feed": feed}
+        is_replaced = options.refuse_rules_file(rules, force, inputs)
     with bar() as progress:
         loaded = load(model, progress)
         diagnosis = diagnose(
@@ -111,6 +125,7 @@ def command(
             sources,
             targets,
             run=run,
+            feed=feed,
             every=every or as_json,
             allow_unsafe_ops=allow_unsafe_ops,
             control_flow_v2=not no_control_flow_v2,
@@ -127,8 +142,8 @@ def command(
             say_lines(_lines_of_survey(diagnosis, named, every))
 
     fixes = diagnosis.fixed
-    if rules and fixes and (fixes.rules or fixes.needs_contexts):
-        options.write_rules_file(rules, {"version": 1, "rules": fixes.rules}, tell)
+    if rules and fixes and (diagnosis.rules or fixes.needs_contexts):
+        options.write_rules_file(rules, {"version": 1, "rules": diagnosis.rules}, tell)
     else:
         tell()
 
@@ -141,11 +156,11 @@ def _lines_of_survey(diagnosis: Found, rules: str | None, every: bool) -> Iterat
         if not graph.diagnoses:
             yield f"no pair to look at: {missing_end(graph.graph)}"
         yield from _lines_of_pairs(graph.diagnoses, results, every)
+        for start in diagnosis.not_finite[place] if diagnosis.not_finite else ():
+            yield from _not_finite_lines(start)
         yield from noted(note.text() for note in graph.notes)
     if diagnosis.fixed is not None:
-        yield from _fix_lines(
-            diagnosis.fixed, rules or "", bool(diagnosis.pairs) and not diagnosis.ok
-        )
+        yield from _fix_lines(diagnosis, diagnosis.fixed, rules or "")
 
 
 def _lines_of_pairs(
@@ -210,15 +225,31 @@ def _finding_lines(finding: Finding, explained: set[tuple[str, str]]) -> Iterato
     yield f"    fix    {finding.remedy}"
 
 
-def _fix_lines(fixed: FixResult, rules: str, blocked: bool) -> Iterator[str]:
-    if fixed.rules:
-        count, flowing = len(fixed.rules), len(fixed.flowing)
+def _not_finite_lines(start: NotFinite) -> Iterator[str]:
+    """Yield where NaN starts in what one target is computed of."""
+    yield f"{start.target} as it is fed: {start.says}"
+    if start.op:
+        slot = "" if start.slot is None else f", input {start.slot}"
+        yield f"  starts   {start.type} {start.op}{slot}"
+        yield from (f"           {line}" for line in start.values)
+    if start.remedy:
+        yield f"    fix    {start.remedy}"
+    if start.seeded:
+        yield f"  {short(start.seeded)} seeded, not real data: give --feed FILE.npz"
+
+
+def _fix_lines(diagnosis: Found, fixed: FixResult, rules: str) -> Iterator[str]:
+    blocked = bool(diagnosis.pairs) and not diagnosis.ok
+    if diagnosis.rules:
+        count, flowing = len(diagnosis.rules), len(fixed.flowing)
         them = "it" if count == 1 else "them"
         flow = "more pair flows" if flowing == 1 else "more pairs flow"
         partial = sum("stop_gradient" in rule["patch"] for rule in fixed.rules)
-        kinds = ((partial, "partial"), (count - partial, "stand-in"))
+        finite = count - len(fixed.rules)
+        kinds = ((partial, "partial"), (count - partial - finite, "stand-in"), (finite, "finite"))
         are = ", ".join(f"{number} {kind}" for number, kind in kinds if number)
-        yield f"{rules}: {plural(count, 'rule')} ({are}); with {them} {flowing} {flow}"
+        more = f"; with {them} {flowing} {flow}" if fixed.rules else ""
+        yield f"{rules}: {plural(count, 'rule')} ({are}){more}"
     elif fixed.needs_contexts:
         yield f"{rules}: written without a rule, as loops need none"
     elif fixed.left or blocked:

@@ -27,7 +27,7 @@ from graphpatch.runtime.verify.process import (
     needs_control_flow_v1,
 )
 from graphpatch.shown import one_line
-from graphpatch.table import and_more
+from graphpatch.table import and_more, plural
 
 TINY = 1e-12  # of the largest gradient: what is smaller is rounding, and counts as zero
 MOST_LINES_RUN = 3000  # lines of a graph whose gradients are run
@@ -133,6 +133,7 @@ def _run_of_model(
     if seeded:
         listed = ", ".join(map(one_line, seeded[:3])) + and_more(seeded, 3)
         says += f"; {listed} seeded, not real data: give --feed FILE.npz"
+    says += _not_finite(answers, f"--to {one_line(target)} --run{' --feed FILE' if feed else ''}")
     raised = [one_line(says) for answer in answers for _, _, says in answer.values() if says]
     if raised:
         says += f"; {raised[0]}"
@@ -183,6 +184,18 @@ def _first_tensors(main: BodySide) -> dict[str, int]:
         if index is not None and main.wiring.dtype((index, 0)) in REAL:
             rows[f"{key}:0"] = row
     return rows
+
+
+def _not_finite(answers: Sequence[SizeAnswers], options: str) -> str:
+    """Say at how many tensors the gradient is NaN or infinite, on each side, and what tells why."""
+    counts = [
+        sum(size is not None and not np.isfinite(size) for size, _, _ in answer.values())
+        for answer in answers
+    ]
+    if not any(counts):
+        return ""
+    at = " -> ".join([*map(str, counts[:-1]), plural(counts[-1], "op")])
+    return f"; NaN or infinite at {at}: graphpatch doctor MODEL {options} says where it starts"
 
 
 def _sizes_by_row(rows: Mapping[str, int], answers: Sequence[SizeAnswers]) -> dict[str, Any]:

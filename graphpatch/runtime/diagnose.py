@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from graphpatch.analysis.doctor.causes import rule_for
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis as Pair
-from graphpatch.analysis.doctor.fix import FixResult
+from graphpatch.analysis.doctor.fix import FixResult, apply_if_legal
 from graphpatch.analysis.doctor.fix import fix as fixed_by_rules
 from graphpatch.analysis.doctor.survey import GraphDiagnosis, survey
 from graphpatch.analysis.unsafe import refuse_unsafe
@@ -15,7 +18,11 @@ from graphpatch.application import page_part
 from graphpatch.arguments import tensor_names
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import Model
+from graphpatch.graph.node import Body, Node
 from graphpatch.table import beside, html_table, plural
+
+if TYPE_CHECKING:  # it imports numpy
+    from graphpatch.runtime.not_finite import NotFinite
 
 VERDICT_WORDS = {
     "flows": "the gradient flows",
@@ -30,7 +37,8 @@ class Diagnosis:
     """What the gradients of a model are, pair by pair, and why.
 
     `seen` has each graph of the model with its pairs and notes; `ran` for each graph what running
-    its pairs gave, where they were run; `fixed` the rules that fix what blocks, where these were
+    its pairs gave, where they were run, and `not_finite` where NaN starts, for targets in which it
+    was looked for; `fixed` the rules that fix what blocks, where these were
     asked for; `loaded` is the model. `rules` and `pairs` are short ways to them.
 
     Example:
@@ -42,6 +50,7 @@ class Diagnosis:
     model: str
     seen: tuple[GraphDiagnosis, ...]
     ran: tuple[list[dict[str, Any]], ...] = ()
+    not_finite: tuple[list[NotFinite], ...] = ()
     fixed: FixResult | None = None
     loaded: Model | None = field(default=None, compare=False)
 
@@ -52,12 +61,14 @@ class Diagnosis:
 
     @property
     def rules(self) -> list[dict[str, Any]]:
-        """Return the rules that fix what blocks, for `apply` or for a rules file."""
-        return list(self.fixed.rules) if self.fixed is not None else []
+        """Return the rules that fix what blocks, and take NaN out, for `apply` or a rules file."""
+        starts = [start.rule for graph in self.not_finite for start in graph if start.rule]
+        finite = [rule for number, rule in enumerate(starts) if rule not in starts[:number]]
+        return [*(self.fixed.rules if self.fixed is not None else ()), *finite]
 
     @property
     def ok(self) -> bool:
-        """Whether the gradient of every pair flows, and where pairs were run, ran and is not zero.
+        """Whether the gradient of every pair flows, and where run, is finite and not zero.
 
         False too where there is no pair. Of several pairs those count that tensors connect.
         """
@@ -72,11 +83,13 @@ class Diagnosis:
         for graph, results in zip(graphs, self.ran, strict=False):
             for pair, result in zip(graph["pairs"], results, strict=True):
                 pair["run"] = result
+        for graph, starts in zip(graphs, self.not_finite, strict=False):
+            graph["not_finite"] = [start.document() for start in starts]
         document: dict[str, Any] = {"model": self.model, "graphs": graphs}
         if self.fixed is not None:
             document["fix"] = {
-                "rules": self.fixed.rules,
-                "file": rules if self.fixed.rules or self.fixed.needs_contexts else None,
+                "rules": self.rules,
+                "file": rules if self.rules or self.fixed.needs_contexts else None,
                 "mended": [[item.source, item.target] for item in self.fixed.flowing],
                 "left": [item.document() for item in self.fixed.left],
             }
@@ -84,7 +97,7 @@ class Diagnosis:
 
     def __repr__(self) -> str:
         flow = sum(_pair_flows(*pair_result) for pair_result in self._results())
-        fixed = f", {plural(len(self.rules), 'rule')}" if self.fixed is not None else ""
+        fixed = f", {plural(len(self.rules), 'rule')}" if self.fixed or self.rules else ""
         return f"<Diagnosis: {self.model}, {flow} of {len(self.pairs)} pairs flow{fixed}>"
 
     def _repr_html_(self) -> str:
@@ -117,7 +130,8 @@ class Diagnosis:
 
 def _pair_flows(pair: Pair, result: dict[str, Any] | None) -> bool:
     ran = result is None or (result["gradient"] == "tensor" and result["ran"])
-    return pair.verdict == "flows" and ran and not (result or {}).get("zero")
+    is_right = result is None or (result["finite"] and not result["zero"])
+    return pair.verdict == "flows" and ran and is_right
 
 
 def diagnose(
@@ -126,6 +140,7 @@ def diagnose(
     targets: str | Sequence[str] = (),
     *,
     run: bool = False,
+    feed: str | Path | Mapping[str, Any] | None = None,
     fix: bool = False,
     every: bool = True,
     allow_unsafe_ops: bool = False,
@@ -142,7 +157,10 @@ def diagnose(
             the floats that iterators, queues and parsers of Examples give.
         targets: Gradients of these tensors. Default: of what is computed and read by no op,
             and of the floats that signatures give.
-        run: Run the gradients too, on seeded inputs; this needs TensorFlow.
+        run: Run the gradients too, on seeded inputs; this needs TensorFlow. Where they are NaN or
+            infinite, `not_finite` names the op at which that starts.
+        feed: Arrays by tensor name to run with, or the path of a .npz file of them; variables have
+            their values from the checkpoint then, and each target is searched for NaN.
         fix: Find the rules that make more pairs flow.
         every: False leaves out, of several default targets, those that cannot be a loss.
         allow_unsafe_ops: Run ops too that touch files, the network or Python.
@@ -161,24 +179,60 @@ def diagnose(
     """
     loaded = model_from("model", model)
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
+    if feed is not None and not run:
+        raise TypeError("feed is what the gradients are run with; give run=True too")
     surveyed = tuple(survey(loaded, *ends, control_flow_v2, every))
-    ran = tuple(_run_of_pairs(loaded, surveyed, control_flow_v2, allow_unsafe_ops)) if run else ()
-    fixed = fixed_by_rules(loaded, *ends, control_flow_v2, every) if fix else None
-    return Diagnosis(loaded.path, surveyed, ran, fixed, loaded)
+    diagnosis = Diagnosis(loaded.path, surveyed, loaded=loaded)
+    if run:
+        for graph in surveyed:
+            targets = [diagnosed.target for diagnosed in graph.diagnoses]
+            refuse_unsafe(graph.graph, allow_unsafe_ops, targets)
+        diagnosis = _run(diagnosis, loaded, control_flow_v2, feed)
+    if not fix:
+        return diagnosis
+    return replace(diagnosis, fixed=fixed_by_rules(loaded, *ends, control_flow_v2, every))
 
 
-def _run_of_pairs(
-    model: Model, surveyed: Sequence[GraphDiagnosis], control_flow_v2: bool, allow_unsafe_ops: bool
-) -> Iterator[list[dict[str, Any]]]:
-    from graphpatch.runtime.gradient_run import AskedPair, run_pairs
+def _run(
+    diagnosis: Diagnosis,
+    model: Model,
+    control_flow_v2: bool,
+    feed: str | Path | Mapping[str, Any] | None,
+) -> Diagnosis:
+    """Run the pairs of each graph; look where NaN starts, for all targets that are fed or have it.
 
-    for graph in surveyed:
-        refuse_unsafe(
-            graph.graph, allow_unsafe_ops, [diagnosed.target for diagnosed in graph.diagnoses]
-        )
-    for place, graph in enumerate(surveyed):
-        asked = [
-            AskedPair(diagnosed.source, diagnosed.target, diagnosed.path)
-            for diagnosed in graph.diagnoses
-        ]
-        yield run_pairs(model, place, asked, control_flow_v2)
+    TensorFlow is imported here, and not before what is fed was read.
+    """
+    from graphpatch.runtime.gradient_run import AskedPair, control_flow, run_pairs
+    from graphpatch.runtime.not_finite import first_not_finite
+    from graphpatch.runtime.values import full_tensor_name, read_feed
+    from graphpatch.runtime.verify.session import checkpoint
+
+    values = read_feed(feed) if isinstance(feed, str | Path) else feed
+    fed = {full_tensor_name(name): value for name, value in (values or {}).items()}
+    around = (fed if feed is not None else None, checkpoint(model))
+    ran, not_finite = [], []
+    for place, graph in enumerate(diagnosis.seen):
+        pairs = graph.diagnoses
+        asked = [AskedPair(pair.source, pair.target, pair.path, *around) for pair in pairs]
+        results = run_pairs(model, place, asked, control_flow_v2)
+        sources: dict[str, list[str]] = {}
+        for pair, result in zip(pairs, results, strict=True):
+            if feed is not None or not result["finite"]:
+                sources.setdefault(pair.target, []).append(pair.source)
+        with control_flow(control_flow_v2):
+            starts = [first_not_finite(model, place, *ends, fed) for ends in sources.items()]
+        ran.append(results)
+        not_finite.append([_with_rule(start, model, graph.graph.main) for start in starts])
+    return replace(diagnosis, ran=tuple(ran), not_finite=tuple(not_finite))
+
+
+def _with_rule(start: NotFinite, model: Model, main: Body) -> NotFinite:
+    """Add the rule that takes NaN out of the gradient, if it can be applied."""
+    if start.phase != "backward" or start.slot is None:
+        return start
+    patch = {"filter_gradient": "finite", "at": f"input:{start.slot}"}
+    rule = rule_for(Node(main, main.by_name[start.op]), "finite", patch)
+    if apply_if_legal(rule, model) is None:
+        return replace(start, remedy="no rule can be put there; put one on the op that it reads")
+    return replace(start, remedy=f"0 in the place of NaN: {json.dumps(patch)}", rule=rule)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,9 @@ from graphpatch.runtime.graph_run import (
 )
 from graphpatch.runtime.imported import imported_graph
 from graphpatch.runtime.tf_gradients import RaisedError, gradients_or_raised
-from graphpatch.runtime.values import GUESSES
+from graphpatch.runtime.values import GUESSES, Values
+from graphpatch.runtime.verify.session import initial_values, restored_values
+from graphpatch.table import plural
 
 # One example first: through a batch norm in training form nothing flows then, and that is told.
 ONE_FIRST = ((1, (1,)), *GUESSES)
@@ -29,11 +32,17 @@ ONE_FIRST = ((1, (1,)), *GUESSES)
 
 @dataclass(frozen=True, slots=True)
 class AskedPair:
-    """A pair of tensors, and the tensors of the path between them, by name."""
+    """A pair of tensors, and the tensors of the path between them, by name.
+
+    With a `feed`, placeholders get its values, and variables those of the checkpoint, or of their
+    initialisers; without, both are seeded.
+    """
 
     source: str
     target: str
     path: Sequence[str] = ()
+    feed: Values | None = None
+    checkpoint: str | None = None
 
 
 def run_pairs(
@@ -46,11 +55,18 @@ def run_pairs(
     `zero` whether all of it is zero; `says` it in words. The graph runs, with all that it does:
     `analysis.unsafe.refuse_unsafe` first, where it is not trusted.
     """
+    with control_flow(control_flow_v2):
+        return list(_pair_gradients(model, place, pairs))
+
+
+@contextmanager
+def control_flow(is_v2: bool) -> Iterator[None]:
+    """Import and differentiate with control flow v2, or as after disable_control_flow_v2()."""
     tf = require_tensorflow("gradients are run by")
     before = tf.compat.v1.control_flow_v2_enabled()
-    _switch(control_flow_v2)
+    _switch(is_v2)
     try:
-        return list(_pair_gradients(model, place, pairs))
+        yield
     finally:
         _switch(before)
 
@@ -128,7 +144,7 @@ def _run_pair(graph: Any, pair: AskedPair, dx: Any, along: Mapping[str, Any]) ->
     reasons: list[str] = []
     for size, shape in ONE_FIRST:
         try:
-            values = _seeded_values(graph, {"": dx, **along}, size, shape)
+            values = _values(graph, pair, {"": dx, **along}, size, shape)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             if not isinstance(error, tf.errors.CancelledError):  # it only tells of another failure
                 reasons.append(first_line(error))
@@ -136,6 +152,10 @@ def _run_pair(graph: Any, pair: AskedPair, dx: Any, along: Mapping[str, Any]) ->
                 break  # other sizes do not help
             continue
         array = _dense_array(values[""])
+        count = array.size - np.count_nonzero(np.isfinite(array))
+        if count:
+            says = f"NaN or infinite, {count:,} of {plural(array.size, 'element')}"
+            return _run_result("tensor", ran=True, finite=False, says=says)
         if array.any() or not array.size:
             largest = float(np.abs(array).max()) if array.size else 0.0
             return _run_result("tensor", ran=True, says=f"largest element {largest:.3g}")
@@ -158,12 +178,16 @@ def _where_zero(graph: Any, pair: AskedPair, values: Mapping[str, Any]) -> str:
     return f", from {op.type} {op.name} on{why if training else ''}"
 
 
-def _seeded_values(
-    graph: Any, fetches: Mapping[str, Any], size: int, whole: tuple[int, ...]
+def _values(
+    graph: Any, pair: AskedPair, fetches: Mapping[str, Any], size: int, whole: tuple[int, ...]
 ) -> dict[str, Any]:
-    """By seeded variables too: what a checkpoint holds is not needed to see a gradient flow."""
-    variables = {op.name: seeded_variable(op, size, whole) for op in variables_of(graph)}
-    running = GraphRun(graph, seeded_feeds(graph, size, whole, {}), variables)
+    """Without a feed, by seeded variables too: no checkpoint is needed to see a gradient flow."""
+    if pair.feed is None:
+        variables = {op.name: seeded_variable(op, size, whole) for op in variables_of(graph)}
+    else:
+        restored = restored_values(graph, pair.checkpoint)
+        variables = initial_values(graph, restored, size, whole)
+    running = GraphRun(graph, seeded_feeds(graph, size, whole, pair.feed or {}), variables)
     return running.evaluate(fetches)
 
 
@@ -172,6 +196,6 @@ def _dense_array(value: Any) -> Any:
 
 
 def _run_result(
-    gradient: str, ran: bool = False, zero: bool = False, says: str = ""
+    gradient: str, ran: bool = False, zero: bool = False, finite: bool = True, says: str = ""
 ) -> dict[str, Any]:
-    return {"gradient": gradient, "ran": ran, "zero": zero, "says": says}
+    return {"gradient": gradient, "ran": ran, "zero": zero, "finite": finite, "says": says}

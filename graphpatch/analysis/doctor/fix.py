@@ -117,7 +117,7 @@ class _Fixing:
                 continue
             tried.add(place)
             for rule in _rules_to_try(finding, pair):
-                done = _apply_if_legal(rule, self.model)
+                done = apply_if_legal(rule, self.model)
                 if done is not None:
                     yield rule, done
                     break
@@ -149,7 +149,8 @@ def _ops_on_path(pair: PairDiagnosis) -> set[str]:
     return {tensor.rpartition(":")[0] for tensor in pair.path}
 
 
-def _apply_if_legal(rule: RuleDict, model: Model) -> Model | None:
+def apply_if_legal(rule: RuleDict, model: Model) -> Model | None:
+    """Return a model with a rule; None where the rule cannot be applied to it."""
     try:
         return apply([rule], model).model
     except (PatchError, MatchError, RulesError):

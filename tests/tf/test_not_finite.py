@@ -1,0 +1,187 @@
+"""`doctor --run --feed` names the op at which NaN starts, and its rule takes NaN out.
+
+The threads are those of docs/questions.md; each net is that of a question, with its numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+
+tf = pytest.importorskip("tensorflow")
+tf1 = tf.compat.v1
+
+Build = Callable[[], Any]
+
+
+def safe_log() -> Any:
+    """#20091: `where` does not keep NaN of the branch that it does not take out of gradients."""
+    x = tf1.placeholder(tf.float32, [4], "x")
+    tf.reduce_sum(tf.where(x > 0, tf.math.log(x, name="log"), tf.zeros_like(x)), name="loss")
+
+
+def norm() -> Any:
+    """#27684: the norm of a vector of zeros."""
+    x = tf1.placeholder(tf.float32, [None, 3], "x")
+    squared = tf.reduce_sum(x * x, 1)
+    tf.reduce_sum(tf.sqrt(squared, name="norm"), name="loss")
+
+
+def cross_entropy() -> Any:
+    """#2540: y log p, where p is 0: the value is NaN, too."""
+    x = tf1.placeholder(tf.float32, [None, 2], "x")
+    p = tf.nn.softmax(x, name="p")
+    y = tf.constant([[0.0, 1.0]])
+    tf.negative(tf.reduce_sum(y * tf.math.log(p, name="log")), name="loss")
+
+
+def masked_softmax() -> Any:
+    """A mask of -inf, of which softmax makes zeros, is right."""
+    x = tf1.placeholder(tf.float32, [1, 2], "x")
+    tf.reduce_sum(tf.nn.softmax(x + tf.constant([[0.0, -np.inf]])) ** 2, name="loss")
+
+
+def two_readers() -> Any:
+    """x is read by two ops that are given finite gradients; one of them gives NaN."""
+    x = tf1.placeholder(tf.float32, [2], "x")
+    a = tf.identity(x, name="a")
+    log = tf.where(a > 0, tf.math.log(a, name="log"), tf.zeros_like(a))
+    tf.reduce_sum(tf.tanh(a) + log, name="loss")
+
+
+def overflow() -> Any:
+    x = tf1.placeholder(tf.float16, [2], "x")
+    tf.reduce_sum(tf.multiply(x, 60000.0, name="large"), name="loss")
+
+
+def gathered() -> Any:
+    """Gradients that are IndexedSlices, of a variable with a value of its own."""
+    x = tf1.placeholder(tf.int32, [2], "x")
+    table = tf1.get_variable(
+        "table", initializer=np.array([[0], [1], [4]], np.float32), use_resource=True
+    )
+    tf.reduce_sum(tf.sqrt(tf.gather(table, x, name="rows"), name="root"), name="loss")
+
+
+def saved(build: Build, folder: Path) -> Path:
+    with tf1.Graph().as_default() as graph:
+        build()
+        path = folder / "model.meta"
+        path.write_bytes(tf1.train.export_meta_graph(graph=graph).SerializeToString())
+    return path
+
+
+# What is fed, the phase, the op, its slot, and what is said of the element.
+STARTS: dict[Build, tuple[Any, str, str, int | None, str]] = {
+    safe_log: (np.array([1, 0, 2, 3], np.float32), "backward", "log", 0, "NaN; nan at [1]"),
+    norm: (
+        np.array([[1, 2, 2], [0, 0, 0]], np.float32),
+        "backward",
+        "norm",
+        0,
+        "infinite; inf at [1]",
+    ),
+    cross_entropy: (
+        np.array([[300, 0]], np.float32),
+        "forward",
+        "log",
+        None,
+        "infinite; -inf at [0, 1]",
+    ),
+    masked_softmax: (np.array([[1, 2]], np.float32), "finite", "", None, ""),
+    two_readers: (np.array([1, 0], np.float32), "backward", "log", 0, "1 NaN; nan at [1]"),
+    overflow: (np.array([1, 2], np.float16), "forward", "large", None, "infinite; inf at [1]"),
+    gathered: (np.array([1, 0], np.int32), "backward", "root", 0, "infinite; inf at [1, 0]"),
+}
+
+
+def started(path: Path, value: Any) -> Any:
+    found = graphpatch.diagnose(path, "x", "loss", run=True, feed={"x": value})
+    [[start]] = found.not_finite
+    return start
+
+
+@pytest.mark.parametrize("build", STARTS, ids=lambda build: build.__name__)
+def test_it_names_the_first_op(build: Build, tmp_path: Path) -> None:
+    value, phase, op, slot, says = STARTS[build]
+    start = started(saved(build, tmp_path), value)
+    assert (start.phase, start.op, start.slot) == (phase, op, slot)
+    assert says in "".join(start.values[:1])
+
+
+def gradient(path: Path, value: Any) -> Any:
+    with tf1.Graph().as_default() as graph:
+        graphpatch.import_model(path)
+        x, loss = (graph.get_tensor_by_name(name) for name in ("x:0", "loss:0"))
+        with tf1.Session() as session:
+            return session.run(tf1.gradients(loss, x)[0], {x: value})
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (safe_log, [1, 0, 0.5, 1 / 3]),
+        (norm, [[1 / 3, 2 / 3, 2 / 3], [0, 0, 0]]),
+        (two_readers, [2 - np.tanh(1) ** 2, 1]),
+    ],
+)
+def test_its_rule_takes_nan_out(build: Build, expected: Any, tmp_path: Path) -> None:
+    """Without it, the gradient of TensorFlow is NaN there; elsewhere it is the same."""
+    value, path = STARTS[build][0], saved(build, tmp_path)
+    assert np.isnan(gradient(path, value)).any()
+    patched = tmp_path / "patched.meta"
+    graphpatch.apply(started(path, value).rule, path).save(patched)
+    np.testing.assert_allclose(gradient(patched, value), expected, rtol=1e-6)
+    assert started(patched, value).phase == "finite"
+
+
+def test_variables_have_the_values_of_the_checkpoint(tmp_path: Path) -> None:
+    """Of the initialiser, the first row is 0; of the checkpoint, it is 9."""
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        gathered()
+        saver = tf1.train.Saver()
+        session.run(tf1.global_variables_initializer())
+        session.run(tf1.global_variables()[0].assign([[9.0], [1.0], [4.0]]))
+        saver.save(session, str(tmp_path / "model"))
+        assert graph is tf1.get_default_graph()
+    assert started(tmp_path / "model.meta", STARTS[gathered][0]).phase == "finite"
+
+
+def test_seeded_placeholders_are_named_and_the_rule_is_written(
+    tmp_path: Path, run_cli: Callable[..., Any]
+) -> None:
+    path, fixed = saved(norm, tmp_path), tmp_path / "fix.json"
+    with tf1.Graph().as_default() as graph:
+        tf1.train.import_meta_graph(str(path))
+        graph.get_tensor_by_name("loss:0")
+        loss = graph.get_tensor_by_name("loss:0") * tf1.placeholder(tf.float32, [], "scale")
+        tf.identity(loss, name="scaled")
+        path.write_bytes(tf1.train.export_meta_graph(graph=graph).SerializeToString())
+    np.savez(tmp_path / "feed.npz", x=STARTS[norm][0])
+    ends = ["--from", "x", "--to", "scaled", "--run", "--feed", tmp_path / "feed.npz"]
+    done = run_cli("doctor", path, *ends, "--fix", fixed)
+    assert "  starts   Sqrt norm, input 0\n" in done.stdout
+    assert "  scale:0 seeded, not real data: give --feed FILE.npz\n" in done.stdout
+    assert done.stdout.endswith(f"{fixed}: 1 rule (1 finite)\n")
+    patched = tmp_path / "patched.meta"
+    assert run_cli("apply", fixed, path, "-o", patched).code == 0
+    assert "starts" not in run_cli("doctor", patched, *ends).stdout
+    assert run_cli("doctor", path, "--feed", tmp_path / "feed.npz").code == 2
+
+
+def test_view_says_nan_in_the_console_and_on_the_page(
+    tmp_path: Path, run_cli: Callable[..., Any]
+) -> None:
+    path, page = saved(safe_log, tmp_path), tmp_path / "page.html"
+    np.savez(tmp_path / "feed.npz", x=STARTS[safe_log][0])
+    ends = ["--from", "x", "--to", "loss", "--run", "--feed", tmp_path / "feed.npz"]
+    done = run_cli("view", path, *ends, "-o", page)
+    says = "NaN or infinite at 1 op: graphpatch doctor MODEL --to loss:0 --run --feed FILE"
+    assert says in done.stdout
+    assert says in page.read_text()
