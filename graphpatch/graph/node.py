@@ -253,7 +253,8 @@ class EditedNode(msgspec.Struct, eq=False):
         if record is None:
             return cls(node, large, node_record(_around_large(payload)))
         node.attr.pop(PROVENANCE_ATTR, None)
-        return cls(node, [span for span in large if attr_key(span) != PROVENANCE_ATTR], record)
+        large = [span for span in large if attr_key(span) != PROVENANCE_ATTR]
+        return cls(node, large, record.copy())
 
     def payload(self) -> Payload:
         """Return the serialized NodeDef, with its record."""
@@ -403,6 +404,10 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         edited = self.edited.get(index)
         if edited is not None:
             return edited if isinstance(edited, list) else edited.payload()
+        return self.file_payload(index)
+
+    def file_payload(self, index: int) -> Payload:
+        """Return the serialized NodeDef as it is in the file."""
         data, start = self.source.data, self.heads.starts[index]
         if (size := data[start + 1]) < 0x80:  # nearly all: no calls for them
             return [data[start + 2 : start + 2 + size]]
@@ -420,21 +425,41 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             self.wide[raw] = message(NodeDef, raw)
         return self.wide[raw]
 
+    def attr_in(self, payload: Payload, key: str) -> AttrValue | None:
+        """Return the value of an attr in a payload, or None. Of large attrs it reads that alone."""
+        name = key.encode()
+        for piece in reversed(payload):
+            if isinstance(piece, Span):
+                if (span := attr_spans([piece]).get(key)) is not None:
+                    return attr_value(span)
+            elif name in piece:
+                value: AttrValue | None = self.parsed(piece).attr.get(key)
+                if value is not None:
+                    return value
+        return None
+
+    @cached_property
+    def file_records(self) -> dict[int, NodeRecord]:
+        """What rules wrote down on the nodes of the file; ModelError where graphpatch did not."""
+        payloads = ((index, self.file_payload(index)) for index in self.heads.marked)
+        records = ((index, self.read_record(index, payload)) for index, payload in payloads)
+        return {index: record for index, record in records if record is not None}
+
     def record(self, index: int) -> NodeRecord | None:
         """Return what rules wrote down on a node; ModelError where graphpatch did not write it."""
-        edited, known = self.edited.get(index), self.records.get(index)
-        if known is not None and known[0] is edited:
-            return known[1]
+        edited = self.edited.get(index)
+        if edited is None:
+            return self.file_records.get(index)
         if isinstance(edited, EditedNode):
             return edited.record
-        if edited is None and index not in self.marks:
-            return None
-        record = self.read_record(index, Node(self, index).attr(PROVENANCE_ATTR))
-        self.records[index] = edited, record
-        return record
+        known = self.records.get(index)
+        if known is None or known[0] is not edited:
+            known = self.records[index] = edited, self.read_record(index, edited)
+        return known[1]
 
-    def read_record(self, index: int, value: AttrValue | None) -> NodeRecord | None:
-        """Return the record that this attr of a node is; ModelError where it is none of ours."""
+    def read_record(self, index: int, payload: Payload) -> NodeRecord | None:
+        """Return the record in a payload of a node; ModelError where it is none of ours."""
+        value = self.attr_in(payload, PROVENANCE_ATTR)
         try:
             return None if value is None else read_attr(value)
         except ValueError as error:
@@ -442,6 +467,14 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
                 f"{Node(self, index)}: its attr {PROVENANCE_ATTR} is not one that graphpatch "
                 f"wrote: {error}"
             ) from None
+
+    def touched(self) -> Mapping[int, NodeRecord]:
+        """Return what rules wrote down on nodes, by their indices, in the order of these."""
+        if not self.edited:
+            return self.file_records
+        indices = sorted({*self.heads.marked, *self.edited})
+        records = ((index, self.record(index)) for index in indices)
+        return {index: record for index, record in records if record is not None}
 
     def first_touched(self) -> int | None:
         """Return the node that comes first in the file of those that carry a record."""
@@ -470,6 +503,8 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         body.edited = {index: self.payload(index) for index in self.edited}
         body.root, body.renamed = dict(self.root), dict(self.renamed)
         body.returns = dict(self.returns)
+        if "file_records" in self.__dict__:
+            body.file_records = self.file_records
         body.placed = {root: list(order) for root, order in self.placed.items()}
         return body
 
@@ -512,16 +547,7 @@ class Node(NamedTuple):
 
     def attr(self, key: str) -> AttrValue | None:
         """Return the value of an attr, or None. Of large attrs it reads that one alone."""
-        name = key.encode()
-        for piece in reversed(self.body.payload(self.index)):
-            if isinstance(piece, Span):
-                if (span := attr_spans([piece]).get(key)) is not None:
-                    return attr_value(span)
-            elif name in piece:
-                value: AttrValue | None = self.body.parsed(piece).attr.get(key)
-                if value is not None:
-                    return value
-        return None
+        return self.body.attr_in(self.body.payload(self.index), key)
 
     def attrs(self) -> Mapping[str, AttrValue]:
         """Return the attrs that the NodeDef carries, large tensors left out."""

@@ -31,7 +31,7 @@ def record(node: Node) -> NodeRecord | None:
 
 def touched(body: Body) -> Iterator[Node]:
     """Yield the nodes of a body that carry a record."""
-    return (node for node in may_be_signed(body) if record(node) is not None)
+    return (Node(body, index) for index in body.touched())
 
 
 def may_be_signed(body: Body) -> list[Node]:
@@ -84,7 +84,7 @@ def clones(body: Body, of: Collection[str]) -> Iterator[Node]:
 
 def original(node: Node) -> NodeDef | None:
     """Return a node before the first rule, without large fields; None if unchanged or added."""
-    known = record(node) if node.body.may_be_signed(node.index) else None
+    known = record(node)
     if known is None or known.is_added:
         return None
     try:
@@ -237,6 +237,10 @@ class ModelBody(Body):
     def record(self, index: int) -> NodeRecord | None:
         """Return what rules did to a node."""
         return self._now().record(index)
+
+    def touched(self) -> Mapping[int, NodeRecord]:
+        """Return what rules did to nodes, by their indices."""
+        return self._now().touched()
 
     def is_there(self, index: int) -> bool:
         """Tell whether an op is one of the model, or a clone of one."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from graphpatch.decoding import decoder
 from graphpatch.errors import ModelError
@@ -126,6 +127,14 @@ class NodeRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True,
     def is_added(self) -> bool:
         """Whether a rule added the node."""
         return not self.original
+
+    def copy(self) -> NodeRecord:
+        """Return the same record, to be changed."""
+        copied = structs.replace(
+            self, rules=[*self.rules], inputs=[*self.inputs], keys=[*self.keys]
+        )
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def attr(self) -> AttrValue.ListValue:
         """The record as it is written."""

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from graphpatch import names
 from graphpatch.errors import ModelError
+from graphpatch.graph import provenance
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.node import Body, Heads, Node, Payload, attr_key
 from graphpatch.graph.record import PROVENANCE_ATTR, NodeRecord
-from graphpatch.graph.wire import Span, fields, message, piece_bytes
+from graphpatch.graph.wire import Span, fields, message
 from graphpatch.protos import AttrValue, GradientDef, NodeDef, RegisteredGradient
 
 GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
@@ -70,26 +71,14 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
 
 def _undo_body(graph: Graph, body: Body) -> UndoneBody:
     undone = UndoneBody(body)
-    for index in body.heads.marked:
-        payload = body.payload(index)
-        if len(payload) == 1:
-            attrs = message(NodeDef, piece_bytes(payload[0])).attr
-            value = attrs.get(PROVENANCE_ATTR)
-        else:
-            attrs = Node(body, index).attrs()
-            value = Node(body, index).attr(PROVENANCE_ATTR)
-        record = body.read_record(index, value)
-        if record is None:
-            continue
+    for index, record in body.file_records.items():
         if record.is_added:
             undone.dropped[index] = None
             continue
-        node = Node(body, index)
-        try:
-            original = message(NodeDef, b"".join(record.original))
-        except ModelError as error:
-            raise ModelError(f"{node}: its record holds what is no node: {error}") from None
-        _check_restored(graph, node, original, attrs)
+        node, payload = Node(body, index), body.payload(index)
+        original = provenance.original(node)
+        assert original is not None, "no rule added it"
+        _check_restored(graph, node, original, node.attrs())
         undone.payloads[index] = _payload_before(node, payload, record)
         undone.restored[index] = original
     return undone
