@@ -203,8 +203,10 @@ def _diff_bodies(
 
 def _op_document(node: Node) -> dict[str, Any]:
     op = {"body": node.body.label, "op": node.name, "type": node.op}
-    rules = provenance.rules_that_touched(node)
-    return {**op, "rule": rules[-1].rule} if rules else op
+    record = provenance.record(node)
+    if record is not None and (places := (*record.rules, *record.inputs)):
+        op["rule"] = provenance.authors(node, [max(places)])[0].rule
+    return op
 
 
 def _gradient_changes(
@@ -217,37 +219,25 @@ def _gradient_changes(
     names = labels([*old_graph.library.rules, *new_graph.library.rules])
     told_of = zip((old_graph, new_graph), told_by_rules, strict=True)
     old_rules, new_rules = (rules_at(graph, names) if is_told else {} for graph, is_told in told_of)
-    for body, op in dict.fromkeys([*old_rules, *new_rules, *changed_keys]):
-        before, after = old_rules.get((body, op), {}), new_rules.get((body, op), {})
-        if before == after and ((body, op) not in changed_keys or before):
+    for key in dict.fromkeys([*old_rules, *new_rules, *changed_keys]):
+        before, after = old_rules.get(key, {}), new_rules.get(key, {})
+        if before == after and (before or key not in changed_keys):
             continue
-        nodes = changed_keys.get(
-            (body, op), (_node_at(old_graph, body, op), _node_at(new_graph, body, op))
-        )
-        states = [
-            _backward_in_words(rules, node)
-            for rules, node in zip((before, after), nodes, strict=True)
-        ]
-        change = {
-            "body": body,
-            "op": op,
-            "type": _type_before_rules(old_graph, new_graph, body, op),
+        old, new = changed_keys.get(key) or (_node_at(old_graph, *key), _node_at(new_graph, *key))
+        node = new if old is None else old
+        yield {
+            "body": key[0],
+            "op": key[1],
+            "type": "" if node is None else op_type_in_model(node),
+            "before": _backward_in_words(before, old),
+            "after": _backward_in_words(after, new),
+            "rules": [rule for rule in {**after, **before} if before.get(rule) != after.get(rule)],
         }
-        change |= {"before": states[0], "after": states[1]}
-        changed = dict.fromkeys([*after, *before])
-        rules = [name for name in changed if before.get(name) != after.get(name)]
-        yield {**change, "rules": rules}
 
 
 def _node_at(graph: ModelGraph, label: str, op: str) -> Node | None:
     body = graph.body_if_there(label)
-    return body.node(op) if body is not None and op in body.by_name else None
-
-
-def _type_before_rules(old_graph: ModelGraph, new_graph: ModelGraph, label: str, op: str) -> str:
-    """Return the op type of an op before any rule moved it aside."""
-    nodes = (_node_at(graph, label, op) for graph in (old_graph, new_graph))
-    return next((op_type_in_model(node) for node in nodes if node is not None), "")
+    return Node(body, body.by_name[op]) if body is not None and op in body.by_name else None
 
 
 def _backward_in_words(rules: dict[str, str], node: Node | None) -> str:

@@ -10,6 +10,8 @@ from graphpatch.analysis.same import describe_difference, same_bytes
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.attrs import constant
 from graphpatch.graph.node import Node, attr_span, attr_spans, attr_value
+from graphpatch.graph.wire import message, piece_bytes
+from graphpatch.protos import NodeDef
 from graphpatch.table import cut_short
 
 NOTHING = "(none)"
@@ -23,9 +25,23 @@ def differences(before: Node, after: Node) -> list[str]:
     for slot, (old, new) in enumerate(zip_longest(before.inputs, after.inputs, fillvalue=NOTHING)):
         if old != new:
             changes.append(f"input {slot}: {old} -> {new}")
+    if _rest(before) == _rest(after):
+        return changes
     if before.device != after.device:
         changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")
     return changes + list(_changed_attrs(before, after))
+
+
+def _rest(node: Node) -> object:
+    """Return the device and attrs of a small NodeDef, to be compared; of a large one its bytes."""
+    payload = node.body.payload(node.index)
+    if len(payload) > 1:
+        return payload
+    rest = message(NodeDef, piece_bytes(payload[0]))
+    for field in ("name", "op", "input"):
+        rest.ClearField(field)
+    rest.attr.pop(provenance.PROVENANCE_ATTR, None)
+    return rest
 
 
 def _changed_attrs(before: Node, after: Node) -> Iterator[str]:

@@ -57,7 +57,7 @@ def count_model_ops(model: Model) -> ModelOps:
 
 def _is_as_rules_left_it(model: Model) -> bool:
     """Whether the records of rules tell what flows back, and not what TensorFlow finds alone."""
-    if not any(provenance.may_be_signed(body) for body in _all_bodies(model)):
+    if not any(body.touched() for body in _all_bodies(model)):
         return True
     from graphpatch.analysis.intact import damage  # imports all kinds of patches
 
@@ -65,7 +65,7 @@ def _is_as_rules_left_it(model: Model) -> bool:
 
 
 def _rules_at_ops(graph: Graph) -> Mapping[OpKey, dict[str, str]]:
-    if not any(map(provenance.may_be_signed, graph.bodies)):
+    if not any(body.touched() for body in graph.bodies):
         return {}
     from graphpatch.analysis.rule_words import rules_at  # imports all kinds of patches
 
@@ -73,7 +73,7 @@ def _rules_at_ops(graph: Graph) -> Mapping[OpKey, dict[str, str]]:
 
 
 def _count_body(body: Body, rules: Mapping[OpKey, dict[str, str]], counted: ModelOps) -> None:
-    may_be_patched = bool(provenance.may_be_signed(body))
+    may_be_patched = bool(body.touched())
     own: Iterable[Node] = () if body.is_ours else body
     if may_be_patched and own:
         own = [node for node in as_model(body) if not provenance.clone_of(node)]

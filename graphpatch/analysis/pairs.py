@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from graphpatch import names
@@ -11,9 +11,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import INPUT, NAME, Body, Node, payload_fields, with_attr
 from graphpatch.graph.provenance import name_in_model
-from graphpatch.graph.wire import Span, entry
-
-COMPARED_BYTES = 1 << 20  # bytes of nodes that are compared in one go
+from graphpatch.graph.wire import Span
 
 
 @dataclass
@@ -44,8 +42,9 @@ def paired_ops(before: Body, after: Body) -> PairedOps:
 def _op_keys(body: Body) -> list[str]:
     """What an op is known by: its name before any rule; what a rule added, apart from those."""
     keys = list(body.heads.names)
-    for node in provenance.touched(body):
-        keys[node.index] = f"+{node.name}" if provenance.is_added(node) else name_in_model(node)
+    for index, record in body.touched().items():
+        is_added, node = record.is_added, Node(body, index)
+        keys[index] = f"+{node.name}" if is_added else name_in_model(node)
     return keys
 
 
@@ -96,46 +95,16 @@ def unlike_by_name(before: Graph, after: Graph) -> Differences:
         body_after = after.counterpart(body)
         if body_after is not None:
             at = body_after.by_name
-            pairs = [(first, at[name]) for name, first in body.by_name.items() if name in at]
+            pairs = ((first, at[name]) for name, first in body.by_name.items() if name in at)
             unlike[body] = dict(unlike_pairs(body, body_after, pairs))
     return unlike
 
 
 def unlike_pairs(
-    before: Body, after: Body, pairs: list[tuple[int, int]]
+    before: Body, after: Body, pairs: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """The pairs whose NodeDefs are not the same bytes, found by comparing whole runs of them."""
-    for run in _stretches_of_pairs(before, pairs):
-        if not same_bytes(
-            _stretch(before, run[0][0], run[-1][0]), _stretch(after, run[0][1], run[-1][1])
-        ):
-            yield from (
-                pair for pair in run if len(run) == 1 or not _alike_pair(before, after, pair)
-            )
-
-
-def _alike_pair(before: Body, after: Body, pair: tuple[int, int]) -> bool:
-    return same_bytes(_stretch(before, pair[0], pair[0]), _stretch(after, pair[1], pair[1]))
-
-
-def _stretches_of_pairs(
-    body: Body, pairs: list[tuple[int, int]]
-) -> Iterator[list[tuple[int, int]]]:
-    """Pairs that follow each other in both bodies."""
-    run: list[tuple[int, int]] = []
+    """Yield the pairs whose NodeDefs are not the same bytes."""
     for pair in pairs:
-        follows = run and (pair[0] - run[-1][0], pair[1] - run[-1][1]) == (1, 1)
-        if run and (
-            not follows
-            or body.heads.starts[pair[0]] - body.heads.starts[run[0][0]] > COMPARED_BYTES
-        ):
-            yield run
-            run = []
-        run.append(pair)
-    if run:
-        yield run
-
-
-def _stretch(body: Body, first: int, last: int) -> Span:
-    starts = body.heads.starts
-    return Span(body.source, starts[first], entry(body.source, starts[last])[1])
+        old, new = before.payload(pair[0]), after.payload(pair[1])
+        if old != new and not (len(old) == len(new) and all(map(same_bytes, old, new))):
+            yield pair

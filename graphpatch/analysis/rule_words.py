@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from graphpatch.graph import provenance
@@ -29,23 +29,19 @@ def rules_at(
     words = [(names[rule], patch_in_words(patches.get(rule.id))) for rule in rules]
     places_by_op: dict[OpKey, set[int]] = {}
     for body in graph.bodies:
-        for node in provenance.touched(body):
-            for place, op in patched_ops(node):
-                if place < len(words):  # else the model's record is gone
-                    places_by_op.setdefault((body.label, op), set()).add(place)
-    return {
-        op: dict(words[place] for place in sorted(places)) for op, places in places_by_op.items()
+        for index, record in body.touched().items():
+            if record.is_added:
+                op, places = record.patched, record.rules[:1]
+            else:
+                op, places = name_in_model(Node(body, index)) if record.keys else "", record.keys
+            if op:
+                places_by_op.setdefault((body.label, op), set()).update(places)
+    # A place beyond the words is of a rule whose record is gone.
+    rules_by_op = {
+        op: dict(words[place] for place in sorted(places) if place < len(words))
+        for op, places in places_by_op.items()
     }
-
-
-def patched_ops(node: Node) -> Iterator[tuple[int, str]]:
-    """The rules that changed a gradient at a node, by place, each with the op whose that is."""
-    record = provenance.record(node)
-    if record is None:
-        return
-    if record.is_added and record.patched:
-        yield from ((place, record.patched) for place in record.rules[:1])
-    yield from ((place, name_in_model(node)) for place in record.keys if not record.is_added)
+    return {op: rules for op, rules in rules_by_op.items() if rules}
 
 
 def ops_before_rules(body: Body) -> list[str]:

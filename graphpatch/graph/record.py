@@ -126,7 +126,7 @@ class NodeRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True,
     @property
     def is_added(self) -> bool:
         """Whether a rule added the node."""
-        return not self.original
+        return "original_bytes" not in self.__dict__
 
     def copy(self) -> NodeRecord:
         """Return the same record, to be changed."""
@@ -153,7 +153,8 @@ _DECODER, _ENCODER = decoder(NodeRecord), msgspec.json.Encoder()
 def node_record(original: tuple[bytes, ...] = (), **fields: Any) -> NodeRecord:
     """Return a new record of a node that was this, or that is added."""
     record = NodeRecord(**fields)
-    record.__dict__["original_bytes"] = original
+    if original:
+        record.__dict__["original_bytes"] = original
     return record
 
 

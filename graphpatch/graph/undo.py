@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain, compress
 
 from msgspec.structs import replace
 
@@ -71,7 +71,7 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
 
 def _undo_body(graph: Graph, body: Body) -> UndoneBody:
     undone = UndoneBody(body)
-    for index, record in body.file_records.items():
+    for index, record in body.heads.records.items():
         if record.is_added:
             undone.dropped[index] = None
             continue
@@ -138,17 +138,22 @@ def _check_enclosed(graph: Graph, node: Node, op: str) -> None:
 
 def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
     """Put the body into the graph with the nodes as they were, and without those dropped."""
-    old, restored, heads = undone.body, undone.restored, undone.body.heads
-    indices = [index for index in range(len(old)) if index not in undone.dropped]
-    columns = Heads(array("Q", [heads.starts[index] for index in indices]))
-    edited: dict[int, Payload] = {}
-    for index in indices:
-        node = restored.get(index)
-        if node is not None:
-            edited[len(columns.names)] = undone.payloads[index]
-        columns.names.append(heads.names[index] if node is None else node.name)
-        columns.ops.append(heads.ops[index] if node is None else node.op)
-        columns.inputs.append(heads.inputs[index] if node is None else tuple(node.input[:]))
+    old, restored = undone.body, undone.restored
+    heads = old.heads.copy()
+    for index, node in restored.items():
+        heads.names[index], heads.ops[index] = node.name, node.op
+        heads.inputs[index] = tuple(node.input[:])
+    stays = bytearray(b"\1") * len(old)
+    for index in undone.dropped:
+        stays[index] = 0
+    columns = Heads(
+        array("Q", compress(heads.starts, stays)),
+        list(compress(heads.names, stays)),
+        list(compress(heads.ops, stays)),
+        list(compress(heads.inputs, stays)),
+    )
+    index_now = list(accumulate(stays, initial=0))
+    edited = {index_now[index]: payload for index, payload in undone.payloads.items()}
     cut = [*old.cut, *(heads.starts[index] for index in undone.dropped)]
     body = replace(
         old, heads=columns, edited=edited, cut=cut, large={}, tensors={}, records={}, returns={}

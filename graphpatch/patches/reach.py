@@ -153,11 +153,8 @@ def why_stopped(nodes: Iterable[Node]) -> dict[Node, str]:
 
 
 def _may_be_patched(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield the nodes on which something may be written down; quick where there is nothing."""
-    for node in nodes:
-        body = node.body
-        if (body.edited or body.heads.marked) and body.may_be_signed(node.index):
-            yield node
+    """Return the nodes on which something may be written down; quick where there is nothing."""
+    return (node for node in nodes if node.body.may_be_signed(node.index))
 
 
 def refuse_hidden(nodes: Iterable[Node]) -> None:
