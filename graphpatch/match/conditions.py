@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -39,7 +38,14 @@ from graphpatch.match.keys import (
     everything,
 )
 from graphpatch.match.nth import NTH, Nth
-from graphpatch.match.spec import Between, DependencySearch, Match, Pattern, inner
+from graphpatch.match.spec import (
+    Between,
+    DependencySearch,
+    Match,
+    Pattern,
+    every_match,
+    tensors_named,
+)
 from graphpatch.names import TensorName
 from graphpatch.table import short
 
@@ -147,16 +153,14 @@ def check_taken(match: Match, before: Collection[str]) -> None:
 
     A glob may be meant for rules that are not there.
     """
-    names = () if match.taken is None or isinstance(match.taken, bool) else texts(match.taken)
-    for text in names:
-        if not glob.is_glob(text) and text not in before:
-            legal = ", ".join(map(repr, before)) or "none"
-            near = did_you_mean(text, before)
-            raise MatchError(
-                f"taken: no rule before this one is called {text!r}{near}; before it: {legal}"
-            )
-    for part in inner(match):
-        check_taken(part, before)
+    for part in every_match(match):
+        for text in () if isinstance(part.taken, bool) else texts(part.taken or ()):
+            if not glob.is_glob(text) and text not in before:
+                legal = ", ".join(map(repr, before)) or "none"
+                near = did_you_mean(text, before)
+                raise MatchError(
+                    f"taken: no rule before this one is called {text!r}{near}; before it: {legal}"
+                )
 
 
 def takers_in_words(node: Node, wanted: object) -> str:
@@ -184,8 +188,13 @@ def inputs(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Conditio
     The argument of a function is not an op, and does not count. With `control`, any, all and none
     count the ops that run before, too.
     """
-    every = partial(_inputs, control=control)
-    return _on_neighbours(wanted, "inputs", _giver, every, holds)
+
+    def producers(node: Node, slot: int | None) -> Iterable[Neighbour]:
+        if slot is None:
+            return map(node.body.producer, node.inputs if control else node.data_inputs)
+        return map(node.body.producer, node.data_inputs[slot : slot + 1])
+
+    return _on_neighbours(wanted, "inputs", producers, holds)
 
 
 def consumers(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Condition:
@@ -194,15 +203,24 @@ def consumers(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Condi
     `all` holds where nothing reads the op. With `control`, any, all and none count the ops that
     run after it, too.
     """
-    every = partial(_consumers, control=control)
-    return _on_neighbours(wanted, "consumers", _readers_of, every, holds)
+
+    def readers(node: Node, output: int | None) -> Iterable[Neighbour]:
+        body = node.body
+        tensor = None
+        if output is not None:
+            tensor = tensor_named(body, str(TensorName(node.name, output)))
+        for index, slot in body.readers.get(node.name, ()):
+            text = body.heads.inputs[index][slot]
+            if control or text[:1] != "^" if output is None else names.parse(text) == tensor:
+                yield Node(body, index)
+
+    return _on_neighbours(wanted, "consumers", readers, holds)
 
 
 def _on_neighbours(
     wanted: Mapping[str, Match],
     key: str,
-    numbered: Callable[[Node, int], Iterable[Neighbour]],
-    every: Callable[[Node], Iterable[Neighbour]],
+    neighbours: Callable[[Node, int | None], Iterable[Neighbour]],
     holds: Holds,
 ) -> Condition:
     for word in wanted:
@@ -210,54 +228,19 @@ def _on_neighbours(
             legal = f"; legal: 0, 1, ..., {', '.join(QUANTIFIERS)}"
             near = did_you_mean(word, QUANTIFIERS) or legal
             raise RulesError(f"{key}: {word!r} does not say which{near}")
-
     conditions = {word: holds(match) for word, match in wanted.items()}
 
     def prepared(body: Body) -> Test:
         tests = {word: condition(body) for word, condition in conditions.items()}
 
-        def is_met(node: Node) -> bool:
-            for word, test in tests.items():
-                neighbours = every(node) if word in QUANTIFIERS else numbered(node, int(word))
-                quantifier = QUANTIFIERS.get(word, any)
-                if not quantifier(
-                    neighbour is not None and test(neighbour) for neighbour in neighbours
-                ):
-                    return False
-            return True
+        def is_met(node: Node, word: str) -> bool:
+            every = neighbours(node, None if word in QUANTIFIERS else int(word))
+            test = tests[word]
+            return QUANTIFIERS.get(word, any)(op is not None and test(op) for op in every)
 
-        return is_met
+        return lambda node: all(is_met(node, word) for word in tests)
 
     return prepared
-
-
-def _giver(node: Node, slot: int) -> list[Neighbour]:
-    read = node.data_inputs
-    return [node.body.producer(read[slot])] if slot < len(read) else []
-
-
-def _inputs(node: Node, control: bool) -> list[Neighbour]:
-    read = node.inputs if control else node.data_inputs
-    return [node.body.producer(text) for text in read]
-
-
-def _readers_of(node: Node, output: int) -> Iterator[Neighbour]:
-    wanted = tensor_named(node.body, str(TensorName(node.name, output)))
-    for reader, text in _readers_and_texts(node):
-        if wanted is not None and names.parse(text) == wanted:
-            yield reader
-
-
-def _consumers(node: Node, control: bool) -> Iterator[Neighbour]:
-    return (
-        reader for reader, text in _readers_and_texts(node) if control or not text.startswith("^")
-    )
-
-
-def _readers_and_texts(node: Node) -> Iterator[tuple[Node, str]]:
-    body = node.body
-    for index, slot in body.readers.get(node.name, ()):
-        yield Node(body, index), body.heads.inputs[index][slot]
 
 
 Holds = Callable[[Match], Condition]
@@ -269,24 +252,23 @@ TensorsOrSearch = str | Sequence[str] | DependencySearch
 
 def upstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
     """One of these tensors is computed from the op; the op that gives the tensor is among them."""
-    return _found_by_search(upstream, value, control, holds)
+    return _marked_by(upstream, value, control, holds)
 
 
 def downstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
     """Return the op is computed from one of these tensors; the op that gives the tensor is not."""
-    return _found_by_search(downstream, value, control, holds)
+    return _marked_by(downstream, value, control, holds)
 
 
-def _found_by_search(
+def _marked_by(
     marks_of: Callable[..., bytearray], value: TensorsOrSearch, control: bool, holds: Holds
 ) -> Condition:
-    if not isinstance(value, DependencySearch):
-        value = DependencySearch(of=tuple(texts(value)))
-    search = value  # as mypy knows its type inside of the function too
+    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
 
     def prepared(body: Body) -> Test:
-        limits = _limits(search, body, holds)
-        return _marked(marks_of(body, _ends_in(body, search.of), control, *limits))
+        ends = _ends_in(body, search.of)
+        marks = marks_of(body, ends, control, *_limits(search, body, holds))
+        return lambda node: bool(marks[node.index])
 
     return prepared
 
@@ -358,19 +340,9 @@ def unknown_tensors(graphs: Iterable[Graph], match: Match) -> list[str]:
     bodies = [body for graph in graphs for body in graph.bodies]
     return [
         text
-        for text in dict.fromkeys(_tensors_of(match))
+        for text in tensors_named(match)
         if all(tensor_named(body, text) is None for body in bodies)
     ]
-
-
-def _tensors_of(match: Match) -> Iterator[str]:
-    for value in (match.upstream_of, match.downstream_of):
-        yield from texts((value.of if isinstance(value, DependencySearch) else value) or ())
-    if match.between is not None:
-        yield from texts(match.between.sources)
-        yield from texts(match.between.targets)
-    for part in inner(match):
-        yield from _tensors_of(part)
 
 
 def _ends_in(body: Body, value: str | Sequence[str]) -> list[TensorName]:
@@ -378,16 +350,19 @@ def _ends_in(body: Body, value: str | Sequence[str]) -> list[TensorName]:
     return [tensor for tensor in tensors if tensor is not None]
 
 
-def _marked(marks: bytearray) -> Test:
-    return lambda node: bool(marks[node.index])
-
-
-EMPTY = "the list is empty, so it says nothing"
 INSIDE = '"loop", "branch", or an object with one or more of loop, branch, when'
 TENSOR = "a tensor's name, or a list of them"
 
 # By key, what it takes where the key alone does not tell.
 LEGAL = {"class": ", ".join(CLASSES), "nth": NTH, "inside": INSIDE}
+
+# The same for the lists in the objects of a match.
+LEGAL_INSIDE = {
+    **{"of": TENSOR, "from": TENSOR, "to": TENSOR, "at": NTH},
+    **{"loop": "the name of a loop, or a list of them"},
+    **{"branch": "the name of a branch, or a list of them"},
+    **{"in": "one or more values, in a list"},
+}
 
 # Those whose lists mean something without anything in them: a scalar's shape, no condition.
 MAY_BE_EMPTY = ("value", "shape", "all", "pattern")
@@ -405,32 +380,24 @@ def refuse_empty(written: Mapping[str, Any]) -> None:
             raise RulesError(f"{key}: it is empty, so it says nothing; leave {key} out")
     if written.get("inside") == Inside():
         raise RulesError(f"inside: it is empty, so it says nothing; expected {INSIDE}")
-    for path, value, legal in _lists_inside(written):
-        if value == ():
-            raise RulesError(f"{path}: {EMPTY}; expected {legal}")
+    for key, value in written.items():
+        for path, part in value.items() if key == "attr" else [("", value)]:
+            for name, inner in encoded_fields(part):
+                if inner == () and name in LEGAL_INSIDE:
+                    where = ".".join(filter(None, (key, path, name)))
+                    raise RulesError(
+                        f"{where}: the list is empty, so it says nothing; expected"
+                        f" {LEGAL_INSIDE[name]}"
+                    )
 
 
-def _lists_inside(written: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield the lists in the objects of a match: the path to each, its value, and what it takes."""
-    for key, search in written.items():
-        if isinstance(search, DependencySearch):
-            yield f"{key}.of", search.of, TENSOR
-        elif isinstance(search, Between):
-            yield f"{key}.from", search.sources, TENSOR
-            yield f"{key}.to", search.targets, TENSOR
-        elif isinstance(search, Nth):
-            yield f"{key}.at", search.at, NTH
-        elif isinstance(search, Inside):
-            for name in ("loop", "branch"):
-                yield (
-                    f"{key}.{name}",
-                    getattr(search, name),
-                    f"the name of a {name}, or a list of them",
-                )
-        elif key == "attr":
-            for name, attr_value in search.items():
-                if isinstance(attr_value, OneOf):
-                    yield f"attr.{name}.in", attr_value.values, "one or more values, in a list"
+def encoded_fields(value: object) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of an object in a match, and their values; nothing for another value."""
+    if isinstance(value, DependencySearch | Between | Nth | Inside | OneOf):
+        for name, field in zip(
+            value.__struct_encode_fields__, value.__struct_fields__, strict=True
+        ):
+            yield name, getattr(value, field)
 
 
 def body(wanted: str | Sequence[str]) -> Condition:

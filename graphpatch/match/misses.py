@@ -30,36 +30,36 @@ from graphpatch.match.keys import Condition, Test, attr_value_of
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names, nearest_tensors
 from graphpatch.match.nth import natural_sort_key
 from graphpatch.match.pattern.syntax import PatternLike, forms
-from graphpatch.match.select import body_to_match, candidates
-from graphpatch.match.spec import Between, DependencySearch, Match, Pattern
+from graphpatch.match.select import Candidates, body_to_match
+from graphpatch.match.spec import Match, Pattern, ends_of
 from graphpatch.match.values import value_of
 from graphpatch.names import TensorName, op_of
 from graphpatch.table import IN_MESSAGE, and_more, cut_short, plural, short
 
 if TYPE_CHECKING:
-    from graphpatch.match.pattern.matcher import NearMiss, RejectedOp
+    from graphpatch.match.pattern.matcher import NearMiss
 
 CUT = "the path leads through ops that `within` or `stop_at` leaves out"
 
 
 def upstream_of(node: Node, match: Match) -> str:
     """Return what is computed from the op, where none of the tensors is."""
-    targets = _texts_of_ends(match.upstream_of)
-    if _leads(node, targets, match.control):
+    ends = ends_of(match.upstream_of)
+    if _leads(node, ends, match.control):
         return CUT
-    if not match.control and _leads(node, targets, control=True):
-        return f"{short(targets)} runs after it, by control edges alone"
-    return f"{short(targets)} is not computed from it; {_ends_behind(node)}"
+    if _leads(node, ends, control=True):
+        return f"{short(ends)} runs after it, by control edges alone"
+    return f"{short(ends)} is not computed from it; {_ends_behind(node)}"
 
 
 def downstream_of(node: Node, match: Match) -> str:
     """Return what the op is computed from, where it is none of the tensors."""
-    sources = _texts_of_ends(match.downstream_of)
-    if _depends(node, sources, match.control):
+    ends = ends_of(match.downstream_of)
+    if _depends(node, ends, match.control):
         return CUT
-    if not match.control and _depends(node, sources, control=True):
-        return f"it runs after {short(sources)}, by control edges alone"
-    return f"it is not computed from {short(sources)}; {_ends_before(node)}"
+    if _depends(node, ends, control=True):
+        return f"it runs after {short(ends)}, by control edges alone"
+    return f"it is not computed from {short(ends)}; {_ends_before(node)}"
 
 
 def between(node: Node, match: Match) -> str:
@@ -75,15 +75,9 @@ def between(node: Node, match: Match) -> str:
         parts.append(f"it is not computed from {short(sources)}; {_ends_before(node)}")
     if not _leads(node, targets, match.control):
         parts.append(f"{short(targets)} is not computed from it; {_ends_behind(node)}")
-    return ", and ".join(parts) or (CUT if _is_limited(path) else "no path leads from end to end")
-
-
-def _texts_of_ends(value: str | Sequence[str] | DependencySearch | None) -> tuple[str, ...]:
-    return texts(value.of if isinstance(value, DependencySearch) else value or ())
-
-
-def _is_limited(path: Between) -> bool:
-    return path.within is not None or path.stop_at is not None
+    return ", and ".join(parts) or (
+        "no path leads from end to end" if (path.within, path.stop_at) == (None, None) else CUT
+    )
 
 
 def _leads(node: Node, targets: Iterable[str], control: bool) -> bool:
@@ -322,7 +316,8 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
     misses = [nearest_places(bodies, pattern) for pattern in every]
     best = max(range(len(every)), key=lambda n: (_nearness(every[n], misses[n]), -n))
     pattern = every[best]
-    counts = {name: _counts_by_key(bodies, match) for name, match in pattern.nodes.items()}
+    asked = {name: conditions(match) for name, match in pattern.nodes.items()}
+    counts = {n: _count(bodies, match, asked[n]) for n, match in pattern.nodes.items()}
     each = (f"{name} ({plural(count, 'op')})" for name, count in counts.items())
     lines = [f"    each by itself: {', '.join(each)}"]
     if len(every) > 1:
@@ -330,8 +325,11 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
         lines.insert(0, f"    of {len(every)} forms, form {best + 1} comes nearest{shown}")
     for name, match in pattern.nodes.items():
         if not counts[name] and name not in pattern.absent:
-            unfound = list(_unfound_types(bodies, name, match))
-            lines += unfound or ([] if misses[best] else _nearest_ops(bodies, match))
+            lines += list(_unfound_types(bodies, name, match)) or [
+                f"  {line}"
+                for line in nearly_matching(bodies, match, asked[name])
+                if not misses[best]
+            ]
     return lines + [f"    near: {miss_in_words(miss, pattern)}" for miss in misses[best]]
 
 
@@ -358,29 +356,14 @@ def miss_in_words(miss: NearMiss, pattern: Pattern) -> str:
     if not miss.missing:
         return f"{reached}; {miss.reason}"
     match = pattern.nodes.get(miss.missing, Match())
-    parts = [failed(op, match) for op in miss.rejected[:IN_MESSAGE]]
-    parts += filter(None, [and_more(miss.rejected, IN_MESSAGE)])
-    if miss.reason:
-        parts.append(miss.reason)
-    return f"{reached}; {miss.missing} is missing: {'; '.join(parts)}"
-
-
-def failed(rejected: RejectedOp, match: Match) -> str:
-    """Return which condition an op does not meet, and what it has instead."""
-    node, key = rejected.node, rejected.key
-    if key == "op":
-        return f"{node} is not {' or '.join(texts(match.op or ()))}"
-    return f"of {node} {key_in_words(node, key, match)}"
-
-
-def _counts_by_key(bodies: Iterable[Body], match: Match) -> int:
-    tests = conditions(match)
-    return sum(len(candidates(body, match, tests).indices()) for body in bodies)
-
-
-def _nearest_ops(bodies: Sequence[Body], match: Match) -> list[str]:
-    """Return what the ops have that come nearest to a node which no op could be."""
-    return [f"  {line}" for line in nearly_matching(bodies, match, conditions(match))]
+    parts = [
+        f"{op.node} is not {' or '.join(texts(match.op or ()))}"
+        if op.key == "op"
+        else f"of {op.node} {key_in_words(op.node, op.key, match)}"
+        for op in miss.rejected[:IN_MESSAGE]
+    ]
+    words = filter(None, [*parts, and_more(miss.rejected, IN_MESSAGE), miss.reason])
+    return f"{reached}; {miss.missing} is missing: {'; '.join(words)}"
 
 
 def _unfound_types(bodies: Iterable[Body], name: str, match: Match) -> Iterator[str]:
@@ -407,11 +390,8 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     every = sum(map(len, bodies))
     lines = [f"  looked at {every} ops"]
     wanted = conditions(match)
-    asked = {key: condition for key, condition in wanted.items() if key != ADDED_KEY}
     written = match.given()
-    counts = {
-        key: _count_by_key(bodies, key, written[key], shown_key) for key, shown_key in asked.items()
-    }
+    counts = _by_key(bodies, match, wanted)
     existing = ""
     for key, count in counts.items():
         if key in EXCLUDES and count == every:
@@ -455,19 +435,21 @@ def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
     ]
 
 
-def _count_by_key(bodies: Iterable[Body], key: str, value: Any, condition: Condition) -> int:
-    """Return how many ops meet the condition of one key; types and plain names are looked up."""
-    match = Match(**{key: value}) if key in ("op", "name") else Match()
-    narrowed = (candidates(body, match, {key: condition}) for body in bodies)
-    return sum(len(part.indices()) for part in narrowed)
+def _count(bodies: Iterable[Body], match: Match, wanted: Mapping[str, Condition]) -> int:
+    """Return how many ops have the types and names of a match, and meet these conditions."""
+    return sum(len(Candidates(body, match, wanted).indices()) for body in bodies)
 
 
-def _count_of(bodies: Iterable[Body], condition: Condition) -> int:
-    count = 0
-    for body in bodies:
-        test = condition(body)
-        count += sum(1 for node in body if test(node))
-    return count
+def _by_key(
+    bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]
+) -> dict[str, int]:
+    """Return how many ops meet each key of a match alone; types and plain names are looked up."""
+    indexed = {"op": Match(op=match.op), "name": Match(name=match.name)}
+    return {
+        key: _count(bodies, indexed.get(key, Match()), {key: condition})
+        for key, condition in wanted.items()
+        if key != ADDED_KEY
+    }
 
 
 def _counts_of_matches(
@@ -476,13 +458,10 @@ def _counts_of_matches(
     """Return how many ops each match alone means of those that `any`, `all` or `not` has."""
     lines = []
     for place, match in enumerate([value] if isinstance(value, Match) else value):
-        made = {key: key_name for key, key_name in conditions(match).items() if key != ADDED_KEY}
-        each = [
-            f"{key_name} {_count_of(bodies, condition)}" for key_name, condition in made.items()
-        ]
+        wanted = conditions(match)
+        each = ", ".join(f"{k} {count}" for k, count in _by_key(bodies, match, wanted).items())
         which = key if isinstance(value, Match) else f"{key}[{place}]"
-        count = _count_of(bodies, holds(match))
-        lines.append(f"    {which}: {plural(count, 'op')} ({', '.join(each)})")
+        lines.append(f"    {which}: {plural(_count(bodies, match, wanted), 'op')} ({each})")
     return lines
 
 

@@ -19,7 +19,7 @@ from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
 from graphpatch.match.keys import Condition, Test, everything
 from graphpatch.match.nth import order_of_counting, picker
-from graphpatch.match.spec import WHOLE, Between, DependencySearch, Match, inner
+from graphpatch.match.spec import WHOLE, Match, every_match, tensors_named
 from graphpatch.match.values import undecided
 
 if TYPE_CHECKING:
@@ -27,14 +27,22 @@ if TYPE_CHECKING:
 
 
 class Candidates(msgspec.Struct, eq=False, dict=True):
-    """The ops of one body that have these types (None: any) and meet these conditions, by key."""
+    """The ops of one body that have these types (None: any) and meet these conditions, by key.
+
+    `match` says which ops an index finds; `conditions` are its own, by key.
+    """
 
     body: Body
-    types: frozenset[str] | None
-    names: frozenset[str] | None
-    means: glob.Means | None  # a quick test of names, which is one of the conditions too
+    match: Match
     conditions: Mapping[str, Condition]
     known: dict[int, bool] = msgspec.field(default_factory=dict)
+
+    @cached_property
+    def types(self) -> frozenset[str] | None:
+        """The op types of the body that are meant; None where every type is."""
+        if self.match.op is None:
+            return None
+        return frozenset(filter(glob.one_of(texts(self.match.op)), self.body.by_type))
 
     @cached_property
     def tests(self) -> Mapping[str, Test]:
@@ -42,34 +50,35 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         made = {key: make(self.body) for key, make in self.conditions.items() if key != "op"}
         return {key: test for key, test in made.items() if test is not everything}
 
+    @cached_property
+    def indexed(self) -> Sequence[int]:
+        """Those that have the types and names, whatever else is asked; in the file's order."""
+        heads, types, wanted = self.body.heads, self.types, texts(self.match.name or ())
+        if wanted and not any(map(glob.is_glob, wanted)):
+            by_name = self.body.by_name
+            places = sorted({by_name[name] for name in wanted if name in by_name})
+            return [index for index in places if types is None or heads.ops[index] in types]
+        indices: Sequence[int] = range(len(self.body))
+        if types is not None:
+            indices = sorted(index for op in types for index in self.body.by_type[op])
+        if not wanted:
+            return indices
+        is_meant = glob.one_of(wanted)
+        return [index for index in indices if is_meant(heads.names[index])]
+
     def passes(self, index: int) -> bool:
         """Return whether an op is one of them. What the tests said is remembered."""
         if self.types is not None and self.body.heads.ops[index] not in self.types:
             return False
         if not self.tests:
             return True
-        result = self.known.get(index)
-        if result is None:
-            result = self.known[index] = self._tested(index)
-        return result
-
-    def count(self) -> int:
-        """Return how many they are at most, by the index alone."""
-        return sum(1 for _ in self._indexed()) if self.names is not None else self._of_types()
-
-    def indexed(self) -> list[int]:
-        """Those that have the types and names, whatever else is asked; in the file's order."""
-        types, ops = self.types, self.body.heads.ops
-        indices = [index for index in self._indexed() if types is None or ops[index] in types]
-        if self.means is None:
-            return indices
-        names = self.body.heads.names
-        return [index for index in indices if self.means(names[index])]
+        if index not in self.known:
+            self.known[index] = not self.failing(index)
+        return self.known[index]
 
     def indices(self) -> list[int]:
         """Return all of them, in the file's order."""
-        indexed = self.indexed()
-        return [index for index in indexed if self._tested(index)] if self.tests else indexed
+        return [index for index in self.indexed if self.passes(index)]
 
     def failing(self, index: int) -> str:
         """The key of the first condition that an op does not meet; nothing where it meets all."""
@@ -78,50 +87,6 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         node = Node(self.body, index)
         return next((key for key, test in self.tests.items() if not test(node)), "")
 
-    def _tested(self, index: int) -> bool:
-        node = Node(self.body, index)
-        return all(test(node) for test in self.tests.values())
-
-    def _of_types(self) -> int:
-        by_type = self.body.by_type
-        if self.types is None:
-            return len(self.body)
-        return sum(len(by_type[op_type]) for op_type in self.types)
-
-    def _indexed(self) -> Iterable[int]:
-        by_name, by_type = self.body.by_name, self.body.by_type
-        if self.names is not None:
-            return sorted(by_name[name] for name in self.names if name in by_name)
-        if self.types is not None:
-            return sorted(index for op_type in self.types for index in by_type[op_type])
-        return range(len(self.body))
-
-
-def candidates(body: Body, match: Match, conditions: Mapping[str, Condition]) -> Candidates:
-    """Return the ops of a body that a match means; `conditions` are its own, by key.
-
-    Op types and plain names are looked up, the other conditions are tried on what is left.
-    """
-    types = None if match.op is None else of_types(body, texts(match.op))
-    names, means = _literal_or_glob(match.name)
-    return Candidates(body, types, names, means, conditions)
-
-
-def _literal_or_glob(
-    wanted: str | Sequence[str] | None,
-) -> tuple[frozenset[str] | None, glob.Means | None]:
-    """The names that a match writes out; or, where there are globs among them, what they mean."""
-    if wanted is None:
-        return None, None
-    if any(map(glob.is_glob, texts(wanted))):
-        return None, glob.one_of(texts(wanted))
-    return frozenset(texts(wanted)), None
-
-
-def of_types(body: Body, wanted: Iterable[str]) -> frozenset[str]:
-    """Return the op types of a body that are meant by these, which may be globs."""
-    return frozenset(filter(glob.one_of(wanted), body.by_type))
-
 
 def body_to_match(body: Body, match: Match) -> Body:
     """Return the body of which a match asks: as the model has it, unless it means what rules did.
@@ -129,10 +94,13 @@ def body_to_match(body: Body, match: Match) -> Body:
     It does so with `taken`, and where it names ops that rules added.
     """
     model = as_model(body)
-    if model is body or _asks_for_patched(match):
+    parts = list(every_match(match))
+    if model is body or any(part.taken not in (None, False) for part in parts):
         return body
-    named = [name for name in _names_written(match) if name in body.by_name]
-    return body if any(_is_added(name, match, body, model) for name in named) else model
+    named = {name for part in parts for name in texts(part.name or ())}
+    named |= {names.op_of(tensor) for tensor in tensors_named(match)}
+    added = (_is_added(name, match, body, model) for name in named & body.by_name.keys())
+    return body if any(added) else model
 
 
 def _is_added(name: str, match: Match, body: Body, model: Body) -> bool:
@@ -141,24 +109,6 @@ def _is_added(name: str, match: Match, body: Body, model: Body) -> bool:
         return True
     is_type = glob.one_of(texts(match.op or "**"))
     return is_type(body.node(name).op) and not is_type(model.node(name).op)
-
-
-def _asks_for_patched(match: Match) -> bool:
-    return match.taken not in (None, False) or any(map(_asks_for_patched, inner(match)))
-
-
-def _names_written(match: Match) -> Iterator[str]:
-    """Yield the names of ops, and of those that give tensors, which a match writes out."""
-    yield from texts(match.name or ())
-    for path in (match.upstream_of, match.downstream_of, match.between):
-        if isinstance(path, Between):
-            yield from map(names.op_of, (*path.sources, *path.targets))
-        elif path is not None:
-            yield from map(
-                names.op_of, texts(path.of if isinstance(path, DependencySearch) else path)
-            )
-    for part in inner(match):
-        yield from _names_written(part)
 
 
 class MatchedOps(msgspec.Struct, frozen=True):
@@ -222,7 +172,7 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
     matched, wanted = MatchedOps(), conditions(match)
     for body in _matching_bodies(graph, match):
         model = body_to_match(body, match)
-        indices = candidates(model, match, wanted).indices()
+        indices = Candidates(model, match, wanted).indices()
         matched.nodes.extend(Node(body, index) for index in indices)
         if match.shape is not None:
             matched.undecided.extend(_of_unknown_shape(model, match, wanted))
@@ -234,7 +184,7 @@ def _of_unknown_shape(
 ) -> Iterator[tuple[Node, Sizes]]:
     """Return the ops that are meant but for their shape, which may be the one that is asked for."""
     others = {key: condition for key, condition in wanted.items() if key not in ("shape", "nth")}
-    indices = candidates(body, replace(match, shape=None, nth=None), others).indices()
+    indices = Candidates(body, replace(match, shape=None, nth=None), others).indices()
     return undecided(body, (Node(body, index) for index in indices), match.shape or ())
 
 

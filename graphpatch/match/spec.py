@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from graphpatch.match.glob import Texts
+from graphpatch.match.glob import Texts, texts
 from graphpatch.match.inside import Inside
 from graphpatch.match.keys import OpKeys, described
 from graphpatch.match.nth import Nth
@@ -259,14 +260,31 @@ FIELDS = dict(zip(Match.__struct_encode_fields__, Match.__struct_fields__, stric
 del FIELDS["control"]
 
 
-def inner(match: Match) -> list[Match]:
-    """Return the matches that stand in a match itself, not those that stand in these."""
-    parts = [*(match.any or ()), *(match.all or ()), match.not_ or Match()]
+def every_match(match: Match) -> Iterator[Match]:
+    """Yield a match, and those that stand in it, however deep."""
+    yield match
+    parts = [*(match.any or ()), *(match.all or ()), match.not_]
     for walk in (match.upstream_of, match.downstream_of, match.between):
         if isinstance(walk, DependencySearch | Between):
-            parts += [walk.within or Match(), walk.stop_at or Match()]
+            parts += [walk.within, walk.stop_at]
     for neighbours in (match.inputs, match.consumers):
         parts += (neighbours or {}).values()
     for form in match.pattern if isinstance(match.pattern, tuple) else (match.pattern,):
         parts += form.nodes.values() if isinstance(form, Pattern) else ()
-    return [part for part in parts if part != Match()]
+    for part in parts:
+        if part is not None:
+            yield from every_match(part)
+
+
+def ends_of(value: Texts | DependencySearch | Between | None) -> tuple[str, ...]:
+    """Return the tensors that a walk starts or ends at, as a match names them."""
+    if isinstance(value, Between):
+        return (*texts(value.sources), *texts(value.targets))
+    return texts((value.of if isinstance(value, DependencySearch) else value) or ())
+
+
+def tensors_named(match: Match) -> list[str]:
+    """Return the tensors that a match and those in it name, each once."""
+    parts = every_match(match)
+    walks = ((part.upstream_of, part.downstream_of, part.between) for part in parts)
+    return list(dict.fromkeys(text for keys in walks for walk in keys for text in ends_of(walk)))

@@ -38,7 +38,7 @@ from graphpatch.match.pattern.topology import (
     Topology,
     reached,
 )
-from graphpatch.match.select import Candidates, candidates
+from graphpatch.match.select import Candidates
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from graphpatch.names import TensorName
 
@@ -206,7 +206,7 @@ class Search:
         """Return the vertices that each node can be, by the index."""
         masks = [np.zeros(self.size, np.bool_) for _ in self.variant.names]
         for mask, narrowed in zip(masks, self.candidates, strict=False):
-            mask[narrowed.indexed()] = True
+            mask[narrowed.indexed] = True
         for node, offset in self.offsets.items():
             masks[node][offset : offset + len(self.topology.tensors)] = True
         return masks
@@ -321,7 +321,7 @@ class Search:
             if node != end:
                 others |= masks[node]
                 if any(target == node and run.repeat for _, target, run in self.edges):
-                    others[self.candidates[node].indexed()] = True
+                    others[self.candidates[node].indexed] = True
         order, size, passes = self.topology.order, len(self.body), self.candidates[end].passes
         on = Link(input=link.input)
         for index in np.flatnonzero(masks[end]).tolist():
@@ -574,7 +574,7 @@ class Search:
         """How far the pattern came from the ops that its rarest node can be, the furthest first."""
         rarest = min(
             range(self.variant.op_count),
-            key=lambda node: (not self.candidates[node].count(), self.candidates[node].count()),
+            key=lambda node: len(self.candidates[node].indexed) or len(self.body) + 1,
         )
         masks = self._masks()
         for mask, narrowed in zip(masks, self.candidates, strict=False):
@@ -722,10 +722,10 @@ class Finder:
         self.budget.most += FOR_EACH * len(body)
         self.budget.label = body.label
         ready = {
-            name: candidates(body, match, self.conditions[name])
+            name: Candidates(body, match, self.conditions[name])
             for name, match in self.pattern.nodes.items()
         }
-        possible = {name for name, narrowed in ready.items() if not whole or narrowed.count()}
+        possible = {name for name, narrowed in ready.items() if not whole or narrowed.indexed}
         for variant in self.variants:
             if possible.issuperset(variant.pattern.present):
                 yield Search(topology_of(body), variant, ready, self.budget)
