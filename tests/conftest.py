@@ -18,6 +18,7 @@ import pytest
 from graphpatch import Model, load
 from graphpatch.runtime.verify import process
 from tests import forked, graphs, inside
+from tests.draws import mark_rows_between
 from tests.order import longest_first
 from tests.pinned import PINNED
 
@@ -59,8 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     longest_first(items)
+    mark_rows_between(items)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -36,3 +37,16 @@ def selected(request: pytest.FixtureRequest, *names: str) -> list[Any]:
         if call and set(names) <= set(call.params)
     )
     return list(dict.fromkeys(row if len(names) > 1 else row[0] for row in rows))
+
+
+def mark_rows_between(items: Iterable[pytest.Item]) -> None:
+    """Mark slow what lies between each n-th row of a table that is marked `every(n)`."""
+    rows: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("every")
+        if mark is None:
+            continue
+        table = item.nodeid.partition("[")[0]
+        if rows[table] % mark.args[0]:
+            item.add_marker(pytest.mark.slow)
+        rows[table] += 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,8 @@ COLOURED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^ *note:|^ *near:|(?<=: )not compared(?=: \d)"), "yellow"),
     (re.compile(r"^ *fix\b|(?<=: )(?:verified|applied)$"), "green"),
 )
+
+LABELS = re.compile(r" *(?:\S+ {2,})+")
 
 
 def is_coloured(stream: TextIO) -> bool:
@@ -41,6 +45,23 @@ def coloured(line: str) -> str:
             before, after = line[: match.start()], line[match.end() :]
             return before + click.style(match[0], fg=colour, bold=True) + after
     return line
+
+
+def wrapped(line: str, columns: int) -> str:
+    """Return the line broken between words, as wide as a terminal, and never within a name.
+
+    What follows stands below the text, behind the words that label it: columns of a table.
+    """
+    labels = LABELS.match(line)
+    indent = labels.end() if labels is not None and labels.end() < columns // 2 else 4
+    return textwrap.fill(
+        line,
+        columns,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
 
 
 def say(text: str, err: bool = False) -> None:
@@ -72,6 +93,9 @@ def _echo(text: str, err: bool) -> None:
     stream: TextIO = sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     safe = text.encode(encoding, "backslashreplace").decode(encoding)
+    if stream.isatty():
+        columns = shutil.get_terminal_size().columns
+        safe = "\n".join(wrapped(line, columns) for line in safe.split("\n"))
     in_colour = is_coloured(stream)
     if in_colour:
         safe = "\n".join(map(coloured, safe.split("\n")))

@@ -1,4 +1,4 @@
-"""Colour: on a terminal, as NO_COLOR and FORCE_COLOR say, and never from a model's names."""
+"""Terminals: colour, as NO_COLOR and FORCE_COLOR say, and lines as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -69,3 +69,26 @@ def test_a_name_of_a_model_brings_no_colour(monkeypatch: pytest.MonkeyPatch) -> 
     say("\x1b[31mRelu")
     say_lines(["\x1b[31mRelu"])
     assert stream.getvalue() == "\\x1b[31mRelu\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("short", "short"),
+        ("", ""),
+        ("  path  a:0 -> bbbbbbb:0 -> c:0", "  path  a:0 ->\n        bbbbbbb:0 ->\n        c:0"),
+        ("a-long/name-that/is-not-broken:0", "a-long/name-that/is-not-broken:0"),
+        ("graphpatch: not one of them is there", "graphpatch: not one\n    of them is there"),
+        ("a  b   c  d   e  f   g   h   i j", "a  b   c  d   e  f\n    g   h   i j"),
+    ],
+)
+def test_a_terminal_wraps_between_words(
+    line: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("NO_COLOR", "1")
+    for is_terminal in (True, False):
+        stream = Stream(is_terminal)
+        monkeypatch.setattr(sys, "stdout", stream)
+        say(line)
+        assert stream.getvalue() == (shown if is_terminal else line) + "\n"

@@ -15,6 +15,7 @@ from graphpatch.match.conditions import of_the_model
 from graphpatch.match.misses import explain
 from graphpatch.match.select import select
 from graphpatch.match.spec import Match
+from graphpatch.protos import NodeDef
 from tests.graphs import graphdef, node
 
 T = {"T": "float32"}
@@ -212,8 +213,9 @@ def test_a_match_means_the_ops_that_it_means_without_the_rule(match: Any, rule: 
 def test_an_added_op_that_stands_first_is_told_apart() -> None:
     """Its index is 0: a graph whose marked nodes are [0] was taken for one without any."""
     patched = graphpatch.apply([CASES["filter at inputs"]], graphdef(*NODES)).model.graph_def()
-    added = next(op for op in patched.node if op.name == "b/filter_0/forward")
-    body = graphpatch.load(graphdef(added, *NODES)).graphs[0].main
+    (added,) = (op for op in patched.node if op.name == "b/filter_0/forward")
+    first = NodeDef.FromString(added.SerializeToString())  # of our classes, not of TensorFlow's
+    body = graphpatch.load(graphdef(first, *NODES)).graphs[0].main
     is_of_the_model = of_the_model(Match(op="Identity"))
     assert is_of_the_model is not None
     assert not is_of_the_model(body)(Node(body, 0))

@@ -182,7 +182,7 @@ def test_of_scopes_of_the_same_lines_the_innermost_stands(page: Any) -> None:
 
 
 def test_a_loop_of_many_lines_is_ordered(page: Any) -> None:
-    count = 3_000
+    count = 800
     edges = [[(row + 1) % count, 3, (row * 7 + 3) % count, 3] for row in range(count)]
     graph = {
         "names": [str(row) for row in range(count)],
