@@ -47,6 +47,7 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
     note_replaced(node, editor)
     if isinstance(gradient, PythonGradient):
         refuse_key(gradient, emit)
+        op_args.known_outputs(node)
         carry_by_function(gradient, node, editor)
         return
     if not isinstance(gradient, RegisteredKey):
@@ -55,9 +56,10 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
     editor.cached(asked, lambda: check_fit(gradient, node))
     if isinstance(gradient, RegisteredKey):
         _set_key(gradient.key, node, editor, needed=not gradient.built_in)
-    elif emit == "attr":
+    elif emit == "attr" or (emit == "auto" and node.outputs is None):  # of its library alone known
         _set_key(gradient.key, node, editor, needed=True)
     else:
+        op_args.known_outputs(node)
         key = exact_key(gradient, node, editor) if emit == "auto" else None
         if key is not None:
             _set_key(key, node, editor, needed=False)

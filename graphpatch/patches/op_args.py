@@ -76,6 +76,7 @@ def _known_or_refuse(node: Node, flat: list[FlatArg] | None, which: str) -> list
     if flat is None:
         raise PatchError(
             f"{node}: op type {node.op} is not one that TensorFlow or the model's library "
-            f"defines, so its {which} are not known; only override_gradient can reach it"
+            f"defines, so its {which} are not known; only override_gradient by a formula or a "
+            f"registered key can reach it (emit: auto)"
         )
     return flat

@@ -14,7 +14,7 @@ from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import GraphDiagnosis, missing_end, survey
 from graphpatch.differentiation.wiring import Wiring, holds_no_number
-from graphpatch.errors import ModelError
+from graphpatch.errors import ModelError, PatchError
 from graphpatch.protos import AttrValue, NodeDef, TensorShapeProto
 from tests import graphs
 from tests.graphs import const, function, graphdef, metagraph, node, saved_model_folder
@@ -469,6 +469,24 @@ def test_an_embedding_is_differentiated_by_what_it_gives(model: Any) -> None:
         "emb",
         "no gradient can be given to it; differentiate with respect to emb:0, behind it",
     )
+
+
+@pytest.mark.parametrize("patch", [{"formula": "dy * where(x > 0, 1, 0.1)"}, {"registered": "Up"}])
+def test_what_an_unknown_op_is_offered_apply_takes(model: Any, patch: Any) -> None:
+    """DeePMD's ProdEnvMatA: its attrs tell no dtype of its outputs."""
+    of_library = node("e", "ProdEnvMatA", "x")
+    graph = model(X, of_library, const("c"), node("y", "MatMul", "e", "c"))
+    [finding] = one(graph).findings
+    assert finding.remedy == (
+        "register one where its library is loaded (tf.RegisterGradient), give it one by a formula "
+        "(override_gradient), or differentiate with respect to y:0, behind it"
+    )
+    rules = [{"match": {"op": "ProdEnvMatA"}, "patch": {"override_gradient": patch}}]
+    result = graphpatch.apply(rules, graph)
+    assert [rule["emit"] for rule in result.report["rules"]] == ["attr"]
+    rules = [{"match": {"op": "ProdEnvMatA"}, "patch": {"stop_gradient": True}}]
+    with pytest.raises(PatchError, match="its outputs are not known; only override_gradient by a"):
+        graphpatch.apply(rules, graph)
 
 
 def test_what_cannot_be_an_end_is_named_with_what_can(model: Any) -> None:

@@ -97,6 +97,9 @@ def test_what_is_gone_is_said(
     assert all(one["rules"] == [] for one in differ.gradients)
     if "not been applied" not in why:
         assert any("is not as its rules left it" in text for text in differ.other)
+        note = graphpatch.diagnose(path).document()["graphs"][0]["notes"][0]
+        assert note["says"].startswith("not as its rules left it: ")
+        assert "patch the original again" in note["says"]
 
 
 def test_what_leaves_the_rules_alone_is_no_damage() -> None:
@@ -104,5 +107,7 @@ def test_what_leaves_the_rules_alone_is_no_damage() -> None:
     graph = GraphDef.FromString(patched.SerializeToString())
     graph.node.add(name="other", op="NoOp")
     assert graphpatch.check([RULE], graph).ok
+    [diagnosed] = graphpatch.diagnose(graph).document()["graphs"]
+    assert "damaged" not in {note["kind"] for note in diagnosed["notes"]}
     (one,) = graphpatch.diff(sample(), graph).gradients
     assert one["rules"] == ["g"]

@@ -197,7 +197,8 @@ def with_run(finding: Finding, wiring: Wiring, steps: Sequence[PathStep], place:
     nodes = [Node(wiring.body, step.index) for step in run]
     is_left = finding.kind == "missing" and _dtype_given(wiring, steps[place]) not in DIFFERENTIABLE
     between = finding.remedy == IN_BETWEEN or is_left
-    if finding.rules or not (between or (nodes and nodes[0].op in SURROGATES)):
+    is_known = finding.node.opdef is not None
+    if finding.rules or not is_known or not (between or (nodes and nodes[0].op in SURROGATES)):
         return finding
     if not run or len(run) == 1 or not _counts_as_one(wiring, run):
         if not between:
@@ -301,7 +302,7 @@ def _counts_as_one(wiring: Wiring, run: Sequence[PathStep]) -> bool:
     """Whether nothing outside reads what lies inside: a match that is one op has one output."""
     inside = {step.index for step in run}
     returned = {tensor[0] for tensor in wiring.returned}
-    return not any(
+    return all(Node(wiring.body, step.index).opdef is not None for step in run) and not any(
         step.index in returned
         or any(reader not in inside for _, reader, _ in wiring.readers(step.index))
         for step in run[:-1]
@@ -436,8 +437,10 @@ CAUSES = (
           "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
           "{says}", "{in_between}"),
     Cause("missing", lambda look: _raises("missing")(look) and look.node.opdef is None,
-          "{op} is not an op type of TensorFlow: it has no gradient here", "{says}",
-          "register one where its library is loaded (tf.RegisterGradient), or " + BEHIND),
+          "{op} is not an op type of TensorFlow: it has no gradient here",
+          "where its library is loaded: {says}",
+          "register one where its library is loaded (tf.RegisterGradient), give it one by a "
+          f"formula (override_gradient), or {BEHIND}"),
     Cause("missing", _raises("missing"),
           "{op} has no gradient registered", "{says}",
           "give it one (override_gradient); stop_gradient there is partial: what comes through it "

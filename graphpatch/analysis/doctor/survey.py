@@ -10,6 +10,7 @@ from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
+from graphpatch.analysis.intact import damage, is_intact
 from graphpatch.analysis.interface import (
     CANDIDATES,
     default_targets,
@@ -37,7 +38,7 @@ class GraphDiagnosis:
 
     graph: ModelGraph
     diagnoses: Sequence[PairDiagnosis]
-    notes: Sequence[Note]
+    notes: list[Note]
 
     def document(self) -> dict[str, Any]:
         """Return what `doctor --json` prints of a graph."""
@@ -61,9 +62,14 @@ def survey(
     Raises ModelError for a name that is not a tensor of a main graph, and for a broken graph.
     """
     refuse_unknown_ends(model.path, model.graphs, sources, targets)
-    return [
+    diagnosed = [
         _diagnose_graph(asked, sources, targets, every) for asked in doctors(model, control_flow_v2)
     ]
+    fault = damage(model)
+    for graph in diagnosed:
+        if fault and not is_intact(graph.graph):
+            graph.notes.insert(0, Note("damaged", f"not as its rules left it: {fault}", []))
+    return diagnosed
 
 
 def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
