@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from graphpatch.runtime.functions import scale_gradient as scale_gradient
     from graphpatch.runtime.functions import straight_through as straight_through
     from graphpatch.runtime.functions import surrogate as surrogate
-    from graphpatch.runtime.import_model import import_model as import_model
     from graphpatch.runtime.parts import Parts as Parts
     from graphpatch.runtime.parts import gradient_in_parts as gradient_in_parts
+    from graphpatch.runtime.parts import split as split
     from graphpatch.runtime.patch_graph import PatchedGraph as PatchedGraph
     from graphpatch.runtime.patch_graph import patch_graph as patch_graph
     from graphpatch.runtime.rebuild import rebuild_gradients as rebuild_gradients
+    from graphpatch.runtime.register import import_model as import_model
     from graphpatch.runtime.register import register_gradients as register_gradients
-    from graphpatch.runtime.split import split as split
     from graphpatch.runtime.verify.compare import verify as verify
     from graphpatch.runtime.verify.result import Verification as Verification
     from graphpatch.selection import Selection as Selection
@@ -85,13 +85,11 @@ _EXPORTS = {
     "runtime.diagnose": "Diagnosis diagnose",
     "runtime.functions": "backward_as clip_gradient filter_gradient override_gradient"
     " reverse_gradient scale_gradient straight_through surrogate",
-    "runtime.import_model": "import_model",
     "runtime.building": "Building building",
     "runtime.patch_graph": "PatchedGraph patch_graph",
-    "runtime.parts": "Parts gradient_in_parts",
+    "runtime.parts": "Parts gradient_in_parts split",
     "runtime.rebuild": "rebuild_gradients",
-    "runtime.register": "register_gradients",
-    "runtime.split": "split",
+    "runtime.register": "import_model register_gradients",
     "runtime.verify.result": "Verification",
     "runtime.verify.compare": "verify",
     "selection": "Selection select",
@@ -104,9 +102,9 @@ __all__ = sorted(_HOMES)
 # What rooms below call of runtime/ and page/.
 above.MODULES.update(
     {
-        "import_into": "graphpatch.runtime.import_model",
-        "model_of": "graphpatch.runtime.model_of_graph",
-        "tensorflow_class": "graphpatch.runtime.model_of_graph",
+        "import_into": "graphpatch.runtime.register",
+        "model_of": "graphpatch.runtime.imported",
+        "tensorflow_class": "graphpatch.runtime.imported",
         "trace": "graphpatch.runtime.trace",
         "part_of_model": "graphpatch.page.notebook",
         "part_of_selection": "graphpatch.page.notebook",

@@ -76,7 +76,7 @@ def command(
     Writes a graph for each part, and parts.json, which says what to feed and to fetch. Several
     tensors with commas between them are one cut; several --cut give three and more parts.
     """
-    from graphpatch.runtime.split import split
+    from graphpatch.runtime.parts import split
 
     folder = out if out is not None else _folder_beside(model)
     if folder == "-":

@@ -26,8 +26,8 @@ from graphpatch.match.conditions import holds
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import Match
 from graphpatch.rules import Rule
+from graphpatch.runtime.imported import model_of
 from graphpatch.runtime.keys import keyed, register_all, write_key
-from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.runtime.patch_graph import built_before
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.step import (

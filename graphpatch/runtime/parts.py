@@ -1,30 +1,100 @@
-"""A gradient in parts: from a loss to a cut, and from the cut to what lies before it."""
+"""A gradient in parts: from a loss to a cut, and from the cut to what lies before it.
+
+`gradient_in_parts` adds them to a live graph, `split` makes graphs that separate processes run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphpatch import names
+from graphpatch.analysis.cuts import Cut, ordered_cuts
+from graphpatch.analysis.split_parts import BackwardGraph, Split
+from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
-from graphpatch.graph.graph import graph_of
-from graphpatch.runtime.jacobian import Jacobian, jacobians
-from graphpatch.runtime.tf_gradients import gradients
+from graphpatch.formats.load import ModelLike, model_from
+from graphpatch.graph.functions import StaticShape
+from graphpatch.graph.graph import Progress, graph_of
+from graphpatch.runtime.graph_run import require_tensorflow
+from graphpatch.runtime.imported import exported_graph, imported_graph
+from graphpatch.runtime.register import register_gradients
+from graphpatch.runtime.tf_gradients import gradients, op_types_in, warn_of_newer
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from graphpatch.analysis.cuts import Cut
     from graphpatch.analysis.gradient_paths import GradientPaths
 
     Named: TypeAlias = str | tf.Tensor | tf.Variable
 
 PARTS_SCOPE = "gradient"
+
+
+# What TensorFlow raises where it cannot vectorize an op.
+NOT_VECTORIZED = (ValueError, NotImplementedError, TypeError)
+
+
+@dataclass(frozen=True, eq=False)
+class Jacobian:
+    """The derivative of each element of `of` by each of `by`, of shape `of_shape + by_shape`."""
+
+    of: str
+    by: str
+    of_shape: tuple[int, ...]
+    by_shape: tuple[int, ...]
+    tensor: tf.Tensor = field(repr=False)
+
+
+def jacobians(graph: Any, of: Sequence[str], by: Sequence[str]) -> dict[tuple[str, str], Jacobian]:
+    """Return the Jacobian of each tensor `of` by each `by`, those of `by` held fixed.
+
+    One gradient is taken for all elements at once (tf.vectorized_map); where TensorFlow cannot
+    do that for an op, one after the other. Raises CutError where a shape is not known.
+    """
+    import tensorflow as tf
+
+    shapes = {name: _shape_run(graph.get_tensor_by_name(name)) for name in (*of, *by)}
+    xs = [graph.get_tensor_by_name(name) for name in by]
+    blocks = {}
+    for target in of:
+        y = tf.reshape(graph.get_tensor_by_name(target), [-1])
+
+        def row(number: Any, y: Any = y) -> list[Any]:
+            dxs = gradients([tf.gather(y, number)], xs, apart=True)
+            return [
+                tf.zeros(shapes[name], y.dtype) if dx is None else tf.convert_to_tensor(dx)
+                for dx, name in zip(dxs, by, strict=True)
+            ]
+
+        count = int(y.shape[0])
+        try:
+            rows = tf.vectorized_map(row, tf.range(count), fallback_to_while_loop=False)
+        except NOT_VECTORIZED:
+            columns = zip(*map(row, range(count)), strict=True)
+            rows = [tf.stack(column) for column in columns]
+        for name, tensor in zip(by, rows, strict=True):
+            whole = tf.reshape(tensor, (*shapes[target], *shapes[name]))
+            blocks[target, name] = Jacobian(target, name, shapes[target], shapes[name], whole)
+    return blocks
+
+
+def _shape_run(tensor: Any) -> tuple[int, ...]:
+    import tensorflow as tf
+
+    is_handle = tensor.dtype == tf.resource
+    shape = tf.TensorShape(tensor.op.get_attr("shape")) if is_handle else tensor.shape
+    if not shape.is_fully_defined():
+        raise CutError(
+            f"the shape of {tensor.name} is {shape}: a Jacobian needs shapes that are known; "
+            f"without jacobian=True the gradients do not"
+        )
+    return tuple(shape.as_list())
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +169,6 @@ def gradient_in_parts(
         ...     print(tf.compat.v1.Session().run(parts.at_wrt["x:0"]))
         [2. 4.]
     """
-    from graphpatch.analysis.cuts import ordered_cuts  # networkx, when it is needed
-
     asked = tensor_names("wrt", wrt)
     listed = cuts_in_order(cut)
     opened = graph_of(graph.as_graph_def().SerializeToString())
@@ -231,3 +299,81 @@ def _tensor_label(tensor: str) -> str:
     """Return what the gradient at a tensor is named after: `h`, or `split_1`."""
     name = names.parse(tensor)
     return f"{name.op}_{name.index}" if name.index else name.op
+
+
+def split(
+    model: ModelLike,
+    loss: str,
+    cut: str | Sequence[str | Sequence[str]],
+    wrt: str | Sequence[str],
+    progress: Progress | None = None,
+    allow_unsafe_ops: bool = False,
+) -> Split:
+    """Split the gradient of a loss into graphs that separate processes can run.
+
+    Forward and backward, the parts run one after the other give what the whole gives. What the
+    cuts are is decided before TensorFlow is imported.
+
+    Args:
+        model: What `load` takes, with one graph.
+        loss: The floating tensor that is differentiated; of one that is no scalar the sum counts.
+        cut: A tensor, a list of tensors that are a cut together, or a list of such lists: several
+            cuts in a row.
+        wrt: A tensor before all cuts, or a list of them.
+        progress: Called with what is done, how much of it, and of how much.
+        allow_unsafe_ops: Import models, too, whose ops touch files, the network or Python as
+            TensorFlow imports them.
+
+    `Split.save` writes the graphs and parts.json, which tells what to feed and to fetch. A
+    UserWarning names ops of the gradients that TensorFlow 1.15 does not know, as it knew the model.
+
+    Raises:
+        CutError: The tensors are not a cut, no gradient flows, or TensorFlow is missing.
+        ModelError: The model cannot be read, TensorFlow does not import it, or it is larger than
+            protobuf's 2 GB.
+        RulesError: A key in the model is not one that this version of graphpatch knows.
+        UnsafeError: TensorFlow would run such ops as it imports the model.
+        TypeError: `model` is not a model, or `loss`, `cut` or `wrt` is not a name.
+
+    When not to use it: in one process; `gradient_in_parts` adds the same to a live graph.
+
+    Example:
+        >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")
+        >>> sorted(path.name for path in Path("parts").iterdir())
+        ['part1.pb', 'part2.pb', 'parts.json']
+    """
+    ends = tensor_name("loss", loss), cuts_in_order(cut), tensor_names("wrt", wrt)
+    loaded = model_from("model", model, progress)
+    if len(loaded.graphs) != 1:
+        raise CutError(f"{loaded.path} holds {len(loaded.graphs)} graphs; one is split at a time")
+    paths, ordered = ordered_cuts(loaded.graphs[0], *ends)
+    refuse_unsafe(loaded.graphs[0], allow_unsafe_ops, [])  # what an import may run
+    require_tensorflow("a gradient is built by", CutError)
+    graph = imported_graph(loaded)
+    register_gradients(loaded)
+    before = op_types_in(graph.as_graph_def())
+    parts = add_parts(graph, paths, ordered)
+    warn_of_newer(before, op_types_in(graph.as_graph_def()))
+    at_cuts = [{name: dx.name for name, dx in some.items()} for some in parts.at_cuts]
+    at_wrt = {name: dx.name for name, dx in parts.at_wrt.items()}
+    tensors = _Tensors(graph)
+    backward = exported_graph(graph), parts.loss, parts.cuts, at_cuts, at_wrt, tensors
+    return Split(BackwardGraph(*backward), loaded.path)
+
+
+class _Tensors(Mapping[str, "tuple[str, StaticShape]"]):
+    """Dtype and shape of each tensor of a graph, by its name."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+
+    def __getitem__(self, name: str) -> tuple[str, StaticShape]:
+        tensor = self.graph.get_tensor_by_name(name)
+        shape = tensor.shape
+        return tensor.dtype.base_dtype.name, None if shape.rank is None else shape.as_list()
+
+    def __iter__(self) -> Any:
+        return (tensor.name for op in self.graph.get_operations() for tensor in op.outputs)
+
+    def __len__(self) -> int:
+        return sum(len(op.outputs) for op in self.graph.get_operations())

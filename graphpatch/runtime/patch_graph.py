@@ -22,8 +22,8 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.rules import Rule
+from graphpatch.runtime.imported import model_of
 from graphpatch.runtime.keys import NoKeyError, keyed, register_all, write_key
-from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.table import plural, short

@@ -26,8 +26,8 @@ from graphpatch.graph.functions import HINTS, LOC, located
 from graphpatch.graph.node import COLOCATION
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.graph_run import require_tensorflow
-from graphpatch.runtime.import_model import meta_graph
 from graphpatch.runtime.imported import import_here, refused_as
+from graphpatch.runtime.register import meta_graph
 from graphpatch.runtime.tf_gradients import gradients, op_types_in, warn_of_newer
 from graphpatch.table import short
 

@@ -21,7 +21,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
 from graphpatch.recipe_notes import activations_of
 from graphpatch.runtime.graph_run import GraphRun, placeholders, require_tensorflow
-from graphpatch.runtime.import_model import import_model
+from graphpatch.runtime.register import import_model
 from graphpatch.runtime.values import full_tensor_name
 
 RESCALE = "deeplift_rescale"

@@ -26,7 +26,6 @@ from graphpatch.runtime.gradient_functions import (
 )
 from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import exported_graph
-from graphpatch.runtime.stand_in import StandIn
 
 
 def trace(path: str, op: OpDtypes) -> TracedFunction:
@@ -60,6 +59,60 @@ def _argument_names(op: OpDtypes) -> list[str]:
         *(f"x{place}" for place in range(len(op.inputs))),
         *(f"{kind}{place}" for kind in ("y", "dy") for place in outputs),
     ]
+
+
+@dataclass(frozen=True, eq=False)
+class StandIn:
+    """An op as its gradient function sees it: `op.inputs`, `op.outputs`, `op.get_attr("...")`."""
+
+    seen: OpDtypes
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+
+    @property
+    def type(self) -> str:
+        """Return the op type."""
+        return self.seen.type
+
+    @property
+    def name(self) -> str:
+        """Return the name of the op."""
+        return self.seen.name
+
+    @property
+    def device(self) -> str:
+        """Return the device that the NodeDef asks for."""
+        return self.seen.device
+
+    def get_attr(self, name: str) -> Any:
+        """Return the value of an attr, or its default, as tf.Operation.get_attr gives it.
+
+        Raises ValueError where the op has none of this name.
+        """
+        import tensorflow as tf
+        from tensorflow.python.framework import op_def_registry
+
+        if name in self.seen.attrs:  # of our classes, not of TensorFlow's
+            attr = tf.compat.v1.AttrValue.FromString(self.seen.attrs[name].SerializeToString())
+        else:
+            known = op_def_registry.get(self.type)
+            defaults = {} if known is None else {a.name: a.default_value for a in known.attr}
+            if name not in defaults or defaults[name].WhichOneof("value") is None:
+                raise ValueError(f"op type {self.type} has no attr {name!r}")
+            attr = defaults[name]
+        kind = attr.WhichOneof("value") or "list"
+        value = getattr(attr, kind)
+        if kind != "list":
+            return tf.as_dtype(value) if kind == "type" else value
+        for field_set, elements in value.ListFields():
+            return [tf.as_dtype(item) if field_set.name == "type" else item for item in elements]
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"op.{name} is not there while a gradient is traced into a file; op.inputs, "
+            f"op.outputs, op.get_attr, op.type, op.name and op.device are"
+        )
 
 
 @dataclass(eq=False)

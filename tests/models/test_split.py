@@ -55,7 +55,7 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_parts_give_the_gradient_of_the_whole(name: str, tmp_path: Path) -> None:
-    from graphpatch.runtime.split import split
+    from graphpatch.runtime.parts import split
 
     case = CASES[name]
     if case.model not in catalogue.models():

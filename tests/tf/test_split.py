@@ -12,7 +12,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import CutError
-from graphpatch.runtime.split import split
+from graphpatch.runtime.parts import split
 from tests.conftest import Ran
 from tests.tf import consumer, parts
 from tests.tf.looped import looped
