@@ -9,7 +9,7 @@ from graphpatch.cli import options
 from graphpatch.cli.json_forms import OBJECT, TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.match import ready
-from graphpatch.match.ready import READY, PatternForm, ReadyPattern, ready_pattern
+from graphpatch.match.ready import READY, OpMatches, ReadyPattern, ready_pattern
 
 OUTPUT = json_object(
     {"patterns": listed(json_object({"name": TEXT, "for": TEXT, "forms": listed(OBJECT)}))}
@@ -37,12 +37,12 @@ def _pattern_lines(entry: ReadyPattern) -> list[str]:
         f"  for    {entry.purpose}",
         f"  on     {', '.join(entry.captures())}",
     ]
-    return title + [line for form in entry.forms for line in _form(form)]
+    return title + [line for form in entry.forms.items() for line in _form(*form)]
 
 
-def _form(form: PatternForm) -> list[str]:
-    besides = [f"{name} {_match_json(match)}" for name, match in form.where.items()]
-    return [f"  form   {form.text}", *(f"    where  {text}" for text in besides)]
+def _form(text: str, where: OpMatches) -> list[str]:
+    besides = [f"    where  {name} {_match_json(match)}" for name, match in where.items()]
+    return [f"  form   {text}", *besides]
 
 
 def _match_json(match: object) -> str:

@@ -67,41 +67,39 @@ OF_A_BATCH: MatchJson = {
 OpMatches = Mapping[str, Mapping[str, Any]]
 
 
-class PatternForm(msgspec.Struct, frozen=True):
-    """One form: a pattern's text, and what its ops must be besides, as a match says it."""
-
-    text: str
-    where: OpMatches = msgspec.field(default_factory=dict)
-
-    def pattern(self) -> Pattern:
-        """The form as a pattern. Raises PatternError, RulesError or ValidationError for a slip."""
-        parsed = parse_pattern(self.text)
-        nodes = dict(parsed.nodes)
-        for name, besides in self.where.items():
-            match = msgspec.to_builtins(nodes[name])
-            nodes[name] = convert({**match, **besides}, Match)
-        return replace(parsed, nodes=nodes)
-
-
 class ReadyPattern(msgspec.Struct, frozen=True):
     """A ready pattern: what it stands for, and the forms in which graphs have it.
 
-    Matches of several forms that end in the same op count as one.
+    A form is a pattern's text, with what its ops must be besides, as a match says it. Matches of
+    several forms that end in the same op count as one.
     """
 
     name: str
     purpose: str
-    forms: tuple[PatternForm, ...]
+    forms: Mapping[str, OpMatches]
+
+    def patterns(self) -> list[Pattern]:
+        """Return the forms as patterns."""
+        return [form_pattern(text, where) for text, where in self.forms.items()]
 
     def captures(self) -> list[str]:
         """Return what `on` can name: the captures that are there in every match of every form."""
-        patterns = [form.pattern() for form in self.forms]
+        patterns = self.patterns()
         return [
             name
             for name in patterns[0].nodes
             if name[0].islower()
             and all(name in pattern.nodes and name not in pattern.optional for pattern in patterns)
         ]
+
+
+def form_pattern(text: str, where: OpMatches) -> Pattern:
+    """Return a form as a pattern. Raises PatternError, RulesError or ValidationError for a slip."""
+    parsed = parse_pattern(text)
+    nodes = dict(parsed.nodes)
+    for name, besides in where.items():
+        nodes[name] = convert({**msgspec.to_builtins(nodes[name]), **besides}, Match)
+    return replace(parsed, nodes=nodes)
 
 
 CONV = "|".join(CONVOLUTIONS)
@@ -113,42 +111,37 @@ LAYER_PATTERNS = (
     ReadyPattern(
         "conv_bias_activation",
         "a convolution, also depthwise or transposed, its bias and its activation",
-        (
-            PatternForm(
+        {
+            (
                 f"conv:{CONV} -> shape:Reshape|Squeeze|BatchToSpaceND?"
-                f" -> shape_2:BatchToSpaceND? -> {_BIAS} -> activation:{ACTIVATION}",
-                {"bias": BIAS},
-            ),
-        ),
+                f" -> shape_2:BatchToSpaceND? -> {_BIAS} -> activation:{ACTIVATION}"
+            ): {"bias": BIAS},
+        },
     ),
     ReadyPattern(
         "dense_bias_activation",
         "a matrix product, its bias and its activation",
-        (
-            PatternForm(
-                f"matmul:{MATMUL} -> shape:Reshape? -> {_BIAS} -> activation:{ACTIVATION}|Softmax",
-                {"bias": BIAS},
-            ),
-        ),
+        {
+            f"matmul:{MATMUL} -> shape:Reshape? -> {_BIAS} -> activation:{ACTIVATION}|Softmax": {
+                "bias": BIAS
+            },
+        },
     ),
     ReadyPattern(
         "folded_batch_norm",
         "a batch norm whose constants were folded: a convolution or product, times a parameter, "
         "plus a parameter",
-        (
-            PatternForm(
-                "scale:Mul -> shift:Add|AddV2|Sub|BiasAdd",
-                {
-                    "scale": {
-                        "all": [
-                            {"inputs": {"any": {"op": [*CONV.split("|"), "MatMul", "BiasAdd"]}}},
-                            READS_PARAMETER,
-                        ]
-                    },
-                    "shift": READS_PARAMETER,
+        {
+            "scale:Mul -> shift:Add|AddV2|Sub|BiasAdd": {
+                "scale": {
+                    "all": [
+                        {"inputs": {"any": {"op": [*CONV.split("|"), "MatMul", "BiasAdd"]}}},
+                        READS_PARAMETER,
+                    ]
                 },
-            ),
-        ),
+                "shift": READS_PARAMETER,
+            },
+        },
     ),
 )
 
@@ -187,47 +180,39 @@ _ROOTS = (
 )
 
 
-def _by_hand(variance: str, root: str) -> PatternForm:
-    return PatternForm(
-        f"{_CENTERED}; {variance}; variance -> epsilon:Add|AddV2 -> {root};"
-        " unit -> gamma:Mul? -> beta:Add|AddV2?",
-        {"variance": EACH_EXAMPLE, "gamma": READS_PARAMETER, "beta": READS_PARAMETER},
-    )
-
+_BY_HAND = {"variance": EACH_EXAMPLE, "gamma": READS_PARAMETER, "beta": READS_PARAMETER}
 
 NORM_PATTERNS = (
     ReadyPattern(
         "batch_norm",
         "a batch norm of single ops, as tf.nn.batch_normalization builds it",
-        tuple(PatternForm(f"{_SCALED}; {shift}", {"epsilon": OF_A_BATCH}) for shift in _SHIFTS),
+        {f"{_SCALED}; {shift}": {"epsilon": OF_A_BATCH} for shift in _SHIFTS},
     ),
     ReadyPattern(
         "fused_batch_norm",
         "a batch norm that is one op",
-        (
-            PatternForm(
+        {
+            (
                 "norm:FusedBatchNorm|FusedBatchNormV2|FusedBatchNormV3"
                 "|BatchNormWithGlobalNormalization"
-            ),
-        ),
+            ): {},
+        },
     ),
     ReadyPattern(
         "layer_norm",
         "a layer norm, or instance norm, of single ops: by the moments of each example",
-        (
-            PatternForm(
-                f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS}; mean -> shift", {"variance": EACH_EXAMPLE}
-            ),
-            PatternForm(
-                f"{_SCALED}; {_KERAS_SHIFT}; {_MOMENTS}; mean -> negative",
-                {"variance": EACH_EXAMPLE},
-            ),
-            PatternForm(
-                f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS_BY_SUMS}; mean -> shift",
-                {"squares": EACH_EXAMPLE},
-            ),
-            *(_by_hand(variance, root) for variance, root in product(_VARIANCES, _ROOTS)),
-        ),
+        {
+            f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS}; mean -> shift": {"variance": EACH_EXAMPLE},
+            f"{_SCALED}; {_KERAS_SHIFT}; {_MOMENTS}; mean -> negative": {"variance": EACH_EXAMPLE},
+            f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS_BY_SUMS}; mean -> shift": {
+                "squares": EACH_EXAMPLE
+            },
+            **{
+                f"{_CENTERED}; {variance}; variance -> epsilon:Add|AddV2 -> {root};"
+                " unit -> gamma:Mul? -> beta:Add|AddV2?": _BY_HAND
+                for variance, root in product(_VARIANCES, _ROOTS)
+            },
+        },
     ),
 )
 
@@ -328,98 +313,91 @@ ACTIVATION_PATTERNS = (
     ReadyPattern(
         "leaky_relu",
         "max(x, slope * x) with a slope that is a constant from 0 to 1, or a variable",
-        (
-            PatternForm(
-                "x:_ -> scaled:Mul -> largest:Maximum; x -> largest; slope:_ -> scaled",
-                {"scaled": _LEAKY_SLOPE},
-            ),
-        ),
+        {
+            "x:_ -> scaled:Mul -> largest:Maximum; x -> largest; slope:_ -> scaled": {
+                "scaled": _LEAKY_SLOPE
+            },
+        },
     ),
     ReadyPattern(
         "leaky_relu_by_abs",
         "a leaky ReLU as f1 * x + f2 * abs(x); as one op it reads x, f1 and f2",
-        (
-            PatternForm(
+        {
+            (
                 "x:_ -> linear:Mul -> leaky:Add|AddV2; f1:_ -> linear;"
                 " x -> size:Abs -> even:Mul -> leaky; f2:_ -> even"
-            ),
-        ),
+            ): {},
+        },
     ),
     ReadyPattern(
         "prelu",
         "x where it is positive, slope * x elsewhere: by a choice, or as a sum of two parts; as one"
         " op it reads x and the slope",
-        tuple(PatternForm(text, {"half": _HALVED} if "half:" in text else {}) for text in _PRELUS),
+        {text: {"half": _HALVED} if "half:" in text else {} for text in _PRELUS},
     ),
     ReadyPattern(
         "prelu_of_negated_slope",
         "the same with a constant that is minus the slope: relu(x) + negated * relu(-x), as"
         " folding leaves a PReLU, or relu(x) - relu(negated * x)",
-        (
-            PatternForm(
+        {
+            (
                 f"x:_ -> positive:Relu -> prelu:Add|AddV2; {_TURNED} -> scaled:Mul -> prelu;"
-                " negated:_ -> scaled",
-                {"scaled": _NEGATED_SLOPE},
-            ),
-            PatternForm(
+                " negated:_ -> scaled"
+            ): {"scaled": _NEGATED_SLOPE},
+            (
                 "x:_ -> positive:Relu -> prelu:Sub:0; x -> scaled:Mul -> below:Relu -> prelu:1;"
-                " negated:_ -> scaled",
-                {"scaled": _NEGATED_SLOPE},
-            ),
-        ),
+                " negated:_ -> scaled"
+            ): {"scaled": _NEGATED_SLOPE},
+        },
     ),
     ReadyPattern(
         "prelu_of_half_slope",
         "the same with a constant that is half the slope: relu(x) + half * (x - abs(x))",
-        tuple(
-            PatternForm(
+        {
+            (
                 f"{above}x -> below:Sub:0; x -> size:Abs -> below:1; below -> scaled:Mul -> prelu;"
-                " half:_ -> scaled",
-                {"scaled": {"inputs": {"any": {"op": "Const"}}}},
-            )
+                " half:_ -> scaled"
+            ): {"scaled": {"inputs": {"any": {"op": "Const"}}}}
             for above in _ABOVE
-        ),
+        },
     ),
     ReadyPattern(
         "masked_relu",
         "x times a mask of whether it is above or below a number: a ReLU, or a part of a leaky one",
-        (
-            PatternForm(
+        {
+            (
                 "x:_ -> compared:Greater|GreaterEqual|Less|LessEqual:0 -> mask:Cast"
                 " -> masked:Mul; x -> masked; threshold:Const -> compared:1"
-            ),
-        ),
+            ): {},
+        },
     ),
     ReadyPattern(
         "swish",
         "x * sigmoid(x), or x * sigmoid(beta * x); where tf.custom_gradient put an IdentityN behind"
         " it, the gradient of that one counts",
-        (
-            PatternForm("x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"),
-            PatternForm(
-                "x:_ -> scale:Mul -> sigmoid:Sigmoid -> mul:Mul; x -> mul",
-                {"scale": READS_PARAMETER},
-            ),
-        ),
+        {
+            "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul": {},
+            "x:_ -> scale:Mul -> sigmoid:Sigmoid -> mul:Mul; x -> mul": {"scale": READS_PARAMETER},
+        },
     ),
     ReadyPattern(
         "hard_swish",
         "x * relu6(x + 3) / 6",
-        tuple(
-            PatternForm(f"x:_ -> shift:Add|AddV2 -> {clip}; Const=3 -> shift; {sixth}")
+        {
+            f"x:_ -> shift:Add|AddV2 -> {clip}; Const=3 -> shift; {sixth}": {}
             for clip, sixth in product(_CLIPS, _SIXTHS)
-        ),
+        },
     ),
     ReadyPattern(
         "gelu",
         "x * Phi(x) by erf, or its approximation by tanh",
-        (
-            *(
-                PatternForm(f"{cdf}; cdf -> one:Add|AddV2; Const=1 -> one; {half}")
+        {
+            **{
+                f"{cdf}; cdf -> one:Add|AddV2; Const=1 -> one; {half}": {}
                 for cdf, half in product((*_ERFS, *_TANHS), _HALVES)
-            ),
-            PatternForm(_ERFC),
-        ),
+            },
+            _ERFC: {},
+        },
     ),
 )
 
@@ -454,41 +432,39 @@ TRAINING = (
     ReadyPattern(
         "dropout",
         "dropout as in training: x / keep * mask, where the mask is drawn in every run",
-        (
-            PatternForm(
+        {
+            (
                 f"x:_ -> scaled:RealDiv|Div:0 -> drop:Mul; {_NOISE} -> sum:Add|AddV2"
                 " -> mask:Floor -> drop; keep:_ -> sum; keep -> scaled:1"
-            ),
-            PatternForm(
+            ): {},
+            (
                 f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Mul; {_NOISE} -> kept:GreaterEqual:0"
-                " -> mask:Cast -> drop",
-                _DROPOUT_SCALE,
-            ),
-            PatternForm(
+                " -> mask:Cast -> drop"
+            ): _DROPOUT_SCALE,
+            (
                 f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Select|SelectV2:1;"
-                f" {_NOISE} -> mask:GreaterEqual:0 -> drop:0; Const=0 -> drop:2",
-                _DROPOUT_SCALE,
-            ),
-        ),
+                f" {_NOISE} -> mask:GreaterEqual:0 -> drop:0; Const=0 -> drop:2"
+            ): _DROPOUT_SCALE,
+        },
     ),
     ReadyPattern(
         "fake_quantization",
         "values rounded as a quantized net will have them, in floats",
-        (
-            PatternForm(
+        {
+            (
                 "quantize:FakeQuantWithMinMaxArgs|FakeQuantWithMinMaxVars"
                 "|FakeQuantWithMinMaxVarsPerChannel|QuantizeAndDequantize"
                 "|QuantizeAndDequantizeV2|QuantizeAndDequantizeV3|QuantizeAndDequantizeV4"
-            ),
-        ),
+            ): {},
+        },
     ),
     ReadyPattern(
         "softmax_cross_entropy",
         "the loss of a classifier: one op, or labels times the log of a softmax, summed",
-        (
-            PatternForm("loss:SoftmaxCrossEntropyWithLogits|SparseSoftmaxCrossEntropyWithLogits"),
-            *(PatternForm(f"{log}; {sums}") for log, sums in product(_LOGS, _CROSS_ENTROPY_SUMS)),
-        ),
+        {
+            "loss:SoftmaxCrossEntropyWithLogits|SparseSoftmaxCrossEntropyWithLogits": {},
+            **{f"{log}; {sums}": {} for log, sums in product(_LOGS, _CROSS_ENTROPY_SUMS)},
+        },
     ),
 )
 
@@ -518,8 +494,8 @@ def pattern_document(entry: ReadyPattern) -> dict[str, Any]:
         "for": entry.purpose,
         "on": entry.captures(),
         "forms": [
-            {"text": form.text, "pattern": msgspec.to_builtins(form.pattern())}
-            for form in entry.forms
+            {"text": text, "pattern": msgspec.to_builtins(form_pattern(text, where))}
+            for text, where in entry.forms.items()
         ],
     }
 

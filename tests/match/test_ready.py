@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import RulesError
-from graphpatch.match.ready import READY, PatternForm
+from graphpatch.match.ready import READY, form_pattern
 from graphpatch.match.select import find, select
 from graphpatch.match.spec import Match
 from graphpatch.rules import rules_from
@@ -63,10 +63,10 @@ def test_every_form_is_used() -> None:
         build(nets[-1])
     opened = [graphs.opened(net.graph_def) for net in nets]
     unused = [
-        form.text
+        text
         for entry in READY.values()
-        for form in entry.forms
-        if not any(select(graph, Match(pattern=form.pattern())) for graph in opened)
+        for text, where in entry.forms.items()
+        if not any(select(graph, Match(pattern=form_pattern(text, where))) for graph in opened)
     ]
     assert unused == []
 
@@ -115,5 +115,5 @@ def test_a_slip_in_a_name_is_told() -> None:
 
 
 def test_conditions_of_a_form_hold_beside_its_types() -> None:
-    pattern = PatternForm("a:Relu -> b:Relu", {"b": {"name": "out"}}).pattern()
+    pattern = form_pattern("a:Relu -> b:Relu", {"b": {"name": "out"}})
     assert pattern.nodes == {"a": Match(op="Relu"), "b": Match(op="Relu", name="out")}

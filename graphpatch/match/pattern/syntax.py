@@ -671,7 +671,7 @@ def _form_of_text(text: str) -> tuple[Pattern, ...]:
         return (parse_pattern(text),)
     from graphpatch.match import ready
 
-    return tuple(form.pattern() for form in ready.ready_pattern(name[1:]).forms)
+    return tuple(ready.ready_pattern(name[1:]).patterns())
 
 
 def type_notes(wanted: PatternLike | None) -> list[str]:
