@@ -9,15 +9,15 @@ a monomorphism that is looked for: there may be more links than the pattern has,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import nsmallest
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from math import log
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import networkx as nx
 import numpy as np
@@ -59,6 +59,8 @@ TOO_FEW = "there are fewer such ops or links than the pattern asks for"
 
 Conditions = Callable[[Match], Mapping[str, Condition]]
 """The conditions of a match, by key."""
+
+T = TypeVar("T")
 
 Vertices = tuple[int, ...]
 """What each node of a pattern is bound to."""
@@ -162,16 +164,28 @@ def _assigned(edges: Sequence[int], links: Sequence[int]) -> bool:
     )
 
 
-_Along = tuple[int, int, dict[int, dict[int, None]]]
-"""A step: from which node to which, and where it leads to from which vertex."""
-
-
 class _Step(NamedTuple):
     """The next node to walk to: by which edge, from which node that was reached before."""
 
     known: int
     node: int
     edge: int
+
+
+class _Walk(NamedTuple):
+    """From which node to which each step leads, and from where; what each vertex reads.
+
+    That is by source, slot and the edge of the pattern that the link can be.
+    """
+
+    along: list[tuple[int, int, dict[int, list[int]]]]
+    into: dict[int, list[tuple[int, int, int]]]
+
+
+def _grouped(keys: Column, values: Iterable[T], groups: dict[int, list[T]]) -> dict[int, list[T]]:
+    for key, value in zip(keys.tolist(), values, strict=True):
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 class Search:
@@ -369,9 +383,9 @@ class Search:
         counts = [int(mask.sum()) for mask in masks]
         anchor, steps = self._plan(range(self.variant.op_count), counts, links)
         order, decided = [anchor, *(step.node for step in steps)], self.variant.decided
-        along, into = self._along(steps, links), self._into(links)
+        walk = self._walk(steps, links)
         for start in np.flatnonzero(masks[anchor]).tolist():
-            vertices, around = self._around(self._reached({start: None}, anchor, along), into)
+            vertices, around = self._around(self._reached(start, anchor, walk), walk)
             matches = decided.get(around)
             if matches is None:
                 self.budget.task = self._most_meant(start, around)
@@ -381,41 +395,28 @@ class Search:
             for assigned in matches:
                 yield tuple([vertices[number] for number in assigned])
 
-    def _along(
-        self, steps: Iterable[_Step], links: Mapping[int, tuple[Column, ...]]
-    ) -> list[_Along]:
-        """Return for each step where it leads to from which vertex."""
-        every: list[_Along] = []
+    def _walk(self, steps: Iterable[_Step], links: Mapping[int, tuple[Column, ...]]) -> _Walk:
+        """Return where each step leads to, and what each vertex reads."""
+        along = []
         for known, node, edge in steps:
             ends = links[edge][:2] if known == self.edges[edge][0] else links[edge][1::-1]
-            leads: dict[int, dict[int, None]] = {}
-            for vertex, linked in zip(*map(np.ndarray.tolist, ends), strict=True):
-                leads.setdefault(vertex, {})[linked] = None
-            every.append((known, node, leads))
-        return every
-
-    def _into(self, links: Mapping[int, tuple[Column, ...]]) -> dict[int, list[tuple[int, ...]]]:
-        """Return by its reader each link: source, slot, and the edge that it can be."""
-        into: dict[int, list[tuple[int, ...]]] = {}
+            along.append((known, node, _grouped(ends[0], ends[1].tolist(), {})))
+        into: dict[int, list[tuple[int, int, int]]] = {}
         for edge, (sources, readers, slots) in links.items():
-            of_edge = zip(sources.tolist(), slots.tolist(), repeat(edge))
-            for reader, link in zip(readers.tolist(), of_edge, strict=False):
-                into.setdefault(reader, []).append(link)
-        return into
+            of_edge = zip(sources.tolist(), slots.tolist(), repeat(edge), strict=False)
+            _grouped(readers, of_edge, into)
+        return _Walk(along, into)
 
-    def _reached(
-        self, start: dict[int, None], anchor: int, along: Iterable[_Along]
-    ) -> dict[int, dict[int, None]]:
+    def _reached(self, start: int, anchor: int, walk: _Walk) -> dict[int, Collection[int]]:
         """Return which vertices each node can be around a start, as far as any are linked."""
-        reached = {anchor: start}
-        for known, node, leads in along:
+        reached: dict[int, Collection[int]] = {anchor: (start,)}
+        for known, node, leads in walk.along:
             if len(reached[known]) == 1:
                 (vertex,) = reached[known]
-                vertices = leads.get(vertex, {})
+                vertices: Collection[int] = leads.get(vertex, ())
             else:
-                vertices = {
-                    linked: None for vertex in reached[known] for linked in leads.get(vertex, ())
-                }
+                linked = chain.from_iterable(leads.get(vertex, ()) for vertex in reached[known])
+                vertices = dict.fromkeys(linked)
                 self.budget.task = f"{self.variant.names[node]!r} can be too many ops"
                 self.budget.spend(len(vertices))
             if not vertices:
@@ -424,7 +425,7 @@ class Search:
         return reached
 
     def _around(
-        self, reached: Mapping[int, Iterable[int]], into: Mapping[int, list[tuple[int, ...]]]
+        self, reached: Mapping[int, Iterable[int]], walk: _Walk
     ) -> tuple[list[int], Neighbourhood]:
         """Return the vertices of a neighbourhood, and what it is like.
 
@@ -435,21 +436,21 @@ class Search:
             for vertex in vertices:
                 roles[vertex] = roles.get(vertex, 0) | 1 << node
         if self.variant.before:
-            roles = {vertex: roles[vertex] for vertex in sorted(roles, key=self._rank)}
+            roles = dict(sorted(roles.items(), key=lambda role: self._rank(role[0])))
         number = {vertex: place for place, vertex in enumerate(roles)}
         links = [
             (number[source], place, slot if self.has_slots else 0, edge)
             for vertex, place in number.items()
-            if vertex in into
-            for source, slot, edge in into[vertex]
+            if vertex in walk.into
+            for source, slot, edge in walk.into[vertex]
             if source in number
         ]
         return list(roles), Neighbourhood(tuple(roles.values()), tuple(links))
 
-    def _rank(self, vertex: int) -> int:
-        """Return the place of an op in the file, or of a tensor whatever name it goes by."""
+    def _rank(self, vertex: int) -> tuple[int, int]:
+        """Return the place of an op in the file, or of a tensor; then that of the tensor's name."""
         size = len(self.body)
-        return vertex if vertex < size else (vertex - size) % len(self.topology.tensors)
+        return vertex if vertex < size else (vertex - size) % len(self.topology.tensors), vertex
 
     def _most_meant(self, start: int, around: Neighbourhood) -> str:
         """Return which node of the pattern can be the most ops, in words."""
@@ -587,28 +588,28 @@ class Search:
             }
             anchor, steps = self._plan([rarest], [int(mask.sum()) for mask in masks], links)
             order = [anchor, *(step.node for step in steps)]
-            along, into = self._along(steps, links), self._into(links)
+            walk = self._walk(steps, links)
             starts = np.flatnonzero(masks[anchor])[:TRACED].tolist()
-            every = [self._reached({start: None}, anchor, along) for start in starts]
+            every = [self._reached(start, anchor, walk) for start in starts]
             refused: Counter[Neighbourhood] = Counter()
             for reached in sorted(every, key=len, reverse=True):
                 if len(reached) < len(order):
-                    yield self._where_it_stopped(reached, steps, along)
+                    yield self._where_it_stopped(reached, steps, walk)
                     continue
-                vertices, around = self._around(reached, into)
+                vertices, around = self._around(reached, walk)
                 refused[around] += 1
                 if refused[around] <= most:
                     yield from self._refused(vertices, around, order)
 
     def _where_it_stopped(
         self,
-        reached: Mapping[int, Mapping[int, None]],
+        reached: Mapping[int, Iterable[int]],
         steps: Sequence[_Step],
-        along: Iterable[_Along],
+        walk: _Walk,
     ) -> NearMiss:
         """Return what stood where the next op should, and which condition it does not meet."""
         chosen = {node: next(iter(vertices)) for node, vertices in list(reached.items())[:1]}
-        for known, node, leads in islice(along, len(reached) - 1):
+        for known, node, leads in walk.along[: len(reached) - 1]:
             chosen[node] = next(iter(leads.get(chosen[known], reached[node])))
         known, node, edge = steps[len(reached) - 1]
         source, _, link = self.edges[edge]
