@@ -80,7 +80,7 @@ def attached_functions(
         if place in flowing or name in formula.variables or formula.reads_op
     ]
     inputs = [signature.inputs[place] for place in read]
-    op = (signature.attrs, signature.same_shape, signature.op_type)
+    op = (signature.attrs, signature.same_shape, signature.op_type, signature.more)
     function = gradient_function("", formula, inputs, signature.outputs, *op)
     outputs = {name: name for name, _ in signature.outputs}
     stopped = frozenset(read) - flowing

@@ -10,13 +10,15 @@ from msgspec import structs
 
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients.functions import OF_THE_OP
-from graphpatch.gradients.ops import Scalar
+from graphpatch.gradients.ops import FLOATS, NOT_SERVED, Scalar
 from graphpatch.gradients.syntax import (
     AttrRef,
     Call,
     Expression,
     NumberList,
     ParameterRef,
+    Part,
+    TensorRef,
     Variable,
     legal_parameter,
     parse_formula,
@@ -96,24 +98,33 @@ class Formula:
         """Whether it calls `forward` or `own`: it reads the op's type, inputs and attrs then."""
         return any(isinstance(part, Call) and part.function in OF_THE_OP for part in self._parts())
 
-    def with_parameter_inputs(self, count: int, names: Sequence[str]) -> Formula:
-        """Return the formula for `count` inputs as one that reads parameters from further inputs.
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Return the tensors of the graph that it reads by name, each once, in the text's order."""
+        names = (part.name for part in self._parts() if isinstance(part, TensorRef))
+        return tuple(dict.fromkeys(names))
 
-        The input after the last stands for the first name, and so on. No gradient flows to them.
+    def with_more_inputs(self, dtypes: Sequence[str], parameters: Sequence[str] = ()) -> Formula:
+        """Return it for an op with inputs of these dtypes, and further inputs for what it reads.
+
+        The inputs after the op's stand for these parameters and then for `tensors`, in this order.
+        No gradient flows to them.
         """
-        if not names:
+        further: list[Part] = [*map(ParameterRef, parameters), *map(TensorRef, self.tensors)]
+        if not further:
             return self
-        inputs = {name: f"x{count + place}" for place, name in enumerate(names)}
-        none = (None,) * len(names)
-        expressions = self.expressions * count if self.alike else self.expressions
-        texts = self.texts * count if self.alike else self.texts
+        inputs = {part: f"x{place}" for place, part in enumerate(further, len(dtypes))}
         done: dict[int, Expression] = {}
-        read = tuple(
-            expression and _with_variables(expression, inputs, done) for expression in expressions
-        )
-        values = tuple((name, value) for name, value in self.values if name not in inputs)
+        read = [part and _with_variables(part, inputs, done) for part in self.expressions]
+        texts = list(self.texts)
+        if self.alike:
+            flows = [dtype in FLOATS or dtype in NOT_SERVED for dtype in dtypes]
+            texts = [texts[0] if flow else None for flow in flows]
+            read = [read[0] if flow else None for flow in flows]
+        none = [None] * len(further)
+        values = tuple((name, value) for name, value in self.values if name not in parameters)
         return replace(
-            self, texts=texts + none, expressions=read + none, alike=False, values=values
+            self, texts=(*texts, *none), expressions=(*read, *none), alike=False, values=values
         )
 
     def _parts(self) -> Iterable[Expression]:
@@ -136,9 +147,9 @@ def _legal_names(parameters: Iterable[str]) -> tuple[str, ...]:
 
 
 def _with_variables(
-    expression: Expression, inputs: Mapping[str, str], done: dict[int, Expression]
+    expression: Expression, inputs: Mapping[Part, str], done: dict[int, Expression]
 ) -> Expression:
-    """Return the expression with variables for parameters; a part of several is made once."""
+    """Return the expression with variables for such parts; a part of several is made once."""
 
     def rewritten(part: Expression) -> Expression:
         return _with_variables(part, inputs, done)
@@ -146,8 +157,8 @@ def _with_variables(
     if id(expression) in done:
         return done[id(expression)]
     result = expression
-    if isinstance(expression, ParameterRef) and expression.name in inputs:
-        result = Variable(inputs[expression.name], expression.column)
+    if isinstance(expression, ParameterRef | TensorRef) and expression in inputs:
+        result = Variable(inputs[expression], expression.column)
     elif isinstance(expression, NumberList):
         result = structs.replace(expression, items=tuple(map(rewritten, expression.items)))
     elif isinstance(expression, Call):

@@ -34,11 +34,14 @@ def gradient(
 ) -> list[Array | None]:
     """Return dx of each input array, of its shape and dtype, or None.
 
-    Arrays of bfloat16 are those of the package ml_dtypes. `op_type` is that of the op, which
+    The arrays of `tensors` that the formula reads by name are the last inputs. Arrays of bfloat16
+    are those of the package ml_dtypes. `op_type` is that of the op, which
     `forward` and `own` compute. Raises FormulaError where the formula does not suit the arrays,
     or needs an op that numpy has not.
     """
-    op = Signature.of(_dtypes("x", inputs), _dtypes("y", outputs), attrs, op_type=op_type)
+    xs, more = _dtypes("x", inputs), len(formula.tensors)
+    op = Signature.of(xs, _dtypes("y", outputs), attrs, op_type=op_type, more=more)
+    formula = formula.with_more_inputs([dtype for _, dtype in xs[: len(xs) - more]])
     arguments = {f"x{place}": array for place, array in enumerate(inputs)}
     arguments |= {f"y{place}": array for place, array in enumerate(outputs)}
     arguments |= {f"dy{place}": array for place, array in enumerate(upstream)}
@@ -163,12 +166,18 @@ def _strided_slice(x: Array, begin: Array, end: Array, strides: Array, attrs: At
     return np.asarray(x[tuple(part(place) for place in range(len(begin)))])
 
 
-def _random_normal(shape: Array, attrs: Attrs) -> Array:
-    """Draw what TensorFlow draws first: Philox of 4 words, and Box and Muller's formula."""
+def _random_uniform(shape: Array, attrs: Attrs) -> Array:
+    """Draw what TensorFlow draws first: Philox of 4 words, of each the last 23 bits."""
     size = math.prod(map(int, shape))
-    words = philox(math.ceil(size / 4), int(attrs["seed"]), int(attrs["seed2"])).reshape(-1, 2)
+    words = philox(math.ceil(size / 4), int(attrs["seed"]), int(attrs["seed2"])).ravel()[:size]
     bits = (words & 0x7FFFFF).astype(np.uint32) | np.uint32(127 << 23)
-    unit = bits.view(np.float32) - np.float32(1)
+    return np.asarray((bits.view(np.float32) - np.float32(1)).reshape(shape))
+
+
+def _random_normal(shape: Array, attrs: Attrs) -> Array:
+    """Draw what TensorFlow draws first: uniform numbers, and Box and Muller's formula."""
+    size = math.prod(map(int, shape))
+    unit = _random_uniform(np.array([math.ceil(size / 4) * 2, 2]), attrs)
     length = np.sqrt(-2 * np.log(np.maximum(unit[:, 0], np.float32(1e-7))))
     angle = np.float32(2 * math.pi) * unit[:, 1]
     drawn = np.stack([np.sin(angle) * length, np.cos(angle) * length], 1).ravel()
@@ -449,6 +458,8 @@ KERNELS: Mapping[str, Kernel] = {
     "Min": _reduction(np.min),
     "Prod": _reduction(np.prod),
     "RandomStandardNormal": _random_normal,
+    "RandomUniform": _random_uniform,
+    "SparseMatMul": _product("transpose_a", "transpose_b"),
     "StridedSlice": _strided_slice,
     "Sum": _reduction(np.sum),
 }

@@ -122,6 +122,7 @@ def gradient_function(
     attrs: Mapping[str, object] | None = None,
     same_shape: bool = False,
     op_type: str = "",
+    more: int = 0,
 ) -> FunctionDef:
     """Return the function (x..., y..., dy...) -> (dx..., zeros like y...) of a gradient.
 
@@ -130,12 +131,13 @@ def gradient_function(
     of the output that is passed through `gy0`. An input without a gradient gets zeros, since a
     function returns a tensor for everything: whoever calls it puts a StopGradient before such an
     input where there shall be none. `same_shape` promises that inputs and outputs have one shape,
-    and spares the sum down to it. `op_type` is that of the op, which `forward` and `own` compute.
+    and spares the sum down to it. `op_type` is that of the op, which `forward` and `own` compute;
+    the last `more` inputs are not its own.
 
     The same arguments give the same function, node for node. Raises FormulaError where the
     formula does not suit the op.
     """
-    signature = Signature.of(inputs, outputs, attrs, same_shape, op_type=op_type)
+    signature = Signature.of(inputs, outputs, attrs, same_shape, op_type=op_type, more=more)
     for argument, dtype in (*inputs, *outputs):
         if dtype in NO_NUMBERS:
             raise FormulaError(f"{argument} is {dtype}; a gradient function cannot take it")

@@ -25,6 +25,9 @@ Scalar: TypeAlias = float | bool
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """The dtypes that formulas compute in."""
 
+NOT_SERVED = ("complex64", "complex128")
+"""The dtypes that carry gradients in TensorFlow, and that formulas do not compute in."""
+
 CASTABLE = (
     *FLOATS,
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),

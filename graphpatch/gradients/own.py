@@ -36,7 +36,7 @@ class OpCall(msgspec.Struct, frozen=True):
     def y(self) -> Value:
         """Output 0: the op's own where the inputs are, else computed."""
         name, dtype = self.signature.outputs[0]
-        if [name for name, _ in self.signature.inputs] == [x.source for x in self.xs]:
+        if [x.source for x in self.xs] == [f"x{place}" for place in range(len(self.xs))]:
             return Value(name, dtype, self.signature.shape(name))
         return op_forward(self)
 
@@ -86,9 +86,10 @@ def op_at(program: Program, signature: Signature, function: str, inputs: Sequenc
             f"{function} computes what one op does; a filter, a surrogate and a match as one op"
             " have none"
         )
-    if len(inputs) > len(signature.inputs):
-        raise FormulaError(f"{function}: {signature.op_type} has {len(signature.inputs)} inputs")
-    own = [Value(name, dtype, signature.shape(name)) for name, dtype in signature.inputs]
+    names = signature.inputs[: len(signature.inputs) - signature.more]
+    if len(inputs) > len(names):
+        raise FormulaError(f"{function}: {signature.op_type} has {len(names)} inputs")
+    own = [Value(name, dtype, signature.shape(name)) for name, dtype in names]
     for place, (value, like) in enumerate(zip(inputs, own, strict=False)):
         if value.dtype != like.dtype:
             raise FormulaError(f"{function}: input {place} is {like.dtype}, and this {value.dtype}")
@@ -166,7 +167,7 @@ def _matmul_grad(first: str, second: str) -> OpGradient:
     """Return that of y = A B, where these attrs say that A and B are transposed or adjoint."""
 
     def own(at: OpCall, place: int, dy: Value) -> Value:
-        a, b = at.xs
+        a, b = (at.program.cast(x, dy.dtype) for x in at.xs)
         ta, tb = (bool(at.signature.attrs.get(name, False)) for name in (first, second))
         if place == 0:
             pair, flags = ((b, dy), (tb, True)) if ta else ((dy, b), (False, not tb))
@@ -290,6 +291,7 @@ OP_GRADIENTS: Mapping[str, OpGradient] = {
     "Maximum": _greater("GreaterEqual"),
     "Minimum": _greater("LessEqual"),
     "Identity": lambda at, place, dy: dy,
+    "SparseMatMul": _matmul_grad("transpose_a", "transpose_b"),
 }
 
 

@@ -19,9 +19,18 @@ from graphpatch.gradients.functions import (
     Function,
     look_up,
 )
-from graphpatch.gradients.ops import CASTABLE, FLOATS, SCALAR, UNKNOWN, Program, Scalar, Value
+from graphpatch.gradients.ops import (
+    CASTABLE,
+    FLOATS,
+    NOT_SERVED,
+    SCALAR,
+    UNKNOWN,
+    Program,
+    Scalar,
+    Value,
+)
 from graphpatch.gradients.own import WINDOWS, op_at, op_forward, op_gradient, windowed
-from graphpatch.gradients.signature import NOT_SERVED, Signature
+from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.syntax import (
     AttrRef,
     Call,
@@ -29,6 +38,7 @@ from graphpatch.gradients.syntax import (
     Literal,
     NumberList,
     ParameterRef,
+    TensorRef,
     Variable,
     formula_error,
     parse_formula,
@@ -233,6 +243,9 @@ class Lowering:
             return self._variable(expression)
         if isinstance(expression, NumberList):
             raise self.fault(expression, "a list stands only in axes=, perm= and gather")
+        if isinstance(expression, TensorRef):
+            message = f"tensor({expression.name!r}) is of a graph, and here is none to read it from"
+            raise self.fault(expression, message)
         if isinstance(expression, AttrRef):
             try:
                 return self.signature.attr(expression.name)
@@ -310,7 +323,7 @@ class Lowering:
             case ("+", Value() as x, 0.0) | ("+", 0.0, Value() as x):
                 return x
             case ("*", 0.0, Value(source=int(number))):
-                is_random = self.program.steps[number].op_type == "RandomStandardNormal"
+                is_random = self.program.steps[number].op_type.startswith("Random")
                 return 0.0 if is_random else None  # of other tensors 0 * inf is NaN
         return None
 

@@ -302,14 +302,13 @@ def quantile(program: Program, x: Value, q: float, from_axis: int = 0) -> Value:
     return program.op("Reshape", element, sizes_kept, shape=UNKNOWN)
 
 
-def normal_like(program: Program, x: Value, seed: int) -> Value:
-    """Draw numbers of the standard normal distribution, in the shape and dtype of x."""
-    drawn = program.op(
-        "RandomStandardNormal",
-        program.shape_of(x),
-        shape=x.shape,
-        dtype="float32",
-        seed=seed,
-        seed2=SEED_2,
-    )
-    return program.cast(drawn, x.dtype)
+def random_like(op_type: str) -> Callable[..., Value]:
+    """Return what draws numbers by an op of this type, in the shape and dtype of x."""
+
+    def drawn(program: Program, x: Value, seed: int) -> Value:
+        sizes = program.shape_of(x)
+        seeds = {"seed": seed, "seed2": SEED_2}
+        numbers = program.op(op_type, sizes, shape=x.shape, dtype="float32", **seeds)
+        return program.cast(numbers, x.dtype)
+
+    return drawn

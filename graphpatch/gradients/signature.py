@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients.ops import (
@@ -19,9 +19,6 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 _NUMBERED = {"x": re.compile(r"x\d+", re.ASCII), "y": re.compile(r"y\d+", re.ASCII)}
 
-NOT_SERVED = ("complex64", "complex128")
-"""The dtypes that carry gradients in TensorFlow, and that formulas do not compute in."""
-
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -29,7 +26,8 @@ class Signature:
 
     An input that no gradient needs may be missing. `same_shape`: all these tensors have one
     shape, in every run, but for the `scalars`, whose shape is (). `broadcast` names the inputs
-    whose joint shape is that of the outputs, where that is known. `op_type` is empty for what is
+    whose joint shape is that of the outputs, where that is known. The last `more` inputs are not
+    the op's: a formula reads them besides. `op_type` is empty for what is
     no one op: a match as a whole, a filter. `attrs` are those that are
     numbers or booleans, with the op type's defaults where the NodeDef leaves them out; others may
     be there, and cannot be read.
@@ -42,6 +40,7 @@ class Signature:
     scalars: frozenset[str] = frozenset()
     broadcast: tuple[str, ...] = ()
     op_type: str = ""
+    more: int = 0
 
     @classmethod
     def of(
@@ -52,6 +51,7 @@ class Signature:
         same_shape: bool = False,
         scalars: Collection[str] = (),
         op_type: str = "",
+        more: int = 0,
     ) -> Signature:
         """Return the signature.
 
@@ -67,7 +67,14 @@ class Signature:
                         f"the dtype of {name} is not known ({dtype!r}): an attr must name it"
                     )
         fields = (tuple(inputs), tuple(outputs), attrs or {}, same_shape, frozenset(scalars))
-        return cls(*fields, op_type=op_type)
+        return cls(*fields, op_type=op_type, more=more)
+
+    def reading(self, dtypes: Sequence[str]) -> Signature:
+        """Return it with more inputs of these dtypes, each of a shape of its own."""
+        names = (f"x{place}" for place in range(len(self.inputs), len(self.inputs) + len(dtypes)))
+        inputs = (*self.inputs, *zip(names, dtypes, strict=True))
+        broadcast = ("x0",) if self.same_shape else self.broadcast
+        return replace(self, inputs=inputs, same_shape=False, broadcast=broadcast, more=len(dtypes))
 
     @property
     def variables(self) -> dict[str, str]:

@@ -24,6 +24,7 @@ from graphpatch.tokens import Language, Token
 _TOKEN = re.compile(
     r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
     r"|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<string>\"[^\"]*\"|'[^']*')"
     r"|(?P<symbol>\*\*|<=|>=|==|!=|[-+*/<>(),=.;\[\]])",
     re.ASCII,
 )
@@ -50,6 +51,7 @@ NAMED_NUMBERS: dict[str, Scalar] = {
 
 _OPERATOR_WORDS = ("and", "or", "not")
 _LET = "let"
+_TENSOR = "tensor"
 _VARIABLE = re.compile(r"(?P<kind>x|y|dy)(?P<index>0|[1-9]\d*)?", re.ASCII)
 
 _ELSEWHERE = {
@@ -118,6 +120,13 @@ class AttrRef(Part, frozen=True, eq=False):
     column: int = 0
 
 
+class TensorRef(Part, frozen=True, eq=False):
+    """`tensor("global_step:0")`: a tensor of the graph that the op is in, whoever gives it."""
+
+    name: str
+    column: int = 0
+
+
 class ParameterRef(Part, frozen=True, eq=False):
     """A number or a boolean that a rule gives by name."""
 
@@ -141,7 +150,7 @@ class Call(Part, frozen=True, eq=False):
     column: int = 0
 
 
-Expression: TypeAlias = Literal | Variable | AttrRef | ParameterRef | NumberList | Call
+Expression: TypeAlias = Literal | Variable | AttrRef | TensorRef | ParameterRef | NumberList | Call
 
 
 def _parts(expression: Expression) -> tuple[Expression, ...]:
@@ -346,6 +355,8 @@ class _FormulaParser:
             raise self.error(column, "a let stands at the beginning: let NAME = ...;")
         if word in _OPERATOR_WORDS:
             raise self.error(column, f"expected a value, found {token}")
+        if word == _TENSOR and self.sees("("):
+            return self.tensor(column)
         if self.sees("("):
             return self.call(token)
         if word in self.defined:
@@ -365,6 +376,17 @@ class _FormulaParser:
         if variable is None:
             raise self.error(column, _unknown_word(word, [*self.parameters, *self.defined]))
         return Variable(variable, column)
+
+    def tensor(self, column: int) -> Expression:
+        """Read the name of a tensor, in quotes and parentheses."""
+        self.advance()
+        name = self.advance()
+        text = name.text[1:-1].strip()
+        if name.kind != "string" or not text:
+            message = f"expected the name of a tensor in quotes, tensor('name:0'), found {name}"
+            raise self.error(name.column, message)
+        self.expect(")", " after the name of the tensor")
+        return TensorRef(text, column)
 
     def call(self, name: Token) -> Expression:
         """Read the arguments of a call, and match them with what its function takes."""

@@ -158,7 +158,7 @@ def _is_by_element(formula: Formula) -> bool:
     )
     called = {part.function for part in parts if isinstance(part, Call)}
     functions = [FUNCTIONS[name] for name in called & FUNCTIONS.keys()]  # and operators, which are
-    return all(
+    return not formula.tensors and all(
         not expression.options and {*expression.kinds} <= {"number", "truth"}
         for expression in functions
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import msgspec
+
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.attach import OpDtypes
+from graphpatch.gradients.attach import AttachedFunctions, OpDtypes
 from graphpatch.gradients.fits import check_fit, windows_of
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.program import gradient_ops, joined_shapes
@@ -25,11 +27,17 @@ from graphpatch.graph import attrs, provenance
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.patches import function_carrier, op_args
-from graphpatch.patches.construction import constructed, constructed_whole
+from graphpatch.patches.construction import broadcast_signature, constructed, constructed_whole
 from graphpatch.patches.function_carrier import carry_by_function
-from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.group import MatchedGroup, group_of_op
 from graphpatch.patches.known_shapes import may_contradict, refuse_contradicted_match
-from graphpatch.patches.reach import check_reached, differentiated_as_whole, place_of
+from graphpatch.patches.named_tensors import check_named, named_tensors, read_by_name
+from graphpatch.patches.reach import (
+    check_reached,
+    differentiated_as_whole,
+    place_of,
+    refuse_boundary,
+)
 from graphpatch.patches.threshold import check_centre
 from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
@@ -49,6 +57,11 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
         refuse_key(gradient, emit)
         op_args.known_outputs(node)
         carry_by_function(gradient, node, editor)
+        return
+    if isinstance(gradient, InlineFormula) and named_tensors(gradient):
+        refuse_boundary(node)
+        _refuse_attr(gradient, emit)
+        _carry_formula(gradient, group_of_op(node), editor, emit, broadcast_signature(node))
         return
     if not isinstance(gradient, RegisteredKey):
         gradient = gradient.for_op(node.op)
@@ -148,32 +161,54 @@ def carry_whole(gradient: Gradient, group: MatchedGroup, editor: Editor, emit: s
     refuse_behind(group.nodes, group.last, editor)
     _refuse_last(group)
     gradient = _storable_gradient(gradient, group, emit)
+    if not isinstance(gradient, PythonGradient):
+        _carry_formula(gradient, group, editor, emit)
+        return
     is_kept = differentiated_as_whole(group.last, editor)
-    if isinstance(gradient, PythonGradient):
-        functions = function_carrier.traced_functions(
-            gradient, _group_dtypes(group), is_kept, editor
-        )
-    else:
-        op = _checked_signature(gradient, group)
-        if may_contradict(gradient):
-            joined = joined_shapes(gradient.formula, op)
-            refuse_contradicted_match(group, joined, editor, may_sum=True)
-        if constructed_whole(gradient, group, op, editor, emit):
-            return
-        functions = function_carrier.computed_functions(gradient, op, is_kept, editor)
-    shadow_behind(group.nodes, group.last, editor)
-    function_carrier.attach_to(group.last, functions, group.reads, group.nodes, editor)
+    functions = function_carrier.traced_functions(gradient, _group_dtypes(group), is_kept, editor)
+    _attach(group, functions, editor)
 
 
-def _checked_signature(gradient: LibraryGradient | InlineFormula, group: MatchedGroup) -> Signature:
-    """Return the group as formulas see it; PatchError where this formula does not suit it."""
+def _carry_formula(
+    gradient: Computed, group: MatchedGroup, editor: Editor, emit: str, op: Signature | None = None
+) -> None:
+    """Let the gradient of a match as one op, or of an op of this signature, be this formula.
+
+    Raises PatchError where it does not suit the group.
+    """
+    check_named(gradient, group.nodes, editor)
+    is_match = op is None
     try:
-        signature = _group_signature(group)
-        gradient_ops(gradient.formula, signature)
+        op = _group_signature(group) if op is None else op
+        if tensors := read_by_name(gradient, group.last, editor):
+            formula = gradient.formula.with_more_inputs([dtype for _, dtype in op.inputs])
+            gradient, op = InlineFormula(formula), op.reading([tensor.dtype for tensor in tensors])
+            group = msgspec.structs.replace(group, more=tuple(tensor.text for tensor in tensors))
+        gradient_ops(gradient.formula, op)
     except (FormulaError, ValueError) as error:
         text = f"the match that ends in {group.last}: {error}; {group.reading()}"
-        raise PatchError(text) from error
-    return signature
+        raise PatchError(text if is_match else f"{group.last}: {error}") from error
+    if may_contradict(gradient) and not provenance.is_added(group.last):
+        joined = joined_shapes(gradient.formula, op)
+        refuse_contradicted_match(group, joined, editor, may_sum=True)
+    if not constructed_whole(gradient, group, op, editor, emit):
+        is_kept = differentiated_as_whole(group.last, editor)
+        _attach(group, function_carrier.computed_functions(gradient, op, is_kept, editor), editor)
+
+
+def _attach(group: MatchedGroup, functions: AttachedFunctions, editor: Editor) -> None:
+    shadow_behind(group.nodes, group.last, editor)
+    noted = group.reads if group.more else ()
+    function_carrier.attach_to(group.last, functions, group.reads, group.nodes, editor, noted)
+
+
+def _refuse_attr(gradient: Gradient, emit: str) -> None:
+    """Raise PatchError for a gradient that no key can hold, where the rule asks for one."""
+    if emit == "attr" and (names := named_tensors(gradient)):
+        raise PatchError(
+            f"the formula reads tensor({names[0]!r}), and a key holds no tensor of the graph: the "
+            f"gradient is stored as a construction or a function (emit: auto)"
+        )
 
 
 def _storable_gradient(

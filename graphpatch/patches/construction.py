@@ -223,7 +223,7 @@ def constructed(
         return False
     key = ("construction", question, node.body.is_main)
     formula = editor.cached(
-        key, lambda: _construction_or_none(gradient, _broadcast_signature(node), node.op, node)
+        key, lambda: _construction_or_none(gradient, broadcast_signature(node), node.op, node)
     )
     formula = _suited(formula, node, editor, emit)
     if formula is None:
@@ -285,7 +285,7 @@ def _why_no_construction(node: Node, editor: Editor) -> str:
     return ""
 
 
-def _broadcast_signature(node: Node) -> Signature:
+def broadcast_signature(node: Node) -> Signature:
     """Return the op as formulas see it, with what is known of how its inputs are broadcast."""
     declared, op = signature(node), node.opdef
     if op is None or not op.broadcasts or len(op.keeps_shape) < len(declared.inputs):

@@ -26,7 +26,8 @@ from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
 from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.known_shapes import may_contradict, refuse_constants
-from graphpatch.patches.reach import place_of
+from graphpatch.patches.named_tensors import check_named, named_tensors
+from graphpatch.patches.reach import in_control_flow, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,9 @@ class FilterGradient(at.SidePatch):
 
     @property
     def looks_at_op_alone(self) -> bool:
-        """True at outputs, but for a gradient in Python, which is traced for each op."""
-        return self.is_at_outputs and not isinstance(self.gradient, PythonGradient)
+        """True at outputs, but for a gradient in Python, and one that reads other tensors."""
+        alone = not (isinstance(self.gradient, PythonGradient) or named_tensors(self.gradient))
+        return self.is_at_outputs and alone
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
@@ -68,12 +70,16 @@ class FilterGradient(at.SidePatch):
         self._refuse_default()
         node = target.last if isinstance(target, MatchedGroup) else target
         args = at.tensors_at(target, self.at)
+        ops = target.nodes if isinstance(target, MatchedGroup) else [node]
+        check_named(self.gradient, ops, editor)  # while the op is still where it was
         gradient, dtypes = self.gradient, {arg.dtype or "" for arg in args if op_args.carries(arg)}
         if isinstance(gradient, DefaultGradient | RegisteredKey) or self._by_identity(
             gradient, node, dtypes, editor
         ):
+            in_loop = in_control_flow(node, editor)  # and so is what is put in line
+            emit = "function" if in_loop and self.emit == "auto" else self.emit
             for added in at.put_at(target, editor, at.inline_op("Identity", "filter"), self.at):
-                carrier.carry(gradient, added, editor, self.emit)
+                carrier.carry(gradient, added, editor, emit)
             return
         inline, functions = filter_inline(gradient, node, editor)
         for call in at.put_at(target, editor, inline, self.at):
@@ -86,7 +92,7 @@ class FilterGradient(at.SidePatch):
         if isinstance(gradient, PythonGradient):
             carrier.refuse_key(gradient, self.emit)
             return is_restored(node, editor)
-        if self.emit == "attr" or is_restored(node, editor):
+        if self.emit == "attr" or is_restored(node, editor) or named_tensors(gradient):
             return True
         if self.emit == "function":
             return False

@@ -26,7 +26,8 @@ class MatchedGroup(msgspec.Struct, frozen=True):
     these tensors are; `named` has them as they were called when the group was found, and
     `captures` what the pattern calls some of them. `open` says of each op inside that is read
     outside by whom: what flows back from there does not come through the group. `refused` is the
-    first of them that more than gradients read which were built before.
+    first of them that more than gradients read which were built before. `more` are tensors that a
+    formula reads by name, behind those that the group reads.
     """
 
     nodes: tuple[Node, ...]
@@ -37,6 +38,7 @@ class MatchedGroup(msgspec.Struct, frozen=True):
     captures: Mapping[str, str] = msgspec.field(default_factory=dict)
     open: tuple[str, ...] = ()
     refused: str = ""
+    more: tuple[str, ...] = ()
 
     def refuse_open(self) -> None:
         """Raise PatchError where an op inside is read outside, by more than old gradients."""
@@ -46,7 +48,7 @@ class MatchedGroup(msgspec.Struct, frozen=True):
     @property
     def reads(self) -> list[str]:
         """Return the tensors from outside as they are spelled now, whatever was patched before."""
-        return [node.data_inputs[slot] for node, slot in self.slots]
+        return [*(node.data_inputs[slot] for node, slot in self.slots), *self.more]
 
     def reading(self) -> str:
         """Return what x0, x1, ... are, for a message."""
@@ -88,6 +90,13 @@ def group_of_match(
     return MatchedGroup(
         tuple(nodes), last, slots, args, tuple(reads), captures or {}, texts, refused
     )
+
+
+def group_of_op(node: Node) -> MatchedGroup:
+    """Return one op, with all that it reads."""
+    args, texts = op_args.known_inputs(node), tuple(node.data_inputs)
+    slots = tuple((node, slot) for slot in range(len(args)))
+    return MatchedGroup((node,), node, slots, tuple(args), texts)
 
 
 def _last(nodes: Sequence[Node], inside: set[str]) -> Node:

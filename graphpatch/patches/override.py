@@ -34,6 +34,7 @@ from graphpatch.patches import Patch, carrier, op_args
 from graphpatch.patches.carrier import carry_whole
 from graphpatch.patches.group import ByInput, MatchedGroup
 from graphpatch.patches.known_shapes import JoinedShapes, may_contradict, refuse_contradicted
+from graphpatch.patches.named_tensors import named_tensors
 from graphpatch.patches.reach import refuse_carried
 
 
@@ -52,8 +53,8 @@ class OverrideGradient(Patch):
 
     @property
     def looks_at_op_alone(self) -> bool:
-        """True but for a gradient in Python, which is traced for each op."""
-        return not isinstance(self.gradient, PythonGradient)
+        """True but for a gradient in Python, traced for each op, and one that reads others."""
+        return not (isinstance(self.gradient, PythonGradient) or named_tensors(self.gradient))
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where the gradient of none of these ops is ever asked for."""

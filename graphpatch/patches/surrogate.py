@@ -48,6 +48,11 @@ def surrogate_formula(text: str) -> Formula:
             f"{foreign[0]} is not an input: a surrogate is a formula of x0, x1, ..., which "
             f"TensorFlow differentiates itself; override_gradient takes one of y and dy"
         )
+    if formula.tensors:
+        raise RulesError(
+            f"tensor({formula.tensors[0]!r}) stands in formulas of dy alone; write the derivative "
+            f"of the surrogate by x, times dy, as an override_gradient"
+        )
     if not any(expression and _gradient_flows(expression) for expression in formula.expressions):
         raise RulesError(f"nothing flows back through {text!r}; stop_gradient says that")
     return formula

@@ -508,6 +508,11 @@ def gradient_meant(function: str, spec: Any) -> Computed:
             f'{function} takes a gradient of the library, {{"formula": ...}} or a Python '
             f"function, and found {spec!r}, which is for ops of a graph that exists already"
         )
+    if gradient.formula.tensors:
+        raise RulesError(
+            f"{function}: rules read a tensor of a graph by name; here a Python function dy -> dx "
+            f"can read the tensor itself"
+        )
     return gradient
 
 

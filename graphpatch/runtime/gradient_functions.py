@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -93,18 +94,42 @@ def formula_gradients(
     FormulaError where the formula does not suit these tensors.
     """
     count, more = len(inputs), list((parameters or {}).values())
-    formula = formula.with_parameter_inputs(count, list(parameters or {}))
+    more += [_tensor_named(name, inputs[0].graph) for name in formula.tensors]
+    dtypes = [dtype for _, dtype in _dtypes("x", inputs)]
+    formula = formula.with_more_inputs(dtypes, list(parameters or {}))
     shaped = [*inputs, *outputs, *(tensor for tensor in more if tensor.shape != ())]
     scalars = {f"x{count + place}" for place, tensor in enumerate(more) if tensor.shape == ()}
     inputs = [*inputs, *more]
     signature = Signature.of(
-        _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape(shaped), scalars, op_type
+        _dtypes("x", inputs),
+        _dtypes("y", outputs),
+        attrs,
+        _same_shape(shaped),
+        scalars,
+        op_type,
+        len(more),
     )
     program = gradient_ops(formula, signature)
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
     arguments |= _dense_dy(formula, outputs, upstream)
     return result_values(program, arguments)[:count]
+
+
+def _tensor_named(name: str, graph: Any) -> Any:
+    """Return the tensor that a formula reads by name, of a graph or of those around it."""
+    import tensorflow as tf
+
+    around: Any = graph
+    while around is not None:
+        with contextlib.suppress(KeyError, ValueError):
+            tensor = around.get_tensor_by_name(name if ":" in name else f"{name}:0")
+            if tensor.dtype != tf.resource:
+                return tensor
+            dtype = tensor.op.get_attr("dtype")
+            return tf.raw_ops.ReadVariableOp(resource=tensor, dtype=dtype)
+        around = getattr(around, "outer_graph", None)
+    raise FormulaError(f"the graph has no tensor {name!r} that a formula can read")
 
 
 def result_values(program: GradientProgram, arguments: Mapping[str, Any]) -> list[Any]:
@@ -128,7 +153,7 @@ def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) ->
     """
     more = [(f"x{place}", dtype) for place in range(1, 1 + len(tensors))]
     signature = Signature.of([("x0", dtype), *more], [("y0", dtype)], same_shape=True)
-    gradient_ops(formula.with_parameter_inputs(1, tensors), signature)
+    gradient_ops(formula.with_more_inputs([dtype], tensors), signature)
 
 
 def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:

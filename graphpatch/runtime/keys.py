@@ -24,6 +24,7 @@ from graphpatch.gradients.spec import (
     DefaultGradient,
     Gradient,
     InlineFormula,
+    LibraryGradient,
     PythonGradient,
     RegisteredKey,
     built_in_key,
@@ -38,6 +39,7 @@ from graphpatch.graph.op_types import CALLS
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS, Patch, at, carrier, op_args
 from graphpatch.patches.filter import FilterGradient
+from graphpatch.patches.named_tensors import check_named, named_tensors
 from graphpatch.patches.override import OverrideGradient, never_fires
 from graphpatch.patches.stop import StopGradient
 from graphpatch.patches.straight_through import StraightThrough
@@ -163,7 +165,7 @@ def _check_filter(gradient: Gradient, node: Node) -> None:
                 f"the gradient of {gradient.key} is for {len(known.inputs)} inputs and "
                 f"{len(known.outputs)} outputs; a filter is for one tensor"
             )
-    elif not isinstance(gradient, PythonGradient | DefaultGradient):
+    elif isinstance(gradient, LibraryGradient | InlineFormula) and not named_tensors(gradient):
         args = (*op_args.known_inputs(node), *op_args.known_outputs(node))
         for dtype in {arg.dtype or "" for arg in args if op_args.carries(arg)}:
             check_filter(gradient.formula, dtype)
@@ -173,7 +175,7 @@ def keeps_zeros(gradient: Gradient, editor: Editor) -> bool:
     """Return whether a filter lets zeros through as zeros, for tensors of numbers of every size."""
     if isinstance(gradient, RegisteredKey):
         return gradient.key in LINEAR_FILTERS
-    if isinstance(gradient, PythonGradient | DefaultGradient):
+    if isinstance(gradient, PythonGradient | DefaultGradient) or named_tensors(gradient):
         return False
     formula = gradient.formula
 
@@ -225,6 +227,8 @@ class KeyedPatch(Patch):
         """Set the key of one op. Raises NoKeyError where a key cannot do it."""
         if not (self.bodies or node.body.is_main):
             raise NoKeyError(f"{node} is in a function, which TensorFlow has a copy of already")
+        if isinstance(self.patch, OverrideGradient | FilterGradient) and not self.bodies:
+            check_named(self.patch.gradient, [node], editor)  # an op is alone while it is made
         now = composed_gradient(gradient_type(node))
         try:
             new = COMPOSE[type(self.patch)](self.patch, node, now, editor)

@@ -360,14 +360,28 @@ def lower_quantile(x: Array, q: float, from_axis: int = 0) -> Array:
     return found.reshape(x.shape[:from_axis] + (1,) * (x.ndim - from_axis))
 
 
-def normal_like(x: Array, seed: int) -> Array:
-    """The numbers that TensorFlow draws first: Philox of 4 words, and Box and Muller's formula.
+def softmax(x: Array) -> Array:
+    tops = np.exp(x - np.max(x, -1, keepdims=True))
+    return np.asarray(tops / np.sum(tops, -1, keepdims=True))
+
+
+def _unit(x: Array, seed: int) -> Array:
+    """The words that TensorFlow draws first, by Philox, as float32 numbers from 0 to 1.
 
     Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011.
     """
-    words = philox(math.ceil(x.size / 4), seed, SEED_2).reshape(-1, 2)
+    words = philox(math.ceil(x.size / 4), seed, SEED_2).ravel()
     bits = (words & 0x7FFFFF).astype(np.uint32) | np.uint32(127 << 23)
-    unit = bits.view(np.float32) - np.float32(1)
+    return bits.view(np.float32) - np.float32(1)
+
+
+def uniform_like(x: Array, seed: int) -> Array:
+    return _unit(x, seed)[: x.size].reshape(x.shape).astype(x.dtype)
+
+
+def normal_like(x: Array, seed: int) -> Array:
+    """Box and Muller's formula of two numbers each."""
+    unit = _unit(x, seed).reshape(-1, 2)
     length = np.sqrt(-2 * np.log(np.maximum(unit[:, 0], np.float32(1e-7))))
     angle = np.float32(2 * math.pi) * unit[:, 1]
     found = np.stack([np.sin(angle) * length, np.cos(angle) * length], 1).ravel()
@@ -382,6 +396,8 @@ _OWN: dict[str, Callable[..., Any]] = {
     "gather": gather,
     "quantile": lower_quantile,
     "normal_like": normal_like,
+    "uniform_like": uniform_like,
+    "softmax": softmax,
     "pow": power,
     "rsqrt": rsqrt,
     "relu": relu,

@@ -152,6 +152,8 @@ SPELLED = {
     "gather": "gather(dy, [0, 1], axis=1)",
     "quantile": "dy * quantile(x, 0.5)",
     "normal_like": "dy * normal_like(x, seed=1)",
+    "uniform_like": "dy * uniform_like(x, seed=1)",
+    "softmax": "dy * softmax(x)",
     "forward": "forward(relu(x))",
     "own": "own(dy)",
 }

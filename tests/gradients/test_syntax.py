@@ -11,6 +11,7 @@ from graphpatch.gradients.syntax import (
     Literal,
     NumberList,
     ParameterRef,
+    TensorRef,
     Variable,
     parse_formula,
 )
@@ -27,7 +28,7 @@ def spelled(expression: Expression) -> str:
         return f"[{' '.join(map(spelled, expression.items))}]"
     if isinstance(expression, Literal):
         return str(expression.value)
-    prefix = {AttrRef: "attr.", ParameterRef: "$", Variable: ""}[type(expression)]
+    prefix = {AttrRef: "attr.", ParameterRef: "$", TensorRef: "@", Variable: ""}[type(expression)]
     return prefix + expression.name
 
 
@@ -56,6 +57,7 @@ def spelled(expression: Expression) -> str:
         ("where(b=1, a=dy, condition=true)", "(where True dy0 1.0)"),
         ("clip(dy, max=1, min=min)", "(clip dy0 $min 1.0)"),
         ("norm(dy) / norm", "(/ (norm dy0) $norm)"),
+        ("dy * tensor(\"a/b:1\") / tensor( 'c' )", "(/ (* dy0 @a/b:1) @c)"),
         ("sum(x, [1, -2])", "(sum x0 axes=[1.0 (-x 2.0)])"),
         ("sum(x, keepdims=true, axes=[])", "(sum x0 axes=[] keepdims=True)"),
         ("matmul(dy, x1, transpose_b=not attr.t)", "(matmul dy0 x1 transpose_b=(not attr.t))"),
@@ -135,6 +137,14 @@ def test_a_parsed_formula_is_a_value() -> None:
         ),
         ("grad", 1, "the upstream gradient is dy"),
         ("None", 1, "null stands for a whole formula"),
+        (
+            "dy * tensor(x)",
+            13,
+            "in quotes, tensor('name:0'), found 'x'",
+        ),
+        ("tensor('')", 8, "expected the name of a tensor"),
+        ("tensor('a', 1)", 11, "expected ')' after the name of the tensor"),
+        ("'a' * dy", 1, "expected a value"),
         ("attr.", 6, "expected the name of an attr"),
         ("attr", 1, "unknown name 'attr'"),
         ("[1, 2]", 1, "expected a value, found '['"),

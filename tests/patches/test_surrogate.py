@@ -200,9 +200,19 @@ def spelled(one: Function, place: int) -> str:
 
 TRUTHS = "< <= > >= == != and or is_finite is_nan".split()
 WITH_MORE = {
-    *("forward", "own", "quantile", "normal_like", "split", "concat", "gather", "transpose"),
+    *(
+        "forward",
+        "own",
+        "quantile",
+        "normal_like",
+        "uniform_like",
+        "split",
+        "concat",
+        "gather",
+        "transpose",
+    ),
     *("conv2d", "conv2d_transpose", "depthwise_conv2d", "depthwise_conv2d_transpose", "avg_pool"),
-    *("avg_pool_transpose", "max_pool", "max_pool_transpose", "bias_add", "matmul"),
+    *("avg_pool_transpose", "max_pool", "max_pool_transpose", "bias_add", "matmul", "transpose"),
 }
 """Functions that take the attrs of an op, or options that have no default."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphpatch
@@ -226,3 +227,73 @@ def test_13_a_difference_starts_with_gradients(tmp_path: Path) -> None:
     found = graphpatch.diff(tmp_path / "a.pb", tmp_path / "b.pb").document()
     assert [one["op"] for one in found["gradients"]] == ["y"]
     assert next(key for key, value in found.items() if isinstance(value, list)) == "gradients"
+
+
+def strengthened() -> Any:
+    """A feature layer, a classifier of its domain, and how strongly that is to be reversed."""
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [3], name="x")
+        tf1.placeholder_with_default(tf.constant(0.0), [], name="strength")
+        tf1.get_variable("step", initializer=tf.constant(0, tf.int64), use_resource=True)
+        tf.multiply(tf.identity(tf.square(x), "features"), [1.0, -2.0, 3.0], name="y")
+    return graph
+
+
+@pytest.mark.parametrize("is_live", [False, True], ids=["file", "live"])
+@pytest.mark.parametrize(
+    ("formula", "factor"),
+    [
+        ("-tensor('strength') * dy", lambda fed, step: -fed),
+        ("dy - 2 * dy / (1 + exp(-10 * tensor('strength:0')))", lambda fed, _: -np.tanh(5 * fed)),
+        ("where(cast_like(tensor('step'), dy) < 3, 0, dy)", lambda fed, step: float(step >= 3)),
+        ("clip(dy, -tensor('strength'), tensor('strength'))", None),
+    ],
+)  # fmt: skip
+def test_14566_a_factor_that_changes_while_training(
+    formula: str, factor: Any, is_live: bool
+) -> None:
+    # 14566; DANN's strength that is fed, lucid's global_step: a factor that is a tensor.
+    rule, graph = filtered("features", {"formula": formula}), strengthened()
+    if is_live:
+        graphpatch.patch_graph([rule], graph, in_place=True)
+    else:
+        model = graphpatch.apply([rule], graph)
+        assert graphpatch.verify(graph, model).ok
+        graph = imported(model)
+    x = np.float32([1.0, 2.0, -0.5])
+    with graph.as_default(), tf1.Session() as session:
+        dx = tf1.gradients(graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0"))
+        handle = graph.get_tensor_by_name("step:0")
+        for fed, step in [(0.0, 0), (0.5, 3), (2.0, 7)]:
+            session.run(tf.raw_ops.AssignVariableOp(resource=handle, value=np.int64(step)))
+            dy = np.float32([1.0, -2.0, 3.0])
+            dy = np.clip(dy, -fed, fed) if factor is None else dy * factor(fed, step)
+            found = session.run(dx, {"x:0": x, "strength:0": fed})[0]
+            np.testing.assert_allclose(found, dy * 2 * x, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kept", ["dy", "clip(dy, -1e9, 1e9)"], ids=["linear", "function"])
+@pytest.mark.parametrize("control_flow", [1, 2])
+def test_2803_truncated_backpropagation_by_the_step(control_flow: int, kept: str) -> None:
+    # 2803: what flows back through the state stops every third step.
+    switch = tf1.enable_control_flow_v2 if control_flow == 2 else tf1.disable_control_flow_v2
+    before = tf1.control_flow_v2_enabled()
+    switch()
+    try:
+        with tf.Graph().as_default() as graph:
+            x = tf1.placeholder(tf.float32, [], name="x")
+
+            def step(i: Any, h: Any) -> Any:
+                number = tf.cast(i, tf.float32, name="number")
+                return i + 1, tf.multiply(h, 1.0 + number, name="state") + x
+
+            loop = tf1.while_loop(lambda i, h: i < 5, step, [tf.constant(0), x])
+            tf.identity(loop[1], name="y")
+    finally:
+        (tf1.enable_control_flow_v2 if before else tf1.disable_control_flow_v2)()
+    name = "while/number" if control_flow == 1 else "number"
+    formula = f"where(tensor('{name}:0') == 2, 0, {kept})"
+    rule = filtered({"name": "**state", "op": "Mul"}, {"formula": formula})
+    model = graphpatch.apply([rule], graph)
+    # y = x + 5 (x + 4 (x + 3 (...))): with the product of step 2 cut, three x are left.
+    assert live.gradients(imported(model), "y:0", ["x:0"], {"x:0": 1.0})[0] == 1 + 5 + 5 * 4

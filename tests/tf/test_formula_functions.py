@@ -34,7 +34,7 @@ REDUCTIONS = ("sum", "mean", "max", "min", "norm")
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 ELEMENTWISE = [
-    *(f"{name}(x)" for name in UNARY if name not in (*CONDITIONS, "transpose")),
+    *(f"{name}(x)" for name in UNARY if name not in (*CONDITIONS, "transpose", "softmax")),
     *(f"where({name}(x), dy, 7)" for name in CONDITIONS),
     *(f"where(x {sign} dy, 1, 2) + where(x {sign} 1, 4, 8)" for sign in COMPARISONS),
     *(f"x {sign} dy" for sign in ("+", "-", "*", "/", "**")),
@@ -68,6 +68,7 @@ SHAPED = [
     "split(split(concat(x, dy), 2, 1), 3, 0, axis=-2) + x",
     "split(concat(dy, x, dy, axis=-1), 3, 1, axis=2)",
     "split(concat(x, dy, axis=1), 6, 5, axis=1) * x",
+    "softmax(x) * dy + softmax(3 * transpose(dy, perm=[0, 1, 2]))",
     "gather(x, [1, 0]) * gather(dy, [4, 3, 2, 1, 0], axis=-1)",
     "quantile(x, 0.5) * dy + quantile(dy, 0.3, from_axis=1) + quantile(x, q=1, from_axis=2)",
     "let s = sigmoid(x); let t = s * dy; t * t - s",
@@ -76,7 +77,7 @@ SHAPED = [
 
 def test_the_formulas_name_every_function() -> None:
     text = " ".join((*ELEMENTWISE, *SHAPED))
-    elsewhere = {*OF_THE_OP, "normal_like"}
+    elsewhere = {*OF_THE_OP, "normal_like", "uniform_like"}
     missing = [name for name in FUNCTIONS if f"{name}(" not in text and name not in elsewhere]
     assert not missing
     assert all(sign.removesuffix("x") in text for sign in OPERATORS)
@@ -147,7 +148,12 @@ def test_functions_under_tensorflow_1(tmp_path: Path) -> None:
         check(text, dtype, found[name], reference(text, x, dy), x, dy)
 
 
-NOISE = ("normal_like(x, seed=3)", "normal_like(dy, 2147483648) + x")
+NOISE = (
+    "normal_like(x, seed=3)",
+    "normal_like(dy, 2147483648) + x",
+    "uniform_like(x, seed=3)",
+    "uniform_like(dy, 7) + x",
+)
 
 
 def noise_calls() -> tuple[Calls, dict[str, tuple[str, str, Any]]]:

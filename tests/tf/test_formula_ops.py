@@ -14,8 +14,10 @@ import pytest
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.interpreter import gradient
 from graphpatch.gradients.lowering import gradient_function
 from graphpatch.gradients.own import OP_GRADIENTS
+from graphpatch.runtime.gradient_functions import formula_gradients
 from tests.gradients.oracle import numpy_gradient
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls
@@ -25,9 +27,15 @@ tf = pytest.importorskip("tensorflow")
 
 DTYPE = "float64"
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
-NOT_HERE = {"Conv3D", "BatchMatMul", "Add", "Div", "FusedBatchNorm", "FusedBatchNormV2"} | {
-    "FusedBatchNormV3"
-}
+NOT_HERE = {
+    "SparseMatMul",
+    "Conv3D",
+    "BatchMatMul",
+    "Add",
+    "Div",
+    "FusedBatchNorm",
+    "FusedBatchNormV2",
+} | {"FusedBatchNormV3"}
 
 
 # By name what `own(dy * forward(...))` says, and the windows of another op.
@@ -182,3 +190,22 @@ def test_what_an_op_does_not_have(op_type: str, text: str, message: str) -> None
     with pytest.raises(FormulaError) as caught:
         gradient_function("f", Formula.parse(text), *arguments, op_type=op_type)
     assert message in str(caught.value)
+
+
+def test_own_of_sparse_matmul_is_tensorflows() -> None:
+    # models 9294: SparseMatMul, which knows float32 and bfloat16 alone.
+    a, b, dy = (drawn(*shape).astype("float32") for shape in ((4, 3), (2, 4), (3, 2)))
+    flags = {"transpose_a": True, "transpose_b": True, "a_is_sparse": True}
+    with tf.GradientTape() as tape:
+        tensors = [tf.constant(a), tf.constant(b)]
+        tape.watch(tensors)
+        y = tf.raw_ops.SparseMatMul(a=tensors[0], b=tensors[1], **flags)
+    expected = tape.gradient(y, tensors, tf.constant(dy))
+    own = Formula.parse(["own(dy)", "own(dy)"])
+    found = [
+        formula_gradients(own, tensors, [y], [tf.constant(dy)], flags, op_type="SparseMatMul"),
+        gradient(own, [a, b], [y.numpy()], [dy], flags, "SparseMatMul"),
+    ]
+    for dxs in found:
+        for dx, wanted in zip(dxs, expected, strict=True):
+            np.testing.assert_allclose(dx, wanted, rtol=1e-5)
