@@ -18,6 +18,7 @@ from graphpatch.gradients.spec import Gradient, InlineFormula
 from graphpatch.graph import attrs
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
+from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.walk import outputs_there, tensor_named, upstream
 from graphpatch.names import TensorName
 from graphpatch.opdefs import tensor_index
@@ -92,7 +93,7 @@ def _checked(name: str, ops: Sequence[Node], editor: Editor) -> NamedTensor:
     if dtype not in HANDLES:
         return NamedTensor(str(tensor), dtype)
     held = producer.attr("dtype") if producer is not None else None
-    if producer is None or producer.op != "VarHandleOp" or held is None:
+    if producer is None or producer.op != RESOURCE_VARIABLE or held is None:
         raise PatchError(f"{reads}, which is a {dtype}; name the tensor that its value is read to")
     return NamedTensor(str(tensor), DTYPE_NAMES[held.type], is_handle=True)
 
