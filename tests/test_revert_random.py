@@ -69,6 +69,7 @@ def with_rules_taken(rules: list[Any], model: Model) -> tuple[Model, list[str]]:
     return model, taken
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("patch", [*KINDS, None], ids=str)
 @settings(max_examples=draws(25), deadline=None)
 @given(st.data())

@@ -150,6 +150,7 @@ def test_a_graph_that_nobody_touched_is_the_same_file(built: Built) -> None:
     assert graphs.joined(apply([nothing], model).model.pieces()) == built.raw
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("patch", PATCHES, ids=str)
 @settings(max_examples=draws(100), deadline=None)
 @given(st.data())

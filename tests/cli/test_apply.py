@@ -171,6 +171,7 @@ OUTPUTS: dict[str, tuple[list[str], list[str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("args", "written"), OUTPUTS.values(), ids=OUTPUTS)
 def test_where_models_go(
     run_cli: Run, rules: Path, model_file: Path, args: list[str], written: list[str]

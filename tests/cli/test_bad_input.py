@@ -88,6 +88,7 @@ def test_a_broken_model_in_a_pipe(run_cli: Run, folder: Path, data: bytes) -> No
     assert everything(folder) == before
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("data", [MODEL, META], ids=["GraphDef", "MetaGraphDef"])
 def test_a_model_cut_short_anywhere(
     folder: Path,

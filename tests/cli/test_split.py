@@ -53,6 +53,7 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
 ]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("args", "said"), REFUSED, ids=lambda value: " ".join(value))
 def test_bad_input(run_cli: Run, folder: Path, args: tuple[str, ...], said: list[str]) -> None:
     """What is no cut is found out before TensorFlow is needed."""

@@ -44,6 +44,7 @@ WRITING = (
 )
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("stream", [">&-", ">/dev/full"])
 @pytest.mark.parametrize("line", WRITING)
 def test_who_cannot_tell_what_was_written_writes_nothing(

@@ -117,6 +117,7 @@ from graphpatch.cli import main; main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swap", [True, False], ids=["swapped", "by turns"])
 @pytest.mark.parametrize("fleet", [True, False], ids=["resumed", "again"])
 def test_a_kill_in_the_middle_is_repaired(

@@ -167,6 +167,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path, name: str, data: bytes, rea
     assert reason.replace("model is", f"{name} is") in str(raised.value)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "data",
     [SAMPLE.SerializeToString(deterministic=True), META.SerializeToString(deterministic=True)],

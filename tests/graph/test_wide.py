@@ -97,6 +97,7 @@ def walks(command: tuple[str, ...], inputs: int, monkeypatch: pytest.MonkeyPatch
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words[:2]))
 def test_a_node_of_many_inputs_is_walked_over_a_few_times(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -127,6 +128,7 @@ def one_reader(count: int) -> GraphDef:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [GUIDED, STOP], ids=["guided", "stop"])
 def test_one_reader_of_many_patched_ops_is_written_once(
     rule: dict[str, object],

@@ -24,6 +24,7 @@ def matched(net: Net, names: Iterable[str] = READY) -> dict[str, list[str]]:
     return {name: [node.name for node in nodes] for name, nodes in found.items() if nodes}
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", FOUND)
 def test_a_form_is_found_once_and_is_nothing_else(name: str) -> None:
     net = Net()
@@ -45,6 +46,7 @@ def test_each_has_forms_and_near_misses_here(name: str) -> None:
         assert [one for one in table if one.partition(":")[0] == name]
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", FOUND)
 def test_inputs_of_what_commutes_may_be_swapped(name: str) -> None:
     net, pattern = Net(), name.partition(":")[0]
@@ -98,6 +100,7 @@ SEVERAL = (
 )
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", [one for one in FOUND if one.partition(":")[0] in SEVERAL])
 def test_as_one_op_it_has_x_as_its_first_input(name: str) -> None:
     net = Net()

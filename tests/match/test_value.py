@@ -152,6 +152,7 @@ def test_a_constant_in_bfloat16_is_rounded_to_it() -> None:
     assert not equals(made, 0.099609375)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "int64", "uint8"])
 @settings(max_examples=60, deadline=None)
 @given(st.data())

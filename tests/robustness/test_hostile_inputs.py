@@ -42,6 +42,7 @@ def params(names: Iterable[str]) -> list[Any]:
     return [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG)) for one in names]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", params(hostile.MODELS))
 def test_a_model(here: Path, name: str) -> None:
     model = written(here, hostile.MODELS[name])
@@ -76,6 +77,7 @@ def test_a_manifest(here: Path, name: str) -> None:
     assert (here / "out/m.pb").exists()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", params(hostile.RULES))
 def test_rules(here: Path, name: str) -> None:
     key, text = hostile.RULES[name]

@@ -115,6 +115,7 @@ def rules(model: Path, at: str, kind: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("at", "kind"),
     quick(

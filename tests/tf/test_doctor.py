@@ -53,6 +53,7 @@ def agreement(meta: Any, folder: Path) -> Agreement:
     return found
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("build", loop_graphs.GRAPHS, ids=lambda build: build.__name__)
 def test_it_foretells_the_gradient_of_each_tensor(build: Build, tmp_path: Path) -> None:
     found = agreement(loop_graphs.built(tf1, build), tmp_path)

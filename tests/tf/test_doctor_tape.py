@@ -130,6 +130,7 @@ INNER: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", INNER)
 def test_a_tape_looks_into_the_functions_of_a_saved_model(case: str, tmp_path: Path) -> None:
     module, inner = tf.Module(), tf.function(INNER[case])

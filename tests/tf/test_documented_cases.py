@@ -144,6 +144,7 @@ SEVERAL: dict[str, tuple[Callable[[Any], Any], list[float], list[float]]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("op", SEVERAL)
 def test_one_output_of_several(tmp_path: Path, patch: Callable[..., Path], op: str) -> None:
     make, before, after = SEVERAL[op]

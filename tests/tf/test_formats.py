@@ -183,6 +183,7 @@ def answers_tf2(folder: Path) -> dict[str, tuple[Any, Any, Any]]:
     return found
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("emit", ["auto", "attr", "registered"])
 def test_a_saved_model_of_tensorflow_2_on_a_tape(
     tf2_saved_model: Path, tmp_path: Path, emit: str
@@ -266,6 +267,7 @@ RULES: dict[str, tuple[dict[str, Any], list[float], list[float]]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", RULES)
 def test_a_meta_graph(tmp_path: Path, name: str) -> None:
     model, target = meta_graph(tmp_path), tmp_path / "patched.meta"

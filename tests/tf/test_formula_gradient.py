@@ -108,6 +108,7 @@ def test_attrs_are_those_of_the_op() -> None:
         gradients("LeakyRelu", Formula.parse("dy * attr.beta"), tf.nn.leaky_relu, x)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("fed", [False, True])
 @pytest.mark.parametrize(
     "shapes",
@@ -130,6 +131,7 @@ def test_gradients_are_summed_where_the_op_broadcasts(shapes: Any, fed: bool) ->
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -71,6 +71,7 @@ def compare(found: Any, expected: dict[str, tuple[str, str, Any]]) -> None:
         np.testing.assert_allclose(found[tensor], dx, rtol=limit, atol=limit, err_msg=message)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("same_shape", [False, True])
 def test_functions_in_a_session(same_shape: bool) -> None:
     calls, expected = library_calls(same_shape)

@@ -154,6 +154,7 @@ def in_a_session(f: Callable[[Any], Any], x: np.ndarray, dy: np.ndarray) -> list
             return [np.asarray(found) for found in session.run([y, dx, *second], fed)]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", CASES)
 def test_in_closed_form(name: str, mode: str) -> None:
@@ -177,6 +178,7 @@ def special(dtype: Any) -> np.ndarray:
     return np.concatenate([narrow, odd])
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", [name for name in FILTERS if name != "clip by tensors"])
 def test_the_forward_bits_of_every_dtype(name: str) -> None:
     for dtype in DTYPES:

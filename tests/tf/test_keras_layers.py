@@ -62,6 +62,7 @@ def check(case: str, value: Any, dx: Any) -> None:
     np.testing.assert_allclose(dx, expected.dx, rtol=1e-6, err_msg=case)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("case", CASES)
 def test_eagerly_and_in_a_function(built: Built, case: str) -> None:
     f = built.models[case]
@@ -244,6 +245,7 @@ def test_an_adjustable_filter(built: Built) -> None:
         built.layers.GradientFilter("reverse").adjust(strength=1.0)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("jit", [None, False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_trained_net_has_the_gradients_of_a_session(
     built: Built, tmp_path: Path, jit: bool | None

@@ -178,6 +178,7 @@ def assert_refused_where_it_fails(
     assert not refused or "the formula has the shape of" in refused
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("build", "sizes", "formula", "kind"), CASES)
 def test_what_is_refused_fails_and_what_is_not_runs(
     build: Any, sizes: list[Sizes], formula: Any, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -262,6 +263,7 @@ CONSTANTS: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("sizes", [(7,), (3,), (1,), (4, 1), (2, 1, 4, 3), (5, 1, 1, 1, 1), (2, 3)])
 @pytest.mark.parametrize("case", CONSTANTS)
 def test_tensors_of_a_rule_that_cannot_meet_the_op_are_refused(case: str, sizes: Sizes) -> None:

@@ -80,6 +80,7 @@ def in_session(build: Callable[[Any], Any], rules: list[Rule]) -> float:
     return found
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("v2", [False, True])
 def test_every_place_in_a_graph(place: str, v2: bool) -> None:

@@ -187,6 +187,7 @@ def tensors(graph: Any, of: Any) -> list[str]:
     return [output.name for op in of.get_operations() for output in op.outputs]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("in_place", [None, False])
 def test_a_live_graph(name: str, in_place: bool | None) -> None:

@@ -42,6 +42,7 @@ def by_file(resource: bool, folder: Path) -> Any:
     return graph
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("resource", [False, True])
 def test_twenty_steps_are_the_same_bit_for_bit(resource: bool, tmp_path: Path) -> None:
     file = live_nets.train(by_file(resource, tmp_path), STEPS)

@@ -210,6 +210,7 @@ def test_the_composite_gives_all_relevance_to_the_input(tmp_path: Path) -> None:
     assert before.tobytes() == y.tobytes()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("emit", ["auto", "function"])
 def test_reveal_cancel_of_a_convolution_in_a_net(emit: str, tmp_path: Path) -> None:
     model = saved(peer_net, tmp_path / "model.pb")

@@ -193,6 +193,7 @@ def test_the_check_fails_where_the_parts_are_not_the_whole() -> None:
         consumer.session(graph, [parts.at_wrt["W:0"]], wrong)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("error", [ValueError, NotImplementedError])
 def test_a_jacobian_row_by_row_where_an_op_is_not_vectorized(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
@@ -248,6 +249,7 @@ def test_a_gradient_that_nobody_registered() -> None:
         graphpatch.gradient_in_parts(graph, "loss", "z", "x")
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("cut", ["h", "z", "w", [["h"], ["z"], ["w"]]], ids=str)
 def test_v1_loops_and_branches(cut: Any, sign: int) -> None:

@@ -149,6 +149,7 @@ def test_ops_that_tensorflow_1_does_not_know_are_noted(model: Path) -> None:
     assert applied(python_rule(f"{MODULE}:guided"), model).report["notes"] == [PATCH_LAST]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("function", ["guided", "with_control_flow"])
 def test_the_file_is_the_same_on_every_run(function: str, model: Path, rules_file: Write) -> None:
     spec = python_rule(f"{MODULE}:{function}")

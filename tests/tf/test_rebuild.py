@@ -58,6 +58,7 @@ def saved(model: graphpatch.Model, path: Path) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(
     "use_resource", [pytest.param(False, marks=pytest.mark.slow), True], ids=["ref", "resource"]
 )
@@ -83,6 +84,7 @@ def test_training_is_that_of_a_graph_built_so(
     assert training.losses(new) == wanted
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
 @pytest.mark.parametrize("optimize", BETWEEN, ids=lambda one: one.__name__)
 def test_what_lies_between_gradient_and_update_stays(

@@ -127,6 +127,7 @@ def test_they_are_those_that_tensorflow_1_wrote(build: Build, old: Path) -> None
     assert contexts(rebuilt(meta.graph_def)) == contexts(meta)
 
 
+@pytest.mark.every(4)
 def test_a_frozen_graph_has_the_gradients_of_the_one_it_was(build: Build, tmp_path: Path) -> None:
     meta = loop_graphs.built(tf1, build)
     assert same(imported(frozen(meta, tmp_path / "model.pb")), expected(meta))
@@ -245,6 +246,7 @@ def test_by_the_command_line(
     assert same(imported(target), imported(graphpatch.apply([rule], path).model))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("with_contexts_in_file", [True, False])
 def test_a_saved_model_keeps_them_or_has_them_rebuilt(
     with_contexts_in_file: bool, tmp_path: Path

@@ -65,6 +65,7 @@ def rule(patch: dict[str, Any], match: dict[str, Any]) -> dict[str, Any]:
     return {"match": match, "patch": {k: v for k, v in patch.items() if k != "emit"}, **emit}
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("match", SECOND.values(), ids=SECOND)
 @pytest.mark.parametrize(("first", "backward"), FIRST.values(), ids=FIRST)
 def test_a_filter_after_a_rule(first: Any, backward: Any, match: Any) -> None:

@@ -68,6 +68,7 @@ def model(tmp_path: Path) -> Path:
 CUTS = [[["h"]], [["split:1"]], [["t"]], [["t"], ["split:1"], ["h"], ["y"]], [["y"], ["t"]]]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("cuts", CUTS, ids=str)
 def test_the_parts_give_the_gradient_of_the_whole(
     model: Path, tmp_path: Path, cuts: list[list[str]]
@@ -195,6 +196,7 @@ def test_variables_are_listed_and_restored(tmp_path: Path) -> None:
     assert np.allclose(found["gradient/a:0"], at_a, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("cuts", [[["h"]], [["z"]], [["h"], ["z"], ["w"]]], ids=str)
 def test_v1_loops_and_branches_of_a_metagraph(tmp_path: Path, cuts: list[list[str]]) -> None:
     path = tmp_path / "model.meta"

@@ -41,6 +41,7 @@ def gradients(op_type: str) -> list[object] | None:
             return [None if dx is None else session.run(dx) for dx in found]
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("op_type", SIMPLE)
 def test_ops_says_none_and_zero_of_just_the_step_functions(op_type: str) -> None:
     found = gradients(op_type)

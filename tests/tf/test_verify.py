@@ -124,6 +124,7 @@ BROKEN: dict[str, tuple[Edit, list[str]]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_found(folder: Path, name: str) -> None:
     edit, says = BROKEN[name]

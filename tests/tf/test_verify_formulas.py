@@ -116,6 +116,7 @@ STORED: dict[str, tuple[str, list[Any], str, int]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", STORED)
 def test_what_is_stored_is_compared(folder: Path, kind: str) -> None:
     name, rules, emit, count = STORED[kind]
@@ -247,6 +248,7 @@ WRONG: dict[str, tuple[str, Edit, str]] = {
 }
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("change", WRONG)
 def test_what_differs_from_the_rule_is_found(folder: Path, change: str) -> None:
     kind, edit, op = WRONG[change]
