@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from graphpatch.analysis.diff import Diff as Diff
     from graphpatch.analysis.diff import diff as diff
     from graphpatch.analysis.matches import Matches as Matches
+    from graphpatch.analysis.matches import Place as Place
     from graphpatch.analysis.matches import matches as matches
-    from graphpatch.analysis.places import Place as Place
     from graphpatch.analysis.revert import Reverted as Reverted
     from graphpatch.analysis.revert import revert as revert
     from graphpatch.analysis.split_parts import Split as Split
@@ -71,8 +71,7 @@ __version__ = "0.2.0"
 _EXPORTS = {
     "analysis.applied": "Check check",
     "analysis.diff": "Diff diff",
-    "analysis.matches": "Matches matches",
-    "analysis.places": "Place",
+    "analysis.matches": "Matches Place matches",
     "analysis.revert": "Reverted revert",
     "analysis.split_parts": "Split",
     "application": "Result apply",

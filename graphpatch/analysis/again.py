@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import graphpatch
-from graphpatch.analysis.diff import differences_around
-from graphpatch.analysis.node_diff import differences
-from graphpatch.analysis.pairs import unlike_by_name
+from graphpatch.analysis.diff import differences, differences_around, same_bytes, unlike_by_name
 from graphpatch.analysis.revert import revert
-from graphpatch.analysis.same import same_bytes
 from graphpatch.application import apply_rules
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from graphpatch import names
 from graphpatch.analysis import ops
 from graphpatch.analysis.intact import damage
-from graphpatch.analysis.node_diff import differences
-from graphpatch.analysis.pairs import paired_ops, unlike_pairs
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.container import meta_around
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.graph import provenance
-from graphpatch.graph.attrs import OVERRIDE
+from graphpatch.graph import attrs, provenance
+from graphpatch.graph.attrs import OVERRIDE, ConstTensor, constant
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.graph import LIBRARY, ModelGraph, Progress
-from graphpatch.graph.node import Body, Node
+from graphpatch.graph.graph import LIBRARY, Graph, ModelGraph, Progress
+from graphpatch.graph.node import (
+    INPUT,
+    NAME,
+    Body,
+    Node,
+    attr_span,
+    attr_spans,
+    attr_value,
+    payload_fields,
+    with_attr,
+)
 from graphpatch.graph.provenance import name_in_model, op_type_in_model
 from graphpatch.graph.record import labels
-from graphpatch.graph.wire import message
-from graphpatch.protos import GraphDef, MetaGraphDef
-from graphpatch.table import html_table
+from graphpatch.graph.wire import Piece, Span, message, piece_bytes, read_span
+from graphpatch.protos import GraphDef, MetaGraphDef, NodeDef
+from graphpatch.table import cut_short, html_table
 
 MAPS = ("collection_def", "signature_def")
 
@@ -249,3 +259,222 @@ def _backward_in_words(rules: dict[str, str], node: Node | None) -> str:
     state = ops.gradient_state(node)
     named = state.get("function") or state.get("key")
     return f"key {named}" if named else state["state"]
+
+
+@dataclass
+class PairedOps:
+    """Indices of ops: pairs, those of the first body alone, those of the second alone."""
+
+    both: list[tuple[int, int]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    second: list[int] = field(default_factory=list)
+
+
+def paired_ops(before: Body, after: Body) -> PairedOps:
+    """Pair the ops of two bodies, in the order of the first."""
+    ours, theirs = _op_keys(before), _op_keys(after)
+    index = dict(zip(theirs, range(len(theirs)), strict=True))
+    paired = PairedOps()
+    for at, key in enumerate(ours):
+        if key in index:
+            paired.both.append((at, index.pop(key)))
+        else:
+            paired.first.append(at)
+    paired.second = sorted(index.values())
+    if paired.first and paired.second:
+        _pair_renamed(before, after, paired)
+    return paired
+
+
+def _op_keys(body: Body) -> list[str]:
+    """What an op is known by: its name before any rule; what a rule added, apart from those."""
+    keys = list(body.heads.names)
+    for index, record in body.touched().items():
+        is_added, node = record.is_added, Node(body, index)
+        keys[index] = f"+{node.name}" if is_added else name_in_model(node)
+    return keys
+
+
+def _pair_renamed(before: Body, after: Body, paired: PairedOps) -> None:
+    """Pair what differs in its name alone; of several alike, none is paired."""
+    by_look: dict[object, list[int]] = {}
+    for at in paired.second:
+        by_look.setdefault(_look(Node(after, at), {}), []).append(at)
+    renamed: dict[str, str] = {}
+    unpaired, taken = [], set()
+    for at in paired.first:
+        like = by_look.get(_look(Node(before, at), renamed), [])
+        if len(like) == 1 and like[0] not in taken:
+            taken.add(like[0])
+            paired.both.append((at, like[0]))
+            renamed[before.heads.names[at]] = after.heads.names[like[0]]
+        else:
+            unpaired.append(at)
+    paired.first = unpaired
+    paired.second = [at for at in paired.second if at not in taken]
+
+
+def _look(node: Node, renamed: dict[str, str]) -> object:
+    """Return an op without its name; of a large field its length alone."""
+    inputs = tuple(_under(text, renamed) for text in node.inputs)
+    payload = with_attr(node.body.payload(node.index), provenance.PROVENANCE_ATTR, None)
+    rest = [
+        piece.end - piece.start if isinstance(piece, Span) else piece
+        for number, piece in payload_fields(payload)
+        if number not in (NAME, INPUT)
+    ]
+    return node.op, inputs, tuple(sorted(map(repr, rest)))
+
+
+def _under(text: str, renamed: dict[str, str]) -> str:
+    op = names.op_of(text)
+    return text.replace(op, renamed[op], 1) if op in renamed else text
+
+
+Differences = Mapping[Body, Mapping[int, int]]
+"""By the body of the first graph, pairs of ops of one name whose NodeDefs are not the same."""
+
+
+def unlike_by_name(before: Graph, after: Graph) -> Differences:
+    """Return the ops of two graphs that differ, of those that have one name in one body."""
+    unlike: dict[Body, dict[int, int]] = {}
+    for body in before.bodies:
+        body_after = after.counterpart(body)
+        if body_after is not None:
+            at = body_after.by_name
+            pairs = ((first, at[name]) for name, first in body.by_name.items() if name in at)
+            unlike[body] = dict(unlike_pairs(body, body_after, pairs))
+    return unlike
+
+
+def unlike_pairs(
+    before: Body, after: Body, pairs: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the pairs whose NodeDefs are not the same bytes."""
+    for pair in pairs:
+        old, new = before.payload(pair[0]), after.payload(pair[1])
+        if old != new and not (len(old) == len(new) and all(map(same_bytes, old, new))):
+            yield pair
+
+
+NOTHING = "(none)"
+
+
+def differences(before: Node, after: Node) -> list[str]:
+    """Return each difference in a line; none where they are equal."""
+    changes = []
+    if before.op != after.op:
+        changes.append(f"op type: {before.op} -> {after.op}")
+    for slot, (old, new) in enumerate(zip_longest(before.inputs, after.inputs, fillvalue=NOTHING)):
+        if old != new:
+            changes.append(f"input {slot}: {old} -> {new}")
+    if _behind_inputs(before) == _behind_inputs(after):
+        return changes
+    if before.device != after.device:
+        changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")
+    return changes + list(_changed_attrs(before, after))
+
+
+def _behind_inputs(node: Node) -> object:
+    """Return the device and attrs of a small NodeDef, to be compared; of a large one its bytes."""
+    payload = node.body.payload(node.index)
+    if len(payload) > 1:
+        return payload
+    rest = message(NodeDef, piece_bytes(payload[0]))
+    for part in ("name", "op", "input"):
+        rest.ClearField(part)
+    rest.attr.pop(provenance.PROVENANCE_ATTR, None)
+    return rest
+
+
+def _changed_attrs(before: Node, after: Node) -> Iterator[str]:
+    old, new = (attr_spans(node.body.payload(node.index)) for node in (before, after))
+    for key in sorted((old.keys() | new.keys()) - {provenance.PROVENANCE_ATTR}):
+        if key not in old or key not in new:
+            yield f"attr {key}: {_attr_in_words(before, key)} -> {_attr_in_words(after, key)}"
+        elif not same_bytes(old[key], new[key]):
+            yield from _changed_values(before, after, key)
+
+
+def _changed_values(before: Node, after: Node, key: str) -> Iterator[str]:
+    """Yield an attr that is there in other bytes: whether it says something else."""
+    if key == "value":
+        old, new = constant(before), constant(after)
+        if old is not None and new is not None:
+            difference = describe_difference(old, new)
+            if difference:
+                yield f"value: {difference}"
+            return
+    spans = [attr_span(node.body.payload(node.index), key) for node in (before, after)]
+    values = [attr_value(span) for span in spans if span is not None]
+    if values[0] != values[1]:
+        yield f"attr {key}: {_attr_in_words(before, key)} -> {_attr_in_words(after, key)}"
+
+
+def _attr_in_words(node: Node, key: str) -> str:
+    value = node.attr(key)
+    return NOTHING if value is None else cut_short(json.dumps(attrs.as_json(value)), 60)
+
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+BLOCK = 1 << 20
+
+
+def same_bytes(a: Piece, b: Piece) -> bool:
+    """Return whether two pieces are the same bytes; large ones are read block by block."""
+    if isinstance(a, bytes) or isinstance(b, bytes):
+        return piece_bytes(a) == piece_bytes(b)
+    length = a.end - a.start
+    if length != b.end - b.start:
+        return False
+    starts = range(0, length, BLOCK)
+    return all(_block(a, at) == _block(b, at) for at in starts)
+
+
+def _block(span: Span, at: int) -> bytes:
+    """Return a block of a span, read and not mapped: mapped pages would count as memory."""
+    start = span.start + at
+    return read_span(Span(span.source, start, min(start + BLOCK, span.end)))
+
+
+def describe_difference(before: ConstTensor, after: ConstTensor) -> str:
+    """Return how two constants differ, in words; nothing where all elements are the same."""
+    if (before.dtype, before.shape) != (after.dtype, after.shape):
+        return f"{before.dtype}{list(before.shape)} -> {after.dtype}{list(after.shape)}"
+    count, largest = 0, 0.0
+    for old, new, length in _aligned(before, after):
+        differ = _differ(old, new)
+        unequal = int(differ.sum()) * (length if len(differ) == 1 else 1)
+        if unequal and old.dtype != object:
+            largest = max(largest, float(abs(old.astype("c16") - new.astype("c16")).max()))
+        count += unequal
+    by = f", by up to {largest:.7g}" if largest else ""
+    return f"{count} of {before.size} elements{by}" if count else ""
+
+
+def _differ(old: Array, new: Array) -> Array:
+    import numpy as np
+
+    unequal: Array = old != new
+    if old.dtype.kind == "f":
+        unequal = unequal & ~(np.isnan(old) & np.isnan(new)) | (np.signbit(old) != np.signbit(new))
+    return np.atleast_1d(unequal)
+
+
+def _aligned(before: ConstTensor, after: ConstTensor) -> Iterator[tuple[Array, Array, int]]:
+    """Elements of both, and how many; arrays of one element stand for all of them."""
+    lefts, rights = before.pieces(), after.pieces()
+    (old, m), (new, n) = next(lefts, (None, 0)), next(rights, (None, 0))
+    while old is not None and new is not None:
+        step = min(m, n)
+        yield old[:step], new[:step], step
+        old, m = (old[step:] if len(old) > 1 else old), m - step
+        new, n = (new[step:] if len(new) > 1 else new), n - step
+        if not m:
+            old, m = next(lefts, (None, 0))
+        if not n:
+            new, n = next(rights, (None, 0))

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from graphpatch.analysis.rule_words import patch_in_words, rules_at
 from graphpatch.analysis.unsafe import unsafe_op
-from graphpatch.analysis.which_rule import chosen_rules
-from graphpatch.errors import GraphpatchError, ModelError, PatchError
+from graphpatch.errors import GraphpatchError, ModelError, PatchError, did_you_mean
 from graphpatch.formats import Model
 from graphpatch.formats.before import (
     as_before,
@@ -20,11 +20,11 @@ from graphpatch.formats.before import (
 from graphpatch.formats.load import HasModel, ModelLike, model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.graph import ModelGraph, Progress, UndoneGraph, read_record
+from graphpatch.graph.graph import Graph, ModelGraph, Progress, UndoneGraph, read_record
 from graphpatch.graph.record import AppliedRule, Author, labels
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.wire import size
-from graphpatch.table import html_table, short
+from graphpatch.table import IN_LIST, html_table, short
 
 LOST_RECORD = (
     "the record of its rules is gone, with the op that carried it: something other than graphpatch "
@@ -234,3 +234,44 @@ def _sizes_in_words(model: Model) -> str:
     now = size(model.pieces())
     before = next((was.size for was in records_before(model) if was.size), now)
     return f"the original had {before} bytes, this has {now}"
+
+
+LEAST_ID = 4  # digits by which a rule may be named
+
+
+def chosen_rules(
+    graphs: Sequence[Graph], labels: Mapping[Author, str], wanted: str | None
+) -> Set[Author]:
+    """Of the rules that graphs carry the one that is meant; all where none is named.
+
+    Raises PatchError where there is none, or where the name is that of several.
+    """
+    if not labels:
+        raise PatchError("no rule was applied to it: there is nothing to revert")
+    if wanted is None:
+        return labels.keys()
+    chosen = [rule for rule in labels if wanted in (rule.rule, labels[rule])]
+    if not chosen and len(wanted) >= LEAST_ID:
+        chosen = [rule for rule in labels if rule.id.startswith(wanted)]
+    if not chosen:
+        names = list(labels.values())
+        near = did_you_mean(wanted, names) or f"; there are: {', '.join(map(repr, names))}"
+        raise PatchError(f"no rule {wanted!r} was applied to it{near}")
+    if len(chosen) > 1:
+        of_one_name = len({rule.rule for rule in chosen}) == 1
+        which = "id" if of_one_name else "name"
+        listed = "\n".join(_rule_lines(graphs, labels, chosen[:IN_LIST]))
+        raise PatchError(f"{wanted!r} is each of {len(chosen)} rules; give the {which}:\n{listed}")
+    return set(chosen)
+
+
+def _rule_lines(
+    graphs: Sequence[Graph], labels: Mapping[Author, str], rules: Sequence[Author]
+) -> Iterator[str]:
+    """Yield what tells rules apart: the id, the name, the patch, the ops."""
+    at = [(op, words) for graph in graphs for (_, op), words in rules_at(graph, labels).items()]
+    patches = {key: patch for graph in graphs for key, patch in provenance.patches(graph).items()}
+    for rule in rules:
+        ops = list(dict.fromkeys(op for op, words in at if labels[rule] in words))
+        where = f" at {short(ops)}" if ops else ""
+        yield f"  {rule.id}  {rule.rule!r}: {patch_in_words(patches.get(rule.id))}{where}"

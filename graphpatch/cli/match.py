@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.matching import RuleMatches, match_only, match_rules
-from graphpatch.analysis.saved_rules import as_rules_file
+from graphpatch.analysis.matches import RuleMatches, as_rules_file, match_only, match_rules
 from graphpatch.application import pattern_matches
 from graphpatch.cli import options
 from graphpatch.cli.json_forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, json_object, listed

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphpatch import names
-from graphpatch.analysis.cuts import Cut, ordered_cuts
+from graphpatch.analysis.cuts import Cut, GradientPaths, ordered_cuts
 from graphpatch.analysis.split_parts import BackwardGraph, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.arguments import tensor_name, tensor_names
@@ -28,8 +28,6 @@ from graphpatch.runtime.tf_gradients import gradients, op_types_in, warn_of_newe
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    from graphpatch.analysis.gradient_paths import GradientPaths
 
     Named: TypeAlias = str | tf.Tensor | tf.Variable
 

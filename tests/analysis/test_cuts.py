@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpatch.analysis.cuts import in_frames, ordered_cuts, path_round, smallest_cut
-from graphpatch.analysis.gradient_paths import START, gradient_paths
+from graphpatch.analysis.cuts import (
+    START,
+    gradient_paths,
+    in_frames,
+    ordered_cuts,
+    path_round,
+    smallest_cut,
+)
 from graphpatch.errors import CutError
 from graphpatch.protos import NodeDef
 from tests.draws import draws

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from graphpatch import load, rules, step
-from graphpatch.analysis import matching
-from graphpatch.analysis.matching import match_rules
+from graphpatch.analysis import matches
+from graphpatch.analysis.matches import match_rules
 from graphpatch.errors import PatchError
 from graphpatch.graph.graph import Graph
 from graphpatch.match.select import find
@@ -71,7 +71,7 @@ def test_a_rule_that_fails_halfway_leaves_nothing(
         return step
 
     copies.clear()
-    monkeypatch.setattr(matching, "patch_matched", failing)
+    monkeypatch.setattr(matches, "patch_matched", failing)
     found = match_rules(given, model)
     failed = found.pop(bad)
     assert (failed.error, failed.matches) == ("halfway", whole)
@@ -87,7 +87,7 @@ def test_a_rule_that_matches_nothing_is_looked_for_once(monkeypatch: pytest.Monk
         found.append(given)
         return find(*given)
 
-    monkeypatch.setattr(matching, "find", counted)
+    monkeypatch.setattr(matches, "find", counted)
     monkeypatch.setattr(step, "find", counted)
     monkeypatch.setattr(step, "_patch_nodes", lambda *given: asked.append(given))
     given = [stop(f"rule {n}", name=f"no{n}") | {"expect": {"min": 0}} for n in range(5)]

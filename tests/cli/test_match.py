@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from graphpatch import apply, load, load_rules
-from graphpatch.analysis.saved_rules import as_rules_file
+from graphpatch.analysis.matches import as_rules_file
 from graphpatch.rules import rules_from
 from tests import graphs
 

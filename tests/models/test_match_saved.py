@@ -11,7 +11,7 @@ import pytest
 
 import graphpatch
 from graphpatch import Model, opdefs
-from graphpatch.analysis.saved_rules import as_rules_file
+from graphpatch.analysis.matches import as_rules_file
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.protos import GraphDef

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.analysis.matching import match_only
+from graphpatch.analysis.matches import match_only
 from graphpatch.errors import PatchError
 from graphpatch.match.spec import Match
 from tests.graphs import graphdef, node

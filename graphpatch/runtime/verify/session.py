@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch import opdefs
-from graphpatch.analysis.gradient_scope import gradient_scopes
+from graphpatch.analysis.training import gradient_scopes
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.dtypes import HANDLES
 from graphpatch.errors import ModelError
