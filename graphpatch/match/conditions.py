@@ -32,9 +32,9 @@ from graphpatch.match.keys import (
     Key,
     OneOf,
     Test,
-    both,
     class_,
     classes_in_words,
+    combined,
     everything,
 )
 from graphpatch.match.nth import NTH, Nth
@@ -173,12 +173,10 @@ def takers_in_words(node: Node, wanted: object) -> str:
 
 # An op, or None for what is not an op: the argument of a function, an input that names nothing.
 Neighbour = Node | None
-Quantifier = Callable[[Iterable[bool]], bool]
 
-QUANTIFIERS: dict[str, Quantifier] = {
-    "any": any,
-    "all": all,
-    "none": lambda found: not any(found),
+QUANTIFIERS: dict[str, Callable[[Iterable[bool]], bool]] = {
+    **{"any": any, "all": all},
+    **{"none": lambda neighbours: not any(neighbours)},
 }
 
 
@@ -415,17 +413,6 @@ def _body_of(node: Node, wanted: object) -> str:
     return f"it is in {node.body.label}"
 
 
-def any_of(wanted: Sequence[Match]) -> Condition:
-    """At least one of these matches holds."""
-    alternatives = [holds(match) for match in wanted]
-
-    def prepared(body: Body) -> Test:
-        tests = [condition(body) for condition in alternatives]
-        return lambda node: any(test(node) for test in tests)
-
-    return prepared
-
-
 def none_of(wanted: Match) -> Condition:
     """This match does not hold."""
     condition = holds(wanted)
@@ -458,8 +445,8 @@ KEYS: dict[str, Key] = {
     "op": OP_KEYS["op"],
     "name": OP_KEYS["name"],
     "name_regex": OP_KEYS["name_regex"],
-    "any": Key(any_of),
-    "all": Key(lambda wanted: both([holds(match) for match in wanted])),
+    "any": Key(lambda wanted: combined(list(map(holds, wanted)), any)),
+    "all": Key(lambda wanted: combined(list(map(holds, wanted)))),
     "not": Key(none_of),
     "upstream_of": Key(upstream_of),
     "downstream_of": Key(downstream_of),
@@ -498,7 +485,7 @@ def conditions(match: Match) -> dict[str, Condition]:
 
 def holds(match: Match) -> Condition:
     """Return all conditions of a match as one."""
-    return both(list(conditions(match).values()))
+    return combined(list(conditions(match).values()))
 
 
 def _condition_for(key: str, wanted: Any, match: Match) -> Condition:

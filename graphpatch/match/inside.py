@@ -26,13 +26,11 @@ from graphpatch.graph.node import Body, Library, Node
 from graphpatch.graph.op_types import CASES, LOOPS
 from graphpatch.match import glob
 from graphpatch.match.glob import Texts, texts
-from graphpatch.match.keys import Condition, Test, described
+from graphpatch.match.keys import Condition, Test, Written, described
 from graphpatch.names import op_of
 
 
-class Inside(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class Inside(Written, frozen=True, kw_only=True):
     """Which loop or branch, by names or globs; `when`: which branch of the cond."""
 
     loop: Annotated[Texts | None, described("Loops, by name or glob.", "rnn/while*")] = None

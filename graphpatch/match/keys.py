@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -44,39 +44,43 @@ def on_ops(test: Test) -> Condition:
     return lambda body: test
 
 
-def both(conditions: list[Condition]) -> Condition:
-    """Return all of these conditions as one."""
+def combined(
+    conditions: Sequence[Condition], quantifier: Callable[[Iterable[bool]], bool] = all
+) -> Condition:
+    """Return all of these conditions as one; or with `any` that one of them holds."""
     if len(conditions) == 1:
         return conditions[0]
 
     def prepared(body: Body) -> Test:
         tests = [condition(body) for condition in conditions]
-        return lambda node: all(test(node) for test in tests)
+        return lambda node: quantifier(test(node) for test in tests)
 
     return prepared
+
+
+class Written(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """An object of a rules file: it has these keys and no others."""
 
 
 Bound = int | float | msgspec.UnsetType
 
 
-class Compared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Compared(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    rename={"above": ">", "below": "<", "least": ">=", "most": "<=", "other": "!="},
+):
     """Bounds of a number, all of which must hold: `{">": 0, "<=": 1}`."""
 
-    above: Annotated[Bound, described("Each number is above this one.", 0)] = msgspec.field(
-        default=UNSET, name=">"
-    )
-    below: Annotated[Bound, described("Each number is below this one.", 2)] = msgspec.field(
-        default=UNSET, name="<"
-    )
-    least: Annotated[Bound, described("Each number is at least this one.", 1)] = msgspec.field(
-        default=UNSET, name=">="
-    )
-    most: Annotated[Bound, described("Each number is at most this one.", 8)] = msgspec.field(
-        default=UNSET, name="<="
-    )
-    other: Annotated[Bound, described("Each number is not this one.", 0)] = msgspec.field(
-        default=UNSET, name="!="
-    )
+    above: Annotated[Bound, described("Each number is above this one.", 0)] = UNSET
+    below: Annotated[Bound, described("Each number is below this one.", 2)] = UNSET
+    least: Annotated[Bound, described("Each number is at least this one.", 1)] = UNSET
+    most: Annotated[Bound, described("Each number is at most this one.", 8)] = UNSET
+    other: Annotated[Bound, described("Each number is not this one.", 0)] = UNSET
 
     def __post_init__(self) -> None:
         if not msgspec.to_builtins(self):
@@ -268,9 +272,7 @@ CLASSES: dict[str, Callable[[Node], bool]] = {
 }
 
 
-class OpKeys(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class OpKeys(Written, frozen=True, kw_only=True):
     """The fields of a Match that are told from each op by itself."""
 
     op: Annotated[

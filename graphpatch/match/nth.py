@@ -6,14 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-import msgspec
-
 from graphpatch import names
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.errors import RulesError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import in_order
-from graphpatch.match.keys import Condition, Test, described
+from graphpatch.match.keys import Condition, Test, Written, described
 
 T = TypeVar("T")
 SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?[1-9]\d{0,8})?)?")
@@ -22,9 +20,7 @@ DIGITS = re.compile(r"(\d+)")
 NTH = 'a number, "first", "last", a list of numbers, or a slice such as ":-1" (all but the last)'
 
 
-class Nth(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class Nth(Written, frozen=True, kw_only=True):
     """Which of the ops, counted from 0, in which order."""
 
     at: Annotated[

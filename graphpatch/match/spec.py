@@ -10,7 +10,7 @@ import msgspec
 
 from graphpatch.match.glob import Texts, texts
 from graphpatch.match.inside import Inside
-from graphpatch.match.keys import OpKeys, described
+from graphpatch.match.keys import OpKeys, Written, described
 from graphpatch.match.nth import Nth
 from graphpatch.match.values import Natural, Near, Shape, Size
 
@@ -18,9 +18,7 @@ from graphpatch.match.values import Natural, Near, Shape, Size
 WHOLE = "match"
 
 
-class Between(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class Between(Written, frozen=True, kw_only=True):
     """The tensors at both ends of a path, and where it may lead.
 
     All ops between the ends must be `within`; none may be one of `stop_at`. `ends` says whether
@@ -44,9 +42,7 @@ class Between(
     ] = True
 
 
-class DependencySearch(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class DependencySearch(Written, frozen=True, kw_only=True):
     """The tensors where a walk starts, and where it may lead.
 
     It goes through ops that are `within`, and not beyond those of `stop_at`, which are the last.
@@ -61,7 +57,7 @@ class DependencySearch(
     )
 
 
-class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Link(Written, frozen=True):
     """How an edge of a pattern links: which output of the source, which input of the target.
 
     Where one is silent it is any. `repeat`: the target stands for a run of one or more ops, each
@@ -82,9 +78,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     ] = False
 
 
-class Edge(
-    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class Edge(Written, frozen=True, array_like=True):
     """An edge of a pattern, from a node to one that reads it: `["bias", "act", {"input": 0}]`."""
 
     source: str
@@ -92,14 +86,7 @@ class Edge(
     link: Link = Link()
 
 
-class Pattern(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    omit_defaults=True,
-    dict=True,
-):
+class Pattern(Written, frozen=True, kw_only=True, dict=True):
     """A small graph to be found in a body: what the text form says, and what it cannot.
 
     `nodes` has, by name, what each op must be. `tensors` names what is read from outside: any
@@ -159,7 +146,7 @@ class Pattern(
         return self.present.index(self.last)
 
 
-class Match(OpKeys, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class Match(OpKeys, frozen=True, kw_only=True):
     """Which ops: every key that is given must hold. Without a key it is every op.
 
     `control` is not a key of its own: with it, `inputs`, `consumers`, `between`, `upstream_of` and

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from graphpatch.differentiation.shapes import Shapes, Sizes, sizes_in_words
@@ -14,7 +13,16 @@ from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import RulesError
 from graphpatch.graph.attrs import ConstTensor, constant
 from graphpatch.graph.node import Body, Node
-from graphpatch.match.keys import SIGNS, Compared, Condition, Test, described, meets, on_ops
+from graphpatch.match.keys import (
+    SIGNS,
+    Compared,
+    Condition,
+    Test,
+    Written,
+    described,
+    meets,
+    on_ops,
+)
 from graphpatch.table import IN_MESSAGE
 
 
@@ -184,9 +192,7 @@ Size = Annotated[int, Meta(ge=-1)] | Compared | None
 """The size of a dimension; -1 or None is any, as TensorFlow spells one that is not known."""
 
 
-class Shape(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class Shape(Written, frozen=True, kw_only=True):
     """What is asked of a shape: how many dimensions, how many elements, these sizes."""
 
     rank: Annotated[Natural | Compared | None, described("The number of dimensions.", 4)] = None
