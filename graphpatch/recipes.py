@@ -12,6 +12,7 @@ import msgspec
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY, papers
 from graphpatch.gradients.library.relevance import BATCH_NORMS
+from graphpatch.gradients.second import SECOND
 from graphpatch.graph.op_types import REF_VARIABLES, RESOURCE_VARIABLE
 from graphpatch.match.glob import is_glob
 
@@ -219,6 +220,15 @@ def _freeze(scope: str) -> RulesJson:
     return [rule("freeze", read, {"stop_gradient": True})]
 
 
+def _second_derivatives() -> RulesJson:
+    return [
+        _override_rule(
+            f"second_derivatives: {op_type}", {"formula": list(texts)}, {"op": op_type}, 0
+        )
+        for op_type, (texts, _) in SECOND.items()
+    ]
+
+
 _TRAINABLE = (*REF_VARIABLES, RESOURCE_VARIABLE)  # recipes name them in this order
 _STEP_TYPES = ("Round", "Rint", "Floor", "Ceil", "Sign")
 _NO_STEPS = (
@@ -233,6 +243,11 @@ _NO_VARIABLES = (
 _NO_CONVOLUTIONS = (
     f"the model has no convolution ({', '.join(CONVOLUTIONS_2D)}), which the z-plus rule is for: "
     "@lrp_epsilon is the rule for dense layers"
+)
+
+_NO_GRADIENT_OPS = (
+    f"the model has no {', '.join(SECOND)}: ops that TensorFlow's first gradients add; build these "
+    "first (tf.gradients), and patch the graph that has them"
 )
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
@@ -302,6 +317,14 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 _reverse,
                 {"at": None, "strength": 1.0},
                 example="at=features, strength=0.3",
+            ),
+            Recipe(
+                "second_derivatives",
+                "gradients of gradient ops for which TensorFlow has none, as of resized images:"
+                " for gradient penalties and MAML, where the file has first gradients",
+                "definition: most are linear, and have the forward op as their gradient",
+                _second_derivatives,
+                needs=(frozenset(SECOND), _NO_GRADIENT_OPS),
             ),
             Recipe(
                 "freeze",

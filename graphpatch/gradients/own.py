@@ -13,7 +13,6 @@ import msgspec
 from graphpatch.errors import FormulaError
 from graphpatch.gradients import sequences
 from graphpatch.gradients.ops import (
-    FLOATS,
     SCALAR,
     UNKNOWN,
     AttrValue,
@@ -293,16 +292,3 @@ OP_GRADIENTS: Mapping[str, OpGradient] = {
     "Identity": lambda at, place, dy: dy,
     "SparseMatMul": _matmul_grad("transpose_a", "transpose_b"),
 }
-
-
-def op_gradient(at: OpCall, place: int, dy: Value) -> Value:
-    """Return the op's gradient with respect to an input. Raises FormulaError for unknown ops."""
-    op_type, like = at.signature.op_type, at.xs[place]
-    if op_type not in OP_GRADIENTS:
-        raise FormulaError(f"own(dy) is known for {', '.join(OP_GRADIENTS)}, not for {op_type}")
-    if like.dtype not in FLOATS:
-        raise FormulaError(f"input {place} of {op_type} is {like.dtype}: it has no gradient")
-    result = OP_GRADIENTS[op_type](at, place, dy)
-    if result.shape == like.shape:
-        return result
-    return at.program.op("Identity", result, shape=like.shape)

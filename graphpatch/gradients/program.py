@@ -29,7 +29,8 @@ from graphpatch.gradients.ops import (
     Scalar,
     Value,
 )
-from graphpatch.gradients.own import WINDOWS, op_at, op_forward, op_gradient, windowed
+from graphpatch.gradients.own import WINDOWS, op_at, op_forward, windowed
+from graphpatch.gradients.second import op_gradient
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.syntax import (
     AttrRef,

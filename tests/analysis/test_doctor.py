@@ -185,14 +185,23 @@ CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
     ),
     "a gradient without a gradient beside the way": (
         [
-            node("a", "ResizeNearestNeighborGrad", "x", "n"),
-            node("n", "Const", dtype="int32"),
+            node("a", "UnbatchGrad", "x", "n", "x", "n"),
+            node("n", "Const", dtype="int64"),
             node("b", "Exp", "x"),
             node("y", "Mul", "a", "b"),
         ],
         "error",
         [("missing", "a")],
         False,
+    ),
+    "second": (
+        [
+            node("y", "ResizeNearestNeighborGrad", "x", "n"),
+            node("n", "Const", dtype="int32"),
+        ],
+        "error",
+        [("second", "y")],
+        True,
     ),
     "TensorArray": (
         [

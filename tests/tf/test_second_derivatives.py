@@ -1,4 +1,7 @@
-"""Second derivatives through y of gradients that functions carry, against closed form."""
+"""Second derivatives: of gradient ops that have none in TensorFlow, and of gradients that we carry.
+
+The former are checked by finite differences, the latter against closed form.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import numpy as np
 import pytest
 
 import graphpatch
-from tests.tf.consumer import save
+from graphpatch.gradients.second import SECOND
+from tests.tf import tensorflow1
+from tests.tf.consumer import differentiate, save
 
 tf = pytest.importorskip("tensorflow")
 
@@ -77,3 +82,236 @@ def test_second_derivatives_on_a_tape(name: str, tmp_path: Path) -> None:
 
 def _argument(op: str) -> str:
     return "features" if op == "Elu" else "x"
+
+
+def drawn(*shape: int) -> Any:
+    return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
+
+
+def distinct(*shape: int) -> Any:
+    """Numbers that are far from each other, so that no small step changes which is the largest."""
+    return (
+        np.random.default_rng(0)
+        .permutation(np.arange(np.prod(shape), dtype=np.float32))
+        .reshape(shape)
+    )
+
+
+def resized(kind: str, **attrs: Any) -> Any:
+    def build(grads: Any) -> Any:
+        if kind == "NearestNeighbor":
+            return tf.raw_ops.ResizeNearestNeighborGrad(grads=grads, size=[3, 5], **attrs)
+        like = tf.zeros([2, 3, 5, 2])
+        raw = getattr(tf.raw_ops, f"Resize{kind}Grad")
+        return raw(grads=grads, original_image=like, **attrs)
+
+    return build, (drawn(2, 6, 7, 2),)
+
+
+def cropped(grads: Any, boxes: Any) -> Any:
+    return tf.raw_ops.CropAndResizeGradImage(
+        grads=grads, boxes=boxes, box_ind=[1, 0], image_size=[2, 6, 7, 3], T=tf.float32
+    )
+
+
+def pooled(batch_in_index: bool) -> Any:
+    def build(x: Any, grad: Any) -> Any:
+        attrs = {"ksize": [1, 2, 2, 1], "strides": [1, 1, 1, 1], "padding": "SAME"}
+        places = tf.raw_ops.MaxPoolWithArgmax(
+            input=x, include_batch_in_index=batch_in_index, **attrs
+        ).argmax
+        return tf.raw_ops.MaxPoolGradWithArgmax(
+            input=x, grad=grad, argmax=places, include_batch_in_index=batch_in_index, **attrs
+        )
+
+    return build, (distinct(2, 3, 4, 2), drawn(2, 3, 4, 2))
+
+
+def normalized(**attrs: Any) -> Any:
+    def build(grads: Any, x: Any) -> Any:
+        y = tf.raw_ops.LRN(input=x, **attrs)
+        return tf.raw_ops.LRNGrad(input_grads=grads, input_image=x, output_image=y, **attrs)
+
+    return build, (drawn(1, 2, 3, 5), drawn(1, 3, 2, 5).transpose(0, 2, 1, 3))
+
+
+def scaled(grads: Any) -> Any:
+    return tf.raw_ops.ScaleAndTranslateGrad(
+        grads=grads,
+        original_image=tf.zeros([2, 3, 5, 2]),
+        scale=[2.0, 1.5],
+        translation=[0.5, -0.25],
+        kernel_type="triangle",
+        antialias=False,
+    )
+
+
+def segmented(kind: str) -> Any:
+    def build(grad: Any) -> Any:
+        raw = getattr(tf.raw_ops, f"SparseSegment{kind}Grad")
+        return raw(grad=grad, indices=[0, 3, 1, 3], segment_ids=[0, 0, 1, 2], output_dim0=5)
+
+    return build, (drawn(3, 2),)
+
+
+def fake_quantized(gradients: Any) -> Any:
+    inputs = tf.constant([-9.0, -2.0, 0.5, 3.0, 7.0])
+    return tf.raw_ops.FakeQuantWithMinMaxArgsGradient(gradients=gradients, inputs=inputs)
+
+
+def softsign(g: Any, x: Any) -> Any:
+    return tf.raw_ops.SoftsignGrad(gradients=g, features=x)
+
+
+# What computes the gradient op of float placeholders, and their values.
+GRADIENT_OPS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "CropAndResizeGradImage": (
+        cropped,
+        (drawn(2, 4, 3, 3), np.array([[0.1, 0.2, 0.71, 0.83], [0.3, 0.07, 0.9, 0.6]], np.float32)),
+    ),
+    "FakeQuantWithMinMaxArgsGradient": (fake_quantized, (drawn(5),)),
+    "LRNGrad": normalized(depth_radius=1, bias=1.5, alpha=0.3, beta=0.75),
+    "LRNGrad, defaults": normalized(),
+    "MaxPoolGradWithArgmax": pooled(False),
+    "MaxPoolGradWithArgmax, of the batch": pooled(True),
+    "ResizeBicubicGrad": resized("Bicubic", half_pixel_centers=True),
+    "ResizeBilinearGrad": resized("Bilinear"),
+    "ResizeBilinearGrad, corners": resized("Bilinear", align_corners=True),
+    "ResizeNearestNeighborGrad": resized("NearestNeighbor"),
+    "ScaleAndTranslateGrad": (scaled, (drawn(2, 6, 7, 2),)),
+    "SoftsignGrad": (softsign, (drawn(4), drawn(2, 2).reshape(4))),
+    **{f"SparseSegment{kind}Grad": segmented(kind) for kind in ("Mean", "SqrtN", "Sum")},
+}
+
+
+def test_every_gradient_op_has_its_differences() -> None:
+    assert {name.partition(",")[0] for name in GRADIENT_OPS} == set(SECOND)
+
+
+def written(name: str, folder: Path) -> tuple[Path, dict[str, Any], list[str]]:
+    """The graph of a loss of a gradient op, what it is fed, and what it is differentiated by."""
+    build, values = GRADIENT_OPS[name]
+
+    def loss() -> None:
+        xs = [
+            tf.compat.v1.placeholder(tf.float32, value.shape, f"x{place}")
+            for place, value in enumerate(values)
+        ]
+        y = build(*xs)
+        weights = np.random.default_rng(9).normal(size=y.shape).astype(np.float32)
+        tf.reduce_sum(y * weights, name="loss")
+
+    feeds = {f"x{place}": value for place, value in enumerate(values)}
+    is_index = [None, True] if name.startswith("MaxPool") else [True] * len(values)
+    by = [f"x{place}:0" for place, asked in enumerate(is_index) if asked]
+    path = folder / "model.pb"
+    with tf.compat.v1.Graph().as_default():
+        loss()
+        meta = tf.compat.v1.train.export_meta_graph(strip_default_attrs=True)  # 1.15 has not all
+    path.write_bytes(meta.graph_def.SerializeToString())
+    return path, feeds, by
+
+
+def differences(graph: bytes, feeds: dict[str, Any], name: str, step: float) -> Any:
+    """The loss is linear, or smooth: the error of a central difference is of the step's square."""
+    slopes = np.zeros(feeds[name].shape)
+    graph_def = tf.compat.v1.GraphDef.FromString(graph)
+    with tf.compat.v1.Graph().as_default(), tf.compat.v1.Session() as session:
+        [loss] = tf.graph_util.import_graph_def(graph_def, return_elements=["loss:0"], name="")
+        for index in np.ndindex(slopes.shape):
+            moved = []
+            for sign in (1, -1):
+                value = feeds[name].copy()
+                value[index] += sign * step
+                given = {f"{key}:0": feed for key, feed in {**feeds, name: value}.items()}
+                moved.append(float(session.run(loss, given)))
+            slopes[index] = (moved[0] - moved[1]) / (2 * step)
+    return slopes
+
+
+@pytest.mark.parametrize("runtime", ["2.x", pytest.param("1.15", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", GRADIENT_OPS)
+def test_a_gradient_op_has_its_true_gradient(name: str, runtime: str, tmp_path: Path) -> None:
+    path, feeds, by = written(name, tmp_path)
+    patched = graphpatch.apply("@second_derivatives", path).model
+    patched.save(tmp_path / "patched.pb")
+    graph = (tmp_path / "patched.pb").read_bytes()
+    if runtime == "2.x":
+        given = {f"{key}:0": value for key, value in feeds.items()}
+        found = dict(
+            zip(by, differentiate(tmp_path / "patched.pb", "loss:0", by, given), strict=True)
+        )
+    elif name == "SparseSegmentSumGrad":
+        pytest.skip("TensorFlow 1.15 does not have it")
+    else:
+        asked = ["--gradients", "loss:0", *by]
+        fetched = tensorflow1.fetch(graph, feeds, asked, tmp_path)
+        found = {tensor: fetched[f"gradient:{tensor}"] for tensor in by}
+    for tensor in by:
+        step = 2e-3 if tensor == "x1:0" and name.startswith("Crop") else 0.02
+        expected = differences(path.read_bytes(), feeds, tensor[:-2], step)
+        np.testing.assert_allclose(found[tensor], expected, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("name", ["LRNGrad", "ResizeBilinearGrad"])
+def test_without_it_tensorflow_raises_or_gives_none_and_doctor_offers_it(
+    name: str, tmp_path: Path
+) -> None:
+    path, _, by = written(name, tmp_path)
+    if name == "LRNGrad":
+        with pytest.raises(LookupError, match="No gradient defined"):
+            differentiate(path, "loss:0", by, {})
+    else:
+        assert differentiate(path, "loss:0", by, {}) == [None]
+    diagnosis = graphpatch.diagnose(path, "x0", "loss", fix=True)
+    assert "@second_derivatives" in diagnosis.pairs[0].findings[0].remedy
+    patched = graphpatch.apply(diagnosis.rules, path).model
+    assert graphpatch.diagnose(patched, "x0", "loss", run=True).ok
+
+
+SECOND_OF_TANH = -2 * np.tanh(X) * (1 - np.tanh(X) ** 2)
+RAISES = "raises"
+# How it is stored, whether the program calls register_gradients, and the second derivative.
+STORED: dict[tuple[str, bool], Any] = {
+    ("construction", False): None,
+    ("construction", True): None,
+    ("function", False): RAISES,
+    ("function", True): SECOND_OF_TANH,
+    ("attr", True): SECOND_OF_TANH,
+}
+
+
+@pytest.mark.parametrize(("emit", "is_registered"), STORED)
+def test_second_derivatives_in_a_session(emit: str, is_registered: bool, tmp_path: Path) -> None:
+    """As the table of docs/stored-gradients.md says."""
+    tf1 = tf.compat.v1
+
+    def build() -> None:
+        tf.tanh(tf1.placeholder(tf.float32, [4], "x"), "y")
+
+    factor = 2 if is_registered else 3  # a key of its own
+    formula = {"formula": f"dy * (1 - y * y) * {factor}"}
+    rule = {"match": {"op": "Tanh"}, "patch": {"override_gradient": formula}, "emit": emit}
+    path = tmp_path / "patched.pb"
+    graphpatch.apply([rule], save(build, tmp_path / "model.pb")).model.save(path)
+    if is_registered:
+        graphpatch.register_gradients(path)
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        tf1.import_graph_def(tf1.GraphDef.FromString(path.read_bytes()), name="")
+        x, y = (graph.get_tensor_by_name(f"{name}:0") for name in "xy")
+        [dx] = tf1.gradients(y, x)
+        expected = STORED[emit, is_registered]
+        if expected is RAISES:
+            with pytest.raises(LookupError, match="SymbolicGradient"):
+                tf1.gradients(dx, x)
+            return
+        np.testing.assert_allclose(
+            session.run(dx, {x: X}), factor * (1 - np.tanh(X) ** 2), rtol=2e-6
+        )
+        [second] = tf1.gradients(dx, x)
+        if expected is None:
+            assert second is None
+        else:  # y has the new gradient there, too
+            np.testing.assert_allclose(
+                session.run(second, {x: X}), factor * factor * expected, rtol=1e-5, atol=1e-6
+            )

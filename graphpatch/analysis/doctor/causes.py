@@ -21,6 +21,7 @@ from graphpatch.differentiation.override_keys import (
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.gradients.second import SECOND
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import op_type_in_model
@@ -172,6 +173,8 @@ def fixes(at_op: OpOnPath) -> list[RuleDict]:
     if at_op.read not in DIFFERENTIABLE or at_op.given not in DIFFERENTIABLE:
         return []
     slot, rules = at_op.step.slot, []
+    if at_op.op in SECOND:
+        rules.append(rule_for(at_op.node, "has a gradient", _formula(*SECOND[at_op.op][0])))
     if at_op.op in OPS:
         rules.append(rule_for(at_op.node, "has a gradient", OPS[at_op.op]))
     if at_op.op in PYTHON_FUNCTIONS and len(at_op.node.data_inputs) == 1:
@@ -436,6 +439,9 @@ CAUSES = (
     Cause("missing", lambda look: _raises("missing")(look) and look.read not in flow.TRAINABLE,
           "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
           "{says}", "{in_between}"),
+    Cause("second", lambda look: look.op in SECOND and look.is_blocked,
+          "{op}: TensorFlow has no second derivative of it", "{says}",
+          "give it its true gradient: graphpatch apply @second_derivatives", fixes),
     Cause("missing", lambda look: _raises("missing")(look) and look.node.opdef is None,
           "{op} is not an op type of TensorFlow: it has no gradient here",
           "where its library is loaded: {says}",
