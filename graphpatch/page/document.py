@@ -16,8 +16,8 @@ from typing import Any
 
 import graphpatch
 from graphpatch.analysis.doctor.causes import Finding
-from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.doctor.survey import doctors
+from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
+from graphpatch.analysis.doctor.trial import offered
 from graphpatch.analysis.interface import InterfaceTensor, interface
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.shapes import Shapes, merged_shape, sizes_in_words
@@ -63,6 +63,10 @@ def built_document(
         _Graph(both, marks, place, sources, targets, tables)
         for place, both in enumerate(zip(*map(doctors, models), strict=True))
     ]
+    for number, model in enumerate(models):
+        diagnoses = offered(model, [graph.pairs[number] for graph in graphs])
+        for graph, several in zip(graphs, diagnoses, strict=True):
+            graph.pairs[number] = several
     for graph in graphs if sources or targets else ():
         graph.refuse_apart(models[0].path)
     if not any(side.lines for graph in graphs for side in graph.main):
@@ -497,8 +501,9 @@ class Tables:
         return self._forms[key]
 
     def finding(self, finding: Finding, is_on_path: bool) -> int:
-        """Return the number of what doctor says of an op, which may be on a path asked about."""
-        return self.findings.number({**_safe_texts(finding.document()), "on_path": is_on_path})
+        """Return the number of what doctor says of an op; on a path asked about, with its rule."""
+        document = {**_safe_texts(finding.document()), "on_path": is_on_path}
+        return self.findings.number(document if is_on_path else {**document, "rule": None})
 
     def plot(self, patch: Mapping[str, Any] | None, op_type: str) -> int | None:
         """Return the number of the curves of an op type, before and after a patch."""

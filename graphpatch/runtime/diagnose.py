@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from graphpatch.analysis.doctor.causes import rule_for
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis as Pair
-from graphpatch.analysis.doctor.fix import FixResult, apply_if_legal
+from graphpatch.analysis.doctor.fix import FixResult
 from graphpatch.analysis.doctor.fix import fix as fixed_by_rules
 from graphpatch.analysis.doctor.survey import GraphDiagnosis, survey
+from graphpatch.analysis.doctor.trial import applied
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.application import page_part
 from graphpatch.arguments import tensor_names
@@ -233,6 +234,6 @@ def _with_rule(start: NotFinite, model: Model, main: Body) -> NotFinite:
         return start
     patch = {"filter_gradient": "finite", "at": f"input:{start.slot}"}
     rule = rule_for(Node(main, main.by_name[start.op]), "finite", patch)
-    if apply_if_legal(rule, model) is None:
+    if isinstance(applied(model, [rule]), str):
         return replace(start, remedy="no rule can be put there; put one on the op that it reads")
     return replace(start, remedy=f"0 in the place of NaN: {json.dumps(patch)}", rule=rule)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import graphpatch
+from graphpatch.analysis.doctor import causes, trial
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import GraphDiagnosis, missing_end, survey
@@ -250,7 +251,7 @@ def test_what_no_rule_fixes_gets_none(model: Any, case: str) -> None:
 
 def test_not_connected_is_told_from_blocked(model: Any) -> None:
     found = one(model(X, const("c"), node("y", "Tanh", "c", "^x")))
-    assert (found.verdict, found.connected, found.findings) == ("none", False, [] or ())
+    assert (found.verdict, found.connected, found.findings) == ("none", False, [])
 
 
 def test_the_rules_for_ops_of_one_name_in_two_functions_have_two_names(model: Any) -> None:
@@ -478,6 +479,54 @@ def test_an_embedding_is_differentiated_by_what_it_gives(model: Any) -> None:
         "emb",
         "no gradient can be given to it; differentiate with respect to emb:0, behind it",
     )
+
+
+WORKS = {"straight_through": True}
+
+
+@pytest.mark.parametrize(
+    "first", [{"override_gradient": "default"}, {"override_gradient": "zero"}], ids=str
+)
+def test_a_rule_is_tried_before_it_is_offered(
+    model: Any, first: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`apply` refuses the one, and with the other no gradient flows: the next rule is offered."""
+    monkeypatch.setitem(causes.OPS, "Sign", first)
+    graph = model(X, node("s", "Sign", "x"), node("y", "Tanh", "s"))
+    [finding] = one(graph).findings
+    assert [rule["patch"] for rule in finding.rules] == [WORKS]
+    assert finding.document()["tried"]
+    [shown] = graphpatch.view(graph).document()["tables"]["findings"]
+    assert (shown["rule"]["patch"], shown["tried"]) == (WORKS, True)
+    assert [rule["patch"] for rule in fix(graph, ["x"], ["y"]).rules] == [WORKS]
+
+
+def test_a_rule_that_fails_alone_is_not_offered(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(causes.OPS, "LinSpace", {"override_gradient": "default"})
+    count = node("n", "Const", dtype="int32")
+    ops = count, node("s", "LinSpace", "x", "x", "n"), node("r", "Round", "s")
+    graph = model(X, *ops, node("y", "Tanh", "r"))
+    documents = {item["op"]: item for item in one(graph).document()["findings"]}
+    shown = {f["op"]: f for f in graphpatch.view(graph).document()["tables"]["findings"]}
+    for said in (documents, shown):
+        assert said["r"]["rule"]["patch"] == WORKS
+        assert said["s"]["rule"] is None
+        assert said["s"]["remedy"].startswith("none: its rule was tried here, and ")
+        assert "LinSpace 's' has no override to take off" in said["s"]["remedy"]
+
+
+def test_in_a_large_model_rules_are_not_tried_and_that_is_told(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "MOST_TRIED", 2)
+    graph = model(X, node("s", "Sign", "x"), node("y", "Tanh", "s"))
+    [finding] = one(graph).document()["findings"]
+    assert not finding["tried"]
+    assert finding["rule"] is not None
+    assert finding["remedy"].endswith("; not tried, as the model is large: doctor --fix tries it")
+    assert len(fix(graph, ["x"], ["y"]).flowing) == 1
 
 
 @pytest.mark.parametrize("patch", [{"formula": "dy * where(x > 0, 1, 0.1)"}, {"registered": "Up"}])

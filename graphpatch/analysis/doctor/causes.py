@@ -99,7 +99,8 @@ def given_to_slot(wiring: Wiring, index: int, output: int, slot: int) -> flow.Fl
 class Finding:
     """What is wrong at one op: in words, what TensorFlow does then, and what fixes it.
 
-    `rules` are those that may fix it, the best first; `remedy` says what does where none can.
+    `rules` are those that may fix it, the best first; `remedy` says what does where none can. Once
+    they were tried, there is the one that does, or none.
     """
 
     kind: str
@@ -109,6 +110,7 @@ class Finding:
     consequence: str
     remedy: str
     rules: Sequence[RuleDict] = ()
+    is_tried: bool = False
 
     @property
     def op_type(self) -> str:
@@ -133,6 +135,7 @@ class Finding:
             "consequence": self.consequence,
             "remedy": self.remedy,
             "rule": self.rules[0] if self.rules else None,
+            "tried": self.is_tried,
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ from graphpatch.analysis.doctor.path import (
     spelled_path,
 )
 from graphpatch.control_flow.op_types import EXITS, MERGES
+from graphpatch.control_flow.stored import StoredContexts, stored_contexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.flow import TRAINABLE
@@ -36,7 +37,11 @@ from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import HANDLES
+from graphpatch.formats import Model
+from graphpatch.formats.saved_model import held_gradients
+from graphpatch.graph.check import check_graph
 from graphpatch.graph.functions import named_by
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 
@@ -332,6 +337,27 @@ class Doctor:
             is_loop = refusal.kind == "loop"
             self._findings[refusal] = _loop_finding(refusal) if is_loop else finding_of(at_op)
         return self._findings[refusal]
+
+
+def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
+    """Whom to ask about the pairs of each graph. Raises ModelError where one is broken."""
+    known = zip(
+        model.graphs, map(stored_contexts, model.graphs), held_gradients(model.graphs), strict=True
+    )
+    return [_doctor(graph, stored, restored, control_flow_v2) for graph, stored, restored in known]
+
+
+def _doctor(
+    graph: ModelGraph,
+    stored: StoredContexts,
+    restored: Mapping[str, frozenset[int]],
+    control_flow_v2: bool,
+) -> Doctor:
+    check_graph(graph)
+    session = GradientReplay(graph, stored, control_flow_v2)
+    return Doctor(
+        session, GradientReplay(graph, stored, control_flow_v2, tape=True, restored=restored)
+    )
 
 
 def _verdict_of(done: GradientReach, source: Tensor) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
 
 from graphpatch.analysis.doctor.causes import Finding, RuleDict, rule_for
-from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.doctor.survey import doctors, survey
-from graphpatch.application import apply
+from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
+from graphpatch.analysis.doctor.survey import diagnose_graphs
+from graphpatch.analysis.doctor.trial import Offer, Place, Trial, named_apart, try_rules
 from graphpatch.differentiation.hidden import is_in_gradients
-from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
 
 # Findings that raise though they may stand beside the path: there the gradient can be stopped.
@@ -46,7 +44,7 @@ def fix(
     fixed, so the model is asked again after each.
     """
     fixing = _Fixing(model, control_flow_v2)
-    before = survey(model, sources, targets, control_flow_v2, every)
+    before = diagnose_graphs(model, sources, targets, control_flow_v2, every)
     blocked = [
         (place, diagnosed.source, diagnosed.target)
         for place, diagnosed_graph in enumerate(before)
@@ -72,7 +70,7 @@ class _Fixing:
     model: Model
     control_flow_v2: bool
     rules: list[RuleDict] = field(default_factory=list)
-    hopeless: set[tuple[str, str]] = field(default_factory=set)
+    hopeless: set[Place] = field(default_factory=set)
     doctors: list[Doctor] = field(default_factory=list)
 
     def diagnose(self, place: int, source: str, target: str) -> PairDiagnosis:
@@ -86,43 +84,30 @@ class _Fixing:
     def let_flow(self, place: int, source: str, target: str) -> None:
         """Apply rules until the pair flows; where they don't get there, none is kept."""
         before, rules_before = self.model, len(self.rules)
-        tried: set[tuple[str, str]] = set()
+        tried: set[Place] = set()
         while _is_blocked(diagnosis := self.diagnose(place, source, target)):
-            done = next(self._tried(diagnosis, tried), None)
-            if done is None:
+            if not self._is_one_applied(place, diagnosis, tried):
                 if self.model is not before:
                     self.model, self.doctors = before, []
                 del self.rules[rules_before:]
                 return
-            rule, self.model = done
-            self.rules.append(self._named_alone(rule))
-            self.doctors = []
 
-    def _named_alone(self, rule: RuleDict) -> RuleDict:
-        """The rule with a number behind its name where one before has it: of another function."""
-        names = {used["name"] for used in self.rules}
-        more = (f"{rule['name']} ({number})" for number in count(2))
-        return {
-            **rule,
-            "name": next(used for used in chain([rule["name"]], more) if used not in names),
-        }
-
-    def _tried(
-        self, pair: PairDiagnosis, tried: set[tuple[str, str]]
-    ) -> Iterator[tuple[RuleDict, Model]]:
-        """Yield the rules that can be applied to what blocks a pair, each with its model."""
+    def _is_one_applied(self, graph: int, pair: PairDiagnosis, tried: set[Place]) -> bool:
+        """Apply the first rule that mends an op that blocks a pair; return whether there is one."""
         for finding in _fixable(pair):
-            place = (finding.node.body.label, finding.node.name)
-            if place in tried or place in self.hopeless:
+            place = (graph, finding.node.body.label, finding.node.name)
+            if place in tried | self.hopeless:
                 continue
             tried.add(place)
             for rule in _rules_to_try(finding, pair):
-                done = apply_if_legal(rule, self.model)
-                if done is not None:
-                    yield rule, done
-                    break
-            else:
-                self.hopeless.add(place)
+                offer = Offer(place, pair, [rule])
+                trial = try_rules(self.model, [offer], self.control_flow_v2)
+                if isinstance(trial, Trial) and not trial.failed:
+                    self.model, self.doctors = trial.model, trial.doctors
+                    self.rules = named_apart([*self.rules, rule])
+                    return True
+            self.hopeless.add(place)
+        return False
 
 
 def _is_blocked(diagnosed: PairDiagnosis) -> bool:
@@ -147,11 +132,3 @@ def _rules_to_try(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
 
 def _ops_on_path(pair: PairDiagnosis) -> set[str]:
     return {tensor.rpartition(":")[0] for tensor in pair.path}
-
-
-def apply_if_legal(rule: RuleDict, model: Model) -> Model | None:
-    """Return a model with a rule; None where the rule cannot be applied to it."""
-    try:
-        return apply([rule], model).model
-    except (PatchError, MatchError, RulesError):
-        return None

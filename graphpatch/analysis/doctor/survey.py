@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import lcm
 from typing import Any
 
-from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
+from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
+from graphpatch.analysis.doctor.trial import offered
 from graphpatch.analysis.intact import damage, is_intact
 from graphpatch.analysis.interface import (
     CANDIDATES,
@@ -17,13 +18,9 @@ from graphpatch.analysis.interface import (
     fed_floats,
     refuse_unknown_ends,
 )
-from graphpatch.control_flow.stored import StoredContexts, stored_contexts
-from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.formats import Model
-from graphpatch.formats.saved_model import held_gradients
-from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph
 
 PAIRS_AT_LEAST = 20  # pairs that are looked at, however large the graph is
@@ -59,12 +56,12 @@ def survey(
 
     Without `every`, outputs that cannot be a loss are left out, as long as others can. Of very many
     pairs of which not both ends are named, some are left out, which a note says.
-    Raises ModelError for a name that is not a tensor of a main graph, and for a broken graph.
+    The rules of findings were tried. Raises ModelError for a name that is not a tensor of a main
+    graph, and for a broken graph.
     """
-    refuse_unknown_ends(model.path, model.graphs, sources, targets)
-    diagnosed = [
-        _diagnose_graph(asked, sources, targets, every) for asked in doctors(model, control_flow_v2)
-    ]
+    diagnosed = diagnose_graphs(model, sources, targets, control_flow_v2, every)
+    pairs = offered(model, [graph.diagnoses for graph in diagnosed], control_flow_v2)
+    diagnosed = [replace(g, diagnoses=some) for g, some in zip(diagnosed, pairs, strict=True)]
     fault = damage(model)
     for graph in diagnosed:
         if fault and not is_intact(graph.graph):
@@ -72,25 +69,18 @@ def survey(
     return diagnosed
 
 
-def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
-    """Whom to ask about the pairs of each graph. Raises ModelError where one is broken."""
-    known = zip(
-        model.graphs, map(stored_contexts, model.graphs), held_gradients(model.graphs), strict=True
-    )
-    return [_doctor(graph, stored, restored, control_flow_v2) for graph, stored, restored in known]
-
-
-def _doctor(
-    graph: ModelGraph,
-    stored: StoredContexts,
-    restored: Mapping[str, frozenset[int]],
+def diagnose_graphs(
+    model: Model,
+    sources: Sequence[str],
+    targets: Sequence[str],
     control_flow_v2: bool,
-) -> Doctor:
-    check_graph(graph)
-    session = GradientReplay(graph, stored, control_flow_v2)
-    return Doctor(
-        session, GradientReplay(graph, stored, control_flow_v2, tape=True, restored=restored)
-    )
+    every: bool,
+) -> list[GraphDiagnosis]:
+    """Return what `survey` does, with rules that were not tried."""
+    refuse_unknown_ends(model.path, model.graphs, sources, targets)
+    return [
+        _diagnose_graph(asked, sources, targets, every) for asked in doctors(model, control_flow_v2)
+    ]
 
 
 def _diagnose_graph(

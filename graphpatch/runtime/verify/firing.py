@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.survey import doctors
+from graphpatch.analysis.doctor.diagnosis import doctors
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.hidden import shadowed_ops
