@@ -21,20 +21,7 @@ from msgspec.structs import replace
 
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import (
-    MAIN,
-    PROVENANCE,
-    Body,
-    Heads,
-    Library,
-    Node,
-    Payload,
-    attr_spans,
-    attr_value,
-    op_in_words,
-    payload_at,
-    record_in,
-)
+from graphpatch.graph.node import MAIN, PROVENANCE, Body, Heads, Library, Node
 from graphpatch.graph.record import PROVENANCE_ATTR, ModelRecord
 from graphpatch.graph.wire import (
     BYTES,
@@ -55,7 +42,6 @@ from graphpatch.graph.wire import (
     utf8,
 )
 from graphpatch.protos import (
-    AttrValue,
     FunctionDef,
     FunctionDefLibrary,
     GradientDef,
@@ -72,7 +58,6 @@ MOST_NODES = 2_000_000  # of one body; the largest graph that we know has 400,00
 MOST_FIELDS = 500_000  # of one node; the widest op that we know reads 66,000 tensors
 MOST_OTHERS = 1_000  # fields of a body that are not nodes, and one more for so many bytes:
 BYTES_FOR_ONE = 32
-KEY_WITHIN = 32  # bytes of an attr in which its key is
 LEAST = 6  # bytes of a NodeDef with a name and an op type
 MOST_FUNCTIONS = 100_000  # ten times those of the largest libraries that we know
 MOST_ENTRIES = 3 * MOST_FUNCTIONS  # of a library: each function, its gradient, and its key
@@ -254,7 +239,7 @@ def carrier(graph: Graph) -> tuple[Body, int] | None:
     """Return the node that carries the model's record: of a file, the first that rules touched."""
     for body in graph.bodies:
         first = body.first_touched()
-        for index in () if first is None else chain([first], body.heads.records, body.edited):
+        for index in () if first is None else chain([first], body.heads.marked, body.edited):
             record = body.record(index)
             if record is not None and record.model is not None:
                 return body, index
@@ -310,16 +295,11 @@ def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int],
 
 
 def read_heads(
-    source: Source,
-    starts: array[int],
-    number: int,
-    progress: Progress | None = None,
-    function: str = "",
+    source: Source, starts: array[int], number: int, progress: Progress | None = None
 ) -> Heads:
     """Return the heads of the NodeDefs whose fields (of this number) start at `starts`.
 
-    They are those of the main graph, or of this function. Raises ModelError where one of them is
-    not a NodeDef, or has a record that graphpatch did not write.
+    Raises ModelError where one of them is not a NodeDef.
     """
     heads, data = Heads(starts), source.data
     for start, end, is_large in _runs(source, starts):
@@ -332,26 +312,16 @@ def read_heads(
         heads.inputs += [tuple(node.input[:]) for node in nodes]
         if not all(heads.names[first:]) or not all(heads.ops[first:]):
             raise ModelError(f"a node at byte {start} or behind has no name, or no op type")
-        is_signed = is_large or data.find(PROVENANCE, start, end) >= 0
-        for index, node in enumerate(nodes if is_signed else (), first):
-            value = node.attr.get(PROVENANCE_ATTR)
-            if value is None and is_large:
-                value = _large_record(payload_at(source, start))
-            if value is not None:
-                words = op_in_words(node.op, node.name, function)
-                heads.records[index] = record_in(value, words)
+        if is_large:
+            heads.marked.append(first)
+        elif data.find(PROVENANCE, start, end) >= 0:
+            stops = [*starts[first + 1 : len(heads.names)], end]
+            for index, stop in enumerate(stops, first):
+                if data.find(PROVENANCE, starts[index], stop) >= 0:
+                    heads.marked.append(index)
         if progress is not None:
             progress("reading", end, len(data))
     return heads
-
-
-def _large_record(payload: Payload) -> AttrValue | None:
-    """Return the attr with the record of a node, where it is as large as weights."""
-    for span in (piece for piece in payload if isinstance(piece, Span)):
-        if PROVENANCE in span.source.data[span.start : span.start + KEY_WITHIN]:
-            value = attr_spans([span]).get(PROVENANCE_ATTR)
-            return None if value is None else attr_value(value)
-    return None
 
 
 def _runs(source: Source, starts: array[int]) -> Iterator[tuple[int, int, bool]]:
@@ -462,7 +432,7 @@ def _function_body(library: Library, source: Source, start: int, end: int) -> Bo
             )
     rest = message(FunctionDef, b"".join(source.data[part.start : part.end] for part in others))
     signature, ret = rest.signature, dict(rest.ret)
-    heads = read_heads(source, starts, FUNCTION_NODE, function=signature.name)
+    heads = read_heads(source, starts, FUNCTION_NODE)
     body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
     body.is_ours = signature.description.startswith(PROVENANCE_ATTR)
     return body

@@ -198,22 +198,6 @@ def behind_inputs(payload: Payload, name: str, op: str, inputs: Sequence[str]) -
     return raw[at:]
 
 
-def op_in_words(op: str, name: str, function: str) -> str:
-    """Return an op as messages name it: its type, its name, and the function that holds it."""
-    place = f" in function {one_line(function)}" if function else ""
-    return f"{one_line(op)} {name!r}{place}"
-
-
-def record_in(value: AttrValue, node: str) -> NodeRecord:
-    """Return the record that the attr of a node is; ModelError where it is none of ours."""
-    try:
-        return read_attr(value)
-    except ValueError as error:
-        raise ModelError(
-            f"{node}: its attr {PROVENANCE_ATTR} is not one that graphpatch wrote: {error}"
-        ) from None
-
-
 class Heads(msgspec.Struct):
     """What is known of each NodeDef of a body, by its place in the file."""
 
@@ -221,12 +205,12 @@ class Heads(msgspec.Struct):
     names: list[str] = msgspec.field(default_factory=list)
     ops: list[str] = msgspec.field(default_factory=list)
     inputs: list[Sequence[str]] = msgspec.field(default_factory=list)
-    records: dict[int, NodeRecord] = msgspec.field(default_factory=dict)  # what rules wrote down
+    marked: list[int] = msgspec.field(default_factory=list)  # those that may carry a record
 
     def copy(self) -> Heads:
         """Return the same heads, to be changed; where they lie in the file stays."""
         inputs = [tuple(read) if isinstance(read, list) else read for read in self.inputs]
-        return Heads(self.starts, list(self.names), list(self.ops), inputs, self.records)
+        return Heads(self.starts, list(self.names), list(self.ops), inputs, list(self.marked))
 
 
 class Library(msgspec.Struct, eq=False):
@@ -369,9 +353,20 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             indices[op].append(index)
         return dict(indices)
 
+    @cached_property
+    def marks(self) -> frozenset[int]:
+        """The nodes of the file that may carry a record."""
+        return frozenset(self.heads.marked)
+
     def may_be_signed(self, index: int) -> bool:
         """Tell whether a node may carry a record; quick, and wrong only where it says yes."""
-        return index in self.edited or index in self.heads.records
+        return index in self.edited or index in self.marks
+
+    @cached_property
+    def file_records(self) -> dict[int, NodeRecord]:
+        """What rules wrote down on nodes as they are in the file."""
+        read = ((at, self._read_record(at, self.file_payload(at))) for at in self.heads.marked)
+        return {index: record for index, record in read if record is not None}
 
     @cached_property
     def readers(self) -> dict[str, Uses]:
@@ -415,6 +410,10 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         edited = self.edited.get(index)
         if edited is not None:
             return edited if isinstance(edited, list) else edited.payload()
+        return self.file_payload(index)
+
+    def file_payload(self, index: int) -> Payload:
+        """Return the serialized NodeDef as it is in the file."""
         data, start = self.source.data, self.heads.starts[index]
         if (size := data[start + 1]) < 0x80:  # nearly all: no calls for them
             return [data[start + 2 : start + 2 + size]]
@@ -448,28 +447,38 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     def record(self, index: int) -> NodeRecord | None:
         """Return what rules wrote down on a node; ModelError where graphpatch did not write it."""
         edited = self.edited.get(index)
-        if edited is None:
-            return self.heads.records.get(index)
         if isinstance(edited, EditedNode):
             return edited.record
+        if edited is None and "file_records" in self.__dict__:  # else this one alone is read
+            return self.file_records.get(index)
+        if edited is None and index not in self.marks:
+            return None
         known = self.records.get(index)
         if known is None or known[0] is not edited:
-            value = self.attr_in(edited, PROVENANCE_ATTR)
-            record = None if value is None else record_in(value, str(Node(self, index)))
-            known = self.records[index] = edited, record
+            known = self.records[index] = edited, self._read_record(index, self.payload(index))
         return known[1]
+
+    def _read_record(self, index: int, payload: Payload) -> NodeRecord | None:
+        value = self.attr_in(payload, PROVENANCE_ATTR)
+        try:
+            return None if value is None else read_attr(value)
+        except ValueError as error:
+            raise ModelError(
+                f"{Node(self, index)}: its attr {PROVENANCE_ATTR} is not one that graphpatch "
+                f"wrote: {error}"
+            ) from None
 
     def touched(self) -> Mapping[int, NodeRecord]:
         """Return what rules wrote down on nodes, by their indices, in the order of these."""
         if not self.edited:
-            return self.heads.records
-        indices = sorted({*self.heads.records, *self.edited})
+            return self.file_records
+        indices = sorted({*self.heads.marked, *self.edited})
         records = ((index, self.record(index)) for index in indices)
         return {index: record for index, record in records if record is not None}
 
     def first_touched(self) -> int | None:
         """Return the node that comes first in the file of those that carry a record."""
-        roots: Iterable[int] = self.heads.records
+        roots: Iterable[int] = self.heads.marked
         if self.edited:
             roots = sorted({self.root.get(index, index) for index in (*roots, *self.edited)})
         for root in roots:
@@ -494,6 +503,8 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         body.edited = {index: self.payload(index) for index in self.edited}
         body.root, body.renamed = dict(self.root), dict(self.renamed)
         body.returns = dict(self.returns)
+        if "file_records" in self.__dict__:
+            body.file_records = self.file_records
         body.placed = {root: list(order) for root, order in self.placed.items()}
         return body
 
@@ -618,4 +629,5 @@ class Node(NamedTuple):
         return rest
 
     def __str__(self) -> str:
-        return op_in_words(self.op, self.name, "" if self.body.is_main else self.body.label)
+        place = "" if self.body.is_main else f" in function {one_line(self.body.label)}"
+        return f"{one_line(self.op)} {self.name!r}{place}"

@@ -36,7 +36,7 @@ def touched(body: Body) -> Iterator[Node]:
 
 def may_be_signed(body: Body) -> list[Node]:
     """Return the nodes of a body that may carry a record, without reading them."""
-    return [Node(body, index) for index in sorted({*body.heads.records, *body.edited})]
+    return [Node(body, index) for index in sorted({*body.heads.marked, *body.edited})]
 
 
 def authors(node: Node, places: Collection[int]) -> list[Author]:
@@ -135,10 +135,9 @@ def as_written(node: Node) -> bytes:
 def _signed(body: Body) -> Iterator[tuple[int, Payload]]:
     """Yield the nodes that carry a record, which is not read, with their payloads."""
     size = len(body.heads.starts)
-    for index in {*body.heads.records, *body.edited}:
+    for index in {*body.heads.marked, *body.edited}:
         payload = body.payload(index)
-        # What was added in this run carries one; what was undone does not.
-        if index >= size or index not in body.edited or carries_record(payload):
+        if index >= size or carries_record(payload):  # what was added in this run does
             yield index, payload
 
 
@@ -183,11 +182,10 @@ def reads_of_patched(graph: Graph) -> int:
         names_now, size, is_of_model = body.heads.names, len(body.heads.starts), bytearray(b"\1")
         is_of_model *= size  # what was added in this run stands behind
         patched = set(names_now[size:])
-        records = body.heads.records
         for index, _ in () if body.is_ours else _signed(body):
             patched.add(names_now[index])
-            if index in records:  # else it was not added in an earlier run
-                is_of_model[index] = not records[index].is_added
+            if index in body.marks:  # else it was not added in an earlier run
+                is_of_model[index] = not is_added(Node(body, index))
         if patched:
             inputs = chain.from_iterable(compress(body.heads.inputs, is_of_model))
             for text in chain(inputs, body.ret.values()):

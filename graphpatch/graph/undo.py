@@ -71,7 +71,7 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
 
 def _undo_body(graph: Graph, body: Body) -> UndoneBody:
     undone = UndoneBody(body)
-    for index, record in body.heads.records.items():
+    for index, record in body.file_records.items():
         if record.is_added:
             undone.dropped[index] = None
             continue

@@ -68,7 +68,7 @@ def of_the_model(match: Match) -> Condition | None:
     spelled = {text for text in texts(match.name or ()) if not glob.is_glob(text)}
 
     def prepared(body: Body) -> Test:
-        if not body.edited and not body.heads.records:
+        if not body.edited and not body.heads.marked:
             return everything
         if isinstance(body, ModelBody):
             return lambda node: body.is_there(node.index)

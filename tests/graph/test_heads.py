@@ -33,7 +33,7 @@ def test_names_op_types_and_inputs_in_the_order_of_the_file() -> None:
     assert found.names == [one.name for one in message.node]
     assert found.ops == [one.op for one in message.node]
     assert found.inputs == [tuple(one.input) for one in message.node]
-    assert not found.records
+    assert not found.marked
 
 
 @given(st.lists(st.sampled_from([0, 10, LARGE - 100, LARGE, LARGE + 1, 3 * LARGE]), max_size=8))
@@ -94,12 +94,12 @@ def test_progress_is_told_from_start_to_end() -> None:
 
 
 @pytest.mark.parametrize("size", [4, LARGE])
-def test_records_are_read_with_the_heads(size: int) -> None:
+def test_provenance_marks_a_body(size: int) -> None:
     plain = read(serialized(const("c").SerializeToString()))
     touched = const("c", size)
-    touched.attr["_graphpatch"].list.s.append(b"{}")
-    assert not plain.records
-    assert read(serialized(touched.SerializeToString())).records[0].is_added
+    touched.attr["_graphpatch"].s = b""
+    assert not plain.marked
+    assert read(serialized(touched.SerializeToString())).marked
 
 
 def test_other_fields_of_the_graph_are_kept_apart() -> None:
