@@ -99,8 +99,14 @@ def listening(listener: Listener) -> Iterator[None]:
                 f"as they are made; graphpatch.patch_graph patches the graph once it is built"
             )
         if _INSTALLED["count"] == 0:
-            _INSTALLED["original"], _INSTALLED["ours"] = original, _wrapped(original)
-            setattr(tf.Graph, CREATE_OP, _INSTALLED["ours"])
+
+            def create(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+                original(graph, op, *args, **kwargs)
+                for listener in _LISTENERS.get():
+                    listener(op)
+
+            _INSTALLED.update(original=original, ours=create)
+            setattr(tf.Graph, CREATE_OP, create)
         _INSTALLED["count"] += 1
     token = _LISTENERS.set((*_LISTENERS.get(), listener))
     try:
@@ -112,15 +118,6 @@ def listening(listener: Listener) -> Iterator[None]:
             # Where somebody wrapped it again meanwhile, ours stays, and calls nobody.
             if _INSTALLED["count"] == 0 and getattr(tf.Graph, CREATE_OP) is _INSTALLED["ours"]:
                 setattr(tf.Graph, CREATE_OP, _INSTALLED["original"])
-
-
-def _wrapped(original: Callable[..., None]) -> Callable[..., None]:
-    def create(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
-        original(graph, op, *args, **kwargs)
-        for listener in _LISTENERS.get():
-            listener(op)
-
-    return create
 
 
 def apply_on_leaving(rules: Sequence[Rule], made: Mapping[Any, set[str]]) -> list[RuleResult]:
@@ -219,11 +216,7 @@ class RuleOnNewOps:
         self.step = RuleResult(self.rule.author.rule)
         self._holds = holds(self.rule.match)
         wanted = self.rule.match.op
-        self._is_type = None if wanted is None else glob.one_of(glob.texts(wanted))
-
-    def may_mean(self, op: Any) -> bool:
-        """Return whether the op is of a type that the rule asks for, which is cheap to tell."""
-        return self._is_type is None or self._is_type(op.type)
+        self.is_type = bool if wanted is None else glob.one_of(glob.texts(wanted))
 
     def take(self, graph: ModelGraph, node: Node, live: Any) -> None:
         """Patch the node, of a live graph, where the rule means it.
@@ -288,7 +281,7 @@ class Building:
         names = self.made.setdefault(op.graph, set())
         if self.on_leaving:
             names.add(op.name)
-        asking = [rule for rule in self.at_once if rule.may_mean(op)]
+        asking = [rule for rule in self.at_once if rule.is_type(op.type)]
         if not asking:
             return
         graph, node = node_of(op)

@@ -204,8 +204,9 @@ def _run(
 
     TensorFlow is imported here, and not before what is fed was read.
     """
-    from graphpatch.runtime.gradient_run import AskedPair, control_flow, run_pairs
+    from graphpatch.runtime.gradient_run import AskedPair, run_pairs
     from graphpatch.runtime.not_finite import first_not_finite
+    from graphpatch.runtime.tf_gradients import control_flow
     from graphpatch.runtime.values import full_tensor_name, read_feed
     from graphpatch.runtime.verify.session import checkpoint
 

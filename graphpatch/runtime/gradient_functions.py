@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from graphpatch import names, opdefs
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import FormulaError, ModelError, RulesError, did_you_mean
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.ops import AttrValue, Constant, Step, Value, needed, op_def
+from graphpatch.gradients.ops import Constant, Value, needed, op_def
 from graphpatch.gradients.program import GradientProgram, formula_ops, gradient_ops
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
@@ -32,6 +33,7 @@ from graphpatch.graph.op_types import PLACEHOLDER
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import tensor_index
 from graphpatch.protos import FunctionDef, GraphDef, NodeDef
+from graphpatch.runtime.graph_run import first_line
 from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.tf_gradients import gradients
 
@@ -57,24 +59,28 @@ def tensorflow_gradient(formula: Formula) -> GradientFunction:
 
 
 def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
-    """The attrs of an op that a formula reads. Raises FormulaError where the op has none such."""
+    """The attrs of an op that a formula reads. Raises FormulaError where the op has none such.
+
+    `forward` and `own` read all; what this TensorFlow does not know of them is None.
+    """
     known = opdefs.lookup(op.type) if formula.reads_op else None
-    own = (
-        {declared.name for declared in known.attrs if declared.type != "type"}
-        if known
-        else set[str]()
-    )
-    read = {name: _attr_of_op(op, name) for name in sorted(formula.attrs)}
-    return {**{name: _own_attr(op, name) for name in sorted(own)}, **read}
+    own = {attr.name for attr in known.attrs if attr.type != "type"} if known else set[str]()
+    attrs: dict[str, object] = {}
+    for name in sorted(own | formula.attrs):
+        try:
+            attrs[name] = op.get_attr(name)
+        except (KeyError, ValueError):
+            if name in formula.attrs:
+                where = f"{getattr(op, 'name', 'an op')} ({op.type})"
+                raise FormulaError(f"{where} has no attr {name!r}") from None
+            attrs[name] = None
+        if name not in formula.attrs:
+            attrs[name] = _as_text(attrs[name])
+    return attrs
 
 
-def signature_of(
-    inputs: Sequence[Any], outputs: Sequence[Any], attrs: Mapping[str, object] | None = None
-) -> Signature:
-    """Return the signature of an op with these tensors."""
-    return Signature.of(
-        _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape([*inputs, *outputs])
-    )
+def _as_text(value: Any) -> Any:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
 def formula_gradients(
@@ -112,7 +118,11 @@ def formula_gradients(
     program = gradient_ops(formula, signature)
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
-    arguments |= _dense_dy(formula, outputs, upstream)
+    if len(upstream) != len(outputs):
+        raise FormulaError(f"{len(outputs)} outputs, and {len(upstream)} upstream gradients")
+    for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True)):
+        if f"dy{place}" in formula.variables:
+            arguments[f"dy{place}"] = _dense(output, dy)
     return result_values(program, arguments)[:count]
 
 
@@ -134,10 +144,33 @@ def _tensor_named(name: str, graph: Any) -> Any:
 
 def result_values(program: GradientProgram, arguments: Mapping[str, Any]) -> list[Any]:
     """Return the tensor of each result, None for None, from those that its variables stand for."""
-    steps = _steps_run(program, arguments)
-    return [
-        None if value is None else _tensor_at(value, arguments, steps) for value in program.results
-    ]
+    import tensorflow as tf
+
+    computed: dict[Any, Any] = dict(arguments)  # by variable, or by number of the step
+    for number in needed(program.program, filter(None, program.results)):
+        step = program.program.steps[number]
+        attrs, definition = dict(step.attrs), op_def(step.op_type)
+        if step.op_type == "Const":
+            value = attrs["value"]
+            assert isinstance(value, Constant)
+            numbers = list(value.numbers) if value.shape else value.numbers[0]
+            computed[number] = tf.constant(numbers, value.dtype, value.shape)
+            continue
+        inputs = {
+            _RAW_NAMES.get(arg.name, arg.name): (
+                computed[value.source]
+                if isinstance(value, Value)
+                else [computed[item.source] for item in value]
+            )
+            for arg, value in zip(definition.inputs, step.inputs, strict=True)
+        }
+        for arg in definition.inputs:  # which imply these
+            attrs.pop(arg.type_attr, None)
+            attrs.pop(arg.number_attr, None)
+        inputs |= {name: _as_text(value) for name, value in attrs.items()}
+        outputs = getattr(tf.raw_ops, step.op_type)(**inputs)
+        computed[number] = outputs[0] if len(definition.outputs) > 1 else outputs
+    return [None if value is None else computed[value.source] for value in program.results]
 
 
 def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -171,35 +204,11 @@ def _dtypes(kind: str, tensors: Sequence[Any]) -> list[tuple[str, str]]:
     return [(f"{kind}{n}", tensor.dtype.base_dtype.name) for n, tensor in enumerate(tensors)]
 
 
-def _dense_dy(formula: Formula, outputs: Sequence[Any], upstream: Sequence[Any]) -> dict[str, Any]:
-    """Return the upstream gradients that the formula reads, as dense tensors."""
+def _dense(output: Any, dy: Any) -> Any:
+    """Return an upstream gradient as a dense tensor, zeros for None."""
     import tensorflow as tf
 
-    if len(upstream) != len(outputs):
-        raise FormulaError(f"{len(outputs)} outputs, and {len(upstream)} upstream gradients")
-    return {
-        f"dy{place}": tf.zeros_like(output) if dy is None else tf.convert_to_tensor(dy)
-        for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True))
-        if f"dy{place}" in formula.variables
-    }
-
-
-def _attr_of_op(op: Any, name: str) -> object:
-    try:
-        return op.get_attr(name)
-    except (KeyError, ValueError):
-        raise FormulaError(
-            f"{getattr(op, 'name', 'an op')} ({op.type}) has no attr {name!r}"
-        ) from None
-
-
-def _own_attr(op: Any, name: str) -> object:
-    """Return an attr that `forward` or `own` reads; None where this TensorFlow does not know it."""
-    try:
-        value = op.get_attr(name)
-    except (KeyError, ValueError):
-        return None
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    return tf.zeros_like(output) if dy is None else tf.convert_to_tensor(dy)
 
 
 def _same_shape(tensors: Sequence[Any]) -> bool:
@@ -208,52 +217,6 @@ def _same_shape(tensors: Sequence[Any]) -> bool:
         return True
     first = tensors[0].shape
     return bool(first.is_fully_defined()) and all(tensor.shape == first for tensor in tensors)
-
-
-def _steps_run(program: GradientProgram, arguments: Mapping[str, Any]) -> dict[int, Any]:
-    """Return the output of each step that a result needs."""
-    computed: dict[int, Any] = {}
-    for number in needed(program.program, filter(None, program.results)):
-        computed[number] = _compute(program.program.steps[number], arguments, computed)
-    return computed
-
-
-def _compute(step: Step, arguments: Mapping[str, Any], computed: Mapping[int, Any]) -> Any:
-    import tensorflow as tf
-
-    args = op_def(step.op_type).inputs
-    inputs: dict[str, Any] = {
-        _RAW_NAMES.get(arg.name, arg.name): (
-            _tensor_at(value, arguments, computed)
-            if isinstance(value, Value)
-            else [_tensor_at(item, arguments, computed) for item in value]
-        )
-        for arg, value in zip(args, step.inputs, strict=True)
-    }
-    implied = {name for arg in args for name in (arg.type_attr, arg.number_attr)}
-    attrs = {name: _raw_attr(value) for name, value in step.attrs if name not in implied}
-    if step.op_type == "Const":
-        return _constant(attrs["value"])
-    outputs = getattr(tf.raw_ops, step.op_type)(**inputs, **attrs)
-    return outputs[0] if len(op_def(step.op_type).outputs) > 1 else outputs
-
-
-def _constant(value: AttrValue) -> Any:
-    import tensorflow as tf
-
-    assert isinstance(value, Constant)
-    if not value.shape:
-        return tf.constant(value.numbers[0], dtype=value.dtype)
-    return tf.constant(list(value.numbers), dtype=value.dtype, shape=value.shape)
-
-
-def _raw_attr(value: AttrValue) -> Any:
-    """Return an attr as tf.raw_ops takes it."""
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
-
-
-def _tensor_at(value: Value, arguments: Mapping[str, Any], computed: Mapping[int, Any]) -> Any:
-    return arguments[value.source] if isinstance(value.source, str) else computed[value.source]
 
 
 def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None:
@@ -347,7 +310,7 @@ def gradient_at(path: str) -> GradientFunction:
                 f"there is no Python module {missing!r} here (looked for it to import "
                 f"{module_name})"
             ) from error
-        raise RulesError(f"cannot import {module_name}: {in_a_line(error)}") from error
+        raise RulesError(f"cannot import {module_name}: {first_line(error)}") from error
     for part in name.split("."):
         if not hasattr(value, part):
             raise RulesError(f"{module_name} has no {part!r}{did_you_mean(part, vars(value))}")
@@ -355,12 +318,6 @@ def gradient_at(path: str) -> GradientFunction:
     if not callable(value):
         raise RulesError(f"{path} is a {type(value).__name__}, not a function")
     return value
-
-
-def in_a_line(error: Exception) -> str:
-    """Return the type of an error, and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 def surrogate_gradient(formula: Formula) -> GradientFunction:
@@ -375,20 +332,18 @@ def surrogate_gradient(formula: Formula) -> GradientFunction:
         import tensorflow as tf
 
         inputs = [tf.identity(tensor) for tensor in op.inputs]
-        value = _formula_value(formula, op, inputs)
-        if not (value.shape.is_fully_defined() and value.shape == op.outputs[0].shape):
-            value = tf.broadcast_to(value, tf.shape(op.outputs[0]))
+        output = op.outputs[0]
+        dtypes = _dtypes("x", inputs), _dtypes("y", op.outputs)
+        same = _same_shape([*inputs, *op.outputs])
+        signature = Signature.of(*dtypes, op_attrs(formula, op), same)
+        arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
+        program = formula_ops(formula, signature, output.dtype.base_dtype.name)
+        [value] = result_values(program, arguments)
+        if not (value.shape.is_fully_defined() and value.shape == output.shape):
+            value = tf.broadcast_to(value, tf.shape(output))
         return gradients([value], inputs, [tf.convert_to_tensor(dy)])
 
     return gradient
-
-
-def _formula_value(formula: Formula, op: Any, inputs: Sequence[Any]) -> Any:
-    """Return the formula of these tensors, in the dtype of the op's output."""
-    signature = signature_of(inputs, op.outputs, op_attrs(formula, op))
-    arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
-    dtype = op.outputs[0].dtype.base_dtype.name
-    return result_values(formula_ops(formula, signature, dtype), arguments)[0]
 
 
 def function_gradient(graph: Graph, body: Body) -> GradientFunction:
@@ -399,45 +354,38 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
     None for an input without a gradient.
     """
     arguments = list(body.arguments)
-    message = as_graph_def(body)
+    message = GraphDef()
+    message.versions.producer = body.library.producer
+    for name, dtype in body.arguments.items():
+        message.node.add(name=name, op=PLACEHOLDER).attr["dtype"].type = dtype
+    message.node.extend(map(as_main, body))
     message.library.function.extend(called_in_order(graph, body).values())
     graph_def = message.SerializeToString(deterministic=True)
-    results = [names.parse(body.ret[arg.name]) for arg in _result_args(body)]
+    flowing = [] if body.signature is None else [arg.name for arg in body.signature.output_arg]
+    results = [names.parse(body.ret[name]) for name in flowing]
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
         import tensorflow as tf
 
-        # An op that reads a tensor of another graph captures it; input_map does not.
         read = [
             (op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[n])
             for n, name in zip(range(len(op.inputs)), arguments, strict=False)
         ]
-        arguments_given = [
-            tf.identity(tensor) for tensor in (*read, *_dense_upstream(op, upstream))
-        ]
+        dys = itertools.starmap(_dense, zip(op.outputs, upstream, strict=True))
+        # An op that reads a tensor of another graph captures it; input_map does not.
+        fed = map(tf.identity, (*read, *dys))
         tensors = spliced(
             tf.compat.v1.GraphDef.FromString(graph_def),
-            {f"{name}:0": t for name, t in zip(arguments, arguments_given, strict=True)},
+            {f"{name}:0": tensor for name, tensor in zip(arguments, fed, strict=True)},
             [f"{tensor.op}:{flat_index(body, tensor)}" for tensor in results],
             "graphpatch",
         )
-        flowing = [arg.name.startswith("d") for arg in _result_args(body)]
-        pairs = zip(tensors, flowing, op.inputs, strict=True)
-        return [dx if flows and x.dtype.is_floating else None for dx, flows, x in pairs]
+        return [
+            dx if name.startswith("d") and x.dtype.is_floating else None
+            for name, dx, x in zip(flowing, tensors, op.inputs, strict=True)
+        ]
 
     return gradient
-
-
-def as_graph_def(body: Body) -> GraphDef:
-    """Return a function's body as a graph of its own, its arguments placeholders."""
-    graph_def = GraphDef()
-    graph_def.versions.producer = body.library.producer
-    for name, dtype in body.arguments.items():
-        node = graph_def.node.add(name=name, op=PLACEHOLDER)
-        node.attr["dtype"].type = dtype
-    for node in body:
-        graph_def.node.append(as_main(node))
-    return graph_def
 
 
 def called_in_order(
@@ -460,15 +408,11 @@ def as_main(node: Node) -> NodeDef:
     """Return a NodeDef with its inputs spelled as the main graph spells them."""
     body = node.body
     copy = NodeDef.FromString(b"".join(piece_bytes(p) for p in body.payload(node.index)))
-    copy.input[:] = [_as_main_input(body, text) for text in copy.input]
+    for slot, text in enumerate(copy.input):
+        tensor = names.parse(text)
+        if not (tensor.control or tensor.op in body.arguments):
+            copy.input[slot] = str(names.TensorName(tensor.op, flat_index(body, tensor)))
     return copy
-
-
-def _as_main_input(body: Body, text: str) -> str:
-    tensor = names.parse(text)
-    if tensor.control or tensor.op in body.arguments:
-        return text
-    return str(names.TensorName(tensor.op, flat_index(body, tensor)))
 
 
 def flat_index(body: Body, tensor: names.TensorName) -> int:
@@ -479,14 +423,3 @@ def flat_index(body: Body, tensor: names.TensorName) -> int:
     if place is None:
         raise ModelError(f"{body.label} reads {tensor}, an output that is not there")
     return place
-
-
-def _result_args(body: Body) -> list[Any]:
-    return [] if body.signature is None else list(body.signature.output_arg)
-
-
-def _dense_upstream(op: Any, upstream: tuple[Any, ...]) -> list[Any]:
-    import tensorflow as tf
-
-    pairs = zip(op.outputs, upstream, strict=True)
-    return [tf.zeros_like(y) if dy is None else tf.convert_to_tensor(dy) for y, dy in pairs]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +14,12 @@ from graphpatch.formats.model import Model
 from graphpatch.runtime.graph_run import (
     GraphRun,
     first_line,
-    require_tensorflow,
     seeded_feeds,
     seeded_variable,
     variables_of,
 )
 from graphpatch.runtime.imported import imported_graph
-from graphpatch.runtime.tf_gradients import RaisedError, gradients_or_raised
+from graphpatch.runtime.tf_gradients import RaisedError, control_flow, gradients_or_raised
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify.session import initial_values, restored_values
 from graphpatch.table import plural
@@ -59,18 +57,6 @@ def run_pairs(
         return list(_pair_gradients(model, place, pairs))
 
 
-@contextmanager
-def control_flow(is_v2: bool) -> Iterator[None]:
-    """Import and differentiate with control flow v2, or as after disable_control_flow_v2()."""
-    tf = require_tensorflow("gradients are run by")
-    before = tf.compat.v1.control_flow_v2_enabled()
-    _switch(is_v2)
-    try:
-        yield
-    finally:
-        _switch(before)
-
-
 def _pair_gradients(
     model: Model, place: int, pairs: Sequence[AskedPair]
 ) -> Iterator[dict[str, Any]]:
@@ -82,13 +68,6 @@ def _pair_gradients(
         yield answer
         if answer["gradient"] != "none":
             graph = None
-
-
-def _switch(control_flow_v2: bool) -> None:
-    import tensorflow as tf
-
-    tf1 = tf.compat.v1
-    (tf1.enable_control_flow_v2 if control_flow_v2 else tf1.disable_control_flow_v2)()
 
 
 def _pair_gradient(graph: Any, pair: AskedPair) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def first_line(error: Exception) -> str:
     text = re.sub(r"\(?\d\) [A-Z_]+: ", "", str(error))
     own = re.search(r"Node: '[^']*'\n(?:\d+ root error.*\n)?\s*(.+)", text)
     lines = [line for line in text.splitlines() if line.strip() and "Graph execution" not in line]
-    says = own[1] if own else lines[0] if lines else ""
+    says = own[1] if own else lines[0] if lines else "no message"
     return f"{type(error).__name__}: {says.strip()}"
 
 

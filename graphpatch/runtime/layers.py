@@ -430,7 +430,12 @@ def for_legacy() -> dict[str, type]:
 def _classes_for(layer: type, keras: Any, module: str) -> dict[str, type]:
     """Return the classes for a Keras whose layers are of this class, registered with it."""
     if layer not in _MADE:
-        _refuse_other_backend(keras)
+        backend = getattr(keras.backend, "backend", lambda: "tensorflow")()
+        if backend != "tensorflow":
+            raise ImportError(
+                f"the layers of graphpatch need the TensorFlow backend of Keras, and found "
+                f"{backend!r}: set KERAS_BACKEND=tensorflow before Keras is imported"
+            )
         register = keras.utils.register_keras_serializable(package="graphpatch")
         made = {}
         for base in LAYERS:
@@ -438,15 +443,6 @@ def _classes_for(layer: type, keras: Any, module: str) -> dict[str, type]:
             made[base.__name__] = register(type(base.__name__, (base, layer), more))
         _MADE[layer] = made
     return _MADE[layer]
-
-
-def _refuse_other_backend(keras: Any) -> None:
-    named = getattr(keras.backend, "backend", None)
-    if named is not None and named() != "tensorflow":
-        raise ImportError(
-            f"the layers of graphpatch need the TensorFlow backend of Keras, and found "
-            f"{named()!r}: set KERAS_BACKEND=tensorflow before Keras is imported"
-        )
 
 
 @dataclass(eq=False)
@@ -533,18 +529,9 @@ def _read_as_identities(graph: ModelGraph, graph_def: Any) -> Iterator[Overridde
         own_key = f"graphpatch:layer:{next(_NUMBERS)}"
         overridden = _as_identity(graph, node, written, graph_def, gradient)
         written.attr[OVERRIDE].s = own_key.encode()
-        tf.RegisterGradient(own_key)(_plainly(overridden))
+        # A plain function of tensors, which TensorFlow can trace and save.
+        tf.RegisterGradient(own_key)(tf.autograph.experimental.do_not_convert(overridden.backward))
         yield overridden
-
-
-def _plainly(overridden: OverriddenOp) -> Callable[..., Any]:
-    """Return the gradient as a plain function of tensors, which TensorFlow can trace and save."""
-    import tensorflow as tf
-
-    def gradient(op: Any, *upstream: Any) -> list[Any]:
-        return overridden.backward(op, *upstream)
-
-    return tf.autograph.experimental.do_not_convert(gradient)  # type: ignore[no-any-return]
 
 
 def _as_identity(
@@ -602,10 +589,11 @@ def rename_functions(graph_def: Any, suffix: str) -> None:
         function.signature.name: f"{function.signature.name}{suffix}"
         for function in library.function
     }
-    for node in _every_node(graph_def):
-        node.op = names.get(node.op, node.op)
-        for value in node.attr.values():
-            _rename_value(value, names)
+    for nodes in (graph_def.node, *(function.node_def for function in library.function)):
+        for node in nodes:
+            node.op = names.get(node.op, node.op)
+            for value in node.attr.values():
+                _rename_value(value, names)
     for function in library.function:
         function.signature.name = names[function.signature.name]
         for value in function.attr.values():
@@ -613,12 +601,6 @@ def rename_functions(graph_def: Any, suffix: str) -> None:
     for gradient in library.gradient:
         gradient.function_name = names.get(gradient.function_name, gradient.function_name)
         gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
-
-
-def _every_node(graph_def: Any) -> Iterator[Any]:
-    yield from graph_def.node
-    for function in graph_def.library.function:
-        yield from function.node_def
 
 
 def _rename_value(value: Any, names: Mapping[str, str]) -> None:

@@ -185,30 +185,22 @@ def add_parts(
     """Return the same at cuts that are known to be some, in forward order."""
     stages = [paths.wrt, *cuts]
     with graph.as_default(), _explained(paths):
-        at_cuts, at_wrt = _gradients_at_cuts(graph, paths, cuts)
+        at_cuts: list[dict[str, Any]] = []
+        of: tuple[str, ...] = (paths.loss,)
+        flowing = None
+        for by in [*reversed(cuts), paths.wrt]:
+            at_cuts.append(_gradients_or_raise(graph, of, by, flowing))
+            of, flowing = by, list(at_cuts[-1].values())
+        at_wrt = at_cuts.pop()
         by_stage = (jacobians(graph, stage, before) for before, stage in pairwise(stages))
         return Parts(
             paths.loss,
             tuple(cuts),
             paths.wrt,
-            tuple(at_cuts),
+            tuple(reversed(at_cuts)),
             _checked_gradients(graph, paths, at_wrt) if check else at_wrt,
             tuple(by_stage) if jacobian else (),
         )
-
-
-def _gradients_at_cuts(
-    graph: Any, paths: GradientPaths, cuts: Sequence[Cut]
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the gradients at each cut, in forward order, and those at `wrt`."""
-    at_cuts: list[dict[str, Any]] = []
-    of: tuple[str, ...] = (paths.loss,)
-    flowing = None
-    for by in [*reversed(cuts), paths.wrt]:
-        at_cuts.append(_gradients_or_raise(graph, of, by, flowing))
-        of, flowing = by, list(at_cuts[-1].values())
-    at_wrt = at_cuts.pop()
-    return at_cuts[::-1], at_wrt
 
 
 def _gradients_or_raise(
@@ -225,10 +217,12 @@ def _gradients_or_raise(
             f"no gradient flows from {', '.join(of)} back to {missing[0]}: "
             f"tf.gradients gives None there"
         )
-    return {
-        name: tf.identity(tf.convert_to_tensor(dx), name=f"{PARTS_SCOPE}/{_tensor_label(name)}")
-        for name, dx in zip(by, dxs, strict=True)
-    }
+    flowing_by = {}
+    for name, dx in zip(by, dxs, strict=True):
+        tensor = names.parse(name)
+        label = f"{tensor.op}_{tensor.index}" if tensor.index else tensor.op
+        flowing_by[name] = tf.identity(tf.convert_to_tensor(dx), name=f"{PARTS_SCOPE}/{label}")
+    return flowing_by
 
 
 def _checked_gradients(graph: Any, paths: GradientPaths, at_wrt: dict[str, Any]) -> dict[str, Any]:
@@ -291,12 +285,6 @@ def cuts_in_order(cut: Any) -> list[list[str]]:
     if isinstance(cut, list | tuple) and any(isinstance(item, list | tuple) for item in cut):
         return [tensor_names(f"cut[{place}]", item) for place, item in enumerate(cut)]
     return [tensor_names("cut", cut)]
-
-
-def _tensor_label(tensor: str) -> str:
-    """Return what the gradient at a tensor is named after: `h`, or `split_1`."""
-    name = names.parse(tensor)
-    return f"{name.op}_{name.index}" if name.index else name.op
 
 
 def split(

@@ -502,44 +502,35 @@ def carry_collections(counterparts: Counterparts) -> list[str]:
     Contexts of v1 loops and branches are there already: they came with the graph. Returns notes
     on what cannot be carried over.
     """
-    notes = []
-    for key in counterparts.old.get_all_collection_keys():
+    old, new = counterparts.old, counterparts.new
+    notes: list[str] = []
+    for key in old.get_all_collection_keys():
         if key in CONTEXTS:
             continue
-        items = [
-            _item(old_item, key, counterparts) for old_item in counterparts.old.get_collection(key)
-        ]
-        collection = counterparts.new.get_collection_ref(key)
-        collection[:] = [item for item, _ in items]
-        notes += [note for _, note in items if note]
-    _carry_variable_scopes(counterparts)
-    return list(dict.fromkeys(notes))
-
-
-def _item(old: Any, key: str, counterparts: Counterparts) -> tuple[Any, str]:
-    """Return what stands for an item, and a note on it."""
-    if is_of_graph(old):
-        return counterparts.of(old), ""
-    new = copied(old, counterparts.of_any)
-    if new is old or isinstance(old, list | tuple | dict):
-        return new, ""  # a number, a text, a function: of no graph
-    return new, (
-        f"collection {key!r}: a {type(old).__name__} was copied, with the tensors, operations and "
-        f"variables that its attributes hold"
-    )
-
-
-def _carry_variable_scopes(counterparts: Counterparts) -> None:
-    """Let get_variable find the variables, and number scopes on from where the old graph was."""
-    for store in counterparts.old.get_collection(STORE):
-        new = type(store)()
+        collection = new.get_collection_ref(key)
+        del collection[:]
+        for item in old.get_collection(key):
+            if is_of_graph(item):
+                collection.append(counterparts.of(item))
+                continue
+            collection.append(copied(item, counterparts.of_any))
+            # Else it is a number, a text, a function: of no graph.
+            if collection[-1] is not item and not isinstance(item, list | tuple | dict):
+                notes.append(
+                    f"collection {key!r}: a {type(item).__name__} was copied, with the tensors, "
+                    f"operations and variables that its attributes hold"
+                )
+    # So get_variable finds the variables, and numbers scopes on from where the old graph was.
+    for store in old.get_collection(STORE):
+        copied_store = type(store)()
         for name in ("_vars", "_partitioned_vars"):
-            setattr(new, name, copied(getattr(store, name), counterparts.of_any))
-        counterparts.new.get_collection_ref(STORE)[:] = [new]
-    for scopes in counterparts.old.get_collection(SCOPES):
-        new = type(scopes)()
-        new.variable_scopes_count = copy.copy(scopes.variable_scopes_count)
-        counterparts.new.get_collection_ref(SCOPES)[:] = [new]
+            setattr(copied_store, name, copied(getattr(store, name), counterparts.of_any))
+        new.get_collection_ref(STORE)[:] = [copied_store]
+    for scopes in old.get_collection(SCOPES):
+        copied_scopes = type(scopes)()
+        copied_scopes.variable_scopes_count = copy.copy(scopes.variable_scopes_count)
+        new.get_collection_ref(SCOPES)[:] = [copied_scopes]
+    return list(dict.fromkeys(notes))
 
 
 def rebuilt_graph(patched: Model, old: Any) -> tuple[Counterparts, list[str]]:
@@ -561,61 +552,38 @@ def rebuilt_graph(patched: Model, old: Any) -> tuple[Counterparts, list[str]]:
     with new.as_default():
         meta_graph.import_scoped_meta_graph(message)
     counterparts = Counterparts(old, new)
-    notes = [*carry_collections(counterparts), *_carry_python(counterparts, patched)]
+    notes = [*carry_collections(counterparts), *_carry_python(counterparts, patched.graphs[0])]
     return counterparts, notes
 
 
-def _carry_python(counterparts: Counterparts, patched: Model) -> list[str]:
-    """Carry over what Python holds for the old graph; notes on what it cannot be for the new."""
-    functions = getattr(counterparts.old, "_py_funcs_used_in_graph", None)
+def _carry_python(counterparts: Counterparts, patched: Graph) -> list[str]:
+    """Carry over what Python holds for the old graph; return notes on what cannot be carried."""
+    old, new = counterparts.old, counterparts.new
+    functions = getattr(old, "_py_funcs_used_in_graph", None)
     if functions is not None:  # tf.py_function's: they live as long as a graph names them
-        counterparts.new._py_funcs_used_in_graph = list(functions)
-    _carry_call_gradients(counterparts, patched.graphs[0])
-    return _custom_gradients(counterparts)
-
-
-def _carry_call_gradients(counterparts: Counterparts, patched: Graph) -> None:
-    """Let calls of tf.functions have the gradient that Python holds, where no rule was inside.
-
-    That of a call with a rule inside is what the function in the library says.
-    """
-    edited = _edited(patched)
-    for op in counterparts.old.get_operations():
-        if op._gradient_function is None or op.get_attr("f").name in edited:
-            continue
-        new = counterparts.new.get_operation_by_name(op.name)
-        if new.type == op.type:
-            new._gradient_function = op._gradient_function
-
-
-def _edited(graph: Graph) -> set[str]:
-    """Return the functions in which rules were, or in what they call."""
-    edited = {name for name, body in graph.functions.items() if body.edited}
+        new._py_funcs_used_in_graph = list(functions)
+    # Python holds the gradient of a call; where a rule is inside, the function in the library says
+    # what it is.
+    edited = {name for name, body in patched.functions.items() if body.edited}
     called = {
-        name: {function for _, function in calls(body)} for name, body in graph.functions.items()
+        name: {function for _, function in calls(body)} for name, body in patched.functions.items()
     }
     while more := {name for name, those in called.items() if those & edited} - edited:
         edited |= more
-    return edited
-
-
-def _custom_gradients(counterparts: Counterparts) -> list[str]:
-    """That gradients of tf.custom_gradient compute with tensors of the old graph."""
+    for op in old.get_operations():
+        if op._gradient_function is not None and op.get_attr("f").name not in edited:
+            call = new.get_operation_by_name(op.name)
+            if call.type == op.type:
+                call._gradient_function = op._gradient_function
     names = [
-        op.name
-        for op in counterparts.new.get_operations()
-        if op.type == "IdentityN" and _gradient_key(op).startswith(CUSTOM)
+        repr(op.name)
+        for op in new.get_operations()
+        if op.type == "IdentityN" and op.node_def.attr[attrs.OVERRIDE].s.startswith(CUSTOM.encode())
     ]
     if not names:
         return []
-    some = short([repr(name) for name in names], 1)
     return [
-        f"{some} has a gradient of tf.custom_gradient: where that function uses "
+        f"{short(names, 1)} has a gradient of tf.custom_gradient: where that function uses "
         f"tensors of the old graph, TensorFlow raises when it builds the gradient; let patch_graph "
         f"patch in place, or use graphpatch.building"
     ]
-
-
-def _gradient_key(op: Any) -> str:
-    value = op.node_def.attr.get("_gradient_op_type")
-    return "" if value is None else value.s.decode(errors="backslashreplace")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,7 @@ from graphpatch.graph.wire import Source
 from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import import_here, refused_as
 from graphpatch.runtime.register import meta_graph
-from graphpatch.runtime.tf_gradients import gradients, op_types_in, warn_of_newer
+from graphpatch.runtime.tf_gradients import control_flow, gradients, op_types_in, warn_of_newer
 from graphpatch.table import short
 
 
@@ -86,45 +85,23 @@ def _rebuilt_meta(
     import tensorflow as tf
 
     refused = refused_as(PatchError, "TensorFlow cannot build these gradients anew")
-    with refused, _control_flow_v1(), tf.Graph().as_default() as graph:
+    # With v2 a TensorArray of a v1 loop has no gradient.
+    with refused, control_flow(False), tf.Graph().as_default() as graph:
         file = meta_graph(model)
-        import_here(_without_stale_shapes(file, asked), model.path)
+        meta = tf.compat.v1.MetaGraphDef()
+        meta.CopyFrom(file)
+        # Other versions of TensorFlow infer other shapes of the old gradients, and refuse to
+        # import those that were noted.
+        for node in meta.graph_def.node:
+            if any(section.holds(node.name) for section in asked):
+                node.attr.pop(OUTPUT_SHAPES, None)
+        import_here(meta, model.path)
         instead: dict[str, str] = {}
         for section in asked:
             instead |= _rebuild(graph, section)
         live: Any = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
         _warn_of_untrained(graph, asked)
     return file, live, instead
-
-
-@contextmanager
-def _control_flow_v1() -> Iterator[None]:
-    """Without control flow v2, with which a TensorArray of a v1 loop has no gradient."""
-    import tensorflow as tf
-
-    tf1 = tf.compat.v1
-    was = tf1.control_flow_v2_enabled()
-    tf1.disable_control_flow_v2()
-    try:
-        yield
-    finally:
-        if was:
-            tf1.enable_control_flow_v2()
-
-
-def _without_stale_shapes(file: Any, asked: Sequence[GradientSection]) -> Any:
-    """Return the MetaGraphDef without the shapes that were noted on the old gradients.
-
-    Other versions of TensorFlow infer others, and refuse to import those.
-    """
-    import tensorflow as tf
-
-    meta = tf.compat.v1.MetaGraphDef()
-    meta.CopyFrom(file)
-    for node in meta.graph_def.node:
-        if any(section.holds(node.name) for section in asked):
-            node.attr.pop(OUTPUT_SHAPES, None)
-    return meta
 
 
 def _rebuild(graph: Any, section: GradientSection) -> dict[str, str]:
@@ -237,13 +214,20 @@ def _merge(
     """
     before = {node.name: node for node in meta.graph_def.node}
     needed = _needed_names(live.graph_def.node, asked)
-    nodes = [_old_or_new(node, before) for node in live.graph_def.node if node.name in needed]
+    nodes = [
+        before[node.name]
+        if node.name in before and list(before[node.name].input) == list(node.input)
+        else node
+        for node in live.graph_def.node
+        if node.name in needed
+    ]
     places = set(map(located, needed))
     moved = {located(old): located(new) for old, new in instead.items()}
     for node in nodes:
         _colocate(node, places, moved)
-        if node.name not in before:
-            _without_hints(node)
+        if node.name not in before and "MatMul" in node.op:
+            for key in HINTS:  # which TensorFlow 1.15 would refuse, and which compute nothing
+                node.attr.pop(key, None)
     del meta.graph_def.node[:]
     meta.graph_def.node.extend(nodes)
     functions = {function.signature.name for function in meta.graph_def.library.function}
@@ -273,18 +257,6 @@ def _warn_of_old(nodes: Iterable[Any], asked: Sequence[GradientSection]) -> None
                 f"besides updates of variables: {short(pairs, MOST_NAMED)}",
                 stacklevel=3,
             )
-
-
-def _old_or_new(node: Any, before: Mapping[str, Any]) -> Any:
-    old = before.get(node.name)
-    return old if old is not None and list(old.input) == list(node.input) else node
-
-
-def _without_hints(node: Any) -> None:
-    """Leave out what TensorFlow 1.15 would refuse, and what computes nothing."""
-    if "MatMul" in node.op:
-        for key in HINTS:
-            node.attr.pop(key, None)
 
 
 def _colocate(node: Any, present: Container[bytes], instead: Mapping[bytes, bytes]) -> None:

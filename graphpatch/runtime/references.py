@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.formats.destination import JSON_MARK, MARK, NO_CHECKSUM, marked
+from graphpatch.formats.destination import JSON_MARK, marked
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import graph_with_tags
 from graphpatch.formats.output import Confirm, write_file, write_new_folder
@@ -52,18 +53,14 @@ class References:
         `confirm` is called when all is written; where it raises, nothing is left.
         """
         target = Path(path)
-        files = {Path(name).name: _npy(array) for name, array in self.arrays.items()}
+        files = {}
+        for name, array in self.arrays.items():
+            file = BytesIO()
+            np.save(file, array)
+            files[Path(name).name] = file.getvalue()
         text = json.dumps({**self.rules, **JSON_MARK}, indent=2) + "\n"
         rules = partial(write_file, target, [marked(text.encode())], confirm=confirm)
         write_new_folder(target.with_suffix(""), "", [], files, confirm=rules)
-
-
-def _npy(array: Any) -> bytes:
-    """Return an .npy file of an array, with graphpatch's mark as a comment in its header."""
-    header = f"{np.lib.format.header_data_from_array_1_0(array)} # written {MARK}{NO_CHECKSUM}"
-    padded = header.ljust(-(len(header) + 11) % 64 + len(header)) + "\n"
-    start = np.lib.format.magic(1, 0) + len(padded).to_bytes(2, "little") + padded.encode()
-    return marked(start + array.tobytes("A"))
 
 
 def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "references") -> References:
@@ -86,7 +83,9 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
     with tf.Graph().as_default() as graph:
         import_model(loaded)
         fed = {full_tensor_name(name): np.asarray(value) for name, value in feed.items()}
-        _check_feed(graph, fed)
+        missing = sorted({tensor.name for tensor in placeholders(graph)} - fed.keys())
+        if missing:
+            raise GraphpatchError(f"the feed has no {missing[0]}; it has: {', '.join(fed) or '-'}")
         inputs = {name: graph.get_operation_by_name(name).inputs[0].name for name in ops}
         values, reasons = GraphRun(graph, fed).run(sorted(set(inputs.values())), optimise=False)
     return _rules_written(inputs, values, reasons, stem, skipped)
@@ -96,7 +95,8 @@ def _measurable_activations(graph: Graph) -> tuple[list[str], dict[str, str]]:
     """Return the activations whose input can be measured; why the others are skipped, by name."""
     types = {*LIBRARY[RESCALE].ops, *LIBRARY[RESCALE].by_op_type}
     ops, skipped = [], {}
-    for kind, node in (*activations_of([graph]), *_pooling(graph)):
+    pools = (Node(graph.main, index) for index in graph.main.by_type.get("MaxPool", ()))
+    for kind, node in (*activations_of([graph]), *(("MaxPool", node) for node in pools)):
         if not node.body.is_main:
             skipped[f"{node.name} in function {node.body.label}"] = INSIDE_CALL
         elif kind in types:
@@ -105,17 +105,6 @@ def _measurable_activations(graph: Graph) -> tuple[list[str], dict[str, str]]:
             batch = IN_BATCH if kind in BY_BATCH or kind.startswith("@") else ""
             skipped[node.name] = f"{kind} keeps TensorFlow's own gradient{batch}"
     return ops, skipped
-
-
-def _pooling(graph: Graph) -> Iterator[tuple[str, Node]]:
-    main = graph.main
-    return (("MaxPool", Node(main, index)) for index in main.by_type.get("MaxPool", ()))
-
-
-def _check_feed(graph: Any, feed: Mapping[str, Any]) -> None:
-    missing = sorted({tensor.name for tensor in placeholders(graph)} - feed.keys())
-    if missing:
-        raise GraphpatchError(f"the feed has no {missing[0]}; it has: {', '.join(feed) or '-'}")
 
 
 def _rules_written(

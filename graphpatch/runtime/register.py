@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.control_flow.contexts import has_tensor_arrays
@@ -17,7 +18,7 @@ from graphpatch.gradients import attach
 from graphpatch.gradients.attach import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.graph import ModelGraph, graph_of, graph_pieces
-from graphpatch.graph.node import Body, Node, mentions
+from graphpatch.graph.node import Node, mentions
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import graph_def_of, import_here
@@ -51,7 +52,7 @@ def register_gradients(model: ModelLike) -> list[str]:
         'graphpatch/guided_relu_8c9e5a2f'
     """
     by_key = {key: (graph, node) for graph in _graphs(model) for node, key in overridden_ops(graph)}
-    return [key for key in sorted(by_key) if _register(key, *by_key[key])]
+    return [k for k in sorted(by_key) if _register(k, partial(gradient_for, k, *by_key[k]))]
 
 
 def register_lone_keys(graph: ModelGraph) -> list[str]:
@@ -61,7 +62,7 @@ def register_lone_keys(graph: ModelGraph) -> list[str]:
     """
     gradients = graph.library.gradients
     by_key = {key: node for node, key in overridden_ops(graph) if node.op not in gradients}
-    return [key for key in sorted(by_key) if _register(key, graph, by_key[key])]
+    return [k for k in sorted(by_key) if _register(k, partial(gradient_for, k, graph, by_key[k]))]
 
 
 def register_key(key: str, allow_python: bool = False) -> bool:
@@ -69,35 +70,37 @@ def register_key(key: str, allow_python: bool = False) -> bool:
 
     `allow_python` lets a key name a function in Python, whose module is imported.
     """
+    from graphpatch.runtime.gradient_functions import gradient_of
+
+    return _register(key, lambda: gradient_of(key, allow_python))
+
+
+def _register(key: str, gradient: Callable[[], Callable[..., Any] | None]) -> bool:
+    """Register the gradient of a key once, if it has one of ours; return whether it has."""
+    import tensorflow as tf
+
     if key not in _DONE:
-        from graphpatch.runtime.gradient_functions import gradient_of
-
-        gradient = gradient_of(key, allow_python)
-        if gradient is None:
+        function = gradient()
+        if function is None:
             return False
-        _register_once(key, gradient)
+        with _REGISTRY_LOCK:
+            if key not in _DONE:
+                tf.RegisterGradient(key)(function)
+                _DONE.add(key)
     return True
-
-
-def _register(key: str, graph: ModelGraph, node: Node) -> bool:
-    """Register a key if it is ours; whether it is."""
-    if key in _DONE:
-        return True
-    gradient = gradient_for(key, graph, node)
-    if gradient is not None:
-        _register_once(key, gradient)
-    return gradient is not None
 
 
 def gradient_for(key: str, graph: ModelGraph, node: Node) -> GradientFunction | None:
     """The gradient function (op, *dy) of an op with a key of ours, None for another's key."""
-    from graphpatch.runtime import gradient_functions
-    from graphpatch.runtime.gradient_functions import function_gradient
+    from graphpatch.runtime.gradient_functions import function_gradient, gradient_of
 
-    gradient = gradient_functions.gradient_of(key)
+    gradient = gradient_of(key)
     if gradient is not None or not key.startswith(attach.FUNCTION_PREFIX):
         return gradient
-    return function_gradient(graph, _gradient_of_call(graph, node))
+    name = graph.library.gradients.get(node.op, "")
+    if name not in graph.functions:
+        raise ModelError(f"{node} calls a function of which the library has no gradient")
+    return function_gradient(graph, graph.functions[name])
 
 
 def register_in_functions(graph: ModelGraph) -> None:
@@ -107,24 +110,7 @@ def register_in_functions(graph: ModelGraph) -> None:
     """
     for node, key in overridden_ops(graph):
         if not node.body.is_main:
-            _register(key, graph, node)
-
-
-def _register_once(key: str, gradient: Callable[..., Any]) -> None:
-    import tensorflow as tf
-
-    with _REGISTRY_LOCK:
-        if key not in _DONE:
-            tf.RegisterGradient(key)(gradient)
-            _DONE.add(key)
-
-
-def _gradient_of_call(graph: ModelGraph, node: Node) -> Body:
-    """Return the gradient function of the function that an op calls."""
-    name = graph.library.gradients.get(node.op, "")
-    if name not in graph.functions:
-        raise ModelError(f"{node} calls a function of which the library has no gradient")
-    return graph.functions[name]
+            _register(key, partial(gradient_for, key, graph, node))
 
 
 def overridden_ops(graph: ModelGraph) -> Iterator[tuple[Node, str]]:
@@ -141,16 +127,13 @@ def overridden_ops(graph: ModelGraph) -> Iterator[tuple[Node, str]]:
 
 
 def _graphs(model: ModelLike) -> list[ModelGraph]:
+    """Return the graphs, one that was patched in memory as its file would hold it."""
     if is_graph(model):  # its library and keys alone are needed
         return [graph_of(graph_def_of(model))]
-    return [_as_written(graph) for graph in model_from("model", model).graphs]
-
-
-def _as_written(graph: ModelGraph) -> ModelGraph:
-    """What was patched in memory is read as its file would be, with the functions it adds."""
-    if not graph.is_changed:
-        return graph
-    return graph_of(b"".join(map(piece_bytes, graph_pieces(graph))))
+    return [
+        graph_of(b"".join(map(piece_bytes, graph_pieces(graph)))) if graph.is_changed else graph
+        for graph in model_from("model", model).graphs
+    ]
 
 
 def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:

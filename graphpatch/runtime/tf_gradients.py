@@ -10,7 +10,7 @@ from typing import Any
 
 from graphpatch import opdefs
 from graphpatch.names import OpKey
-from graphpatch.runtime.graph_run import first_line
+from graphpatch.runtime.graph_run import first_line, require_tensorflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +106,22 @@ def recorded() -> Iterator[set[OpKey]]:
         yield asked
     finally:
         ops.get_gradient_function = original
+
+
+@contextmanager
+def control_flow(is_v2: bool) -> Iterator[None]:
+    """Import and differentiate with control flow v2, or as after disable_control_flow_v2()."""
+    tf = require_tensorflow("gradients are run by")
+    before = tf.compat.v1.control_flow_v2_enabled()
+    _switch(is_v2)
+    try:
+        yield
+    finally:
+        _switch(before)
+
+
+def _switch(control_flow_v2: bool) -> None:
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    (tf1.enable_control_flow_v2 if control_flow_v2 else tf1.disable_control_flow_v2)()

@@ -17,14 +17,14 @@ from graphpatch.gradients.attach import OpDtypes, TracedFunction
 from graphpatch.graph.functions import NO_INLINE, Part
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.patches import function_carrier
-from graphpatch.protos import AttrValue, FunctionDef, NodeDef
+from graphpatch.protos import FunctionDef, NodeDef
 from graphpatch.runtime.gradient_functions import (
     GradientFunction,
+    as_list,
     called_in_order,
     gradient_at,
-    in_a_line,
 )
-from graphpatch.runtime.graph_run import require_tensorflow
+from graphpatch.runtime.graph_run import first_line, require_tensorflow
 from graphpatch.runtime.imported import exported_graph
 
 
@@ -48,7 +48,7 @@ def trace(path: str, op: OpDtypes) -> TracedFunction:
     except PatchError:
         raise
     except Exception as error:
-        raise PatchError(f"{path} failed on {op}: {in_a_line(error)}") from error
+        raise PatchError(f"{path} failed on {op}: {first_line(error)}") from error
     results = dict(zip(called.flowing, wrapped.outputs, strict=True))
     return traced_function(called.name, path, wrapped.graph, _argument_names(op), results)
 
@@ -136,7 +136,12 @@ class _Call:
             dy if dtype in DIFFERENTIABLE else None
             for dtype, dy in zip(self.op.outputs, arguments[-len(outputs) :], strict=True)
         ]
-        gradients = self._as_list(self.function(StandIn(self.op, inputs, outputs), *upstream))
+        gradients = as_list(self.function(StandIn(self.op, inputs, outputs), *upstream))
+        if len(gradients) != len(self.op.inputs):
+            raise PatchError(
+                f"{self.path} gives {len(gradients)} gradients, and {self.op} has "
+                f"{len(self.op.inputs)} inputs: it gives one for each, or None"
+            )
         flowing = {
             f"dx{place}": self._as_tensor(place, dx, like)
             for place, (dx, like) in enumerate(zip(gradients, inputs, strict=True))
@@ -148,15 +153,6 @@ class _Call:
             )
         self.flowing = list(flowing)
         return list(flowing.values())
-
-    def _as_list(self, value: Any) -> Sequence[Any]:
-        gradients = list(value) if isinstance(value, list | tuple) else [value]
-        if len(gradients) != len(self.op.inputs):
-            raise PatchError(
-                f"{self.path} gives {len(gradients)} gradients, and {self.op} has "
-                f"{len(self.op.inputs)} inputs: it gives one for each, or None"
-            )
-        return gradients
 
     def _as_tensor(self, place: int, dx: Any, like: Any) -> Any:
         """Return a gradient as a dense tensor that is not an argument as it came."""
@@ -213,22 +209,21 @@ def traced_function(
 def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:
     """Raise PatchError where the traced ops read what only this process has."""
     outers = {inner.op.name: outer for outer, inner in graph.captures}
-    captured = [
-        _captured(graph, outers[name]) if name in outers else f"the placeholder {name!r}"
-        for name in sorted(unfed)
-    ]
+    captured = []
+    for name in sorted(unfed):
+        outer = outers.get(name)
+        variables = [variable.name for variable in graph.variables if variable.handle is outer]
+        if outer is None:
+            captured.append(f"the placeholder {name!r}")
+        elif variables:
+            captured.append(f"the variable {variables[0]!r}")
+        else:
+            captured.append(f"a tensor ({outer.dtype.name}, shape {outer.shape})")
     if captured:
         raise PatchError(
             f"{path} uses {', '.join(captured)} from outside the function, which no file can hold; "
             f"make constants of it inside, as tf.constant(...) of numbers"
         )
-
-
-def _captured(graph: Any, outer: Any) -> str:
-    for variable in graph.variables:
-        if variable.handle is outer:
-            return f"the variable {variable.name!r}"
-    return f"a tensor ({outer.dtype.name}, shape {outer.shape})"
 
 
 def _cleaned(nested: Mapping[str, FunctionDef]) -> dict[str, str]:
@@ -256,13 +251,9 @@ def _clean(function: FunctionDef, renamed: Mapping[str, str]) -> None:
             if (key.startswith("_") and key not in TRACING_ATTRS) or key in SETTINGS:
                 del node.attr[key]
                 continue
-            for function_named in _functions_named(node.attr[key]):
-                function_named.name = renamed.get(function_named.name, function_named.name)
-
-
-def _functions_named(value: AttrValue) -> list[Any]:
-    """Return the functions that an attr names."""
-    return [value.func] if value.HasField("func") else list(value.list.func)
+            value = node.attr[key]
+            for called in [value.func] if value.HasField("func") else value.list.func:
+                called.name = renamed.get(called.name, called.name)
 
 
 def _newer(path: str, *functions: FunctionDef) -> tuple[str, ...]:
