@@ -38,7 +38,6 @@ from graphpatch.runtime.values import (
     same_bits,
     upstream_weights,
 )
-from graphpatch.runtime.verify.firing import Firing, UnfiredOverride
 from graphpatch.runtime.verify.process import (
     ProcessDiedError,
     TensorFlowProcess,
@@ -48,7 +47,9 @@ from graphpatch.runtime.verify.result import (
     BranchesTaken,
     ComparedGradient,
     ComparedValues,
+    Firing,
     RunResult,
+    UnfiredOverride,
     Verification,
     VerifiedGraph,
 )

@@ -254,7 +254,11 @@ def check_formulas(graph: ModelGraph, running: GraphRun | None) -> list[FormulaC
         is_met = bool(full) and gradient.node.body.is_main and ran.keys() >= set(full)
         met = [np.asarray(ran[name]) for name in full] if is_met else None
         try:
-            types = [str(value.dtype) for value in met] if met else _dtypes(gradient)
+            types = (
+                [str(value.dtype) for value in met]
+                if met
+                else [_dtype(gradient.node.body, text) for text in gradient.tensors]
+            )
             form = _fingerprint(graph, gradient)
         except (GraphpatchError, LookupError) as error:  # a file that others wrote
             gradient, types, form = replace(gradient, expected=None, why=str(error)), [], ""
@@ -264,10 +268,6 @@ def check_formulas(graph: ModelGraph, running: GraphRun | None) -> list[FormulaC
         same, _ = groups.get(key, ([], None))
         groups[key] = [*same, gradient], met
     return [_check_group(graph, key[3:], *group) for key, group in groups.items()]
-
-
-def _dtypes(gradient: StoredGradient) -> list[str]:
-    return [_dtype(gradient.node.body, text) for text in gradient.tensors]
 
 
 def _dtype(body: Body, text: str) -> str:
@@ -310,8 +310,8 @@ def _value_sets(
         likes = met
         yield likes[:count], likes[count:]
     else:
-        dtypes = [tf.as_dtype(dtype).as_numpy_dtype for dtype in _dtypes(gradient)]
-        likes = [np.zeros(ANYWHERE, dtype) for dtype in dtypes]
+        dtypes = (_dtype(gradient.node.body, text) for text in gradient.tensors)
+        likes = [np.zeros(ANYWHERE, tf.as_dtype(dtype).as_numpy_dtype) for dtype in dtypes]
     seeds = [
         like if like.dtype.kind in "iub" and met is not None else upstream_weights(f"x{n}", like)
         for n, like in enumerate(likes[:count])
@@ -332,14 +332,14 @@ def _outputs(graph: Graph, gradient: StoredGradient, xs: Tensors) -> Tensors:
     """Compute what the op gives from what it reads."""
     if gradient.gives == gradient.reads:
         return xs
-    cut = _Cut(
+    cut = _cut(
         graph,
         gradient.node.body,
         _read_as(gradient.reads, "x"),
         lambda node: bool(node.data_inputs) or node.op == "Const",
+        gradient.gives,
     )
-    outs = len(gradient.gives)
-    with _spliced(cut.out(gradient.gives), dict(enumerate(xs)), {}, outs) as (scratch, tensors, _):
+    with _spliced(cut, dict(enumerate(xs)), {}, len(gradient.gives)) as (scratch, tensors, _):
         return list(map(np.asarray, _run_in(scratch, tensors)))
 
 
@@ -397,8 +397,16 @@ def _carrier(graph: Graph, gradient: StoredGradient, library: bool = True) -> Gr
         if node.op in graph.library.gradients:  # y behind what stops gradients, in a Session
             stopped = {_before_stops(node.body, text): text for text in node.data_inputs[-own:]}
             fed |= {names.parse(stopped[y]): f"y{n}" for n, y in enumerate(gives) if y in stopped}
-    cut = _Cut(graph, node.body, fed, lambda read: read == node or provenance.is_added(read))
-    return cut.out([node.tensor(index) for index in range(own)], node, library)
+    outputs = [node.tensor(index) for index in range(own)]
+    return _cut(
+        graph,
+        node.body,
+        fed,
+        lambda read: read == node or provenance.is_added(read),
+        outputs,
+        node,
+        library,
+    )
 
 
 def _fingerprint(graph: Graph, gradient: StoredGradient) -> str:
@@ -409,75 +417,68 @@ def _fingerprint(graph: Graph, gradient: StoredGradient) -> str:
     return hashlib.sha256(content).hexdigest() + str(sorted(gradient.attrs.items()))
 
 
-class _Cut:
-    """A graph of its own of some ops of a body, which reads the `fed` tensors by other names."""
+def _cut(
+    graph: Graph,
+    body: Body,
+    fed: Mapping[TensorName, str],
+    follow: Callable[[Node], bool],
+    texts: Sequence[str],
+    root: Node | None = None,
+    library: bool = True,
+) -> GraphDef:
+    """Return a graph of its own of the ops that compute some tensors, called out0, out1, ... there.
 
-    def __init__(
-        self,
-        graph: Graph,
-        body: Body,
-        fed: Mapping[TensorName, str],
-        follow: Callable[[Node], bool],
-    ) -> None:
-        self.graph, self.body, self.fed, self.follow = graph, body, fed, follow
-        self.copied: dict[str, str] = {}
-        self.graph_def = GraphDef()
-        self.graph_def.versions.producer = body.library.producer
+    It reads the `fed` tensors by other names. `root` gives the tensors itself. Without `library`,
+    functions are there by name alone.
+    """
+    graph_def, copied = GraphDef(), dict[str, str]()
+    graph_def.versions.producer = body.library.producer
 
-    def out(self, texts: Sequence[str], root: Node | None = None, library: bool = True) -> GraphDef:
-        """Return the graph with `out0`, `out1`, ..., these tensors; `root` gives them itself.
-
-        Without `library`, functions are there by name alone.
-        """
-        if root is not None:
-            self._copy(root)
-        for n, text in enumerate(texts):
-            name = names.parse(text)
-            read = f"{self.copied[name.op]}:{flat_index(self.body, name)}" if root else None
-            out = self.graph_def.node.add(name=f"out{n}", op="Identity")
-            out.input.append(read or self._read(text))
-            out.attr["T"].type = DTYPE_NUMBERS[_dtype(self.body, text)]
-        if library:
-            self._add_functions()
-        return self.graph_def
-
-    def _copy(self, node: Node) -> None:
-        inputs = [self._read(text) for text in node.data_inputs]
-        copy = as_main(node)
-        copy.input[:], copy.name, copy.device = inputs, f"n{len(self.copied)}", ""
-        for key in NOT_OF_OPS:
-            copy.attr.pop(key, None)
-        self.graph_def.node.append(copy)
-        self.copied[node.name] = copy.name
-
-    def _read(self, text: str) -> str:
+    def read(text: str) -> str:
         tensor = names.parse(text)
-        if tensor in self.fed:
-            return self.fed[tensor]
-        node = self.body.producer(text)
-        if node is None or not self.follow(node):
+        if tensor in fed:
+            return fed[tensor]
+        node = body.producer(text)
+        if node is None or not follow(node):
             raise ModelError(f"what carries its gradient reads {text}, which its op does not read")
-        if node.name not in self.copied:
-            self._copy(node)
-        return str(TensorName(self.copied[node.name], flat_index(self.body, tensor)))
+        return output(node, tensor)
 
-    def _add_functions(self) -> None:
-        """Add the functions that the ops call, those that they call, and their gradients."""
-        graph, library = self.graph, self.graph_def.library
-        todo, done = [node.op for node in self.graph_def.node], set[str]()
-        todo += (value.func.name for n in self.graph_def.node for value in n.attr.values())
-        while todo:
-            name = todo.pop()
-            if name in done or name not in graph.functions:
-                continue
-            done.add(name)
-            _, part = graph.function_fields[name]
-            library.function.add().ParseFromString(graph.source.data[part.value : part.end])
-            todo += [called for _, called in calls(graph.functions[name])]
-            if name in graph.library.gradients:
-                gradient = graph.library.gradients[name]
-                library.gradient.add(function_name=name, gradient_func=gradient)
-                todo.append(gradient)
+    def output(node: Node, tensor: TensorName) -> str:
+        if node.name not in copied:
+            inputs = list(map(read, node.data_inputs))
+            copy = as_main(node)
+            copy.input[:], copy.name, copy.device = inputs, f"n{len(copied)}", ""
+            for key in NOT_OF_OPS:
+                copy.attr.pop(key, None)
+            graph_def.node.append(copy)
+            copied[node.name] = copy.name
+        return str(TensorName(copied[node.name], flat_index(body, tensor)))
+
+    for n, text in enumerate(texts):
+        computed = read(text) if root is None else output(root, names.parse(text))
+        out = graph_def.node.add(name=f"out{n}", op="Identity", input=[computed])
+        out.attr["T"].type = DTYPE_NUMBERS[_dtype(body, text)]
+    if library:
+        _add_functions(graph, graph_def)
+    return graph_def
+
+
+def _add_functions(graph: Graph, graph_def: GraphDef) -> None:
+    """Add the functions that the ops call, those that they call, and their gradients."""
+    todo, done = [node.op for node in graph_def.node], set[str]()
+    todo += (value.func.name for node in graph_def.node for value in node.attr.values())
+    while todo:
+        name = todo.pop()
+        if name in done or name not in graph.functions:
+            continue
+        done.add(name)
+        _, part = graph.function_fields[name]
+        graph_def.library.function.add().ParseFromString(graph.source.data[part.value : part.end])
+        todo += [called for _, called in calls(graph.functions[name])]
+        if name in graph.library.gradients:
+            gradient = graph.library.gradients[name]
+            graph_def.library.gradient.add(function_name=name, gradient_func=gradient)
+            todo.append(gradient)
 
 
 @contextmanager
