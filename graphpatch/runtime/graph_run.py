@@ -46,10 +46,12 @@ def run_op_by_op(graph_def: Any) -> bool:
     A Session optimises the function of a PartitionedCall by the `config_proto` of that op, whatever
     its own settings are.
     """
+    import tensorflow as tf
+
     bodies = graph_def.node, *(function.node_def for function in graph_def.library.function)
     calls = [node for nodes in bodies for node in nodes if node.op in CALLS]
     for node in calls:
-        config = _config(node)
+        config = tf.compat.v1.ConfigProto.FromString(node.attr["config_proto"].s)
         without_grappler(config)
         node.attr["config_proto"].s = config.SerializeToString()
         if OLD in node.attr:
@@ -63,12 +65,6 @@ def without_grappler(config: Any) -> None:
 
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
-
-
-def _config(node: Any) -> Any:
-    import tensorflow as tf
-
-    return tf.compat.v1.ConfigProto.FromString(node.attr["config_proto"].s)
 
 
 TIMEOUT = 20_000  # milliseconds, where a run may never end
@@ -139,32 +135,23 @@ class GraphRun:
     def _session(self, optimise: bool) -> Any:
         import tensorflow as tf
 
-        session = tf.compat.v1.Session(graph=self.graph, config=self._config(optimise))
+        limit = TIMEOUT if self.is_limited else 0
+        config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=limit, allow_soft_placement=True)
+        if not optimise:
+            without_grappler(config)
+        session = tf.compat.v1.Session(graph=self.graph, config=config)
         try:
-            self._assign(session)
+            fed = {}
+            for name, value in self.variables.items():
+                if name not in self._assigns:
+                    self._assigns[name] = assignment(self.graph, name)
+                fed[self._assigns[name][0]] = value
+            session.run([self._assigns[name][1] for name in self.variables], fed)
             fill_tables(self.graph, session)
         except BaseException:
             session.close()
             raise
         return session
-
-    def _config(self, optimise: bool) -> Any:
-        import tensorflow as tf
-
-        limit = TIMEOUT if self.is_limited else 0
-        config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=limit, allow_soft_placement=True)
-        if not optimise:
-            without_grappler(config)
-        return config
-
-    def _assign(self, session: Any) -> None:
-        """Give the variables their values."""
-        fed = {}
-        for name, value in self.variables.items():
-            if name not in self._assigns:
-                self._assigns[name] = assignment(self.graph, name)
-            fed[self._assigns[name][0]] = value
-        session.run([self._assigns[name][1] for name in self.variables], fed)
 
 
 def may_be_endless(op_types: Iterable[str]) -> bool:
@@ -286,30 +273,20 @@ def next_values(
     ]
     parsed = waiting_ops(given_to)
     for op in ops:
+        outputs: list[Any] = []
         if op.type in PIPELINES and op.inputs[0].op.type != "OneShotIterator":
-            for output in op.outputs:
-                if output.dtype.name not in ("resource", "variant"):
-                    yield (
-                        output.name,
-                        seeded_value(output.name, output.dtype, output.shape, size, whole),
-                    )
+            outputs = [o for o in op.outputs if o.dtype.name not in ("resource", "variant")]
         elif op.type in PARSERS and op not in parsed:
-            for output in op.outputs:
-                yield (
-                    output.name,
-                    seeded_value(output.name, output.dtype, output.shape, size, whole),
-                )
-            yield from _sparse_parts(op, size)
-
-
-def _sparse_parts(op: Any, size: int) -> Iterator[tuple[str, Any]]:
-    """Yield the indices and shapes of the sparse tensors of a parser: one value in each row."""
-    count = op.get_attr(SPARSE_COUNTS.get(op.type, "Nsparse"))
-    for place in range(count):
-        indices, shape = op.outputs[place], op.outputs[2 * count + place]
-        rows, rank = np.arange(size, dtype=np.int64), indices.shape[1]
-        yield indices.name, np.stack([rows, *[rows * 0] * (rank - 1)], axis=1)
-        yield shape.name, np.array([size, *[1] * (rank - 1)], np.int64)
+            outputs = list(op.outputs)
+        for output in outputs:
+            yield output.name, seeded_value(output.name, output.dtype, output.shape, size, whole)
+        if outputs and op.type in PARSERS:
+            # The indices and shapes of the sparse tensors: one value in each row.
+            count = op.get_attr(SPARSE_COUNTS.get(op.type, "Nsparse"))
+            for indices, shape in zip(op.outputs, op.outputs[2 * count : 3 * count], strict=False):
+                rows, rank = np.arange(size, dtype=np.int64), indices.shape[1]
+                yield indices.name, np.stack([rows, *[rows * 0] * (rank - 1)], axis=1)
+                yield shape.name, np.array([size, *[1] * (rank - 1)], np.int64)
 
 
 def fill_tables(graph: Any, session: Any) -> None:

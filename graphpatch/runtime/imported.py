@@ -130,7 +130,11 @@ def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
     them; a GraphDef where the graph has none. Values of variables are not in a graph, so they are
     not in the model. Raises ModelError where the graph is larger than protobuf's 2 GB.
     """
-    meta = _exported_meta(graph, label)
+    import tensorflow as tf
+
+    with _limited(label), graph.as_default():  # an eager program has no other way to export
+        # Shapes are noted: they tell which constructions are right.
+        meta = tf.compat.v1.train.export_meta_graph()
     return opened(as_bytes(meta if meta.collection_def else meta.graph_def), label)
 
 
@@ -138,14 +142,6 @@ def graph_def_of(graph: Any) -> bytes:
     """The serialized GraphDef of a live graph. Raises ModelError where it is larger than 2 GB."""
     with _limited("<tf.Graph>"):
         return bytes(graph.as_graph_def().SerializeToString())
-
-
-def _exported_meta(graph: Any, label: str) -> Any:
-    """The MetaGraphDef of a graph. Shapes are noted: they tell which constructions are right."""
-    import tensorflow as tf
-
-    with _limited(label), graph.as_default():  # an eager program has no other way to export
-        return tf.compat.v1.train.export_meta_graph()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -142,17 +141,6 @@ def _add_probes(graph_def: Any, places: Sequence[OpKey]) -> None:
             printing.attr["message"].s = f"{FIRED}{number};".encode()
             printing.attr["summarize"].i = 0
             backward.ret[arg.name] = f"probe_{index}:output:0"
-
-
-def fired_since(places: Sequence[OpKey], since: int) -> set[OpKey]:
-    """Return those of these places whose number was printed since."""
-    said = os.pread(STDERR, printed_bytes() - since, since).decode(errors="replace")
-    return {places[int(number)] for number in re.findall(rf"{FIRED}(\d+);", said)}
-
-
-def printed_bytes() -> int:
-    """Return how much was printed until now."""
-    return os.fstat(STDERR).st_size
 
 
 def checkpoint(model: Model) -> str | None:
