@@ -217,7 +217,7 @@ def _freeze(scope: str) -> RulesJson:
         "op": ["Identity", "ReadVariableOp"],
         "inputs": {"0": {"op": list(_TRAINABLE), "name": named}},
     }
-    return [rule("freeze", read, {"stop_gradient": True})]
+    return [rule("freeze", read, {"freeze": True})]
 
 
 def _second_derivatives() -> RulesJson:
@@ -328,7 +328,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             ),
             Recipe(
                 "freeze",
-                "variables of a scope get no gradient; what lies before them still does",
+                "training leaves the variables of a scope as they are, or they get no gradient",
                 "definition",
                 _freeze,
                 {"scope": None},

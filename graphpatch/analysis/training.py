@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphpatch import names
-from graphpatch.control_flow.op_types import ENTERS, SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph.check import OF_AN_OP, SEED, scopes_of_gradients
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.walk import data_uses, upstream
+from graphpatch.patches.freeze import VARIABLE_READS, updates
 from graphpatch.table import short
 
 
@@ -81,10 +80,6 @@ def gradient_scopes(body: Body) -> list[GradientScope]:
     ]
 
 
-# What hands a variable's value, or its reference, to the op that computes with it.
-VARIABLE_READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})
-# What hands the reference of a variable on to an op that changes it.
-REFERENCES = ENTERS | SWITCHES
 MOST_NAMED = 8  # names in a message
 
 
@@ -209,7 +204,7 @@ class _UpdateOps:
         self.others = set[str]().union(
             *(outputs for key, outputs in outputs_by_scope.items() if key != scope)
         )
-        self.all = [pair for pair in _updates(body) if not scope.holds(pair[0].name)]
+        self.all = [pair for pair in updates(body) if not scope.holds(pair[0].name)]
         self.marks: Sequence[int] | None = None
 
     def reached(self, node: Node) -> list[str]:
@@ -236,29 +231,6 @@ class _UpdateOps:
             return []
         updates = [node for node, variable in self.all if variable.index == producer.index]
         return [text for node in updates for text in node.data_inputs[1:]]
-
-
-def _updates(body: Body) -> Iterator[tuple[Node, Node]]:
-    """Yield the ops that change a variable: input 0 is the variable itself, not a value of it."""
-    for node in body:
-        data = node.data_inputs
-        if len(data) > 1 and node.op not in VARIABLE_READS and _writes_variable(node):
-            variable = _variable(body, data[0])
-            if variable is not None:
-                yield node, variable
-
-
-def _variable(body: Body, text: str) -> Node | None:
-    """Return the variable whose reference a tensor is, also where it came through a branch."""
-    producer = body.producer(text)
-    while producer is not None and producer.op in REFERENCES:
-        producer = body.producer(producer.data_inputs[0])
-    return producer if producer is not None and producer.op in VARIABLES else None
-
-
-def _writes_variable(node: Node) -> bool:
-    """Return whether an op writes the variable that its input 0 is."""
-    return bool(re.search(r"Apply|Assign|Scatter", node.op))
 
 
 def _gradient_of_update(

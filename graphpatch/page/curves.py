@@ -118,7 +118,7 @@ def _default_gradient(op_type: str) -> DrawnGradient | None:
 def _patched(patch: Mapping[str, Any], op_type: str) -> DrawnGradient | None:
     if "straight_through" in patch:
         return IDENTITY
-    if "stop_gradient" in patch:
+    if "stop_gradient" in patch or "freeze" in patch:
         return GIVES_NONE
     if "surrogate_gradient" in patch:
         return _derivative(str(patch["surrogate_gradient"]))

@@ -132,6 +132,12 @@ def _stop(value: bool, emit: str, at: str = "outputs") -> Patch:
     return StopGradient(at)
 
 
+def _freeze(value: bool, emit: str) -> Patch:
+    from graphpatch.patches.freeze import Freeze
+
+    return Freeze()
+
+
 def _straight_through(value: bool | Input, emit: str) -> Patch:
     from graphpatch.patches.straight_through import StraightThrough
 
@@ -170,6 +176,15 @@ KINDS: dict[str, PatchKind] = {
     ),
     "stop_gradient": PatchKind(
         Literal[True], described("Nothing flows back.", True), _stop, {"at": At}
+    ),
+    "freeze": PatchKind(
+        Literal[True],
+        described(
+            "Training leaves the variable that the op reads, and its slots, as they are; without "
+            "an optimizer in the model its gradient stops.",
+            True,
+        ),
+        _freeze,
     ),
     "straight_through": PatchKind(
         Literal[True] | Input,

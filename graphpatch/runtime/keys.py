@@ -39,6 +39,7 @@ from graphpatch.graph.op_types import CALLS
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS, Patch, at, carrier, op_args
 from graphpatch.patches.filter import FilterGradient
+from graphpatch.patches.freeze import Freeze, Updates, variable_of
 from graphpatch.patches.named_tensors import check_named, named_tensors
 from graphpatch.patches.override import OverrideGradient, never_fires
 from graphpatch.patches.stop import StopGradient
@@ -188,6 +189,16 @@ def keeps_zeros(gradient: Gradient, editor: Editor) -> bool:
     return editor.cached(("zeros", gradient.key), gives_zeros)
 
 
+def _freeze(
+    patch: Freeze, node: Node, now: ComposedGradient, editor: Editor
+) -> ComposedGradient | None:
+    """Stop the gradient of a variable that no optimizer changes yet."""
+    variable = variable_of(node.body, next(iter(node.data_inputs), ""))
+    if variable is not None and variable.name in Updates(node.body).of:
+        raise NoKeyError(f"an optimizer changes {variable}, and a key takes out no update")
+    return _filter(StopGradient(), node, now, editor)
+
+
 Compose = Callable[[Any, Node, ComposedGradient, Editor], ComposedGradient | None]
 
 # How a patch changes what an op's gradient is composed of; None where it means nothing there.
@@ -197,6 +208,7 @@ COMPOSE: dict[type[Any], Compose] = {
     SurrogateGradient: _surrogate,
     FilterGradient: _filter,
     StopGradient: _filter,
+    Freeze: _freeze,
 }
 
 

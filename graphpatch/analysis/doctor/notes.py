@@ -63,7 +63,11 @@ class NoteContext:
         """
         types = RECTIFIERS.union(*NEEDED.values())
         patches = provenance.patches(self.doctor.session.graph)
-        stopping = {rule for rule, patch in patches.items() if "stop_gradient" in (patch or {})}
+        stopping = {
+            rule
+            for rule, patch in patches.items()
+            if {"stop_gradient", "freeze"} & (patch or {}).keys()
+        }
         return any(
             override_key(node) is not None
             or any(rule.id not in stopping for rule in provenance.rules_that_touched(node))

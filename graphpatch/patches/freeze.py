@@ -1,0 +1,142 @@
+"""`freeze`: an optimizer leaves a variable as it is; where there is none, its gradient stops.
+
+`tf.train` puts what changes a variable and its slots (momentum, Adam's moments) into the scope
+`update_VARIABLE`. Each of these ops makes room for one that gives the variable or slot as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from graphpatch.control_flow.op_types import ENTERS, SWITCHES
+from graphpatch.errors import PatchError
+from graphpatch.graph import attrs, provenance
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.op_types import VARIABLES
+from graphpatch.patches import Patch, op_args
+from graphpatch.patches.stop import StopGradient
+from graphpatch.table import short
+
+# What hands a variable's value, or its reference, to the op that computes with it.
+VARIABLE_READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})
+# What hands the reference of a variable on to an op that changes it.
+REFERENCES = ENTERS | SWITCHES
+UPDATE = "update_"
+
+
+def updates(body: Body) -> Iterator[tuple[Node, Node]]:
+    """Yield the ops that change a variable: input 0 is the variable itself, not a value of it."""
+    for node in body:
+        data = node.data_inputs
+        if len(data) > 1 and node.op not in VARIABLE_READS and _writes_variable(node):
+            variable = variable_of(body, data[0])
+            if variable is not None:
+                yield node, variable
+
+
+def variable_of(body: Body, text: str) -> Node | None:
+    """Return the variable whose reference a tensor is, also where it came through a branch."""
+    producer = body.producer(text)
+    while producer is not None and producer.op in REFERENCES:
+        producer = body.producer(producer.data_inputs[0])
+    return producer if producer is not None and producer.op in VARIABLES else None
+
+
+def _writes_variable(node: Node) -> bool:
+    """Return whether an op writes the variable that its input 0 is."""
+    return bool(re.search(r"Apply|Assign|Scatter", node.op))
+
+
+class Updates:
+    """The ops by which optimizers change the variables of a body.
+
+    `of` has them by the variable that they train, and `slots` for each slot that variable.
+    """
+
+    def __init__(self, body: Body) -> None:
+        self.of: dict[str, list[Node]] = {}
+        self.slots: dict[str, str] = {}
+        for node, changed in updates(body):
+            by_scope = (name for name in _scopes(node.name) if _is_variable(body, name))
+            trained = next(by_scope, changed.name if "Apply" in node.op else "")
+            if trained and not provenance.shadow(node):
+                self.of.setdefault(trained, []).append(node)
+                held = [variable_of(body, text) for text in node.data_inputs]
+                self.slots |= {slot.name: trained for slot in held if slot is not None}
+        for trained in self.of:
+            self.slots.pop(trained, None)
+
+
+def _scopes(name: str) -> Iterator[str]:
+    """Yield what an op in a scope `update_VARIABLE` may train, the longest name first."""
+    for match in re.finditer(rf"(?:^|/){UPDATE}", name):
+        trained = name[match.end() :]
+        while "/" in trained:
+            trained = trained.rpartition("/")[0]
+            yield trained
+
+
+def _is_variable(body: Body, name: str) -> bool:
+    return name in body.by_name and body.node(name).op in VARIABLES
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze(Patch):
+    """Training leaves the variable that the op reads as it is, and what is remembered of it.
+
+    Each op by which an optimizer changes the variable or a slot of it moves to `NAME/forward`,
+    where nothing runs it; one that does nothing takes its name. Where no optimizer changes the
+    variable, its gradient stops at the op. When not to use it: for what the program itself
+    assigns, such as moving averages.
+    """
+
+    def idle(self, nodes: Sequence[Node]) -> str:
+        """Return that all of these ops read slots, where they do."""
+        slots = Updates(nodes[0].body).slots
+        read = [variable_of(node.body, next(iter(node.data_inputs), "")) for node in nodes]
+        alone = all(variable is not None and variable.name in slots for variable in read)
+        return "an optimizer's memory is frozen with the variable that it is of" if alone else ""
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Take a variable out of its updates, or stop its gradient."""
+        variable = variable_of(node.body, next(iter(node.data_inputs), ""))
+        if variable is None:
+            raise PatchError(
+                f"{node} reads no variable, so there is nothing to freeze: match the Identity or "
+                f"the ReadVariableOp by which a variable is read"
+            )
+        label = node.body.label
+        known = editor.cached(("updates", label), lambda: Updates(node.body))
+        if variable.name in known.slots:
+            return  # frozen with the variable that it is of
+        if variable.name in known.of:
+            ops = known.of[variable.name]
+            listed = editor.cached(("frozen", label, variable.name), lambda: _take_out(ops, editor))
+            editor.note(f"frozen: {variable}, which {listed} no longer changes")
+            editor.used("update")
+        else:
+            StopGradient().put(node, editor)
+            editor.note(f"no optimizer changes {variable}: its gradient stops at {node.name!r}")
+
+
+def _take_out(ops: Sequence[Node], editor: Editor) -> str:
+    """Let ops that do nothing take the names of these; what the names were, in words."""
+    listed = short([node.name for node in ops])
+    for node in ops:
+        outputs, variable = op_args.known_outputs(node), node.data_inputs[0]
+        if not outputs:
+            editor.take_name(node, "NoOp", lambda _: [], {}, shadow=True)
+        elif len(outputs) == 1 and outputs[0].is_ref:
+            typed = {"T": attrs.dtype(outputs[0].dtype or "")}
+            editor.take_name(node, "RefIdentity", partial(_only, variable), typed, shadow=True)
+        else:
+            raise PatchError(f"{node} changes a variable, and gives more than a reference to it")
+    return listed
+
+
+def _only(text: str, _: Node) -> list[str]:
+    return [text]

@@ -1,0 +1,141 @@
+"""`freeze` and @freeze: what an optimizer of tf.train leaves as it is, slots and all.
+
+Where a variable is left out of `var_list`, TensorFlow trains the others: that is the reference.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+from graphpatch.errors import PatchError
+from tests.draws import quick
+
+tf = pytest.importorskip("tensorflow")
+
+tf1 = tf.compat.v1
+
+OPTIMIZERS = {
+    "gradient descent": lambda: tf1.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: tf1.train.MomentumOptimizer(0.1, 0.9),
+    "nesterov": lambda: tf1.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    "adam": lambda: tf1.train.AdamOptimizer(0.1),
+    "adagrad": lambda: tf1.train.AdagradOptimizer(0.1),
+    "adagrad da": lambda: tf1.train.AdagradDAOptimizer(
+        0.1, tf1.train.get_or_create_global_step(), initial_gradient_squared_accumulator_value=0.1
+    ),
+    "adadelta": lambda: tf1.train.AdadeltaOptimizer(1.0),
+    "ftrl": lambda: tf1.train.FtrlOptimizer(0.1),
+    "rmsprop": lambda: tf1.train.RMSPropOptimizer(0.1, momentum=0.9),
+    "centered rmsprop": lambda: tf1.train.RMSPropOptimizer(0.1, centered=True),
+    "proximal gradient descent": lambda: tf1.train.ProximalGradientDescentOptimizer(0.1),
+    "proximal adagrad": lambda: tf1.train.ProximalAdagradOptimizer(0.1),
+}
+FED = {"ids:0": [0, 2, 2], "label:0": [[1.0], [2.0], [-1.0]]}
+
+
+def training(optimizer: Any, is_resource: bool, trained: str = "") -> Any:
+    """A net of an embedding and two layers, trained as a whole or as far as names begin so."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(3)
+        ids = tf1.placeholder(tf.int32, [None], name="ids")
+        label = tf1.placeholder(tf.float32, [None, 1], name="label")
+        draw = np.random.default_rng(3)
+        with tf1.variable_scope("", use_resource=is_resource):
+            table, hidden, out = (
+                tf1.get_variable(name, initializer=draw.normal(size=size).astype(np.float32))
+                for name, size in (("FC1/table", (4, 3)), ("FC1/w", (3, 3)), ("FC2/w", (3, 1)))
+            )
+        x = tf.tanh(tf.matmul(tf.gather(table, ids), hidden))
+        loss = tf.reduce_mean(tf.square(tf.matmul(x, out) - label), name="loss")
+        chosen = [v for v in (table, hidden, out) if v.name.startswith(trained)]
+        step = tf1.train.get_or_create_global_step()
+        optimizer().minimize(loss, var_list=chosen, global_step=step, name="train")
+        tf1.global_variables_initializer()
+        tf1.train.Saver()
+    return graph
+
+
+def trained(graph: Any, steps: int = 4, begin: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The values of all variables after so many steps, from these values on."""
+    with graph.as_default(), tf1.Session() as session:
+        session.run(graph.get_operation_by_name("init"))
+        known = {variable.name: variable for variable in tf1.global_variables()}
+        for name, value in (begin or {}).items():
+            known[name].load(value, session)
+        for _ in range(steps):
+            session.run("train", FED)
+        return dict(session.run(known))
+
+
+def imported(path: Path) -> Any:
+    with tf.Graph().as_default() as graph:
+        tf1.train.import_meta_graph(str(path))
+    return graph
+
+
+@pytest.mark.parametrize("is_resource", [False, True], ids=["ref", "resource"])
+@pytest.mark.parametrize("name", quick(OPTIMIZERS, lambda name: name == "adam"))
+def test_23684_what_is_frozen_stays_and_the_rest_trains_as_without_it(
+    name: str, is_resource: bool, tmp_path: Path
+) -> None:
+    # 23684, handson-ml 283, caffe2 1744, tensorpack 1204: the model is there as a .meta alone.
+    graph = training(OPTIMIZERS[name], is_resource)
+    with graph.as_default():
+        tf1.train.export_meta_graph(str(tmp_path / "model.meta"))
+    result = graphpatch.apply("@freeze(scope=FC1)", tmp_path / "model.meta")
+    result.model.save(tmp_path / "frozen.meta")
+    begin = trained(graph)  # slots are not zero any more
+    found = trained(imported(tmp_path / "frozen.meta"), begin=begin)
+    alone = training(OPTIMIZERS[name], is_resource, trained="FC2")
+    shared = {variable.name for variable in alone.get_collection("variables")}
+    expected = trained(alone, begin={key: begin[key] for key in shared})
+    for key, value in found.items():
+        wanted = expected if key in shared else begin
+        np.testing.assert_array_equal(value, wanted[key], err_msg=key)
+    moved = {key for key in found if not np.array_equal(found[key], begin[key])}
+    assert "FC2/w:0" in moved
+    assert not any(key.startswith("FC1/") for key in moved)
+    assert result.report["rules"][0]["emit"] == "update"
+    assert any("frozen: " in note and "FC1/w" in note for note in result.report["notes"])
+    graphpatch.revert(result).model.save(tmp_path / "again.meta")
+    assert (tmp_path / "again.meta").read_bytes() == (tmp_path / "model.meta").read_bytes()
+
+
+@pytest.mark.parametrize("is_resource", [False, True], ids=["ref", "resource"])
+def test_a_live_graph_with_its_optimizer_is_patched_as_a_copy(is_resource: bool) -> None:
+    graph = training(OPTIMIZERS["adam"], is_resource)
+    patched = graphpatch.patch_graph("@freeze(scope=FC1)", graph, in_place=False)
+    with pytest.raises(PatchError, match="an optimizer changes"):
+        graphpatch.patch_graph("@freeze(scope=FC1)", graph, in_place=True)
+    begin = trained(graph)
+    found = trained(patched.graph, begin=begin)
+    same = {key for key in found if np.array_equal(found[key], begin[key])}
+    assert {key for key in begin if key.startswith("FC1/")} <= same
+    assert not {"FC2/w:0", "FC2/w/Adam:0"} & same
+
+
+def test_without_an_optimizer_the_gradient_stops_and_the_report_says_so() -> None:
+    with tf.Graph().as_default() as graph:
+        w = tf1.get_variable("FC1/w", initializer=[2.0, 3.0], use_resource=False)
+        tf.square(w, name="y")
+    result = graphpatch.apply("@freeze(scope=FC1)", graph)
+    assert any("no optimizer changes" in note for note in result.report["notes"])
+    assert graphpatch.patch_graph("@freeze(scope=FC1)", graph, in_place=True).ok
+    with graph.as_default():
+        assert tf1.gradients(graph.get_tensor_by_name("y:0"), [w]) == [None]
+
+
+def test_what_reads_no_variable_is_refused_and_slots_alone_are_told() -> None:
+    graph = training(OPTIMIZERS["adam"], False)
+    rule = {"match": {"op": "Tanh"}, "patch": {"freeze": True}}
+    with pytest.raises(PatchError, match="reads no variable"):
+        graphpatch.apply([rule], graph)
+    slots = graphpatch.apply("@freeze(scope=FC1/w/Adam)", graph).report["notes"]
+    assert any("changes nothing: an optimizer's memory is frozen with" in note for note in slots)
+    once = graphpatch.apply("@freeze(scope=FC1)", graph)
+    assert graphpatch.verify(graph, once).ok
