@@ -27,7 +27,7 @@ def is_told(body: Body, index: int, match: Match) -> bool:
         and (
             match.inside is None or any(is_inside(one, match.inside) for one in around(body, index))
         )
-        and (is_models(body, index, match) if match.taken is None else is_taken(body, index, match))
+        and (is_taken(body, index, match) if match.taken is not None else not is_added(body, index))
     )
 
 
@@ -192,15 +192,3 @@ def is_taken(body: Body, index: int, match: Match) -> bool:
 def is_added(body: Body, index: int) -> bool:
     record, name = written(body, index)
     return bool(record) and not name and "of" not in record
-
-
-def is_models(body: Body, index: int, match: Match) -> bool:
-    """Without `taken`: an op that no rule added, or that took a name and is not asked its kind."""
-    if not is_added(body, index):
-        return True
-    if match.class_ is not None or match.op not in (None, "*"):
-        return False
-    return any(
-        written(body, other)[1] == body.heads.names[index] != body.heads.names[other]
-        for other in range(len(body))
-    )
