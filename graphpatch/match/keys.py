@@ -304,7 +304,7 @@ class OpKeys(Written, frozen=True, kw_only=True):
 class Key(NamedTuple):
     """How the condition of a key is made of its value, and what an op has instead, in words.
 
-    Of a key that has matches in it `graphpatch.match.in_words` has the words.
+    Of a key that has matches in it `graphpatch.match.misses` has the words.
     """
 
     condition: Callable[..., Condition]

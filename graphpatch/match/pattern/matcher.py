@@ -216,11 +216,11 @@ class Search:
 
     # Narrowing: columns.
 
-    def _masks(self) -> list[Flags]:
-        """Return the vertices that each node can be, by the index."""
+    def _masks(self, by_index: bool) -> list[Flags]:
+        """Return the vertices that each node can be: by the index alone, or by all conditions."""
         masks = [np.zeros(self.size, np.bool_) for _ in self.variant.names]
         for mask, narrowed in zip(masks, self.candidates, strict=False):
-            mask[narrowed.indexed] = True
+            mask[narrowed.indexed if by_index else narrowed.indices()] = True
         for node, offset in self.offsets.items():
             masks[node][offset : offset + len(self.topology.tensors)] = True
         return masks
@@ -302,9 +302,13 @@ class Search:
 
     def _narrowed(self) -> tuple[list[Flags], dict[int, tuple[Column, ...]]] | None:
         """Return what each node and each edge can be; None where one can be nothing."""
-        masks, runs = self._masks(), [n for n, edge in enumerate(self.edges) if edge[2].repeat]
-        plain = [number for number in range(len(self.edges)) if number not in runs]
-        links: dict[int, tuple[Column, ...]] = {n: self._links(n, masks) for n in plain}
+        masks = self._masks(by_index=True)
+        runs = [number for number, edge in enumerate(self.edges) if edge[2].repeat]
+        links: dict[int, tuple[Column, ...]] = {
+            number: self._links(number, masks)
+            for number in range(len(self.edges))
+            if number not in runs
+        }
         if not self._narrow(masks, links):
             return None
         for mask, narrowed in zip(masks, self.candidates, strict=False):
@@ -417,10 +421,11 @@ class Search:
             else:
                 linked = chain.from_iterable(leads.get(vertex, ()) for vertex in reached[known])
                 vertices = dict.fromkeys(linked)
-                self.budget.task = f"{self.variant.names[node]!r} can be too many ops"
-                self.budget.spend(len(vertices))
             if not vertices:
                 break
+            if len(vertices) > 1:
+                self.budget.task = f"{self.variant.names[node]!r} can be too many ops"
+                self.budget.spend(len(vertices))
             reached[node] = vertices
         return reached
 
@@ -491,27 +496,19 @@ class Search:
 
     def _read_twice(self, bound: Mapping[str, int]) -> str:
         """Return why a match is none where several names are one tensor: it is read too seldom."""
+        tensors = self.pattern.tensors
         links: dict[tuple[TensorName, int], list[Link]] = {}
-        for edge in self.pattern.edges:
-            if (
-                edge.source in self.pattern.tensors
-                and edge.target in bound
-                and not edge.link.repeat
-            ):
+        for edge in self.pattern.edges if len(tensors) > 1 else ():
+            if edge.source in tensors and edge.target in bound and not edge.link.repeat:
                 tensor = self.topology.tensor_of(bound[edge.source])
                 links.setdefault((tensor, bound[edge.target]), []).append(edge.link)
         for (tensor, reader), wanted in links.items():
-            edges = [1 << place for place in range(len(wanted))]
             slots = [
-                sum(
-                    bit
-                    for bit, link in zip(edges, wanted, strict=True)
-                    if link.input in (None, slot)
-                )
+                sum(1 << place for place, link in enumerate(wanted) if link.input in (None, slot))
                 for slot, text in enumerate(self.body.heads.inputs[reader])
                 if text[:1] != "^" and names.parse(text) == tensor
             ]
-            if len(wanted) > 1 and not _assigned(edges, slots):
+            if not _assigned([1 << place for place in range(len(wanted))], slots):
                 return TOO_FEW
         return ""
 
@@ -577,10 +574,7 @@ class Search:
             range(self.variant.op_count),
             key=lambda node: len(self.candidates[node].indexed) or len(self.body) + 1,
         )
-        masks = self._masks()
-        for mask, narrowed in zip(masks, self.candidates, strict=False):
-            mask[:] = False
-            mask[narrowed.indices()] = True
+        masks = self._masks(by_index=False)
         with suppress(MatchError):
             links = {
                 edge: (self._run_links if link.repeat else self._links)(edge, masks)
