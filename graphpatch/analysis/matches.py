@@ -244,9 +244,8 @@ class _PatchedCopies:
     def take(self, rule: Rule, known: Sequence[MatchedOps]) -> str:
         """Apply a rule to what it matches, where it can be done; what `apply` says otherwise."""
         try:
-            matched = ops_by_graph(
-                rule, self.graphs, why=False, known=known
-            )  # `_rule_document` tells why
+            # `_rule_document` tells why.
+            matched = ops_by_graph(rule, self.graphs, why=False, known=known)
         except GraphpatchError as error:  # nothing has been changed
             return str(error)
         try:
@@ -271,16 +270,10 @@ def _copies(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
 def _as_matched(
     rule: Rule, applied: _PatchedCopies, why: bool, with_places: bool, names: bool
 ) -> RuleMatches:
-    graphs = applied.graphs
-    known = [find(graph, rule.match, rule.on) for graph in graphs]
-    matched = _rule_document(
-        rule.author.rule, rule.match, rule.on, graphs, known, why, with_places, names
-    )
+    name, match, graphs = rule.author.rule, rule.match, applied.graphs
+    known = [find(graph, match, rule.on) for graph in graphs]
+    matched = _rule_document(name, match, rule.on, graphs, known, why, with_places, names)
     return replace(matched, error=applied.take(rule, known).partition("\n")[0])
-
-
-def _why_no_match(graphs: Sequence[ModelGraph], match: Match, names: bool) -> str:
-    return explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)
 
 
 def _rule_document(
@@ -293,22 +286,17 @@ def _rule_document(
     with_places: bool,
     names: bool = True,
 ) -> RuleMatches:
-    tags = [graph.around.tags if len(graphs) > 1 else None for graph in graphs]
-    tagged = list(zip(matched, tags, strict=True))
-    listed = [
-        entry for some, tag in tagged for entry in listed_matches(some, tag, whole=on == (WHOLE,))
-    ]
-    return RuleMatches(
-        rule,
-        listed,
-        [text for some in matched for text in left_out_notes(rule, some)],
-        "",
-        _why_no_match(graphs, match, names) if why or not listed else "",
-        tuple(entry for some, tag in tagged for entry in places_of_match(some, tag or ""))
-        if with_places
-        else (),
-        tuple(type_notes(match.pattern)),
-    )
+    listed, places = list[dict[str, Any]](), list[Place]()
+    for graph, of_graph in zip(graphs, matched, strict=True):
+        tags = graph.around.tags if len(graphs) > 1 else None
+        listed += listed_matches(of_graph, tags, whole=on == (WHOLE,))
+        places += places_of_match(of_graph, tags or "") if with_places else ()
+    left_out = [text for of_graph in matched for text in left_out_notes(rule, of_graph)]
+    misses = ""
+    if why or not listed:
+        misses = explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)
+    notes = tuple(type_notes(match.pattern))
+    return RuleMatches(rule, listed, left_out, "", misses, tuple(places), notes)
 
 
 @dataclass(frozen=True, slots=True)

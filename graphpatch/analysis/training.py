@@ -60,23 +60,14 @@ def gradient_scopes(body: Body) -> list[GradientScope]:
     """
     variables = [body.heads.names[index] for op in VARIABLES for index in body.by_type.get(op, ())]
     scopes = [
-        GradientScope(
-            name,
-            tuple(
-                scope_or_name for scope_or_name in variables if scope_or_name.startswith(f"{name}/")
-            ),
-        )
+        GradientScope(name, tuple(held for held in variables if held.startswith(f"{name}/")))
         for name in scopes_of_gradients(body.heads.names)
     ]
-    whole = [
-        scope_or_name for scope_or_name in scopes if any(True for _ in scope_or_name.seeds(body))
-    ]
+    whole = [scope for scope in scopes if any(True for _ in scope.seeds(body))]
     return [
-        scope_or_name
-        for scope_or_name in scopes
-        if not any(
-            outer is not scope_or_name and outer.holds(f"{scope_or_name.name}/") for outer in whole
-        )
+        scope
+        for scope in scopes
+        if not any(outer is not scope and outer.holds(f"{scope.name}/") for outer in whole)
     ]
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.control_flow.stored import StoredContexts
+from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.loop_order import LoopOrder
 from graphpatch.differentiation.override_keys import CARRIED
 from graphpatch.differentiation.wiring import Tensor, Wiring
@@ -125,10 +126,10 @@ def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
         if index in reached:
             continue
         reached.add(index)
-        uses = wiring.readers(index)
-        if uses:
-            carrying = [output for _, output in filter(wiring.trainable, wiring.tensors(index))]
-            todo += [reader for output, reader, _ in uses if output in carrying]
+        if uses := wiring.readers(index):
+            carries = [arg.dtype in TRAINABLE for arg in wiring.outputs(index)]
+            count = len(carries)
+            todo += [reader for output, reader, _ in uses if output < count and carries[output]]
     return reached
 
 

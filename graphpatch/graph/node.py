@@ -365,8 +365,8 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     @cached_property
     def file_records(self) -> dict[int, NodeRecord]:
         """What rules wrote down on nodes as they are in the file."""
-        read = ((at, self._read_record(at, self.file_payload(at))) for at in self.heads.marked)
-        return {index: record for index, record in read if record is not None}
+        records = {at: self._read_record(at, self.file_payload(at)) for at in self.heads.marked}
+        return {at: record for at, record in records.items() if record is not None}
 
     @cached_property
     def readers(self) -> dict[str, Uses]:

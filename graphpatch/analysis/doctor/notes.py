@@ -130,19 +130,17 @@ def _unpatched_activations(context: NoteContext) -> Iterator[Node]:
 def _unpatched_patterns(context: NoteContext) -> Iterator[Node]:
     on_path = {(node.body.label, node.index) for node in context.on_path}
     types = {node.op for node in context.on_path}
-    for name, needed in NEEDED.items() if context.is_patched else ():
-        for node in (
-            find(context.doctor.session.graph, as_match(name)).nodes if needed & types else ()
-        ):
+    needed = [name for name, ops in NEEDED.items() if context.is_patched and ops & types]
+    for name in needed:
+        for node in find(context.doctor.session.graph, as_match(name)).nodes:
             if (node.body.label, node.index) in on_path and not _is_covered(node):
                 yield node
 
 
 def as_match(ready: str) -> Match:
     """Return a match for a ready pattern."""
-    return rules_from([{"match": {"pattern": f"@{ready}"}, "patch": {"stop_gradient": True}}])[
-        0
-    ].match
+    rule = {"match": {"pattern": f"@{ready}"}, "patch": {"stop_gradient": True}}
+    return rules_from([rule])[0].match
 
 
 def _is_covered(node: Node) -> bool:
