@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphpatch.analysis.doctor.causes import Finding
+from graphpatch.analysis.doctor.causes import TRUE, Finding
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import FixResult, fix
 from graphpatch.analysis.doctor.survey import missing_end
@@ -245,8 +245,12 @@ def _fix_lines(diagnosis: Found, fixed: FixResult, rules: str) -> Iterator[str]:
         them = "it" if count == 1 else "them"
         flow = "more pair flows" if flowing == 1 else "more pairs flow"
         partial = sum("stop_gradient" in rule["patch"] for rule in fixed.rules)
-        finite = count - len(fixed.rules)
-        kinds = ((partial, "partial"), (count - partial - finite, "stand-in"), (finite, "finite"))
+        true = sum(rule["name"].startswith(TRUE) for rule in fixed.rules)
+        stand_ins = len(fixed.rules) - partial - true
+        kinds = (
+            *((partial, "partial"), (stand_ins, "stand-in")),
+            *((true, "true"), (count - len(fixed.rules), "finite")),
+        )
         are = ", ".join(f"{number} {kind}" for number, kind in kinds if number)
         more = f"; with {them} {flowing} {flow}" if fixed.rules else ""
         yield f"{rules}: {plural(count, 'rule')} ({are}){more}"

@@ -54,6 +54,40 @@ def is_in_gradients(node: Node) -> bool:
     return GRADIENTS in node.name.split("/")[:-1]
 
 
+def is_swish(node: Node) -> bool:
+    """Return whether an IdentityN with such a key is that of tf.nn.swish, as far as a graph tells.
+
+    Its function computes x * sigmoid(x), or x * sigmoid(beta * x), of what the IdentityN reads
+    behind the result. TensorFlow's gradient of it is that of these ops. What grad_pass_through and
+    recompute_grad leave looks like an author's.
+    """
+    reads = [names.parse(text) for text in node.data_inputs]
+    result = _op_giving(node.body, reads[0])
+    if not (override_key(node) or "").startswith(CUSTOM) or len(reads) not in (2, 3):
+        return False
+    gates = [_op_giving(node.body, tensor) for tensor in _read_beside(result, "Mul", reads[1])]
+    sigmoids = [gate for gate in gates if gate is not None and gate.op == "Sigmoid"]
+    scaled = [names.parse(sigmoid.data_inputs[0]) for sigmoid in sigmoids]
+    if len(reads) == 2:
+        return scaled == [reads[1]]
+    product = _op_giving(node.body, scaled[0]) if scaled else None
+    return reads[2] in _read_beside(product, "Mul", reads[1])
+
+
+def _op_giving(body: Body, tensor: names.TensorName) -> Node | None:
+    index = body.by_name.get(tensor.op)
+    return None if index is None else Node(body, index)
+
+
+def _read_beside(node: Node | None, op: str, tensor: names.TensorName) -> list[names.TensorName]:
+    """Return what an op of this type reads besides a tensor; nothing where it is another op."""
+    reads = [names.parse(text) for text in node.data_inputs] if node is not None else []
+    if node is None or node.op != op or tensor not in reads:
+        return []
+    reads.remove(tensor)
+    return reads
+
+
 def _customs(body: Body) -> Iterator[int]:
     for index in body.by_type.get("IdentityN", ()):
         if (override_key(Node(body, index)) or "").startswith(CUSTOM):

@@ -138,10 +138,28 @@ CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
         [("slot", "y")],
         False,
     ),
-    "custom gradient": (
+    "swish": (
         [
             node("s", "Sigmoid", "x"),
             node("m", "Mul", "x", "s"),
+            node(
+                "a",
+                "IdentityN",
+                "m",
+                "x",
+                T=["float32", "float32"],
+                _gradient_op_type="CustomGradient-7",
+            ),
+            node("y", "Tanh", "a"),
+        ],
+        "error",
+        [("swish", "a")],
+        True,
+    ),
+    "custom gradient": (
+        [
+            node("s", "Sigmoid", "x"),
+            node("m", "Tanh", "s"),
             node(
                 "a",
                 "IdentityN",

@@ -11,6 +11,7 @@ from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.gradient_reach import OpGradientFlow, Refusal
+from graphpatch.differentiation.hidden import is_swish
 from graphpatch.differentiation.override_keys import (
     CARRIED,
     gradient_type,
@@ -139,6 +140,10 @@ class Finding:
         }
 
 
+TRUE = "its true gradient"
+"""The title of rules that are no stand-ins."""
+
+
 def rule_for(node: Node, title: str, patch: Mapping[str, Any]) -> RuleDict:
     """Return a rule for one op, by its name and body."""
     match = {"name": node.name, "body": node.body.label}
@@ -177,7 +182,7 @@ def fixes(at_op: OpOnPath) -> list[RuleDict]:
         return []
     slot, rules = at_op.step.slot, []
     if at_op.op in SECOND:
-        rules.append(rule_for(at_op.node, "has a gradient", _formula(*SECOND[at_op.op][0])))
+        rules.append(rule_for(at_op.node, TRUE, _formula(*SECOND[at_op.op][0])))
     if at_op.op in OPS:
         rules.append(rule_for(at_op.node, "has a gradient", OPS[at_op.op]))
     if at_op.op in PYTHON_FUNCTIONS and len(at_op.node.data_inputs) == 1:
@@ -425,12 +430,19 @@ CAUSES = (
     Cause("our_rule", lambda look: is_of_rule(look.node),
           "rule '{rule}' stops it here", NONE,
           "take the rule off: graphpatch revert FILE --rule '{rule}' -o OUT"),
+    Cause("swish", lambda look: _raises("custom_gradient")(look) and is_swish(look.node),
+          "key {key}, which tf.nn.swish left: only the process that built it knows it",
+          "{says}; TensorFlow names {op}, not the missing key",
+          'take the key off ("default"): the gradient of x * sigmoid(x) is the true one, no '
+          "stand-in",
+          lambda look: [rule_for(look.node, TRUE, {"override_gradient": "default"})]),
     Cause("custom_gradient", _raises("custom_gradient"),
           "key {key}, which tf.custom_gradient left: only the process that built it knows it",
           "{says}; TensorFlow names {op}, not the missing key",
-          "what it was is not known: register it where the file is loaded (tf.RegisterGradient), "
-          'or give the op one by a formula (override_gradient); "default" is the gradient of the '
-          "ops before it, which may be another one"),
+          "what it was is not known, so give it: register it under the key where the file is "
+          "loaded (tf.RegisterGradient), or by a formula, null for each result and dy0 for what "
+          'comes back (override_gradient); "default" is the gradient of the ops before it, which '
+          "may be another one"),
     Cause("key", _raises("key"),
           "override key {key}, which no program registers",
           "{says}; TensorFlow names {op}, not the missing key",
