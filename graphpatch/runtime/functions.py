@@ -159,7 +159,9 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
         tensor = carrying("filter_gradient", value)
         if gradient is None:
             assert callable(spec)
-            return _put(tensor, [], _by_python(spec), False)
+            return _put(
+                tensor, [], lambda inputs, _, dys: [checked_gradient(spec(*dys), inputs[0])], False
+            )
         is_additive = isinstance(gradient, LibraryGradient) and gradient.name in _ADDITIVE
         return _filtered(tensor, gradient.formula, {}, is_additive)
 
@@ -533,15 +535,6 @@ def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunctio
 def reads_outputs(formula: Formula) -> bool:
     """Return whether a formula reads what the op gives."""
     return any(name.startswith("y") for name in formula.variables)
-
-
-def _by_python(function: Callable[..., Any]) -> BackwardFunction:
-    """Return the gradient of one tensor that a Python function `dy -> dx` computes."""
-
-    def backward(inputs: Sequence[Any], _: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
-        return [checked_gradient(function(upstream[0]), inputs[0])]
-
-    return backward
 
 
 def checked_gradient(gradient: Any, tensor: Any) -> Any:

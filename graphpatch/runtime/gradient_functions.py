@@ -245,7 +245,10 @@ def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientF
         return None
 
     def gradients_by(key: str, op: Any, upstream: Sequence[Any]) -> list[Any]:
-        function = ours.get(key) or _registered_gradient(key)
+        from tensorflow.python.framework import ops
+
+        # LookupError where nobody registered it; None where nothing flows back.
+        function = ours.get(key) or ops.gradient_registry.lookup(key)
         if function is None or all(dy is None for dy in upstream):
             return [None] * len(op.inputs)
         return as_list(function(op, *upstream))
@@ -277,17 +280,6 @@ def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientF
         return passed(whole.inputs, op.inputs, gradients_by(whole.own, op, flowing))
 
     return gradient
-
-
-def _registered_gradient(key: str) -> GradientFunction | None:
-    """Return the gradient function that TensorFlow has under a key; None where nothing flows back.
-
-    Raises LookupError where nobody registered the key.
-    """
-    from tensorflow.python.framework import ops
-
-    function: GradientFunction | None = ops.gradient_registry.lookup(key)
-    return function
 
 
 def as_list(value: Any) -> list[Any]:

@@ -347,7 +347,9 @@ class PatchedModel(UnchangedLayer):
         return outputs[0] if len(self.outputs) == 1 else list(outputs)
 
     def _ordered(self, inputs: Any) -> list[Any]:
-        """Return the tensors that are given, in the order of `inputs`."""
+        """Return the tensors that are given, in the order of `inputs` and of the graph's dtypes."""
+        import tensorflow as tf
+
         if isinstance(inputs, dict):
             if set(inputs) != set(self.inputs):
                 raise ValueError(
@@ -360,8 +362,16 @@ class PatchedModel(UnchangedLayer):
                 f"PatchedModel takes {len(self.inputs)} inputs, {list(self.inputs)}, and found "
                 f"{len(values)}"
             )
-        dtypes = [tensor.dtype for tensor in self._function.inputs]
-        return list(map(_of_dtype, self.inputs, values, dtypes))
+        tensors = []
+        for name, value, tensor in zip(self.inputs, values, self._function.inputs, strict=False):
+            dtype, read = tensor.dtype, tf.convert_to_tensor(value, dtype_hint=tensor.dtype)
+            if read.dtype != dtype and not (read.dtype.is_floating and dtype.is_floating):
+                raise TypeError(
+                    f"PatchedModel: {name} is {dtype.name} in the graph, and found "
+                    f"{read.dtype.name}"
+                )
+            tensors.append(tf.cast(read, dtype))
+        return tensors
 
     def get_config(self) -> dict[str, Any]:
         """Return the patched graph, compressed, as text."""
@@ -374,18 +384,6 @@ class PatchedModel(UnchangedLayer):
         """Return the layer of a config."""
         data = zlib.decompress(base64.b64decode(config["model"]))
         return cls(**{**config, "model": data})
-
-
-def _of_dtype(name: str, value: Any, dtype: Any) -> Any:
-    """What is given as a tensor of this dtype. Raises TypeError where it is not such a float."""
-    import tensorflow as tf
-
-    tensor = tf.convert_to_tensor(value, dtype_hint=dtype)
-    if tensor.dtype != dtype and not (tensor.dtype.is_floating and dtype.is_floating):
-        raise TypeError(
-            f"PatchedModel: {name} is {dtype.name} in the graph, and found {tensor.dtype.name}"
-        )
-    return tf.cast(tensor, dtype)
 
 
 def _loaded(model: str | Path | bytes | Model) -> Model:

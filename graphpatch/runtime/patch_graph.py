@@ -160,40 +160,35 @@ class PatchedGraph:
         what tables, queues, iterators and random ops hold. Raises ValueError where a Session is of
         another graph.
         """
-        return restore(self.counterparts, old_session, new_session)
+        import tensorflow as tf
+
+        old, new = self.counterparts.old, self.counterparts.new
+        for session, graph in ((old_session, old), (new_session, new)):
+            if session.graph is not graph:
+                raise ValueError(
+                    "expected a Session of the old graph, then one of the patched graph"
+                )
+        variables = collected_variables(old)
+        try:
+            values = list(old_session.run(variables))
+        except tf.errors.FailedPreconditionError:
+            values = [_value_of(variable, old_session) for variable in variables]
+        pairs = [
+            (variable, value)
+            for variable, value in zip(variables, values, strict=True)
+            if value is not None
+        ]
+        initializers = [self.variable(variable).initializer for variable, _ in pairs]
+        # What an initializer assigns is its input 1; feeding that adds no op to the graph.
+        fed = zip(initializers, pairs, strict=True)
+        new_session.run(initializers, {op.inputs[1]: value for op, (_, value) in fed})
+        return [variable.name for variable, _ in pairs]
 
     def __repr__(self) -> str:
         rules = self.report["rules"]
         count = sum(len(rule["matches"]) for rule in rules)
         how = "in place" if self.in_place else "as a new graph"
         return f"<PatchedGraph: {plural(len(rules), 'rule')} on {plural(count, 'op')}, {how}>"
-
-
-def restore(counterparts: Counterparts, old_session: Any, new_session: Any) -> list[str]:
-    """Copy the values of all variables that have one; return the names of those.
-
-    Raises ValueError where a Session is of another graph.
-    """
-    import tensorflow as tf
-
-    for session, graph in ((old_session, counterparts.old), (new_session, counterparts.new)):
-        if session.graph is not graph:
-            raise ValueError("expected a Session of the old graph, then one of the patched graph")
-    variables = collected_variables(counterparts.old)
-    try:
-        values = list(old_session.run(variables))
-    except tf.errors.FailedPreconditionError:
-        values = [_value_of(variable, old_session) for variable in variables]
-    pairs = [
-        (variable, value)
-        for variable, value in zip(variables, values, strict=True)
-        if value is not None
-    ]
-    initializers = [counterparts.variable(variable).initializer for variable, _ in pairs]
-    # What an initializer assigns is its input 1; feeding that adds no op to the graph.
-    fed = zip(initializers, pairs, strict=True)
-    new_session.run(initializers, {op.inputs[1]: value for op, (_, value) in fed})
-    return [variable.name for variable, _ in pairs]
 
 
 def collected_variables(graph: Any) -> list[Any]:

@@ -179,10 +179,18 @@ def meta_graph(model: Model, tags: str = "") -> Any:
 
     Raises what `import_model` does.
     """
+    import tensorflow as tf
+
     meta = model.meta_graph_def(tags)
     graph = graph_with_tags(model, tags)
     register_lone_keys(graph)
-    _warn_of_lists(graph)
+    # TensorFlow 2 gives TensorArrays of v1 loops gradients only without control flow v2.
+    if has_tensor_arrays(graph.main) and tf.compat.v1.control_flow_v2_enabled():
+        warnings.warn(
+            "gradients of its TensorArrays need tf.compat.v1.disable_control_flow_v2() first; "
+            "otherwise TensorFlow raises a bare AssertionError",
+            stacklevel=2,
+        )
     return meta
 
 
@@ -192,18 +200,6 @@ def import_into(model: Model, graph: Any, name: str, tags: str) -> Any:
         raise TypeError(f"graph: expected a tf.Graph; found {type(graph).__name__}")
     with graph.as_default():
         return import_model(model, name, tags)
-
-
-def _warn_of_lists(graph: ModelGraph) -> None:
-    """TensorFlow 2 gives TensorArrays of v1 loops gradients only without control flow v2."""
-    import tensorflow as tf
-
-    if has_tensor_arrays(graph.main) and tf.compat.v1.control_flow_v2_enabled():
-        warnings.warn(
-            "gradients of its TensorArrays need tf.compat.v1.disable_control_flow_v2() first; "
-            "otherwise TensorFlow raises a bare AssertionError",
-            stacklevel=3,
-        )
 
 
 formats_model.import_into.is_for(import_into)

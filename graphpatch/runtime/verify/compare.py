@@ -128,10 +128,7 @@ def verify(
                 model.file_in(file) for model, file in zip((before, after), files, strict=True)
             ]
         for index, graph in enumerate(after.graphs):
-            ran = None
-            if options is not None:
-                pair = ComparedGraph(before, index, files[0]), ComparedGraph(after, index, files[1])
-                ran = _compare(*pair, options)
+            ran = None if options is None else _compare((before, after), files, index, options)
             parts.append(VerifiedGraph(graph.around.tags, made[index], ran))
     return Verification(str(before.path), str(after.path), parts, around, (before, after))
 
@@ -203,62 +200,52 @@ class CompareOptions:
             self.progress(what, done, total)
 
 
-@dataclass(frozen=True)
-class ComparedGraph:
-    """One graph of a model, by its index, and the file from which its process reads it."""
-
-    model: Model
-    index: int
-    file: Path
-
-    @property
-    def graph(self) -> ModelGraph:
-        """Return the graph."""
-        return self.model.graphs[self.index]
-
-
-def _compare(original: ComparedGraph, patched: ComparedGraph, options: CompareOptions) -> RunResult:
+def _compare(
+    models: Sequence[Model], files: Sequence[Path], index: int, options: CompareOptions
+) -> RunResult:
     """Run a graph of a model and its patched copy, each in a process of its own, and compare."""
-    if original.graph.around.is_object_based != patched.graph.around.is_object_based:
+    original, patched = graphs = [model.graphs[index] for model in models]
+    if original.around.is_object_based != patched.around.is_object_based:
         says = "one of them is a TF2 SavedModel, with other names for inputs and outputs"
         return RunResult(why=says)
-    for graph in (original.graph, patched.graph):
+    for graph in graphs:
         if graph.around.is_object_based:
             refuse_unsafe_load(graph, options.allow_unsafe_ops)
         else:
             refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
     with ExitStack() as stack:
-        processes = [TensorFlowProcess(compared.model.path) for compared in (original, patched)]
-        for process in processes:
+        before, after = (TensorFlowProcess(model.path) for model in models)
+        for process in (before, after):
             stack.enter_context(closing(process))
             process.start()
-        return _Comparison(original, patched, processes[0], processes[1], options).run()
+        comparison = _Comparison(original, patched, before, after, options)
+        return comparison.run(models[1], files, index)
 
 
 @dataclass
 class _Comparison:
     """The run of two processes: `before` has the original, `after` the patched model."""
 
-    original: ComparedGraph
-    patched: ComparedGraph
+    original: ModelGraph
+    patched: ModelGraph
     before: TensorFlowProcess
     after: TensorFlowProcess
     options: CompareOptions
 
-    def run(self) -> RunResult:
-        options, ran, graph = self.options, RunResult(), self.patched.graph
+    def run(self, model: Model, files: Sequence[Path], index: int) -> RunResult:
+        """Compare these graphs, which the processes read from files; `model` is the patched one."""
+        options, ran, graph = self.options, RunResult(), self.patched
         options.say("starting TensorFlow", 0, 1)
-        v2 = not needs_control_flow_v1(self.original.graph)
+        v2 = not needs_control_flow_v1(self.original)
         ran.settings, _ = self._both("begin", options.imports, v2)
         registered = set[str]()
-        pairs = (self.original, self.before), (self.patched, self.after)
-        for number, (subject, process) in enumerate(pairs):
+        for number, process in enumerate((self.before, self.after)):
             options.say("importing the models", number, 2)
-            path = subject.model.path
+            name = process.name
             try:
-                registered = process.keep("open", str(subject.file), path, subject.index)
+                registered = process.keep("open", str(files[number]), name, index)
             except (ProcessDiedError, ModelError) as error:
-                ran.why = f"{path}: {error}" if isinstance(error, ModelError) else str(error)
+                ran.why = f"{name}: {error}" if isinstance(error, ModelError) else str(error)
                 ran.is_wrong = process is self.after
                 return ran
         try:
@@ -270,7 +257,7 @@ class _Comparison:
         ran.formulas = self.after.ask("formulas")
         asked = self._backward(ran)
         ends = [(pair.source, pair.target) for pair in ran.gradients]
-        firing = Firing(self.original.graph, self.patched.model, graph, asked, ends, registered, v2)
+        firing = Firing(self.original, model, graph, asked, ends, registered, v2)
         ran.fired, unfired = firing.sort()
         self._probe(ran, unfired)
         return ran
@@ -284,8 +271,8 @@ class _Comparison:
 
     def _tensors(self) -> tuple[list[str], dict[str, str]]:
         """Return the tensors to compare; and of others why they are not."""
-        graph, options = self.original.graph, self.options
-        touched = [f"{op}:0" for body, op in rules_at(self.patched.graph) if body == "main"]
+        graph, options = self.original, self.options
+        touched = [f"{op}:0" for body, op in rules_at(self.patched) if body == "main"]
         tensors, writing = self.before.ask("tensors", touched, options.targets)
         tensors = self.after.ask("there", tensors)
         if graph.around.is_object_based:
@@ -299,7 +286,7 @@ class _Comparison:
         variables = (i for op in VARIABLES for i in graph.main.by_type.get(op, ()))
         assigns = (f"{graph.main.heads.names[index]}/Assign" for index in variables)
         initialisers = [name for name in assigns if name in graph.main.by_name]
-        for compared in (graph, self.patched.graph):
+        for compared in (graph, self.patched):
             refuse_unsafe(compared, options.allow_unsafe_ops, [*tensors, *initialisers])
         return tensors, reasons
 
@@ -379,7 +366,7 @@ class _Comparison:
 
     def _backward(self, ran: RunResult) -> set[OpKey]:
         """Compare the gradients of each target; return the ops that were asked for theirs."""
-        graph, options, first = self.patched.graph, self.options, ran.sets[0]
+        graph, options, first = self.patched, self.options, ran.sets[0]
         patched = [op for body, op in rules_at(graph) if body == "main"]
         read = ops_before_rules(graph.main)
         named = options.sources, options.targets
