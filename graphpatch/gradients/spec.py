@@ -299,7 +299,12 @@ class ComposedGradient(msgspec.Struct, frozen=True):
 def composed_gradient(key: str) -> ComposedGradient:
     """Return what a key means: filters around a gradient, or a gradient alone."""
     spec = _decoded_key(key)
-    return msgspec.convert(spec, ComposedGradient) if OWN in spec else ComposedGradient(key)
+    if OWN not in spec:
+        return ComposedGradient(key)
+    try:
+        return msgspec.convert(spec, ComposedGradient)
+    except msgspec.ValidationError as error:
+        raise RulesError(f"the key {key!r} cannot be read: {error}") from error
 
 
 def surrogate_key(formula: Formula) -> str:
@@ -322,5 +327,8 @@ def _decoded_key(key: str) -> dict[str, Any]:
     text = key.removeprefix(KEY_PREFIX)
     if text == key or not text.startswith("{"):
         return {}
-    spec: dict[str, Any] = msgspec.json.decode(text)
+    try:
+        spec: dict[str, Any] = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise RulesError(f"the key {key!r} cannot be read: {error}") from error
     return spec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from graphpatch.errors import RulesError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import (
     ComposedGradient,
@@ -74,3 +75,16 @@ def test_a_filter_in_python_is_no_gradient_where_none_is_allowed() -> None:
         key = ComposedGradient("Relu").with_layer(side, layer).key
         assert gradient_of(key) is None
         assert gradient_of(key, allow_python=True) is not None
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "graphpatch:{cut",
+        'graphpatch:{"own": 3}',
+        'graphpatch:{"own": "Relu", "outputs": [[0, {"clip": 1}]]}',
+    ],
+)
+def test_a_key_that_cannot_be_read_is_named(key: str) -> None:
+    with pytest.raises(RulesError, match="cannot be read"):
+        composed_gradient(key)
