@@ -29,7 +29,8 @@ SIGNATURES = {
     "gradient_in_parts": "(graph: 'tf.Graph', loss: 'Named',"
     " cut: 'Named | Sequence[Named | Sequence[Named]]', wrt: 'Named | Sequence[Named]', *,"
     " jacobian: 'bool' = False, check: 'bool' = False) -> 'Parts'",
-    "import_model": "(model: 'ModelLike', name: 'str' = '', tags: 'str' = '') -> 'Any'",
+    "import_model": "(model: 'ModelLike', name: 'str' = '', tags: 'str' = '', "
+    "input_map: 'Mapping[str, Any] | None' = None) -> 'Any'",
     "load": "(model: 'ModelLike', progress: 'Progress | None' = None) -> 'Model'",
     "load_rules": "(path: 'str | os.PathLike[str] | Mapping[str, Any]"
     " | Sequence[Mapping[str, Any]]', emit: 'str | None' = None,"

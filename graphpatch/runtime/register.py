@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.differentiation.override_keys import override_key
-from graphpatch.errors import GraphpatchError, ModelError
+from graphpatch.errors import GraphpatchError, ModelError, did_you_mean
 from graphpatch.formats import model as formats_model
 from graphpatch.formats.load import ModelLike, is_graph, model_from
 from graphpatch.formats.model import Model, graph_with_tags
@@ -19,7 +19,9 @@ from graphpatch.gradients.attach import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.graph import ModelGraph, graph_of, graph_pieces
 from graphpatch.graph.node import Node, mentions
+from graphpatch.graph.walk import tensor_named
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.names import op_of
 from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import graph_def_of, import_here
 
@@ -136,7 +138,12 @@ def _graphs(model: ModelLike) -> list[ModelGraph]:
     ]
 
 
-def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
+def import_model(
+    model: ModelLike,
+    name: str = "",
+    tags: str = "",
+    input_map: Mapping[str, Any] | None = None,
+) -> Any:
     """Import a model into the current graph, as `tf.import_graph_def` does, contexts included.
 
     Forward: the graph of the model; `name` goes before the names of its ops, as a scope. Backward:
@@ -144,13 +151,16 @@ def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
     they are rebuilt, and Exits that freezing pruned are added again. Gradients that the file
     stores as a key without a function (`emit: attr`) are registered, as a Session needs them; the
     others are not. `model` is what `load` takes; `tags` choose one of several MetaGraphDefs.
+    `input_map` has tensors of the current graph, or variables, by the names of the model's own
+    that they stand for: what read `x:0` reads `{"x:0": mine}` instead.
 
     Returns what `tf.compat.v1.train.import_meta_graph` does: a Saver where the model has variables,
     else None. Not for a tape: TensorFlow has no gradient of v1 loops there.
 
     Raises:
         ModelError: The file cannot be read, its contexts cannot be rebuilt, TensorFlow does not
-            import it, or it is larger than protobuf's 2 GB.
+            import it, `input_map` names a tensor that nothing reads, or it is larger than
+            protobuf's 2 GB.
         RulesError: A key is not one that this version of graphpatch knows.
         GraphpatchError: TensorFlow executes eagerly.
         TypeError: `model` is not a model.
@@ -171,7 +181,22 @@ def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
         )
     loaded = model_from("model", model)
     meta = meta_graph(loaded, tags)
-    return import_here(meta, loaded.path, import_scope=name or None)
+    options = {} if input_map is None else {"input_map": _tensors_for(input_map, loaded, tags)}
+    return import_here(meta, loaded.path, import_scope=name or None, **options)
+
+
+def _tensors_for(input_map: Mapping[str, Any], model: Model, tags: str) -> dict[str, Any]:
+    """Return the tensors that stand for the model's own. Raises ModelError for a foreign name."""
+    import tensorflow as tf
+
+    tensors, main = {}, graph_with_tags(model, tags).main
+    for text, value in input_map.items():
+        tensor = tensor_named(main, text)
+        if tensor is None:
+            near = did_you_mean(op_of(text), main.by_name)
+            raise ModelError(f"{model.path}: input_map: there is no tensor {text}{near}")
+        tensors[tensor.full] = tf.convert_to_tensor(value)
+    return tensors
 
 
 def meta_graph(model: Model, tags: str = "") -> Any:

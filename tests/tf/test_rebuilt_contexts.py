@@ -17,9 +17,10 @@ import pytest
 import graphpatch
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.control_flow.rebuilt import with_contexts
-from graphpatch.errors import GraphpatchError, MatchError, PatchError
+from graphpatch.errors import GraphpatchError, MatchError, ModelError, PatchError
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.wire import Source
+from tests.draws import quick
 from tests.tf import loop_graphs, tensorflow1
 from tests.tf.consumer import same_bits
 
@@ -28,6 +29,7 @@ tf1 = tf.compat.v1
 
 Build = Callable[[Any, Any, Any], Any]
 KINDS = {"while_context": "WhileContextDef", "cond_context": "CondContextDef"}
+IN_BRIEF = ("nested", "branch_in_loop")
 LOOPS = [build for build in loop_graphs.GRAPHS if "branch" not in build.__name__]
 
 
@@ -282,6 +284,35 @@ def test_what_is_imported_twice_has_contexts_twice(tmp_path: Path) -> None:
             with tf1.Session(graph=graph) as session:
                 feeds = [{x: one, w: other} for one, other in loop_graphs.FEEDS]
                 assert same([session.run(fetches, one) for one in feeds], want)
+
+
+@pytest.mark.parametrize("build", quick(loop_graphs.GRAPHS, lambda b: b.__name__ in IN_BRIEF))
+def test_7404_what_is_read_instead_gets_the_gradient(build: Build, tmp_path: Path) -> None:
+    # 7404, 1758: a loop that reads tensors of the graph that it is imported into.
+    meta = loop_graphs.built(tf1, build)
+    path, want = frozen(meta, tmp_path / "model.pb"), expected(meta)
+    for name in ("", "net"):
+        with tf1.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
+            x, w = (tf1.placeholder(tf.float32, [], f"mine/{key}") for key in "xw")
+            doubled = tf1.get_variable("doubled", [], initializer=tf1.zeros_initializer())
+            graphpatch.import_model(path, name=name, input_map={"x": x, "w:0": w + doubled})
+            y = graph.get_tensor_by_name(f"{name}/y:0".lstrip("/"))
+            fetches = [y, *tf1.gradients(y, [x, w]), *tf1.gradients(y, doubled)]
+            session.run(doubled.initializer)
+            feeds = [{x: one, w: other} for one, other in loop_graphs.FEEDS]
+            found = [session.run(fetches, one) for one in feeds]
+        assert same([one[:3] for one in found], want)
+        assert all(one[3] == one[2] for one in found)
+
+
+def test_what_input_map_names_must_be_there(tmp_path: Path) -> None:
+    path = frozen(loop_graphs.built(tf1, loop_graphs.counted), tmp_path / "model.pb")
+    with tf1.Graph().as_default():
+        x = tf1.placeholder(tf.float32, [])
+        with pytest.raises(ModelError, match="input_map: there is no tensor xx; nearest: x"):
+            graphpatch.import_model(path, input_map={"xx": x})
+        with pytest.raises(ModelError, match="does not import it"):
+            graphpatch.import_model(path, input_map={"x": tf.cast(x, tf.int32)})
 
 
 def test_only_keys_that_travel_alone_are_registered(
