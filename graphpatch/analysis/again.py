@@ -212,11 +212,8 @@ def _faults(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureFault]:
         if before.get(name) != after.get(name):
             says = f"the gradient function of {name!r} is {after.get(name)}, not {before.get(name)}"
             yield StructureFault("backward", name, "", says)
-    for body, pairs in unlike_by_name(made, actual).items():
-        actual_body = actual.counterpart(body)
-        assert actual_body is not None
-        for first, second in pairs.items():
-            yield from _node_faults(Node(body, first), Node(actual_body, second))
+    for node, actual_node in unlike_by_name(made, actual):
+        yield from _node_faults(node, actual_node)
 
 
 def _node_faults(made: Node, actual: Node) -> Iterator[StructureFault]:
@@ -233,7 +230,7 @@ def _node_faults(made: Node, actual: Node) -> Iterator[StructureFault]:
 def _told(node: Node) -> object:
     """Return what is written down on a node, without what its model was."""
     record = provenance.record(node)
-    fields = ("rules", "inputs", "keys", "shadow", "patched", "clone_of", "reads", "original")
+    fields = (*provenance.FIELDS, "original")
     return None if record is None else [getattr(record, name) for name in fields]
 
 
@@ -248,9 +245,8 @@ def _lost_gradients(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureF
     ops: dict[str, dict[str, bool]] = {}
     for body in made.bodies:
         actual_body = actual.counterpart(body)
-        for node in () if body.is_ours else provenance.touched(body):
-            record = provenance.record(node)
-            assert record is not None
+        for index, record in () if body.is_ours else body.touched().items():
+            node = Node(body, index)
             if record.patched or record.keys:
                 op = record.patched or provenance.name_in_model(node)
                 for author in provenance.rules_that_patched(node):
@@ -270,8 +266,8 @@ def _is_carried(node: Node, actual_body: Body | None) -> bool:
     """Return whether what a rule put there is there: the op, its type, its key, what it calls."""
     if actual_body is None or node.name not in actual_body.by_name:
         return False
-    return _carries(node) == _carries(actual_body.node(node.name))
-
-
-def _carries(node: Node) -> object:
-    return node.op, node.attr(OVERRIDE), node.body.library.gradients.get(node.op)
+    carried, actual = (
+        (each.op, each.attr(OVERRIDE), each.body.library.gradients.get(each.op))
+        for each in (node, actual_body.node(node.name))
+    )
+    return carried == actual

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -16,7 +16,6 @@ from graphpatch.errors import CutError, ModelError, did_you_mean
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import downstream, readers_of, tensor_named, upstream
-from graphpatch.names import TensorName
 from graphpatch.table import path_in_words, short
 
 PATH_SHOWN = 12  # tensors of a path that are shown
@@ -263,11 +262,13 @@ def gradient_paths(graph: Graph, loss: str, wrt: Sequence[str]) -> GradientPaths
     visited = set(wrt)
     while waiting:
         tensor = waiting.pop()
-        for _, onward in _tensors_onward(body, tensor, before):
-            edges.add_edge(tensor, onward)
-            if onward not in visited:
-                visited.add(onward)
-                waiting.append(onward)
+        for index, slot in readers_of(body, names.parse(tensor)):
+            for output in _outputs_after(Node(body, index), slot) if before[index] else ():
+                onward = f"{body.heads.names[index]}:{output}"
+                edges.add_edge(tensor, onward)
+                if onward not in visited:
+                    visited.add(onward)
+                    waiting.append(onward)
     ending = nx.ancestors(edges, loss) | {loss} if loss in edges else set()
     for tensor in wrt:
         if tensor not in ending:
@@ -278,17 +279,12 @@ def gradient_paths(graph: Graph, loss: str, wrt: Sequence[str]) -> GradientPaths
 def _refuse_unconnected(body: Body, tensor: str, loss: str, before: bytearray) -> None:
     if not before[body.by_name[names.op_of(tensor)]]:
         raise CutError(f"{tensor} is not upstream of {loss}: the loss is not computed from it")
-    if not _is_asked(body, tensor):
-        raise CutError(f"{tensor} is {_dtype_in_words(body, tensor)}, which carries no gradient")
-
-
-def _tensors_onward(body: Body, tensor: str, before: bytearray) -> Iterator[tuple[Node, str]]:
-    """Yield the tensors to which a differentiable edge leads, with the op that it leads through."""
-    for index, slot in readers_of(body, _name(tensor)):
-        node = Node(body, index)
-        if before[index] and not flow.is_none(node, slot):
-            for output in _differentiable_outputs(node):
-                yield node, f"{node.name}:{output}"
+    name = names.parse(tensor)
+    node = body.node(name.op)
+    if name.index not in _differentiable_outputs(node):
+        flat = node.outputs or []
+        dtype = flat[name.index].dtype if name.index < len(flat) else None
+        raise CutError(f"{tensor} is {dtype or 'of an unknown dtype'}, which carries no gradient")
 
 
 def _differentiable_outputs(node: Node) -> list[int]:
@@ -303,34 +299,19 @@ def _differentiable_outputs(node: Node) -> list[int]:
     return [place for place, arg in enumerate(flat) if flow.is_asked_for(arg)]
 
 
-def _is_asked(body: Body, tensor: str) -> bool:
-    name = _name(tensor)
-    return name.index in _differentiable_outputs(body.node(name.op))
-
-
-def _dtype_in_words(body: Body, tensor: str) -> str:
-    name = _name(tensor)
-    flat = body.node(name.op).outputs or []
-    return (flat[name.index].dtype if name.index < len(flat) else None) or "of an unknown dtype"
-
-
-def _name(tensor: str) -> TensorName:
-    return names.parse(tensor)
-
-
 def _blocked(body: Body, tensor: str, loss: str, before: bytearray, edges: nx.DiGraph[str]) -> str:
     """Return why no gradient comes from the loss to a tensor: the ops at which it ends."""
     reached = nx.descendants(edges, tensor) | {tensor}
     ops = [
         str(Node(body, index))
         for reached_tensor in sorted(reached)
-        for index, slot in readers_of(body, _name(reached_tensor))
-        if before[index] and not list(_outputs_after(Node(body, index), slot))
+        for index, slot in readers_of(body, names.parse(reached_tensor))
+        if before[index] and not _outputs_after(Node(body, index), slot)
     ]
-    blocking = list(dict.fromkeys(ops))
-    where = short(blocking)
+    where = short(list(dict.fromkeys(ops)))
     return f"no gradient flows from {loss} back to {tensor}: none passes {where}"
 
 
 def _outputs_after(node: Node, slot: int) -> list[int]:
+    """Return the outputs from which a gradient comes to this slot."""
     return [] if flow.is_none(node, slot) else _differentiable_outputs(node)

@@ -316,7 +316,8 @@ def _pair_renamed(before: Body, after: Body, paired: PairedOps) -> None:
 
 def _look(node: Node, renamed: dict[str, str]) -> object:
     """Return an op without its name; of a large field its length alone."""
-    inputs = tuple(_under(text, renamed) for text in node.inputs)
+    read = [(text, names.op_of(text)) for text in node.inputs]
+    inputs = tuple(text.replace(op, renamed.get(op, op), 1) for text, op in read)
     payload = with_attr(node.body.payload(node.index), provenance.PROVENANCE_ATTR, None)
     rest = [
         piece.end - piece.start if isinstance(piece, Span) else piece
@@ -326,25 +327,15 @@ def _look(node: Node, renamed: dict[str, str]) -> object:
     return node.op, inputs, tuple(sorted(map(repr, rest)))
 
 
-def _under(text: str, renamed: dict[str, str]) -> str:
-    op = names.op_of(text)
-    return text.replace(op, renamed[op], 1) if op in renamed else text
-
-
-Differences = Mapping[Body, Mapping[int, int]]
-"""By the body of the first graph, pairs of ops of one name whose NodeDefs are not the same."""
-
-
-def unlike_by_name(before: Graph, after: Graph) -> Differences:
-    """Return the ops of two graphs that differ, of those that have one name in one body."""
-    unlike: dict[Body, dict[int, int]] = {}
+def unlike_by_name(before: Graph, after: Graph) -> Iterator[tuple[Node, Node]]:
+    """Yield the ops of two graphs that differ, of those that have one name in one body."""
     for body in before.bodies:
         body_after = after.counterpart(body)
         if body_after is not None:
             at = body_after.by_name
             pairs = ((first, at[name]) for name, first in body.by_name.items() if name in at)
-            unlike[body] = dict(unlike_pairs(body, body_after, pairs))
-    return unlike
+            for first, second in unlike_pairs(body, body_after, pairs):
+                yield Node(body, first), Node(body_after, second)
 
 
 def unlike_pairs(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphpatch.gradients.library import LIBRARY, Entry
-
-FORMULA_SHOWN = 64  # characters of a formula that a table has room for
+from graphpatch.gradients.library import Entry
 
 
 def gradient_document(entry: Entry) -> dict[str, Any]:
@@ -39,15 +37,3 @@ def gradient_formula(entry: Entry) -> str:
     if isinstance(entry.text, str):
         return entry.text
     return f"[{', '.join('null' if text is None else text for text in entry.text)}]"
-
-
-def gradients_table() -> str:
-    """Return the library as the table of the README."""
-    lines = ["| gradient | formula | for |", "|---|---|---|"]
-    for entry in LIBRARY.values():
-        text = gradient_formula(entry)
-        shown = (
-            f"`{text}`" if len(text) <= FORMULA_SHOWN else f"`graphpatch gradients {entry.name}`"
-        )
-        lines.append(f"| `{gradient_call(entry)}` | {shown} | {entry.purpose} |")
-    return "\n".join(lines)

@@ -63,12 +63,13 @@ def is_intact(graph: Graph) -> bool:
 def _has_lost_gradients(graph: Graph) -> bool:
     """Whether a key that a rule set, or the gradient of a function that it calls, is gone."""
     for body in graph.bodies:
-        for node in provenance.touched(body):
-            record, library = provenance.record(node), body.library
-            is_keyed = record is not None and record.keys and not provenance.shadow(node)
+        library = body.library
+        for index, record in body.touched().items():
+            node = Node(body, index)
+            is_keyed = record.keys and not provenance.shadow(node)
             if is_keyed and node.attr(OVERRIDE) is None:
                 return True
-            is_call = record is not None and record.is_added and node.op in library.signatures
+            is_call = record.is_added and node.op in library.signatures
             if is_call and node.op not in library.gradients:
                 return True
     return False
@@ -100,7 +101,7 @@ def _faults(graph: Graph, expected: Graph) -> Iterator[str]:
             if body.is_ours:
                 yield f"function {body.label!r} is missing"
             continue
-        if body.is_ours and _payloads(now) != _payloads(body):
+        if body.is_ours and set(map(_canonical, now)) != set(map(_canonical, body)):
             yield f"function {body.label!r} is another one"
         yield from _body_faults(now, body)
     for name, gradient in expected.library.gradients.items():
@@ -115,21 +116,14 @@ def _body_faults(now: Body, expected: Body) -> Iterator[str]:
         if name not in now.by_name:
             yield f"{node} is missing"
         elif _canonical(now.node(name)) != _canonical(node):
-            yield f"{now.node(name)} is not as rule {_rule(node)} left it"
+            rules = [repr(author.rule) for author in provenance.rules_that_touched(node)[:1]]
+            yield f"{now.node(name)} is not as rule {', '.join(rules)} left it"
     for node in expected if touched else ():
         read = [text for text in node.inputs if names.op_of(text) in touched]
         if read and node.name in now.by_name:
             lost = [text for text in read if text not in now.node(node.name).inputs]
             if lost:
                 yield f"{node} does not read {lost[0]!r} any more"
-
-
-def _rule(node: Node) -> str:
-    return ", ".join(repr(author.rule) for author in provenance.rules_that_touched(node)[:1])
-
-
-def _payloads(body: Body) -> set[bytes]:
-    return {_canonical(node) for node in body}
 
 
 def _canonical(node: Node) -> bytes:

@@ -109,15 +109,12 @@ def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[st
         if outputs:
             faults.append(f"{model.path}: there is no tensor {text!r}: {outputs}")
             continue
-        named = _nodes_of(model, text)
+        op = names.op_of(text)
+        named = [node for body in _all_bodies(model) for node in _named_in_body(body, op)]
         nodes += named
         if not named:
             faults.append(f"{model.path}: no op is named {text!r}{_did_you_mean_op(model, text)}")
     return nodes, faults
-
-
-def _nodes_of(model: Model, text: str) -> list[Node]:
-    return [node for body in _all_bodies(model) for node in _named_in_body(body, names.op_of(text))]
 
 
 def _did_you_mean_op(model: Model, text: str) -> str:
@@ -160,7 +157,9 @@ def op_document(node: Node) -> dict[str, Any]:
         if outputs is None
         else [_output_document(node, k) for k in range(len(outputs))],
         "attrs": {
-            key: attrs.as_json(value) for key in _attr_keys(node) if (value := node.attr(key))
+            key: attrs.as_json(value)
+            for key in node.attr_names
+            if key != provenance.PROVENANCE_ATTR and (value := node.attr(key))
         },
         "gradient": gradient_state(node),
         "changed": list(_changes(node)),
@@ -211,10 +210,6 @@ def type_gradient(known: opdefs.OpDef | None) -> str:
     if known.known_to == "library" or known.name in OP_BY_OP | CALLS:
         return "function"
     return {"registered": "default"}.get(known.gradient, known.gradient)
-
-
-def _attr_keys(node: Node) -> list[str]:
-    return [key for key in node.attr_names if key != provenance.PROVENANCE_ATTR]
 
 
 def _output_document(node: Node, index: int) -> dict[str, Any]:

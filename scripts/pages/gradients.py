@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from graphpatch.analysis import gradient_library
+from graphpatch.analysis.gradient_library import gradient_call, gradient_formula
 from graphpatch.gradients.library import LIBRARY, Entry
 
 # What plots and examples give parameters that have no default.
@@ -27,12 +27,24 @@ PATTERNS = {
     "reveal_cancel_conv_batch": "Conv2D -> BiasAdd -> Relu",
     "reveal_cancel_depthwise_batch": "DepthwiseConv2dNative -> BiasAdd -> Relu",
 }
+FORMULA_SHOWN = 64  # characters of a formula that a table has room for
 CALLED = re.compile(r"^\| `((\w+)[^`]*)` \|", re.M)
 
 
 def table() -> str:
     """All gradients, one line each, with links to their pages."""
-    return CALLED.sub(r"| [`\1`](gradients/\2.md) |", gradient_library.gradients_table())
+    return CALLED.sub(r"| [`\1`](gradients/\2.md) |", _library_table())
+
+
+def _library_table() -> str:
+    lines = ["| gradient | formula | for |", "|---|---|---|"]
+    for entry in LIBRARY.values():
+        text = gradient_formula(entry)
+        shown = (
+            f"`{text}`" if len(text) <= FORMULA_SHOWN else f"`graphpatch gradients {entry.name}`"
+        )
+        lines.append(f"| `{gradient_call(entry)}` | {shown} | {entry.purpose} |")
+    return "\n".join(lines)
 
 
 def pages() -> dict[str, str]:
@@ -41,7 +53,7 @@ def pages() -> dict[str, str]:
 
 
 def _page(entry: Entry) -> str:
-    formula = f"```text\ndx = {gradient_library.gradient_formula(entry)}\n```"
+    formula = f"```text\ndx = {gradient_formula(entry)}\n```"
     example = f"```json\n{json.dumps(_rule(entry))}\n```"
     parts = [f"# {entry.name}", _sentence(entry.purpose), formula, _facts(entry)]
     back = f"`graphpatch gradients {entry.name}` prints this. [All gradients](../gradients.md)"
