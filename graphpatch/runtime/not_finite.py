@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from graphpatch.analysis.doctor.causes import RuleDict
+from graphpatch.control_flow.op_types import EXITS, MERGES
+from graphpatch.dtypes import HANDLES
 from graphpatch.formats.model import Model
 from graphpatch.runtime.graph_run import GraphRun, placeholders
 from graphpatch.runtime.tf_gradients import RaisedError, gradients, gradients_or_raised
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.session import fetchable
+from graphpatch.runtime.verify.session import fetchable, ops_in_control_flow
 from graphpatch.runtime.verify.worker import SessionModel
 
 CONCISE_HEALTH = 3  # of DebugNumericSummaryV2: id, elements, -inf, inf, NaN
@@ -61,10 +63,9 @@ def first_not_finite(
 
     Forward, it is the first op of those from which NaN comes to the target; backward, where the
     target is finite, the first op that is given finite gradients and gives back others, which come
-    to a placeholder, a variable or one of `sources`. Variables
-    have the values of the checkpoint, or of their initialisers; placeholders that are not in `feed`
-    are seeded. Ops in functions and v1 loops are not looked into: the call, or the tensor that the
-    loop reads, is named.
+    to a placeholder, a variable or one of `sources`. Variables have the values of the checkpoint,
+    or of their initialisers; placeholders that are not in `feed` are seeded. Ops in functions, v1
+    loops and v1 branches are not looked into: the call, or the tensor that they read, is named.
     """
     session = SessionModel(model, model.graphs[place], model)
     session.choose([target], feed)
@@ -89,7 +90,9 @@ class _Search:
     ) -> None:
         self.graph, self.running = graph, running
         self.target, self.sources, self.seeded = target, sources, seeded
-        self.order = _ordered(graph.get_tensor_by_name(target).op)
+        ordered = _ordered(graph.get_tensor_by_name(target).op)
+        inside = ops_in_control_flow(graph)
+        self.order = [op for op in ordered if op not in inside and _is_open(op)]
         outputs = {made.name: made for op in self.order for made in op.outputs if _is_float(made)}
         self.tensors = {name: outputs[name] for name in fetchable(graph, outputs)}
 
@@ -101,7 +104,8 @@ class _Search:
         try:
             dxs = gradients_or_raised(self.graph, self.target, list(self.tensors))
         except RaisedError as error:
-            return self._says("not run", f"it is finite; of its gradients {error}")
+            reason = str(error).partition(". ")[0]
+            return self._says("not run", f"it is finite; its gradients: {reason}")
         dense = zip(self.tensors, (getattr(dx, "values", dx) for dx in dxs), strict=True)
         self.dx_at = {name: dx for name, dx in dense if dx is not None}
         bad = self._not_finite(self.dx_at)
@@ -177,7 +181,8 @@ class _Search:
         for op in reversed(self.order):
             dys = {made: self.dx_at[made.name] for made in op.outputs if made.name in self.dx_at}
             slots = [slot for slot, read in enumerate(op.inputs) if read.name in coming]
-            if not dys or not slots or any(made.name in bad for made in dys):
+            is_first = dys and slots and not any(made.name in bad for made in dys)
+            if not is_first or op.type in EXITS | MERGES:
                 continue
             with self.graph.as_default():
                 xs = [op.inputs[slot] for slot in slots]
@@ -200,15 +205,16 @@ class _Search:
         )
         return self._says(
             "backward",
-            f"it is finite; its gradient is not at {last}: a sum of gradients, or a v1 loop, "
-            "which cannot be looked into",
+            f"it is finite; its gradient is not at {last}: a sum of gradients, or a v1 loop or "
+            "branch, which cannot be looked into",
         )
 
     def _values(self, gives: Any, called: str, reads: Mapping[str, Any]) -> tuple[str, ...]:
         """Describe what an op gives, and what it reads at the first element that is not finite."""
-        tensors = {f"gives {called}": gives, **{f"reads {n}": read for n, read in reads.items()}}
+        tensors = {f"gives {called}": gives}
+        tensors |= {f"reads {name}": read for name, read in reads.items() if _is_array(read)}
         values, _ = self.running.run([tensor.name for tensor in tensors.values()], False)
-        at = _first_element(values[gives.name])
+        at = _first_element(values[gives.name]) if gives.name in values else ()
         return tuple(
             f"{words}: {_described(values[tensor.name], at)}"
             for words, tensor in tensors.items()
@@ -227,6 +233,18 @@ def _ordered(target: Any) -> list[Any]:
             met.add(op)
             todo += [(op, True), *((read.op, False) for read in reversed(op.inputs))]
     return order
+
+
+def _is_open(op: Any) -> bool:
+    """Return whether an op outside of loops may read it: a constant of a loop reads nothing there.
+
+    What leads out of a loop or branch is outside of it.
+    """
+    return op.type in EXITS | MERGES or op._get_control_flow_context() is None
+
+
+def _is_array(tensor: Any) -> bool:
+    return tensor.dtype.base_dtype.name not in HANDLES
 
 
 def _is_float(tensor: Any) -> bool:

@@ -69,6 +69,23 @@ def gathered() -> Any:
     tf.reduce_sum(tf.sqrt(tf.gather(table, x, name="rows"), name="root"), name="loss")
 
 
+def looped() -> Any:
+    x = tf1.placeholder(tf.float32, [2], "x")
+    start = tf.identity(x, name="start")
+
+    def step(number: Any, y: Any) -> Any:
+        return number + 1, tf.sqrt(y) - 0.0
+
+    y = tf1.while_loop(lambda number, _: number < 3, step, (0, start), name="loop")[1]
+    tf.reduce_sum(y, name="loss")
+
+
+def chosen() -> Any:
+    x = tf1.placeholder(tf.float32, [2], "x")
+    y = tf1.cond(tf.reduce_sum(x) > 0, lambda: tf.sqrt(x), lambda: -x, name="cond")
+    tf.reduce_sum(y, name="loss")
+
+
 def saved(build: Build, folder: Path) -> Path:
     with tf1.Graph().as_default() as graph:
         build()
@@ -113,6 +130,31 @@ def test_it_names_the_first_op(build: Build, tmp_path: Path) -> None:
     start = started(saved(build, tmp_path), value)
     assert (start.phase, start.op, start.slot) == (phase, op, slot)
     assert says in "".join(start.values[:1])
+
+
+@pytest.mark.parametrize(
+    ("build", "is_v2", "says"),
+    [
+        (looped, True, "StatelessWhile"),
+        (looped, False, "start:0"),
+        (chosen, True, "StatelessIf"),
+        (chosen, False, "x:0"),
+    ],
+)
+def test_of_loops_and_branches_the_op_or_what_it_reads_is_named(
+    build: Build, is_v2: bool, says: str, tmp_path: Path
+) -> None:
+    (tf1.enable_control_flow_v2 if is_v2 else tf1.disable_control_flow_v2)()
+    try:
+        path = saved(build, tmp_path)
+    finally:
+        tf1.enable_control_flow_v2()
+    feed = {"x": np.array([0, 1], np.float32)}
+    found = graphpatch.diagnose(path, "x", "loss", run=True, feed=feed, control_flow_v2=is_v2)
+    [[start]] = found.not_finite
+    assert start.phase == "backward"
+    assert says in (start.type or start.says)
+    assert (start.rule is not None) == is_v2 == bool(start.values)
 
 
 def gradient(path: Path, value: Any) -> Any:
