@@ -298,7 +298,15 @@ class Building:
         Raises MatchError, PatchError, ModelError and RulesError as leaving the context does.
         """
         for done in self.at_once:
-            self._check(done)
+            count, expect = len(done.step.matches), done.rule.expect
+            if count and count >= expect.min and (expect.max is None or count <= expect.max):
+                continue
+            graphs = [model_of(graph).graphs[0] for graph in self.made]
+            with naming_rule(done.rule):
+                try:
+                    check_expected(done.rule, graphs, count)
+                except MatchError as error:
+                    raise MatchError(f"of the ops made in this context it {error}") from error
         steps = [done.finish() for done in self.at_once]
         if self.on_leaving:
             steps += apply_on_leaving(self.on_leaving, self.made)
@@ -316,17 +324,6 @@ class Building:
             },
             "notes": list(dict.fromkeys(note for step in steps for note in step.notes)),
         }
-
-    def _check(self, done: RuleOnNewOps) -> None:
-        count, expect = len(done.step.matches), done.rule.expect
-        if count and count >= expect.min and (expect.max is None or count <= expect.max):
-            return
-        graphs = [model_of(graph).graphs[0] for graph in self.made]
-        with naming_rule(done.rule):
-            try:
-                check_expected(done.rule, graphs, count)
-            except MatchError as error:
-                raise MatchError(f"of the ops made in this context it {error}") from error
 
     @property
     def ok(self) -> bool:

@@ -26,6 +26,7 @@ from graphpatch.runtime.imported import model_of
 from graphpatch.runtime.keys import NoKeyError, keyed, register_all, write_key
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.unconverted import unconverted
+from graphpatch.runtime.values import full_tensor_name
 from graphpatch.table import plural, short
 
 if TYPE_CHECKING:
@@ -168,7 +169,13 @@ class PatchedGraph:
                 raise ValueError(
                     "expected a Session of the old graph, then one of the patched graph"
                 )
-        variables = collected_variables(old)
+        collected = {
+            id(variable): variable
+            for key in old.get_all_collection_keys()
+            for variable in old.get_collection(key)
+            if isinstance(variable, tf.Variable) and not is_assignment(variable)
+        }
+        variables = list(collected.values())  # each once
         try:
             values = list(old_session.run(variables))
         except tf.errors.FailedPreconditionError:
@@ -189,19 +196,6 @@ class PatchedGraph:
         count = sum(len(rule["matches"]) for rule in rules)
         how = "in place" if self.in_place else "as a new graph"
         return f"<PatchedGraph: {plural(len(rules), 'rule')} on {plural(count, 'op')}, {how}>"
-
-
-def collected_variables(graph: Any) -> list[Any]:
-    """Return the variables that any collection of a graph holds, each once."""
-    import tensorflow as tf
-
-    by_id = {
-        id(variable): variable
-        for key in graph.get_all_collection_keys()
-        for variable in graph.get_collection(key)
-        if isinstance(variable, tf.Variable) and not is_assignment(variable)
-    }
-    return list(by_id.values())
 
 
 def _value_of(variable: Any, session: Any) -> Any:
@@ -321,10 +315,9 @@ class Counterparts:
         import tensorflow as tf
 
         if isinstance(old, str):
-            return self.new.get_tensor_by_name(old if ":" in old else f"{old}:0")
-        if not tf.is_tensor(old) or isinstance(old, tf.Variable) or not hasattr(old, "op"):
-            raise TypeError(f"expected a tensor or its name, found {_type_and_name(old)}")
-        self._check(old, old.op.graph)
+            return self.new.get_tensor_by_name(full_tensor_name(old))
+        is_tensor = tf.is_tensor(old) and not isinstance(old, tf.Variable) and hasattr(old, "op")
+        self._check(old, "a tensor or its name", is_tensor and old.op.graph)
         return self.new.get_tensor_by_name(old.name)
 
     def operation(self, old: Any) -> Any:
@@ -333,18 +326,14 @@ class Counterparts:
 
         if isinstance(old, str):
             return self.new.get_operation_by_name(old)
-        if not isinstance(old, tf.Operation):
-            raise TypeError(f"expected an operation or its name, found {_type_and_name(old)}")
-        self._check(old, old.graph)
+        self._check(old, "an operation or its name", isinstance(old, tf.Operation) and old.graph)
         return self.new.get_operation_by_name(old.name)
 
     def variable(self, old: Any) -> Any:
         """Return the variable for a variable: one object for it, in all collections."""
         import tensorflow as tf
 
-        if not isinstance(old, tf.Variable):
-            raise TypeError(f"expected a variable, found {_type_and_name(old)}")
-        self._check(old, old.graph)
+        self._check(old, "a variable", isinstance(old, tf.Variable) and old.graph)
         return self._made(old)
 
     def of(self, old: Any) -> Any:
@@ -400,7 +389,10 @@ class Counterparts:
         new._constraint = old.constraint  # a function, of which no message tells
         return new
 
-    def _check(self, old: Any, graph: Any) -> None:
+    def _check(self, old: Any, expected: str, graph: Any) -> None:
+        """Raise TypeError for what has no graph, ValueError for what is of another one."""
+        if graph is False:
+            raise TypeError(f"expected {expected}, found {_type_and_name(old)}")
         if graph is not self.old and graph is not self.new:
             raise ValueError(
                 f"{_type_and_name(old)} is of another graph than the one that was patched"
