@@ -33,23 +33,40 @@ class Small:
 
 
 def matches(body: Body, pattern: Pattern) -> set[Canonical]:
-    """Each match once, whichever of its symmetric images: what each name is bound to."""
-    found: list[tuple[Small, dict[str, Any]]] = []
+    """Each match once, its first symmetric image in the file: what each name is bound to."""
+    found: list[tuple[Small, dict[str, Any], dict[str, Any]]] = []
     for small in every_variant(pattern):
-        mine = [b for b in bindings(body, small) if not is_replaced(body, small, b, found)]
-        found += [(small, bound) for bound in mine]
-    return {canonical(small, bound) for small, bound in found}
+        mine = [
+            bound
+            for bound in bindings(body, small)
+            if is_first(small, bound) and not is_replaced(body, small, bound, found)
+        ]
+        found += [(small, image, bound) for bound in mine for image in images(small, bound)]
+    return {canonical(small, bound) for small, _, bound in found}
+
+
+def images(small: Small, bound: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{name: bound[image[name]] for name in bound} for image in symmetries(small)]
+
+
+def is_first(small: Small, bound: dict[str, Any]) -> bool:
+    """Whether no symmetric image has its ops, of a run its last one, before these in the file."""
+    ends = [bound[name][-1] for name in small.ops]
+    return all(ends <= [image[name][-1] for name in small.ops] for image in images(small, bound))
 
 
 def is_replaced(
-    body: Body, small: Small, bound: dict[str, Any], found: list[tuple[Small, dict[str, Any]]]
+    body: Body,
+    small: Small,
+    bound: dict[str, Any],
+    found: list[tuple[Small, dict[str, Any], dict[str, Any]]],
 ) -> bool:
     """Whether larger matches have all its ops, and leave nobody who computes with what it gives."""
     larger = [
-        (other, others)
-        for other, others in found
+        (other, first)
+        for other, image, first in found
         if small.ops.keys() < other.ops.keys()
-        and {op for name in small.ops for op in others[name]} == all_ops(small, bound)
+        and {op for name in small.ops for op in image[name]} == all_ops(small, bound)
     ]
     last = last_of(small, bound)
     if not larger or any(last_of(other, others) == last for other, others in larger):

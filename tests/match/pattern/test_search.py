@@ -100,6 +100,16 @@ def test_a_run_in_a_circle_is_there_once() -> None:
     ]
 
 
+def test_whether_a_larger_match_replaces_one_is_asked_of_its_first_image() -> None:
+    """Without `p1`, `a` and `b` are p0 and p2, the last one; in the larger match `b` is, too."""
+    nodes = [graphs.node("n", "Relu", "x"), graphs.node("a", "AddN", "x", "n", N=2)]
+    nodes += [graphs.node("b", "Identity", "n"), graphs.node("c", "Relu", "a")]
+    body = graphs.main(graphs.node("x", "Placeholder"), *nodes)
+    edges = (Edge("t0", "p1"), Edge("t0", "p0"), Edge("p1", "p2"))
+    any_op = {"p0": Match(), "p1": Match(), "p2": Match()}
+    assert compare(body, Pattern(nodes=any_op, edges=edges, tensors=("t0",), optional=("p1",)))
+
+
 def compare(body: Body, pattern: Pattern) -> bool:
     """Whether it matches, as both say alike."""
     found = Finder(pattern, conditions).matches(body)
