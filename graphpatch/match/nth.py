@@ -36,15 +36,17 @@ class Nth(Written, frozen=True, kw_only=True):
 def nth(wanted: Any, others: Condition) -> Condition:
     """The op is number so many of those for which the `others` hold, counted in each body."""
     choose = picker(wanted)
-    order = order_of_counting(wanted)
 
     def prepared(body: Body) -> Test:
-        test = others(body)
-        counted = order(body, [node.index for node in body if test(node)])
-        meant = set(choose(counted))
+        meant = set(choose(_counted(body, wanted, others)))
         return lambda node: node.index in meant
 
     return prepared
+
+
+def _counted(body: Body, wanted: Any, others: Condition) -> list[int]:
+    test = others(body)
+    return order_of_counting(wanted)(body, [node.index for node in body if test(node)])
 
 
 def picker(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
@@ -100,11 +102,7 @@ def natural_sort_key(name: str) -> tuple[list[tuple[str, int]], str]:
 
 def nth_in_words(node: Node, wanted: Any, others: Condition) -> str:
     """Return which one an op is of those for which the `others` hold, in words."""
-    body, by = node.body, wanted.by if isinstance(wanted, Nth) else "graph"
-    test = others(body)
-    counted = order_of_counting(wanted)(
-        body, [candidate.index for candidate in body if test(candidate)]
-    )
+    counted, by = _counted(node.body, wanted, others), getattr(wanted, "by", "graph")
     if node.index not in counted:
         return f"it is none of the {len(counted)} that nth counts"
     return f"it is number {counted.index(node.index)} (from 0) of {len(counted)} in {by} order"
