@@ -5,6 +5,7 @@ The former are checked by finite differences, the latter against closed form.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +316,17 @@ def test_second_derivatives_in_a_session(emit: str, is_registered: bool, tmp_pat
             np.testing.assert_allclose(
                 session.run(second, {x: X}), factor * factor * expected, rtol=1e-5, atol=1e-6
             )
+
+
+@pytest.mark.parametrize("is_building", [True, False])
+def test_the_recipe_in_a_live_graph(is_building: bool) -> None:
+    """Of x ** 3 / 3 in an enlarged image: each element of x is in four places."""
+    tf1, value = tf.compat.v1, drawn(1, 2, 2, 1)
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        x = tf1.placeholder(tf.float32, value.shape)
+        with graphpatch.building("@second_derivatives") if is_building else nullcontext():
+            [dx] = tf1.gradients(tf1.image.resize_nearest_neighbor(x, [4, 4]) ** 3 / 3, x)
+        if not is_building:
+            graphpatch.patch_graph("@second_derivatives", graph, in_place=True)
+        [second] = tf1.gradients(tf.reduce_sum(dx), x)
+        np.testing.assert_allclose(session.run(second, {x: value}), 8 * value, rtol=1e-6)
