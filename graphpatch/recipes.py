@@ -166,6 +166,18 @@ def _of_family(name: str, gradient: str, **numbers: float) -> RulesJson:
     return _activations(name, gradient, *LIBRARY[gradient].by_op_type, **numbers)
 
 
+def _deeplift(of: str) -> RulesJson:
+    """With `of`, products and quotients of two tensors that are computed from that one, too."""
+    rules = _of_family("deeplift", "deeplift_batch")
+    active = {"any": [{"name": of.partition(":")[0]}, {"downstream_of": of}]}
+    for word in ("product", "quotient") if of else ():
+        gradient = f"deeplift_{word}_batch"
+        factors = {"op": list(LIBRARY[gradient].ops), "inputs": {"0": active, "1": active}}
+        match = {**factors, "taken": False}
+        rules.append(_override_rule(f"deeplift: {word}s", gradient, match, 0))
+    return rules
+
+
 def _lrp_composite(epsilon: float, first: str) -> RulesJson:
     """z-plus at convolutions, epsilon at activations; biases and batch norm get nothing."""
     name = "lrp_composite"
@@ -279,9 +291,11 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 "deeplift",
                 "DeepLIFT (rescale), max pooling and softmax as in DeepSHAP: feed examples and,"
-                " behind them in the batch, as many references",
+                " behind them in the batch, as many references; of=INPUT: products of what depends"
+                " on it, too",
                 LIBRARY["deeplift_batch"].source,
-                lambda: _of_family("deeplift", "deeplift_batch"),
+                _deeplift,
+                {"of": ""},
                 explains=True,
             ),
             Recipe(

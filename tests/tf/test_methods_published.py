@@ -311,3 +311,58 @@ def test_two_surrogates_on_one_chain(emit: str, tmp_path: Path) -> None:
     for rules in ([inner, outer], [outer, inner]):
         _, dx = gradient(graphpatch.apply(rules, model).model, x)
         np.testing.assert_allclose(dx, expected, rtol=1e-5)
+
+
+def weights(*shape: int) -> Any:
+    return tf.constant(np.random.default_rng(shape).normal(scale=0.7, size=shape), tf.float32)
+
+
+def lstm(x: Any) -> Any:
+    h = c = tf.matmul(x[:, 0], tf.zeros([3, 4]))
+    for step in range(4):
+        z = tf.nn.bias_add(tf.matmul(tf.concat([x[:, step], h], 1), weights(7, 16)), weights(16))
+        i, j, f, o = tf.split(z, 4, 1)
+        c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+        h = tf.tanh(c) * tf.sigmoid(o)
+    return tf.matmul(h, weights(4, 1))
+
+
+def gru(x: Any) -> Any:
+    h = tf.matmul(x[:, 0], tf.zeros([3, 4]))
+    for step in range(4):
+        gates = tf.sigmoid(tf.matmul(tf.concat([x[:, step], h], 1), weights(7, 8)))
+        r, u = tf.split(gates, 2, 1)
+        n = tf.tanh(tf.matmul(tf.concat([x[:, step], r * h], 1), weights(7, 4)))
+        h = u * h + (1.0 - u) * n
+    return tf.matmul(h, weights(4, 1))
+
+
+def attention(x: Any) -> Any:
+    flat = tf.reshape(x, [-1, 3])
+    q, k, v = (tf.reshape(tf.matmul(flat, weights(3, 4) * n), [-1, 4, 4]) for n in (1.0, 0.5, 2.0))
+    mixed = tf.matmul(tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / 2.0), v)
+    return tf.matmul(tf.reduce_mean(tf.nn.relu(mixed), 1), weights(4, 1))
+
+
+def quotient(x: Any) -> Any:
+    return tf.reduce_sum(tf.tanh(x[:, 0]) / (1.0 + tf.sigmoid(x[:, 1])), 1, keepdims=True)
+
+
+@pytest.mark.parametrize("build", [lstm, gru, attention, quotient], ids=lambda one: one.__name__)
+def test_shap_1193_contributions_through_products_add_up(build: Any) -> None:
+    # shap 1193, 1490, 3605, 3344, 2153, 1079: LSTM, GRU, attention.
+    with tf.Graph().as_default() as model:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 4, 3], "x")
+        tf.identity(build(x), "y")
+    data = np.random.default_rng(5).normal(size=(6, 4, 3)).astype(np.float32)
+    deficits = []
+    for recipe in ("@deeplift", "@deeplift(of=x)"):
+        patched = graphpatch.apply(recipe, model).model
+        with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+            graphpatch.import_model(patched)
+            y, x = (graph.get_tensor_by_name(name) for name in ("y:0", "x:0"))
+            dx, value = session.run([tf.compat.v1.gradients(y, x)[0], y], {x: data})
+        total = np.sum((data[:3] - data[3:]) * dx[:3], (1, 2))
+        deficits.append(np.abs(total - (value[:3] - value[3:])[:, 0]).max())
+    assert deficits[0] > 1e-2
+    assert deficits[1] < 1e-5

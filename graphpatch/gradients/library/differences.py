@@ -138,6 +138,29 @@ DIFFERENCES = (
         elementwise=False,
     ),
     Entry(
+        "deeplift_product_batch",
+        f"{_let_halves('a', 'x0')}{_let_halves('b', 'x1')}"
+        "own(dy, 0.5 * (a0 + a1), 0.5 * (b0 + b1))",
+        purpose="DeepSHAP's rule of a product of two tensors that both depend on the input: of"
+        " each factor's difference, times the mean of the other",
+        avoid=f"{_TWICE}; a factor is a weight, which is not in the batch",
+        source=f"{_SHAP} deep_tf.py, nonlinearity_2d",
+        ops=("Mul", "BatchMatMul", "BatchMatMulV2"),
+        elementwise=False,
+    ),
+    Entry(
+        "deeplift_quotient_batch",
+        (
+            f"{_let_halves('b', 'x1')}dy * (0.5 / b0 + 0.5 / b1)",
+            f"{_let_halves('a', 'x0')}{_let_halves('b', 'x1')}-0.5 * dy * (a0 + a1) / (b0 * b1)",
+        ),
+        purpose="DeepSHAP's rule of a quotient of two tensors that both depend on the input",
+        avoid=f"{_TWICE}; the divisor is a weight, which is not in the batch",
+        source=f"{_SHAP} deep_tf.py, nonlinearity_2d",
+        ops=("RealDiv",),
+        elementwise=False,
+    ),
+    Entry(
         "shap_softmax_batch",
         _SOFTMAX,
         purpose="DeepSHAP's rule of softmax: exp by the rescale rule, the quotient by Shapley's",
