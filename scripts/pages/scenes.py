@@ -261,6 +261,24 @@ SCENES: Mapping[str, tuple[Curve | Bars, ...]] = {
         )
         for place in (0, 1)
     ),
+    "deeplift_product_batch": (
+        Curve(
+            Scene("Mul of 2 and x, of the references 0 and 1: dx0", ("Mul",)),
+            "x",
+            lambda t: [[[2.0], [0.0]], [[t], [1.0]]],
+            (0, 0),
+            [[1.0], [1.0]],
+        ),
+    ),
+    "deeplift_quotient_batch": (
+        Curve(
+            Scene("RealDiv of x and 2, of the references 0 and 1: dx1", ("RealDiv",), place=1),
+            "x",
+            lambda t: [[[t], [0.0]], [[2.0], [1.0]]],
+            (0, 0),
+            [[1.0], [1.0]],
+        ),
+    ),
     "lsq": (quantized(0), quantized(1)),
     "pact": (clipped(0), clipped(1)),
     "mul": (
