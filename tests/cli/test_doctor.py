@@ -97,6 +97,14 @@ def test_fix_counts_what_it_fixes(run_cli: Run, blocked: Path, tmp_path: Path) -
     )
 
 
+def test_fix_tells_a_true_gradient_from_a_stand_in(run_cli: Run, tmp_path: Path) -> None:
+    path, rules = tmp_path / "model.pb", tmp_path / "rules.json"
+    nodes = [node("x", "Placeholder"), node("m", "TruncateMod", "x", "x"), node("y", "Sign", "m")]
+    path.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    last = run_cli("doctor", path, "--fix", rules).stdout.splitlines()[-1]
+    assert last == f"{rules}: 2 rules (1 stand-in, 1 true); with them 1 more pair flows"
+
+
 def test_fix_of_a_v1_loop_is_a_file_that_converts_it(run_cli: Run, tmp_path: Path) -> None:
     model, rules, meta = tmp_path / "m.pb", tmp_path / "rules.json", tmp_path / "m.meta"
     inside = node("double", "Add", "switch:1", "switch:1")

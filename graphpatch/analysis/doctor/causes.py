@@ -173,6 +173,8 @@ OPS: dict[str, PatchJson] = {
     "TruncateDiv": QUOTIENT,
     "TruncateMod": _formula("dy", "-dy * (x0 - y) / x1"),
 }
+# Of these the true gradient; the others are stand-ins.
+EXACT = frozenset({"AdjustContrastv2", "LinSpace", "TruncateMod"})
 PYTHON_FUNCTIONS = frozenset({"PyFunc", "PyFuncStateless"})  # of which no shape is known
 
 
@@ -184,7 +186,8 @@ def fixes(at_op: OpOnPath) -> list[RuleDict]:
     if at_op.op in SECOND:
         rules.append(rule_for(at_op.node, TRUE, _formula(*SECOND[at_op.op][0])))
     if at_op.op in OPS:
-        rules.append(rule_for(at_op.node, "has a gradient", OPS[at_op.op]))
+        title = TRUE if at_op.op in EXACT else "has a gradient"
+        rules.append(rule_for(at_op.node, title, OPS[at_op.op]))
     if at_op.op in PYTHON_FUNCTIONS and len(at_op.node.data_inputs) == 1:
         rules.append(rule_for(at_op.node, "counts as the identity", {"surrogate_gradient": "x"}))
     if at_op.is_identity_in_shape and at_op.is_blocked:
