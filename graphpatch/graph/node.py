@@ -365,8 +365,16 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     @cached_property
     def file_records(self) -> dict[int, NodeRecord]:
         """What rules wrote down on nodes as they are in the file."""
-        records = {at: self._read_record(at, self.file_payload(at)) for at in self.heads.marked}
-        return {at: record for at, record in records.items() if record is not None}
+        records = {}
+        for index in self.heads.marked:
+            payload = self.file_payload(index)
+            if len(payload) == 1 and isinstance(payload[0], bytes):  # nearly all: no calls for them
+                value = message(NodeDef, payload[0]).attr.get(PROVENANCE_ATTR)
+            else:
+                value = self.attr_in(payload, PROVENANCE_ATTR)
+            if value is not None:
+                records[index] = self._read_record(index, value)
+        return records
 
     @cached_property
     def readers(self) -> dict[str, Uses]:
@@ -455,13 +463,14 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             return None
         known = self.records.get(index)
         if known is None or known[0] is not edited:
-            known = self.records[index] = edited, self._read_record(index, self.payload(index))
+            value = Node(self, index).attr(PROVENANCE_ATTR)
+            record = None if value is None else self._read_record(index, value)
+            known = self.records[index] = edited, record
         return known[1]
 
-    def _read_record(self, index: int, payload: Payload) -> NodeRecord | None:
-        value = self.attr_in(payload, PROVENANCE_ATTR)
+    def _read_record(self, index: int, value: AttrValue) -> NodeRecord:
         try:
-            return None if value is None else read_attr(value)
+            return read_attr(value)
         except ValueError as error:
             raise ModelError(
                 f"{Node(self, index)}: its attr {PROVENANCE_ATTR} is not one that graphpatch "
