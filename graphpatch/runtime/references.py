@@ -6,14 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.formats.destination import JSON_MARK, marked
+from graphpatch.formats.destination import JSON_MARK, MARK, NO_CHECKSUM, marked
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import graph_with_tags
 from graphpatch.formats.output import Confirm, write_file, write_new_folder
@@ -53,14 +52,21 @@ class References:
         `confirm` is called when all is written; where it raises, nothing is left.
         """
         target = Path(path)
-        files = {}
-        for name, array in self.arrays.items():
-            file = BytesIO()
-            np.save(file, array)
-            files[Path(name).name] = file.getvalue()
+        files = {Path(name).name: _marked_npy(array) for name, array in self.arrays.items()}
         text = json.dumps({**self.rules, **JSON_MARK}, indent=2) + "\n"
         rules = partial(write_file, target, [marked(text.encode())], confirm=confirm)
         write_new_folder(target.with_suffix(""), "", [], files, confirm=rules)
+
+
+def _marked_npy(array: Any) -> bytes:
+    """Return an .npy file of an array, with graphpatch's mark as a comment in its header.
+
+    By the mark a second run knows what it may replace, which np.save cannot write.
+    """
+    header = f"{np.lib.format.header_data_from_array_1_0(array)} # written {MARK}{NO_CHECKSUM}"
+    padded = header.ljust(-(len(header) + 11) % 64 + len(header)) + "\n"
+    start = np.lib.format.magic(1, 0) + len(padded).to_bytes(2, "little") + padded.encode()
+    return marked(start + array.tobytes("A"))
 
 
 def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "references") -> References:
