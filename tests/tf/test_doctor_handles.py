@@ -110,6 +110,7 @@ def agreement(build: Callable[[Any, Any], Any], folder: Path) -> Agreement:
     return found
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("build", GRAPHS, ids=lambda build: build.__name__)
 def test_it_foretells_the_gradient_by_each_handle(
     build: Callable[[Any, Any], Any], tmp_path: Path

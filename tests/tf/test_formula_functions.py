@@ -131,7 +131,7 @@ def gather(dtypes: Iterable[str] = TOLERANCE) -> tuple[Calls, dict[str, tuple[st
     return calls, fetched
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("dtype", quick(TOLERANCE, lambda dtype: dtype in ("float16", "float32")))
 def test_functions_in_a_session(dtype: str) -> None:
     calls, fetched = gather([dtype])
@@ -207,7 +207,7 @@ def session_of(graph: Any) -> Any:
     return tf.compat.v1.Session(graph=graph)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_tensorflow_ops(dtype: str) -> None:
     from graphpatch.runtime.gradient_functions import formula_gradients

@@ -43,7 +43,7 @@ def asked() -> Any:
         tf.compat.v1.enable_control_flow_v2()
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(6)
 @same_version
 @pytest.mark.parametrize(
     "row",

@@ -208,6 +208,7 @@ def test_a_shape_is_the_one_that_tensorflow_infers(case: str) -> None:
     assert found == {}
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("case", CASES)
 def test_a_shape_of_a_gradient_is_too(case: str) -> None:
     """Training graphs have ops that put shapes together, and ops of gradients alone."""

@@ -92,6 +92,7 @@ def test_every_place_in_a_graph(place: str, v2: bool) -> None:
         tf1.enable_control_flow_v2()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("place", [*PLACES, "compiled"])
 def test_every_place_on_a_tape(place: str) -> None:
     build, expected = {**PLACES, "compiled": (compiled, 10.0)}[place]
@@ -111,6 +112,7 @@ SURROGATES: dict[str, tuple[dict[str, Any], float]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", SURROGATES)
 @pytest.mark.parametrize("place", ["the graph", "tf.function", "tf.while_loop", "tf.cond"])
 @pytest.mark.parametrize("v2", [False, True])

@@ -180,6 +180,7 @@ def test_how_it_travels(batch: Batch, place: str, patch: str) -> None:
         assert found == "function"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("patch", SHORT)
 @pytest.mark.parametrize("place", UNREACHED)
 def test_where_a_session_gives_no_gradient_a_patch_is_refused(

@@ -92,6 +92,7 @@ def same(one: list[Any], other: list[Any]) -> bool:
     )
 
 
+@pytest.mark.every(4)
 def test_they_are_those_that_tensorflow_wrote(build: Build) -> None:
     meta = loop_graphs.built(tf1, build)
     assert contexts(meta)

@@ -111,6 +111,7 @@ def test_the_gradient_on_a_tape(ran: Ran, name: str, patch: str) -> None:
     assert not np.allclose(dx, stock, rtol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "patch"), CASES)
 def test_forward_bits(ran: Ran, name: str, patch: str) -> None:
     for output in ("y", "size"):
