@@ -253,5 +253,7 @@ WRITTEN = {
     "any": _LIST,
     "all": _LIST,
     "not": 'a match: {"op": "Relu"}',
+    "patch": 'a kind of patch, and its value: {"override_gradient": "guided_relu"}',
+    "stop_gradient": "true; where nothing is to be stopped, leave the rule out",
 }
 """How a value is written, where the JSON type alone does not tell."""

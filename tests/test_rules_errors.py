@@ -12,8 +12,8 @@ from graphpatch.rules import EMITS, load_rules, rules_from
 from tests.rule_dicts import ZERO, matched, patching, rule
 
 KIND_NAMES = (
-    "override_gradient, filter_gradient, stop_gradient, straight_through, surrogate_gradient,"
-    " backward_as"
+    "override_gradient, filter_gradient, stop_gradient, freeze, straight_through,"
+    " surrogate_gradient, backward_as"
 )
 
 
@@ -161,7 +161,8 @@ ERRORS: dict[str, tuple[Any, str]] = {
     ),
     "a text for true": (
         [patching(stop_gradient="yes")],
-        "rules[0].patch.stop_gradient: expected true or false, found a string",
+        "rules[0].patch.stop_gradient: expected true or false, found a string; it is true; where "
+        "nothing is to be stopped, leave the rule out",
     ),
     "an unknown key of straight_through": (
         [patching(straight_through={"inputs": 1})],

@@ -87,7 +87,11 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
     try:
         expected, patched = _expected(original, patched)
     except (MatchError, PatchError) as error:
-        says = f"the rules that it carries cannot be applied to the original: {error}"
+        reason = "; ".join(map(str.strip, str(error).split("\n")))
+        says = (
+            f"the rules that it carries cannot be applied to the original: {reason}; is "
+            f"{original.path} the original of {patched.path}?"
+        )
         return [MadeAgain() for _ in patched.graphs], [says]
     except GraphpatchError as error:
         return _without_rules(original, patched, f"its rules cannot be applied again: {error}")

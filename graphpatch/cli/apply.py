@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -330,6 +331,10 @@ def _say_counts(ended: list[TaskResult], verb: str) -> None:
     counts += [f"{len(failed)} failed"] if failed else []
     models = "1 model" if len(ended) == 1 else f"{len(ended)} models"
     say(f"{models}: {', '.join(counts)}", err=True)
+    notes = Counter(note for done in ended for note in fold_notes(done.report.get("notes", ())))
+    texts = [f"{count} models: {note}" if count > 1 else note for note, count in notes.items()]
+    for line in noted(texts):
+        say(line, err=True)
     for done in sorted(failed, key=lambda done: done.task.place):
         say_error(done.error)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
-import textwrap
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -52,6 +50,8 @@ def wrapped(line: str, columns: int) -> str:
 
     What follows stands below the text, behind the words that label it: columns of a table.
     """
+    import textwrap
+
     labels = LABELS.match(line)
     indent = labels.end() if labels is not None and labels.end() < columns // 2 else 4
     return textwrap.fill(
@@ -94,6 +94,8 @@ def _echo(text: str, err: bool) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     safe = text.encode(encoding, "backslashreplace").decode(encoding)
     if stream.isatty():
+        import shutil  # here, as a pipe needs none of it
+
         columns = shutil.get_terminal_size().columns
         safe = "\n".join(wrapped(line, columns) for line in safe.split("\n"))
     in_colour = is_coloured(stream)

@@ -55,8 +55,11 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
         op = text.rpartition(":")[0]
         if op in names:
             return f"; {text!r} is a tensor, and its op is {op!r}"
-        below = sum(name.startswith(f"{text}/") for name in names)
-        return f"; {text!r} is a scope, and {text + '/**'!r} matches {below:,}" if below else ""
+        for scope in (text, f"**/{text}"):
+            inside = glob.compiled(f"{scope}/**")
+            if text and (below := sum(map(inside, names))):
+                return f"; {text!r} is a scope, and {scope + '/**'!r} matches {below:,}"
+        return ""
     deeper = f"**/{text}"
     deeper_names = (
         [] if text.startswith("**") else [name for name in names if glob.matches_glob(deeper, name)]

@@ -19,7 +19,7 @@ from graphpatch.analysis.matches import Matches, matches
 from graphpatch.analysis.revert import revert
 from graphpatch.application import RulesLike, apply
 from graphpatch.arguments import check_path, tensor_names
-from graphpatch.errors import OutputError, PatchError
+from graphpatch.errors import ModelError, OutputError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.destination import PAGE_MARK, marked
 from graphpatch.formats.load import ModelLike, model_from
@@ -211,6 +211,7 @@ def _models(
         raise TypeError("give patched, or rules that make a patched model; not both")
     if patched is not None:
         patched_model = model_from("patched", patched, progress)
+        _refuse_unrelated(model, patched_model)
         return [model, patched_model], of_patched(patched_model.graphs)
     if rules is not None:
         return _with_rules(model, matches(rules, model))
@@ -223,6 +224,23 @@ def _models(
         except PatchError:  # it holds a part of its original alone
             return [model], marks
     return [model], marks
+
+
+def _refuse_unrelated(model: Model, patched: Model) -> None:
+    """Raise ModelError where the models stand the other way round, or are two different ones."""
+    if of_patched(model.graphs).written and not of_patched(patched.graphs).written:
+        raise ModelError(
+            f"{model.path} carries rules and {patched.path} none: the original comes first"
+        )
+    names, names_there = (
+        {name for graph in each.graphs for name in graph.main.heads.names}
+        for each in (model, patched)
+    )
+    if len(names & names_there) < len(names) / 2:
+        raise ModelError(
+            f"{patched.path} is another model: it has {len(names & names_there):,} of the "
+            f"{len(names):,} ops of {model.path}"
+        )
 
 
 def _with_rules(model: Model, matches: Matches) -> tuple[list[Model], RuleMarks]:

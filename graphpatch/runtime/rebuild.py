@@ -152,9 +152,8 @@ def _check_gradient(built: BuiltGradient, gradient: Any, section: GradientSectio
     if gradient is None:
         raise PatchError(
             f"in the patched graph no gradient of {loss} flows to {built.variable}, which the "
-            f"optimizer updates: an optimizer that is made of this graph has no update of it; give "
-            f"`var_list` of `minimize` the other variables when the graph is built, and rebuild "
-            f"that (a gradient of zero is not the same: Adam and momentum go on moving it)"
+            f"optimizer updates; @freeze(scope=...) takes variables out of the update instead (a "
+            f"gradient of zero is not the same: Adam and momentum go on moving them)"
         )
     if built.indices and not isinstance(gradient, tf.IndexedSlices):
         raise PatchError(

@@ -203,6 +203,8 @@ def test_another_original_is_told(path: Path) -> None:
     other.write_bytes(graphs.graphdef(*nodes).SerializeToString())
     [failure] = structure(other, target)[1]
     assert failure.startswith("the rules that it carries cannot be applied to the original: ")
+    assert failure.endswith(f"; is {other} the original of {target}?")
+    assert "\n" not in failure
 
 
 def test_what_cannot_be_made_again_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -378,3 +378,15 @@ def test_check_of_rules_that_may_match_nothing(run_cli: Run, folder: Path) -> No
     assert done.stderr.splitlines()[1] == f"graphpatch: model.pb: {said}"
     run_cli("apply", "rules.json", "model.pb", "-o", "x.pb", cwd=folder)
     assert run_cli("check", "rules.json", "x.pb", cwd=folder).code == 0
+
+
+def test_what_reports_note_is_said_once_for_all(run_cli: Run, folder: Path) -> None:
+    """A folder of training graphs looked patched, and trained as before."""
+    nodes = [graphs.node("x", "Placeholder"), graphs.node("y", "Relu", "x")]
+    nodes += [graphs.node(f"gradients/y_grad/{name}", "ReluGrad", "x", "y") for name in "ab"]
+    (folder / "train").mkdir()
+    for name in ("a.pb", "b.pb"):
+        (folder / "train" / name).write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    done = run_cli("apply", "rules.json", "train", "-o", "trained", cwd=folder)
+    assert done.code == 0
+    assert done.stderr.startswith("2 models: 2 patched\nnote: 2 models: gradients/** (2 ops) are")

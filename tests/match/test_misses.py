@@ -10,7 +10,7 @@ import pytest
 import graphpatch
 from graphpatch.match import nearest
 from graphpatch.match.misses import explain
-from graphpatch.match.nearest import nearest_names
+from graphpatch.match.nearest import elsewhere, nearest_names
 from graphpatch.match.pattern import syntax
 from graphpatch.match.spec import Match
 from tests import graphs
@@ -456,3 +456,8 @@ def test_what_stands_where_a_run_should_start() -> None:
     assert lines[-1].strip() == (
         "near: Conv2D is Conv2D 'conv'; Relu is missing: FusedBatchNormV3 'norm' is not Relu"
     )
+
+
+def test_a_scope_within_another_is_named() -> None:
+    names = ["tower/inner/relu", "tower/inner/mul", "tower/inners"]
+    assert elsewhere("inner", names) == "; 'inner' is a scope, and '**/inner/**' matches 2"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import graphpatch
+from graphpatch.errors import ModelError
 from graphpatch.page.curves import plot
 from graphpatch.page.events import TAG, write_events
 from graphpatch.page.pictures import pictures
@@ -416,3 +417,15 @@ def test_sizes_of_gradients_are_run(tmp_path: Path) -> None:
     assert names.index("image") not in before
     (source,) = run["sources"]
     assert [one["kind"] for one in source["pictures"]] == ["heat", "nothing", "heat"]
+
+
+def test_models_the_wrong_way_round_or_of_two_kinds_are_refused(tmp_path: Path) -> None:
+    patched = graphpatch.apply(GUIDED, DIGITS).model
+    patched.save(tmp_path / "patched.pb")
+    with pytest.raises(ModelError, match=r"patched.pb carries rules and .*: the original comes"):
+        graphpatch.view(tmp_path / "patched.pb", DIGITS)
+    numerals = ROOT / "scripts/models/numerals.pb"
+    with pytest.raises(
+        ModelError, match=r"numerals.pb is another model: it has \d+ of the \d+ ops"
+    ):
+        graphpatch.view(DIGITS, numerals)

@@ -134,6 +134,8 @@ class View {
       const button = makeButton("link more", `and ${number(blocked.length - 1)} more`, () => { button.replaceWith(...blocked.slice(1).flatMap(finding => [", ", this.blocker(finding)])); this.list.place(); this.list.draw(); });
       line.append(button);
     }
+    const after = isTwo && !isAlike ? pair.sides[1].findings : [];
+    if (after.length) line.append(blocked.length ? "; after, it ends at " : " after, it ends at ", this.blocker(after[0]));
     if (isTwo && pair.sides[1].verdict === "flows") {
       const places = this.doc.rules.map((_, place) => place).filter(place => Object.hasOwn(pair.changed, this.doc.rules[place].name));
       line.append(places.length ? blocked.length ? "; after, it is changed by " : " changed by " : isAlike ? " not changed" : "");
@@ -156,7 +158,9 @@ class View {
   }
 
   legend() {
-    document.getElementById("legend").replaceChildren(...this.doc.rules.map((rule, place) => {
+    const rules = this.doc.rules.map((rule, place) => [rule, place]);
+    rules.sort(([a], [b]) => !a.ops - !b.ops); // those without an op come last
+    document.getElementById("legend").replaceChildren(...rules.map(([rule, place]) => {
       const isAt = (body, row) => (this.bodies[body].marks[row] || []).includes(place);
       let inView = 0;
       for (const body of this.places.places.keys()) inView += this.bodies[body].marked.filter(row => isAt(body, row)).length;

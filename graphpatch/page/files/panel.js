@@ -57,7 +57,7 @@ class Panel {
   *parts(body, at) {
     const { doc } = this.view;
     yield this.flows(body, at);
-    for (const place of body.findings[at] || []) yield this.finding(doc.tables.findings[place]);
+    for (const place of body.findings[at] || []) yield this.finding(doc.tables.findings[place], this.flowsAfter(body, at));
     for (const mark of body.marks[at] || []) {
       const rule = doc.rules[mark];
       yield this.section("Rule", make("p", "", badge(mark, rule.name), " ", rule.name, rule.words ? ` (${rule.words})` : ""), ...this.json(rule.rule));
@@ -96,8 +96,14 @@ class Panel {
     return list;
   }
 
-  finding(finding) {
-    const section = this.section(finding.on_path ? "Why it ends here" : "Ends here", make("p", "", finding.what), make("p", "", finding.consequence), make("p", "", make("b", "", "Fix: "), finding.remedy), ...this.json(finding.rule));
+  // Whether a gradient that ended here flows on with the rules.
+  flowsAfter(body, at) {
+    return body.sides.length > 1 && [3, 4].includes(body.sides[1].flow[at]);
+  }
+
+  finding(finding, isBefore) {
+    const title = finding.on_path ? "Why it ends here" : "Ends here";
+    const section = this.section(isBefore ? `${title}, before` : title, make("p", "", finding.what), make("p", "", finding.consequence), make("p", "", make("b", "", "Fix: "), finding.remedy), ...this.json(finding.rule));
     section.className = "finding";
     return section;
   }
