@@ -106,7 +106,7 @@ DIFFERENTIATING |= {"split", "verify", "view", *OF_TENSORS}
 
 def test_which_functions_take_tensors() -> None:
     assert len(OF_TENSORS) == 12
-    assert {"verify", "view"} == WITH_ARRAYS
+    assert {"diagnose", "verify", "view"} == WITH_ARRAYS
     assert {name for name in PUBLIC if inspect.isfunction(PUBLIC[name])} - DIFFERENTIATING == {
         "load",
         "load_rules",

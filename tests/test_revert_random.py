@@ -24,6 +24,7 @@ KINDS: list[dict[str, Any]] = [
     {"filter_gradient": {"scale": 0.5}, "at": "output:0"},
     {"surrogate_gradient": "tanh(4 * x)"},
     {"backward_as": {"input": 0}},
+    {"freeze": True},
 ]
 EMITS = ("auto", "function", "attr")
 

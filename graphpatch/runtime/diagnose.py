@@ -160,8 +160,9 @@ def diagnose(
             and of the floats that signatures give.
         run: Run the gradients too, on seeded inputs; this needs TensorFlow. Where they are NaN or
             infinite, `not_finite` names the op at which that starts.
-        feed: Arrays by tensor name to run with, or the path of a .npz file of them; variables have
-            their values from the checkpoint then, and each target is searched for NaN.
+        feed: Arrays by tensor name to run with, each of the dtype and shape of its tensor, or the
+            path of a .npz file of them; variables have their values from the checkpoint then, and
+            each target is searched for NaN.
         fix: Find the rules that make more pairs flow.
         every: False leaves out, of several default targets, those that cannot be a loss.
         allow_unsafe_ops: Run ops too that touch files, the network or Python.
