@@ -31,6 +31,7 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import CALLS, LOOPS
 
 RESOURCE = "resource"
+MOST_OPS_BY_OUTPUT = 1 << 20  # ops of a function, times its outputs, that are asked one by one
 
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
 TENSOR_ARRAYS = frozenset(
@@ -52,14 +53,15 @@ class GradientReplay:
 
     `stored` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
     `tape`: functions are differentiated op by op, as a GradientTape does; `restored` are the keys
-    of gradients that are in the file for it, with the input slots into which they flow.
+    of gradients that are in the file for it, with the input slots into which they flow, and those
+    of them that always get zeros.
     """
 
     graph: ModelGraph
     stored: StoredContexts = field(default_factory=StoredContexts)
     control_flow_v2: bool = True
     tape: bool = False
-    restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    restored: Mapping[str, tuple[frozenset[int], frozenset[int]]] = field(default_factory=dict)
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _inside: dict[str, GradientReach | None] = field(default_factory=dict)
     _asked: dict[tuple[str, int], OpGradientFlow] = field(default_factory=dict)
@@ -119,7 +121,8 @@ class GradientReplay:
     def _answer(self, wiring: Wiring, node: Node) -> OpGradientFlow:
         key = override_key(node)
         if self.tape and key is not None and key in self.restored:
-            return OpGradientFlow(self.restored[key])
+            slots, zeros = self.restored[key]
+            return OpGradientFlow(slots, reach=dict.fromkeys(zeros, frozenset()))
         if key is not None and is_registered(key):
             return self._by_type(wiring, node, key)
         if node.op in wiring.body.library.signatures or node.op in CALLS:
@@ -163,9 +166,8 @@ class GradientReplay:
         inside = self.inside(names[0]) if names else None
         if inside is None:
             return OpGradientFlow(everywhere)
-        slots, live = inside.arguments
-        zero = dict.fromkeys(slots - live, frozenset[int]())
-        return OpGradientFlow(slots, (), zero, _told([inside]))
+        slots = inside.arguments[0]
+        return OpGradientFlow(slots, (), self._reach_through([inside]), _told([inside]))
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> OpGradientFlow:
         read = wiring.inputs(node.index)
@@ -178,9 +180,28 @@ class GradientReplay:
             return OpGradientFlow(frozenset(floats - tables), inside=_told(inside))
         # Their arguments are the inputs behind the first, which decides.
         reached_slots = {place + 1 for reach in inside for place in reach.arguments[0]}
-        live = {place + 1 for reach in inside for place in reach.arguments[1]}
-        zero = dict.fromkeys(floats & reached_slots - live, frozenset[int]())
-        return OpGradientFlow(frozenset(floats & reached_slots), (), zero, _told(inside))
+        outputs = {place + 1: live for place, live in self._reach_through(inside).items()}
+        return OpGradientFlow(frozenset(floats & reached_slots), (), outputs, _told(inside))
+
+    def _reach_through(self, bodies: Sequence[GradientReach]) -> Mapping[int, frozenset[int]]:
+        """For each argument, the outputs of functions from which what flows is not always zero.
+
+        Of very large functions of very many outputs: all outputs, where any will do.
+        """
+        live: dict[int, set[int]] = {}
+        for inside in bodies:
+            wiring, (slots, any_live) = inside.wiring, inside.arguments
+            returned = [place for place, t in enumerate(wiring.returned) if wiring.trainable(t)]
+            is_small = len(returned) * len(inside.between) <= MOST_OPS_BY_OUTPUT
+            for slot in slots:
+                live.setdefault(slot, set())
+            for place in returned:
+                alone = any_live
+                if len(returned) > 1 and is_small:
+                    alone = self._through(wiring.body, [place]).arguments[1]
+                for slot in alone:
+                    live.setdefault(slot, set()).add(place)
+        return {slot: frozenset(outputs) for slot, outputs in live.items()}
 
     def inside(self, name: str) -> GradientReach | None:
         """A function, from all that it gives to all that it takes; None for one that is not there.
@@ -206,9 +227,11 @@ class GradientReplay:
                 called = () if body is None else calls(body)
                 todo += [(label, True), *((callee, False) for _, callee in called)]
 
-    def _through(self, body: Body) -> GradientReach:
+    def _through(self, body: Body, places: Sequence[int] | None = None) -> GradientReach:
+        """Return a function from its outputs, all or those at these places, to its arguments."""
         wiring = self.wiring(body)
-        returned = [tensor for tensor in wiring.returned if wiring.trainable(tensor)]
+        outputs = wiring.returned if places is None else [wiring.returned[p] for p in places]
+        returned = [tensor for tensor in outputs if wiring.trainable(tensor)]
         taken = [(index, 0) for index in wiring.arguments.values()]
         done = self.backward(
             body, [argument for argument in taken if wiring.trainable(argument)], returned

@@ -8,6 +8,7 @@ import keyword
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from graphpatch import names, opdefs
 from graphpatch.control_flow.op_types import ENTERS, NEXTS
@@ -209,21 +210,43 @@ REGISTERED = 3  # the field of FunctionDefLibrary
 OBJECT_GRAPH = 7  # the field of MetaGraphDef
 
 
-def held_gradients(graphs: Iterable[ModelGraph]) -> list[dict[str, frozenset[int]]]:
-    """Of each graph: by key, the input slots into which the gradient flows. A GraphDef has none."""
+class HeldGradient(NamedTuple):
+    """A gradient that a file holds: the input slots into which it flows, and those of zeros."""
+
+    slots: frozenset[int]
+    zeros: frozenset[int]
+
+
+def held_gradients(graphs: Iterable[ModelGraph]) -> list[dict[str, HeldGradient]]:
+    """Return the gradients that the file of each graph holds, by key. A GraphDef has none."""
     return [_held_by_key(graph) for graph in graphs]
 
 
-def _held_by_key(graph: ModelGraph) -> dict[str, frozenset[int]]:
+def _held_by_key(graph: ModelGraph) -> dict[str, HeldGradient]:
     if not graph.around.is_object_based:
         return {}
-    results = _restored_results(graph)
-    results_by_key = {
-        key: results[name] for key, name in _registered_gradients(graph) if name in results
-    }
-    return results_by_key | {
-        gradient.key: _flowing(gradient.results) for gradient in graph.restored
-    }
+    held, slots = {}, _restored_results(graph)
+    for key, name in _registered_gradients(graph):
+        if name in slots:
+            body = graph.functions.get(name)
+            args = body.signature.output_arg if body is not None and body.signature else ()
+            given = [body.ret[arg.name] for arg in args] if body is not None else []
+            types = {} if body is None else {node.name: node.op for node in body}
+            held[key] = _held(slots[name], given, types)
+    for gradient in graph.restored:
+        given = [gradient.function.ret[name] for name in gradient.results if name]
+        types = {node.name: node.op for node in gradient.function.node_def}
+        held[gradient.key] = _held(_flowing(gradient.results), given, types)
+    return held
+
+
+def _held(slots: frozenset[int], given: Sequence[str], types: Mapping[str, str]) -> HeldGradient:
+    zeros = (
+        slot
+        for slot, text in zip(sorted(slots), given, strict=False)
+        if types.get(names.op_of(text)) == "ZerosLike"
+    )
+    return HeldGradient(slots, frozenset(zeros))
 
 
 def _registered_gradients(graph: ModelGraph) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ from graphpatch.graph.op_types import VARIABLES
 from graphpatch.names import op_of
 from graphpatch.page.curves import plot
 from graphpatch.page.ends import GradientEnds, ends_of, pairs
-from graphpatch.page.lines import BodySide, OpLine, rules_between
+from graphpatch.page.lines import BodyLine, BodySide, OpLine, lines_on_path
 from graphpatch.page.rule_marks import RuleMarks
 from graphpatch.shown import one_line
 from graphpatch.table import plural, short
@@ -260,13 +261,26 @@ class _Graph:
         }
 
     def _changed(self, pair: PairDiagnosis) -> dict[str, int]:
-        """The rules that change what flows between two ends, each with the number of its ops."""
+        """The rules that change what flows between two ends, each with the number of its ops.
+
+        A rule that ends a gradient is on its path before, one that lets it through after.
+        """
         if not self.marks.is_applied or not self.marks.written:
             return {}
-        last = self.main[-1]
-        [source], [target] = (last.wiring.named([name]) for name in (pair.source, pair.target))
-        functions = {name: sides[-1] for name, sides in self.functions.items()}
-        return dict(rules_between(last, functions, last.key(source[0]), last.key(target[0])))
+        on_path = set[BodyLine]()
+        for place, side in enumerate(self.main):
+            [source], [target] = (side.wiring.named([name]) for name in (pair.source, pair.target))
+            functions = {
+                name: sides[min(place, len(sides) - 1)] for name, sides in self.functions.items()
+            }
+            on_path |= lines_on_path(side, functions, source, target)
+        bodies = [self.main[-1], *(sides[-1] for sides in self.functions.values())]
+        by_label = {side.body.label: side.lines for side in bodies}
+        counts: Counter[str] = Counter()
+        for label, key in sorted(on_path):
+            if label in by_label and key in by_label[label]:
+                counts.update(by_label[label][key].rules)
+        return dict(counts)
 
     def _notes(self) -> Iterator[str]:
         shown = {key for side in self.main for key in side.lines}

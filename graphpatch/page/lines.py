@@ -7,8 +7,7 @@ same, and can stand beside each other.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -24,6 +23,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
 from graphpatch.graph.functions import called_functions
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.op_types import LOOPS
 
 
 class Flow(IntEnum):
@@ -246,39 +246,66 @@ def ops_between(
     return before
 
 
-def rules_between(
-    main: BodySide, functions: Mapping[str, BodySide], source: str, target: str
-) -> Counter[str]:
-    """Count the ops of each rule on the path of a gradient, and in functions called there.
+BodyLine = tuple[str, str]  # a body, and a line of it
 
-    A rule at the source itself is left out: it changes what flows on from there. Of a function, all
-    ops count at which a gradient flows on.
+
+def lines_on_path(
+    main: BodySide, functions: Mapping[str, BodySide], source: Tensor, target: Tensor
+) -> set[BodyLine]:
+    """Return the lines on the path of a gradient, and in functions called there.
+
+    Of a function, those on the path from the outputs that are on the path. The source itself is
+    left out: a rule there changes what flows on from it.
     """
+    on_path = set[BodyLine]()
+    visited = set[tuple[str, frozenset[Tensor]]]()
+    todo = [(main, frozenset({target}), {main.key(source[0])})]
+    while todo:
+        side, targets, sources = todo.pop()
+        if (side.body.label, targets) in visited:
+            continue
+        visited.add((side.body.label, targets))
+        keys = _between(side, {side.key(index) for index, _ in targets}, sources)
+        for key in keys - sources if side is main else keys:
+            on_path.add((side.body.label, key))
+            line = side.lines[key]
+            for name in side.called(line):
+                inner = functions.get(name)
+                if inner is not None:
+                    returned = _returned_to(side, line, inner, keys, targets)
+                    todo.append((inner, returned, {inner.key(index) for index, _ in inner.sources}))
+    return on_path
+
+
+def _between(side: BodySide, targets: set[str], sources: set[str]) -> set[str]:
+    """Return the lines through which what is not always zero flows from targets to sources."""
     readers: dict[str, list[str]] = {}
-    after, todo = set[str](), [target]
+    reached, todo = set[str](), list(targets)
     while todo:
         key = todo.pop()
-        if key in main.lines and key not in after:
-            after.add(key)
-            for read, flow in main.lines[key].reads.items():
+        if key in side.lines and key not in reached:
+            reached.add(key)
+            for read, flow in side.lines[key].reads.items():
                 if flow >= FULL:
                     readers.setdefault(read, []).append(key)
                     todo.append(read)
-    counts: Counter[str] = Counter()
-    on_path, keys = set[str](), [source] if source in after else []
-    while keys:
-        key = keys.pop()
-        if key not in on_path:
-            on_path.add(key)
-            keys += readers.get(key, ())
-    lines = [(main, main.lines[key]) for key in sorted(on_path - {source})]
-    visited = set[str]()
-    while lines:
-        side, line = lines.pop()
-        counts.update(line.rules)
-        for name in side.called(line):
-            if name in functions and name not in visited:
-                visited.add(name)
-                inner = functions[name]
-                lines += [(inner, line) for line in inner.lines.values() if line.flow >= FULL]
-    return counts
+    between, todo = set[str](), list(sources & reached)
+    while todo:
+        key = todo.pop()
+        if key not in between:
+            between.add(key)
+            todo += readers.get(key, ())
+    return between
+
+
+def _returned_to(
+    side: BodySide, line: OpLine, inner: BodySide, keys: set[str], targets: Container[Tensor]
+) -> frozenset[Tensor]:
+    """Return what a function returns that these lines read; all of it to a loop, which goes on."""
+    returned, outputs = inner.wiring.returned, set[int]()
+    for index in line.nodes:
+        if index >= 0 and side.body.heads.ops[index] in LOOPS:
+            return frozenset(returned)
+        outputs |= {o for o, reader, _ in side.wiring.readers(index) if side.key(reader) in keys}
+        outputs |= {o for _, o in side.wiring.tensors(index) if (index, o) in targets}
+    return frozenset(returned[output] for output in outputs if output < len(returned))

@@ -38,7 +38,7 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import HANDLES
 from graphpatch.formats import Model
-from graphpatch.formats.saved_model import held_gradients
+from graphpatch.formats.saved_model import HeldGradient, held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.functions import named_by
 from graphpatch.graph.graph import ModelGraph
@@ -268,6 +268,9 @@ class Doctor:
     ) -> bool:
         if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
             return True
+        live = answer.reach.get(step.slot, {step.output})
+        if step.output not in live and _called_bodies(Node(wiring.body, step.index)):
+            return True  # the function gives zeros there, from this one of its outputs
         return answer.raises or is_blocked(answer, wiring, step, is_target)
 
     def _all(
@@ -350,7 +353,7 @@ def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
 def _doctor(
     graph: ModelGraph,
     stored: StoredContexts,
-    restored: Mapping[str, frozenset[int]],
+    restored: Mapping[str, HeldGradient],
     control_flow_v2: bool,
 ) -> Doctor:
     check_graph(graph)
