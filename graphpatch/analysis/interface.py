@@ -14,6 +14,7 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
 from graphpatch.errors import ModelError
 from graphpatch.formats.container import meta_around
+from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import FED, PARSERS, PIPELINES, VARIABLES
 from graphpatch.graph.walk import outputs_there, tensor_named
@@ -134,7 +135,10 @@ def _of_type(wiring: Wiring, op: str) -> Sequence[int]:
 def refuse_unknown_ends(
     path: str, graphs: Sequence[ModelGraph], sources: Iterable[str], targets: Iterable[str]
 ) -> None:
-    """Raise ModelError for an end that is not a tensor of the main body of any of these graphs."""
+    """Raise ModelError for an end that is not a tensor of the main body of any of these graphs.
+
+    Or for a broken graph, where there is such an end.
+    """
     mains = [graph.main for graph in graphs]
     for is_source, text in [*((True, name) for name in sources), *((False, n) for n in targets)]:
         if any(tensor_named(main, text) is not None for main in mains):
@@ -150,6 +154,7 @@ def _ends_there(graphs: Sequence[ModelGraph], are_inputs: bool) -> str:
     """Say which inputs, or which outputs, these graphs have."""
     ends = list[str]()
     for graph in graphs:
+        check_graph(graph)  # a broken one has no ends to name
         wiring = Wiring(graph.main)
         tensors = fed_floats(wiring) if are_inputs else default_targets(graph, wiring, every=False)
         ends += map(wiring.spelled, tensors)

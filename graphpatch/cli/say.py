@@ -23,7 +23,7 @@ COLOURED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^ *fix\b|(?<=: )(?:verified|applied)$"), "green"),
 )
 
-LABELS = re.compile(r" *(?:\S+ {2,})+")
+GAP = re.compile(r"\S  +(?=\S)")  # between columns
 
 
 def is_coloured(stream: TextIO) -> bool:
@@ -48,12 +48,13 @@ def coloured(line: str) -> str:
 def wrapped(line: str, columns: int) -> str:
     """Return the line broken between words, as wide as a terminal, and never within a name.
 
-    What follows stands below the text, behind the words that label it: columns of a table.
+    What follows stands below the text, behind the word that labels it.
     """
     import textwrap
 
-    labels = LABELS.match(line)
-    indent = labels.end() if labels is not None and labels.end() < columns // 2 else 4
+    gap = GAP.search(line)
+    is_labelled = gap is not None and " " not in line[: gap.start()].strip()
+    indent = gap.end() if gap is not None and is_labelled and gap.end() < columns // 2 else 4
     return textwrap.fill(
         line,
         columns,

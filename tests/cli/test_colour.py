@@ -79,7 +79,7 @@ def test_a_name_of_a_model_brings_no_colour(monkeypatch: pytest.MonkeyPatch) -> 
         ("  path  a:0 -> bbbbbbb:0 -> c:0", "  path  a:0 ->\n        bbbbbbb:0 ->\n        c:0"),
         ("a-long/name-that/is-not-broken:0", "a-long/name-that/is-not-broken:0"),
         ("graphpatch: not one of them is there", "graphpatch: not one\n    of them is there"),
-        ("a  b   c  d   e  f   g   h   i j", "a  b   c  d   e  f\n    g   h   i j"),
+        ("a  b   c  d   e  f   g   h   i j", "a  b   c  d   e  f\n   g   h   i j"),
     ],
 )
 def test_a_terminal_wraps_between_words(

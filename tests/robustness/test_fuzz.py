@@ -110,7 +110,7 @@ def test_standard_output_may_be_full_or_closed(
     finds, _ = case.tried(
         case.Case(CASE.files, CASE.commands, CASE.varied, stdout=stdout), tmp_path
     )
-    assert [one.fault for one in finds] == ([] if stdout == "full" else ["crash"])
+    assert finds == []  # what cannot be told is not done
 
 
 def sleep(**given: Any) -> None:
@@ -238,7 +238,7 @@ def test_every_command_is_tried() -> None:
     """Each command of `graphpatch --help`, in some of its ways, among the first inputs."""
     typed = [
         command
-        for number in range(600)
+        for number in range(1_500)
         for command in worker.Number(TURN[number % len(TURN)], 1, number).case().commands
     ]
     assert set(cli.COMMANDS) - {command[0] for command in typed} == set()

@@ -57,13 +57,16 @@ def try_rules(model: Model, offers: Sequence[Offer], control_flow_v2: bool) -> T
     if isinstance(patched, str):
         return patched
     asked = doctors(patched, control_flow_v2)
+    blocking: dict[tuple[int, str, str], set[Place]] = {}  # of each pair, asked once
     failed = []
     for offer in offers:
-        doctor = asked[offer.place[0]]
-        wiring = doctor.session.wiring(doctor.session.graph.main)
-        ends = map(wiring.tensor, (offer.pair.source, offer.pair.target))
-        after = doctor.diagnose(*ends)
-        if any(_place(offer.place[0], finding) == offer.place for finding in after.of_session):
+        graph, pair = offer.place[0], offer.pair
+        asked_for = graph, pair.source, pair.target
+        if asked_for not in blocking:
+            wiring = asked[graph].session.wiring(asked[graph].session.graph.main)
+            after = asked[graph].diagnose(*map(wiring.tensor, (pair.source, pair.target)))
+            blocking[asked_for] = {_place(graph, finding) for finding in after.of_session}
+        if offer.place in blocking[asked_for]:
             failed.append(offer)
     return Trial(patched, asked, failed)
 
@@ -126,7 +129,8 @@ class _Trials:
         reason = trial if isinstance(trial, str) else "it blocks all the same"
         failed = list(offers) if isinstance(trial, str) else trial.failed
         if not isinstance(trial, str):
-            self.working = {offer.place: offer for offer in tried if offer not in failed}
+            places = {offer.place for offer in failed}
+            self.working = {offer.place: offer for offer in tried if offer.place not in places}
         if len(offers) == 1 and failed:
             self.refused |= {offer.place: reason for offer in failed}
             failed = [replace(offer, rules=offer.rules[1:]) for offer in failed if offer.rules[1:]]
