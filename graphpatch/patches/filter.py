@@ -76,8 +76,8 @@ class FilterGradient(at.SidePatch):
         if isinstance(gradient, DefaultGradient | RegisteredKey) or self._by_identity(
             gradient, node, dtypes, editor
         ):
-            in_loop = in_control_flow(node, editor)  # and so is what is put in line
-            emit = "function" if in_loop and self.emit == "auto" else self.emit
+            is_read_in_loop = bool(named_tensors(gradient)) and in_control_flow(node, editor)
+            emit = "function" if is_read_in_loop and self.emit == "auto" else self.emit
             for added in at.put_at(target, editor, at.inline_op("Identity", "filter"), self.at):
                 carrier.carry(gradient, added, editor, emit)
             return
