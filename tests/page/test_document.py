@@ -431,19 +431,24 @@ def test_models_the_wrong_way_round_or_of_two_kinds_are_refused(tmp_path: Path) 
         graphpatch.view(DIGITS, numerals)
 
 
-def test_each_output_of_a_call_has_the_rules_on_its_own_path() -> None:
-    """A rule at one output of a function was said to change the others, which share the call."""
+def two_outputs(op: str, read: str, gives: str) -> GraphDef:
+    """A call of a function of two outputs: a Relu, and this op that reads `read`."""
     body = [
         graphs.node("kept", "Relu", "a", T="float32"),
-        graphs.node("stopped", "Tanh", "a", T="float32"),
+        graphs.node("second", op, read, T="float32"),
     ]
-    returned = {"b": "kept:activations:0", "c": "stopped:y:0"}
-    graph = graphs.graphdef(
+    returned = {"b": "kept:activations:0", "c": f"second:{gives}:0"}
+    return graphs.graphdef(
         graphs.node("x", "Placeholder", dtype="float32"),
         graphs.node("y", "f", "x"),
         *(graphs.node(f"o{n}", "Identity", f"y:{n}", T="float32") for n in (0, 1)),
         functions=[graphs.function("f", ["a"], body, returned)],
     )
+
+
+def test_each_output_of_a_call_has_the_rules_on_its_own_path() -> None:
+    """A rule at one output of a function was said to change the others, which share the call."""
+    graph = two_outputs("Tanh", "a", "y")
     for rule in ("stop_gradient", "straight_through"):
         patched = graphpatch.apply([{"match": {"op": "Tanh"}, "patch": {rule: True}}], graph).model
         document = graphpatch.view(graph, patched, sources="x", targets=["o0", "o1"]).document()
@@ -452,17 +457,7 @@ def test_each_output_of_a_call_has_the_rules_on_its_own_path() -> None:
 
 
 def test_a_stop_at_one_output_of_a_function_ends_that_gradient_alone() -> None:
-    body = [
-        graphs.node("kept", "Relu", "a", T="float32"),
-        graphs.node("stop", "StopGradient", "kept:activations:0", T="float32"),
-    ]
-    returned = {"b": "kept:activations:0", "c": "stop:output:0"}
-    graph = graphs.graphdef(
-        graphs.node("x", "Placeholder", dtype="float32"),
-        graphs.node("y", "f", "x"),
-        *(graphs.node(f"o{n}", "Identity", f"y:{n}", T="float32") for n in (0, 1)),
-        functions=[graphs.function("f", ["a"], body, returned)],
-    )
+    graph = two_outputs("StopGradient", "kept:activations:0", "output")
     first, second = graphpatch.diagnose(graph, "x", ["o0", "o1"]).pairs
     assert [first.verdict, second.verdict] == ["flows", "zero"]
-    assert [finding.node.name for finding in second.findings] == ["stop"]
+    assert [finding.node.name for finding in second.findings] == ["second"]
