@@ -29,10 +29,10 @@ from graphpatch.cli.json_forms import (
 )
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, notes_of_warnings, say, say_error, say_json, say_lines
-from graphpatch.fleet.execute import patch_models
-from graphpatch.fleet.order import FleetOrder, Workers
-from graphpatch.fleet.task import TaskResult
-from graphpatch.fleet.work import Finish, in_process
+from graphpatch.errors import GraphpatchError
+from graphpatch.fleet.order import FleetOrder, Job, Task, TaskResult, Workers
+from graphpatch.fleet.run import patch_models
+from graphpatch.fleet.work import Finish, patch_model
 from graphpatch.formats import Export
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.gradients.spec import KEY_PREFIX
@@ -260,7 +260,14 @@ def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None
         ended = _by_workers(order)
     else:
         with bar() as progress:  # a report is printed before its output takes its name
-            ended = list(patch_models(order, in_process(progress, finish, say_report))[1])
+
+            def here(job: Job, task: Task) -> TaskResult:
+                try:
+                    return patch_model(job, task, progress, finish, say_report)
+                except GraphpatchError as error:
+                    return TaskResult(task, error=str(error))
+
+            ended = list(patch_models(order, here)[1])
     for done in ended:
         if done.error:
             say_error(done.error)

@@ -9,8 +9,8 @@ import click
 from graphpatch.cli import options
 from graphpatch.cli.apply import report_each, worker_options
 from graphpatch.cli.json_forms import NUMBER, TEXT, YES, json_object, listed
-from graphpatch.fleet.execute import check_models
 from graphpatch.fleet.order import FleetOrder, Workers
+from graphpatch.fleet.run import check_models
 
 OUTPUT = json_object(
     {

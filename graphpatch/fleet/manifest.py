@@ -14,12 +14,13 @@ import msgspec
 
 from graphpatch.decoding import convert
 from graphpatch.errors import OutputError
-from graphpatch.fleet import remote
-from graphpatch.fleet.task import Job, RecordedOutput, Task, TaskResult
-from graphpatch.formats.destination import reported
+from graphpatch.fleet import stores
+from graphpatch.fleet.order import Job, Task, TaskResult
+from graphpatch.formats.destination import is_remote, reported
 from graphpatch.formats.output import write_file
 
 MANIFEST_NAME = "graphpatch-manifest.jsonl"
+EVERY = 100  # models, after which a manifest in a store is written
 
 
 class ManifestRules(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,35 +53,32 @@ class Manifest:
     """
 
     def __init__(self, folder: str, job: Job) -> None:
-        self.folder = folder.rstrip("/") if remote.is_remote(folder) else str(Path(folder))
-        self.job = job
+        self.folder = folder.rstrip("/") if is_remote(folder) else str(Path(folder))
+        self.job, self.digest = job, job.digest()
         self.path = f"{self.folder}/{MANIFEST_NAME}"
-        self.digest = job.digest()
         self.lines = self._read()
         self.added = 0
 
-    def known(self, task: Task) -> RecordedOutput | None:
-        """Return what is written of a task's output, where the same rules made it."""
-        name = self._relative(task.output)
-        if name not in self.lines:
+    def known(self, task: Task) -> tuple[str, str] | None:
+        """Return the hashes of source and output that are written of a task, by the same rules."""
+        line = self.lines.get(self._relative(task.output))
+        entry = None if line is None else convert(line, ManifestEntry)
+        if entry is None or entry.rules is None or entry.rules.sha256 != self.digest:
             return None
-        line = convert(self.lines[name], ManifestEntry)
-        same = line.rules is not None and line.rules.sha256 == self.digest
-        if not same or line.version != self.job.version or not line.sha256:
+        if entry.version != self.job.version or not entry.sha256:
             return None
-        return RecordedOutput(line.sha256, line.output_sha256)
+        return entry.sha256, entry.output_sha256
 
     def add(self, done: TaskResult) -> None:
         """Write down what became of a model; what was done before is written down already."""
         if done.passed_over:
             return
-        name = self._relative(done.task.output)
-        self.lines[name] = self._line(done, name)
+        line = self.lines[self._relative(done.task.output)] = self._line(done)
         self.added += 1
-        if not remote.is_remote(self.path):
+        if not is_remote(self.path):
             # Where there is no room now, the end says so: all lines are written again then.
             with contextlib.suppress(OSError):
-                _append_line(Path(self.path), self.lines[name])
+                _append(Path(self.path), _encoded(line))
         elif self.added % EVERY == 0:
             self.close()
 
@@ -88,9 +86,10 @@ class Manifest:
         """Write the whole, if a line was added. Raises OutputError where that cannot be done."""
         if not self.added:
             return
-        data = "".join(map(_json_line, self.lines.values())).encode()
-        if remote.is_remote(self.path):
-            remote.write_small(self.path, data)
+        data = b"".join(map(_encoded, self.lines.values()))
+        if is_remote(self.path):
+            with stores.delivered(self.path) as local:
+                local.write_bytes(data)
         else:
             with reported(self.path):
                 write_file(Path(self.path), [data])
@@ -98,34 +97,36 @@ class Manifest:
     def _relative(self, output: str) -> str:
         return output.removeprefix(f"{self.folder}/")
 
-    def _line(self, done: TaskResult, name: str) -> dict[str, Any]:
-        line = {"source": done.task.model, "output": name, "version": self.job.version}
-        if done.error:
-            return {**line, "error": done.error, "seconds": done.seconds}
-        return {
+    def _line(self, done: TaskResult) -> dict[str, Any]:
+        line = {
             "source": done.task.model,
-            "sha256": done.source,
+            "output": self._relative(done.task.output),
+            "version": self.job.version,
+            "seconds": done.seconds,
+        }
+        if done.error:
+            return {**line, "error": done.error}
+        return {
+            **line,
+            "sha256": done.hashes[0],
+            "output_sha256": done.hashes[1],
             "rules": {"file": self.job.label, "sha256": self.digest},
             "matches": {
                 rule["name"]: dict(Counter(match["type"] for match in rule["matches"]))
                 for rule in done.report["rules"]
             },
-            "output": name,
-            "output_sha256": done.output,
             "consumer": done.report["consumer"],
-            "seconds": done.seconds,
-            "version": self.job.version,
         }
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        """The lines by their outputs. One that was cut short, by an end in the middle, is none."""
-        if remote.is_remote(self.path):
-            data = remote.read_small(self.path) if remote.exists(self.path) else b""
+        """Return the lines by their outputs. One that was cut short by a dying process is none."""
+        if is_remote(self.path):
+            data = stores.read_small(self.path) if stores.exists(self.path) else b""
         else:
             data = _bytes(Path(self.path))
-        if data and not data.endswith(b"\n") and not remote.is_remote(self.path):
-            with reported(self.path), Path(self.path).open("ab") as file:
-                file.write(b"\n")
+            if data and not data.endswith(b"\n"):
+                with reported(self.path):
+                    _append(Path(self.path), b"\n")
         lines = {}
         for text in data.split(b"\n"):
             # ValueError: not UTF-8. RecursionError: nested so deeply that nobody of us wrote it.
@@ -133,9 +134,6 @@ class Manifest:
                 line = json.loads(text)  # msgspec refuses names that are not UTF-8
                 lines[convert(line, ManifestEntry).output] = line
         return lines
-
-
-EVERY = 100  # models, after which a manifest in a store is written
 
 
 def _bytes(path: Path) -> bytes:
@@ -149,17 +147,16 @@ def _bytes(path: Path) -> bytes:
         raise OutputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _json_line(line: dict[str, Any]) -> str:
-    return json.dumps(line) + "\n"
+def _encoded(line: dict[str, Any]) -> bytes:
+    return json.dumps(line).encode() + b"\n"
 
 
-def _append_line(path: Path, line: dict[str, Any]) -> None:
-    """Add a line in one go; one that found no room is taken away again."""
+def _append(path: Path, data: bytes) -> None:
+    """Add data in one go; what found no room is taken away again."""
     follow = getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | follow, 0o666)
     try:
         size = os.fstat(descriptor).st_size
-        data = _json_line(line).encode()
         if os.write(descriptor, data) < len(data):
             os.ftruncate(descriptor, size)
     finally:

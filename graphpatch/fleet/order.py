@@ -1,25 +1,91 @@
-"""What the user asked of one model or many, and who is to do it."""
+"""What the user asks of models, what a worker is told, and what became of a model."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 
-from graphpatch.fleet import remote
-from graphpatch.fleet.plan import is_plain_folder, is_search
-from graphpatch.formats.destination import Export, reported
+import graphpatch
+from graphpatch.fleet import stores
+from graphpatch.fleet.search import is_plain_folder, is_search
+from graphpatch.formats.destination import Export, is_remote, reported
 from graphpatch.gradients.tensors import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules
+from graphpatch.rules import Rule, rules_in
 from graphpatch.rules_json import raw_rules, self_contained
 
-if TYPE_CHECKING:
-    from graphpatch.fleet.task import Job
+_rules_once = functools.lru_cache(maxsize=4)(rules_in)
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What is done to every model; with the tasks, all that travels to a worker.
+
+    `root` is the folder that relative paths are seen from, where a worker's is another one.
+    """
+
+    raw: bytes
+    label: str
+    emit: str | None = None
+    allow_python: bool = False
+    dry_run: bool = False
+    recorded: bool = False  # hashes are taken, for the manifest
+    root: str = ""
+    export: Export | None = None
+    force: bool = False
+    allow_none: bool = False  # without a rule, a model is only converted
+    version: str = msgspec.field(default_factory=lambda: graphpatch.__version__)
+
+    def rules(self) -> list[Rule]:
+        """Return the rules, read once in a process. Raises RulesError where they are not valid."""
+        arguments = (self.raw, self.label, self.emit, self.allow_python, None, self.allow_none)
+        return _rules_once(*arguments)
+
+    def digest(self) -> str:
+        """Return the rules by content: another layout of the same file has the same."""
+        content = [(rule.written, self.emit or "auto") for rule in self.rules()]
+        return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
+
+    def path(self, name: str) -> Path:
+        """Return a path of the user's as this process finds it."""
+        return Path(self.root, name)
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One model, and where it goes; without an output nothing is written.
+
+    A model that was `searched` for, and not named, may turn out to be none. `known` has the hashes
+    of source and output that a manifest has of an earlier run.
+    """
+
+    place: int
+    model: str
+    output: str = ""
+    searched: bool = False
+    known: tuple[str, str] | None = None
+
+
+class TaskResult(msgspec.Struct, frozen=True):
+    """What became of a task: a report, or why there is none.
+
+    `passed_over` says why nothing had to be done; `error` why nothing could be; `bug` that the
+    fault is ours. `hashes` are those of what was read and written, where they are recorded.
+    """
+
+    task: Task
+    report: dict[str, Any] = msgspec.field(default_factory=dict)
+    error: str = ""
+    passed_over: str = ""
+    bug: bool = False
+    seconds: float = 0.0
+    hashes: tuple[str, str] = ("", "")
 
 
 class Workers(msgspec.Struct, frozen=True):
-    """Who does it: so many processes, or a cluster; silent, the cores of this machine."""
+    """Who does the work: so many processes, or a cluster. Default: the cores of this machine."""
 
     jobs: int | None = None
     scheduler: str | None = None
@@ -36,17 +102,17 @@ class FleetOrder(msgspec.Struct, frozen=True):
     dry_run: bool = False
     resume: bool = False
     workers: Workers = Workers()
-    allow_chained: bool = False  # URLs of what lies inside of another file
+    allow_chained: bool = False  # URLs of what lies inside another file
     export: Export | None = None
     force: bool = False  # outputs may replace what graphpatch did not write
     in_process: bool = False  # what is asked for cannot be told to workers
 
     def __post_init__(self) -> None:
         paths = (self.rules, *(model.removeprefix("@") for model in self.models), self.out or "")
-        remote.refuse_chained(paths, self.allow_chained)
+        stores.refuse_chained(paths, self.allow_chained)
 
     def is_of_many(self) -> bool:
-        """Whether models are searched for, or shared out: then there may be any number of them."""
+        """Return whether there may be any number of models: they are searched for, or shared."""
         asked = self.workers != Workers() or self.resume
         return asked or any(map(is_search, self.models))
 
@@ -63,10 +129,8 @@ class FleetOrder(msgspec.Struct, frozen=True):
             return False
         if len(self.models) > 1 or is_search(self.models[0]) or self.out.endswith("/"):
             return True
-        if remote.is_remote(self.out):
-            return remote.is_plain_folder(self.out)
         with reported(self.out):  # it may lie where nobody may look
-            return is_plain_folder(Path(self.out))
+            return is_plain_folder(self.out)
 
     def is_piped(self) -> bool:
         """Return whether a patched model goes to standard output."""
@@ -74,22 +138,24 @@ class FleetOrder(msgspec.Struct, frozen=True):
 
     def is_remote(self) -> bool:
         """Return whether something of it lies elsewhere."""
-        return any(map(remote.is_remote, (self.rules, *self.models, self.out or "")))
+        return any(map(is_remote, (self.rules, *self.models, self.out or "")))
 
     def job(self) -> Job:
         """Return what the workers are told. Raises RulesError where the rules are not valid."""
-        from graphpatch.fleet.task import Job
-
-        root = "" if self.workers.scheduler is None else str(Path.cwd())
-        raw = self_contained(_rules_text(self.rules), self.rules, _files(self.rules))
+        if is_remote(self.rules):
+            text = stores.read_small(self.rules)
+        elif is_recipe(self.rules):
+            text = msgspec.json.encode(recipe_rules(self.rules))
+        else:
+            text = raw_rules(self.rules)
         converts = self.export is not None or bool(self.out and self.out.endswith(".meta"))
         job = Job(
-            raw,
+            self_contained(text, self.rules, _arrays_beside(self.rules)),
             self.rules,
             self.emit,
             self.allow_python,
             self.dry_run,
-            root=root,
+            root="" if self.workers.scheduler is None else str(Path.cwd()),
             force=self.force,
             export=self.export,
             allow_none=converts and not self.is_for_workers(),
@@ -98,20 +164,12 @@ class FleetOrder(msgspec.Struct, frozen=True):
         return job
 
 
-def _files(rules: str) -> Files:
-    """Return the .npy files that rules name: beside them, on this machine or in the store."""
-    if not remote.is_remote(rules):
+def _arrays_beside(rules: str) -> Files:
+    """Return a reader of the .npy files that rules name: beside them, here or in the store."""
+    if not is_remote(rules):
         return in_folder(Path() if rules == "-" or is_recipe(rules) else Path(rules).parent)
     first, chain, rest = rules.partition("::")
     folder = first.rpartition("/")[0] + "/"
-    return lambda name: remote.read_small(
-        f"{folder}{remote.inner_path(checked_name(name), rules)}{chain}{rest}"
+    return lambda name: stores.read_small(
+        f"{folder}{stores.inner_path(checked_name(name), rules)}{chain}{rest}"
     )
-
-
-def _rules_text(rules: str) -> bytes:
-    if remote.is_remote(rules):
-        return remote.read_small(rules)
-    if is_recipe(rules):
-        return msgspec.json.encode(recipe_rules(rules))
-    return raw_rules(rules)

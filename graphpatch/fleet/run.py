@@ -1,4 +1,4 @@
-"""Tasks through processes of this machine: each done once, whoever dies over it."""
+"""A command over one model or many, carried out: here, by processes, or by a Dask cluster."""
 
 from __future__ import annotations
 
@@ -8,128 +8,205 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    wait,
-)
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import connection
-from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from graphpatch.errors import FleetError
-from graphpatch.fleet.plan import local_outputs
-from graphpatch.fleet.task import Job, Task, TaskResult
-from graphpatch.fleet.work import Work
+from graphpatch.fleet import stores, work
+from graphpatch.fleet.order import FleetOrder, Job, Task, TaskResult
+from graphpatch.fleet.plan import local_outputs, plan, unwritten
+from graphpatch.fleet.search import FoundModel, search
+from graphpatch.fleet.work import Call, Work, run_task
+from graphpatch.formats.destination import is_remote, reported
 from graphpatch.formats.output import sweep
 
-MOST_STARTS = 4  # times that workers are started before that is given up
-PAUSE = 0.3  # seconds before the third time, twice as many before the fourth
+TRIES = 3  # how often a model is tried alone on which a worker may have died
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Results = Iterator[TaskResult]
 
 
-class Pool:
-    """Who does the work: an executor that can be had again when its workers died.
+def check_models(order: FleetOrder) -> tuple[int, Results]:
+    """Return how many models there are, and for each whether it has the rules applied."""
+    job = order.job()
+    tasks = unwritten(search(order.models, order.allow_chained))
+    return len(tasks), _results(order, work.check_model, job, tasks)
 
-    `window` is how many tasks are handed out at once: enough to keep all workers busy, and few,
-    as each of them is a suspect when a worker dies. A task is given up when that happened to it
-    `lives` times, the second half of them alone. One that `tells_of_deaths` does no task again by
-    itself.
+
+def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Results]:
+    """Return how many models there are, and what became of each, as each ends.
+
+    What is not for workers is done `here`, where that is given.
+    Raises FleetError, RulesError or OutputError where no model is touched.
     """
+    job, models = order.job(), search(order.models, order.allow_chained)
+    into = order.out if order.is_into_folder() else None
+    if order.dry_run and order.out is None and any(map(_goes_nowhere, models)):
+        tasks = unwritten(models)
+    else:
+        tasks = plan(models, order.out, order.rules, into is not None)
+    if order.dry_run:
+        return len(tasks), _patched(order, job, tasks, here)
+    sweep(local_outputs(tasks))  # what an earlier run left half-written
+    if into is None:
+        return len(tasks), _patched(order, job, tasks, here)
+    return len(tasks), _into_folder(order, job, tasks, into, here)
 
-    lives = 6
-    tells_of_deaths = True
-    died: tuple[type[BaseException], ...] = (BrokenProcessPool,)
 
-    def __init__(self, jobs: int) -> None:
-        self.jobs, self.window = jobs, 2 * jobs
-        self.executor: Executor | None = None
-        self.workers: list[Any] = []
+def _goes_nowhere(model: FoundModel) -> bool:
+    """Return whether a model has no output unless -o names one."""
+    return model.searched or is_remote(model.model)
 
-    def submit(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Hand a call to a worker; the first one starts them, as does one after a death.
 
-        Raises FleetError where they cannot be started.
-        """
-        failed: BaseException | None = None
-        for attempt in range(MOST_STARTS):
-            try:
-                if self.executor is not None:
-                    return self.executor.submit(call, *args, **kwargs)
-                self.executor = self._started()
-                before = multiprocessing.active_children()
-                with _interrupts_later():
-                    future = self.executor.submit(call, *args, **kwargs)
-                self.workers = [o for o in multiprocessing.active_children() if o not in before]
-                return future
-            except (BrokenExecutor, OSError, EOFError) as error:  # the process that forks them died
-                failed = error
-                if self.executor is not None:
-                    self.executor.shutdown(wait=isinstance(error, BrokenExecutor))
-                self.executor = None
-                if attempt + 1 < MOST_STARTS:
-                    time.sleep(PAUSE * attempt)  # it may still be ending
-        said = str(failed) or type(failed).__name__
-        raise FleetError(f"the worker processes cannot be started: {said}") from failed
+def _patched(order: FleetOrder, job: Job, tasks: Sequence[Task], here: Work | None) -> Results:
+    if here is not None:
+        return (here(job, task) for task in tasks)
+    return _results(order, work.patch_model, job, tasks)
 
-    def close(self, at_once: bool = False) -> None:
-        """End the workers; `at_once`, in the middle of what they do."""
-        if self.executor is None:
+
+def _into_folder(
+    order: FleetOrder, job: Job, tasks: list[Task], folder: str, here: Work | None
+) -> Results:
+    """Yield the results of tasks that write into a folder, where workers' are written down."""
+    from graphpatch.fleet.manifest import Manifest
+
+    with _made(folder):
+        if here is not None:
+            yield from _patched(order, job, tasks, here)
             return
-        if at_once:
-            for worker in self.workers:
-                worker.kill()
-        self.executor.shutdown(wait=True, cancel_futures=True)
-
-    def _started(self) -> Executor:
-        # What has been imported is shared with the workers, and never looked at by a collection.
-        gc.freeze()
-        return ProcessPoolExecutor(self.jobs, _start_method(), initializer=_prepare_worker)
-
-
-def _start_method() -> BaseContext:
-    """Return how workers start: forked, in milliseconds, where that is safe; else from a server."""
-    if sys.platform == "linux" and threads() == 1:
-        return multiprocessing.get_context("fork")
-    if sys.platform == "win32":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["graphpatch.fleet.work"])
-    return context
-
-
-def threads() -> int:
-    """Return the threads of this process, those of libraries too: a fork copies none but one."""
-    return len(list(Path("/proc/self/task").iterdir()))
+        manifest = Manifest(folder, job)
+        if order.resume:
+            tasks = [replace(task, known=manifest.known(task)) for task in tasks]
+        try:
+            for done in _patched(order, replace(job, recorded=True), tasks, None):
+                manifest.add(done)
+                yield done
+        finally:
+            manifest.close()
 
 
 @contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Let an interrupt wait until workers have started: they would tell of it each."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _made(folder: str) -> Iterator[None]:
+    """Make a folder; what is made goes again where it stays empty, as a run that failed left it."""
+    path = Path(folder)
+    missing = [] if is_remote(folder) else [path, *path.parents]
+    missing = [above for above in missing if not above.exists()]
+    with reported(folder):
+        path.mkdir(parents=True, exist_ok=True) if missing else None
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for above in missing:
+            with suppress(OSError):  # there is something in it
+                above.rmdir()
+
+
+def _results(order: FleetOrder, work: Work, job: Job, tasks: Sequence[Task]) -> Results:
+    """Yield what became of each task: one after the other in this process, or by workers."""
+    call = partial(run_task, work, job)
+    paths = (order.out or "", *(task.model for task in tasks))
+    in_memory = [path for path in paths if stores.is_own_memory(path)]
+    if order.workers.scheduler is not None:
+        if in_memory:
+            raise FleetError(f"{in_memory[0]}: workers do not see the memory of this process")
+        from graphpatch.fleet.cluster import by_cluster
+
+        out = None if order.dry_run else order.out
+        return by_cluster(order.workers.scheduler, call, tasks, out)
+    jobs = min(order.workers.jobs or _cores(), len(tasks))
+    if jobs > 1 and order.is_for_workers() and not in_memory:
+        return by_processes(call, tasks, jobs)
+    gc.freeze()  # what there is now is not looked at by the collection after a model
+    return map(call, tasks)
+
+
+def _cores() -> int:
+    """Return the cores that this process may use."""
+    mine: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return len(mine(0)) if mine else os.cpu_count() or 1
+
+
+# Processes of this machine.
+
+
+def by_processes(call: Call, tasks: Sequence[Task], jobs: int) -> Results:
+    """Yield what became of each task, as each ends. An interrupt ends the workers at once.
+
+    When a worker dies, the tasks that were under way are tried again, each alone: a model that no
+    process survives fails alone. Raises FleetError where no process can be started.
+    """
+    waiting, suspects = deque(tasks), list[Task]()
+    try:
+        while waiting:
+            suspects = yield from _until_a_death(call, waiting, jobs)
+            for task in suspects:
+                for _ in range(TRIES):
+                    if not (yield from _until_a_death(call, deque([task]), 1)):
+                        break
+                else:
+                    says = "worker processes died over it, again and again"
+                    yield TaskResult(task, error=f"{task.model}: {says}")
+            sweep(local_outputs(suspects))
+    except BaseException:
+        sweep(local_outputs(tasks))
+        raise
+
+
+def _until_a_death(
+    call: Call, waiting: deque[Task], jobs: int
+) -> Generator[TaskResult, None, list[Task]]:
+    """Yield what became of waiting tasks; return those under way when a worker died, if one did."""
+    under_way: dict[Future[TaskResult], Task] = {}
+    with _pool(jobs) as pool:
+        while waiting or under_way:
+            try:
+                while waiting and len(under_way) < 2 * jobs:
+                    future = pool.submit(call, waiting[0])
+                    under_way[future] = waiting.popleft()
+            except BrokenProcessPool:
+                pass  # the futures tell of it as well
+            ended = wait(under_way, return_when=FIRST_COMPLETED).done
+            survived = [future for future in ended if future.exception() is None]
+            for future in survived:
+                del under_way[future]
+                yield future.result()
+            if len(survived) < len(ended):
+                break
+    return list(under_way.values())
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Give worker processes, which are killed where this ends by an error or an interrupt."""
+    context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+    context.set_forkserver_preload(["graphpatch.fleet.work"])
+    before = multiprocessing.active_children()
+    pool = ProcessPoolExecutor(jobs, context, initializer=_prepare_worker)
+    try:
+        try:
+            pool.submit(int).result()
+        except (BrokenProcessPool, OSError, EOFError) as error:
+            says = str(error) or type(error).__name__
+            raise FleetError(f"the worker processes cannot be started: {says}") from error
+        yield pool
+    except BaseException:
+        for worker in multiprocessing.active_children():
+            if worker not in before:
+                worker.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _prepare_worker() -> None:
-    """A worker leaves an interrupt to the command, and does not outlive it."""
+    """Leave an interrupt to the command, and do not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -140,67 +217,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         connection.wait([parent.sentinel])
         os._exit(1)
-
-
-class FleetRun:
-    """The tasks of one command, on their way.
-
-    When a worker dies, all that were handed out with its task are suspects. They are done again;
-    one that is there each time is done alone, and given up where that goes wrong as often: a model
-    that no process survives fails alone too.
-    """
-
-    def __init__(self, work: Work, job: Job, tasks: Sequence[Task], pool: Pool) -> None:
-        self.work, self.job, self.pool = work, job, pool
-        self.waiting, self.suspects = deque(tasks), deque[Task]()
-        self.out: dict[Future[TaskResult], Task] = {}
-        self.deaths: Counter[int] = Counter()
-        # Who was at these may have left something half-written.
-        self.suspected: list[Task] = [] if pool.tells_of_deaths else list(tasks)
-
-    def results(self) -> Iterator[TaskResult]:
-        """Yield what became of each task, as each ends. An interrupt ends the workers at once."""
-        try:
-            while self._hand_out():
-                for future in wait(self.out, return_when=FIRST_COMPLETED).done:
-                    done = self._ended(future)
-                    if done is not None:
-                        yield done
-        except BaseException:
-            self.pool.close(at_once=True)
-            sweep(local_outputs([*self.suspected, *self.out.values()]))
-            raise
-        self.pool.close()
-        sweep(local_outputs(self.suspected))
-
-    def _hand_out(self) -> bool:
-        if self.suspects:
-            if not self.out:
-                self._submit(self.suspects.popleft())
-            return True
-        while self.waiting and len(self.out) < self.pool.window:
-            self._submit(self.waiting.popleft())
-        return bool(self.out)
-
-    def _submit(self, task: Task) -> None:
-        self.out[self.pool.submit(self.work, self.job, task)] = task
-
-    def _ended(self, future: Future[TaskResult]) -> TaskResult | None:
-        task = self.out.pop(future)
-        try:
-            return future.result()
-        except self.pool.died:
-            self.deaths[task.place] += 1
-        except CancelledError as error:
-            raise FleetError(f"{task.model}: the workers have gone away: {error}") from error
-        self.suspected.append(task)
-        deaths = self.deaths[task.place]
-        if deaths >= self.pool.lives:
-            return TaskResult(
-                task, error=f"{task.model}: worker processes died over it, again and again"
-            )
-        if deaths >= self.pool.lives // 2:
-            self.suspects.append(task)
-        else:
-            self.waiting.appendleft(task)
-        return None

@@ -287,10 +287,7 @@ def _of_rules(folder: Path, nodes: int, count: int) -> dict[str, Task]:
 
 
 FLEET = 200  # models of 1,000 nodes each
-STARTING = (
-    "import time; from graphpatch.fleet.run import Pool; import graphpatch.fleet.work\n"
-    "pool = Pool(2); pool.submit(int).result(); pool.close()"
-)
+STARTING = "from graphpatch.fleet import run\nwith run._pool(2) as pool: pool.submit(int).result()"
 
 
 def fleet(options: Namespace) -> Part:

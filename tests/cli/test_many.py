@@ -118,7 +118,7 @@ def test_a_bug_of_ours_is_one_models_too(run_cli: Run, folder: Path) -> None:
         "    return load(path, progress)\nwork.load = broken\n"
         "from graphpatch.cli import main; main()"
     )
-    args = ("apply", "rules.json", "reg", "-o", "out", "--json")
+    args = ("apply", "rules.json", "reg", "-o", "out", "--json", "-j", "1")
     done = run_cli(*args, cwd=folder, command=[sys.executable, "-c", broken])
     assert done.code == 3
     assert "KeyError: 'x'" in lines(done)["reg/v2/large.pb"]["error"]
@@ -189,7 +189,7 @@ from graphpatch.cli import main; main()
 @pytest.mark.slow
 def test_no_space_left_halfway(run_cli: Run, folder: Path) -> None:
     first = FULL.format(room=len(LARGE) // 2, spent=folder / "spent")
-    args = ("apply", "rules.json", "reg", "-o", "out", "-j", "2")
+    args = ("apply", "rules.json", "reg", "-o", "out", "-j", "1")
     done = run_cli(*args, cwd=folder, command=[sys.executable, "-c", first])
     assert done.code == 1
     assert "No space left on device" in done.stderr

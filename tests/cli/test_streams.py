@@ -82,7 +82,6 @@ def test_a_scheduler_that_does_not_answer_leaves_no_folder(run_cli: Run, folder:
 START_FAILS = """
 from graphpatch.fleet import run as pool
 pool.ProcessPoolExecutor.submit = lambda *args: (_ for _ in ()).throw(OSError(11, "no process"))
-pool.PAUSE = 0
 from graphpatch.cli import main
 main()
 """

@@ -6,20 +6,16 @@ import json
 import os
 import zipfile
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from graphpatch.errors import FleetError, GraphpatchError
-from graphpatch.fleet import remote
-from graphpatch.fleet import run as pool
-from graphpatch.fleet.execute import patch_models
-from graphpatch.fleet.order import FleetOrder, Workers
-from graphpatch.fleet.plan import search
-from graphpatch.fleet.run import Pool
-from graphpatch.fleet.task import TaskResult
+from graphpatch.fleet import stores
+from graphpatch.fleet.order import FleetOrder, TaskResult, Workers
+from graphpatch.fleet.run import patch_models
+from graphpatch.fleet.search import search
 from tests import graphs
 
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
@@ -86,13 +82,13 @@ def test_what_an_archive_unpacks_to_has_a_limit(
     pytest.importorskip("fsspec")
     url, rules = archive(tmp_path / "good.zip"), str(rules_file(GUIDED))
     order = FleetOrder(rules, (url,), str(tmp_path / "out"), allow_chained=True)
-    monkeypatch.setattr(remote, "MOST_UNPACKED", 10)
+    monkeypatch.setattr(stores, "MOST_UNPACKED", 10)
     [one] = done(order)
     assert "unpacks to more than" in one.error
     assert not (tmp_path / "out" / "saved_model.pb").exists()
-    monkeypatch.setattr(remote, "MOST_READ", 10)
+    monkeypatch.setattr(stores, "MOST_READ", 10)
     with pytest.raises(FleetError, match="has more than"):
-        remote.read_small(f"file://{rules}")
+        stores.read_small(f"file://{rules}")
 
 
 @pytest.mark.parametrize(
@@ -124,12 +120,12 @@ def test_a_list_that_lies_elsewhere_names_nothing_of_this_machine(line: str) -> 
 )
 def test_names_that_do_not_stay(name: str) -> None:
     with pytest.raises(FleetError, match="does not stay in its folder"):
-        remote.inner_path(name, "s3://bucket")
+        stores.inner_path(name, "s3://bucket")
 
 
 def test_names_that_stay() -> None:
     for name in ("x", "a/x.pb", "..x", "a/x..", "...", "12:00", "ä b"):
-        assert remote.inner_path(name, "s3://bucket") == name
+        assert stores.inner_path(name, "s3://bucket") == name
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1:9/m.pb", "nothing://m.pb", "memory://no/such.pb"])
@@ -213,39 +209,6 @@ def test_a_manifest_is_a_file(folders: FleetOrder, tmp_path: Path, kind: str) ->
         make.get(kind, lambda one: one.symlink_to(kind))(manifest)
     with pytest.raises(GraphpatchError, match="a link, a pipe or a folder; a manifest is a file"):
         done(folders)
-
-
-class Dying(Executor):
-    """Workers whose first ones cannot be started."""
-
-    def __init__(self, error: Exception | None) -> None:
-        self.error = error
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        if self.error is not None:
-            raise self.error
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-@pytest.mark.parametrize("error", [BrokenPipeError(), EOFError(), ConnectionRefusedError()])
-def test_a_fork_server_that_dies(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    started: list[Dying] = []
-    pauses: list[float] = []
-
-    def start(_: Pool) -> Dying:
-        started.append(Dying(None if len(started) == 1 else error))
-        return started[-1]
-
-    monkeypatch.setattr(pool.time, "sleep", pauses.append)
-    monkeypatch.setattr(Pool, "_started", start)
-    assert Pool(2).submit(len, "abc").result() == 3
-    monkeypatch.setattr(Pool, "_started", lambda _: Dying(error))
-    with pytest.raises(FleetError, match=f"cannot be started: {type(error).__name__}"):
-        Pool(2).submit(len, "abc")
-    assert len(pauses) == pool.MOST_STARTS == 4  # none before it is given up
-    assert sum(pauses[1:4]) > 0.5  # a server that was killed is still there for a moment
 
 
 @pytest.mark.parametrize("resume", [False, True])

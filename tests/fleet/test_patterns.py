@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphpatch.fleet import plan as find_models
+from graphpatch.fleet import search as find_models
 
 # A glob, and of the paths of a tree those that it means.
 PATHS = ("a.pb", "b.txt", "x/a.pb", "x/b1.pb", "x/y/a.pb", "z]/a.pb")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from graphpatch.errors import OutputError
-from graphpatch.fleet.plan import FoundModels, plan, search
+from graphpatch.fleet.plan import plan
+from graphpatch.fleet.search import FoundModel, search
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def test_what_is_refused(models: list[str], out: str | None, said: str) -> None:
 
 
 def test_an_output_over_another_input() -> None:
-    found = [FoundModels("reg/a.pb", "a.pb"), FoundModels("other/a.pb", "b.pb")]
+    found = [FoundModel("reg/a.pb", "a.pb"), FoundModel("other/a.pb", "b.pb")]
     with pytest.raises(
         OutputError, match=r"other/a\.pb is another of the models; a model is never"
     ):

@@ -12,7 +12,7 @@ import pytest
 
 from graphpatch import cli
 from graphpatch.errors import FleetError, ModelError, OutputError
-from graphpatch.fleet import remote
+from graphpatch.fleet import stores
 from graphpatch.fleet.manifest import MANIFEST_NAME
 from graphpatch.fleet.work import content
 from tests import graphs
@@ -121,9 +121,8 @@ def test_a_new_output_takes_the_place_of_an_old_one(
 
 
 def test_what_is_written_appears_whole_or_not_at_all(
-    monkeypatch: pytest.MonkeyPatch, store: Any, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, store: Any
 ) -> None:
-    (tmp_path / "x.pb").write_bytes(LARGE)
     store.pipe_file("/out/x.pb", b"old")
 
     def broken(local: str, path: str) -> None:
@@ -131,8 +130,11 @@ def test_what_is_written_appears_whole_or_not_at_all(
         raise ConnectionResetError("gone")
 
     monkeypatch.setattr(store, "put_file", broken)
-    with pytest.raises(OutputError, match=r"cannot write memory://out/x\.pb: gone"):
-        remote.deliver(tmp_path / "x.pb", "memory://out/x.pb")
+    with (
+        pytest.raises(OutputError, match=r"cannot write memory://out/x\.pb: gone"),
+        stores.delivered("memory://out/x.pb") as path,
+    ):
+        path.write_bytes(LARGE)
     assert stored(store, "/out") == {"x.pb": b"old"}
 
 
@@ -194,5 +196,5 @@ def test_every_real_model(
 
 def test_errors_of_a_store_are_ours() -> None:
     for kind in (ModelError, OutputError, FleetError):
-        with pytest.raises(kind, match="what: why"), remote.errors_as("what", kind):
+        with pytest.raises(kind, match="what: why"), stores.errors_as("what", kind):
             raise RuntimeError("why")

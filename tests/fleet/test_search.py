@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graphpatch.errors import FleetError
-from graphpatch.fleet.plan import is_search, search
+from graphpatch.fleet.search import is_search, search
 
 TREE = (
     "a.pb", "b.pbtxt", "notes.txt", "deep/c.meta", "deep/er/a.pb", ".hidden/x.pb", "deep/.y.pb",

@@ -1,0 +1,219 @@
+"""Which models the arguments of a command mean: names, folders, globs, and lists of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from graphpatch.errors import FleetError
+from graphpatch.fleet import stores
+from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
+from graphpatch.mapped import read_whole
+from graphpatch.shown import one_line
+
+LONGEST_NAME = 10_000  # characters of an argument or a line
+
+
+class FoundModel(msgspec.Struct, frozen=True):
+    """A model, and its path below the folder that is mirrored, which is `tree` where there is one.
+
+    A tree is searched in depth: an output in it would be an input of the next run.
+    """
+
+    model: str
+    relative: str
+    searched: bool = False
+    tree: str = ""
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a path is a glob."""
+    return any(sign in text for sign in "*?[")
+
+
+def is_plain_folder(path: str) -> bool:
+    """Return whether this is a folder that models lie in; a SavedModel's is a model itself."""
+    if is_remote(path):
+        return stores.is_plain_folder(path)
+    return Path(path).is_dir() and not any(Path(path).glob("saved_model.*pb*"))
+
+
+def is_search(argument: str) -> bool:
+    """Return whether an argument means any number of models, and not one by its name."""
+    if argument.startswith("@") or argument == "-":
+        return argument != "-"
+    if is_pattern(argument) and not _exists(argument):
+        return True
+    return is_plain_folder(argument)
+
+
+def _exists(argument: str) -> bool:
+    return not is_remote(argument) and Path(argument).exists()
+
+
+def search(arguments: Iterable[str], allow_chained: bool = False) -> list[FoundModel]:
+    """Return the models that the arguments mean, in their order, and by name within each.
+
+    `allow_chained` goes for the lines of lists. Raises FleetError where an argument means none.
+    """
+    models: list[FoundModel] = []
+    for argument in arguments:
+        if len(argument) > LONGEST_NAME:
+            raise FleetError(f"{argument[:100]!r}... is longer than {LONGEST_NAME:,} characters")
+        if argument.startswith("@"):
+            models += _models_of_list(argument[1:], allow_chained)
+        elif is_search(argument):
+            models += _models_below(argument)
+        else:
+            models.append(FoundModel(argument, name_of(argument)))
+    return models
+
+
+def _models_below(argument: str) -> list[FoundModel]:
+    """Return the models that a folder or glob means."""
+    base, pattern = argument, tuple[str, ...](["**"])
+    if is_pattern(argument) and not _exists(argument):
+        base, pattern = split_glob(argument)
+    files = stores.files(base) if is_remote(base) else _local_files(base, pattern)
+    tree = base if "**" in pattern else ""
+    models = [
+        FoundModel(path_below(base, relative), relative, True, tree)
+        for relative, names in models_among(files)
+        if any(is_meant(pattern, name.split("/")) for name in names)
+    ]
+    if not models:
+        says = f"no model matches {argument}"
+        if pattern == ("**",):
+            saved = " or ".join(SAVED_MODEL_FILES)
+            says = f"{argument} is a folder without {saved}, and there is no model below it"
+        raise FleetError(f"{says} (files that end in {', '.join(sorted(FILES))}, or SavedModels)")
+    return models
+
+
+def split_glob(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the folder that a glob starts from, and the parts of its path below that."""
+    parts = text.split("/")
+    first = next(place for place, part in enumerate(parts) if is_pattern(part))
+    base = "/".join(parts[:first])
+    return base or ("/" if text.startswith("/") else "."), tuple(p for p in parts[first:] if p)
+
+
+def is_meant(pattern: Sequence[str], path: Sequence[str]) -> bool:
+    """Return whether a path, or a folder that it lies in, is one that the pattern means."""
+    ends = {0}  # after how many parts of the path the pattern so far may end
+    for part in pattern:
+        if part == "**":
+            ends = set(range(min(ends), len(path) + 1))
+        else:
+            ends = {end + 1 for end in ends if end < len(path) and fnmatchcase(path[end], part)}
+        if not ends:
+            return False
+    return max(ends) > 0
+
+
+def may_hold_meant(pattern: Sequence[str], folder: Sequence[str]) -> bool:
+    """Return whether what the pattern means may lie below this folder."""
+    fixed = pattern[: pattern.index("**")] if "**" in pattern else pattern
+    return all(map(fnmatchcase, folder, fixed))
+
+
+def _local_files(base: str, pattern: Sequence[str]) -> Iterator[str]:
+    """Yield the files below a folder, without hidden ones, and without those in linked folders."""
+    for folder, folders, names in os.walk(base):
+        parts = Path(folder).relative_to(base).parts
+        folders[:] = [
+            name for name in folders if name[0] != "." and may_hold_meant(pattern, (*parts, name))
+        ]
+        for name in names:  # a pipe or device has no end
+            if name[0] != "." and Path(folder, name).is_file():
+                yield "/".join((*parts, name))
+
+
+def path_below(base: str, relative: str) -> str:
+    """Return a path below a folder, spelled as the folder is."""
+    if base == ".":
+        return relative
+    return f"{base.rstrip('/')}/{relative}" if is_remote(base) else str(Path(base, relative))
+
+
+def models_among(files: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Return those of the files that are models: each with the names that a glob may mean it by."""
+    paths = [PurePosixPath(name) for name in files]
+    saved = {path.parent: path for path in paths if path.name in SAVED_MODEL_FILES}
+    models = {str(folder): [str(folder), str(file)] for folder, file in saved.items()}
+    models |= {str(path): [str(path)] for path in paths if path.suffix in FILES}
+    return sorted(
+        (name, names) for name, names in models.items() if not _lies_in(PurePosixPath(name), saved)
+    )
+
+
+def _lies_in(path: PurePosixPath, folders: Container[PurePosixPath]) -> bool:
+    return any(above in folders for above in path.parents)
+
+
+def _models_of_list(path: str, allow_chained: bool) -> list[FoundModel]:
+    """Return the models of a list, a line each; names are mirrored from the folder they share."""
+    try:
+        text = (stores.read_small if is_remote(path) else read_whole)(path).decode()
+    except OSError as error:
+        raise FleetError(f"cannot read the list {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FleetError(f"the list {path} is not UTF-8 (byte {error.start})") from None
+    lines = list(filter(None, map(str.strip, text.splitlines())))
+    if not lines:
+        raise FleetError(f"the list {path} names no models")
+    for line in lines:
+        if len(line) > LONGEST_NAME:
+            raise FleetError(f"the list {path} holds a line of more than {LONGEST_NAME:,} letters")
+        if reason := _why_not_listed(path, line):
+            raise FleetError(f"the list {path} holds {one_line(line)}{reason}")
+    stores.refuse_chained(lines, allow_chained, f"the list {path}: ")
+    folders = [_folder(line) for line in lines if not is_search(line)]
+    alike = [len(set(parts)) == 1 for parts in zip(*folders, strict=False)]
+    shared = [*alike, False].index(False)
+    models: list[FoundModel] = []
+    for line in lines:
+        if is_search(line):
+            models += _models_below(line)
+        else:
+            relative = "/".join([*_folder(line)[shared:], name_of(line)])
+            models.append(FoundModel(line, relative))
+    return models
+
+
+def _why_not_listed(path: str, line: str) -> str:
+    """Return why a line is not a path that this list may name; nothing where it is one."""
+    if line.startswith("@") or line == "-" or "\0" in line:
+        return "; a list holds paths, folders and globs"
+    if line.startswith("~") and not _exists(line):
+        return ", and only a shell knows what ~ is; write the whole path"
+    is_here = not is_remote(line) or (stores.is_own_disk(line) and not stores.is_own_disk(path))
+    if is_remote(path) and is_here:
+        return ", a path of this machine; a list that lies elsewhere names what lies elsewhere"
+    return ""
+
+
+def _folder(name: str) -> list[str]:
+    """Return the folders that a model lies in."""
+    path = name if is_remote(name) else os.path.normpath(name)
+    parts = path.rstrip("/").split("/")
+    if parts[-1] in SAVED_MODEL_FILES:
+        parts.pop()
+    return [part for part in parts[:-1] if part != ".."]
+
+
+def name_of(model: str) -> str:
+    """Return what a model is called in a folder of them."""
+    path = model_path(model)
+    name = path.rstrip("/").rpartition("/")[2]
+    return name if is_remote(model) or name not in {"", ".", ".."} else Path(path).resolve().name
+
+
+def model_path(model: str) -> str:
+    """Return the path of a model: the folder, where a SavedModel is named by its message."""
+    head, _, name = model.rstrip("/").rpartition("/")
+    return (head or ".") if name in SAVED_MODEL_FILES else model
