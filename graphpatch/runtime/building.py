@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.graph.editor import Editor
-from graphpatch.graph.graph import LIBRARY, ModelGraph, graph_of
+from graphpatch.graph.graph import ModelGraph, graph_of
 from graphpatch.graph.node import MAIN, Node
 from graphpatch.graph.wire import encoded
 from graphpatch.match import glob
 from graphpatch.match.conditions import holds
 from graphpatch.match.select import MatchedOps, find
-from graphpatch.match.spec import Match
+from graphpatch.match.spec import Match, every_match
 from graphpatch.rules import Rule
 from graphpatch.runtime.imported import model_of
-from graphpatch.runtime.keys import keyed, register_all, write_key
+from graphpatch.runtime.keys import keyed, set_keys
 from graphpatch.runtime.patch_graph import built_before
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.step import (
@@ -40,22 +39,64 @@ from graphpatch.step import (
     unchanged_notes,
 )
 
-# The fields of GraphDef, FunctionDefLibrary, FunctionDef and OpDef that hold a node in a function.
-NODE, FUNCTION, SIGNATURE, NODE_DEF, NAME = 1, 1, 1, 3, 1
+NODE = 1  # the field of GraphDef that holds a node
+
+CREATE_OP, UNHEARD = "_create_op_helper", "_graphpatch_original"
+
+# By whom ops are heard of: the thread that listens, and what it calls.
+_LISTENERS: list[tuple[int, Callable[[Any], None]]] = []
+_HOOK_LOCK = threading.Lock()
 
 
-def label_of(graph: Any) -> str:
-    """Return what `body` in a match calls a graph: `main`, or the name of the function."""
-    return getattr(graph, "name", None) or MAIN
+@contextlib.contextmanager
+def listening(listener: Callable[[Any], None]) -> Iterator[None]:
+    """Call `listener` with each op that this thread makes, in the order of nested contexts.
+
+    Raises GraphpatchError where this TensorFlow has no such place.
+    """
+    import tensorflow as tf
+
+    entry = threading.get_ident(), listener
+    with _HOOK_LOCK:
+        original: Any = getattr(tf.Graph, CREATE_OP, None)
+        if original is None:
+            raise GraphpatchError(
+                f"TensorFlow {tf.__version__} has no Graph.{CREATE_OP}, so ops cannot be patched "
+                f"as they are made; graphpatch.patch_graph patches the graph once it is built"
+            )
+        if not _LISTENERS:
+
+            def create(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+                original(graph, op, *args, **kwargs)
+                for thread, hear in tuple(_LISTENERS):
+                    if thread == threading.get_ident():
+                        hear(op)
+
+            setattr(create, UNHEARD, original)
+            setattr(tf.Graph, CREATE_OP, create)
+        _LISTENERS.append(entry)
+    try:
+        yield
+    finally:
+        with _HOOK_LOCK:
+            _LISTENERS.remove(entry)
+            # Where somebody wrapped it again meanwhile, ours stays, and calls nobody.
+            original = getattr(getattr(tf.Graph, CREATE_OP), UNHEARD, None)
+            if original is not None and not _LISTENERS:
+                setattr(tf.Graph, CREATE_OP, original)
+
+
+def named_graph(live: Any, graph: ModelGraph) -> ModelGraph:
+    """Return the graph, its body called as `body` in a match calls the live one."""
+    graph.main.label = getattr(live, "name", None) or MAIN  # the name of a function
+    return graph
 
 
 def refuse_defun(graph: Any, node: Node) -> None:
     """Raise PatchError for an op in a Defun, of which TensorFlow builds the gradient in C++."""
     from tensorflow.python.framework import function
 
-    while graph is not None and not isinstance(graph, function._FuncGraph):
-        graph = getattr(graph, "outer_graph", None)
-    if graph is not None:
+    if any(isinstance(around, function._FuncGraph) for around in _graphs_around(graph)):
         raise PatchError(
             f"{node} is in a Defun, which TensorFlow differentiates as a whole, without looking at "
             f"keys: patch_graph patches it once it is built, and a tf.function can be patched as "
@@ -63,92 +104,101 @@ def refuse_defun(graph: Any, node: Node) -> None:
         )
 
 
-def node_of(op: Any) -> tuple[ModelGraph, Node]:
-    """Return a graph that holds this op alone, in the body that it is in, and its node there."""
-    raw, label = op.node_def.SerializeToString(), label_of(op.graph)
-    if label == MAIN:
-        graph = graph_of(encoded(NODE, raw))
-        return graph, Node(graph.main, 0)
-    function = encoded(SIGNATURE, encoded(NAME, label.encode())) + encoded(NODE_DEF, raw)
-    graph = graph_of(encoded(LIBRARY, encoded(FUNCTION, function)))
-    return graph, Node(graph.functions[label], 0)
+def _graphs_around(graph: Any) -> Iterator[Any]:
+    """Yield a graph, and those in which it is traced."""
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
 
 
-Listener = Callable[[Any], None]
-
-CREATE_OP = "_create_op_helper"
-
-_LISTENERS: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
-_HOOK_LOCK = threading.Lock()
-_INSTALLED: dict[str, Any] = {"count": 0}
+# What a match may ask of an op that nothing reads yet, and that nothing else is known of.
+ALONE = frozenset("op name name_regex attr dtype value body any all not".split())
 
 
-@contextlib.contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Call `listener` with each op that this thread makes, in the order of nested contexts.
-
-    Raises GraphpatchError where this TensorFlow has no such place.
-    """
-    import tensorflow as tf
-
-    with _HOOK_LOCK:
-        original = getattr(tf.Graph, CREATE_OP, None)
-        if original is None:
-            raise GraphpatchError(
-                f"TensorFlow {tf.__version__} has no Graph.{CREATE_OP}, so ops cannot be patched "
-                f"as they are made; graphpatch.patch_graph patches the graph once it is built"
-            )
-        if _INSTALLED["count"] == 0:
-
-            def create(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
-                original(graph, op, *args, **kwargs)
-                for listener in _LISTENERS.get():
-                    listener(op)
-
-            _INSTALLED.update(original=original, ours=create)
-            setattr(tf.Graph, CREATE_OP, create)
-        _INSTALLED["count"] += 1
-    token = _LISTENERS.set((*_LISTENERS.get(), listener))
-    try:
-        yield
-    finally:
-        _LISTENERS.reset(token)
-        with _HOOK_LOCK:
-            _INSTALLED["count"] -= 1
-            # Where somebody wrapped it again meanwhile, ours stays, and calls nobody.
-            if _INSTALLED["count"] == 0 and getattr(tf.Graph, CREATE_OP) is _INSTALLED["ours"]:
-                setattr(tf.Graph, CREATE_OP, _INSTALLED["original"])
+def is_alone(match: Match) -> bool:
+    """Return whether an op alone tells if a match means it."""
+    return all(part.given().keys() <= ALONE for part in every_match(match))
 
 
-def apply_on_leaving(rules: Sequence[Rule], made: Mapping[Any, set[str]]) -> list[RuleResult]:
+@dataclass(eq=False)
+class RuleOnNewOps:
+    """A rule on ops as they are made, and what it did. `rule` is one whose patch is by key."""
+
+    rule: Rule
+    result: RuleResult = field(init=False)
+    idle: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    known: dict[Hashable, Any] = field(default_factory=dict)  # of all ops: see Editor.cached
+
+    def __post_init__(self) -> None:
+        self.result = RuleResult(self.rule.author.rule)
+        self.holds = holds(self.rule.match)
+        self.is_type = glob.one_of(glob.texts(self.rule.match.op or "**"))
+
+    def take(self, graph: ModelGraph, node: Node, live: Any) -> None:
+        """Patch the node, of a live graph, where the rule means it.
+
+        Raises PatchError, with the rule's name.
+        """
+        if not self.holds(node.body)(node):
+            return
+        entry = {"body": node.body.label, "op": node.name, "type": node.op}
+        self.result.matches.append(entry)
+        self.unchanged += unchanged_notes(self.rule, [node])
+        editor = Editor(graph, self.rule.author, node.name, known=self.known)
+        with naming_rule(self.rule):
+            refuse_defun(live, node)
+            patch_node(self.rule, node, editor, self.result)
+        self.idle += editor.idle
+
+    def finish(self, made: dict[Any, set[str]]) -> RuleResult:
+        """Return what it did to the ops that were made.
+
+        Raises MatchError where it did not match as often as it expects, PatchError where it means
+        nothing on any of the ops it matched.
+        """
+        rule, expect, count = self.rule, self.rule.expect, len(self.result.matches)
+        if not (count and expect.min <= count and (expect.max is None or count <= expect.max)):
+            with naming_rule(rule):
+                try:
+                    check_expected(rule, [model_of(live).graphs[0] for live in made], count)
+                except MatchError as error:
+                    raise MatchError(f"of the ops made in this context it {error}") from error
+        if self.idle and len(self.idle) == count:
+            raise PatchError(f"rule {rule.author.rule!r}: {self.idle[0]}")
+        unchanged = self.unchanged if len(self.unchanged) == count else []
+        notes = [*idle_notes(rule, self.idle, count), *unchanged]
+        self.result.notes.update(dict.fromkeys(notes))
+        return self.result
+
+
+def apply_on_leaving(rules: list[Rule], made: dict[Any, set[str]]) -> list[RuleResult]:
     """Apply rules, whose patches are by key, to the ops that were made, by graph and name.
 
     Raises MatchError where one does not match as often as it expects; PatchError where one means
     ops in a function that was traced to its end, or ops whose gradients were built already.
     Nothing is changed then.
     """
-    models = {live: model_of(live).copy().graphs[0] for live in made}
-    for live, graph in models.items():
-        graph.main.label = label_of(live)
-    steps, changed = [], []
+    models = {live: named_graph(live, model_of(live).copy().graphs[0]) for live in made}
+    results, changed = [], []
     for rule in rules:
-        by_graph = {
+        matched_in = {
             live: _made_inside(find(graph, rule.match, rule.on), made[live])
             for live, graph in models.items()
         }
-        nodes = [node for matched in by_graph.values() for node in matched.nodes]
+        nodes = [(live, node) for live, matched in matched_in.items() for node in matched.nodes]
         with naming_rule(rule):
-            count = sum(matched.count for matched in by_graph.values())
+            count = sum(matched.count for matched in matched_in.values())
             check_expected(rule, list(models.values()), count)
-            for live, matched in by_graph.items():
-                _refuse_late(live, matched)
-            rule.patch.check(nodes)
-        steps.append(patch_matched(rule, [(models[live], by_graph[live]) for live in models]))
-        changed += [(live, node) for live, matched in by_graph.items() for node in matched.nodes]
-    for live, node in changed:
-        with live._mutation_lock():  # no Session runs meanwhile
-            write_key(node, live.get_operation_by_name(node.name))
-    return steps
+            for live, node in nodes:
+                _refuse_late(live, node)
+            rule.patch.check([node for _, node in nodes])
+        graphs = [(models[live], matched) for live, matched in matched_in.items()]
+        results.append(patch_matched(rule, graphs))
+        changed += nodes
+    keys = [key for result in results for key in result.session]
+    set_keys([(node, live.get_operation_by_name(node.name)) for live, node in changed], keys)
+    return results
 
 
 def _made_inside(matched: MatchedOps, names: set[str]) -> MatchedOps:
@@ -161,93 +211,28 @@ def _made_inside(matched: MatchedOps, names: set[str]) -> MatchedOps:
     return MatchedOps(list(filter(is_inside, matched.nodes)), whole_matches, matched.dropped)
 
 
-def _is_traced(live: Any) -> bool:
-    """Return whether a graph is that of a function which is not being traced any more."""
+def _refuse_late(live: Any, node: Node) -> None:
+    """Raise PatchError for an op to which a key comes too late."""
     import tensorflow as tf
 
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    while graph is not None and graph is not live:
-        graph = getattr(graph, "outer_graph", None)
-    return graph is None and hasattr(live, "outer_graph")
-
-
-def _refuse_late(live: Any, matched: MatchedOps) -> None:
-    if not matched.nodes:
-        return
-    first = matched.nodes[0]
-    refuse_defun(live, first)
-    if _is_traced(live):
+    refuse_defun(live, node)
+    current = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if hasattr(live, "outer_graph") and live not in _graphs_around(current):
         raise PatchError(
-            f"{first} is in function {label_of(live)}, which was traced to its end before the "
+            f"{node} is in function {node.body.label}, which was traced to its end before the "
             f"context was left: there a rule can ask for op, name, attr or dtype alone, or "
             f"`building` can be called inside of the function"
         )
-    if built_before(live, {node.name for node in matched.nodes}):
+    if built_before(live, {node.name}):
         raise PatchError(
-            f"the gradient of {first} was built inside of the context, before this rule could be "
+            f"the gradient of {node} was built inside of the context, before this rule could be "
             f"applied: build gradients after it is left"
         )
 
 
-# What a match may ask of an op that nothing reads yet, and that nothing else is known of.
-ALONE = frozenset({"op", "name", "name_regex", "attr", "dtype", "value", "body"})
-JOINING = frozenset({"any", "all", "not"})
-
-
-def is_alone(match: Match) -> bool:
-    """Return whether an op alone tells if a match means it."""
-    written = match.given()
-    inner = [*written.get("any", ()), *written.get("all", ())]
-    inner += [match.not_] if match.not_ else []
-    return written.keys() <= ALONE | JOINING and all(map(is_alone, inner))
-
-
-@dataclass(eq=False)
-class RuleOnNewOps:
-    """A rule on ops as they are made, and what it did. `rule` is one whose patch is by key."""
-
-    rule: Rule
-    step: RuleResult = field(init=False)
-    idle: list[str] = field(default_factory=list)
-    unchanged: list[str] = field(default_factory=list)
-    known: dict[Hashable, Any] = field(default_factory=dict)  # of all ops: see Editor.cached
-
-    def __post_init__(self) -> None:
-        self.step = RuleResult(self.rule.author.rule)
-        self._holds = holds(self.rule.match)
-        wanted = self.rule.match.op
-        self.is_type = bool if wanted is None else glob.one_of(glob.texts(wanted))
-
-    def take(self, graph: ModelGraph, node: Node, live: Any) -> None:
-        """Patch the node, of a live graph, where the rule means it.
-
-        Raises PatchError, with the rule's name.
-        """
-        if not self._holds(node.body)(node):
-            return
-        entry = {"body": node.body.label, "op": node.name, "type": node.op}
-        self.step.matches.append(entry)
-        self.unchanged += unchanged_notes(self.rule, [node])
-        editor = Editor(graph, self.rule.author, node.name, known=self.known)
-        with naming_rule(self.rule):
-            refuse_defun(live, node)
-            patch_node(self.rule, node, editor, self.step)
-        self.idle += editor.idle
-
-    def finish(self) -> RuleResult:
-        """What it did. Raises PatchError where it means nothing on any of the ops it matched."""
-        if self.idle and len(self.idle) == len(self.step.matches):
-            raise PatchError(f"rule {self.rule.author.rule!r}: {self.idle[0]}")
-        notes = idle_notes(self.rule, self.idle, len(self.step.matches))
-        self.step.notes.update(dict.fromkeys(notes))
-        if len(self.unchanged) == len(self.step.matches):
-            self.step.notes.update(dict.fromkeys(self.unchanged))
-        return self.step
-
-
 @dataclass(eq=False, repr=False)
 class Building:
-    """What `building` does, and what it did: `report` is filled when the context is left.
+    """Rules on ops as they are made; `report` is filled when the context is left.
 
     The report has `rules` with the ops that each matched, `consumer` with the keys that another
     process must register where the graph is exported, and `notes`. Unlike `gradient_override_map`
@@ -268,7 +253,6 @@ class Building:
     at_once: list[RuleOnNewOps]
     on_leaving: list[Rule]
     order: list[str]
-    keys: dict[str, None]
     report: dict[str, Any] = field(default_factory=dict)
     made: dict[Any, set[str]] = field(default_factory=dict)  # names of the ops, by their graph
 
@@ -278,18 +262,16 @@ class Building:
         Raises PatchError where no key can do a rule on this op, ModelError and RulesError where the
         op, or a key that it has already, cannot be read.
         """
-        names = self.made.setdefault(op.graph, set())
-        if self.on_leaving:
-            names.add(op.name)
-        asking = [rule for rule in self.at_once if rule.is_type(op.type)]
-        if not asking:
+        self.made.setdefault(op.graph, set()).add(op.name)
+        rules = [rule for rule in self.at_once if rule.is_type(op.type)]
+        if not rules:
             return
-        graph, node = node_of(op)
-        for rule in asking:
-            rule.take(graph, node, op.graph)
+        alone = named_graph(op.graph, graph_of(encoded(NODE, op.node_def.SerializeToString())))
+        node = Node(alone.main, 0)
+        for rule in rules:
+            rule.take(alone, node, op.graph)
         if node.body.edited:
-            register_all(self.keys)
-            write_key(node, op)
+            set_keys([(node, op)], [key for rule in rules for key in rule.result.session])
             op._gradient_function = None  # of a call; TensorFlow would look at no key
 
     def finish(self) -> None:
@@ -297,32 +279,21 @@ class Building:
 
         Raises MatchError, PatchError, ModelError and RulesError as leaving the context does.
         """
-        for done in self.at_once:
-            count, expect = len(done.step.matches), done.rule.expect
-            if count and count >= expect.min and (expect.max is None or count <= expect.max):
-                continue
-            graphs = [model_of(graph).graphs[0] for graph in self.made]
-            with naming_rule(done.rule):
-                try:
-                    check_expected(done.rule, graphs, count)
-                except MatchError as error:
-                    raise MatchError(f"of the ops made in this context it {error}") from error
-        steps = [done.finish() for done in self.at_once]
+        results = [rule.finish(self.made) for rule in self.at_once]
         if self.on_leaving:
-            steps += apply_on_leaving(self.on_leaving, self.made)
-            register_all(self.keys)
+            results += apply_on_leaving(self.on_leaving, self.made)
         self.made.clear()
-        steps.sort(key=lambda step: self.order.index(step.rule))
+        results.sort(key=lambda result: self.order.index(result.rule))
         self.report = {
             "rules": [
-                {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}
-                for step in steps
+                {"name": result.rule, "matches": result.matches, "emit": "+".join(result.emit)}
+                for result in results
             ],
             "consumer": {
-                "session": list(dict.fromkeys(key for step in steps for key in step.session)),
-                "tape": list(dict.fromkeys(key for step in steps for key in step.tape)),
+                "session": list(dict.fromkeys(key for result in results for key in result.session)),
+                "tape": list(dict.fromkeys(key for result in results for key in result.tape)),
             },
-            "notes": list(dict.fromkeys(note for step in steps for note in step.notes)),
+            "notes": list(dict.fromkeys(note for result in results for note in result.notes)),
         }
 
     @property
@@ -336,7 +307,7 @@ class Building:
 
     def __repr__(self) -> str:
         rules = len(self.at_once) + len(self.on_leaving)
-        count = sum(len(done.step.matches) for done in self.at_once)
+        count = sum(len(rule.result.matches) for rule in self.at_once)
         return f"<Building: {rules} rules, {count} ops matched as they were made>"
 
 
@@ -373,13 +344,11 @@ def building(rules: RulesLike, allow_python: bool = False) -> Iterator[Building]
         ...     print(tf.compat.v1.Session().run(dx))
         [0.]
     """
-    keys: dict[str, None] = {}
-    ready = [keyed(rule, True, keys) for rule in rules_of(rules, allow_python)]
+    ready = [keyed(rule, bodies=True) for rule in rules_of(rules, allow_python)]
     active = Building(
         [RuleOnNewOps(rule) for rule in ready if is_alone(rule.match)],
         [rule for rule in ready if not is_alone(rule.match)],
         [rule.author.rule for rule in ready],
-        keys,
     )
     with listening(active.hear):
         yield active

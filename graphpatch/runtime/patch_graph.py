@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,9 @@ from graphpatch.graph.check import BUILT
 from graphpatch.graph.functions import calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
-from graphpatch.graph.wire import piece_bytes
 from graphpatch.rules import Rule
-from graphpatch.runtime.imported import model_of
-from graphpatch.runtime.keys import NoKeyError, keyed, register_all, write_key
+from graphpatch.runtime.imported import bare_meta, imported, model_of
+from graphpatch.runtime.keys import NoKeyError, keyed, set_keys
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.runtime.values import full_tensor_name
@@ -32,50 +31,12 @@ from graphpatch.table import plural, short
 if TYPE_CHECKING:
     import tensorflow as tf
 
+DEEPEST_OBJECT = 4  # an object in a collection, what it holds, and what that holds
 
-def patched_in_place(rules: Sequence[Rule], model: Model, graph: Any) -> Result:
-    """Apply rules to the live graph that `model` was taken from, by keys on its ops.
+OPAQUE = (str, bytes, int, float, bool, type, FunctionType, MethodType, ModuleType)
 
-    All rules are tried on the model first: where one fails, the graph is left as it was. Raises
-    NoKeyError where a key cannot do what a rule says, and what `apply` raises.
-    """
-    if graph.finalized:
-        raise NoKeyError("the graph is finalized, so no gradient can be built in it any more")
-    keys: dict[str, None] = {}
-    result = apply([keyed(rule, False, keys) for rule in rules], model)
-    main = result.model.graphs[0].main
-    changed = {
-        node: graph.get_operation_by_name(node.name)
-        for node in (Node(main, index) for index in sorted(main.edited))
-    }
-    for node, op in changed.items():
-        if op._gradient_function is not None and node.attr(attrs.OVERRIDE) is not None:
-            # TensorFlow looks at no key then.
-            raise NoKeyError(f"{node} calls a tf.function, whose gradient Python holds")
-    register_all(keys)
-    with graph._mutation_lock():  # no Session runs meanwhile
-        for node, op in changed.items():
-            write_key(node, op)
-    return result
-
-
-def built_before(graph: Any, names: Collection[str]) -> list[str]:
-    """What the report says of gradients that were built of these ops before they were patched.
-
-    Each op of a gradient knows the forward op that it was built for, in the process that built it.
-    """
-    counts: Counter[str] = Counter()
-    for op in graph.get_operations():
-        forward = op._original_op
-        if forward is not None and forward.name in names:
-            counts[forward.name] += 1
-    if not counts:
-        return []
-    some = short([repr(name) for name in counts], 1)
-    return [
-        f"gradients of {some} were built before ({plural(sum(counts.values()), 'op')}) and stay as "
-        f"they are, in every Session: build them again (tf.gradients, an optimizer's minimize)"
-    ]
+# Where tf.compat.v1.get_variable finds variables, and which scopes are open.
+STORE, SCOPES = ("__variable_store",), ("__varscope",)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,7 +46,7 @@ class PatchedGraph:
     `in_place`: `graph` is the graph that was given, and keys are registered in this process. Else
     `graph` is a new one beside it, with the variables, collections, savers, queue runners,
     control-flow contexts, devices and colocations of the old one, which is left as it was. `report`
-    is what `graphpatch apply --json` prints, with `in_place`. `counterparts` holds both graphs.
+    is what `graphpatch apply --json` prints, with `in_place`. `old` is the graph that was given.
 
     Forward, each tensor of `graph` has the value, shape and dtype of the one that it stands for.
 
@@ -106,9 +67,14 @@ class PatchedGraph:
     """
 
     graph: Any
-    in_place: bool
-    report: dict[str, Any]
-    counterparts: Counterparts
+    old: Any
+    report: dict[str, Any] = field(default_factory=dict)
+    _remade: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # by id: the old and the new
+
+    @property
+    def in_place(self) -> bool:
+        """Return whether `graph` is the graph that was given."""
+        return self.graph is self.old
 
     @property
     def ok(self) -> bool:
@@ -125,7 +91,14 @@ class PatchedGraph:
         It carries the new gradient. Raises TypeError for what is not a tensor, ValueError for one
         of another graph, KeyError for a name that is not there.
         """
-        return self.counterparts.tensor(old)
+        import tensorflow as tf
+
+        name = (
+            old
+            if isinstance(old, str)
+            else self._checked(old, tf.Tensor, "a tensor or its name").name
+        )
+        return self.graph.get_tensor_by_name(full_tensor_name(name))
 
     def operation(self, old: Any) -> Any:
         """Return the operation that stands for one of the old graph, or has this name.
@@ -134,14 +107,23 @@ class PatchedGraph:
         computes the value is called `NAME/forward`. Raises TypeError for what is not an operation,
         ValueError for one of another graph, KeyError for a name that is not there.
         """
-        return self.counterparts.operation(old)
+        import tensorflow as tf
+
+        name = (
+            old
+            if isinstance(old, str)
+            else self._checked(old, tf.Operation, "an operation or its name").name
+        )
+        return self.graph.get_operation_by_name(name)
 
     def variable(self, old: Any) -> Any:
         """Return the variable that stands for one of the old graph. Values: see `restore`.
 
         Raises TypeError for what is not a variable, ValueError for one of another graph.
         """
-        return self.counterparts.variable(old)
+        import tensorflow as tf
+
+        return self._made_again(self._checked(old, tf.Variable, "a variable"))
 
     def of(self, old: Any) -> Any:
         """What stands for a tensor, operation, variable, saver or queue runner of the old graph.
@@ -151,7 +133,9 @@ class PatchedGraph:
         anything else, ValueError for what is of another graph, KeyError for a name that is not
         there.
         """
-        return self.counterparts.of(old)
+        import tensorflow as tf
+
+        return tf.nest.map_structure(self._counterpart, old)
 
     def restore(self, old_session: Any, new_session: Any) -> list[str]:
         """Copy the values of variables from a Session of the old graph to one of the patched.
@@ -163,33 +147,115 @@ class PatchedGraph:
         """
         import tensorflow as tf
 
-        old, new = self.counterparts.old, self.counterparts.new
-        for session, graph in ((old_session, old), (new_session, new)):
-            if session.graph is not graph:
-                raise ValueError(
-                    "expected a Session of the old graph, then one of the patched graph"
-                )
+        if old_session.graph is not self.old or new_session.graph is not self.graph:
+            raise ValueError("expected a Session of the old graph, then one of the patched graph")
         collected = {
             id(variable): variable
-            for key in old.get_all_collection_keys()
-            for variable in old.get_collection(key)
-            if isinstance(variable, tf.Variable) and not is_assignment(variable)
+            for key in self.old.get_all_collection_keys()
+            for variable in self.old.get_collection(key)
+            if isinstance(variable, tf.Variable) and not _is_assignment(variable)
         }
         variables = list(collected.values())  # each once
         try:
             values = list(old_session.run(variables))
         except tf.errors.FailedPreconditionError:
             values = [_value_of(variable, old_session) for variable in variables]
-        pairs = [
+        copied = [
             (variable, value)
             for variable, value in zip(variables, values, strict=True)
             if value is not None
         ]
-        initializers = [self.variable(variable).initializer for variable, _ in pairs]
-        # What an initializer assigns is its input 1; feeding that adds no op to the graph.
-        fed = zip(initializers, pairs, strict=True)
-        new_session.run(initializers, {op.inputs[1]: value for op, (_, value) in fed})
-        return [variable.name for variable, _ in pairs]
+        new_op = self.graph.get_operation_by_name
+        waiting = [(new_op(variable.initializer.name), value) for variable, value in copied]
+        while waiting:  # more than once where one tensor initializes several variables
+            # What an initializer assigns is its input 1; feeding that adds no op to the graph.
+            runs = {op.inputs[1].name: (op, value) for op, value in waiting}
+            initializers = [op for op, _ in runs.values()]
+            new_session.run(initializers, {name: value for name, (_, value) in runs.items()})
+            waiting = [(op, value) for op, value in waiting if op not in initializers]
+        return [variable.name for variable, _ in copied]
+
+    def _carried(self, old: Any, deepest: int = DEEPEST_OBJECT) -> Any:
+        """Return a value with what stands for all of the old graph that it holds.
+
+        Lists, tuples, dicts and objects are copied where they hold something of it. What a function
+        has closed over cannot be seen.
+        """
+        if old is self.old:
+            return self.graph
+        if _is_of_graph(old):
+            return self._counterpart(old)
+        if deepest == 0 or isinstance(old, OPAQUE):
+            return old
+        is_sequence, is_dict = isinstance(old, list | tuple), isinstance(old, dict)
+        parts = (
+            dict(enumerate(old))
+            if is_sequence
+            else old
+            if is_dict
+            else getattr(old, "__dict__", {})
+        )
+        deepest -= not (is_sequence or is_dict)
+        new = {key: self._carried(part, deepest) for key, part in parts.items()}
+        if all(new[key] is part for key, part in parts.items()):
+            return old
+        if is_dict:
+            return new
+        if is_sequence:
+            return type(old)(*new.values()) if hasattr(old, "_fields") else type(old)(new.values())
+        return _with_fields(old, new)
+
+    def _counterpart(self, old: Any) -> Any:
+        import tensorflow as tf
+
+        if old is None:  # a gradient that TensorFlow does not have
+            return None
+        if isinstance(old, str | tf.Tensor | tf.Operation):
+            name = (
+                old
+                if isinstance(old, str)
+                else self._checked(old, tf.Tensor | tf.Operation, "a tensor or an operation").name
+            )
+            return self.graph.as_graph_element(name)
+        if isinstance(old, tf.Variable):
+            return self.variable(old)
+        if isinstance(old, tf.SparseTensor | tf.IndexedSlices | tf.RaggedTensor):
+            return tf.nest.map_structure(self.tensor, old, expand_composites=True)
+        if _is_of_graph(old):
+            return self._made_again(old)
+        raise TypeError(f"nothing in a graph stands for {_type_and_name(old)}")
+
+    def _made_again(self, old: Any) -> Any:
+        """Return an object made again from its message in the new graph, each once."""
+        import tensorflow as tf
+        from tensorflow.python.framework import ops
+
+        if self.in_place:
+            return old
+        if id(old) in self._remade:
+            return self._remade[id(old)][1]
+        with self.graph.as_default():
+            if _is_assignment(old):
+                fields = {key: self._carried(part, 0) for key, part in vars(old).items()}
+                new = _with_fields(old, fields)
+            elif isinstance(old, tf.Variable):
+                make = ops.get_from_proto_function(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+                new = make(old.to_proto())
+                new._constraint = old.constraint  # a function, of which no message tells
+            else:
+                new = type(old).from_proto(old.to_proto())
+        self._remade[id(old)] = (old, new)
+        return new
+
+    def _checked(self, old: Any, kind: Any, expected: str) -> Any:
+        """Raise TypeError for what is of another kind, ValueError for what is of another graph."""
+        if not isinstance(old, kind):
+            raise TypeError(f"expected {expected}, found {_type_and_name(old)}")
+        if getattr(old, "graph", None) not in (self.old, self.graph):
+            raise ValueError(
+                f"{_type_and_name(old)} is of another graph than the one that was patched"
+            )
+        return old
 
     def __repr__(self) -> str:
         rules = self.report["rules"]
@@ -206,6 +272,111 @@ def _value_of(variable: Any, session: Any) -> Any:
         return session.run(variable)
     except tf.errors.FailedPreconditionError:
         return None
+
+
+def _is_assignment(old: Any) -> bool:
+    """Return whether it is what assigning to a resource variable returns.
+
+    It passes for a variable, is in UPDATE_OPS of nets with batch norm, and assigns when it is read.
+    """
+    import tensorflow as tf
+
+    return isinstance(old, tf.Variable) and old.initializer is None
+
+
+def _is_of_graph(old: Any) -> bool:
+    """Return whether a value is of a graph: tensors, operations, variables, what messages hold."""
+    import tensorflow as tf
+
+    kinds = tf.Tensor, tf.Operation, tf.Variable, tf.SparseTensor, tf.IndexedSlices, tf.RaggedTensor
+    return isinstance(old, kinds) or (hasattr(old, "to_proto") and hasattr(type(old), "from_proto"))
+
+
+def _with_fields(old: Any, fields: Mapping[Any, Any]) -> Any:
+    new = copy.copy(old)
+    new.__dict__.update(fields)
+    return new
+
+
+def _type_and_name(old: Any) -> str:
+    name = getattr(old, "name", None)
+    return f"{type(old).__name__} {name!r}" if isinstance(name, str) else repr(old)
+
+
+def _patched_copy(model: Model, old: Any) -> tuple[PatchedGraph, list[str]]:
+    """Return a new graph of what was taken from the graph `old` and patched, and notes on it.
+
+    Its gradients of ours are registered in this process.
+    """
+    register_gradients(model)
+    new = imported(bare_meta(model.meta_graph(model.graphs[0])))
+    new.seed = old.seed
+    patched = PatchedGraph(new, old)
+    return patched, [*_carry_collections(patched), *_carry_python(patched, model.graphs[0])]
+
+
+def _carry_collections(patched: PatchedGraph) -> list[str]:
+    """Put into the new graph what stands for each item of the old one's collections.
+
+    Contexts of v1 loops and branches are there already: they came with the graph. Returns notes
+    on what cannot be carried over.
+    """
+    old, new, notes = patched.old, patched.graph, dict[str, None]()
+    for key in old.get_all_collection_keys():
+        if key in CONTEXTS:
+            continue
+        items = old.get_collection(key)
+        new.get_collection_ref(key)[:] = carried = list(map(patched._carried, items))
+        for item, counterpart in zip(items, carried, strict=True):
+            is_plain = _is_of_graph(item) or isinstance(item, list | tuple | dict)
+            if counterpart is not item and not is_plain:
+                notes[
+                    f"collection {key!r}: a {type(item).__name__} was copied, with the tensors, "
+                    f"operations and variables that its attributes hold"
+                ] = None
+    # So get_variable finds the variables, and numbers scopes on from where the old graph was.
+    for store in old.get_collection(STORE):
+        copied_store = type(store)()
+        for name in ("_vars", "_partitioned_vars"):
+            setattr(copied_store, name, patched._carried(getattr(store, name)))
+        new.get_collection_ref(STORE)[:] = [copied_store]
+    for scopes in old.get_collection(SCOPES):
+        copied_scopes = type(scopes)()
+        copied_scopes.variable_scopes_count = copy.copy(scopes.variable_scopes_count)
+        new.get_collection_ref(SCOPES)[:] = [copied_scopes]
+    return list(notes)
+
+
+def _carry_python(patched: PatchedGraph, graph: Graph) -> list[str]:
+    """Carry over what Python holds for the old graph; return notes on what cannot be carried."""
+    old, new = patched.old, patched.graph
+    if hasattr(old, "_py_funcs_used_in_graph"):  # they live as long as a graph names them
+        new._py_funcs_used_in_graph = list(old._py_funcs_used_in_graph)
+    # Python holds the gradient of a call; where a rule is inside, the function in the library says
+    # what it is.
+    edited = {name for name, body in graph.functions.items() if body.edited}
+    called = {
+        name: {function for _, function in calls(body)} for name, body in graph.functions.items()
+    }
+    while more := {name for name, those in called.items() if those & edited} - edited:
+        edited |= more
+    for op in old.get_operations():
+        if op._gradient_function is not None and op.get_attr("f").name not in edited:
+            call = new.get_operation_by_name(op.name)
+            if call.type == op.type:
+                call._gradient_function = op._gradient_function
+    names = [
+        repr(op.name)
+        for op in new.get_operations()
+        if op.type == "IdentityN" and op.node_def.attr[attrs.OVERRIDE].s.startswith(CUSTOM.encode())
+    ]
+    if not names:
+        return []
+    return [
+        f"{short(names, 1)} has a gradient of tf.custom_gradient: where that function uses "
+        f"tensors of the old graph, TensorFlow raises when it builds the gradient; let patch_graph "
+        f"patch in place, or use graphpatch.building"
+    ]
 
 
 @unconverted
@@ -251,29 +422,30 @@ def patch_graph(
     """
     live = _graph(graph)
     ready, model = rules_of(rules, allow_python), replace(model_of(live), live=True)
+    patched, result = PatchedGraph(live, live), None
     reason = "in_place is False" if in_place is False else ""
-    counterparts, notes = Counterparts(live, live), list[str]()
     if not reason:
         try:
-            result = patched_in_place(ready, model, live)
+            result = _patched_in_place(ready, model, live)
         except NoKeyError as error:
             if in_place:
                 raise
             reason = str(error)
-    if reason:
+    notes = list[str]()
+    if result is None:
         if hasattr(live, "outer_graph"):
             raise PatchError(
                 f"a function that is being traced can be patched in place alone: {reason}; "
                 f"graphpatch.apply takes its concrete function"
             )
         result = apply(ready, model)
-        counterparts, notes = rebuilt_graph(result.model, live)
-        notes = [f"a patched graph was made: {reason}", *notes]
+        patched, notes = _patched_copy(result.model, live)
+        notes.insert(0, f"a patched graph was made: {reason}")
     names = {match["op"] for rule in result.report["rules"] for match in rule["matches"]}
     stale = built_before(live, names)
     notes += [text for text in result.report["notes"] if not (stale and BUILT in text)]
-    report = {**result.report, "in_place": not reason, "notes": [*notes, *stale]}
-    if reason and in_place is None:
+    patched.report.update(result.report, in_place=patched.in_place, notes=[*notes, *stale])
+    if not patched.in_place and in_place is None:
         warnings.warn(
             f"graphpatch.patch_graph made a patched copy of the graph, as {reason}. The graph that "
             f"was given stays as it is: go on with the `graph` of what is returned, and get at "
@@ -281,7 +453,7 @@ def patch_graph(
             f"in_place=True raises instead",
             stacklevel=4,  # past `unconverted`
         )
-    return PatchedGraph(counterparts.new, not reason, report, counterparts)
+    return patched
 
 
 def _graph(graph: Any) -> Any:
@@ -299,278 +471,40 @@ def _graph(graph: Any) -> Any:
     return graph
 
 
-@dataclass(eq=False)
-class Counterparts:
-    """The map from the old graph to the new one, which may be the same.
+def _patched_in_place(rules: Sequence[Rule], model: Model, graph: Any) -> Result:
+    """Apply rules to the live graph that `model` was taken from, by keys on its ops.
 
-    Ops keep their names, so names are the map; objects that hold ops are made again, each once.
+    All rules are tried on the model first: where one fails, the graph is left as it was. Raises
+    NoKeyError where a key cannot do what a rule says, and what `apply` raises.
     """
-
-    old: Any
-    new: Any
-    made: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # by id: the old and the new
-
-    def tensor(self, old: Any) -> Any:
-        """Return the tensor for a tensor or its name; `x` is short for `x:0`."""
-        import tensorflow as tf
-
-        if isinstance(old, str):
-            return self.new.get_tensor_by_name(full_tensor_name(old))
-        is_tensor = tf.is_tensor(old) and not isinstance(old, tf.Variable) and hasattr(old, "op")
-        self._check(old, "a tensor or its name", is_tensor and old.op.graph)
-        return self.new.get_tensor_by_name(old.name)
-
-    def operation(self, old: Any) -> Any:
-        """Return the operation for an operation or its name."""
-        import tensorflow as tf
-
-        if isinstance(old, str):
-            return self.new.get_operation_by_name(old)
-        self._check(old, "an operation or its name", isinstance(old, tf.Operation) and old.graph)
-        return self.new.get_operation_by_name(old.name)
-
-    def variable(self, old: Any) -> Any:
-        """Return the variable for a variable: one object for it, in all collections."""
-        import tensorflow as tf
-
-        self._check(old, "a variable", isinstance(old, tf.Variable) and old.graph)
-        return self._made(old)
-
-    def of(self, old: Any) -> Any:
-        """What stands for a value of any of these kinds, or for all in a list, tuple or dict."""
-        import tensorflow as tf
-
-        return tf.nest.map_structure(self._one, old)
-
-    def of_any(self, old: Any) -> Any:
-        """Return what stands for a value; the value itself where it is of no graph."""
-        if old is self.old:
-            return self.new
-        return self._one(old) if is_of_graph(old) else old
-
-    def _one(self, old: Any) -> Any:
-        import tensorflow as tf
-
-        if old is None:  # a gradient that TensorFlow does not have
-            return None
-        if isinstance(old, str):
-            return self.new.as_graph_element(old)
-        if isinstance(old, tf.Variable):
-            return self.variable(old)
-        if isinstance(old, tf.Operation):
-            return self.operation(old)
-        if isinstance(old, tf.Tensor):
-            return self.tensor(old)
-        if _is_composite(old):
-            return tf.nest.map_structure(self.tensor, old, expand_composites=True)
-        if is_remade(old):
-            return self._made(old)
-        raise TypeError(f"nothing in a graph stands for {_type_and_name(old)}")
-
-    def _made(self, old: Any) -> Any:
-        """Return an object made again from its message, in the new graph."""
-        if self.old is self.new:
-            return old
-        if id(old) not in self.made:
-            new = _object(old, self.of_any, 1) if is_assignment(old) else self._remade(old)
-            self.made[id(old)] = (old, new)
-        return self.made[id(old)][1]
-
-    def _remade(self, old: Any) -> Any:
-        import tensorflow as tf
-
-        with self.new.as_default():
-            if not isinstance(old, tf.Variable):
-                return type(old).from_proto(old.to_proto())
-            from tensorflow.python.framework import ops
-
-            make = ops.get_from_proto_function(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
-            new = make(old.to_proto())
-        new._constraint = old.constraint  # a function, of which no message tells
-        return new
-
-    def _check(self, old: Any, expected: str, graph: Any) -> None:
-        """Raise TypeError for what has no graph, ValueError for what is of another one."""
-        if graph is False:
-            raise TypeError(f"expected {expected}, found {_type_and_name(old)}")
-        if graph is not self.old and graph is not self.new:
-            raise ValueError(
-                f"{_type_and_name(old)} is of another graph than the one that was patched"
-            )
+    if graph.finalized:
+        raise NoKeyError("the graph is finalized, so no gradient can be built in it any more")
+    result = apply([keyed(rule, bodies=False) for rule in rules], model)
+    main = result.model.graphs[0].main
+    nodes = (Node(main, index) for index in sorted(main.edited))
+    changed = [(node, graph.get_operation_by_name(node.name)) for node in nodes]
+    for node, op in changed:
+        if op._gradient_function is not None and node.attr(attrs.OVERRIDE) is not None:
+            # TensorFlow looks at no key then.
+            raise NoKeyError(f"{node} calls a tf.function, whose gradient Python holds")
+    set_keys(changed, result.report["consumer"]["session"])
+    return result
 
 
-def is_assignment(old: Any) -> bool:
-    """Return whether it is what assigning to a resource variable returns.
+def built_before(graph: Any, names: Collection[str]) -> list[str]:
+    """Return what to say of gradients that were built of these ops before they were patched.
 
-    It passes for a variable, is in UPDATE_OPS of nets with batch norm, and assigns when it is read.
+    Each op of a gradient knows the forward op that it was built for, in the process that built it.
     """
-    import tensorflow as tf
-
-    return isinstance(old, tf.Variable) and old.initializer is None
-
-
-def is_remade(old: Any) -> bool:
-    """Whether an object, such as a Saver or a QueueRunner, can be made again from its message."""
-    return hasattr(old, "to_proto") and hasattr(type(old), "from_proto")
-
-
-def is_of_graph(old: Any) -> bool:
-    """Return whether a value is, or is made of, tensors, operations or variables."""
-    import tensorflow as tf
-
-    kinds = (tf.Tensor, tf.Operation, tf.Variable)
-    return isinstance(old, kinds) or _is_composite(old) or is_remade(old)
-
-
-def _is_composite(old: Any) -> bool:
-    import tensorflow as tf
-
-    return isinstance(old, tf.SparseTensor | tf.IndexedSlices | tf.RaggedTensor)
-
-
-def _type_and_name(old: Any) -> str:
-    name = getattr(old, "name", None)
-    return f"{type(old).__name__} {name!r}" if isinstance(name, str) else repr(old)
-
-
-DEEPEST_OBJECT = 4  # an object in a collection, what it holds, and what that holds
-
-OPAQUE = (str, bytes, int, float, bool, type, FunctionType, MethodType, ModuleType)
-
-Counterpart = Callable[[Any], Any]
-
-
-def copied(old: Any, counterpart: Counterpart, deepest: int = DEEPEST_OBJECT) -> Any:
-    """The value with `counterpart` of all that it holds, or itself where it holds nothing of that.
-
-    `counterpart` gives what stands for a value, and the value itself where nothing does. Objects
-    are copied attribute by attribute; what a function has closed over cannot be seen.
-    """
-    new = counterpart(old)
-    if new is not old or deepest == 0 or isinstance(old, OPAQUE):
-        return new
-    if isinstance(old, dict):
-        return _replaced_items(
-            old, {key: copied(part, counterpart, deepest) for key, part in old.items()}
-        )
-    if isinstance(old, list | tuple):
-        parts = [copied(part, counterpart, deepest) for part in old]
-        if all(part is old_part for part, old_part in zip(parts, old, strict=True)):
-            return old
-        return type(old)(*parts) if hasattr(old, "_fields") else type(old)(parts)
-    return _object(old, counterpart, deepest)
-
-
-def _object(old: Any, counterpart: Counterpart, deepest: int) -> Any:
-    fields = getattr(old, "__dict__", None)
-    if not fields:
-        return old
-    parts = _replaced_items(
-        fields, {k: copied(v, counterpart, deepest - 1) for k, v in fields.items()}
-    )
-    if parts is fields:
-        return old
-    new = copy.copy(old)
-    new.__dict__.update(parts)
-    return new
-
-
-def _replaced_items(old: dict[Any, Any], new: dict[Any, Any]) -> dict[Any, Any]:
-    return old if all(new[key] is old[key] for key in old) else new
-
-
-# Where tf.compat.v1.get_variable finds variables, and which scopes are open.
-STORE, SCOPES = ("__variable_store",), ("__varscope",)
-
-
-def carry_collections(counterparts: Counterparts) -> list[str]:
-    """Put into the new graph what stands for each item of the old one's collections.
-
-    Contexts of v1 loops and branches are there already: they came with the graph. Returns notes
-    on what cannot be carried over.
-    """
-    old, new = counterparts.old, counterparts.new
-    notes: list[str] = []
-    for key in old.get_all_collection_keys():
-        if key in CONTEXTS:
-            continue
-        collection = new.get_collection_ref(key)
-        del collection[:]
-        for item in old.get_collection(key):
-            if is_of_graph(item):
-                collection.append(counterparts.of(item))
-                continue
-            collection.append(copied(item, counterparts.of_any))
-            # Else it is a number, a text, a function: of no graph.
-            if collection[-1] is not item and not isinstance(item, list | tuple | dict):
-                notes.append(
-                    f"collection {key!r}: a {type(item).__name__} was copied, with the tensors, "
-                    f"operations and variables that its attributes hold"
-                )
-    # So get_variable finds the variables, and numbers scopes on from where the old graph was.
-    for store in old.get_collection(STORE):
-        copied_store = type(store)()
-        for name in ("_vars", "_partitioned_vars"):
-            setattr(copied_store, name, copied(getattr(store, name), counterparts.of_any))
-        new.get_collection_ref(STORE)[:] = [copied_store]
-    for scopes in old.get_collection(SCOPES):
-        copied_scopes = type(scopes)()
-        copied_scopes.variable_scopes_count = copy.copy(scopes.variable_scopes_count)
-        new.get_collection_ref(SCOPES)[:] = [copied_scopes]
-    return list(dict.fromkeys(notes))
-
-
-def rebuilt_graph(patched: Model, old: Any) -> tuple[Counterparts, list[str]]:
-    """Return a new graph of what was taken from the graph `old` and patched, and notes on it.
-
-    Its gradients of ours are registered in this process.
-    """
-    import tensorflow as tf
-    from tensorflow.python.framework import meta_graph
-
-    message = tf.compat.v1.MetaGraphDef.FromString(
-        b"".join(map(piece_bytes, patched.meta_graph(patched.graphs[0])))
-    )
-    for key in [key for key in message.collection_def if key not in CONTEXTS]:
-        del message.collection_def[key]
-    register_gradients(patched)
-    new = tf.Graph()
-    new.seed = old.seed
-    with new.as_default():
-        meta_graph.import_scoped_meta_graph(message)
-    counterparts = Counterparts(old, new)
-    notes = [*carry_collections(counterparts), *_carry_python(counterparts, patched.graphs[0])]
-    return counterparts, notes
-
-
-def _carry_python(counterparts: Counterparts, patched: Graph) -> list[str]:
-    """Carry over what Python holds for the old graph; return notes on what cannot be carried."""
-    old, new = counterparts.old, counterparts.new
-    functions = getattr(old, "_py_funcs_used_in_graph", None)
-    if functions is not None:  # tf.py_function's: they live as long as a graph names them
-        new._py_funcs_used_in_graph = list(functions)
-    # Python holds the gradient of a call; where a rule is inside, the function in the library says
-    # what it is.
-    edited = {name for name, body in patched.functions.items() if body.edited}
-    called = {
-        name: {function for _, function in calls(body)} for name, body in patched.functions.items()
-    }
-    while more := {name for name, those in called.items() if those & edited} - edited:
-        edited |= more
-    for op in old.get_operations():
-        if op._gradient_function is not None and op.get_attr("f").name not in edited:
-            call = new.get_operation_by_name(op.name)
-            if call.type == op.type:
-                call._gradient_function = op._gradient_function
-    names = [
-        repr(op.name)
-        for op in new.get_operations()
-        if op.type == "IdentityN" and op.node_def.attr[attrs.OVERRIDE].s.startswith(CUSTOM.encode())
-    ]
-    if not names:
+    counts: Counter[str] = Counter()
+    for op in graph.get_operations():
+        forward = op._original_op
+        if forward is not None and forward.name in names:
+            counts[forward.name] += 1
+    if not counts:
         return []
+    some = short([repr(name) for name in counts], 1)
     return [
-        f"{short(names, 1)} has a gradient of tf.custom_gradient: where that function uses "
-        f"tensors of the old graph, TensorFlow raises when it builds the gradient; let patch_graph "
-        f"patch in place, or use graphpatch.building"
+        f"gradients of {some} were built before ({plural(sum(counts.values()), 'op')}) and stay as "
+        f"they are, in every Session: build them again (tf.gradients, an optimizer's minimize)"
     ]
