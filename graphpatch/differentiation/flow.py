@@ -123,12 +123,6 @@ def is_asked_apart(op_type: str, knows_shapes: Callable[[], bool]) -> bool:
     return shapes == "never" or (shapes == "unknown" and knows_shapes())
 
 
-def raises(op_type: str) -> str:
-    """What the registered gradient of an op type raises, whatever it is asked; or nothing."""
-    row = gradient_table.recorded_gradient(op_type)
-    return row.raises if row is not None else ""
-
-
 def refused(node: Node, op_type: str) -> str:
     """What the registered gradient of an op type raises at an op with these attrs; or nothing."""
     row = gradient_table.recorded_gradient(op_type)
@@ -136,7 +130,7 @@ def refused(node: Node, op_type: str) -> str:
         attr = node.attr(name)
         if attr is not None and attr.b == value:
             return says
-    return raises(op_type)
+    return row.raises if row is not None else ""
 
 
 def is_none(node: Node, slot: int) -> bool:

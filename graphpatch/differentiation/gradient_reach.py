@@ -1,7 +1,10 @@
 """What `tf.gradients` does in a body, step by step as TensorFlow does it, without running it.
 
 It looks for the ops between the two ends, visits each when all that read it were visited, and asks
-it for the gradients of its inputs. So a cycle without its control-flow context is never visited.
+it for the gradients of its inputs. In a v1 loop that has its context, the Switch of a loop variable
+is visited each time that it is read; the Exits wait for one another, and those that nobody reads
+get zeros where another has a gradient. (`_ControlFlowState` and `_UpdatePendingAndEnqueueReady` in
+TensorFlow.) A loop without its context, and without an Exit, is never visited.
 """
 
 from __future__ import annotations
@@ -10,14 +13,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias, Union
 
-from graphpatch.control_flow.op_types import EXITS
-from graphpatch.control_flow.stored import StoredContexts
-from graphpatch.differentiation.flow import TRAINABLE
-from graphpatch.differentiation.loop_order import LoopOrder
+from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, EXITS, LOOP_COND, MERGES
+from graphpatch.control_flow.stored import StoredContexts, StoredLoop
+from graphpatch.differentiation import flow
 from graphpatch.differentiation.override_keys import CARRIED
+from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.node import Node
+
+# What is raised where an op is differentiated outside its loop: at the ops where an iteration
+# begins, and where the gradient reads what the op read or gave, which cannot be read from outside.
+# In saying so TensorFlow 2.21 fails: an imported op has no traceback to print.
+NO_CONTEXT = "AttributeError: 'NoneType' object has no attribute 'outer_context'"
+NO_STATE = "AttributeError: 'NoneType' object has no attribute 'grad_state'"
+NO_PIVOT = "AttributeError: 'NoneType' object has no attribute 'pivot'"
+NO_PREDICATE = "AttributeError: 'WhileContext' object has no attribute 'pred'"
+NOT_FROM_OUTSIDE = "TypeError: 'NoneType' object is not iterable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +42,45 @@ class Refusal:
     says: str
 
 
+Raised: TypeAlias = Sequence[Union[Refusal, "GradientReach"]]
+"""What is raised, in TensorFlow's order: at ops, and inside functions that ops call."""
+
+
+def _first(raised: Raised) -> Refusal | None:
+    causes = (cause if isinstance(cause, Refusal) else cause.first for cause in raised)
+    return next((cause for cause in causes if cause is not None), None)
+
+
+def _raises(raised: Raised) -> bool:
+    """Return whether anything is raised but by what our own rules carry."""
+    return any(
+        cause.kind != CARRIED if isinstance(cause, Refusal) else cause.raises for cause in raised
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class OpGradientFlow:
     """What an op answers where a gradient comes to its outputs: the input slots it flows into.
 
     `reach` has, by slot, the outputs from which what flows is not always zero; default: from any.
-    `inside` are the functions that it calls in which something is raised. `is_whole`: the op calls
-    a function that is differentiated as a whole. Such a one is asked though it is a source, and
-    each of its outputs gets zeros where it gets nothing else.
+    `is_whole`: the op calls a function that is differentiated as a whole. Such a one is asked
+    though it is a source, and each of its outputs gets zeros where it gets nothing else.
     """
 
     slots: frozenset[int] = frozenset()
-    refusals: tuple[Refusal, ...] = ()
+    raised: Raised = ()
     reach: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    inside: tuple[GradientReach, ...] = ()
     is_whole: bool = False
 
     @property
     def first(self) -> Refusal | None:
         """Return what is raised first, at the op or in what it calls."""
-        candidates = (*self.refusals, *(cause.first for cause in self.inside))
-        return next((cause for cause in candidates if cause is not None), None)
+        return _first(self.raised)
 
     @property
     def raises(self) -> bool:
         """Return whether anything is raised but by what our own rules carry."""
-        own = any(cause.kind != CARRIED for cause in self.refusals)
-        return own or any(cause.raises for cause in self.inside)
+        return _raises(self.raised)
 
 
 Ask = Callable[[Wiring, int], OpGradientFlow]
@@ -66,7 +91,6 @@ class GradientReach:
     """How far gradients come in one body, from its targets back to its sources.
 
     `got` are the tensors for which there is a gradient, `live` those of which it is not always 0.
-    `told` is what is raised, in the order in which it is: at ops, and in functions that ops call.
     """
 
     wiring: Wiring
@@ -74,11 +98,11 @@ class GradientReach:
     got: set[Tensor]
     live: set[Tensor]
     visited: set[int] = field(default_factory=set)
-    told: list[Refusal | GradientReach] = field(default_factory=list)
+    raised: list[Refusal | GradientReach] = field(default_factory=list)
 
     def refusals(self, listed: set[int] | None = None) -> Iterator[Refusal]:
-        """What is raised here and inside; of a function once, and not of one that is in `told`."""
-        listed, todo = set() if listed is None else listed, [iter(self.told)]
+        """What is raised here and inside; of a function once, not of one `listed` by its id."""
+        listed, todo = set() if listed is None else listed, [iter(self.raised)]
         while todo:
             cause = next(todo[-1], None)
             if cause is None:
@@ -87,32 +111,28 @@ class GradientReach:
                 yield cause
             elif id(cause) not in listed:
                 listed.add(id(cause))
-                todo.append(iter(cause.told))
+                todo.append(iter(cause.raised))
 
     def refusals_here(self) -> Iterator[Refusal]:
         """Return what is raised at ops of the body itself, not in functions that they call."""
-        return (cause for cause in self.told if isinstance(cause, Refusal))
+        return (cause for cause in self.raised if isinstance(cause, Refusal))
 
     @cached_property
     def first(self) -> Refusal | None:
         """Return what is raised first. It is asked of the innermost functions first, at the end."""
-        cause = self.told[0] if self.told else None
-        return cause if cause is None or isinstance(cause, Refusal) else cause.first
+        return _first(self.raised)
 
     @cached_property
     def raises(self) -> bool:
         """Return whether anything is raised but by what our own rules carry."""
-        return any(
-            cause.kind != CARRIED if isinstance(cause, Refusal) else cause.raises
-            for cause in self.told
-        )
+        return _raises(self.raised)
 
     @cached_property
     def arguments(self) -> tuple[frozenset[int], frozenset[int]]:
         """Return the places of the function's arguments that are among `got`, and among `live`."""
         got, live = (
-            frozenset(-1 - index for index, _ in some if index < 0)
-            for some in (self.got, self.live)
+            frozenset(-1 - index for index, _ in tensors if index < 0)
+            for tensors in (self.got, self.live)
         )
         return got, live
 
@@ -127,7 +147,7 @@ def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
             continue
         reached.add(index)
         if uses := wiring.readers(index):
-            carries = [arg.dtype in TRAINABLE for arg in wiring.outputs(index)]
+            carries = [arg.dtype in flow.TRAINABLE for arg in wiring.outputs(index)]
             count = len(carries)
             todo += [reader for output, reader, _ in uses if output < count and carries[output]]
     return reached
@@ -162,139 +182,180 @@ def differentiate(
     lies beyond is what would come after it is fixed.
     """
     on_path = ops_on_paths(wiring, within, targets)
-    done = GradientReach(wiring, set(on_path), set(targets), set(targets))
-    exits = [index for index in on_path if index >= 0 and wiring.body.heads.ops[index] in EXITS]
-    names = wiring.body.heads.names
-    bare = [i for i in exits if stored is not None and names[i] not in stored.in_loops]
-    if bare:
-        node = Node(wiring.body, bare[0])
-        says = "AttributeError: 'NoneType' object has no attribute 'outer_context'"
-        done.told.append(Refusal(node, "loop", says))
-    loops = LoopOrder(wiring, stored or StoredContexts(), control_flow_v2)
-    loops.take_in(on_path)
-    pending = _pending(wiring, on_path)
-    ready = dict.fromkeys(index for index, _ in targets if pending.get(index) == 0)
-    loose = loops.begin(pending, ready)
-    done.got |= {(index, 0) for index in loose}
-    ends, queue = _last_sources(wiring, sources, pending), deque([*ready, *loose])
-    if exits and not loops.states:
-        asked = _visit_without_contexts(done, pending, ends, queue, ask)
-    else:
-        asked = _step(done, pending, ends, queue, ask, loops)
-    if exits:
-        _go_round(done, asked)
-    return done
+    walk = _Walk(wiring, targets, on_path, ask, stored or StoredContexts(), control_flow_v2)
+    bare = [index for index in walk.exits if walk.loop(index) is None]
+    if stored is not None and bare:
+        walk.reach.raised.append(Refusal(Node(wiring.body, bare[0]), "loop", NO_CONTEXT))
+    walk.run(sources)
+    return walk.reach
 
 
-def _pending(wiring: Wiring, on_path: Sequence[int]) -> dict[int, int]:
-    """How often each op is read on the path: a target that is read too must wait for that."""
-    pending = dict.fromkeys(on_path, 0)
-    for index in on_path:
-        for producer, _ in wiring.inputs(index):
-            if producer in pending:
-                pending[producer] += 1
-    return pending
+class _Walk:
+    """One call of `tf.gradients` in one body, whose ops `on_path` are between the two ends.
 
-
-def _step(
-    done: GradientReach,
-    pending: dict[int, int],
-    ends: set[int],
-    queue: deque[int],
-    ask: Ask,
-    loops: LoopOrder,
-) -> dict[int, OpGradientFlow]:
-    """Visit each op when all that read it were visited; in loops, as TensorFlow does there."""
-    inside, asked = loops if loops.stored.in_loops else None, dict[int, OpGradientFlow]()
-    while queue:
-        index = queue.popleft()
-        done.visited.add(index)
-        if not _ends_at(done, index, ends, ask):
-            answer = _visit(done, index, ask, inside)
-            if answer is not None:
-                asked[index] = answer
-        queue += loops.after(index, pending, done.got)
-    return asked
-
-
-def _ends_at(done: GradientReach, index: int, ends: set[int], ask: Ask) -> bool:
-    """Return whether an op is a source that TensorFlow does not ask."""
-    return index in ends and (index < 0 or not ask(done.wiring, index).is_whole)
-
-
-def _visit_without_contexts(
-    done: GradientReach, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
-) -> dict[int, OpGradientFlow]:
-    """Visit ops until no tensor gets a gradient any more: what would be, had loops contexts."""
-    asked = dict[int, OpGradientFlow]()
-    while queue:
-        index = queue.popleft()
-        if index not in pending or index in done.visited or _ends_at(done, index, ends, ask):
-            continue
-        done.visited.add(index)
-        if (answer := _visit(done, index, ask, None)) is not None:
-            asked[index] = answer
-        queue += [tensor[0] for tensor in done.wiring.inputs(index) if tensor in done.got]
-    return asked
-
-
-def _go_round(done: GradientReach, asked: Mapping[int, OpGradientFlow]) -> None:
-    """What flows in an iteration of a loop flows in the ones before it, too.
-
-    A loop variable whose own Exit gives zeros may be read for another variable.
+    `pending` is how often each op is still to be reached, `waiting` how many Exits of each loop
+    are, and `first` are the targets that nothing on the path reads.
     """
-    queue = deque(asked)
-    while queue:
-        index = queue.popleft()
-        queue += [producer for producer in _liven(done, index, asked[index]) if producer in asked]
 
-
-def _last_sources(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) -> set[int]:
-    """Return the sources that have no other source before them: TensorFlow does not ask those."""
-    return {
-        index
-        for index, _ in sources
-        if not any(pending.get(producer) for producer, _ in wiring.inputs(index))
-    }
-
-
-def _visit(
-    done: GradientReach, index: int, ask: Ask, loops: LoopOrder | None
-) -> OpGradientFlow | None:
-    """Ask an op for the gradients of its inputs; None where TensorFlow does not ask it."""
-    if index < 0 or done.got.isdisjoint(done.wiring.tensors(index)):
-        return None
-    if loops is not None and not loops.passes(index, done.got):
-        return None
-    answer = ask(done.wiring, index)
-    if answer.refusals or answer.inside:
-        done.told += answer.refusals + answer.inside
-    if loops is not None and answer.slots and answer.first is None:
-        raised = loops.refusal(index, done.got)
-        if raised:
-            done.told.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
-    inputs = done.wiring.inputs(index)
-    done.got.update([inputs[slot] for slot in answer.slots if slot < len(inputs)])
-    if answer.is_whole:
-        done.got |= {
-            tensor for tensor in done.wiring.tensors(index) if done.wiring.trainable(tensor)
+    def __init__(
+        self,
+        wiring: Wiring,
+        targets: Sequence[Tensor],
+        on_path: list[int],
+        ask: Ask,
+        stored: StoredContexts,
+        control_flow_v2: bool,
+    ) -> None:
+        self.wiring, self.ops = wiring, wiring.body.heads.ops
+        self.ask, self.stored, self.control_flow_v2 = ask, stored, control_flow_v2
+        self.reach = GradientReach(wiring, set(on_path), set(targets), set(targets))
+        self.answers: dict[int, OpGradientFlow] = {}
+        self.exits = [index for index in on_path if self._is(index, EXITS)]
+        by_name = wiring.body.by_name
+        loops = dict.fromkeys(loop for index in self.exits if (loop := self.loop(index)))
+        self.exits_of = {
+            loop: [by_name[name] for name in loop.exits if name in by_name] for loop in loops
         }
-    _liven(done, index, answer)
-    return answer
+        exits = [index for loop_exits in self.exits_of.values() for index in loop_exits]
+        self.pending = dict.fromkeys([*on_path, *exits], 0)
+        for index in self.pending:
+            for producer, _ in wiring.inputs(index):
+                if producer in self.pending:
+                    self.pending[producer] += 1
+        self.first = dict.fromkeys(i for i, _ in targets if self.pending.get(i) == 0)
+        self.waiting = {
+            loop: sum(self.pending[index] > 0 for index in loop_exits)
+            for loop, loop_exits in self.exits_of.items()
+        }
+        self.loop_of_exit = {
+            index: loop for loop, loop_exits in self.exits_of.items() for index in loop_exits
+        }
 
+    def run(self, sources: Sequence[Tensor]) -> None:
+        """Visit each op when all that read it were visited: of loops, as TensorFlow does there."""
+        wiring, pending = self.wiring, self.pending
+        ends = {  # sources that have no other source before them: TensorFlow does not ask those
+            index
+            for index, _ in sources
+            if not any(pending.get(producer) for producer, _ in wiring.inputs(index))
+        }
+        queue = deque(self.first)
+        for loop in [loop for loop, count in self.waiting.items() if not count]:
+            queue += self._ready_exits(loop)
+        while queue:
+            index = queue.popleft()
+            self.reach.visited.add(index)
+            if index not in ends or (index >= 0 and self.ask(wiring, index).is_whole):
+                self._visit(index)
+            for producer, _ in wiring.inputs(index):
+                pending[producer] = unvisited = pending.get(producer, 0) - 1
+                if unvisited == 0 or (unvisited > 0 and self._is_loop_variable(producer)):
+                    queue += self._ready(producer)
+        self._spread_live()
 
-def _liven(done: GradientReach, index: int, answer: OpGradientFlow) -> list[int]:
-    """Let what is not always zero flow through an op; where it flows to anew."""
-    inputs = done.wiring.inputs(index)
-    live = [output for _, output in filter(done.live.__contains__, done.wiring.tensors(index))]
-    if not live:
-        return []
-    newly_live = [
-        inputs[slot]
-        for slot in answer.slots
-        if slot < len(inputs)
-        and inputs[slot] not in done.live
-        and (slot not in answer.reach or not answer.reach[slot].isdisjoint(live))
-    ]
-    done.live.update(newly_live)
-    return [producer for producer, _ in newly_live]
+    def _ready(self, index: int) -> Sequence[int]:
+        """Return the ops to visit where this one is reached: Exits wait for the last of a loop."""
+        loop = self.loop_of_exit.get(index)
+        if loop is None:
+            return [index]
+        self.waiting[loop] -= 1
+        return () if self.waiting[loop] else self._ready_exits(loop)
+
+    def _ready_exits(self, loop: StoredLoop) -> list[int]:
+        got, exits = self.reach.got, self.exits_of[loop]
+        used = [index for index in exits if (index, 0) in got]
+        if used:
+            got |= {(index, 0) for index in exits if self.wiring.trainable((index, 0))}
+        return [index for index in dict.fromkeys([*used, *exits]) if index not in self.first]
+
+    def _visit(self, index: int) -> None:
+        """Ask an op for the gradients of its inputs, unless TensorFlow does not ask it."""
+        reach, wiring = self.reach, self.wiring
+        if index < 0 or reach.got.isdisjoint(wiring.tensors(index)) or self._is_left_out(index):
+            return
+        answer = self.answers[index] = self.ask(wiring, index)
+        reach.raised += answer.raised
+        if self.stored.in_loops and answer.slots and answer.first is None:
+            says = self._raised_outside_loop(index)
+            if says:
+                reach.raised.append(Refusal(Node(wiring.body, index), "loop_inside", says))
+        inputs = wiring.inputs(index)
+        reach.got.update([inputs[slot] for slot in answer.slots if slot < len(inputs)])
+        if answer.is_whole:
+            reach.got.update(filter(wiring.trainable, wiring.tensors(index)))
+
+    def _spread_live(self) -> None:
+        """Let what is not always zero flow through the ops that were asked.
+
+        Round a loop it flows in the iterations before, too: through ops that were visited before.
+        """
+        live, wiring = self.reach.live, self.wiring
+        queue, done = deque(self.answers), set[int]()
+        while queue:
+            index = queue.popleft()
+            done.add(index)
+            answer, inputs = self.answers[index], wiring.inputs(index)
+            outputs = [output for _, output in filter(live.__contains__, wiring.tensors(index))]
+            if not outputs:
+                continue
+            for slot in answer.slots:
+                tensor = inputs[slot] if slot < len(inputs) else None
+                if tensor is None or tensor in live:
+                    continue
+                if slot not in answer.reach or not answer.reach[slot].isdisjoint(outputs):
+                    live.add(tensor)
+                    if tensor[0] in done:
+                        done.remove(tensor[0])
+                        queue.append(tensor[0])
+
+    def _is(self, index: int, ops: Set[str]) -> bool:
+        return index >= 0 and self.ops[index] in ops
+
+    def loop(self, index: int) -> StoredLoop | None:
+        """Return the loop with a context in which an op is."""
+        names = self.wiring.body.heads.names
+        return self.stored.in_loops.get(names[index]) if index >= 0 else None
+
+    def _is_loop_variable(self, index: int) -> bool:
+        """Return whether an op is the Switch of a loop variable, which is visited repeatedly.
+
+        Where no loop has its context, and an Exit says so, gradients go on as if it had.
+        """
+        if not self._is(index, ALL_SWITCHES):
+            return False
+        is_looked_at = self.loop(index) is not None or (self.exits and not self.waiting)
+        return bool(is_looked_at) and self._is(self.wiring.inputs(index)[1][0], {LOOP_COND})
+
+    def _is_left_out(self, index: int) -> bool:
+        """Return whether TensorFlow does not ask an op of a loop: a Switch waits for its Exit."""
+        loop = self.loop(index)
+        if loop not in self.waiting:
+            return False
+        if index in self.loop_of_exit:
+            return not loop.back_prop
+        return (index, 0) not in self.reach.got and self._is_loop_variable(index)
+
+    def _raised_outside_loop(self, index: int) -> str:
+        """What is raised at an op of a loop that has no Exit between the ends; or nothing."""
+        loop, op, read = self.loop(index), self.ops[index], self.wiring.inputs(index)
+        if loop is None or loop in self.waiting:
+            return ""
+        if not self.waiting and self._needs_zeros(index):
+            return NOT_FROM_OUTSIDE if self.control_flow_v2 else NO_PREDICATE
+        if self._is_loop_variable(index):
+            return NO_STATE
+        if op in MERGES and self._is(read[0][0], ENTERS):
+            return NO_PIVOT
+        is_apart = flow.is_asked_apart(op, lambda: all(map(self._shapes.is_known, read)))
+        return "" if is_apart else NOT_FROM_OUTSIDE
+
+    @cached_property
+    def _shapes(self) -> Shapes:
+        return Shapes(self.wiring)
+
+    def _needs_zeros(self, index: int) -> bool:
+        """Whether some output of an op that is in no branch has no gradient, and gets zeros."""
+        if self.wiring.body.heads.names[index] in self.stored.in_branches:
+            return False
+        outputs = ((index, place) for place in range(len(self.wiring.outputs(index))))
+        return any(t not in self.reach.got and self.wiring.trainable(t) for t in outputs)

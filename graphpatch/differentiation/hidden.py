@@ -13,12 +13,8 @@ from collections.abc import Iterator
 from graphpatch import names
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.override_keys import CUSTOM, override_key
-from graphpatch.graph import provenance
-from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
-from graphpatch.names import OpKey
 
 GRADIENTS = "gradients"
 """What TensorFlow calls the scope of what tf.gradients adds: no loss is computed from it."""
@@ -61,31 +57,35 @@ def is_swish(node: Node) -> bool:
     behind the result. TensorFlow's gradient of it is that of these ops. What grad_pass_through and
     recompute_grad leave looks like an author's.
     """
-    reads = [names.parse(text) for text in node.data_inputs]
-    result = _op_giving(node.body, reads[0])
+    reads = list(map(names.parse, node.data_inputs))
     if not (override_key(node) or "").startswith(CUSTOM) or len(reads) not in (2, 3):
         return False
-    gates = [_op_giving(node.body, tensor) for tensor in _read_beside(result, "Mul", reads[1])]
-    sigmoids = [gate for gate in gates if gate is not None and gate.op == "Sigmoid"]
-    scaled = [names.parse(sigmoid.data_inputs[0]) for sigmoid in sigmoids]
-    if len(reads) == 2:
-        return scaled == [reads[1]]
-    product = _op_giving(node.body, scaled[0]) if scaled else None
-    return reads[2] in _read_beside(product, "Mul", reads[1])
+    gate = _producer(node.body, _other_factor(node.body, reads[0], reads[1]))
+    if gate is None or gate.op != "Sigmoid":
+        return False
+    scaled = names.parse(gate.data_inputs[0])
+    return (
+        scaled == reads[1]
+        if len(reads) == 2
+        else (_other_factor(node.body, scaled, reads[1]) == reads[2])
+    )
 
 
-def _op_giving(body: Body, tensor: names.TensorName) -> Node | None:
-    index = body.by_name.get(tensor.op)
+def _producer(body: Body, tensor: names.TensorName | None) -> Node | None:
+    index = None if tensor is None else body.by_name.get(tensor.op)
     return None if index is None else Node(body, index)
 
 
-def _read_beside(node: Node | None, op: str, tensor: names.TensorName) -> list[names.TensorName]:
-    """Return what an op of this type reads besides a tensor; nothing where it is another op."""
-    reads = [names.parse(text) for text in node.data_inputs] if node is not None else []
-    if node is None or node.op != op or tensor not in reads:
-        return []
-    reads.remove(tensor)
-    return reads
+def _other_factor(
+    body: Body, product: names.TensorName, factor: names.TensorName
+) -> names.TensorName | None:
+    """Return what the Mul that gives a product reads besides a factor; None for another op."""
+    node = _producer(body, product)
+    factors = list(map(names.parse, node.data_inputs)) if node and node.op == "Mul" else []
+    if factor not in factors:
+        return None
+    factors.remove(factor)
+    return factors[0]
 
 
 def _customs(body: Body) -> Iterator[int]:
@@ -143,33 +143,3 @@ def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:
         return False
     outputs = node.outputs
     return outputs is None or any(flow.is_asked_for(arg) for arg in outputs)
-
-
-def shadowed_ops(graph: Graph) -> dict[OpKey, Node]:
-    """Return the ops that are passed by, and the IdentityN that does it."""
-    shadowed: dict[OpKey, Node] = {}
-    for body in graph.bodies:
-        for index in body.by_type.get("IdentityN", ()):
-            node = Node(body, index)
-            if node.attr(OVERRIDE) is not None and provenance.record(node) is None:
-                shadowed |= {(body.label, name): node for name in _ops_between_ends(body, node)}
-    return shadowed
-
-
-def _ops_between_ends(body: Body, node: Node) -> set[str]:
-    """The ops between what the function takes and what it gives, those that give it included."""
-    ends = [names.op_of(text) for text in node.data_inputs]
-    between: set[str] = set()
-    for end in ends:
-        walked, others = {end}, set(ends) - {end}
-        todo, reached = [end], False
-        while todo:
-            index = body.by_name.get(todo.pop())
-            for text in body.heads.inputs[index] if index is not None else ():
-                op = names.op_of(text)
-                reached = reached or op in others
-                if op not in walked and op not in others and not text.startswith("^"):
-                    walked.add(op)
-                    todo.append(op)
-        between |= walked if reached else set()
-    return between

@@ -37,14 +37,19 @@ MOST_OPS_BY_OUTPUT = 1 << 20  # ops of a function, times its outputs, that are a
 TENSOR_ARRAYS = frozenset(
     f"TensorArray{what}V3" for what in ("Read", "Write", "Gather", "Scatter", "Concat", "Split")
 )
-
 NO_HANDLE_DATA = (
     "ValueError: Internal error: Tried to take gradients (or similar) of a variable without handle "
     "data"
 )
+BRANCHES = ("then_branch", "else_branch", "branches")
 
-# What ops have in common that answer alike: their body, their form, the dtypes of what they read.
-AlikeKey = tuple[str, int, tuple[str | None, ...]]
+
+def called_bodies(node: Node) -> list[str]:
+    """Return the functions through which a tape follows the gradient of an op."""
+    if node.op in node.body.library.signatures:
+        return [node.op]
+    keys = ("f",) if node.op in CALLS else ("body", *BRANCHES) if node.op in OP_BY_OP else ()
+    return [name for key in keys for name in named_by(node, key)]
 
 
 @dataclass(eq=False)
@@ -62,12 +67,14 @@ class GradientReplay:
     control_flow_v2: bool = True
     tape: bool = False
     restored: Mapping[str, tuple[frozenset[int], frozenset[int]]] = field(default_factory=dict)
+    visited: int = 0  # ops, inputs and outputs, by all walks together
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _inside: dict[str, GradientReach | None] = field(default_factory=dict)
     _asked: dict[tuple[str, int], OpGradientFlow] = field(default_factory=dict)
-    _alike: dict[AlikeKey, OpGradientFlow] = field(default_factory=dict)
+    _alike: dict[tuple[str, int, tuple[str | None, ...]], OpGradientFlow] = field(
+        default_factory=dict
+    )
     _reached: tuple[object, Set[int]] = (None, frozenset())
-    visited: int = 0  # ops, inputs and outputs, by all walks together
 
     def wiring(self, body: Body) -> Wiring:
         """Return the wiring of a body, made once."""
@@ -85,37 +92,35 @@ class GradientReplay:
             within = ops_reached(wiring, sources)
             self._reached = known, within
             self.visited += len(within)
-        done = differentiate(
+        reach = differentiate(
             wiring, sources, targets, self.ask, stored, self.control_flow_v2, within
         )
         self.visited += sum(
-            1 + len(wiring.inputs(index)) + len(wiring.outputs(index)) for index in done.between
+            1 + len(wiring.inputs(index)) + len(wiring.outputs(index)) for index in reach.between
         )
-        return done
+        return reach
 
     def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:
-        """Return what an op answers where a gradient comes to one of its outputs."""
-        place = (wiring.body.label, index)
-        answer = self._asked.get(place)
-        if answer is None:
-            answer = self._asked[place] = self._as_others(wiring, index)
-        return answer
+        """Return what an op answers where a gradient comes to one of its outputs.
 
-    def _as_others(self, wiring: Wiring, index: int) -> OpGradientFlow:
-        """Return what an op answers, as others do that have its attrs and read the same dtypes.
-
-        Not of an op that calls functions into which this looks, nor where something is raised,
-        which names the op. A Session does not look into a call, unless it is given a handle.
+        Ops that have the same attrs and read the same dtypes answer alike: not those that call
+        functions into which this looks, nor where something is raised, which names the op. A
+        Session does not look into a call, unless it is given a handle.
         """
+        place = wiring.body.label, index
+        if place in self._asked:
+            return self._asked[place]
         dtypes = tuple(map(wiring.dtype, wiring.inputs(index)))
         key = wiring.body.label, wiring.form(index), dtypes
-        if key in self._alike:
-            return self._alike[key]
-        node = Node(wiring.body, index)
-        answer = self._answer(wiring, node)
-        is_looked_into = node.op in OP_BY_OP or self.tape or RESOURCE in dtypes
-        if answer.first is None and not (is_looked_into and _is_call(wiring, node)):
-            self._alike[key] = answer
+        answer = self._alike.get(key)
+        if answer is None:
+            node = Node(wiring.body, index)
+            answer = self._answer(wiring, node)
+            is_looked_into = node.op in OP_BY_OP or self.tape or RESOURCE in dtypes
+            is_call = node.op in wiring.body.library.signatures or node.op in CALLS | OP_BY_OP
+            if answer.first is None and not (is_looked_into and is_call):
+                self._alike[key] = answer
+        self._asked[place] = answer
         return answer
 
     def _answer(self, wiring: Wiring, node: Node) -> OpGradientFlow:
@@ -150,38 +155,37 @@ class GradientReplay:
         slots = frozenset(slot for slot, kind in enumerate(flows) if kind != "none")
         if not flow.may_be_zero(op):
             return OpGradientFlow(slots)
-        return OpGradientFlow(slots, reach=_reach(wiring, node, op, slots))
+        return OpGradientFlow(slots, reach=_outputs_that_reach(wiring, node, op, slots))
 
     def _call(self, wiring: Wiring, node: Node) -> OpGradientFlow:
         """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
         everywhere = frozenset(range(len(wiring.inputs(node.index))))
         if not self.tape:
             tables = any(holds_no_number(wiring, tensor) for tensor in wiring.inputs(node.index))
-            refusals = (Refusal(node, "handle", NO_HANDLE_DATA),) if tables else ()
-            return OpGradientFlow(everywhere, refusals, is_whole=True)
+            raised = (Refusal(node, "handle", NO_HANDLE_DATA),) if tables else ()
+            return OpGradientFlow(everywhere, raised, is_whole=True)
         if is_carrier(node):
             says = "what the tape gives raises NotFoundError or LookupError"
             return OpGradientFlow(everywhere, (Refusal(node, CARRIED, says),))
-        names = [node.op] if node.op in wiring.body.library.signatures else named_by(node, "f")
-        inside = self.inside(names[0]) if names else None
+        inside = next(map(self.inside, called_bodies(node)), None)
         if inside is None:
             return OpGradientFlow(everywhere)
-        slots = inside.arguments[0]
-        return OpGradientFlow(slots, (), self._reach_through([inside]), _told([inside]))
+        raised_inside = (inside,) if inside.raised else ()
+        return OpGradientFlow(inside.arguments[0], raised_inside, self._reach_through([inside]))
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> OpGradientFlow:
-        read = wiring.inputs(node.index)
-        floats = {slot for slot, reach in enumerate(read) if wiring.trainable(reach)}
-        keys = ("body",) if node.op in LOOPS else ("then_branch", "else_branch", "branches")
-        bodies = [self.inside(name) for key in keys for name in named_by(node, key)]
+        """Of a loop or branch: what its bodies answer. Tables carry no gradient round a loop."""
+        read, bodies = wiring.inputs(node.index), list(map(self.inside, called_bodies(node)))
+        floats = {slot for slot, tensor in enumerate(read) if wiring.trainable(tensor)}
         inside = [reach for reach in dict.fromkeys(bodies) if reach is not None]
+        raised = tuple(reach for reach in inside if reach.raised)
         if node.op in LOOPS or not all(bodies):
             tables = {slot for slot in floats if holds_no_number(wiring, read[slot])}
-            return OpGradientFlow(frozenset(floats - tables), inside=_told(inside))
+            return OpGradientFlow(frozenset(floats - tables), raised)
         # Their arguments are the inputs behind the first, which decides.
-        reached_slots = {place + 1 for reach in inside for place in reach.arguments[0]}
+        slots = {place + 1 for reach in inside for place in reach.arguments[0]}
         outputs = {place + 1: live for place, live in self._reach_through(inside).items()}
-        return OpGradientFlow(frozenset(floats & reached_slots), (), outputs, _told(inside))
+        return OpGradientFlow(frozenset(floats & slots), raised, outputs)
 
     def _reach_through(self, bodies: Sequence[GradientReach]) -> Mapping[int, frozenset[int]]:
         """For each argument, the outputs of functions from which what flows is not always zero.
@@ -231,44 +235,31 @@ class GradientReplay:
         """Return a function from its outputs, all or those at these places, to its arguments."""
         wiring = self.wiring(body)
         outputs = wiring.returned if places is None else [wiring.returned[p] for p in places]
-        returned = [tensor for tensor in outputs if wiring.trainable(tensor)]
-        taken = [(index, 0) for index in wiring.arguments.values()]
-        done = self.backward(
-            body, [argument for argument in taken if wiring.trainable(argument)], returned
-        )
-        _ = done.first, done.raises  # now that those of the functions that it calls are known
-        return done
+        arguments = [(index, 0) for index in wiring.arguments.values()]
+        targets, sources = (list(filter(wiring.trainable, ts)) for ts in (outputs, arguments))
+        reach = self.backward(body, sources, targets)
+        _ = reach.first, reach.raises  # now that those of the functions that it calls are known
+        return reach
 
 
-def _told(bodies: Sequence[GradientReach]) -> tuple[GradientReach, ...]:
-    """Return those in which anything is raised."""
-    return tuple(reach for reach in bodies if reach.told)
-
-
-def _is_call(wiring: Wiring, node: Node) -> bool:
-    return node.op in wiring.body.library.signatures or node.op in CALLS or node.op in OP_BY_OP
-
-
-def _reach(
+def _outputs_that_reach(
     wiring: Wiring, node: Node, op: str, slots: frozenset[int]
 ) -> Mapping[int, frozenset[int]]:
     """For each slot, the outputs from which a gradient comes to it that is not always zero."""
     count, outputs = len(wiring.inputs(node.index)), wiring.outputs(node.index)
-    everywhere = frozenset(range(max(len(outputs), 1)))
-    outputs_by_slot = {slot: outputs_of(op, slot, count) or frozenset() for slot in slots}
+    names_by_slot = {slot: outputs_of(op, slot, count) or frozenset() for slot in slots}
     if op != node.op:  # its outputs have other names
-        return {
-            slot: everywhere if names else frozenset() for slot, names in outputs_by_slot.items()
-        }
-    named = {
+        everywhere = frozenset(range(max(len(outputs), 1)))
+        return {slot: everywhere if names else frozenset() for slot, names in names_by_slot.items()}
+    places = {
         names: frozenset(place for place, arg in enumerate(outputs) if arg.name in names)
-        for names in set(outputs_by_slot.values())
+        for names in set(names_by_slot.values())
     }
-    return {slot: named[names] for slot, names in outputs_by_slot.items()}
+    return {slot: places[names] for slot, names in names_by_slot.items()}
 
 
 def _refused(node: Node, kind: str, says: str) -> OpGradientFlow:
-    return OpGradientFlow(refusals=(Refusal(node, kind, says),))
+    return OpGradientFlow(raised=(Refusal(node, kind, says),))
 
 
 def _lookup_error(node: Node) -> str:

@@ -7,8 +7,8 @@ not known; `verify` and `doctor --run` ask TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, zip_longest
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from graphpatch.graph import attrs
 from graphpatch.graph import op_types as types
 from graphpatch.graph.attrs import constant
 from graphpatch.graph.node import Node
-from graphpatch.protos import AttrValue, TensorShapeProto
+from graphpatch.protos import TensorShapeProto
 
 Sizes = tuple[int | None, ...] | None
 """The sizes of a tensor, None for one that is not known; None where the rank is not."""
@@ -37,14 +37,13 @@ Sizes = tuple[int | None, ...] | None
 LARGEST_RANK = 254  # that TensorFlow makes tensors of
 MOST_INTEGERS = 64  # more than a shape or a list of axes has
 LARGEST = 1 << 31  # from here on an int32 is another number
-KEPT_OUTPUTS = 16  # outputs from which on a list of their shapes is kept
 GIVEN_ON = 8  # ops by which a function gives an argument on, at most
 SCALAR_IS_UNKNOWN = 21  # up to this version of GraphDefs a placeholder without sizes has any shape
 
 DECLARED = types.PLACEHOLDERS | {types.OPTIONAL_PLACEHOLDER, *types.REF_VARIABLES}
 LISTED = types.PIPELINES | types.IFS | types.CASES  # that list the shapes of their outputs
 # What a rule meets in a broken graph, or where a shape that it needs is not known.
-NOT_TOLD = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError, StopIteration)
+NOT_KNOWN = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError, StopIteration)
 
 
 class OpShapes(NamedTuple):
@@ -72,12 +71,8 @@ class OpShapes(NamedTuple):
         value, op = self.node.attr(key), self.node.opdef
         if value is not None:
             return attrs.as_json(value)
-        default = (
-            next((declared.default for declared in op.attrs if declared.name == key), None)
-            if op
-            else None
-        )
-        return list(default) if isinstance(default, tuple) else default
+        defaults = {} if op is None else {attr.name: attr.default for attr in op.attrs}
+        return defaults.get(key)
 
 
 def sizes_in_words(sizes: Sizes) -> str:
@@ -166,12 +161,6 @@ def _reduced(op: OpShapes) -> Sizes:
     return tuple(1 if n in gone else size for n, size in rest if keeps or n not in gone)
 
 
-def _losses(op: OpShapes) -> Sizes:
-    """One loss for each row, and a gradient for each logit."""
-    logits = op.shapes[0] if op.node.op.startswith("Sparse") else merged_shape(op.shapes)
-    return logits if op.output or logits is None else tuple(logits[:1])
-
-
 def _reshaped(op: OpShapes) -> Sizes:
     """Return what the integers spell; one size that they leave open is told by all elements."""
     shape, sizes = op.shapes[0], op.spelled(1)
@@ -191,60 +180,35 @@ def _squeezed(op: OpShapes) -> Sizes:
     return tuple(n for axis, n in enumerate(shape) if not (axis in gone and (named or n == 1)))
 
 
-def _joined(parts: Sequence[Any], number: int) -> Sizes:
+def _joined(op: OpShapes) -> Sizes:
     """Parts one after the other along an axis."""
+    parts, number = op.shapes[:-1], op.number(-1)
     axis = _axis(number, next(len(part) for part in parts if part is not None))
     sizes: list[Any] = [None if part is None else part[axis] for part in parts]
-    size = None if None in sizes else sum(sizes)
-    return _with_size(
-        merged_shape([part and _with_size(part, axis, 0) for part in parts]), axis, size
-    )
+    rest = merged_shape([part and _with_size(part, axis, 0) for part in parts])
+    return _with_size(rest, axis, None if None in sizes else sum(sizes))
 
 
 def _split(op: OpShapes) -> Sizes:
-    """One of several parts of equal size, or of the sizes that input 1 lists."""
-    if op.node.op == "Split":
-        shape, axis = op.shapes[1], _axis(op.number(0), len(op.shapes[1]))
-        whole = shape[axis]
-        return _with_size(shape, axis, None if whole is None else whole // op.attr("num_split"))
-    shape, axis = op.shapes[0], _axis(op.number(2), len(op.shapes[0]))
-    return _with_size(shape, axis, _known_size(op.integers[1][op.output]))
+    """One of several parts of equal size."""
+    shape, axis = op.shapes[1], _axis(op.number(0), len(op.shapes[1]))
+    return _with_size(shape, axis, shape[axis] and shape[axis] // op.attr("num_split"))
 
 
 def _strided(op: OpShapes) -> Sizes:
-    """Of a slice whose ends are constants."""
-    (begin, end, strides), axes = op.integers[1:], iter(op.shapes[0])
-    if None in (*begin, *end, *strides):
+    """Of a slice whose ends are constants, without new axes or an ellipsis."""
+    (begin, end, strides), shape = op.integers[1:], op.shapes[0]
+    if op.attr("new_axis_mask") or op.attr("ellipsis_mask") or None in (*begin, *end, *strides):
         return None
-    masks = {key: op.attr(f"{key}_mask") for key in ("begin", "end", "new_axis", "shrink_axis")}
-    ellipsis, sizes, places = op.attr("ellipsis_mask"), list[int | None](), range(len(strides))
-    named = sum(not (ellipsis | masks["new_axis"]) >> n & 1 for n in places)
-    for n in places:
-        is_set = {key: bool(mask >> n & 1) for key, mask in masks.items()}
-        if ellipsis >> n & 1:
-            sizes += islice(axes, len(op.shapes[0]) - named)
-        elif is_set["new_axis"]:
-            sizes.append(1)
-        elif (size := next(axes)) is None or is_set["shrink_axis"]:
-            sizes += [] if is_set["shrink_axis"] else [None]
-        else:
-            first = None if is_set["begin"] else begin[n]
-            last = None if is_set["end"] else end[n]
-            sizes.append(len(range(*slice(first, last, strides[n]).indices(size))))
-    return *sizes, *axes
-
-
-def _gathered(op: OpShapes) -> Sizes:
-    (shape, picks), is_along = op.shapes[:2], op.node.op == "GatherV2"
-    axis = _axis(op.number(2) if is_along else 0, len(shape))
-    batch = op.attr("batch_dims") if is_along else 0
-    return _with_size(shape, axis, *picks[batch + len(picks) * (batch < 0) :])
-
-
-def _padded(op: OpShapes) -> Sizes:
-    pads = op.integers[1]
-    around = zip(op.shapes[0], pads[::2], pads[1::2], strict=True)
-    return tuple(None if row[0] is None else sum(row) for row in around)
+    sizes = []
+    for n, size in enumerate(shape[: len(strides)]):
+        if op.attr("shrink_axis_mask") >> n & 1:
+            continue
+        first = None if op.attr("begin_mask") >> n & 1 else begin[n]
+        last = None if op.attr("end_mask") >> n & 1 else end[n]
+        cut = slice(first, last, strides[n])
+        sizes.append(None if size is None else len(range(*cut.indices(size))))
+    return *sizes, *shape[len(strides) :]
 
 
 def _channel(op: OpShapes) -> int:
@@ -255,41 +219,29 @@ def _channel(op: OpShapes) -> int:
 
 def _windows(op: OpShapes) -> Sizes:
     """Of a convolution or a pooling: an image after windows, in the op's strides and padding."""
-    image, pool, channel, rank = op.shapes[0], op.attr("ksize"), _channel(op), len(op.shapes[0])
-    axes = [axis for axis in range(rank) if axis not in (0, channel)]
-    strides, dilations = op.attr("strides"), op.attr("dilations") or [1] * rank
-    pads, depth = op.attr("explicit_paddings") or [0] * rank * 2, image[channel]
+    image, pool, channel = op.shapes[0], op.attr("ksize"), _channel(op)
+    axes = [axis for axis in range(len(image)) if axis not in (0, channel)]
+    strides, dilations = op.attr("strides"), op.attr("dilations") or [1] * len(image)
     if pool:
-        window, depths = [pool[axis] for axis in axes], [depth and depth // pool[channel]]
+        window, depth = [pool[axis] for axis in axes], image[channel]
+        depth = depth and depth // pool[channel]
     else:
-        *window, _, depth = op.shapes[1]
-        depths = op.shapes[1][-2:] if op.node.op.startswith("Depthwise") else [depth]
-    sizes = list(_with_size(image, channel, None if None in depths else prod(depths)) or ())
+        *window, before, depth = op.shapes[1]
+        if op.node.op.startswith("Depthwise"):
+            depth = before and depth and before * depth
+    sizes = list(_with_size(image, channel, depth) or ())
     for axis, size in zip(axes, window, strict=True):
         room, stride = image[axis], strides[axis]
-        if room is None or size is None:
+        if room is None or size is None or op.attr("padding") == "EXPLICIT":
             sizes[axis] = None
         elif op.attr("padding") == "SAME":
             sizes[axis] = (room + stride - 1) // stride
         else:
-            reach = (size - 1) * dilations[axis] + 1 - sum(pads[2 * axis : 2 * axis + 2])
-            sizes[axis] = max((room - reach + stride) // stride, 0)
+            sizes[axis] = max((room - (size - 1) * dilations[axis] - 1 + stride) // stride, 0)
     return tuple(sizes)
 
 
-def _normalized(op: OpShapes) -> Sizes:
-    """Return the image, and lists of its channels, of which scale and offset tell too how many."""
-    image = op.shapes[0]
-    own = None if image is None else (image[_channel(op)],)
-    channels = merged_shape([own, *op.shapes[1:3]])
-    if op.output:
-        return channels if op.output < STATISTICS else None
-    return image and channels and _with_size(image, _channel(op), *channels)
-
-
-STATISTICS = 5  # outputs of a normalisation whose shapes are known: the image and four lists
 KEEPING_IMAGES = ("BiasAdd", "BiasAddV1", "LRN")
-KEEPING = "ReverseV2 ReverseSequence IdentityN MaxPoolGrad FakeQuantWithMinMaxVars".split()
 SCALARS = (
     "Rank Size L2Loss ScalarSummary HistogramSummary MergeSummary IsVariableInitialized"
     " VarIsInitializedOp TensorArrayWriteV3 TensorArrayScatterV3 TensorArraySplitV3"
@@ -297,7 +249,6 @@ SCALARS = (
 ).split()
 FILLED = "Fill Empty RandomUniform RandomStandardNormal RandomUniformInt TruncatedNormal".split()
 NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")
 WINDOWS = "Conv2D Conv3D DepthwiseConv2dNative MaxPool AvgPool MaxPool3D AvgPool3D".split()
 
 Rule = Callable[[OpShapes], Sizes]
@@ -309,7 +260,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(DECLARED, _declared),
     **dict.fromkeys(MERGES, _merged),
     **dict.fromkeys(ENTERS, lambda op: op.shapes[0] if is_constant(op.node) else None),
-    **dict.fromkeys((*KEEPING_IMAGES, *KEEPING, *ALL_SWITCHES), lambda op: op.shapes[0]),
+    **dict.fromkeys((*KEEPING_IMAGES, *NORMALIZATIONS, *ALL_SWITCHES), lambda op: op.shapes[0]),
     **dict.fromkeys(SCALARS, lambda op: ()),
     **dict.fromkeys(FILLED, lambda op: op.spelled(0)),
     "Shape": lambda op: (None if op.shapes[0] is None else len(op.shapes[0]),),
@@ -319,26 +270,20 @@ RULES: dict[str, Rule] = {
     "MatMul": _matmul,
     "SelectV2": lambda op: broadcast(op.shapes),
     **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "All", "Any"), _reduced),
-    **dict.fromkeys(LOSSES, _losses),
     "Reshape": _reshaped,
     "ExpandDims": lambda op: _with_axis(op.shapes[0], op.number(1), 1),
     "Squeeze": _squeezed,
     "Transpose": lambda op: tuple(op.shapes[0][axis] for axis in op.integers[1]),
     "Pack": lambda op: _with_axis(merged_shape(op.shapes), op.attr("axis"), len(op.shapes)),
     "Unpack": lambda op: _with_size(op.shapes[0], _axis(op.attr("axis"), len(op.shapes[0]))),
-    "ConcatV2": lambda op: _joined(op.shapes[:-1], op.number(-1)),
-    "Concat": lambda op: _joined(op.shapes[1:], op.number(0)),
-    **dict.fromkeys(("Split", "SplitV"), _split),
+    "ConcatV2": _joined,
+    "Split": _split,
     "StridedSlice": _strided,
-    **dict.fromkeys(("Gather", "ResourceGather", "GatherV2"), _gathered),
-    **dict.fromkeys(("Pad", "PadV2", "MirrorPad"), _padded),
-    "OneHot": lambda op: _with_axis(op.shapes[0], op.attr("axis"), op.number(1)),
     **dict.fromkeys(WINDOWS, _windows),
-    **dict.fromkeys(NORMALIZATIONS, _normalized),
 }
 EACH_OUTPUT = {
-    *("Split", "SplitV", "Unpack", "BroadcastGradientArgs", "IdentityN", TENSOR_ARRAY),
-    *("TensorArrayGradV3", *NORMALIZATIONS, *LOSSES, *ALL_SWITCHES, *MERGES, *LISTED),
+    *("Split", "Unpack", "BroadcastGradientArgs", TENSOR_ARRAY, "TensorArrayGradV3"),
+    *(*ALL_SWITCHES, *MERGES),
 }
 
 
@@ -359,7 +304,7 @@ def _constant_integers(op: OpShapes) -> Sizes:
 INTEGERS: dict[str, Rule] = {
     "Const": _constant_integers,
     "Shape": lambda op: op.shapes[0],
-    "Pack": lambda op: tuple(one and one[0] for one in op.integers) if () in op.shapes else None,
+    "Pack": lambda op: tuple(i and i[0] for i in op.integers) if () in op.shapes else None,
 }
 
 
@@ -369,7 +314,7 @@ class Shapes(msgspec.Struct, eq=False):
     wiring: Wiring
     _shapes: dict[Tensor, Sizes] = msgspec.field(default_factory=dict)
     _integers: dict[Tensor, Sizes] = msgspec.field(default_factory=dict)
-    _lists: dict[tuple[int, str], AttrValue] = msgspec.field(default_factory=dict)
+    _lists: dict[tuple[int, str], list[Sizes]] = msgspec.field(default_factory=dict)
     _arguments: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
     def is_known(self, tensor: Tensor) -> bool:
@@ -388,66 +333,59 @@ class Shapes(msgspec.Struct, eq=False):
         """Return the sizes of a tensor, None for one that is not known; None without a rank."""
         todo, begun = [tensor], set[Tensor]()
         while todo:
-            last = todo[-1]
-            missing = [
-                producer
-                for producer in (() if last in begun else dict.fromkeys(self._read(last)))
-                if producer not in self._shapes and producer not in begun
-            ]
+            last = todo.pop()
+            if last in self._shapes:
+                continue
+            read = [] if last in begun else list(dict.fromkeys(self._read(last)))
             begun.add(last)  # one that is asked again meanwhile is read round a loop
-            todo += missing
-            if not missing:
-                todo.pop()
-                if last not in self._shapes:
-                    self._shapes[last] = self._inferred(last)
+            missing = [t for t in read if t and t not in self._shapes and t not in begun]
+            if missing:
+                todo += [last, *missing]
+            else:
+                self._shapes[last] = self._inferred(last)
         return self._shapes[tensor]
 
-    def _read(self, tensor: Tensor) -> Iterator[Tensor]:
-        """Yield the tensors whose shapes tell that of this one."""
-        node = self.wiring.node(tensor[0])
-        if node is None or tensor in self._shapes or node.op in LISTED:
-            return
-        if tensor[1] and node.op not in EACH_OUTPUT and not _is_call(node):
-            return
-        noted = self._listed(node, "_output_shapes", tensor[1])
-        if noted is None or None in noted or node.op in INTEGERS:
-            for read in self._inputs(node, tensor[1]):
-                before = self.wiring.node(read[0])
-                if before is None or before.op not in FIXED:  # that is not there yet on import
-                    yield read
+    def _read(self, tensor: Tensor) -> Sequence[Tensor | None]:
+        """Return the tensors whose shapes tell that of this one; None for what is read too early.
 
-    def _inputs(self, node: Node, output: int) -> list[Tensor]:
-        inputs = self.wiring.inputs(node.index)
+        TensorFlow makes what leads round a loop, and decides it, only when the rest is there.
+        """
+        node, output = self.wiring.node(tensor[0]), tensor[1]
+        if node is None or node.op in LISTED:
+            return ()
+        inputs: Sequence[Tensor] = self.wiring.inputs(node.index)
         if _is_call(node):
             place = self._argument_given_on(node, output)
-            return [] if place is None else inputs[place : place + 1]
-        return inputs[output : output + 1] if node.op == "IdentityN" else inputs
+            inputs = () if place is None else inputs[place : place + 1]
+        elif output and node.op not in EACH_OUTPUT:
+            return ()
+        noted = self._listed(node, "_output_shapes", output)
+        if noted is not None and node.op not in INTEGERS:
+            return ()
+        producers = ((read, self.wiring.node(read[0])) for read in inputs)
+        return [None if node and node.op in FIXED else read for read, node in producers]
 
     def _inferred(self, tensor: Tensor) -> Sizes:
         node, output = self.wiring.node(tensor[0]), tensor[1]
         if node is None:
             return None
-        noted = self._listed(node, "_output_shapes", output)
-        if noted is not None and None not in noted and node.op not in INTEGERS:
-            return noted
-        read = set(self._read(tensor))
-        known = [item if item in read else None for item in self._inputs(node, output)]
         shapes, integers = (
-            [None if item is None else some.get(item) for item in known]
-            for some in (self._shapes, self._integers)
+            [None if read is None else known.get(read) for read in self._read(tensor)]
+            for known in (self._shapes, self._integers)
         )
         op = OpShapes(node, output, shapes, integers)
-        sizes = merged_shape([noted, self._by_op(op)])
+        sizes = self._listed(node, "_output_shapes", output)
+        sizes = self._by_op(op) if sizes is None else sizes
         if sizes is not None and len(sizes) > LARGEST_RANK:  # which no run can make
             return None
         if node.op in INTEGERS and sizes is not None:
-            values = _told(INTEGERS[node.op], op)
+            values = _by_rule(INTEGERS[node.op], op)
             size = prod(item or 0 for item in sizes)
             self._integers[tensor] = values if values and len(values) == size else None
         return sizes
 
     def _by_op(self, op: OpShapes) -> Sizes:
-        node, rule = op.node, RULES.get(op.node.op, _kept)
+        node = op.node
         if node.op in LISTED:
             return self._listed(node, "output_shapes", op.output)
         if node.op == "ReadVariableOp":  # the handle tells, wherever it enters a loop or branch
@@ -458,16 +396,19 @@ class Shapes(msgspec.Struct, eq=False):
             return None if value is None else _known_sizes(value.shape)
         if _is_call(node):
             return op.shapes[0] if op.shapes else None
-        return None if op.output and node.op not in EACH_OUTPUT else _told(rule, op)
+        if op.output and node.op not in EACH_OUTPUT:
+            return None
+        return _by_rule(RULES.get(node.op, _as_inputs), op)
 
     def _listed(self, node: Node, key: str, output: int) -> Sizes:
-        """Read what an attr tells of an output; of many outputs it is read once."""
-        value = self._lists.get((node.index, key)) or node.attr(key)
-        if value is None or output >= len(value.list.shape):
-            return None
-        if len(value.list.shape) > KEPT_OUTPUTS:
-            self._lists[node.index, key] = value
-        return _known_sizes(value.list.shape[output])
+        """Read what an attr tells of an output; of all outputs it is read once."""
+        place = node.index, key
+        if place not in self._lists:
+            value = node.attr(key)
+            listed = () if value is None else value.list.shape
+            self._lists[place] = list(map(_known_sizes, listed))
+        sizes = self._lists[place]
+        return sizes[output] if output < len(sizes) else None
 
     def _argument_given_on(self, call: Node, output: int) -> int | None:
         """Return the argument that the function of a call gives on as this output, or None."""
@@ -485,10 +426,10 @@ class Shapes(msgspec.Struct, eq=False):
         return self._arguments[call.op].get(text)
 
 
-def _told(rule: Rule, op: OpShapes) -> Sizes:
+def _by_rule(rule: Rule, op: OpShapes) -> Sizes:
     try:
         return rule(op)
-    except NOT_TOLD:
+    except NOT_KNOWN:
         return None
 
 
@@ -496,7 +437,7 @@ def _is_call(node: Node) -> bool:
     return node.op in node.body.library.signatures
 
 
-def _kept(op: OpShapes) -> Sizes:
+def _as_inputs(op: OpShapes) -> Sizes:
     """Return the shape of an op that keeps that of an input, or broadcasts its inputs."""
     known = op.node.opdef
     if known is None or not known.keeps_shape:

@@ -16,7 +16,6 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.walk import tensor_named
-from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg, tensor_index
 
 # (index of the op, output); an argument of a function is an op with the index -1 - its place.
@@ -24,14 +23,23 @@ Tensor = tuple[int, int]
 
 
 class Wiring(msgspec.Struct, eq=False, dict=True):
-    """A body, its tensors as pairs of numbers. Made on demand, for the ops that are asked about."""
+    """A body, its tensors as pairs of numbers. Made on demand, for the ops that are asked about.
+
+    Ops of one form, that is of one type and with the same attrs, give outputs of the same dtypes
+    and have the same gradient: these are read once.
+    """
 
     body: Body
 
     def __post_init__(self) -> None:
-        self.handle_origins: dict[Tensor, Tensor] = {}  # as `handles` finds them
+        self.handle_origins: dict[Tensor, Tensor] = {}  # as `handle_origin` finds them
+        self.argument_names = list(self.body.arguments)
+        self.arguments = {name: -1 - place for place, name in enumerate(self.argument_names)}
         self._inputs: dict[int, list[Tensor]] = {}
-        self._outputs: dict[int, list[FlatArg]] = {}
+        self._outputs: dict[int, list[FlatArg]] = {
+            -1 - place: [FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))]
+            for place, number in enumerate(self.body.arguments.values())
+        }
         self._tensors: dict[int, list[Tensor]] = {}
         self._readers: dict[int, list[tuple[int, int, int]]] = {}
         self._forms: dict[tuple[str, bytes | int], int] = {}
@@ -39,29 +47,25 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         self._gradient_types: dict[int, str] = {}  # by form
         self._outputs_of: dict[int, list[FlatArg]] = {}  # by form
 
-    @cached_property
-    def arguments(self) -> dict[str, int]:
-        """Return the index of each of the function's arguments."""
-        return {name: -1 - place for place, name in enumerate(self.body.arguments)}
-
     def node(self, index: int) -> Node | None:
         """Return the op; None for an argument."""
         return Node(self.body, index) if index >= 0 else None
+
+    def name(self, index: int) -> str:
+        """Return the name of an op or argument."""
+        return self.body.heads.names[index] if index >= 0 else self.argument_names[-1 - index]
 
     def inputs(self, index: int) -> list[Tensor]:
         """Return the tensors that an op reads, slot by slot."""
         tensors = self._inputs.get(index)  # asked most often of all
         if tensors is None:
-            tensors = self._inputs[index] = self._read(index) if index >= 0 else []
+            by_name = self.body.by_name
+            tensors = self._inputs[index] = [
+                (by_name[text], 0) if text in by_name and ":" not in text else self.tensor(text)
+                for text in (self.body.heads.inputs[index] if index >= 0 else ())
+                if text[:1] != "^"
+            ]
         return tensors
-
-    def _read(self, index: int) -> list[Tensor]:
-        texts, by_name = self.body.heads.inputs[index], self.body.by_name
-        return [
-            (by_name[text], 0) if text in by_name and ":" not in text else self.tensor(text)
-            for text in texts
-            if text[:1] != "^"
-        ]
 
     def tensor(self, text: str) -> Tensor:
         """Return the tensor that an input spells."""
@@ -71,30 +75,28 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
             if name.op not in self.arguments:
                 raise ModelError(f"{self.body.label}: no op gives {text!r}, which another op reads")
             return self.arguments[name.op], 0
-        return index, self._output(index, name)
+        if not name.arg:
+            return index, name.index
+        place = tensor_index(self.outputs(index), name.arg, name.index)
+        if place is None:
+            raise ModelError(f"{Node(self.body, index)} has no output {name}")
+        return index, place
 
     def named(self, texts: Iterable[str]) -> list[Tensor]:
         """Return the tensors that a user means by these names; names of none are left out."""
         tensors = (tensor_named(self.body, text) for text in texts)
         return [self.tensor(str(name)) for name in tensors if name is not None]
 
-    def _output(self, index: int, name: TensorName) -> int:
-        if not name.arg:
-            return name.index
-        place = tensor_index(self.outputs(index), name.arg, name.index)
-        if place is None:
-            raise ModelError(f"{Node(self.body, index)} has no output {name}")
-        return place
-
     def outputs(self, index: int) -> list[FlatArg]:
         """Return the tensors that an op gives; none where its op type is unknown."""
-        if index < 0:
-            return self._of_arguments[-1 - index]
         args = self._outputs.get(index)
         if args is None:
             form = self.form(index)
             if form not in self._outputs_of:
-                self._outputs_of[form] = _known_outputs(Node(self.body, index))
+                try:
+                    self._outputs_of[form] = Node(self.body, index).outputs or []
+                except ModelError:  # its attrs do not tell them
+                    self._outputs_of[form] = []
             args = self._outputs[index] = self._outputs_of[form]
         return args
 
@@ -116,7 +118,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return form
 
     def gradient_type(self, index: int) -> str:
-        """The op type whose gradient TensorFlow takes for an op, asked once for each form."""
+        """The op type whose gradient TensorFlow takes for an op."""
         form = self.form(index)
         if form not in self._gradient_types:
             self._gradient_types[form] = gradient_type(Node(self.body, index))
@@ -137,8 +139,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         """Return who reads an op: (output, index of the reader, its slot) of each use."""
         uses = self._readers.get(index)
         if uses is None:
-            name = self.body.heads.names[index] if index >= 0 else self._argument(index)
-            texts = self.body.heads.inputs
+            name, texts = self.name(index), self.body.heads.inputs
             uses = self._readers[index] = [
                 (0 if texts[reader][slot] == name else self.inputs(reader)[slot][1], reader, slot)
                 for reader, slot in self.body.readers.get(name, ())
@@ -148,22 +149,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def spelled(self, tensor: Tensor) -> str:
         """Return the tensor's name, as TensorFlow prints it: `op:0`."""
-        index, output = tensor
-        name = self.body.heads.names[index] if index >= 0 else self._argument(index)
-        return f"{name}:{output}"
-
-    @cached_property
-    def _of_arguments(self) -> list[list[FlatArg]]:
-        numbers = self.body.arguments.values()
-        return [[FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))] for number in numbers]
-
-    @cached_property
-    def argument_names(self) -> list[str]:
-        """Return the names of the function's arguments, in their order."""
-        return list(self.body.arguments)
-
-    def _argument(self, index: int) -> str:
-        return self.argument_names[-1 - index]
+        return f"{self.name(tensor[0])}:{tensor[1]}"
 
     @cached_property
     def returned(self) -> list[Tensor]:
@@ -171,13 +157,6 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         signature = self.body.signature
         args = signature.output_arg if signature is not None else ()
         return [self.tensor(self.body.ret[arg.name]) for arg in args]
-
-
-def _known_outputs(node: Node) -> list[FlatArg]:
-    try:
-        return node.outputs or []
-    except ModelError:
-        return []
 
 
 PASSING = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})

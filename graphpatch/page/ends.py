@@ -134,7 +134,7 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
     taped = "flows" if types.isdisjoint(wiring.body.library.gradients) else "error"
 
     def diagnosis(source: Tensor, target: Tensor) -> PairDiagnosis:
-        flows = source in main.back.live and not main.back.told and wiring.dtype(target) in REAL
+        flows = source in main.back.live and not main.back.raised and wiring.dtype(target) in REAL
         if is_plain and flows:
             names = wiring.spelled(source), wiring.spelled(target)
             return PairDiagnosis(*names, "flows", taped, connected=True)

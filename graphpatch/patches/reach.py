@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphpatch.control_flow.op_types import BOUNDARIES
-from graphpatch.differentiation.bodies import Bodies, Unreached
+from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.bodies import BodyPlace as BodyPlace
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.override_keys import override_key
@@ -25,7 +25,7 @@ UNKNOWN_TO_FUNCTIONS = frozenset(
 
 def place_of(node: Node, editor: Editor) -> BodyPlace:
     """Return the place of an op: how TensorFlow comes to the body that it is in."""
-    return unreached(editor).bodies.place_of(node)
+    return unreached(editor).place_of(node)
 
 
 def differentiated_as_whole(node: Node, editor: Editor) -> bool:
@@ -38,9 +38,9 @@ def differentiated_as_whole(node: Node, editor: Editor) -> bool:
     return place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
 
 
-def unreached(editor: Editor) -> Unreached:
-    """Return the bodies that no gradient reaches."""
-    return editor.cached("unreached", lambda: Unreached(Bodies(editor.graph)))
+def unreached(editor: Editor) -> Bodies:
+    """Return the bodies, with those that no gradient reaches."""
+    return editor.cached("unreached", lambda: Bodies(editor.graph))
 
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
@@ -67,7 +67,7 @@ def check_reached(node: Node, editor: Editor) -> None:
         _refuse_whole(node, editor)
     else:
         editor.cached("functions without gradients", lambda: _note_functions(editor))
-    reason = unreached(editor).why(node)
+    reason = unreached(editor).why_unreached(node)
     if not reason or editor.graph.around.is_exported:
         return
     if not editor.graph.around.is_object_based:

@@ -308,7 +308,7 @@ class Doctor:
                 yield from self._inside(at_op, reported)
                 if not any(map(reported.inside.get, paths_inside(at_op))):
                     yield with_run(finding_of(at_op), wiring, steps, place)
-        if not places and source not in done.got:
+        if not places and source not in done.got and not done.raised:
             stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
             yield from (_stalled(Node(wiring.body, index)) for index in sorted(stuck)[:1])
 
@@ -321,7 +321,7 @@ class Doctor:
                 continue
             if slot >= len(body.arguments):  # a broken call gives more than it takes
                 continue
-            reported.inside[path] = bool(done.told)
+            reported.inside[path] = bool(done.raised)
             wiring = self.tape.wiring(body)
             source, returned = (-1 - slot, 0), wiring.returned
             steps = self._way(wiring, source, returned[output]) if output < len(returned) else None
@@ -336,7 +336,7 @@ class Doctor:
         """Return an op that raises, whether or not it is on the path that was found."""
         if refusal not in self._findings:
             wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
-            at_op = OpOnPath(wiring, step, OpGradientFlow(refusals=(refusal,)))
+            at_op = OpOnPath(wiring, step, OpGradientFlow(raised=(refusal,)))
             is_loop = refusal.kind == "loop"
             self._findings[refusal] = _loop_finding(refusal) if is_loop else finding_of(at_op)
         return self._findings[refusal]

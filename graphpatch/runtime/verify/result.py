@@ -14,7 +14,7 @@ from graphpatch.analysis.doctor.diagnosis import doctors
 from graphpatch.application import page_part
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import Bodies
-from graphpatch.differentiation.hidden import shadowed_ops
+from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.override_keys import CUSTOM, override_key
 from graphpatch.formats.model import Model
 from graphpatch.gradients.attach import PASS, is_guard
@@ -123,7 +123,12 @@ class Firing:
     def sort(self) -> tuple[list[Override], list[UnfiredOverride]]:
         """Return the overrides that fired, and those that did not."""
         fired, unfired = [], []
-        passed, is_loaded = shadowed_ops(self.graph), self.graph.around.is_object_based
+        is_loaded = self.graph.around.is_object_based
+        passed = {
+            (body.label, body.heads.names[index]): Node(body, custom)
+            for body in self.graph.bodies
+            for index, custom in hidden_ops(body).items()
+        }
         known = {(override.place, override.key) for override in overrides(self.before)}
         for override in overrides(self.graph):
             key, is_new = override.key, (override.place, override.key) not in known
