@@ -69,7 +69,7 @@ PatchSpec = msgspec.defstruct(
     [
         (name, value | msgspec.UnsetType, msgspec.UNSET)
         for name, value in [
-            *((key, Annotated[kind.value, kind.told]) for key, kind in KINDS.items()),
+            *((key, Annotated[kind.value, kind.described]) for key, kind in KINDS.items()),
             *OPTIONS.items(),
             ("on", Annotated[Texts, _ON]),  # whatever the kind
         ]
@@ -161,6 +161,11 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"<Rule {self.author.rule!r}: {'+'.join(self.told)}>"
+
+    @property
+    def as_one(self) -> bool:
+        """Return whether it takes each match of its pattern as one op."""
+        return self.on == (WHOLE,)
 
     @property
     def applied(self) -> AppliedRule:

@@ -146,7 +146,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an op that changes the shape": (
         mine_at("Mul", {"straight_through": {"input": 2}}),
-        "Mul 'Multiply' has no input 2",
+        "Mul 'Multiply' has no x2; its inputs are x0 and x1",
     ),
 }
 

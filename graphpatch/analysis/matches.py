@@ -20,6 +20,7 @@ from graphpatch.match.pattern.overlaps import Binding, KeptMatch
 from graphpatch.match.pattern.syntax import forms, type_notes
 from graphpatch.match.select import MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE, Match, Pattern
+from graphpatch.patches.target import Target
 from graphpatch.rules import Rule, rules_from
 from graphpatch.step import apply_rule, left_out_notes, listed_matches, ops_by_graph, patch_matched
 from graphpatch.table import html_table, plural
@@ -439,7 +440,7 @@ def _groups(rule: Rule, nodes: Sequence[Node]) -> list[list[Node]]:
 
 def _means_something(rule: Rule, node: Node) -> bool:
     try:
-        rule.patch.check([node])
+        rule.patch.check([Target.of(node)])
     except PatchError:
         return False
     return True

@@ -16,7 +16,7 @@ from graphpatch.formats import load
 from graphpatch.match.conditions import conditions
 from graphpatch.match.nth import natural_sort_key
 from graphpatch.match.spec import Match
-from graphpatch.patches.group import reads_in_words
+from graphpatch.patches.target import reads_in_words
 from graphpatch.rules import load_rules
 from graphpatch.table import plural
 

@@ -12,15 +12,16 @@ from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.match.keys import described
 from graphpatch.match.values import Natural
-from graphpatch.patches.group import ByInput, MatchedGroup
+from graphpatch.patches.target import Target
 
 
 class Patch:
-    """What a rule does to each op that it matched; kinds are frozen values.
+    """What a rule does to each target that it matched; kinds are frozen values.
 
-    `takes_all`: it depends on all ops that its rule matched in a graph, and takes them at once by
-    `rewrite_all`. `takes_match`: it can go to all ops of a match as one op, by `rewrite_whole`.
-    `takes_side`: it changes what flows back through outputs or inputs, whatever computes them.
+    A target is an op, or the ops of a match as one. `takes_all`: it depends on all ops that its
+    rule matched in a graph, and takes them at once by `rewrite_all`. `takes_match`: it can go to a
+    match as one op. `takes_side`: it changes what flows back through outputs or inputs, whatever
+    computes them.
     """
 
     __slots__ = ()
@@ -38,8 +39,8 @@ class Patch:
         """Return whether it does the same to ops of one form, but for names."""
         return False
 
-    def check(self, nodes: Sequence[Node]) -> None:
-        """Raise PatchError where it would do nothing for all of these ops together."""
+    def check(self, targets: Sequence[Target]) -> None:
+        """Raise PatchError where it would do nothing for all of these together."""
 
     def notes(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return what the report is to say of the ops, as they are before the patch."""
@@ -49,20 +50,19 @@ class Patch:
         """Return why it changes nothing at any of these ops; nothing where it does."""
         return ""
 
-    def rewrite(self, node: Node, editor: Editor) -> None:
-        """Change one op, or raise PatchError."""
+    def rewrite(self, target: Target, editor: Editor) -> None:
+        """Change one target, or raise PatchError."""
         raise NotImplementedError
 
     def rewrite_all(self, nodes: Sequence[Node], editor: Editor) -> None:
         """Change them, or raise PatchError; ops that no gradient reaches any more are its own."""
         raise NotImplementedError
 
-    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
-        """Patch these ops as one, or raise PatchError."""
-        raise NotImplementedError
+    def formulas(self, target: Target) -> str | Sequence[str | None]:
+        """Return what flows back to each tensor that a match reads, or one text for all.
 
-    def by_input(self, group: MatchedGroup) -> ByInput:
-        """Return what it does at each tensor that the match reads, as formulas."""
+        An empty text says that nothing is known of it.
+        """
         raise NotImplementedError
 
 
@@ -99,13 +99,13 @@ class Until(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PatchKind(msgspec.Struct, frozen=True):
     """A kind of patch: the JSON type of its value, what it means, its options, and how it is made.
 
-    `told` is what the schema says of it. `make` takes the value and those of the options that were
-    given. `verified` is how `verify` knows what must flow back: by the formula that is the value,
-    by the tensor that the op counts as (`join`), or not at all.
+    `described` is what the schema says of it. `make` takes the value and those of the options that
+    were given. `verified` is how `verify` knows what must flow back: by the formula that is the
+    value, by the tensor that the op counts as (`join`), or not at all.
     """
 
     value: Any
-    told: msgspec.Meta
+    described: msgspec.Meta
     make: Callable[..., Patch]
     options: Mapping[str, Any] = {}
     verified: Literal["formula", "join", ""] = ""
@@ -127,7 +127,7 @@ def _filter(value: GradientSpec, emit: str, at: str = "outputs") -> Patch:
 
 
 def _stop(value: bool, emit: str, at: str = "outputs") -> Patch:
-    from graphpatch.patches.stop import StopGradient
+    from graphpatch.patches.filter import StopGradient
 
     return StopGradient(at)
 

@@ -1,9 +1,10 @@
-"""`filter_gradient`: what flows back through a tensor passes another gradient first."""
+"""`filter_gradient` and `stop_gradient`: what flows back through a tensor is changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
@@ -12,7 +13,6 @@ from graphpatch.gradients.spec import (
     Computed,
     DefaultGradient,
     Gradient,
-    InlineFormula,
     LibraryGradient,
     PythonGradient,
     RegisteredKey,
@@ -21,17 +21,49 @@ from graphpatch.gradients.spec import (
 )
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
-from graphpatch.patches import at, carrier, op_args
+from graphpatch.patches import Patch
+from graphpatch.patches.carrier import carry, check_named, named_tensors, refuse_key
 from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
-from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.known_shapes import may_contradict, refuse_constants
-from graphpatch.patches.named_tensors import check_named, named_tensors
-from graphpatch.patches.reach import in_control_flow, place_of
+from graphpatch.patches.inline import OUTPUTS, inline_op, parsed, put_at, tensors_at, why_idle
+from graphpatch.patches.noise import noise_notes
+from graphpatch.patches.reach import differentiated_as_whole, in_control_flow, place_of
+from graphpatch.patches.shape_checks import JoinedShapes, may_contradict, refuse_contradicted
+from graphpatch.patches.target import Target, carries
+
+
+class SidePatch(Patch):
+    """A patch of what flows back through a side of a target."""
+
+    __slots__ = ()
+    takes_match: ClassVar[bool] = True
+    takes_side: ClassVar[bool] = True
+    at: str
+
+    @property
+    def is_at_outputs(self) -> bool:
+        """Return whether it is not put before the inputs."""
+        return parsed(self.at)[0] == "output"
+
+    @property
+    def looks_at_op_alone(self) -> bool:
+        """True at outputs; at inputs it looks at what the op reads."""
+        return self.is_at_outputs
+
+    def check(self, targets: Sequence[Target]) -> None:
+        """Raise PatchError where nothing flows back there anyway."""
+        if targets and all(why_idle(target, self.at) for target in targets):
+            raise PatchError(f"nothing flows back there: {why_idle(targets[0], self.at)}")
+
+    def formulas(self, target: Target) -> str | Sequence[str | None]:
+        """At one input it means that tensor, else it treats all alike."""
+        side, place = parsed(self.at)
+        is_one = side == "input" and place is not None
+        return ["dy" if n == place else None for n in range(len(target.named))] if is_one else "dy"
 
 
 @dataclass(frozen=True, slots=True)
-class FilterGradient(at.SidePatch):
+class FilterGradient(SidePatch):
     """Forward unchanged; backward, what flows through the op's outputs passes `gradient`.
 
     An op that gives the tensor on is put in line, with that gradient: behind the outputs, or
@@ -40,7 +72,7 @@ class FilterGradient(at.SidePatch):
     """
 
     gradient: Gradient
-    at: str = at.OUTPUTS
+    at: str = OUTPUTS
     emit: str = "auto"
 
     @property
@@ -49,54 +81,81 @@ class FilterGradient(at.SidePatch):
         alone = not (isinstance(self.gradient, PythonGradient) or named_tensors(self.gradient))
         return self.is_at_outputs and alone
 
-    def check(self, nodes: Sequence[Node]) -> None:
+    def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
-        self._refuse_default()
-        at.SidePatch.check(self, nodes)
-        if may_contradict(self.gradient):
-            assert isinstance(self.gradient, InlineFormula | LibraryGradient)
-            refuse_constants(nodes, *at.parsed(self.at), joined_in_filter(self.gradient.formula))
-
-    def idle(self, nodes: Sequence[Node]) -> str:
-        """That the gradient gives dy as it comes."""
-        return "its gradient gives dy as it comes" if gives_dy(self.gradient) else ""
-
-    def _refuse_default(self) -> None:
         if isinstance(self.gradient, DefaultGradient):
             raise PatchError('"default" takes an override off; in filter_gradient it means nothing')
+        SidePatch.check(self, targets)
+        if may_contradict(self.gradient):
+            formula, kind = self.gradient.formula, "y" if self.is_at_outputs else "x"
+            joined = joined_in_filter(formula)
 
-    def put(self, target: Node | MatchedGroup, editor: Editor) -> None:
+            def goals(target: Target) -> JoinedShapes:
+                return {f"{kind}{n}": joined for n in tensors_at(target, self.at)}
+
+            refuse_contradicted(targets, formula, goals, constants_alone=True)
+
+    def idle(self, nodes: Sequence[Node]) -> str:
+        """Say that the gradient gives dy as it comes."""
+        return "its gradient gives dy as it comes" if gives_dy(self.gradient) else ""
+
+    def rewrite(self, target: Target, editor: Editor) -> None:
         """Filter what flows back there."""
-        self._refuse_default()
-        node = target.last if isinstance(target, MatchedGroup) else target
-        args = at.tensors_at(target, self.at)
-        ops = target.nodes if isinstance(target, MatchedGroup) else [node]
-        check_named(self.gradient, ops, editor)  # while the op is still where it was
-        gradient, dtypes = self.gradient, {arg.dtype or "" for arg in args if op_args.carries(arg)}
-        if isinstance(gradient, DefaultGradient | RegisteredKey) or self._by_identity(
-            gradient, node, dtypes, editor
-        ):
+        target.refuse_open()
+        gradient, node = self.gradient, target.last
+        assert not isinstance(gradient, DefaultGradient), "it has been checked"
+        dtypes = {arg.dtype or "" for arg in tensors_at(target, self.at).values() if carries(arg)}
+        check_named(gradient, target, editor)  # while the op is still where it was
+        if isinstance(gradient, RegisteredKey) or self._by_identity(gradient, node, dtypes, editor):
             is_read_in_loop = bool(named_tensors(gradient)) and in_control_flow(node, editor)
             emit = "function" if is_read_in_loop and self.emit == "auto" else self.emit
-            for added in at.put_at(target, editor, at.inline_op("Identity", "filter"), self.at):
-                carrier.carry(gradient, added, editor, emit)
+            for added in put_at(target, editor, inline_op("Identity", "filter"), self.at):
+                carry(gradient, Target.of(added), editor, emit)
             return
         inline, functions = filter_inline(gradient, node, editor)
-        for call in at.put_at(target, editor, inline, self.at):
+        for call in put_at(target, editor, inline, self.at):
             keep_gradient(call, functions[call.op], editor)
 
     def _by_identity(
         self, gradient: Computed | PythonGradient, node: Node, dtypes: set[str], editor: Editor
     ) -> bool:
         """Return whether an Identity is put in line, and its gradient carried as that of any op."""
+        refuse_key(gradient, self.emit)
+        if is_restored(node, editor):
+            return True
         if isinstance(gradient, PythonGradient):
-            carrier.refuse_key(gradient, self.emit)
-            return is_restored(node, editor)
-        if self.emit == "attr" or is_restored(node, editor) or named_tensors(gradient):
+            return False
+        if self.emit == "attr" or named_tensors(gradient):
             return True
         if self.emit == "function":
             return False
-        exact = built_in_key(gradient, opdefs.lookup("Identity"))
-        if exact is not None and self.emit == "auto":
+        if self.emit == "auto" and built_in_key(gradient, opdefs.lookup("Identity")) is not None:
             return place_of(node, editor).ignoring is None
         return all(suits_filter(gradient, node, dtype, editor, self.emit) for dtype in dtypes)
+
+
+@dataclass(frozen=True, slots=True)
+class StopGradient(SidePatch):
+    """Forward unchanged; backward, nothing flows through the op's outputs, or its inputs.
+
+    A StopGradient is put in line. The gradient of what lies before it is None where no other path
+    leads there, not zero. In a function that a Session differentiates as a whole it is zero anyway,
+    and a function carries it: TensorFlow optimises what that function calls first, and takes
+    StopGradients out. When not to use it: where an optimiser that runs before the gradient is
+    built would take the StopGradient out again; `override_gradient` with `zero` stays.
+    """
+
+    at: str = OUTPUTS
+
+    def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
+        """Say that what follows takes its gradient at a noisy value, where it does."""
+        return noise_notes(nodes, at_inputs=not self.is_at_outputs)
+
+    def rewrite(self, target: Target, editor: Editor) -> None:
+        """Stop what flows back there."""
+        if differentiated_as_whole(target.last, editor):
+            FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite(target, editor)
+            return
+        target.refuse_open()
+        if put_at(target, editor, inline_op("StopGradient", "stop"), self.at):
+            editor.used("construction")

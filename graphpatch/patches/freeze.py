@@ -17,22 +17,22 @@ from graphpatch.graph import attrs, provenance
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import VARIABLES
-from graphpatch.patches import Patch, op_args
-from graphpatch.patches.stop import StopGradient
+from graphpatch.patches import Patch
+from graphpatch.patches.filter import StopGradient
+from graphpatch.patches.target import Target, known_outputs
 from graphpatch.table import short
 
 # What hands a variable's value, or its reference, to the op that computes with it.
 VARIABLE_READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})
-# What hands the reference of a variable on to an op that changes it.
-REFERENCES = ENTERS | SWITCHES
-UPDATE = "update_"
+WRITES = re.compile(r"Apply|Assign|Scatter")
+UPDATE_SCOPE = re.compile(r"(?:^|/)update_")
 
 
 def updates(body: Body) -> Iterator[tuple[Node, Node]]:
     """Yield the ops that change a variable: input 0 is the variable itself, not a value of it."""
     for node in body:
         data = node.data_inputs
-        if len(data) > 1 and node.op not in VARIABLE_READS and _writes_variable(node):
+        if len(data) > 1 and node.op not in VARIABLE_READS and WRITES.search(node.op):
             variable = variable_of(body, data[0])
             if variable is not None:
                 yield node, variable
@@ -41,14 +41,14 @@ def updates(body: Body) -> Iterator[tuple[Node, Node]]:
 def variable_of(body: Body, text: str) -> Node | None:
     """Return the variable whose reference a tensor is, also where it came through a branch."""
     producer = body.producer(text)
-    while producer is not None and producer.op in REFERENCES:
+    while producer is not None and producer.op in ENTERS | SWITCHES:
         producer = body.producer(producer.data_inputs[0])
     return producer if producer is not None and producer.op in VARIABLES else None
 
 
-def _writes_variable(node: Node) -> bool:
-    """Return whether an op writes the variable that its input 0 is."""
-    return bool(re.search(r"Apply|Assign|Scatter", node.op))
+def variable_read(node: Node) -> Node | None:
+    """Return the variable that an op reads first."""
+    return variable_of(node.body, next(iter(node.data_inputs), ""))
 
 
 class Updates:
@@ -61,27 +61,24 @@ class Updates:
         self.of: dict[str, list[Node]] = {}
         self.slots: dict[str, str] = {}
         for node, changed in updates(body):
-            by_scope = (name for name in _scopes(node.name) if _is_variable(body, name))
-            trained = next(by_scope, changed.name if "Apply" in node.op else "")
+            trained = _trained(node, changed)
             if trained and not provenance.shadow(node):
                 self.of.setdefault(trained, []).append(node)
-                held = [variable_of(body, text) for text in node.data_inputs]
-                self.slots |= {slot.name: trained for slot in held if slot is not None}
+                variables = (variable_of(body, text) for text in node.data_inputs)
+                self.slots |= {slot.name: trained for slot in variables if slot is not None}
         for trained in self.of:
             self.slots.pop(trained, None)
 
 
-def _scopes(name: str) -> Iterator[str]:
-    """Yield what an op in a scope `update_VARIABLE` may train, the longest name first."""
-    for match in re.finditer(rf"(?:^|/){UPDATE}", name):
-        trained = name[match.end() :]
-        while "/" in trained:
-            trained = trained.rpartition("/")[0]
-            yield trained
-
-
-def _is_variable(body: Body, name: str) -> bool:
-    return name in body.by_name and body.node(name).op in VARIABLES
+def _trained(node: Node, changed: Node) -> str:
+    """Return the variable that an op in a scope `update_VARIABLE` trains: the longest name."""
+    for scope in UPDATE_SCOPE.finditer(node.name):
+        parts = node.name[scope.end() :].split("/")
+        for count in range(len(parts) - 1, 0, -1):
+            name = "/".join(parts[:count])
+            if name in node.body.by_name and node.body.node(name).op in VARIABLES:
+                return name
+    return changed.name if "Apply" in node.op else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,48 +92,47 @@ class Freeze(Patch):
     """
 
     def idle(self, nodes: Sequence[Node]) -> str:
-        """Return that all of these ops read slots, where they do."""
-        slots = Updates(nodes[0].body).slots
-        read = [variable_of(node.body, next(iter(node.data_inputs), "")) for node in nodes]
-        alone = all(variable is not None and variable.name in slots for variable in read)
-        return "an optimizer's memory is frozen with the variable that it is of" if alone else ""
+        """Say that all of these ops read slots, where they do."""
+        slots, read = Updates(nodes[0].body).slots, map(variable_read, nodes)
+        is_alone = all(variable is not None and variable.name in slots for variable in read)
+        return "an optimizer's memory is frozen with the variable that it is of" * is_alone
 
-    def rewrite(self, node: Node, editor: Editor) -> None:
+    def rewrite(self, target: Target, editor: Editor) -> None:
         """Take a variable out of its updates, or stop its gradient."""
-        variable = variable_of(node.body, next(iter(node.data_inputs), ""))
+        node, label = target.last, target.last.body.label
+        variable = variable_read(node)
         if variable is None:
             raise PatchError(
                 f"{node} reads no variable, so there is nothing to freeze: match the Identity or "
                 f"the ReadVariableOp by which a variable is read"
             )
-        label = node.body.label
         known = editor.cached(("updates", label), lambda: Updates(node.body))
         if variable.name in known.slots:
             return  # frozen with the variable that it is of
-        if variable.name in known.of:
-            ops = known.of[variable.name]
-            listed = editor.cached(("frozen", label, variable.name), lambda: _take_out(ops, editor))
-            editor.note(f"frozen: {variable}, which {listed} no longer changes")
-            editor.used("update")
-        else:
-            StopGradient().put(node, editor)
+        if variable.name not in known.of:
+            StopGradient().rewrite(target, editor)
             editor.note(f"no optimizer changes {variable}: its gradient stops at {node.name!r}")
+            return
+        ops = known.of[variable.name]
+        names = editor.cached(("frozen", label, variable.name), lambda: _take_out(ops, editor))
+        editor.note(f"frozen: {variable}, which {names} no longer changes")
+        editor.used("update")
 
 
 def _take_out(ops: Sequence[Node], editor: Editor) -> str:
-    """Let ops that do nothing take the names of these; what the names were, in words."""
-    listed = short([node.name for node in ops])
+    """Let ops that do nothing take the names of these; return what the names were, in words."""
+    names = short([node.name for node in ops])
     for node in ops:
-        outputs, variable = op_args.known_outputs(node), node.data_inputs[0]
+        outputs, read = known_outputs(node), node.data_inputs[:1]
         if not outputs:
             editor.take_name(node, "NoOp", lambda _: [], {}, shadow=True)
         elif len(outputs) == 1 and outputs[0].is_ref:
             typed = {"T": attrs.dtype(outputs[0].dtype or "")}
-            editor.take_name(node, "RefIdentity", partial(_only, variable), typed, shadow=True)
+            editor.take_name(node, "RefIdentity", partial(_only, read), typed, shadow=True)
         else:
             raise PatchError(f"{node} changes a variable, and gives more than a reference to it")
-    return listed
+    return names
 
 
-def _only(text: str, _: Node) -> list[str]:
-    return [text]
+def _only(read: Sequence[str], _: Node) -> Sequence[str]:
+    return read

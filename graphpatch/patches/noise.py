@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import TypeAlias
 
 from graphpatch import names, opdefs
-from graphpatch.control_flow.op_types import ENTERS
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.differentiation.gradient_table import is_linear
 from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.graph import walk
 from graphpatch.graph.node import Body, Node
-from graphpatch.patches import op_args
+from graphpatch.patches.shape_checks import comes_from_constant
+from graphpatch.patches.target import is_asked_for
 from graphpatch.table import short
-
-SlotsByOp: TypeAlias = dict[Node, list[int]]
-"""The ops at which the noise-free path ends, with those of their outputs."""
 
 
 @cache
 def random_ops() -> frozenset[str]:
-    """The op types that give other numbers on each run: stateful, by a seed or a generator."""
-    return frozenset(op.name for op in opdefs.table().ops if op.stateful and _is_random_op(op))
+    """Return the op types that give other numbers on each run: stateful, by a seed or generator."""
+    return frozenset(op.name for op in opdefs.table().ops if op.stateful and _is_random(op))
 
 
-def _is_random_op(op: opdefs.OpDef) -> bool:
+def _is_random(op: opdefs.OpDef) -> bool:
     numbers = [arg for arg in op.outputs if arg.dtype not in NO_NUMBERS and not arg.is_ref]
-    return bool(numbers) and (
-        any(attr.name == "seed" for attr in op.attrs)
-        or (op.name.startswith("Stateful") and any(arg.name == "resource" for arg in op.inputs))
-    )
+    has_seed = any(attr.name == "seed" for attr in op.attrs)
+    takes_generator = any(arg.name == "resource" for arg in op.inputs)
+    return bool(numbers) and (has_seed or (op.name.startswith("Stateful") and takes_generator))
 
 
 def noise_notes(nodes: Sequence[Node], at_inputs: bool = False) -> Iterator[str]:
@@ -42,74 +37,48 @@ def noise_notes(nodes: Sequence[Node], at_inputs: bool = False) -> Iterator[str]
     by_body: dict[str, list[Node]] = {}
     for node in nodes:
         by_body.setdefault(node.body.label, []).append(node)
-    for in_body in by_body.values():
-        body = in_body[0].body
-        noise = _ops_behind_noise(body)
-        noisy = [node for node in in_body if noise and noise[node.index]]
-        behind = _op_differentiated_at_noise(body, noisy, noise, at_inputs)
-        if behind is not None:
-            yield _noise_note(noisy, behind, at_inputs)
+    where = "at" if at_inputs else "behind"
+    for body, in_body in ((group[0].body, group) for group in by_body.values()):
+        sources = [index for op in random_ops() for index in body.by_type.get(op, ())]
+        noise = _behind(body, sources)
+        for index in sources:
+            noise[index] = 1
+        noisy = [node for node in in_body if noise[node.index]]
+        own = {node.index for node in noisy}
+        behind = _behind(body, own)
+        for index in own:
+            behind[index] = at_inputs
+        asked = (index for index, mark in enumerate(behind) if mark and noise[index])
+        op = differentiated_at_noise(body, asked if noisy else (), noise.__getitem__)
+        if op is not None:
+            yield (
+                f"the gradient is still noisy {where} {short([str(node) for node in noisy])}: that "
+                f"of {op} is taken at a value that differs from run to run, and so does the "
+                f"gradient; backward_as on the op that adds the noise, without "
+                f'"until", takes it at values without noise'
+            )
 
 
-def _ops_behind_noise(body: Body) -> bytearray:
-    """Return which ops of a body give other numbers on each run; nothing where none does."""
-    sources = [index for op in random_ops() for index in body.by_type.get(op, ())]
-    if not sources:
-        return bytearray()
-    tensors = [_first_output(Node(body, index)) for index in sources]
-    marks = walk.downstream(body, tensors)
-    for index in sources:
-        marks[index] = 1
-    return marks
+def _behind(body: Body, indices: Iterable[int]) -> bytearray:
+    """Mark the ops that depend on the first outputs of these."""
+    outputs = [names.parse(Node(body, index).tensor(0)) for index in indices]
+    return walk.downstream(body, outputs) if outputs else bytearray(len(body))
 
 
-def _op_differentiated_at_noise(
-    body: Body, noisy: list[Node], noise: bytearray, at_inputs: bool
+def differentiated_at_noise(
+    body: Body, indices: Iterable[int], is_noisy: Callable[[int], object]
 ) -> Node | None:
-    """Return the first op whose gradient is taken at a noisy value, and comes back to these ops."""
-    if not noisy:
-        return None
-    marks = walk.downstream(body, [_first_output(node) for node in noisy])
-    mine = {node.index for node in noisy}
-    for index, mark in enumerate(marks):
-        is_asked = at_inputs if index in mine else mark
-        node = Node(body, index)
-        if is_asked and noise[index] and gives_on(node) and not is_linear_in(node, noise, {}):
-            return node
+    """Return the first of these ops whose gradient depends on the noisy tensors that it reads."""
+    for node in (Node(body, index) for index in indices):
+        if gives_on(node):
+            producers = [body.producer(text) for text in node.data_inputs]
+            noisy = [op is not None and bool(is_noisy(op.index)) for op in producers]
+            if not is_linear(node.op, noisy, [comes_from_constant(op) for op in producers]):
+                return node
     return None
 
 
-def _first_output(node: Node) -> names.TensorName:
-    return names.parse(node.tensor(0))
-
-
-def _noise_note(noisy: Sequence[Node], behind: Node, at_inputs: bool) -> str:
-    where = "at" if at_inputs else "behind"
-    some = short([str(node) for node in noisy])
-    return (
-        f"the gradient is still noisy {where} {some}: that of {behind} is taken at a value "
-        f"that differs from run to run, and so does the gradient; backward_as on the op that adds "
-        f'the noise, without "until", takes it at values without noise'
-    )
-
-
 def gives_on(node: Node) -> bool:
-    """Whether a float tensor is made of what the op reads, and gradients flow back through it."""
+    """Return whether an op makes a float tensor of what it reads, and gradients flow back."""
     flat = node.outputs
-    return lets_through(node) and (flat is None or any(map(op_args.is_asked_for, flat)))
-
-
-def is_linear_in(node: Node, marks: bytearray, ends: SlotsByOp) -> bool:
-    """Whether what flows back through an op does not depend on the noisy tensors that it reads."""
-    producers = [node.body.producer(text) for text in node.data_inputs]
-    noisy = [
-        producer is not None and bool(marks[producer.index] or producer in ends)
-        for producer in producers
-    ]
-    return is_linear(node.op, noisy, [comes_from_constant(producer) for producer in producers])
-
-
-def comes_from_constant(node: Node | None) -> bool:
-    """Return whether a tensor that this op gives is a constant of the file, passed on unchanged."""
-    ops = (producer.op for producer in walk.first_producers(node))
-    return next((op for op in ops if op not in {"Identity", *ENTERS}), "") == "Const"
+    return lets_through(node) and (flat is None or any(map(is_asked_for, flat)))

@@ -6,8 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphpatch.control_flow.op_types import BOUNDARIES
-from graphpatch.differentiation.bodies import Bodies
-from graphpatch.differentiation.bodies import BodyPlace as BodyPlace
+from graphpatch.differentiation.bodies import Bodies, BodyPlace
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import PatchError
@@ -15,12 +14,14 @@ from graphpatch.graph import provenance
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.template import OneOp
+from graphpatch.patches.target import Target
 
 # Ops that formulas and traced functions are made of, and that have no gradient in a function that a
 # Session differentiates as a whole.
 UNKNOWN_TO_FUNCTIONS = frozenset(
     {"Elu", "EnsureShape", "Erf", "IsNan", "Round", "SelectV2", "Softplus"}
 )
+MAIN_ONLY = '"body": "main" leaves functions out'
 
 
 def place_of(node: Node, editor: Editor) -> BodyPlace:
@@ -55,25 +56,27 @@ def all_in_control_flow(body: Body, editor: Editor) -> frozenset[int]:
     return unreached(editor).in_control_flow(body)
 
 
-PATCHED_BEFORE = '"taken": false, which leaves out what earlier rules patched'
-
-
 def check_reached(node: Node, editor: Editor) -> None:
     """Raise PatchError where no gradient comes to an op in a Session.
 
     A TF2 SavedModel is differentiated op by op on a tape; there the report says so.
     """
-    if editor.graph.around.is_object_based:
-        _refuse_whole(node, editor)
-    else:
+    around, label = editor.graph.around, node.body.label
+    if not around.is_object_based:
         editor.cached("functions without gradients", lambda: _note_functions(editor))
+    elif call := unreached(editor).called_as_ops.get(label):
+        raise PatchError(
+            f"{node}: {call} calls the function as an op of its own, and a tape, after "
+            f"tf.saved_model.load, does not look into it; inline the function into the main graph "
+            f"first; {MAIN_ONLY}"
+        )
     reason = unreached(editor).why_unreached(node)
-    if not reason or editor.graph.around.is_exported:
+    if not reason or around.is_exported:
         return
-    if not editor.graph.around.is_object_based:
-        raise PatchError(f'{node}: {reason}; "body": "main" leaves functions out')
+    if not around.is_object_based:
+        raise PatchError(f"{node}: {reason}; {MAIN_ONLY}")
     editor.note(
-        f"function {node.body.label}: the new gradient works with GradientTape, after "
+        f"function {label}: the new gradient works with GradientTape, after "
         f"tf.saved_model.load, and not in a Session: {reason}"
     )
 
@@ -81,8 +84,7 @@ def check_reached(node: Node, editor: Editor) -> None:
 def _note_functions(editor: Editor) -> None:
     """Say which called functions hold ops of which TensorFlow has no gradient there."""
     for body in editor.graph.bodies:
-        present = (op for op in sorted(UNKNOWN_TO_FUNCTIONS) if body.by_type.get(op))
-        op_type = next(present, None)
+        op_type = next((op for op in sorted(UNKNOWN_TO_FUNCTIONS) if body.by_type.get(op)), None)
         if op_type is None or body.is_main:
             continue
         node = Node(body, body.by_type[op_type][0])
@@ -95,36 +97,53 @@ def _note_functions(editor: Editor) -> None:
             )
 
 
-def _refuse_whole(node: Node, editor: Editor) -> None:
-    """Raise PatchError in a function that a tape differentiates as a whole."""
-    call = unreached(editor).called_as_ops.get(node.body.label)
-    if call is not None:
+def check_together(target: Target, editor: Editor) -> None:
+    """Raise PatchError where the ops of a target cannot count as one, or no gradient comes."""
+    for node in target.nodes:
+        refuse_boundary(node)
+        refuse_carried(node)
+    check_reached(target.last, editor)
+
+
+def refuse_boundary(node: Node) -> None:
+    """Raise PatchError for an op whose inputs and outputs are not in one place of a loop."""
+    if node.op in BOUNDARIES:
         raise PatchError(
-            f"{node}: {call} calls the function as an op of its own, and a tape, after "
-            f"tf.saved_model.load, does not look into it; inline the function into the main graph "
-            f'first; "body": "main" leaves functions out'
+            f"{node} leads into or out of a loop or branch, and a function cannot stand for it; "
+            f"filter_gradient changes what flows back through a tensor inside or outside"
         )
 
 
-def refuse_all_shadowed(nodes: Iterable[Node], goes_first: bool) -> None:
-    """Raise PatchError for the first of these ops that an earlier rule put behind a gradient.
+def refuse_carried(node: Node) -> None:
+    """Raise PatchError for an op that has a gradient of ours in functions already."""
+    if node.op in node.body.library.gradients and provenance.record(node) is not None:
+        rules = {author.rule for author in provenance.rules_that_touched(node)}
+        raise PatchError(
+            f"{node} has the gradient that rule {', '.join(map(repr, sorted(rules)))} gave it; "
+            f"let one of the rules leave it out"
+        )
+
+
+def shadow_behind(target: Target, editor: Editor) -> None:
+    """Write down that no gradient reaches the ops before the last, which is written as it moves."""
+    for node in target.nodes:
+        if node != target.last and node.data_inputs:
+            editor.shadow(node)
+
+
+def refuse_shadowed(nodes: Iterable[Node], goes_first: bool) -> None:
+    """Raise PatchError for the first op that an earlier rule put behind a gradient of its own.
 
     `goes_first`: this rule and that one go together, if this one comes first.
     """
     for node in _may_be_patched(nodes):
-        refuse_shadowed(node, goes_first)
-
-
-def refuse_shadowed(node: Node, goes_first: bool) -> None:
-    """Raise PatchError for an op that an earlier rule put behind a gradient of its own."""
-    by = provenance.shadow(node)
-    if by:
-        raise PatchError(
-            f"no gradient reaches {node} any more, since rule {by!r} gave its outputs another "
-            f"one; {'put this rule before that one, or ' if goes_first else ''}leave the op out of "
-            f"one of the two rules: here {PATCHED_BEFORE}, or in that rule "
-            f'"not": {{"name": ...}}'
-        )
+        if by := provenance.shadow(node):
+            first = "put this rule before that one, or " if goes_first else ""
+            raise PatchError(
+                f"no gradient reaches {node} any more, since rule {by!r} gave its outputs another "
+                f'one; {first}leave the op out of one of the two rules: here "taken": false, which '
+                f'leaves out what earlier rules patched, or in that rule "not": {{"name": ...}}'
+            )
 
 
 def named_now(nodes: Sequence[Node], named: Collection[str]) -> list[Node]:
@@ -140,15 +159,15 @@ def _named_now(node: Node) -> Node:
     return Node(node.body, node.body.by_name.get(provenance.name_in_model(node), node.index))
 
 
-def why_stopped(nodes: Iterable[Node]) -> dict[Node, str]:
-    """The ops behind whose outputs an earlier rule put a StopGradient, and why nothing flows."""
-    reasons = {}
+def why_stopped(nodes: Iterable[Node]) -> list[str]:
+    """Say of ops behind whose outputs an earlier rule put a StopGradient why nothing flows."""
+    reasons = []
     for node in _may_be_patched(nodes):
         stop = _named_now(node)  # which has the name that the op had
         is_stop = stop.op == "StopGradient" and provenance.is_added(stop)
         if is_stop and len(node.outputs or ()) == 1:
             (by, *_) = provenance.rules_that_patched(stop)
-            reasons[node] = f"rule {by.rule!r} stops what flows back to {node}"
+            reasons.append(f"rule {by.rule!r} stops what flows back to {node}")
     return reasons
 
 
@@ -167,38 +186,16 @@ def refuse_hidden(nodes: Iterable[Node]) -> None:
         body = node.body
         if body not in hidden:
             hidden[body] = hidden_ops(body)
-        by = hidden[body].get(node.index)
-        if by is not None:
-            raise PatchError(_hidden_by_custom_gradient(node, Node(body, by)))
-
-
-def _hidden_by_custom_gradient(node: Node, by: Node) -> str:
-    match = {"op": "IdentityN", "name": by.name}
-    if not by.body.is_main:
-        match["body"] = by.body.label  # functions may have ops of one name
-    first = json.dumps({"match": match, "patch": {"override_gradient": "default"}})
-    return (
-        f"no gradient reaches {node}: {by} has a custom gradient (key {override_key(by)}, from "
-        f"tf.custom_gradient), which leads past it to what the wrapped function was given, so this "
-        f"patch would never fire; put this rule before it, which takes the key off: {first}; or "
-        f"patch {by.name} itself"
-    )
-
-
-def refuse_carried(node: Node) -> None:
-    """Raise PatchError for an op that has a gradient of ours in functions already."""
-    if node.op in node.body.library.gradients and provenance.record(node) is not None:
-        rules = {author.rule for author in provenance.rules_that_touched(node)}
+        if node.index not in hidden[body]:
+            continue
+        by = Node(body, hidden[body][node.index])
+        match = {"op": "IdentityN", "name": by.name}
+        if not body.is_main:
+            match["body"] = body.label  # functions may have ops of one name
+        first = json.dumps({"match": match, "patch": {"override_gradient": "default"}})
         raise PatchError(
-            f"{node} has the gradient that rule {', '.join(map(repr, sorted(rules)))} gave it; "
-            f"let one of the rules leave it out"
-        )
-
-
-def refuse_boundary(node: Node) -> None:
-    """Raise PatchError for an op whose inputs and outputs are not in one place of a loop."""
-    if node.op in BOUNDARIES:
-        raise PatchError(
-            f"{node} leads into or out of a loop or branch, and a function cannot stand for it; "
-            f"filter_gradient changes what flows back through a tensor inside or outside"
+            f"no gradient reaches {node}: {by} has a custom gradient (key {override_key(by)}, from "
+            f"tf.custom_gradient), which leads past it to what the wrapped function was given, so "
+            f"this patch would never fire; put this rule before it, which takes the key off: "
+            f"{first}; or patch {by.name} itself"
         )

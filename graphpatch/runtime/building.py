@@ -24,6 +24,7 @@ from graphpatch.match import glob
 from graphpatch.match.conditions import holds
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import Match, every_match
+from graphpatch.patches.target import Target
 from graphpatch.rules import Rule
 from graphpatch.runtime.imported import model_of
 from graphpatch.runtime.keys import keyed, set_keys
@@ -33,9 +34,10 @@ from graphpatch.step import (
     RuleResult,
     check_expected,
     idle_notes,
+    matched_graph,
     naming_rule,
     patch_matched,
-    patch_node,
+    patch_target,
     unchanged_notes,
 )
 
@@ -148,7 +150,7 @@ class RuleOnNewOps:
         editor = Editor(graph, self.rule.author, node.name, known=self.known)
         with naming_rule(self.rule):
             refuse_defun(live, node)
-            patch_node(self.rule, node, editor, self.result)
+            patch_target(self.rule, Target.of(node), editor, self.result)
         self.idle += editor.idle
 
     def finish(self, made: dict[Any, set[str]]) -> RuleResult:
@@ -192,8 +194,8 @@ def apply_on_leaving(rules: list[Rule], made: dict[Any, set[str]]) -> list[RuleR
             check_expected(rule, list(models.values()), count)
             for live, node in nodes:
                 _refuse_late(live, node)
-            rule.patch.check([node for _, node in nodes])
-        graphs = [(models[live], matched) for live, matched in matched_in.items()]
+            graphs = [matched_graph(rule, models[live], ops) for live, ops in matched_in.items()]
+            rule.patch.check([target for graph in graphs for target in graph.targets])
         results.append(patch_matched(rule, graphs))
         changed += nodes
     keys = [key for result in results for key in result.session]

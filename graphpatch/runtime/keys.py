@@ -38,19 +38,20 @@ from graphpatch.graph.graph import graph_of
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import KINDS, Patch, at, carrier, op_args
-from graphpatch.patches.filter import FilterGradient
-from graphpatch.patches.freeze import Freeze, Updates, variable_of
-from graphpatch.patches.named_tensors import check_named, named_tensors
+from graphpatch.patches import KINDS, Patch
+from graphpatch.patches.carrier import check_named, check_once, named_tensors, refuse_key
+from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient
+from graphpatch.patches.freeze import Freeze, Updates, variable_read
+from graphpatch.patches.inline import parsed, why_idle
 from graphpatch.patches.override import OverrideGradient, never_fires
-from graphpatch.patches.stop import StopGradient
 from graphpatch.patches.straight_through import StraightThrough
 from graphpatch.patches.surrogate import SurrogateGradient
+from graphpatch.patches.target import Target, carries, is_source, known_inputs, known_outputs
 from graphpatch.protos import GraphDef
 from graphpatch.rules import Rule
 from graphpatch.runtime.register import register_key
 
-BY_KEY = (OverrideGradient, StraightThrough, SurrogateGradient, at.SidePatch, Freeze)
+BY_KEY = (OverrideGradient, StraightThrough, SurrogateGradient, SidePatch, Freeze)
 """The patches that a key of the op alone can store."""
 
 # Calls of functions: TensorFlow has their gradient under no key.
@@ -78,22 +79,23 @@ class KeyedPatch(Patch):
     bodies: bool
     why_not: str = ""
 
-    def check(self, nodes: Sequence[Node]) -> None:
+    def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where it would do nothing for all of these ops together."""
-        if self.why_not and nodes:
+        if self.why_not and targets:
             raise NoKeyError(self.why_not)
-        self.patch.check(nodes)
+        self.patch.check(targets)
 
     def idle(self, nodes: Sequence[Node]) -> str:
         """Return why it changes nothing at any of these ops; nothing where it does."""
         return self.patch.idle(nodes)
 
-    def rewrite(self, node: Node, editor: Editor) -> None:
+    def rewrite(self, target: Target, editor: Editor) -> None:
         """Set the key of one op. Raises NoKeyError where a key cannot do it."""
+        node = target.last
         if not (self.bodies or node.body.is_main):
             raise NoKeyError(f"{node} is in a function, which TensorFlow has a copy of already")
         if isinstance(self.patch, OverrideGradient | FilterGradient) and not self.bodies:
-            check_named(self.patch.gradient, [node], editor)  # an op is alone while it is made
+            check_named(self.patch.gradient, target, editor)  # an op is alone while it is made
         now = composed_gradient(gradient_type(node))
         try:
             new = composed(self.patch, node, now, editor)
@@ -130,11 +132,11 @@ def keyed(rule: Rule, bodies: bool) -> Rule:
 def composed(patch: Any, node: Node, now: ComposedGradient, editor: Editor) -> ComposedGradient:
     """Return what the gradient of an op is composed of after a patch, and is `now` before it."""
     if isinstance(patch, Freeze):
-        variable = variable_of(node.body, next(iter(node.data_inputs), ""))
+        variable = variable_read(node)
         if variable is not None and variable.name in Updates(node.body).of:
             raise NoKeyError(f"an optimizer changes {variable}, and a key takes out no update")
         patch = StopGradient()
-    is_override, is_side = isinstance(patch, OverrideGradient), isinstance(patch, at.SidePatch)
+    is_override, is_side = isinstance(patch, OverrideGradient), isinstance(patch, SidePatch)
     if is_override and isinstance(patch.gradient, DefaultGradient):
         if now.own == node.op:
             raise PatchError(
@@ -142,12 +144,14 @@ def composed(patch: Any, node: Node, now: ComposedGradient, editor: Editor) -> C
             )
         return msgspec.structs.replace(now, own=node.op)
     if isinstance(patch, OverrideGradient | FilterGradient):
-        carrier.refuse_key(patch.gradient, patch.emit)
-    reason = at.idle(node, patch.at) if is_side else never_fires(node) if is_override else ""
+        refuse_key(patch.gradient, patch.emit)
+    reason = (
+        why_idle(Target.of(node), patch.at) if is_side else never_fires(node) if is_override else ""
+    )
     if reason:
         editor.skipped(reason)
         return now
-    if is_side and op_args.is_source(node):
+    if is_side and is_source(node):
         raise NoKeyError(f"{node} is a source: TensorFlow asks for no gradient of it")
     if node.op in BOUNDARIES:
         # TensorFlow computes its gradient inside, and has what a filter reads outside, or the
@@ -162,11 +166,11 @@ def _own_key(patch: Any, node: Node, editor: Editor) -> str:
     """Return the key of the gradient that a patch gives an op in the place of its own."""
     gradient: Gradient
     if isinstance(patch, SurrogateGradient):
-        patch.check_op(node)
+        patch.check_target(Target.of(node))
         return surrogate_key(patch.formula)
     if isinstance(patch, StraightThrough):
-        patch.check_op(node)
-        inputs = range(len(op_args.known_inputs(node)))
+        patch.check_target(Target.of(node))
+        inputs = range(len(known_inputs(node)))
         if len(inputs) == 1:
             return FILTER
         texts = ["dy" if place == patch.input else None for place in inputs]
@@ -181,7 +185,7 @@ def _own_key(patch: Any, node: Node, editor: Editor) -> str:
         gradient = gradient.for_op(node.op)
         is_auto = isinstance(patch, OverrideGradient) and patch.emit == "auto"
         exact = built_in_key(gradient, node.opdef) if is_auto else None
-    carrier.check_once(gradient, node, editor)
+    check_once(gradient, node, editor)
     return exact or gradient.key
 
 
@@ -191,8 +195,8 @@ def _filtered(
     """Put what flows back through a gradient, or stop it, before or behind the op's own."""
     if node.op in ALL_CALLS or node.op in node.body.library.signatures:
         raise NoKeyError(f"{node} calls a function, whose gradient TensorFlow has under no key")
-    side, place = at.parsed(patch.at)
-    several = side == "output" and sum(map(op_args.carries, op_args.known_outputs(node))) > 1
+    side, place = parsed(patch.at)
+    several = side == "output" and sum(map(carries, known_outputs(node))) > 1
     if isinstance(patch, StopGradient):
         if several and place is not None:
             raise NoKeyError(f"{node} has several outputs, and the gradient stops at one of them")
@@ -200,9 +204,9 @@ def _filtered(
     gradient = patch.gradient
     assert not isinstance(gradient, DefaultGradient), "it is not a filter"
     if not isinstance(gradient, PythonGradient):
-        args = (*op_args.known_inputs(node), *op_args.known_outputs(node))
-        for dtype in {arg.dtype or "" for arg in args if op_args.carries(arg)}:
-            carrier.check_once(gradient, _identity(node.name, dtype), editor)
+        args = (*known_inputs(node), *known_outputs(node))
+        for dtype in {arg.dtype or "" for arg in args if carries(arg)}:
+            check_once(gradient, _identity(node.name, dtype), editor)
     if several and not editor.cached(("zeros", gradient.key), lambda: keeps_zeros(gradient)):
         raise NoKeyError(
             f"{node} has several outputs: TensorFlow gives its gradient zeros for those that "

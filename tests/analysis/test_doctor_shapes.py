@@ -9,7 +9,6 @@ import pytest
 
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
-from graphpatch.graph.node import Node
 from graphpatch.protos import AttrValue, TensorProto, TensorShapeProto
 from tests import graphs
 from tests.graphs import const, function, graphdef, main, node

@@ -89,7 +89,7 @@ def test_a_rule_that_matches_nothing_is_looked_for_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(matches, "find", counted)
     monkeypatch.setattr(step, "find", counted)
-    monkeypatch.setattr(step, "_patch_nodes", lambda *given: asked.append(given))
+    monkeypatch.setattr(step, "_patch_targets", lambda *given: asked.append(given))
     given = [stop(f"rule {n}", name=f"no{n}") | {"expect": {"min": 0}} for n in range(5)]
     match_rules(rules.rules_from(given), load(DIGITS))
     assert len(found) == 5

@@ -15,8 +15,9 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.check import foreign
 from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
-from graphpatch.patches.at import nothing_flows
+from graphpatch.patches.inline import why_idle
 from graphpatch.patches.override import never_fires
+from graphpatch.patches.target import Target
 from tests.models import catalogue
 
 pytest.importorskip("tensorflow")
@@ -157,7 +158,7 @@ def first_patched(model: graphpatch.Model) -> tuple[Node, graphpatch.Result] | N
             "patch": {"stop_gradient": True},
         }
         try:
-            if not nothing_flows(node, at_outputs=True, only=None):
+            if not why_idle(Target.of(node), "outputs"):
                 return node, graphpatch.apply([rule], model)
         except PatchError:
             continue

@@ -126,7 +126,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("no such tensor", (*NOISY, TANH), {"until": "zz"}, "there is no tensor 'zz' in main"),
     ("no such output", (*NOISY, TANH), {"until": "z:1"}, "there is no tensor 'z:1' in main"),
     ("not behind it", (*NOISY, TANH), {"until": "x"}, "\"until\": x does not depend on Mul 'n'"),
-    ("no such input", (*NOISY, TANH), {"input": 2}, "no input 2; its inputs are 0 and 1"),
+    ("no such input", (*NOISY, TANH), {"input": 2}, "has no x2; its inputs are x0 and x1"),
     ("a list of none", (*NOISY, TANH), {"until": []}, "until: the list is empty"),
     (
         "an integer at the end",
@@ -144,7 +144,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "another dtype",
         (X, node("n", "Cast", "x", SrcT="float32", DstT="float64"), TANH),
         {},
-        "input 0 has another dtype than output 0",
+        "cannot count as x0, which has another dtype",
     ),
     (
         "a state between",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphpatch.patches.noise import comes_from_constant
+from graphpatch.patches.shape_checks import comes_from_constant
 from tests import graphs
 from tests.graphs import const, graphdef, node
 

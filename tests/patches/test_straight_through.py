@@ -37,7 +37,7 @@ def test_of_several_inputs_the_one_that_is_named_counts() -> None:
 
 REFUSED: dict[str, tuple[Any, str, list[Any], str]] = {
     "an input that is not there": (
-        {"straight_through": {"input": 1}}, "Round", [node("r", "Round", "x")], "has no input 1",
+        {"straight_through": {"input": 1}}, "Round", [node("r", "Round", "x")], "has no x1",
     ),
     "another dtype": (
         THROUGH, "Cast", [node("c", "Cast", "x", SrcT="float32", DstT="float64")], "another dtype",

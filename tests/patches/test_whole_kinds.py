@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
         {"straight_through": {"input": 2}},
         NET,
         DENSE,
-        "has no input 2; the match r",
+        "has no x2; the match r",
     ),
     "no such name": ({"straight_through": {"input": "v"}}, NET, DENSE, "has no input 'v'; the"),
     "which input is not clear": (
@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
         {"filter_gradient": "zero", "at": "input:7"},
         ONE,
         SWISH,
-        "the match has no input 7; the mat",
+        "the match that ends in Mul 'm' has no input 7; it has 1",
     ),
     "the library on two inputs": (
         {"override_gradient": "deconv_relu"},
@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
         {"straight_through": True},
         (X, node("a", "Neg", "x"), node("b", "Cast", "a", SrcT="float32", DstT="int32")),
         "x:_ -> Neg -> Cast",
-        "cannot count as the identity of x0: y is int32, which carries no gradient",
+        "cannot count as x0: y is int32, which carries no gradient",
     ),
     "a surrogate of too many": (
         {"surrogate_gradient": "x0 * x5"},

@@ -13,7 +13,8 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import PatchError
-from graphpatch.patches.at import nothing_flows
+from graphpatch.patches.inline import why_idle
+from graphpatch.patches.target import Target
 from tests.draws import quick
 from tests.tf import consumer
 
@@ -107,7 +108,7 @@ def rules(model: Path, at: str, kind: str) -> list[dict[str, Any]]:
     for node in loaded.graphs[0].main:
         rule = {"match": {"name": node.name}, **rest}
         try:
-            idle = nothing_flows(node, at == "outputs", None)
+            idle = why_idle(Target.of(node), at)
             graphpatch.apply([rule], loaded)
         except PatchError:
             continue

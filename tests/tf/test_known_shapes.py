@@ -13,7 +13,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import PatchError
-from graphpatch.patches import known_shapes
+from graphpatch.patches import shape_checks
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -171,7 +171,7 @@ def assert_refused_where_it_fails(
     rule: dict[str, Any], model: Any, sizes: list[Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as unchecked:
-        unchecked.setattr(known_shapes, "_fits", lambda *_: True)
+        unchecked.setattr(shape_checks, "_fits", lambda *_: True)
         result = runs(graphpatch.apply([rule], model).graph_def(), sizes)
     refused = refusal(rule, model)
     assert bool(refused) is not result, refused

@@ -1,0 +1,211 @@
+"""An op put in line with what a target gives or reads: on one side, at one place or at all.
+
+`at` says where: "outputs", "inputs", or one of them, as "output:0".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from graphpatch import names
+from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
+from graphpatch.errors import PatchError
+from graphpatch.graph import attrs
+from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
+from graphpatch.graph.walk import uses
+from graphpatch.opdefs import FlatArg
+from graphpatch.patches.reach import check_reached
+from graphpatch.patches.target import Target, carries, is_source, known_inputs, why_not
+from graphpatch.protos import AttrValue
+
+OUTPUTS = "outputs"
+
+
+class InlineOp(msgspec.Struct, frozen=True):
+    """An op of one input and one output that gives on, bit for bit, what it reads.
+
+    `of` gives its op type and attrs for a tensor of a dtype.
+    """
+
+    suffix: str
+    of: Callable[[str], tuple[str, Mapping[str, AttrValue]]]
+
+    def add(
+        self, editor: Editor, name: str, text: str, arg: FlatArg, beside: Node, before: bool = False
+    ) -> Node:
+        """Return the op, reading a tensor, written next to `beside`."""
+        op, typed = self.of(arg.dtype or "")
+        return editor.add(name, op, [text], typed, beside, before)
+
+
+def inline_op(op: str, suffix: str) -> InlineOp:
+    """Return an op that has its dtype as attr T, like Identity."""
+    return InlineOp(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}))
+
+
+def parsed(at: str) -> tuple[str, int | None]:
+    """Return the side that `at` names, "output" or "input", and the one place on it."""
+    side, _, place = at.partition(":")
+    return side.removesuffix("s"), int(place) if place else None
+
+
+def tensors_at(target: Target, at: str) -> dict[int, FlatArg]:
+    """Return the tensors at that place of a target, by number."""
+    side, place = parsed(at)
+    flat = target.outputs if side == "output" else target.inputs
+    return {n: arg for n, arg in enumerate(flat) if place in (None, n)}
+
+
+def why_idle(target: Target, at: str) -> str:
+    """Return why no gradient can flow there, so that a patch means nothing; nothing where one may.
+
+    Raises PatchError where there is no such output or input, or we cannot tell: a reference to a
+    variable, a dtype that the NodeDef does not name.
+    """
+    tensors, (side, place) = tensors_at(target, at), parsed(at)
+    if place is not None and not tensors:
+        count = len(target.outputs if side == "output" else target.inputs)
+        raise PatchError(f"{target} has no {side} {place}; it has {count}, counted from 0")
+    if any(map(carries, tensors.values())):
+        return ""
+    for arg in tensors.values():
+        if arg.is_ref or arg.dtype is None:
+            raise PatchError(f"{target}: {side} {arg.name} {why_not(arg)}")
+    reasons = dict.fromkeys(f"{arg.name} {why_not(arg)}" for arg in tensors.values())
+    return f"{target}: {'; '.join(reasons)}" if reasons else f"{target} has no {side}s"
+
+
+def put_at(target: Target, editor: Editor, inline: InlineOp, at: str) -> list[Node]:
+    """Put `inline` on a side of a target, and return the ops added for it.
+
+    Where nothing flows back there, there is nothing to do, and the report says so.
+    """
+    if reason := why_idle(target, at):
+        editor.skipped(reason)
+        return []
+    check_reached(target.last, editor)
+    flowing = {n: arg for n, arg in tensors_at(target, at).items() if carries(arg)}
+    if parsed(at)[0] == "input":
+        return [_before(target, n, arg, editor, inline) for n, arg in flowing.items()]
+    return _behind(target.last, flowing, editor, inline)
+
+
+def put_before(node: Node, editor: Editor, inline: InlineOp, slot: int) -> list[Node]:
+    """Put `inline` before one input of an op, where that carries a gradient."""
+    arg = known_inputs(node)[slot]
+    return [_before(Target.of(node), slot, arg, editor, inline)] if carries(arg) else []
+
+
+def _before(target: Target, place: int, arg: FlatArg, editor: Editor, inline: InlineOp) -> Node:
+    """Put `inline` before a tensor that a target reads.
+
+    One that a match reads in several places comes through one op, so that what flows back from all
+    of them passes it together.
+    """
+    node, slot = target.places[place]
+    _refuse_fixed(node, slot)
+    text = node.data_inputs[slot]
+    name = f"{target.last.name}/{inline.suffix}_{place}"
+    added = inline.add(editor, name, text, arg, node, before=True)
+    editor.set_input(node, slot, added.tensor(0))
+    for reader in target.nodes if target.is_match else ():
+        for at_slot, read in enumerate(reader.data_inputs):
+            if names.parse(read) == names.parse(text) and not (reader == node and at_slot == slot):
+                editor.set_input(reader, at_slot, added.tensor(0))
+    return added
+
+
+def _behind(
+    node: Node, flowing: Mapping[int, FlatArg], editor: Editor, inline: InlineOp
+) -> list[Node]:
+    """Put `inline` behind these outputs of an op.
+
+    The op moves to `NAME/forward` and `inline` takes its name, so that whoever goes by the name
+    reads through it. An op whose value comes from outside (a placeholder, a constant) keeps its
+    name, and its readers are sent to `NAME/SUFFIX`: the gradient at NAME is what came through. So
+    does a switch, as its tensors cannot be fetched, and nobody holds on to their names.
+    """
+    if node.op in FIXED:
+        raise PatchError(
+            f"{node} must stay next to its loop's Merge or Switch: patch what it reads"
+        )
+    if _starts_loop(node):
+        raise PatchError(
+            f"{node} must stay next to the ops that its loop begins with: patch what it reads, "
+            f"or what reads the loop's Switch"
+        )
+    flat = node.outputs or []
+    if is_source(node):
+        return _reroute(node, flowing, editor, inline)
+    if node.op in ALL_SWITCHES:
+        read = {output: arg for output, arg in flowing.items() if uses(node, output)}
+        for output in read:
+            for reader, _ in uses(node, output):
+                _refuse_between(node, reader)
+        return _reroute(node, read, editor, inline)
+    if len(flat) == 1:
+        op, values = inline.of(flat[0].dtype or "")
+        return [editor.take_name(node, op, lambda moved: [moved.tensor(0)], values)]
+    dtypes = [arg.dtype for arg in flat if arg.dtype and not arg.is_ref]
+    if len(dtypes) < len(flat):
+        reasons = dict.fromkeys(f"{arg.name} {why_not(arg)}" for arg in flat if not carries(arg))
+        raise PatchError(f"{node}: its outputs cannot be passed on: {'; '.join(reasons)}")
+    name, added = node.name, list[Node]()
+
+    def through(moved: Node) -> list[str]:
+        texts = [moved.tensor(output) for output in range(len(flat))]
+        for output, arg in flowing.items():
+            added.append(
+                inline.add(editor, f"{name}/{inline.suffix}_{output}", texts[output], arg, moved)
+            )
+            texts[output] = added[-1].tensor(0)
+        return texts
+
+    editor.take_name(node, "IdentityN", through, {"T": attrs.dtypes(dtypes)})
+    return added
+
+
+def _reroute(
+    node: Node, flowing: Mapping[int, FlatArg], editor: Editor, inline: InlineOp
+) -> list[Node]:
+    """Send the readers of each output through an op of its own; the op keeps its name."""
+    added = []
+    is_alone = len(node.outputs or ()) == 1
+    for output, arg in flowing.items():
+        name = f"{node.name}/{inline.suffix}" + ("" if is_alone else f"_{output}")
+        new = inline.add(editor, name, node.tensor(output), arg, node)
+        if not editor.reroute(node, output, new.tensor(0), keep=new.index):
+            raise PatchError(f"nothing reads output {output} of {node}: nothing flows back to it")
+        added.append(new)
+    return added
+
+
+def _refuse_fixed(node: Node, slot: int) -> None:
+    """Raise PatchError where an op must stay next to the one that it reads in this slot."""
+    producer = node.body.producer(node.inputs[slot])
+    if producer is None:
+        return
+    if node.op in BRANCHES and (producer.op in FIXED or _starts_loop(producer)):
+        raise PatchError(f"{node} must stay next to {producer}, which its loop needs")
+    _refuse_between(producer, node)
+
+
+def _starts_loop(node: Node) -> bool:
+    """Return whether an op is the Merge of a loop, or an Enter that such a Merge reads."""
+    body = node.body
+    if node.op in ENTERS:
+        readers = [Node(body, index) for index, _ in body.readers.get(node.name, ())]
+        return any(reader.op in MERGES and _starts_loop(reader) for reader in readers)
+    producers = [body.producer(text) for text in node.data_inputs if node.op in MERGES]
+    return any(producer is not None and producer.op in FIXED for producer in producers)
+
+
+def _refuse_between(producer: Node, reader: Node) -> None:
+    if producer.op in ALL_SWITCHES and reader.op in EXITS:
+        raise PatchError(
+            f"{reader} must stay next to {producer}, where TensorFlow looks for the gradient of "
+            f"their loop; patch the outputs of {reader.name!r}"
+        )
