@@ -153,19 +153,20 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
         >>> tape.gradient(y, x).numpy()
         array([0., 3.], dtype=float32)
     """
-    gradient = None if callable(spec) else gradient_meant("filter_gradient", spec)
+    if callable(spec):
 
-    def on_tensor(value: Any) -> Any:
-        tensor = carrying("filter_gradient", value)
-        if gradient is None:
-            assert callable(spec)
-            return _put(
-                tensor, [], lambda inputs, _, dys: [checked_gradient(spec(*dys), inputs[0])], False
-            )
-        is_additive = isinstance(gradient, LibraryGradient) and gradient.name in _ADDITIVE
-        return _filtered(tensor, gradient.formula, {}, is_additive)
+        def backward(inputs: Sequence[Any], _: Sequence[Any], dys: Sequence[Any]) -> list[Any]:
+            return [checked_gradient(spec(*dys), inputs[0])]
 
-    return on_values(on_tensor, x)
+        return on_values(lambda value: _put(carrying("filter_gradient", value), backward), x)
+    gradient = gradient_meant("filter_gradient", spec)
+    name = gradient.name if isinstance(gradient, LibraryGradient) else ""
+    return on_values(
+        lambda value: _filtered(
+            carrying("filter_gradient", value), gradient.formula, {}, name in _ADDITIVE
+        ),
+        x,
+    )
 
 
 @unconverted
@@ -180,15 +181,13 @@ def library_gradient(
 
     def on_tensor(value: Any) -> Any:
         tensor = carrying(function, value, complex_too)
-        fixed = {
+        tensors = {
             key: fitting(function, key, parameter, tensor)
             for key, parameter in parameters.items()
             if key not in numbers
         }
-        is_additive = name in _ADDITIVE and all(tensor.shape == () for tensor in fixed.values())
-        if tensor.dtype.is_complex:
-            return _put(tensor, list(fixed.values()), _complex(name, numbers), is_additive)
-        return _filtered(tensor, formula, fixed, is_additive)
+        is_additive = name in _ADDITIVE and all(part.shape == () for part in tensors.values())
+        return _filtered(tensor, formula, tensors, is_additive)
 
     return on_values(on_tensor, x)
 
@@ -197,19 +196,28 @@ def _filtered(
     tensor: Any, formula: Formula, parameters: Mapping[str, Any], is_additive: bool
 ) -> Any:
     """Return the tensor as it is; pass its gradient through a formula with these parameters."""
-    check_filter(formula, tensor.dtype.base_dtype.name, tuple(parameters))
-    backward = by_formula(formula, list(parameters))
-    return _put(tensor, list(parameters.values()), backward, is_additive, reads_outputs(formula))
+    import tensorflow as tf
+
+    check_filter(formula, tensor.dtype.real_dtype.name, tuple(parameters))
+    by_part = by_formula(formula, list(parameters))
+
+    def backward(inputs: Sequence[Any], outputs: Sequence[Any], dys: Sequence[Any]) -> Any:
+        """Scale or reverse a complex gradient in its two parts; formulas know real numbers."""
+        read, given, dy = ([tf.math.real(part) for part in some] for some in (inputs, outputs, dys))
+        dx, *none = by_part(read, given, dy)
+        return [tf.complex(dx, by_part(read, given, [tf.math.imag(dys[0])])[0]), *none]
+
+    chosen = backward if tensor.dtype.is_complex else by_part
+    return _put(tensor, chosen, [*parameters.values()], is_additive)
 
 
 def _put(
     tensor: Any,
-    more: Sequence[Any],
     backward: BackwardFunction,
-    additive: bool,
-    reads: bool = False,
+    parameters: Sequence[Any] = (),
+    is_additive: bool = False,
 ) -> Any:
-    """Return the tensor as it is, with a gradient that may read `more`, to which nothing flows."""
+    """Return the tensor as it is, with a gradient; nothing flows to the parameters it reads."""
 
     def dense_or_slices(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
@@ -219,26 +227,13 @@ def _put(
         [dy] = upstream
         if not isinstance(dy, tf.IndexedSlices):
             return backward(inputs, outputs, upstream)
-        if not additive:
+        if not is_additive:
             return backward(inputs, outputs, [tf.convert_to_tensor(dy)])
         values = [dy.values]
         filtered, *none = backward([*values, *inputs[1:]], values, values)
         return [tf.IndexedSlices(filtered, dy.indices, dy.dense_shape), *none]
 
-    return with_gradient([tensor], [tensor, *more], dense_or_slices, reads)[0]
-
-
-def _complex(name: str, numbers: Mapping[str, float]) -> BackwardFunction:
-    """`scale` and `reverse` of complex tensors, of which formulas know nothing."""
-
-    def backward(inputs: Sequence[Any], _: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
-        import tensorflow as tf
-
-        [factor] = numbers.values() or inputs[1:]
-        scaled = upstream[0] * tf.convert_to_tensor(factor, upstream[0].dtype)
-        return [-scaled if name == "reverse" else scaled, *[None] * len(inputs[1:])]
-
-    return backward
+    return with_gradient([tensor], [tensor, *parameters], dense_or_slices)[0]
 
 
 @unconverted
@@ -300,8 +295,7 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
         outputs = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(y)]
         if formula is not None:
             check_formula(formula, inputs, outputs)
-        reads = formula is None or reads_outputs(formula)
-        return tf.nest.pack_sequence_as(y, with_gradient(outputs, inputs, backward, reads))
+        return tf.nest.pack_sequence_as(y, with_gradient(outputs, inputs, backward))
 
     def overridden(*x: Any, **options: Any) -> Any:
         if options:
@@ -467,33 +461,29 @@ def _broadcasts(shape: Any, whole: Any) -> bool:
 
 
 def with_gradient(
-    values: Sequence[Any],
-    inputs: Sequence[Any],
-    backward: BackwardFunction,
-    reads_outputs: bool = False,
+    values: Sequence[Any], inputs: Sequence[Any], backward: BackwardFunction
 ) -> list[Any]:
-    """Return the values, bit for bit, with `backward` as their gradient by the inputs.
+    """Return the values, bit for bit, with `backward` as their gradient with respect to the inputs.
 
-    Nothing flows back to what the values are computed from. With `reads_outputs` the outputs that
-    `backward` is given carry the same gradient, so that second derivatives pass through them, too.
+    Nothing flows back to what the values are computed from. The outputs that `backward` is given
+    carry the same gradient, so that second derivatives pass through them, too.
     """
     import tensorflow as tf
 
-    count = len(values)
+    count, outputs = len(values), list[Any]()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def carry(*tensors: Any) -> Any:
         forward, inputs_read = tensors[:count], tensors[count:]
 
         def gradient(*upstream: Any) -> list[Any]:
-            outputs = (
-                with_gradient(forward, inputs_read, backward, True) if reads_outputs else forward
-            )
-            return [*[None] * count, *backward(inputs_read, outputs, upstream)]
+            # Forward mode asks before there are any outputs.
+            return [*[None] * count, *backward(inputs_read, outputs or forward, upstream)]
 
         return tuple(tf.identity(value) for value in forward), gradient
 
-    return list(carry(*(tf.stop_gradient(value) for value in values), *inputs))
+    outputs += carry(*(tf.stop_gradient(value) for value in values), *inputs)
+    return outputs
 
 
 def gradient_meant(function: str, spec: Any) -> Computed:
@@ -530,11 +520,6 @@ def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunctio
         return [*dxs, *[None] * len(tensors)]
 
     return backward
-
-
-def reads_outputs(formula: Formula) -> bool:
-    """Return whether a formula reads what the op gives."""
-    return any(name.startswith("y") for name in formula.variables)
 
 
 def checked_gradient(gradient: Any, tensor: Any) -> Any:
@@ -614,7 +599,7 @@ def on_values(change: Callable[..., Any], *tensors: Any) -> Any:
 
 
 def in_places_of(function: str, value: Any, like: Any) -> Any:
-    """`other`, whose values must stand in the places of those of `value`, ragged or sparse.
+    """Return `like`, whose values must stand in the places of those of `value`, ragged or sparse.
 
     Raises TypeError where one is ragged or sparse and the other is not, ValueError where they are
     nested in other ways. TensorFlow raises InvalidArgumentError where places are found to differ.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from graphpatch import names, opdefs
@@ -58,8 +56,42 @@ def tensorflow_gradient(formula: Formula) -> GradientFunction:
     return gradient
 
 
+def surrogate_gradient(formula: Formula) -> GradientFunction:
+    """Return the gradient function (op, dy) -> [dx...] of an op that counts as `formula` backward.
+
+    The formula is computed where the gradient is asked for, of the op's inputs, in the dtype and
+    shape of its output, and TensorFlow differentiates it there. None for an input that the
+    formula does not read, or through which nothing flows.
+    """
+
+    def gradient(op: Any, dy: Any) -> list[Any]:
+        import tensorflow as tf
+
+        inputs = [tf.identity(tensor) for tensor in op.inputs]
+        output, value = op.outputs[0], formula_value(formula, inputs, op)
+        if not (value.shape.is_fully_defined() and value.shape == output.shape):
+            value = tf.broadcast_to(value, tf.shape(output))
+        return gradients([value], inputs, [tf.convert_to_tensor(dy)])
+
+    return gradient
+
+
+def formula_value(formula: Formula, inputs: Sequence[Any], op: Any = None) -> Any:
+    """Return the tensor that one formula of the inputs `x0, x1, ...` computes.
+
+    It has the dtype of `op`, which is to count as the formula, or else that of the first input.
+    Raises FormulaError where it does not suit these tensors.
+    """
+    outputs, attrs = ([], None) if op is None else (op.outputs, op_attrs(formula, op))
+    dtypes = _dtypes("x", inputs), _dtypes("y", outputs)
+    signature = Signature.of(*dtypes, attrs, _same_shape([*inputs, *outputs]))
+    dtype = [*outputs, *inputs][0].dtype.base_dtype.name
+    arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
+    return result_values(formula_ops(formula, signature, dtype), arguments)[0]
+
+
 def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
-    """The attrs of an op that a formula reads. Raises FormulaError where the op has none such.
+    """Return the attrs of an op that a formula reads; FormulaError where the op has none such.
 
     `forward` and `own` read all; what this TensorFlow does not know of them is None.
     """
@@ -92,38 +124,34 @@ def formula_gradients(
     parameters: Mapping[str, Any] | None = None,
     op_type: str = "",
 ) -> list[Any]:
-    """The dx of each input tensor, or None, from an op's inputs, outputs and upstream gradients.
+    """Return the dx of each input tensor, or None, from inputs, outputs and upstream gradients.
 
     An upstream gradient that is None counts as zeros. `parameters` are those that are tensors,
     not numbers: of the dtype of what they meet, and of a shape that broadcasts. `op_type` is what
-    `forward` and `own` compute. Raises
-    FormulaError where the formula does not suit these tensors.
+    `forward` and `own` compute. Raises FormulaError where the formula does not suit these tensors.
     """
-    count, more = len(inputs), list((parameters or {}).values())
-    more += [_tensor_named(name, inputs[0].graph) for name in formula.tensors]
-    dtypes = [dtype for _, dtype in _dtypes("x", inputs)]
-    formula = formula.with_more_inputs(dtypes, list(parameters or {}))
-    shaped = [*inputs, *outputs, *(tensor for tensor in more if tensor.shape != ())]
-    scalars = {f"x{count + place}" for place, tensor in enumerate(more) if tensor.shape == ()}
-    inputs = [*inputs, *more]
+    if len(upstream) != len(outputs):
+        raise FormulaError(f"{len(outputs)} outputs, and {len(upstream)} upstream gradients")
+    parameters = parameters or {}
+    named = [_tensor_named(name, inputs[0].graph) for name in formula.tensors]
+    more = [*parameters.values(), *named]
+    read = formula.with_more_inputs([dtype for _, dtype in _dtypes("x", inputs)], list(parameters))
+    arguments = {f"x{place}": tensor for place, tensor in enumerate([*inputs, *more])}
     signature = Signature.of(
-        _dtypes("x", inputs),
+        _dtypes("x", [*inputs, *more]),
         _dtypes("y", outputs),
         attrs,
-        _same_shape(shaped),
-        scalars,
+        _same_shape([*inputs, *outputs, *(tensor for tensor in more if tensor.shape != ())]),
+        [f"x{place}" for place, tensor in enumerate(more, len(inputs)) if tensor.shape == ()],
         op_type,
         len(more),
     )
-    program = gradient_ops(formula, signature)
-    arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
+    program = gradient_ops(read, signature)
     arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
-    if len(upstream) != len(outputs):
-        raise FormulaError(f"{len(outputs)} outputs, and {len(upstream)} upstream gradients")
     for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True)):
-        if f"dy{place}" in formula.variables:
+        if f"dy{place}" in read.variables:
             arguments[f"dy{place}"] = _dense(output, dy)
-    return result_values(program, arguments)[:count]
+    return result_values(program, arguments)[: len(inputs)]
 
 
 def _tensor_named(name: str, graph: Any) -> Any:
@@ -143,7 +171,7 @@ def _tensor_named(name: str, graph: Any) -> Any:
 
 
 def result_values(program: GradientProgram, arguments: Mapping[str, Any]) -> list[Any]:
-    """Return the tensor of each result, None for None, from those that its variables stand for."""
+    """Return the tensor of each result, None for None, from what its variables stand for."""
     import tensorflow as tf
 
     computed: dict[Any, Any] = dict(arguments)  # by variable, or by number of the step
@@ -189,16 +217,6 @@ def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) ->
     gradient_ops(formula.with_more_inputs([dtype], tensors), signature)
 
 
-def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:
-    """Return the tensor that one formula of the inputs `x0, x1, ...` computes.
-
-    Raises FormulaError where it does not suit these tensors.
-    """
-    signature = Signature.of(_dtypes("x", inputs), [], None, _same_shape(inputs))
-    arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
-    return result_values(formula_ops(formula, signature, signature.inputs[0][1]), arguments)[0]
-
-
 def _dtypes(kind: str, tensors: Sequence[Any]) -> list[tuple[str, str]]:
     """Return each tensor's name in a formula, and its dtype."""
     return [(f"{kind}{n}", tensor.dtype.base_dtype.name) for n, tensor in enumerate(tensors)]
@@ -220,7 +238,7 @@ def _same_shape(tensors: Sequence[Any]) -> bool:
 
 
 def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None:
-    """The gradient function (op, *dy) -> [dx...] that a key of ours means; None for other keys.
+    """Return the gradient function (op, *dy) -> [dx...] that a key of ours means; None for others.
 
     A function in Python is one only with `allow_python`, as its module is imported.
     """
@@ -253,26 +271,18 @@ def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientF
             return [None] * len(op.inputs)
         return as_list(function(op, *upstream))
 
-    def filtered(key: str | None, tensor: Any, dy: Any) -> Any:
+    def passed(layers: Sequence[Layer], tensors: Sequence[Any], flowing: list[Any]) -> list[Any]:
         import tensorflow as tf
 
-        if key is None:
-            return None
-        # In a formula x and y are both the tensor; other functions take the op for an Identity.
-        is_formula = from_key(key) is not None
-        formula_op = SimpleNamespace(inputs=[tensor], outputs=[tensor], type="")
-        return gradients_by(key, formula_op if is_formula else tf.identity(tensor).op, [dy])[0]
-
-    def passed(layers: Sequence[Layer], tensors: Sequence[Any], flowing: list[Any]) -> list[Any]:
         for place, key in layers:
-            flowing = [
-                filtered(key, tensor, dy)
-                if dy is not None
-                and place in (None, number)
-                and tensor.dtype.base_dtype.name in DIFFERENTIABLE
-                else dy
-                for number, (tensor, dy) in enumerate(zip(tensors, flowing, strict=True))
-            ]
+            for number, (tensor, dy) in enumerate(zip(tensors, flowing, strict=True)):
+                is_meant = (
+                    place in (None, number) and tensor.dtype.base_dtype.name in DIFFERENTIABLE
+                )
+                if dy is not None and is_meant:
+                    # In a formula x and y are both the tensor.
+                    filtered = key and gradients_by(key, tf.identity(tensor).op, [dy])[0]
+                    flowing = [*flowing[:number], filtered, *flowing[number + 1 :]]
         return flowing
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
@@ -296,12 +306,6 @@ def gradient_at(path: str) -> GradientFunction:
     try:
         value = importlib.import_module(module_name)
     except Exception as error:
-        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
-            raise RulesError(
-                f"there is no Python module {missing!r} here (looked for it to import "
-                f"{module_name})"
-            ) from error
         raise RulesError(f"cannot import {module_name}: {first_line(error)}") from error
     for part in name.split("."):
         if not hasattr(value, part):
@@ -312,40 +316,13 @@ def gradient_at(path: str) -> GradientFunction:
     return value
 
 
-def surrogate_gradient(formula: Formula) -> GradientFunction:
-    """Return the gradient function (op, dy) -> [dx...] of an op that counts as `formula` backward.
-
-    The formula is computed where the gradient is asked for, of the op's inputs, in the dtype and
-    shape of its output, and TensorFlow differentiates it there. None for an input that the
-    formula does not read, or through which nothing flows.
-    """
-
-    def gradient(op: Any, dy: Any) -> list[Any]:
-        import tensorflow as tf
-
-        inputs = [tf.identity(tensor) for tensor in op.inputs]
-        output = op.outputs[0]
-        dtypes = _dtypes("x", inputs), _dtypes("y", op.outputs)
-        same = _same_shape([*inputs, *op.outputs])
-        signature = Signature.of(*dtypes, op_attrs(formula, op), same)
-        arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
-        program = formula_ops(formula, signature, output.dtype.base_dtype.name)
-        [value] = result_values(program, arguments)
-        if not (value.shape.is_fully_defined() and value.shape == output.shape):
-            value = tf.broadcast_to(value, tf.shape(output))
-        return gradients([value], inputs, [tf.convert_to_tensor(dy)])
-
-    return gradient
-
-
 def function_gradient(graph: Graph, body: Body) -> GradientFunction:
-    """The gradient function (op, *dy) -> [dx...] that a FunctionDef (x..., y..., dy...) defines.
+    """Return the gradient function (op, *dy) -> [dx...] that a FunctionDef (x..., y..., dy...) is.
 
     Its ops are put into the graph that asks for the gradient, so that they can be differentiated
     in their turn: y are the outputs of the op, as its inputs y are behind StopGradients. It gives
     None for an input without a gradient.
     """
-    arguments = list(body.arguments)
     message = GraphDef()
     message.versions.producer = body.library.producer
     for name, dtype in body.arguments.items():
@@ -355,21 +332,22 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
     graph_def = message.SerializeToString(deterministic=True)
     flowing = [] if body.signature is None else [arg.name for arg in body.signature.output_arg]
     results = [names.parse(body.ret[name]) for name in flowing]
+    fetched = [f"{tensor.op}:{flat_index(body, tensor)}" for tensor in results]
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
         import tensorflow as tf
 
         read = [
-            (op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[n])
-            for n, name in zip(range(len(op.inputs)), arguments, strict=False)
+            op.outputs[int(name[1:])] if name.startswith("y") else tensor
+            for tensor, name in zip(op.inputs, body.arguments, strict=False)
         ]
-        dys = itertools.starmap(_dense, zip(op.outputs, upstream, strict=True))
         # An op that reads a tensor of another graph captures it; input_map does not.
-        fed = map(tf.identity, (*read, *dys))
+        fed = map(tf.identity, (*read, *map(_dense, op.outputs, upstream)))
+        placeholders = (f"{name}:0" for name in body.arguments)
         tensors = spliced(
             tf.compat.v1.GraphDef.FromString(graph_def),
-            {f"{name}:0": tensor for name, tensor in zip(arguments, fed, strict=True)},
-            [f"{tensor.op}:{flat_index(body, tensor)}" for tensor in results],
+            dict(zip(placeholders, fed, strict=True)),
+            fetched,
             "graphpatch",
         )
         return [

@@ -5,7 +5,7 @@ And the way back: a model taken from a live graph, as the message that TensorFlo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -93,6 +93,15 @@ def spliced(
         graph_def, input_map=dict(inputs), return_elements=list(asked), name=scope
     )
     return list(tensors)
+
+
+def rename_calls(nodes: Iterable[Any], names: Mapping[str, str]) -> None:
+    """Let NodeDefs call functions by new names."""
+    for node in nodes:
+        node.op = names.get(node.op, node.op)
+        for value in node.attr.values():
+            for called in [value.func] if value.HasField("func") else value.list.func:
+                called.name = names.get(called.name, called.name)
 
 
 def import_here(meta: Any, path: str = "", **options: Any) -> Any:

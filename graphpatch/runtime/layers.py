@@ -1,10 +1,9 @@
 """Layers for Keras: their classes are made once for each Keras, so that each has one identity.
 
 `PatchedModel` is a patched graph as a function that any tape differentiates, and that can be saved.
-In a file, a gradient of ours is a key that is registered once for all ops. tf.saved_model.save asks
-for the gradient of a key without telling the op. So each patched op of the main graph is read as an
-IdentityN of its outputs and inputs, as tf.custom_gradient builds it, with a key of its own, whose
-gradient knows the op.
+A key in a file is registered once for all ops, and tf.saved_model.save asks for its gradient
+without telling the op. So each patched op of the main graph gets its gradient as functions on
+tensors have theirs, by tf.custom_gradient, once the graph is imported.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import importlib
 import itertools
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,9 +40,10 @@ from graphpatch.runtime.functions import (
     gradient_meant,
     library_gradient,
     surrogate,
+    with_gradient,
 )
 from graphpatch.runtime.gradient_functions import GradientFunction, formula_value
-from graphpatch.runtime.imported import spliced
+from graphpatch.runtime.imported import rename_calls, spliced
 from graphpatch.runtime.register import gradient_for, overridden_ops, register_in_functions
 from graphpatch.runtime.values import full_tensor_name
 
@@ -443,37 +442,6 @@ def _classes_for(layer: type, keras: Any, module: str) -> dict[str, type]:
     return _MADE[layer]
 
 
-@dataclass(eq=False)
-class OverriddenOp:
-    """A patched op that is read as an IdentityN of its outputs and inputs.
-
-    `passed` are the first of its inputs: outputs of the op, to which nothing flows back. `attached`
-    is a call in the file that takes the outputs of an op behind its inputs.
-    """
-
-    name: str
-    gradient: Callable[..., Sequence[Any]]
-    outputs: int
-    passed: int
-    attached: bool
-    op: Any = None
-
-    def backward(self, op: Any, *upstream: Any) -> list[Any]:
-        """Return the gradients of the IdentityN. TensorFlow gives no op where it saves them."""
-        current = op if op is not None else self.op
-        inputs, outputs = list(current.inputs)[self.passed :], list(current.outputs)[: self.outputs]
-        seen = SimpleNamespace(
-            # The outputs are the values, and carry this gradient, which second derivatives need.
-            inputs=[*inputs, *outputs] if self.attached else inputs,
-            outputs=outputs,
-            type=str(current.type),
-            # TensorFlow ignores attrs of such names.
-            get_attr=lambda name: current.get_attr(f"_graphpatch_{name}"),
-        )
-        dxs = self.gradient(seen, *upstream[: self.outputs])
-        return [*[None] * self.passed, *dxs[: len(inputs)]]
-
-
 def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
     """Return the function from the inputs of a graph to its outputs, both in this order.
 
@@ -489,7 +457,7 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
     extract = Extract(graph, tuple(fed.values()), tuple(outputs))
     data = b"".join(map(piece_bytes, extract.pieces()))
     graph_def = tf.compat.v1.GraphDef.FromString(data)
-    carried = list(_read_as_identities(graph, graph_def))
+    patched = dict(_patched_ops(graph, graph_def))
     register_in_functions(graph)
     rename_functions(graph_def, f"_layer_{next(_NUMBERS)}")
     ordered = [text if text in fed else text.removesuffix(":0") for text in inputs]
@@ -499,9 +467,11 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
     def imported(*tensors: Any) -> Any:
         asked = list(map(full_tensor_name, outputs))
         results = spliced(graph_def, dict(zip(names, tensors, strict=True)), asked, LAYER_SCOPE)
-        for item in carried:
-            item.op = results[0].graph.get_operation_by_name(f"{LAYER_SCOPE}/{item.name}")
-        return results
+        replaced: dict[str, Any] = {}
+        for op in results[0].graph.get_operations():
+            if op.name in patched:
+                replaced |= _with_new_gradient(op, *patched[op.name])
+        return [replaced.get(tensor.name, tensor) for tensor in results]
 
     with tf.init_scope():
         specs = [tf.TensorSpec(fed[t].shape, fed[t].dtype, arguments[t]) for t in ordered]
@@ -514,66 +484,61 @@ def _fed_argument(tensor: ExportedTensor) -> Fed:
     return Fed(tensor.tensor, DTYPE_NAMES[tensor.argument.type], sizes)
 
 
-def _read_as_identities(graph: ModelGraph, graph_def: Any) -> Iterator[OverriddenOp]:
-    """Make each patched op of the main graph an IdentityN with a registered key of its own."""
-    import tensorflow as tf
+def _patched_ops(
+    graph: ModelGraph, graph_def: Any
+) -> Iterator[tuple[str, tuple[GradientFunction, int]]]:
+    """Yield the patched ops of the main graph by name: the gradient, how many inputs are values.
 
+    A call of a function of ours, which gives on its last inputs, or else its first, is made an
+    IdentityN of its inputs. Keys are taken off.
+    """
     nodes_by_name = {node.name: node for node in graph_def.node}
     for node, key in list(overridden_ops(graph)):
         gradient = gradient_for(key, graph, node) if node.body.is_main else None
         written = nodes_by_name.get(node.name)
         if gradient is None or written is None or written.op != node.op:
             continue  # not ours, not needed, or given as an input
-        own_key = f"graphpatch:layer:{next(_NUMBERS)}"
-        overridden = _as_identity(graph, node, written, graph_def, gradient)
-        written.attr[OVERRIDE].s = own_key.encode()
-        # A plain function of tensors, which TensorFlow can trace and save.
-        tf.RegisterGradient(own_key)(tf.autograph.experimental.do_not_convert(overridden.backward))
-        yield overridden
+        del written.attr[OVERRIDE]
+        passed = 0
+        if node.op in graph.library.gradients and node.op in graph.functions:
+            passed = sum(name.startswith("y") for name in graph.functions[node.op].arguments)
+            _make_identity(written, node, passed)
+        yield f"{LAYER_SCOPE}/{node.name}", (gradient, passed)
 
 
-def _as_identity(
-    graph: ModelGraph, node: Node, written: Any, graph_def: Any, gradient: GradientFunction
-) -> OverriddenOp:
-    """Make a NodeDef an IdentityN; what it computed is computed by an op beside it.
-
-    A call of a function takes the outputs of an op behind its inputs, or gives its inputs on.
-    """
-    inputs = [text for text in written.input if not text.startswith("^")]
-    types = [arg.dtype for arg in node.arguments or ()]
-    gives = [arg.dtype for arg in node.outputs or ()]
-    values: list[str] = []
-    attached = False
-    if node.op not in graph.library.gradients or node.op not in graph.functions:
-        values, types = _copied_op(written, graph_def, gives), [*gives, *types]
-    elif any(name.startswith("y") for name in graph.functions[node.op].arguments):
-        count, attached = len(gives), True
-        values, inputs = inputs[-count:], inputs[:-count]
-        types = [*gives, *types[:-count]]
-    attrs = {key: value for key, value in written.attr.items() if not key.startswith("_")}
+def _make_identity(written: Any, node: Node, passed: int) -> None:
+    """Make a NodeDef that calls a function an IdentityN of its inputs, the last `passed` first."""
+    count = len(node.data_inputs) - passed
+    inputs, dtypes = list(written.input)[: count + passed], [a.dtype for a in node.arguments or ()]
     written.Clear()
     written.name, written.op = node.name, "IdentityN"
-    written.input.extend([*values, *inputs])
-    for name, value in attrs.items():
-        written.attr[f"_graphpatch_{name}"].CopyFrom(value)
-    numbers = [DTYPE_NUMBERS[dtype or "float32"] for dtype in types]
+    written.input.extend([*inputs[count:], *inputs[:count]])
+    numbers = [DTYPE_NUMBERS[dtype or "float32"] for dtype in (*dtypes[count:], *dtypes[:count])]
     written.attr["T"].list.type.extend(numbers)
-    return OverriddenOp(node.name, gradient, len(gives), len(values), attached)
 
 
-def _copied_op(written: Any, graph_def: Any, gives: Sequence[str | None]) -> list[str]:
-    """Return a copy of the op under another name, and what is read of it, through StopGradients."""
-    copy = graph_def.node.add()
-    copy.CopyFrom(written)
-    copy.name = f"{written.name}/{LAYER_SCOPE}"
-    del copy.attr[OVERRIDE]
-    names = []
-    for place, dtype in enumerate(gives):
-        stop = graph_def.node.add(name=f"{copy.name}/stop_{place}", op="StopGradient")
-        stop.input.append(f"{copy.name}:{place}")
-        stop.attr["T"].type = DTYPE_NUMBERS[dtype or "float32"]
-        names.append(stop.name)
-    return names
+def _with_new_gradient(op: Any, gradient: GradientFunction, passed: int) -> dict[str, Any]:
+    """Let whatever reads an op read its values with another gradient; these tensors by the old."""
+    inputs = [*op.inputs[passed:], *op.inputs[:passed]]
+    values = list(op.outputs[: passed or None])
+    readers = [
+        (reader, slot, place)
+        for place, value in enumerate(values)
+        for reader in value.consumers()
+        for slot, tensor in enumerate(reader.inputs)
+        if tensor is value
+    ]
+
+    def backward(inputs: Sequence[Any], outputs: Sequence[Any], dys: Sequence[Any]) -> list[Any]:
+        current = SimpleNamespace(
+            inputs=inputs, outputs=outputs, type=op.type, get_attr=op.get_attr, name=op.name
+        )
+        return gradient(current, *dys)
+
+    new = with_gradient(values, inputs, backward)
+    for reader, slot, place in readers:
+        reader._update_input(slot, new[place])
+    return {value.name: tensor for value, tensor in zip(values, new, strict=True)}
 
 
 def rename_functions(graph_def: Any, suffix: str) -> None:
@@ -583,27 +548,11 @@ def rename_functions(graph_def: Any, suffix: str) -> None:
     is there with another definition: that of the original beside the patched one, for example.
     """
     library = graph_def.library
-    names = {
-        function.signature.name: f"{function.signature.name}{suffix}"
-        for function in library.function
-    }
-    for nodes in (graph_def.node, *(function.node_def for function in library.function)):
-        for node in nodes:
-            node.op = names.get(node.op, node.op)
-            for value in node.attr.values():
-                _rename_value(value, names)
+    names = {name: f"{name}{suffix}" for name in (f.signature.name for f in library.function)}
+    rename_calls(graph_def.node, names)
     for function in library.function:
         function.signature.name = names[function.signature.name]
-        for value in function.attr.values():
-            _rename_value(value, names)
+        rename_calls(function.node_def, names)
     for gradient in library.gradient:
         gradient.function_name = names.get(gradient.function_name, gradient.function_name)
         gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
-
-
-def _rename_value(value: Any, names: Mapping[str, str]) -> None:
-    called = [value.func] if value.HasField("func") else []
-    for function in (*called, *value.list.func):
-        function.name = names.get(function.name, function.name)
-        for inner in function.attr.values():
-            _rename_value(inner, names)

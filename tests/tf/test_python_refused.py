@@ -51,10 +51,9 @@ def gradient(result: graphpatch.Result, x: Any) -> Any:
 
 
 REFUSED = {
-    "no such module": (python_rule("no.such.module:f"), "there is no Python module 'no' here"),
-    "no such module inside one": (
+    "no such module": (
         python_rule("tests.tf.no_such:f"),
-        "there is no Python module 'tests.tf.no_such' here",
+        "cannot import tests.tf.no_such: ModuleNotFoundError: No module named 'tests.tf.no_such'",
     ),
     "no such function": (python_rule(f"{MODULE}:clippd"), "has no 'clippd'; nearest: clipped"),
     "no function": (python_rule(f"{MODULE}:NOT_A_FUNCTION"), "is a int, not a function"),
@@ -106,15 +105,6 @@ def test_it_says_what_is_wrong(case: str, model: Path) -> None:
         applied(spec, model)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_module_that_fails_is_told_from_one_that_is_not_there(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken_module.py").write_text("import not_there\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(GraphpatchError, match="cannot import broken_module: ModuleNotFoundError"):
-        applied(python_rule("broken_module:f"), model)
 
 
 @pytest.mark.parametrize("kind", ["override_gradient", "filter_gradient"])
