@@ -48,7 +48,7 @@ def worker_options(command: Command) -> Command:
     """Return the options that say who does the work, given to a command as `workers`."""
 
     @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: all cores.")
-    @click.option("--scheduler", metavar="ADDRESS", help="Use the workers of this Dask cluster.")
+    @options.value("--scheduler", "ADDRESS", "Use the workers of this Dask cluster.")
     @click.option(
         "--allow-chained-urls",
         "allow_chained",
@@ -87,19 +87,19 @@ OUTPUT = json_object(
 @options.MODELS
 @options.OUTPUT
 @click.option("--emit", type=click.Choice(EMITS), help="How files store gradients; default: auto.")
-@click.option("--inputs", multiple=True, metavar="TENSORS", help=_EXPORT_HELP)
-@click.option("--outputs", multiple=True, metavar="TENSORS", help="Its outputs, in the same way.")
+@options.value("--inputs", "TENSORS", _EXPORT_HELP, multiple=True)
+@options.value("--outputs", "TENSORS", "Its outputs, in the same way.", multiple=True)
 @options.PYTHON
 @click.option(
     "--rebuild-gradients",
     is_flag=True,
     help="Build the gradients of a training graph again, for its optimizer.",
 )
-@click.option("--loss", multiple=True, metavar="TENSOR", help="The loss of these gradients.")
+@options.value("--loss", "TENSOR", "The loss of these gradients.", multiple=True)
 @options.FORCE
-@click.option("--dry-run", is_flag=True, help="Write nothing; show where models would go.")
+@options.flag("--dry-run", "Write nothing; show where models would go.")
 @options.JSON_LINES
-@click.option("--resume", is_flag=True, help="Skip models that are in -o DIR already.")
+@options.flag("--resume", "Skip models that are in -o DIR already.")
 @worker_options
 def command(
     rules: str,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import click
-
 from graphpatch.analysis.diff import diff, op_entry
 from graphpatch.cli import options
 from graphpatch.cli.json_forms import OBJECT, OP, TEXT, TEXTS, YES, json_object, listed
@@ -31,8 +29,8 @@ OUTPUT = json_object(
 
 
 @options.command("diff", "diff model.pb model.patched.pb", "diff a.pb b.pb --all")
-@click.argument("one", metavar="A", type=options.PATH)
-@click.argument("other", metavar="B", type=options.PATH)
+@options.argument("one", "A")
+@options.argument("other", "B")
 @options.ALL
 @options.JSON
 def command(one: str, other: str, every: bool, as_json: bool) -> int:

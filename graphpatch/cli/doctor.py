@@ -77,18 +77,12 @@ OUTPUT = json_object(
 @options.MODEL
 @options.FROM
 @options.TO
-@click.option(
-    "--fix",
-    "rules",
-    metavar="RULES.json",
-    type=options.RULES_FILE,
-    help="Write the rules that fix it.",
-)
+@options.value("--fix rules", "RULES.json", "Write the rules that fix it.", type=options.RULES_FILE)
 @options.FORCE
 @options.RUN
 @options.FEED
 @options.UNSAFE
-@click.option("--no-control-flow-v2", is_flag=True, help="As after disable_control_flow_v2().")
+@options.flag("--no-control-flow-v2", "As after disable_control_flow_v2().")
 @options.ALL
 @options.JSON
 def command(

@@ -42,18 +42,15 @@ OUTPUT = json_object(
 
 
 @options.command("match", "match rules.json model.pb", "match model.pb --pattern 'Conv2D -> Relu'")
-@click.argument("paths", metavar="[RULES] MODEL", type=options.PATH, nargs=-1, required=True)
+@options.argument("paths", "[RULES] MODEL", nargs=-1, required=True)
 @click.option("--op", multiple=True, help="Instead of RULES: ops of this type (may be a glob).")
 @click.option("--name", multiple=True, help="Instead of RULES: ops of this name (may be a glob).")
 @click.option(
-    "--pattern", shell_complete=options.pattern_option, help="Instead of RULES: this small graph."
+    "--pattern", shell_complete=options.pattern_names, help="Instead of RULES: this small graph."
 )
-@click.option("--explain", is_flag=True, help="Show the nearest places, and what they lack.")
-@click.option(
-    "--save",
-    metavar="FILE.json",
-    type=options.RULES_FILE,
-    help="Write a rules file with one rule for each match.",
+@options.flag("--explain", "Show the nearest places, and what they lack.")
+@options.value(
+    "--save", "FILE.json", "Write a rules file with one rule a match.", type=options.RULES_FILE
 )
 @options.FORCE
 @options.JSON

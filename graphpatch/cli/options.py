@@ -17,6 +17,9 @@ from graphpatch.formats.output import write_file
 
 HEAD_BYTES = 4096
 
+Declared = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""A parameter of a command, as a decorator of it."""
+
 # Any path, `-` or URL is taken as it is typed; a shell completes files.
 PATH = click.Path(readable=False)
 
@@ -53,37 +56,38 @@ def command(name: str, *examples: str) -> Callable[[Callable[..., Any]], click.C
     return click.command(name, epilog=epilog)
 
 
-MODEL = click.argument("model", type=PATH)
-RULES = click.argument("rules", type=PATH)
-MODELS = click.argument("models", metavar="MODEL...", type=PATH, nargs=-1, required=True)
-FROM = click.option(
-    "--from", "sources", multiple=True, metavar="X", help="The gradient with respect to this."
+def argument(name: str, metavar: str | None = None, **settings: Any) -> Declared:
+    """Declare a path that a command takes, which a shell completes."""
+    return click.argument(name, metavar=metavar, type=PATH, **settings)
+
+
+def flag(name: str, says: str, **settings: Any) -> Declared:
+    """Declare an option that is given or not: `--force`, or `--json as_json` for its parameter."""
+    return click.option(*name.split(), is_flag=True, help=says, **settings)
+
+
+def value(name: str, metavar: str, says: str, **settings: Any) -> Declared:
+    """Declare an option with a value: `--feed`, or `--from sources` for its parameter."""
+    return click.option(*name.split(), metavar=metavar, help=says, **settings)
+
+
+MODEL = argument("model")
+RULES = argument("rules")
+MODELS = argument("models", "MODEL...", nargs=-1, required=True)
+FROM = value("--from sources", "X", "The gradient with respect to this.", multiple=True)
+TO = value("--to targets", "LOSS", "The gradient of this tensor.", multiple=True)
+OUTPUT = value(
+    "-o --output out", "PATH", "File or folder to write; `-` is standard output.", type=PATH
 )
-TO = click.option(
-    "--to", "targets", multiple=True, metavar="LOSS", help="The gradient of this tensor."
-)
-OUTPUT = click.option(
-    "-o", "--output", "out", type=PATH, metavar="PATH",
-    help="File or folder to write; `-` is standard output.",
-)  # fmt: skip
-FORCE = click.option(
-    "--force", is_flag=True, help="Replace what is there even if graphpatch did not write it."
-)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-JSON_LINES = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document; of many, a line each."
-)
-RUN = click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
-FEED = click.option(
-    "--feed", metavar="FILE.npz", type=PATH, help="Arrays by tensor name; others are seeded."
-)
-UNSAFE = click.option(
-    "--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python."
-)
-PYTHON = click.option(
-    "--allow-python", is_flag=True, help='Accept {"python": ...} gradients; apply runs them.'
-)
-ALL = click.option("--all", "every", is_flag=True, help="Print all, not the first of each kind.")
+FORCE = flag("--force", "Replace what is there even if graphpatch did not write it.")
+JSON = flag("--json as_json", "Print one JSON document.")
+JSON_LINES = flag("--json as_json", "Print one JSON document; of many, a line each.")
+RUN = flag("--run", "Run the gradients too; this needs TensorFlow.")
+FEED = value("--feed", "FILE.npz", "Arrays by tensor name; others are seeded.", type=PATH)
+UNSAFE = flag("--allow-unsafe-ops", "Run ops too that touch files or Python.")
+PYTHON = flag("--allow-python", 'Accept {"python": ...} gradients; apply runs them.')
+ALL = flag("--all every", "Print all, not the first of each kind.")
+DRY_RUN = flag("--dry-run", "Do everything but write.")
 
 
 def gradient_names(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -98,22 +102,14 @@ def gradient_names(_: click.Context, __: click.Parameter, typed: str) -> list[Co
 
 
 def pattern_names(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the ready patterns, with `@` or without."""
+    """Complete the ready patterns, as a pattern spells them: with `@`."""
     from graphpatch.match.ready import READY
 
-    mark = "@" if typed.startswith("@") else ""
     return [
-        CompletionItem(f"{mark}{name}", help=entry.purpose)
+        CompletionItem(f"@{name}", help=entry.purpose)
         for name, entry in READY.items()
-        if f"{mark}{name}".startswith(typed)
+        if name.startswith(typed.removeprefix("@"))
     ]
-
-
-def pattern_option(
-    context: click.Context, parameter: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    """Complete the ready patterns as a pattern spells them: with `@`."""
-    return pattern_names(context, parameter, typed if typed.startswith("@") else f"@{typed}")
 
 
 def refuse_swapped(command: str, rules: str, models: tuple[str, ...]) -> None:

@@ -11,83 +11,64 @@ from typing import TYPE_CHECKING
 from graphpatch.cli.say import say
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
-SECONDS_BEFORE_BAR = 1.0  # seconds
-INTERVAL = 0.05  # seconds between two redraws
-SECONDS_BETWEEN_LINES = 10.0  # seconds between two lines, and before the first
+SECONDS_BEFORE_BAR = 1.0
+SECONDS_BETWEEN_LINES = 10.0  # and before the first
+
+Shows = Callable[[str, int, int], None]
+"""Called with what is done, how much of it, and of how much."""
 
 
-class Bar:
-    """Called with (what, done, total); shows nothing within the first second."""
+@contextmanager
+def bar(of_many: bool = False) -> Iterator[Shows]:
+    """Give what shows progress; of short work it shows nothing. One `of_many` counts things."""
+    if not sys.stderr.isatty():
+        yield _lines(of_many)
+        return
+    started = time.monotonic()
+    shown: list[Progress] = []
 
-    def __init__(self, of_many: bool = False) -> None:
-        self.of_many = of_many
-        self.started = self.drawn = time.monotonic()
-        self.progress: Progress | None = None
-        self.tasks: dict[str, TaskID] = {}
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Say how far a stage has come."""
-        now = time.monotonic()
-        if now - self.started < SECONDS_BEFORE_BAR or (
-            now - self.drawn < INTERVAL and done < total
-        ):
+    def redraw(label: str, done: int, total: int) -> None:
+        if time.monotonic() - started < SECONDS_BEFORE_BAR:
             return
-        self.drawn = now
-        if self.progress is None:
-            self.progress = _started(self.of_many)
-        task = self.tasks.get(what)
+        if not shown:
+            shown.append(_started(of_many))
+        [progress] = shown
+        task = next((task.id for task in progress.tasks if task.description == label), None)
         if task is None:
-            task = self.tasks[what] = self.progress.add_task(what, total=total, rate="")
-        rate = f"{done / (now - self.started):.1f}/s"
-        self.progress.update(task, completed=done, total=total, rate=rate)
+            task = progress.add_task(label, total=total)
+        progress.update(task, completed=done, total=total)
+
+    try:
+        yield redraw
+    finally:
+        for progress in shown:
+            progress.stop()
 
 
-class LogProgress:
-    """The same where nobody redraws: a log, or a pipe. Work that is short prints nothing."""
+def _lines(of_many: bool) -> Shows:
+    """Return the same where nobody redraws: a log, or a pipe."""
+    printed = time.monotonic()
 
-    def __init__(self, of_many: bool = False) -> None:
-        self.of_many = of_many
-        self.said = time.monotonic()
+    def show(label: str, done: int, total: int) -> None:
+        nonlocal printed
+        is_due = time.monotonic() - printed >= SECONDS_BETWEEN_LINES
+        if is_due and total and (of_many or done * 100 // total):  # else nothing to say yet
+            printed = time.monotonic()
+            says = f"{done} of {total}" if of_many else f"{done * 100 // total}%"
+            say(f"{label}: {says}", err=True)
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Say how far a stage has come, now and then."""
-        now = time.monotonic()
-        if now - self.said < SECONDS_BETWEEN_LINES or not total:
-            return
-        if not done * 100 // total and not self.of_many:  # nothing to say yet
-            return
-        self.said = now
-        far = f"{done} of {total}" if self.of_many else f"{done * 100 // total}%"
-        say(f"{what}: {far}", err=True)
+    return show
 
 
 def _started(of_many: bool) -> Progress:
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn, Progress
 
     columns = Progress.get_default_columns()
-    if of_many:  # how many, how many a second, and how long yet
-        rate = TextColumn("{task.fields[rate]}")
-        columns = (*columns[:2], MofNCompleteColumn(), rate, TimeRemainingColumn())
+    if of_many:
+        columns = (*columns[:2], MofNCompleteColumn(), *columns[3:])
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     progress.start()
     return progress
-
-
-@contextmanager
-def bar(of_many: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Return a progress bar where stderr is a terminal, and lines now and then where it is not.
-
-    One `of_many` counts things, and says how many a second.
-    """
-    if not sys.stderr.isatty():
-        yield LogProgress(of_many)
-        return
-    shown = Bar(of_many)
-    try:
-        yield shown
-    finally:
-        if shown.progress is not None:
-            shown.progress.stop()

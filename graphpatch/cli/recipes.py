@@ -18,11 +18,8 @@ OUTPUT = json_object({"recipes": listed(json_object({"name": TEXT, "for": TEXT, 
 
 @options.command("recipes", "recipes", "recipes guided_backprop --save rules.json")
 @click.argument("name", required=False)
-@click.option(
-    "--save",
-    metavar="FILE.json",
-    type=options.RULES_FILE,
-    help="Write the recipe NAME as a rules file to edit.",
+@options.value(
+    "--save", "FILE.json", "Write the recipe as a rules file to edit.", type=options.RULES_FILE
 )
 @options.FORCE
 @options.JSON

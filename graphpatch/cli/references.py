@@ -16,15 +16,13 @@ from graphpatch.formats.destination import Destination
     "references", "references model.pb --feed reference.npz", "apply references.json model.pb"
 )
 @click.argument("model")
-@click.option("--feed", metavar="FILE.npz", required=True, help="The reference: a batch of one.")
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    metavar="FILE.json",
+@options.value("--feed", "FILE.npz", "The reference: a batch of one.", required=True)
+@options.value(
+    "-o --output out",
+    "FILE.json",
+    "Default: references.json.",
     type=options.RULES_FILE,
     default="references.json",
-    show_default=True,
 )
 @options.FORCE
 def command(model: str, feed: str, out: str, force: bool) -> None:

@@ -34,16 +34,12 @@ OUTPUT = json_object(
 @options.command(
     "revert", "revert model.patched.pb", "revert model.patched.pb --rule guided -o model.pb"
 )
-@click.argument("model", metavar="PATCHED", type=options.PATH)
+@options.argument("model", "PATCHED")
 @options.OUTPUT
-@click.option(
-    "--rule",
-    metavar="NAME",
-    help="Take off this rule alone: its name, or its id where several have one name.",
-)
-@click.option("--allow-changed", is_flag=True, help="Revert even if the file has changed since.")
+@options.value("--rule", "NAME", "Take off this rule alone: its name, or its id of several.")
+@options.flag("--allow-changed", "Revert even if the file has changed since.")
 @options.FORCE
-@click.option("--dry-run", is_flag=True, help="Do everything but write.")
+@options.DRY_RUN
 @options.JSON
 def command(
     model: str,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-import click
-
 from graphpatch.cli import COMMANDS, options
 from graphpatch.cli.json_forms import JsonForm
 from graphpatch.cli.say import say_json
@@ -43,10 +41,8 @@ def _output_form(command: str) -> JsonForm | None:
 
 
 @options.command("schema", "schema > graphpatch.schema.json", "schema --output apply")
-@click.option(
-    "--json", is_flag=True, expose_value=False, help="The output is JSON with or without it."
-)
-@click.option("--output", "of", metavar="COMMAND", help="The schema of what COMMAND --json prints.")
+@options.flag("--json", "The output is JSON with or without it.", expose_value=False)
+@options.value("--output of", "COMMAND", "The schema of what COMMAND --json prints.")
 def command(of: str | None) -> None:
     """Print the JSON Schema of rules files, for editors that complete and check them."""
     say_json(output_schema(of) if of else schema(), indent=2)

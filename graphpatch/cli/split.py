@@ -39,25 +39,12 @@ OUTPUT = json_object(
     "split model.pb --cut a,b --cut c --loss loss --wrt x -o parts",
 )
 @options.MODEL
-@click.option(
-    "--cut", "cuts", metavar="T,...", multiple=True, required=True, help="The tensors of a cut."
+@options.value("--cut cuts", "T,...", "The tensors of a cut.", multiple=True, required=True)
+@options.value("--loss", "L", "The gradient of this tensor.", required=True)
+@options.value(
+    "--wrt", "W,...", "The gradient with respect to these.", multiple=True, required=True
 )
-@click.option("--loss", metavar="L", required=True, help="The gradient of this tensor.")
-@click.option(
-    "--wrt",
-    metavar="W,...",
-    multiple=True,
-    required=True,
-    help="The gradient with respect to these tensors.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    type=options.PATH,
-    metavar="PATH",
-    help="Folder to write; default: MODEL.parts.",
-)
+@options.value("-o --output out", "PATH", "Folder to write; default: MODEL.parts.")
 @options.FORCE
 @options.UNSAFE
 @options.JSON

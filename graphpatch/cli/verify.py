@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import click
-
 from graphpatch.analysis.again import SWAPPED
 from graphpatch.cli import options
 from graphpatch.cli.json_forms import OBJECT, TEXT, TEXTS, YES, json_object, listed
@@ -37,18 +35,17 @@ OUTPUT = json_object(
     "verify model.pb model.patched.pb",
     "verify model.pb model.patched.pb --feed inputs.npz",
 )
-@click.argument("original", type=options.PATH)
-@click.argument("patched", type=options.PATH)
+@options.argument("original")
+@options.argument("patched")
 @options.FEED
 @options.FROM
 @options.TO
-@click.option("--no-run", is_flag=True, help="Compare the graphs alone; this needs no TensorFlow.")
-@click.option(
-    "--import",
-    "imports",
+@options.flag("--no-run", "Compare the graphs alone; this needs no TensorFlow.")
+@options.value(
+    "--import imports",
+    "MODULE",
+    "A module or .py file that registers gradients or loads ops.",
     multiple=True,
-    metavar="MODULE",
-    help="A module or .py file that registers gradients or loads ops.",
 )
 @options.UNSAFE
 @options.ALL

@@ -48,22 +48,21 @@ OUTPUT = json_object(
 @click.argument("patched", required=False)
 @options.FROM
 @options.TO
-@click.option("--rules", metavar="RULES", help="Show the model before and after these rules.")
-@click.option("--pattern", metavar="PATTERN", help="Mark where this small graph is.")
+@options.value("--rules", "RULES", "Show the model before and after these rules.")
+@options.value("--pattern", "PATTERN", "Mark where this small graph is.")
 @options.RUN
 @options.FEED
 @options.UNSAFE
-@click.option(
-    "-o",
-    "output",
-    metavar="PAGE.html",
+@options.value(
+    "-o output",
+    "PAGE.html",
+    "Default: MODEL.html, beside the model; `-` is standard output.",
     type=options.PAGE,
-    help="Default: MODEL.html, beside the model; `-` is standard output.",
 )
 @options.FORCE
-@click.option("--tensorboard", metavar="LOGDIR", help="Write the graph for TensorBoard instead.")
-@click.option("--open", "is_opened", is_flag=True, help="Open the page in the browser.")
-@click.option("--json", "as_json", is_flag=True, help="Print the page's data; write no page.")
+@options.value("--tensorboard", "LOGDIR", "Write the graph for TensorBoard instead.")
+@options.flag("--open is_opened", "Open the page in the browser.")
+@options.flag("--json as_json", "Print the page's data; write no page.")
 def command(
     model: str,
     patched: str | None,

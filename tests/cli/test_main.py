@@ -50,7 +50,7 @@ def test_h_is_help(run_cli: Run) -> None:
 COMPLETED = {
     "graphpatch ap": "plain,apply",
     "graphpatch gradients guided_rel": "plain,guided_relu",
-    "graphpatch patterns batch": "plain,batch_norm",
+    "graphpatch patterns batch": "plain,@batch_norm",
     "graphpatch match m.pb --pattern @batch": "plain,@batch_norm",
     "graphpatch apply ru": "file,ru",
     "graphpatch completion ba": "plain,bash",
