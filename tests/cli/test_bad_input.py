@@ -159,7 +159,7 @@ BAD_RULES: dict[str, tuple[str, list[str]]] = {
     ),
     "a patch that cannot be done": (
         rules_text({"match": {"op": "Mul"}, "patch": {"straight_through": {"input": 5}}}),
-        ["model.pb: rule 'rule 1': Mul 'Multiply' has no input 5"],
+        ["model.pb: rule 'rule 1': Mul 'Multiply' has no x5"],
     ),
 }  # fmt: skip
 
