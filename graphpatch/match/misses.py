@@ -330,7 +330,7 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
                 for line in nearly_matching(bodies, match, asked[name])
                 if not misses[best]
             ]
-    return lines + [f"    near: {miss_in_words(miss, pattern)}" for miss in misses[best]]
+    return lines + [f"    near: {miss}" for miss in misses[best]]
 
 
 def _nearness(pattern: Pattern, misses: Sequence[NearMiss]) -> float:
@@ -348,22 +348,6 @@ def nearest_places(bodies: Iterable[Body], pattern: Pattern) -> list[NearMiss]:
         for miss in Finder(pattern, conditions).near_misses(body, NEAR_MISSES)
     ]
     return sorted(misses, key=lambda miss: -len(miss.reached))[:NEAR_MISSES]
-
-
-def miss_in_words(miss: NearMiss, pattern: Pattern) -> str:
-    """A near miss as one line: what was found, what was not, and which condition failed there."""
-    reached = ", ".join(f"{name} is {node}" for name, node in miss.reached.items())
-    if not miss.missing:
-        return f"{reached}; {miss.reason}"
-    match = pattern.nodes.get(miss.missing, Match())
-    parts = [
-        f"{op.node} is not {' or '.join(texts(match.op or ()))}"
-        if op.key == "op"
-        else f"of {op.node} {key_in_words(op.node, op.key, match)}"
-        for op in miss.rejected[:IN_MESSAGE]
-    ]
-    words = filter(None, [*parts, and_more(miss.rejected, IN_MESSAGE), miss.reason])
-    return f"{reached}; {miss.missing} is missing: {'; '.join(words)}"
 
 
 def _unfound_types(bodies: Iterable[Body], name: str, match: Match) -> Iterator[str]:

@@ -80,6 +80,15 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         """Return all of them, in the file's order."""
         return [index for index in self.indexed if self.passes(index)]
 
+    def reason(self, index: int) -> str:
+        """Return what an op has instead of what is asked for; nothing where it is one of them."""
+        from graphpatch.match.misses import key_in_words
+
+        node, key = Node(self.body, index), self.failing(index)
+        if key == "op":
+            return f"{node} is not {' or '.join(texts(self.match.op or ()))}"
+        return f"of {node} {key_in_words(node, key, self.match)}" if key else ""
+
     def failing(self, index: int) -> str:
         """The key of the first condition that an op does not meet; nothing where it meets all."""
         if self.types is not None and self.body.heads.ops[index] not in self.types:

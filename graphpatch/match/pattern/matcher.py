@@ -9,45 +9,40 @@ a monomorphism that is looked for: there may be more links than the pattern has,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from heapq import nsmallest
 from itertools import chain, islice, repeat
 from math import log
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
+from msgspec.structs import replace
 from networkx.algorithms.isomorphism import DiGraphMatcher
 
-from graphpatch import names
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.errors import MatchError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
 from graphpatch.match.keys import Condition
 from graphpatch.match.pattern.overlaps import Binding
+from graphpatch.match.pattern.runs import Run
 from graphpatch.match.pattern.syntax import variants
 from graphpatch.match.pattern.topology import (
+    Budget,
     Column,
     Flags,
-    PatternTopology,
+    Links,
+    PatternGraph,
     Topology,
-    reached,
+    grouped,
 )
 from graphpatch.match.select import Candidates
 from graphpatch.match.spec import Edge, Link, Match, Pattern
-from graphpatch.names import TensorName
-
-LEAST, FOR_EACH = 1_000_000, 20
-"""Steps that may be taken for one pattern: so many, and so many more for each op.
-
-How often a pattern matches, and how many ops its runs have, may grow as any power of the body. A
-pattern that says which ops it means takes about ten steps for each of them.
-"""
+from graphpatch.table import IN_MESSAGE, and_more
 
 TEST = 8
 """Steps that a test of networkx counts, beside one for each op that is walked to."""
@@ -60,36 +55,15 @@ TOO_FEW = "there are fewer such ops or links than the pattern asks for"
 Conditions = Callable[[Match], Mapping[str, Condition]]
 """The conditions of a match, by key."""
 
-T = TypeVar("T")
-
 Vertices = tuple[int, ...]
 """What each node of a pattern is bound to."""
 
 
-class Budget:
-    """Counts the steps of a search."""
-
-    def __init__(self) -> None:
-        self.steps, self.most, self.label = 0, LEAST, ""
-        self.task = "its matches are too many"  # what is worked on, for the message
-
-    def spend(self, count: int) -> None:
-        """Count steps. Raises MatchError where they are too many by now."""
-        self.steps += count
-        if self.steps > self.most:
-            raise MatchError(
-                f"to find the pattern in {self.label} takes more than {self.most:,} steps"
-                f" ({LEAST:,}, and {FOR_EACH} for each op): {self.task}; name op types instead of"
-                " *, give the input slots of links (-> add:0), and say what a run starts behind"
-                " and ends before"
-            )
-
-
-class Neighbourhood(NamedTuple):
+class Shape(NamedTuple):
     """What equal neighbourhoods have in common: their vertices are numbers.
 
     `roles` has for each vertex the nodes of the pattern that it can be, as bits; `links` source,
-    reader, slot and the edge of the pattern that it can be. Slots are 0 where none are asked for.
+    reader, slot and the edge of the pattern that it can be.
     """
 
     roles: tuple[int, ...]
@@ -100,17 +74,12 @@ class Matcher(DiGraphMatcher):
     """networkx's VF2 on a neighbourhood, which counts its steps and remembers how far it came."""
 
     def __init__(
-        self,
-        around: Neighbourhood,
-        pattern: PatternTopology,
-        order: Sequence[int],
-        budget: Budget,
+        self, around: Shape, pattern: PatternGraph, order: Sequence[int], budget: Budget
     ) -> None:
-        # Between two vertices: by its slot, the edges that each link can be, as bits.
-        self.links: dict[tuple[int, int], dict[int, int]] = {}
+        # Between two vertices the links: a slot, and the edge of the pattern that it can be.
+        self.links: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for source, reader, slot, edge in around.links:
-            between = self.links.setdefault((source, reader), {})
-            between[slot] = between.get(slot, 0) | 1 << edge
+            self.links.setdefault((source, reader), []).append((slot, edge))
         graph: nx.DiGraph[int] = nx.DiGraph(self.links.keys())
         graph.add_nodes_from(range(len(around.roles)))
         wanted: nx.DiGraph[int] = nx.DiGraph()
@@ -122,7 +91,7 @@ class Matcher(DiGraphMatcher):
         self.refused: int | None = None  # the node for which the furthest partial match had no op
 
     def syntactic_feasibility(self, vertex: int, node: int) -> bool:
-        """Whether a vertex can be a node, and has its links to those that are bound already."""
+        """Return whether a vertex can be a node, and has its links to those that are bound."""
         self.budget.spend(TEST)
         if not self.roles[vertex] >> node & 1:
             return False
@@ -131,21 +100,22 @@ class Matcher(DiGraphMatcher):
         return bool(super().syntactic_feasibility(vertex, node))  # type: ignore[no-untyped-call]
 
     def semantic_feasibility(self, vertex: int, node: int) -> bool:
-        """Whether each edge can be a link of its own, and swapped nodes are in the file's order."""
+        """Return whether each edge to a node that is bound can be a link of its own."""
         bound = {**self.core_2, node: vertex}
-        for (source, target), edges in self.pattern.between.items():
-            if node in (source, target) and source in bound and target in bound:
-                links = self.links[bound[source], bound[target]]
-                if not _assigned(edges, [*links.values()]):
-                    return False
         self.budget.spend(len(bound) + len(self.G1) // 4)
-        return not any(
-            node in pair
-            and pair[0] in bound
-            and pair[1] in bound
-            and bound[pair[0]] > bound[pair[1]]
-            for pair in self.pattern.before
-        )
+        targets = (node, *self.G2.successors(node))
+        return all(self._has_slots(target, bound) for target in targets if target in bound)
+
+    def _has_slots(self, target: int, bound: Mapping[int, int]) -> bool:
+        slots: dict[int, list[int]] = {}  # those that each edge can enter by
+        for source in self.G2.predecessors(target):
+            if source in bound:
+                edges = self.pattern.between[source, target]
+                slots |= {edge: [] for edge in edges}
+                for slot, edge in self.links[bound[source], bound[target]]:
+                    if edge in edges:
+                        slots[edge].append(slot)
+        return are_apart([*slots.values()])
 
     def matches(self) -> Iterator[Vertices]:
         """Yield a vertex for each node of the pattern, in every way."""
@@ -154,17 +124,16 @@ class Matcher(DiGraphMatcher):
             yield tuple(sorted(mapping, key=mapping.__getitem__))
 
 
-def _assigned(edges: Sequence[int], links: Sequence[int]) -> bool:
-    """Return whether each edge of the pattern can be a link of its own."""
-    if len(edges) == 1:
-        return any(link & edges[0] for link in links)
-    return not edges or any(
-        link & edges[0] and _assigned(edges[1:], [*links[:at], *links[at + 1 :]])
-        for at, link in enumerate(links)
+def are_apart(choices: Sequence[Sequence[int]], taken: Collection[int] = ()) -> bool:
+    """Return whether each of these can have a choice of its own."""
+    if not choices:
+        return True
+    return any(
+        are_apart(choices[1:], (*taken, choice)) for choice in choices[0] if choice not in taken
     )
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """The next node to walk to: by which edge, from which node that was reached before."""
 
     known: int
@@ -172,20 +141,148 @@ class _Step(NamedTuple):
     edge: int
 
 
-class _Walk(NamedTuple):
-    """From which node to which each step leads, and from where; what each vertex reads.
+class Neighbourhoods:
+    """The parts of a body that could hold a match, each around an op that one node can be.
 
-    That is by source, slot and the edge of the pattern that the link can be.
+    `masks` tell which vertices each node can be, `links` what each edge can be. VF2 is worse
+    than linear, so that many small ones are better than a large one: of the `anchors` it takes the
+    node from which the walk over the pattern's edges reaches the fewest.
     """
 
-    along: list[tuple[int, int, dict[int, list[int]]]]
-    into: dict[int, list[tuple[int, int, int]]]
+    def __init__(
+        self,
+        pattern: PatternGraph,
+        anchors: Iterable[int],
+        masks: Sequence[Flags],
+        links: Sequence[Links],
+        budget: Budget,
+    ) -> None:
+        self.pattern, self.links, self.budget = pattern, links, budget
+        self.size, counts = len(masks[0]), [int(mask.sum()) for mask in masks]
+        walks: nx.DiGraph[int] = nx.DiGraph()
+        walks.add_nodes_from(range(len(counts)))
+        for edge, (source, target, _) in enumerate(pattern.edges):
+            ends = links[edge].source, links[edge].reader
+            for known, node, column, least in (
+                (target, source, ends[1], 0.01),
+                (source, target, ends[0], 0.02),
+            ):
+                cost = log(max(1.0, len(column) / max(1, len(np.unique(column))))) + least
+                if not walks.has_edge(known, node) or walks[known][node]["cost"] > cost:
+                    walks.add_edge(known, node, cost=cost, edge=edge)
+        plans = []
+        for anchor in anchors:
+            routes: Any = nx.single_source_dijkstra(walks, anchor, weight="cost")
+            costs, paths = routes
+            plans.append((round(max(costs.values()), 1), counts[anchor], anchor, costs, paths))
+        _, _, self.anchor, costs, paths = min(plans, key=lambda plan: plan[:3])
+        self.steps = [
+            Step(paths[node][-2], node, walks.edges[paths[node][-2:]]["edge"])
+            for node in sorted(costs, key=lambda node: (costs[node], node))
+            if node != self.anchor
+        ]
+        self.order = [self.anchor, *(step.node for step in self.steps)]
+        self.ends: list[tuple[Column, Column]] = []  # of each step: from where to where
+        for known, _, edge in self.steps:
+            columns = links[edge].source, links[edge].reader
+            self.ends.append(columns if known == pattern.edges[edge][0] else columns[::-1])
+
+    @cached_property
+    def leads(self) -> list[dict[int, list[int]]]:
+        """Return for each step where it leads to from each vertex."""
+        return [grouped(known, linked.tolist()) for known, linked in self.ends]
+
+    @cached_property
+    def read(self) -> dict[int, list[tuple[int, int, int]]]:
+        """Return what each op reads: the vertex, the slot, and the edge that the link can be."""
+        read: dict[int, list[tuple[int, int, int]]] = {}
+        for edge, (sources, readers, slots) in enumerate(self.links):
+            is_slotted = self.pattern.edges[edge][1] in self.pattern.slotted
+            entered = slots.tolist() if is_slotted else repeat(-1 - edge)
+            for reader, *link in zip(readers.tolist(), sources.tolist(), entered, repeat(edge)):
+                read.setdefault(reader, []).append(tuple(link))
+        return read
+
+    def trees(self, starts: Column) -> tuple[list[list[int]], Shape, list[int]]:
+        """Return the neighbourhoods that are trees, in which each node can be one vertex alone.
+
+        They are all alike: the vertices of each, in the order of the walk; their shape. The starts
+        of the others come last.
+        """
+        place = {node: number for number, node in enumerate(self.order)}
+        edges = enumerate(self.pattern.edges)
+        links = ((place[source], place[end], -1 - edge, edge) for edge, (source, end, _) in edges)
+        shape = Shape(tuple(1 << node for node in self.order), tuple(links))
+        if len(self.steps) < len(self.pattern.edges):
+            return [], shape, starts.tolist()
+        columns, is_tree = {self.anchor: starts}, np.ones(len(starts), np.bool_)
+        for (known, node, _), (ends, linked) in zip(self.steps, self.ends, strict=True):
+            lead = np.zeros(self.size, np.int64)
+            lead[ends] = linked
+            columns[node] = lead[columns[known]]
+            is_tree &= np.bincount(ends, minlength=self.size)[columns[known]] == 1
+        rows = np.stack([columns[node] for node in self.order], axis=1)
+        is_tree &= (np.diff(np.sort(rows, axis=1), axis=1) > 0).all(axis=1)
+        return rows[is_tree].tolist(), shape, starts[~is_tree].tolist()
+
+    def reached(self, start: int) -> dict[int, Collection[int]]:
+        """Return which vertices each node can be around a start, as far as any are linked."""
+        reached: dict[int, Collection[int]] = {self.anchor: (start,)}
+        for (known, node, _), leads in zip(self.steps, self.leads, strict=True):
+            vertices: Collection[int]
+            if len(reached[known]) == 1:
+                (vertex,) = reached[known]
+                vertices = leads.get(vertex, ())
+            else:
+                linked = chain.from_iterable(leads.get(vertex, ()) for vertex in reached[known])
+                vertices = dict.fromkeys(linked)
+            if not vertices:
+                break
+            if len(vertices) > 1:
+                self.budget.task = f"{self.pattern.names[node]!r} can be too many ops"
+                self.budget.spend(len(vertices))
+            reached[node] = vertices
+        return reached
+
+    def around(self, reached: Mapping[int, Iterable[int]]) -> tuple[list[int], Shape]:
+        """Return the vertices of a neighbourhood, and what it is like."""
+        roles: dict[int, int] = {}
+        for node, vertices in reached.items():
+            for vertex in vertices:
+                roles[vertex] = roles.get(vertex, 0) | 1 << node
+        number = {vertex: place for place, vertex in enumerate(roles)}
+        links = [
+            (number[source], place, slot, edge)
+            for vertex, place in number.items()
+            if vertex in self.read
+            for source, slot, edge in self.read[vertex]
+            if source in number
+        ]
+        return list(roles), Shape(tuple(roles.values()), tuple(links))
+
+    def matcher(self, shape: Shape) -> Matcher:
+        """Return networkx's matcher for neighbourhoods like this one."""
+        return Matcher(shape, self.pattern, self.order, self.budget)
+
+    def most_meant(self, shape: Shape) -> str:
+        """Return which node of the pattern can be the most ops, in words."""
+        nodes = range(len(self.pattern.names))
+        counts = [sum(role >> node & 1 for role in shape.roles) for node in nodes]
+        node = max(nodes, key=counts.__getitem__)
+        what = "ops" if node < self.pattern.op_count else "tensors"
+        return f"{self.pattern.names[node]!r} can be {counts[node]:,} {what}"
 
 
-def _grouped(keys: Column, values: Iterable[T], groups: dict[int, list[T]]) -> dict[int, list[T]]:
-    for key, value in zip(keys.tolist(), values, strict=True):
-        groups.setdefault(key, []).append(value)
-    return groups
+class NearMiss(NamedTuple):
+    """How far a pattern came at one place: the ops that were found, by name; why not further."""
+
+    reached: dict[str, Node]
+    reason: str
+
+    def __str__(self) -> str:
+        return "; ".join(
+            [", ".join(f"{name} is {node}" for name, node in self.reached.items()), self.reason]
+        )
 
 
 class Search:
@@ -194,7 +291,7 @@ class Search:
     def __init__(
         self,
         topology: Topology,
-        variant: PatternTopology,
+        variant: PatternGraph,
         ready: Mapping[str, Candidates],
         budget: Budget,
     ) -> None:
@@ -205,13 +302,13 @@ class Search:
         each = len(topology.tensors) if tensors else 0
         self.offsets = {variant.op_count + k: ops + k * each for k in range(tensors)}
         self.size = ops + tensors * each
-        self.has_slots = any(len(links) > 1 for links in variant.between.values())
+        self.runs: dict[str, Run] = {}
 
     def bindings(self) -> Iterator[Binding]:
-        """Every match. Raises MatchError where it takes too many steps to find them."""
+        """Yield every match. Raises MatchError where it takes too many steps to find them."""
         for vertices in sorted(self._assignments()):
-            binding, reason = self.with_runs(vertices)
-            if binding is not None and not reason:
+            binding = self.completed(vertices)
+            if isinstance(binding, Binding):
                 yield binding
 
     # Narrowing: columns.
@@ -219,164 +316,78 @@ class Search:
     def _masks(self, by_index: bool) -> list[Flags]:
         """Return the vertices that each node can be: by the index alone, or by all conditions."""
         masks = [np.zeros(self.size, np.bool_) for _ in self.variant.names]
-        for mask, narrowed in zip(masks, self.candidates, strict=False):
-            mask[narrowed.indexed if by_index else narrowed.indices()] = True
+        for mask, candidates in zip(masks, self.candidates, strict=False):
+            mask[candidates.indexed if by_index else candidates.indices()] = True
         for node, offset in self.offsets.items():
             masks[node][offset : offset + len(self.topology.tensors)] = True
         return masks
 
-    def _links(self, edge: int, masks: Sequence[Flags]) -> tuple[Column, Column, Column]:
-        """Return the links that an edge can be: source, reader, slot."""
+    def _links(self, edge: int, masks: Sequence[Flags]) -> Links:
+        """Return what an edge can be; of a run what is before it and its end, each pair once."""
         source, target, link = self.edges[edge]
-        topology = self.topology
-        sources = topology.source
-        if source in self.offsets:
-            sources = np.where(topology.control, -1, topology.tensor + self.offsets[source])
-        legal = (sources >= 0) & (topology.control == link.control)
-        if link.input is not None:
-            legal &= topology.slot == link.input
-        places = np.flatnonzero(legal)
-        fits = masks[source][sources[places]] & masks[target][topology.reader[places]]
-        places = places[fits]
-        if link.output is not None:
-            is_output, texts = topology.is_output, topology.texts
-            fit = [is_output(texts[place], int(sources[place]), link.output) for place in places]
-            places = places[np.array(fit, np.bool_)]
-        return sources[places], topology.reader[places], topology.slot[places]
-
-    def _run_links(self, edge: int, masks: Sequence[Flags]) -> tuple[Column, Column, Column]:
-        """Return the pairs of what a run starts behind and of its end, each once."""
-        source, target, link = self.edges[edge]
-        on, passes, topology = Link(input=link.input), self.candidates[target].passes, self.topology
         offset = self.offsets.get(source)
-        starts, ends = (np.flatnonzero(masks[node]).tolist() for node in (source, target))
-        self.budget.task = (
-            f"the run {self.variant.names[target]!r} can start behind {len(starts):,} and end in"
-            f" {len(ends):,} ops"
-        )
+        if not link.repeat:
+            return self.topology.links(link, masks[source], masks[target], offset)
+        return self._run(edge, masks[source]).links(masks[source], masks[target], -1 - edge)
 
-        def readers(vertex: int, link: Link = on) -> list[int]:
-            uses = list(topology.readers(vertex, link))
-            self.budget.spend(2 + 2 * len(uses))
-            return uses
+    def _run(self, edge: int, starts: Flags) -> Run:
+        source, target, link = self.edges[edge]
+        name = self.variant.names[target]
+        if name not in self.runs:
+            run = Edge(self.variant.names[source], name, link)
+            self.runs[name] = Run(
+                self.topology, run, self.ready[name], starts, self.offsets.get(source), self.budget
+            )
+        return self.runs[name]
 
-        def read(index: int) -> list[int]:
-            self.budget.spend(4)
-            return list(topology.read(index, on))
-
-        behind = (index for start in starts for index in readers(start, link))
-        ahead = reached(behind, readers, passes)
-        ends = [end for end in ends if end in ahead]
-        between = reached(ends, read, ahead.__contains__).__contains__
-        pairs = set[tuple[int, int]]()
-        if len(starts) <= len(ends):
-            wanted = set(ends)
-            for start in starts:
-                run = reached(readers(start, link), readers, between)
-                pairs |= {(start, end) for end in run & wanted}
-        else:
-            wanted = set(starts)
-            for end in ends:
-                for index in reached([end], read, between):
-                    giving = topology.read(index, link, offset)
-                    pairs |= {(start, end) for start in giving if start in wanted}
-        self.budget.spend(len(pairs))
-        columns = np.array(sorted(pairs), np.int64).reshape(-1, 2)
-        return columns[:, 0], columns[:, 1], np.full(len(columns), -1 - edge)
-
-    def _narrow(self, masks: Sequence[Flags], links: dict[int, tuple[Column, ...]]) -> bool:
+    def _narrow(self, masks: Sequence[Flags], links: dict[int, Links]) -> bool:
         """Leave out vertices without a link for each edge, and links without both ends."""
-        for _ in range(len(masks) + 1):
-            before = sum(map(len, (columns[0] for columns in links.values())))
+        before = -1
+        while before != (before := sum(len(columns.source) for columns in links.values())):
             for edge, columns in links.items():
                 source, target, _ = self.edges[edge]
-                fits = masks[source][columns[0]] & masks[target][columns[1]]
-                links[edge] = columns = tuple(column[fits] for column in columns)
-                for node, ends in ((source, columns[0]), (target, columns[1])):
+                columns = columns.where(masks[source][columns.source])
+                links[edge] = columns = columns.where(masks[target][columns.reader])
+                for node, ends in ((source, columns.source), (target, columns.reader)):
                     linked = np.zeros(self.size, np.bool_)
                     linked[ends] = True
                     masks[node][...] &= linked
-            if sum(map(len, (columns[0] for columns in links.values()))) == before:
-                break
         return all(bool(mask.any()) for mask in masks)
 
-    def _narrowed(self) -> tuple[list[Flags], dict[int, tuple[Column, ...]]] | None:
+    def _narrowed(self) -> tuple[list[Flags], list[Links]] | None:
         """Return what each node and each edge can be; None where one can be nothing."""
         masks = self._masks(by_index=True)
+        plain = [number for number, edge in enumerate(self.edges) if not edge[2].repeat]
         runs = [number for number, edge in enumerate(self.edges) if edge[2].repeat]
-        links: dict[int, tuple[Column, ...]] = {
-            number: self._links(number, masks)
-            for number in range(len(self.edges))
-            if number not in runs
-        }
+        links = {edge: self._links(edge, masks) for edge in plain}
         if not self._narrow(masks, links):
             return None
-        for mask, narrowed in zip(masks, self.candidates, strict=False):
-            if narrowed.tests:
+        for mask, candidates in zip(masks, self.candidates, strict=False):
+            if candidates.tests:
                 places = np.flatnonzero(mask).tolist()
-                mask[[place for place in places if not narrowed.passes(place)]] = False
+                mask[[place for place in places if not candidates.passes(place)]] = False
         if not self._narrow(masks, links):
             return None
         for edge in runs:
-            self._leave_out_begun_runs(self.edges[edge], masks)
+            source, end, _ = self.edges[edge]
+            if all(end != source for source, _, _ in self.edges):  # nothing follows the run
+                run = self._run(edge, masks[source])
+                masks[end][...] &= ~run.surely_goes_on(self._others(end, masks))
         for edge in runs:
-            links[edge] = self._run_links(edge, masks)
+            links[edge] = self._links(edge, masks)
             if not self._narrow(masks, links):
                 return None
-        return masks, links
+        return masks, [links[edge] for edge in range(len(links))]
 
-    def _leave_out_begun_runs(self, edge: tuple[int, int, Link], masks: Sequence[Flags]) -> None:
-        """Take out ends of a run that nothing follows, where the run surely goes on behind them.
-
-        It does with an op that no other node of the pattern can be, and that is not in a loop with
-        the end. Otherwise `_goes_on` looks at each match.
-        """
-        _, end, link = edge
-        if any(source == end for source, _, _ in self.edges):
-            return
+    def _others(self, end: int, masks: Sequence[Flags]) -> Flags:
+        """Return the ops that can be in a match, apart from the end of a run."""
         others = np.zeros(self.size, np.bool_)
         for node in range(self.variant.op_count):
             if node != end:
                 others |= masks[node]
-                if any(target == node and run.repeat for _, target, run in self.edges):
+                if any(target == node and link.repeat for _, target, link in self.edges):
                     others[self.candidates[node].indexed] = True
-        order, size, passes = self.topology.order, len(self.body), self.candidates[end].passes
-        on = Link(input=link.input)
-        for index in np.flatnonzero(masks[end]).tolist():
-            if order[index] < size and any(
-                not others[reader] and passes(reader) for reader in self.topology.readers(index, on)
-            ):
-                masks[end][index] = False
-
-    # Where to look: from which node to start, over which edges to go on.
-
-    def _plan(
-        self, anchors: Iterable[int], counts: Sequence[int], links: Mapping[int, tuple[Column, ...]]
-    ) -> tuple[int, list[_Step]]:
-        """Return where to start, and how to go on so that neighbourhoods stay small.
-
-        VF2 is worse than linear: many small ones are better than a large one.
-        """
-        walks: nx.DiGraph[int] = nx.DiGraph()
-        walks.add_nodes_from(range(len(counts)))
-        for edge, (source, target, _) in enumerate(self.edges):
-            for known, node, ends in ((target, source, 1), (source, target, 0)):
-                column = links[edge][ends]
-                fan_out = len(column) / max(1, len(np.unique(column)))
-                cost = log(max(1.0, fan_out)) + (0.01 if ends else 0.02)
-                if not walks.has_edge(known, node) or walks[known][node]["cost"] > cost:
-                    walks.add_edge(known, node, cost=cost, edge=edge)
-        plans = []
-        for anchor in anchors:
-            routes: Any = nx.single_source_dijkstra(walks, anchor, weight="cost")
-            costs, paths = routes
-            steps = {path[-1]: (path[-2], path[-1]) for path in paths.values() if len(path) > 1}
-            ordered = [
-                _Step(*steps[node], walks.edges[steps[node]]["edge"])
-                for node in sorted(steps, key=lambda node: (costs[node], node))
-            ]
-            plans.append((round(max(costs.values()), 1), counts[anchor], anchor, ordered))
-        return min(plans)[2:]
+        return others
 
     def _assignments(self) -> Iterator[Vertices]:
         """Every way in which the pattern lies in the body."""
@@ -384,312 +395,163 @@ class Search:
         if narrowed is None:
             return
         masks, links = narrowed
-        counts = [int(mask.sum()) for mask in masks]
-        anchor, steps = self._plan(range(self.variant.op_count), counts, links)
-        order, decided = [anchor, *(step.node for step in steps)], self.variant.decided
-        walk = self._walk(steps, links)
-        for start in np.flatnonzero(masks[anchor]).tolist():
-            vertices, around = self._around(self._reached(start, anchor, walk), walk)
-            matches = decided.get(around)
+        places = Neighbourhoods(
+            self.variant, range(self.variant.op_count), masks, links, self.budget
+        )
+        trees, tree, starts = places.trees(np.flatnonzero(masks[places.anchor]))
+        others = (places.around(places.reached(start)) for start in starts)
+        decided = self.variant.decided
+        for vertices, shape in chain(zip(trees, repeat(tree)), others):
+            matches = decided.get(shape)
             if matches is None:
-                self.budget.task = self._most_meant(start, around)
-                matches = list(Matcher(around, self.variant, order, self.budget).matches())
-                decided[around] = matches
-            self.budget.spend(len(matches) * len(order))
+                around = Node(self.body, vertices[0])
+                self.budget.task = f"around {around}, {places.most_meant(shape)}"
+                decided[shape] = matches = list(places.matcher(shape).matches())
+            self.budget.spend(len(matches) * len(places.order))
             for assigned in matches:
                 yield tuple([vertices[number] for number in assigned])
 
-    def _walk(self, steps: Iterable[_Step], links: Mapping[int, tuple[Column, ...]]) -> _Walk:
-        """Return where each step leads to, and what each vertex reads."""
-        along = []
-        for known, node, edge in steps:
-            ends = links[edge][:2] if known == self.edges[edge][0] else links[edge][1::-1]
-            along.append((known, node, _grouped(ends[0], ends[1].tolist(), {})))
-        into: dict[int, list[tuple[int, int, int]]] = {}
-        for edge, (sources, readers, slots) in links.items():
-            of_edge = zip(sources.tolist(), slots.tolist(), repeat(edge), strict=False)
-            _grouped(readers, of_edge, into)
-        return _Walk(along, into)
-
-    def _reached(self, start: int, anchor: int, walk: _Walk) -> dict[int, Collection[int]]:
-        """Return which vertices each node can be around a start, as far as any are linked."""
-        reached: dict[int, Collection[int]] = {anchor: (start,)}
-        for known, node, leads in walk.along:
-            if len(reached[known]) == 1:
-                (vertex,) = reached[known]
-                vertices: Collection[int] = leads.get(vertex, ())
-            else:
-                linked = chain.from_iterable(leads.get(vertex, ()) for vertex in reached[known])
-                vertices = dict.fromkeys(linked)
-            if not vertices:
-                break
-            if len(vertices) > 1:
-                self.budget.task = f"{self.variant.names[node]!r} can be too many ops"
-                self.budget.spend(len(vertices))
-            reached[node] = vertices
-        return reached
-
-    def _around(
-        self, reached: Mapping[int, Iterable[int]], walk: _Walk
-    ) -> tuple[list[int], Neighbourhood]:
-        """Return the vertices of a neighbourhood, and what it is like.
-
-        Where nodes could be swapped, the vertices are numbered in the file's order.
-        """
-        roles: dict[int, int] = {}
-        for node, vertices in reached.items():
-            for vertex in vertices:
-                roles[vertex] = roles.get(vertex, 0) | 1 << node
-        if self.variant.before:
-            roles = dict(sorted(roles.items(), key=lambda role: self._rank(role[0])))
-        number = {vertex: place for place, vertex in enumerate(roles)}
-        links = [
-            (number[source], place, slot if self.has_slots else 0, edge)
-            for vertex, place in number.items()
-            if vertex in walk.into
-            for source, slot, edge in walk.into[vertex]
-            if source in number
-        ]
-        return list(roles), Neighbourhood(tuple(roles.values()), tuple(links))
-
-    def _rank(self, vertex: int) -> tuple[int, int]:
-        """Return the place of an op in the file, or of a tensor; then that of the tensor's name."""
-        size = len(self.body)
-        return vertex if vertex < size else (vertex - size) % len(self.topology.tensors), vertex
-
-    def _most_meant(self, start: int, around: Neighbourhood) -> str:
-        """Return which node of the pattern can be the most ops, in words."""
-        nodes = range(len(self.variant.names))
-        counts = [sum(role >> node & 1 for role in around.roles) for node in nodes]
-        node = max(nodes, key=counts.__getitem__)
-        what = f"{counts[node]:,} {'tensors' if node in self.offsets else 'ops'}"
-        return f"around {Node(self.body, start)}, {self.variant.names[node]!r} can be {what}"
-
     # What a match must keep to besides its edges: the answer is a reason, or nothing.
 
-    def with_runs(self, vertices: Vertices) -> tuple[Binding | None, str]:
-        """The match of an assignment, with its runs; and why it is none, where it is none."""
+    def completed(self, vertices: Vertices) -> Binding | str:
+        """Return the match of an assignment, with its runs; or why it is none."""
         variant, count = self.variant, self.variant.op_count
         ops: list[tuple[int, ...]] = [(vertex,) for vertex in vertices[:count]]
         if variant.is_plain:
-            return Binding(self.body, self.pattern, tuple(ops), ()), ""
+            return Binding(self.body, self.pattern, tuple(ops), ())
         bound = dict(zip(variant.names, vertices, strict=True))
-        for edge in variant.runs:
-            run, reason = self._run(edge, bound)
-            if reason:
-                return None, reason
-            ops[variant.names.index(edge.target)] = run
+        for name, run in self.runs.items():
+            run_ops = run.ops(bound)
+            if not run_ops:
+                return f"the run to {name!r} leads through another op of the match"
+            ops[variant.names.index(name)] = run_ops
         read = tuple([self.topology.tensor_of(vertex) for vertex in vertices[count:]])
         binding = Binding(self.body, self.pattern, tuple(ops), read)
         self.budget.spend(len(binding.indices))
-        return binding, next(filter(None, self._reasons(binding, bound)), "")
+        return next(self._reasons(binding, bound), binding)
 
     def _reasons(self, binding: Binding, bound: Mapping[str, int]) -> Iterator[str]:
-        """Why a match is none, each as words or nothing; in the order in which they are tried."""
-        yield self._read_twice(bound)
-        yield _outside(binding)
-        for edge in self.variant.runs:
-            yield self._goes_on(edge, binding)
-        for name in self.pattern.absent:
-            yield self._present(name, bound, binding)
-        yield _closed(binding)
+        """Yield why a match is none."""
+        mine, pattern = set(binding.indices), self.pattern
+        for name, tensor in zip(pattern.tensors, binding.read, strict=True):
+            if self.body.by_name.get(tensor.op) in mine:
+                yield f"{name}:_ is a tensor from outside, and an op of the match gives {tensor}"
+        read_inside = {edge.source for edge in pattern.edges if edge.target not in pattern.absent}
+        for name in self.runs.keys() - read_inside:
+            for index in self.runs[name].readers.get(bound[name], ()):
+                if index not in mine:
+                    yield f"the run {name!r} goes on with {Node(self.body, index)}"
+        for name, ends in self._in_place_of.items():
+            linked = (set(ops.get(bound[known], ())) for known, ops in ends)
+            for index in sorted(set.intersection(*linked) - mine):
+                if self.ready[name].passes(index):
+                    yield f"{Node(self.body, index)} is there, which must be absent ({name!r})"
+        if pattern.closed is not False:
+            yield from _read_outside(binding, read_inside)
 
-    def _read_twice(self, bound: Mapping[str, int]) -> str:
-        """Return why a match is none where several names are one tensor: it is read too seldom."""
-        tensors = self.pattern.tensors
-        links: dict[tuple[TensorName, int], list[Link]] = {}
-        for edge in self.pattern.edges if len(tensors) > 1 else ():
-            if edge.source in tensors and edge.target in bound and not edge.link.repeat:
-                tensor = self.topology.tensor_of(bound[edge.source])
-                links.setdefault((tensor, bound[edge.target]), []).append(edge.link)
-        for (tensor, reader), wanted in links.items():
-            slots = [
-                sum(1 << place for place, link in enumerate(wanted) if link.input in (None, slot))
-                for slot, text in enumerate(self.body.heads.inputs[reader])
-                if text[:1] != "^" and names.parse(text) == tensor
-            ]
-            if not _assigned([1 << place for place in range(len(wanted))], slots):
-                return TOO_FEW
-        return ""
+    @cached_property
+    def _in_place_of(self) -> dict[str, list[tuple[str, dict[int, list[int]]]]]:
+        """Return for each absent op its edges: the name that is there, and the ops beside it."""
+        ends: dict[str, list[tuple[str, dict[int, list[int]]]]] = {}
+        for edge in self.pattern.edges:
+            if edge.target in self.pattern.absent:
+                beside = self._beside(edge.link, True, self.variant.names.index(edge.source))
+                ends.setdefault(edge.target, []).append((edge.source, beside))
+            elif edge.source in self.pattern.absent:
+                ends.setdefault(edge.source, []).append((edge.target, self._beside(edge.link)))
+        return ends
 
-    def _run(self, edge: Edge, bound: Mapping[str, int]) -> tuple[tuple[int, ...], str]:
-        """Return all ops of the run that an edge leads to, its last one last; or why there is none.
-
-        They are those on every path there through such ops as are no others of the match. A path
-        ends there: in a circle, it does not go round once more.
-        """
-        end, source, on = bound[edge.target], bound[edge.source], Link(input=edge.link.input)
-        taken = {vertex for name, vertex in bound.items() if name != edge.target}
-        topology, passes = self.topology, self.ready[edge.target].passes
-        giver = source
-        if source >= len(self.body):
-            giver = self.body.by_name.get(topology.tensor_of(source).op, -1)
-        least = topology.order[giver] if giver >= 0 else -1
-
-        def free(index: int) -> bool:
-            return index not in taken and topology.order[index] >= least and passes(index)
-
-        def read(index: int) -> Iterable[int]:
-            return topology.read(index, on)
-
-        def readers(index: int) -> Iterable[int]:
-            return () if index == end else topology.readers(index, on)
-
-        self.budget.task = f"the run {edge.target!r} has too many ops"
-        before = reached([end], read, free)
-        run = reached(topology.readers(source, edge.link), readers, before.__contains__)
-        self.budget.spend(2 * len(before))
-        if end not in run:
-            return (), f"the run to {edge.target!r} leads through another op of the match"
-        return (*sorted(run - {end}), end), ""
-
-    def _goes_on(self, edge: Edge, binding: Binding) -> str:
-        """Return why a run that nothing follows is not a whole one: it goes on."""
-        if edge.target in _read_inside(binding.pattern):
-            return ""
-        mine, end = set(binding.indices), binding.captures[edge.target]
-        for index in self.topology.readers(end.index, Link(input=edge.link.input)):
-            if index not in mine and self.ready[edge.target].passes(index):
-                return f"the run {edge.target!r} goes on with {Node(self.body, index)}"
-        return ""
-
-    def _present(self, name: str, bound: Mapping[str, int], binding: Binding) -> str:
-        """Return why an op that must be absent is not: it is there, beside those of the match."""
-        ends = []
-        for edge in binding.pattern.edges:
-            if edge.target == name:
-                ends.append(set(self.topology.readers(bound[edge.source], edge.link)))
-            elif edge.source == name:
-                ends.append(set(self.topology.read(bound[edge.target], edge.link)))
-        for index in sorted(set.intersection(*ends) - set(binding.indices)):
-            if self.ready[name].passes(index):
-                return f"{Node(self.body, index)} is there, which must be absent ({name!r})"
-        return ""
+    def _beside(
+        self, link: Link, is_behind: bool = False, source: int | None = None
+    ) -> dict[int, list[int]]:
+        """Return by op the vertices that it reads by such a link; or by vertex its readers."""
+        every = np.ones(self.size, np.bool_)
+        offset = None if source is None else self.offsets.get(source)
+        links = self.topology.links(link, every, every, offset)
+        ends = (links.source, links.reader) if is_behind else (links.reader, links.source)
+        return grouped(ends[0], ends[1].tolist())
 
     # Why there is no match: the same walk and the same matcher, before anything is narrowed.
 
     def near_misses(self, most: int) -> Iterator[NearMiss]:
-        """How far the pattern came from the ops that its rarest node can be, the furthest first."""
+        """Yield how far the pattern came from the ops of its rarest node, the furthest first."""
         rarest = min(
             range(self.variant.op_count),
             key=lambda node: len(self.candidates[node].indexed) or len(self.body) + 1,
         )
         masks = self._masks(by_index=False)
         with suppress(MatchError):
-            links = {
-                edge: (self._run_links if link.repeat else self._links)(edge, masks)
-                for edge, (_, _, link) in enumerate(self.edges)
-            }
-            anchor, steps = self._plan([rarest], [int(mask.sum()) for mask in masks], links)
-            order = [anchor, *(step.node for step in steps)]
-            walk = self._walk(steps, links)
-            starts = np.flatnonzero(masks[anchor])[:TRACED].tolist()
-            every = [self._reached(start, anchor, walk) for start in starts]
-            refused: Counter[Neighbourhood] = Counter()
-            for reached in sorted(every, key=len, reverse=True):
-                if len(reached) < len(order):
-                    yield self._where_it_stopped(reached, steps, walk)
+            links = [self._links(edge, masks) for edge in range(len(self.edges))]
+            places = Neighbourhoods(self.variant, [rarest], masks, links, self.budget)
+            starts = np.flatnonzero(masks[rarest])[:TRACED].tolist()
+            refused: Counter[Shape] = Counter()
+            for reached in sorted(map(places.reached, starts), key=len, reverse=True):
+                if len(reached) < len(places.order):
+                    yield self._where_it_stopped(reached, places)
                     continue
-                vertices, around = self._around(reached, walk)
-                refused[around] += 1
-                if refused[around] <= most:
-                    yield from self._refused(vertices, around, order)
+                vertices, shape = places.around(reached)
+                refused[shape] += 1
+                if refused[shape] <= most:
+                    yield from self._refused(vertices, places.matcher(shape))
 
     def _where_it_stopped(
-        self,
-        reached: Mapping[int, Iterable[int]],
-        steps: Sequence[_Step],
-        walk: _Walk,
+        self, reached: Mapping[int, Collection[int]], places: Neighbourhoods
     ) -> NearMiss:
         """Return what stood where the next op should, and which condition it does not meet."""
-        chosen = {node: next(iter(vertices)) for node, vertices in list(reached.items())[:1]}
-        for known, node, leads in walk.along[: len(reached) - 1]:
-            chosen[node] = next(iter(leads.get(chosen[known], reached[node])))
-        known, node, edge = steps[len(reached) - 1]
+        bound = {places.anchor: next(iter(reached[places.anchor]))}
+        walked = zip(places.steps[: len(reached) - 1], places.leads, strict=False)
+        for (known, node, _), leads in walked:
+            bound[node] = next(iter(leads.get(bound[known], reached[node])))
+        known, node, edge = places.steps[len(reached) - 1]
         source, _, link = self.edges[edge]
-        beside: set[int] = set()
-        for vertex in reached[known]:
-            beside.update(
-                self.topology.readers(vertex, link)
-                if known == source
-                else self.topology.read(vertex, link, self.offsets.get(source))
-            )
-        rejected = [
-            RejectedOp(Node(self.body, index), self.candidates[node].failing(index))
-            for index in sorted(beside)
-            if index < len(self.body)
-        ]
-        known_name = self.variant.names[known]
-        reason = ""
-        if not rejected:
+        beside = self._beside(link, known == source, source)
+        linked = sorted({op for vertex in reached[known] for op in beside.get(vertex, ())})
+        reasons = [self.candidates[node].reason(op) for op in linked if op < len(self.body)]
+        rejections = [reason for reason in reasons if reason]
+        words = [*rejections[:IN_MESSAGE], and_more(rejections, IN_MESSAGE)]
+        name = self.variant.names[known]
+        if not reasons:
             how = "reads" if known == source else "is read by"
-            reason = f"nothing {how} {known_name!r} there"
-        elif any(not op.key for op in rejected):
-            reason = f"none that is linked with {known_name!r} has the other links too"
-        met = tuple(op for op in rejected if op.key)
-        return self._near_miss(chosen, self.variant.names[node], reason, met)
+            words.append(f"nothing {how} {name!r} there")
+        elif len(rejections) < len(reasons):
+            words.append(f"none that is linked with {name!r} has the other links too")
+        missing = f"{self.variant.names[node]} is missing: {'; '.join(filter(None, words))}"
+        return NearMiss(self._named(bound), missing)
 
-    def _refused(
-        self, vertices: Sequence[int], around: Neighbourhood, order: Sequence[int]
-    ) -> Iterator[NearMiss]:
+    def _refused(self, vertices: Sequence[int], matcher: Matcher) -> Iterator[NearMiss]:
         """Yield why a neighbourhood that has an op for each node holds no match."""
-        matcher = Matcher(around, self.variant, order, self.budget)
         assigned = next(matcher.matches(), None)
-        if assigned is None:
-            bound = {node: vertices[vertex] for node, vertex in matcher.furthest.items()}
-            missing = "" if matcher.refused is None else self.variant.names[matcher.refused]
-            yield self._near_miss(bound, missing, TOO_FEW)
+        if assigned is not None:
+            bound = tuple(vertices[vertex] for vertex in assigned)
+            reason = self.completed(bound)
+            if isinstance(reason, str):
+                yield NearMiss(self._named(dict(enumerate(bound))), reason)
             return
-        bound = {node: vertices[vertex] for node, vertex in enumerate(assigned)}
-        _, reason = self.with_runs(tuple(bound.values()))
-        if reason:
-            yield self._near_miss(bound, "", reason)
+        missing = "" if matcher.refused is None else self.variant.names[matcher.refused]
+        furthest = {node: vertices[vertex] for node, vertex in matcher.furthest.items()}
+        reason = f"{missing} is missing: {TOO_FEW}" if missing else TOO_FEW
+        yield NearMiss(self._named(furthest), reason)
 
-    def _near_miss(
-        self,
-        bound: Mapping[int, int],
-        missing: str,
-        reason: str,
-        rejected: tuple[RejectedOp, ...] = (),
-    ) -> NearMiss:
-        ops = enumerate(self.pattern.present)
-        reached = {name: Node(self.body, bound[n]) for n, name in ops if n in bound}
-        return NearMiss(self.body, reached, missing, reason, rejected)
+    def _named(self, bound: Mapping[int, int]) -> dict[str, Node]:
+        present = enumerate(self.pattern.present)
+        return {name: Node(self.body, bound[node]) for node, name in present if node in bound}
 
 
-def _outside(binding: Binding) -> str:
-    """Return why a tensor from outside is none: an op of the match gives it."""
-    by_name, mine = binding.body.by_name, set(binding.indices)
-    for name, tensor in zip(binding.pattern.tensors, binding.read, strict=True):
-        if by_name.get(tensor.op) in mine:
-            return f"{name}:_ is a tensor from outside, and an op of the match gives {tensor}"
-    return ""
-
-
-def _read_inside(pattern: Pattern) -> set[str]:
-    """Return the ops that others of the match read."""
-    return {edge.source for edge in pattern.edges if edge.target not in pattern.absent}
-
-
-def _closed(binding: Binding) -> str:
-    """Return why a match is not closed: an op of it that others of it read is read outside too.
+def _read_outside(binding: Binding, read_inside: Collection[str]) -> Iterator[str]:
+    """Yield why a match is not closed: an op of it that others of it read is read outside too.
 
     Ops that read nothing are left out: a constant may well be shared. With names it is these ops
     that nothing outside may read.
     """
-    wanted, present = binding.pattern.closed, binding.pattern.present
-    if wanted is False:
-        return ""
-    read = _read_inside(binding.pattern)
-    for name in present if wanted is True else [name for name in present if name in wanted]:
-        for index in binding.of([name]):
+    closed = binding.pattern.closed
+    for name in binding.pattern.present:
+        indices = binding.of([name])
+        for index in indices:
             node = Node(binding.body, index)
-            inner = name in read or index != binding.of([name])[-1]
-            if wanted is True and not (inner and node.data_inputs):
-                continue
-            for _, reader in binding.readers(index):
-                return f"{node} ({name!r}) is read outside, by {reader}"
-    return ""
+            is_inner = name in read_inside or index != indices[-1]
+            if is_inner and node.data_inputs if isinstance(closed, bool) else name in closed:
+                for _, reader in binding.readers(index):
+                    yield f"{node} ({name!r}) is read outside, by {reader}"
 
 
 class Finder:
@@ -703,19 +565,18 @@ class Finder:
         self.conditions = {name: conditions(match) for name, match in pattern.nodes.items()}
 
     @cached_property
-    def variants(self) -> list[PatternTopology]:
+    def variants(self) -> list[PatternGraph]:
         """Return the pattern with and without its optional ops."""
-        return [PatternTopology(variant) for variant in variants(self.pattern)]
+        return [PatternGraph(variant) for variant in variants(self.pattern)]
 
     def searches(
         self, body: Body, topology_of: Callable[[Body], Topology], whole: bool = True
     ) -> Iterator[Search]:
-        """A search for each variant of the pattern, those with more of its optional ops first.
+        """Yield a search for each variant of the pattern, those with more optional ops first.
 
         With `whole`, only where each node could be an op of the body, by the index.
         """
-        self.budget.most += FOR_EACH * len(body)
-        self.budget.label = body.label
+        self.budget.allow(body)
         ready = {
             name: Candidates(body, match, self.conditions[name])
             for name, match in self.pattern.nodes.items()
@@ -728,24 +589,20 @@ class Finder:
     def matches(
         self, body: Body, topology_of: Callable[[Body], Topology] = Topology
     ) -> list[Binding]:
-        """Every match of the pattern in a body, in the order of their ops in the file.
+        """Return every match of the pattern in a body, in the order of their ops in the file.
 
-        Nodes that could be swapped are bound in the file's order, so that each match is there
-        once. Where an optional op is there, the match without it is one for those alone that read
-        its last op beside the optional one. Matches may share ops. Raises MatchError where it
-        takes too many steps to find them, as their number may be exponential.
+        Of those that differ by a swap of nodes it is the first, which knows the others. Where an
+        optional op is there, the match without it is one for those alone that read its last op
+        beside the optional one. Matches may share ops. Raises MatchError where it takes too many
+        steps to find them, as their number may be exponential.
         """
         matches: list[Binding] = []
-        done: list[tuple[PatternTopology, list[Binding]]] = []
         for search in self.searches(body, topology_of):
-            larger = _matches_within(done, search.pattern)
-            mine: list[Binding] = []
-            done.append((search.variant, mine))
-            for binding in search.bindings():
+            larger = _within(matches, search.pattern)
+            for binding in _apart_from_swaps(search):
                 around = larger.get(frozenset(binding.indices), []) if larger else []
                 if not around or is_read_beside(binding, around):
-                    mine.append(binding)
-            matches += mine
+                    matches.append(binding)
         return sorted(matches, key=attrgetter("indices"))
 
     def near_misses(self, body: Body, most: int) -> list[NearMiss]:
@@ -758,17 +615,25 @@ class Finder:
         return [ranked[-1] for ranked in nsmallest(most, misses, key=lambda ranked: ranked[:3])]
 
 
-def _matches_within(
-    done: Iterable[tuple[PatternTopology, list[Binding]]], pattern: Pattern
-) -> dict[frozenset[int], list[Binding]]:
-    """The matches of larger variants, by the ops that they have for the nodes of this one."""
-    wanted = frozenset(pattern.present)
+def _apart_from_swaps(search: Search) -> Iterable[Binding]:
+    """Return the matches of a search; of those that differ by a swap the first, with the others."""
+    if not search.variant.may_be_swapped:
+        return search.bindings()
+    alike: dict[Hashable, list[Binding]] = {}
+    for binding in search.bindings():
+        alike.setdefault(search.variant.identity(binding), []).append(binding)
+    return [replace(first, swapped=tuple(rest)) for first, *rest in alike.values()]
+
+
+def _within(matches: Iterable[Binding], pattern: Pattern) -> dict[frozenset[int], list[Binding]]:
+    """Return the matches of larger variants, by the ops that they have for the nodes of this."""
+    present = frozenset(pattern.present)
     within: dict[frozenset[int], list[Binding]] = {}
-    for larger, bindings in done:
-        if bindings and wanted < frozenset(larger.pattern.present):
-            for image in larger.images(wanted):
-                for binding in bindings:
-                    within.setdefault(frozenset(binding.of(image)), []).append(binding)
+    for binding in matches:
+        if present < frozenset(binding.pattern.present):
+            for image in (binding, *binding.swapped):
+                ops = within.setdefault(frozenset(image.of(present)), [])
+                ops += [] if binding in ops[-1:] else [binding]
     return within
 
 
@@ -787,26 +652,3 @@ def is_read_beside(binding: Binding, larger: Sequence[Binding]) -> bool:
         index not in mine and lets_through(Node(body, index))
         for index, _, _ in data_uses(body, name)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedOp:
-    """An op that stands where one of the pattern should, and the key that it does not meet."""
-
-    node: Node
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class NearMiss:
-    """How far a pattern came at one place.
-
-    `reached` has the ops that were found, by name. Then it failed: at the op `missing`, for which
-    `rejected` were looked at; or, with all ops found, for the `reason` alone.
-    """
-
-    body: Body
-    reached: dict[str, Node]
-    missing: str
-    reason: str
-    rejected: tuple[RejectedOp, ...] = ()

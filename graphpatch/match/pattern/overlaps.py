@@ -20,13 +20,15 @@ class Binding(msgspec.Struct, frozen=True):
 
     `pattern` is the one that was matched, without the optional ops that are missing. `bound` has
     the indices of each of its ops that are there, in its order (several for a run), `read` the
-    tensors from outside. `indices` are all of these ops, in the body's order.
+    tensors from outside. `indices` are all of these ops, in the body's order. `swapped` are the
+    matches that differ from it by a swap of the pattern's nodes alone.
     """
 
     body: Body
     pattern: Pattern
     bound: tuple[tuple[int, ...], ...]
     read: tuple[TensorName, ...]
+    swapped: tuple[Binding, ...] = ()
     indices: tuple[int, ...] = ()  # found out, not given
 
     def __post_init__(self) -> None:
@@ -122,31 +124,11 @@ VertexOrder = tuple[str, ...]
 
 def tensor_orders(bindings: Iterable[Binding]) -> dict[tuple[int, ...], dict[VertexOrder, None]]:
     """Return by their ops the orders in which matches read their tensors, however they lie."""
-    from graphpatch.match.pattern.topology import swaps_of
-
     orders: dict[tuple[int, ...], dict[VertexOrder, None]] = {}
-    swaps: dict[int, list[Mapping[str, str]]] = {}
     for binding in bindings:
-        pattern = binding.pattern
-        if id(pattern) not in swaps:
-            swaps[id(pattern)] = list(swaps_of(pattern).values())
-        images = [_with_nodes_swapped(binding, swap) for swap in swaps[id(pattern)]]
-        known = orders.setdefault(binding.indices, {})
-        known.update((image.inputs, None) for image in (binding, *images))
+        every = orders.setdefault(binding.indices, {})
+        every.update((image.inputs, None) for image in (binding, *binding.swapped))
     return orders
-
-
-def _with_nodes_swapped(binding: Binding, swap: Mapping[str, str]) -> Binding:
-    """The match with its nodes swapped: what a node lies on then is what its image lay on."""
-    pattern = binding.pattern
-    ops = dict(zip(pattern.present, binding.bound, strict=True))
-    read = dict(zip(pattern.tensors, binding.read, strict=True))
-    return Binding(
-        binding.body,
-        pattern,
-        tuple(ops[swap[name]] for name in pattern.present),
-        tuple(read[swap[name]] for name in pattern.tensors),
-    )
 
 
 class DroppedMatch(msgspec.Struct, frozen=True):
