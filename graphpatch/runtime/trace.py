@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from graphpatch import opdefs
@@ -18,14 +18,9 @@ from graphpatch.graph.functions import NO_INLINE, Part
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.patches import function_carrier
 from graphpatch.protos import FunctionDef, NodeDef
-from graphpatch.runtime.gradient_functions import (
-    GradientFunction,
-    as_list,
-    called_in_order,
-    gradient_at,
-)
+from graphpatch.runtime.gradient_functions import as_list, called_in_order, gradient_at
 from graphpatch.runtime.graph_run import first_line, require_tensorflow
-from graphpatch.runtime.imported import exported_graph
+from graphpatch.runtime.imported import exported_graph, rename_calls
 
 
 def trace(path: str, op: OpDtypes) -> TracedFunction:
@@ -36,29 +31,55 @@ def trace(path: str, op: OpDtypes) -> TracedFunction:
     to trace it; PatchError where it fails, gives another number of gradients than the op has
     inputs, or uses a tensor or variable from outside.
     """
-    called = _Call(path, gradient_at(path), op)
+    function = gradient_at(path)
     tf = require_tensorflow('{"python": ...} is traced by', RulesError)
-    dtypes = [*op.inputs, *op.outputs, *op.outputs]
-    specs = [
-        tf.TensorSpec(None, dtype, name)
-        for name, dtype in zip(_argument_names(op), dtypes, strict=True)
-    ]
+    dtypes = {f"x{place}": dtype for place, dtype in enumerate(op.inputs)}
+    for kind in ("y", "dy"):
+        dtypes |= {f"{kind}{place}": dtype for place, dtype in enumerate(op.outputs)}
+    flowing: dict[str, Any] = {}
+
+    def called(*arguments: Any) -> list[Any]:
+        """Return the gradients that there are, of the arguments x..., y..., dy...."""
+        first_dy = len(arguments) - len(op.outputs)
+        x, y = arguments[: len(op.inputs)], arguments[len(op.inputs) : first_dy]
+        upstream = [
+            gradient if dtype in DIFFERENTIABLE else None
+            for dtype, gradient in zip(op.outputs, arguments[first_dy:], strict=True)
+        ]
+        dxs = as_list(function(StandIn(op, x, y), *upstream))
+        if len(dxs) != len(op.inputs):
+            raise PatchError(
+                f"{path} gives {len(dxs)} gradients, and {op} has {len(op.inputs)} inputs: it "
+                f"gives one for each, or None"
+            )
+        for place, (dx, dtype) in enumerate(zip(dxs, op.inputs, strict=True)):
+            if dx is None or dtype not in DIFFERENTIABLE:
+                continue
+            tensor = tf.convert_to_tensor(dx, dtype_hint=dtype)
+            if tensor.dtype != dtype:
+                raise PatchError(
+                    f"{path} gives a gradient of {tensor.dtype.name} for input {place} of {op}, "
+                    f"which is {dtype}"
+                )
+            flowing[f"dx{place}"] = tf.identity(tensor)  # it may be an argument as it came
+        if not flowing:
+            raise PatchError(
+                f"{path} gives no gradient for any input of {op}; stop_gradient says that"
+            )
+        return list(flowing.values())
+
+    specs = [tf.TensorSpec(None, dtype, name) for name, dtype in dtypes.items()]
     try:
         wrapped = tf.compat.v1.wrap_function(called, specs)
     except PatchError:
         raise
     except Exception as error:
         raise PatchError(f"{path} failed on {op}: {first_line(error)}") from error
-    results = dict(zip(called.flowing, wrapped.outputs, strict=True))
-    return traced_function(called.name, path, wrapped.graph, _argument_names(op), results)
+    results = dict(zip(flowing, wrapped.outputs, strict=True))
+    return _as_functions(path, wrapped.graph, list(dtypes), results)
 
 
-def _argument_names(op: OpDtypes) -> list[str]:
-    outputs = range(len(op.outputs))
-    return [
-        *(f"x{place}" for place in range(len(op.inputs))),
-        *(f"{kind}{place}" for kind in ("y", "dy") for place in outputs),
-    ]
+function_carrier.trace.is_for(trace)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,21 +90,6 @@ class StandIn:
     inputs: Sequence[Any]
     outputs: Sequence[Any]
 
-    @property
-    def type(self) -> str:
-        """Return the op type."""
-        return self.seen.type
-
-    @property
-    def name(self) -> str:
-        """Return the name of the op."""
-        return self.seen.name
-
-    @property
-    def device(self) -> str:
-        """Return the device that the NodeDef asks for."""
-        return self.seen.device
-
     def get_attr(self, name: str) -> Any:
         """Return the value of an attr, or its default, as tf.Operation.get_attr gives it.
 
@@ -92,82 +98,23 @@ class StandIn:
         import tensorflow as tf
         from tensorflow.python.framework import op_def_registry
 
-        if name in self.seen.attrs:  # of our classes, not of TensorFlow's
-            attr = tf.compat.v1.AttrValue.FromString(self.seen.attrs[name].SerializeToString())
-        else:
-            known = op_def_registry.get(self.type)
-            defaults = {} if known is None else {a.name: a.default_value for a in known.attr}
-            if name not in defaults or defaults[name].WhichOneof("value") is None:
-                raise ValueError(f"op type {self.type} has no attr {name!r}")
-            attr = defaults[name]
-        kind = attr.WhichOneof("value") or "list"
-        value = getattr(attr, kind)
-        if kind != "list":
-            return tf.as_dtype(value) if kind == "type" else value
-        for field_set, elements in value.ListFields():
-            return [tf.as_dtype(item) if field_set.name == "type" else item for item in elements]
-        return []
+        known = op_def_registry.get(self.seen.type)
+        defaults = {} if known is None else {a.name: a.default_value for a in known.attr}
+        value = self.seen.attrs.get(name, defaults.get(name))
+        if value is None or not value.ListFields():
+            raise ValueError(f"op type {self.seen.type} has no attr {name!r}")
+        with tf.Graph().as_default():  # TensorFlow reads any attr of any op
+            op = tf.no_op()
+            op._set_attr(name, value)
+            return op.get_attr(name)
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("type", "name", "device"):
+            return getattr(self.seen, name)
         raise AttributeError(
             f"op.{name} is not there while a gradient is traced into a file; op.inputs, "
             f"op.outputs, op.get_attr, op.type, op.name and op.device are"
         )
-
-
-@dataclass(eq=False)
-class _Call:
-    """A call of the gradient function on the arguments x..., y..., dy... of a traced function."""
-
-    path: str
-    function: GradientFunction
-    op: OpDtypes
-    flowing: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition(":")[2]
-
-    def __call__(self, *arguments: Any) -> list[Any]:
-        """Return the gradients that are there; `flowing` says which: dx0, ..."""
-        inputs = arguments[: len(self.op.inputs)]
-        outputs = arguments[len(inputs) : len(inputs) + len(self.op.outputs)]
-        upstream = [
-            dy if dtype in DIFFERENTIABLE else None
-            for dtype, dy in zip(self.op.outputs, arguments[-len(outputs) :], strict=True)
-        ]
-        gradients = as_list(self.function(StandIn(self.op, inputs, outputs), *upstream))
-        if len(gradients) != len(self.op.inputs):
-            raise PatchError(
-                f"{self.path} gives {len(gradients)} gradients, and {self.op} has "
-                f"{len(self.op.inputs)} inputs: it gives one for each, or None"
-            )
-        flowing = {
-            f"dx{place}": self._as_tensor(place, dx, like)
-            for place, (dx, like) in enumerate(zip(gradients, inputs, strict=True))
-            if dx is not None and self.op.inputs[place] in DIFFERENTIABLE
-        }
-        if not flowing:
-            raise PatchError(
-                f"{self.path} gives no gradient for any input of {self.op}; stop_gradient says that"
-            )
-        self.flowing = list(flowing)
-        return list(flowing.values())
-
-    def _as_tensor(self, place: int, dx: Any, like: Any) -> Any:
-        """Return a gradient as a dense tensor that is not an argument as it came."""
-        import tensorflow as tf
-
-        tensor = tf.convert_to_tensor(dx, dtype_hint=like.dtype)
-        if tensor.dtype != like.dtype:
-            raise PatchError(
-                f"{self.path} gives a gradient of {tensor.dtype.name} for input {place} of "
-                f"{self.op}, which is {like.dtype.name}"
-            )
-        return tf.identity(tensor)
-
-
-function_carrier.trace.is_for(trace)
 
 
 # Of the attrs that TensorFlow adds for itself, those that running or differentiating a While or
@@ -178,17 +125,17 @@ TRACING_ATTRS = frozenset(
 SETTINGS = frozenset({"config_proto", "config", "executor_type"})
 
 
-def traced_function(
-    name: str, path: str, graph: Any, arguments: Sequence[str], results: Mapping[str, Any]
+def _as_functions(
+    path: str, graph: Any, arguments: Sequence[str], results: Mapping[str, Any]
 ) -> TracedFunction:
-    """Return the function `name` from these arguments to these tensors of a FuncGraph.
+    """Return what was traced into a FuncGraph as a function from these arguments to these tensors.
 
     Raises PatchError where it holds a tensor or variable from outside, or an op that is not
     TensorFlow's own.
     """
-    placeholders = [tensor.op.name for tensor in graph.inputs[: len(arguments)]]
     opened = exported_graph(graph)
-    by_placeholder = dict(zip(placeholders, arguments, strict=True))
+    placeholders = (tensor.op.name for tensor in graph.inputs)  # captures come last
+    by_placeholder = dict(zip(placeholders, arguments, strict=False))
     part = Part(opened.main, by_placeholder, tuple(tensor.name for tensor in results.values()))
     _refuse_captures(path, graph, {node.name for node in part.unfed()})
     function = FunctionDef()
@@ -199,11 +146,24 @@ def traced_function(
         function.ret[result] = part.spelled(tensor.name)
     for payload in part.payloads():
         function.node_def.append(NodeDef.FromString(b"".join(map(piece_bytes, payload))))
+    renamed: dict[str, str] = {}
     nested = called_in_order(opened, opened.main, set(part.indices))
-    renamed = _cleaned(nested)
+    for name, called in nested.items():
+        _clean(called, renamed)
+        called.signature.name = ""
+        content = hashlib.sha256(called.SerializeToString(deterministic=True)).hexdigest()[:8]
+        renamed[name] = called.signature.name = f"graphpatch_called_{content}"
     _clean(function, renamed)
     library = tuple(nested.values())
-    return TracedFunction(name, function, library, _newer(path, function, *library))
+    types = {node.op for part_of in (function, *library) for node in part_of.node_def}
+    types -= set(renamed.values())
+    if foreign := [op for op in sorted(types) if opdefs.lookup(op) is None]:
+        raise PatchError(
+            f"{path} uses {', '.join(foreign)}, which TensorFlow does not define: a file with it "
+            f"would need the library that does"
+        )
+    newer = tuple(opdefs.newer_than_1_15(types))
+    return TracedFunction(path.rpartition(":")[2], function, library, newer)
 
 
 def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:
@@ -226,17 +186,6 @@ def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:
         )
 
 
-def _cleaned(nested: Mapping[str, FunctionDef]) -> dict[str, str]:
-    """Clean nested functions, and name each after its content; the new name of each."""
-    renamed: dict[str, str] = {}
-    for name, function in nested.items():
-        _clean(function, renamed)
-        function.signature.name = ""
-        content = hashlib.sha256(function.SerializeToString(deterministic=True)).hexdigest()[:8]
-        renamed[name] = function.signature.name = f"graphpatch_called_{content}"
-    return renamed
-
-
 def _clean(function: FunctionDef, renamed: Mapping[str, str]) -> None:
     """Take out what depends on the process that traced it, and call functions by new names."""
     is_kept = function.attr[NO_INLINE].b if NO_INLINE in function.attr else False
@@ -245,25 +194,8 @@ def _clean(function: FunctionDef, renamed: Mapping[str, str]) -> None:
     if is_kept:
         function.attr[NO_INLINE].b = True
     for node in function.node_def:
-        node.op = renamed.get(node.op, node.op)
         node.ClearField("experimental_debug_info")
         for key in list(node.attr):
             if (key.startswith("_") and key not in TRACING_ATTRS) or key in SETTINGS:
                 del node.attr[key]
-                continue
-            value = node.attr[key]
-            for called in [value.func] if value.HasField("func") else value.list.func:
-                called.name = renamed.get(called.name, called.name)
-
-
-def _newer(path: str, *functions: FunctionDef) -> tuple[str, ...]:
-    """The op types that TensorFlow 1.15 does not know; PatchError for one that nobody does."""
-    ours = {function.signature.name for function in functions}
-    types = {node.op for function in functions for node in function.node_def} - ours
-    foreign = [op for op in sorted(types) if opdefs.lookup(op) is None]
-    if foreign:
-        raise PatchError(
-            f"{path} uses {', '.join(foreign)}, which TensorFlow does not define: a file with it "
-            f"would need the library that does"
-        )
-    return tuple(opdefs.newer_than_1_15(types))
+    rename_calls(function.node_def, renamed)
