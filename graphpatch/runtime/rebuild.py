@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,86 +62,74 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
         >>> model = graphpatch.apply("rules.json", "training.meta").model
         >>> graphpatch.rebuild_gradients(model).save("patched.meta")
     """
-    require_tensorflow("gradients are built by", PatchError)
+    tf = require_tensorflow("gradients are built by", PatchError)
     model = model_from("model", model)
     if model.container not in {GRAPH, META} or model.export is not None:
         raise PatchError(f"expected a GraphDef or MetaGraphDef to train, found a {model.format}")
-    body = model.graphs[0].main
-    asked = gradient_sections(body, loss)
-    file, live, instead = _rebuilt_meta(model, asked)
+    sections = gradient_sections(model.graphs[0].main, loss)
+    # With v2 a TensorArray of a v1 loop has no gradient.
+    refused = refused_as(PatchError, "TensorFlow cannot build these gradients anew")
+    with refused, control_flow(False), tf.Graph().as_default() as graph:
+        file = meta_graph(model)
+        meta = tf.compat.v1.MetaGraphDef()
+        meta.CopyFrom(file)
+        for node in meta.graph_def.node:
+            # Other versions of TensorFlow infer other shapes of the old gradients, and refuse to
+            # import those that were noted.
+            if _is_old(node.name, sections):
+                node.attr.pop(OUTPUT_SHAPES, None)
+        import_here(meta, model.path)
+        instead = dict(pair for section in sections for pair in _rebuild(graph, section))
+        live: Any = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
+        _warn_of_untrained(graph, sections)
     before = op_types_in(file.graph_def)
-    _merge(file, live, asked, instead)
+    _merge(file, live, sections, instead)
     warn_of_newer(before, op_types_in(file.graph_def))
-    _warn_of_old(file.graph_def.node, asked)
+    _warn_of_old(file.graph_def.node, sections)
     message: Any = file.graph_def if model.container is GRAPH else file
     source = Source(message.SerializeToString(deterministic=True))
     return replace(model, source=source, graphs=open_graphs(source, model.container, None))
 
 
-def _rebuilt_meta(
-    model: Model, asked: Sequence[GradientSection]
-) -> tuple[Any, Any, dict[str, str]]:
-    """The MetaGraphDef of the model, that with new gradients beside the old, and which is which."""
-    import tensorflow as tf
-
-    refused = refused_as(PatchError, "TensorFlow cannot build these gradients anew")
-    # With v2 a TensorArray of a v1 loop has no gradient.
-    with refused, control_flow(False), tf.Graph().as_default() as graph:
-        file = meta_graph(model)
-        meta = tf.compat.v1.MetaGraphDef()
-        meta.CopyFrom(file)
-        # Other versions of TensorFlow infer other shapes of the old gradients, and refuse to
-        # import those that were noted.
-        for node in meta.graph_def.node:
-            if any(section.holds(node.name) for section in asked):
-                node.attr.pop(OUTPUT_SHAPES, None)
-        import_here(meta, model.path)
-        instead: dict[str, str] = {}
-        for section in asked:
-            instead |= _rebuild(graph, section)
-        live: Any = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
-        _warn_of_untrained(graph, asked)
-    return file, live, instead
+def _is_old(name: str, sections: Sequence[GradientSection]) -> bool:
+    """Return whether an op is of a gradient that is built anew."""
+    return any(section.holds(name) for section in sections)
 
 
-def _rebuild(graph: Any, section: GradientSection) -> dict[str, str]:
+def _tensors(graph: Any, texts: Iterable[str]) -> list[Any]:
+    return [graph.get_tensor_by_name(names.parse(text).full) for text in texts]
+
+
+def _rebuild(graph: Any, section: GradientSection) -> Iterator[tuple[str, str]]:
     """Build one section anew, and send the readers of the old gradients to the new ones.
 
-    Returns, for each op that made an old gradient, the one that makes the new gradient.
+    Yields each op that made an old gradient, with the one that makes the new gradient.
     """
     import tensorflow as tf
 
-    tensor = graph.get_tensor_by_name
-    losses = [tensor(names.parse(text).full) for text in section.losses]
-    upstream = [tensor(names.parse(text).full) for text in section.upstream] or None
-    variables = [
-        tensor(names.parse(gradient_built.variable).full) for gradient_built in section.gradients
-    ]
-    ops = (op.name for op in graph.get_operations())
-    scope = names.fresh(
-        section.scope.name, {match[1] for match in map(GRADIENT_SCOPE.match, ops) if match}
-    )
+    scopes = map(GRADIENT_SCOPE.match, [op.name for op in graph.get_operations()])
     built_gradients = gradients(
-        losses,
-        variables,
-        upstream,
-        name=scope,
+        _tensors(graph, section.losses),
+        _tensors(graph, (built.variable for built in section.gradients)),
+        _tensors(graph, section.upstream) or None,
+        name=names.fresh(section.scope.name, {match[1] for match in scopes if match}),
         gate_gradients=True,
         colocate_gradients_with_ops=False,
     )
-    instead = {}
     for built, gradient in zip(section.gradients, built_gradients, strict=True):
         _check_gradient(built, gradient, section)
-        values, indices = gradient, None
-        if isinstance(gradient, tf.IndexedSlices):
-            values, indices = gradient.values, gradient.indices
-        if not built.indices and indices is not None:
-            values, indices = tf.convert_to_tensor(gradient), None
-        pairs = [(built.values, values), (built.indices, indices)]
-        for text, new in ((text, new) for text, new in pairs if new is not None):
-            _reroute(tensor(names.parse(text).full), new, section)
-            instead[names.op_of(text)] = new.op.name
-    return instead
+        new = {built.values: gradient}
+        if built.indices:
+            new = {built.values: gradient.values, built.indices: gradient.indices}
+        for text, tensor in new.items():
+            [old] = _tensors(graph, [text])
+            tensor = tf.cast(tf.convert_to_tensor(tensor), old.dtype.base_dtype)
+            for reader in old.consumers():
+                if not section.holds(reader.name) and reader is not tensor.op:
+                    for slot, read in enumerate(reader.inputs):
+                        if read is old:
+                            reader._update_input(slot, tensor)
+            yield old.op.name, tensor.op.name
 
 
 def _check_gradient(built: BuiltGradient, gradient: Any, section: GradientSection) -> None:
@@ -162,123 +150,90 @@ def _check_gradient(built: BuiltGradient, gradient: Any, section: GradientSectio
         )
 
 
-def _warn_of_untrained(graph: Any, asked: Sequence[GradientSection]) -> None:
+def _warn_of_untrained(graph: Any, sections: Sequence[GradientSection]) -> None:
     """Say which trainable variables get a gradient now, and have no update, as they had none.
 
     The gradients are built in `graph`, which has been exported.
     """
-    tensor = graph.get_tensor_by_name
-    trained = {names.op_of(built.variable) for section in asked for built in section.gradients}
+    trained = {names.op_of(built.variable) for section in sections for built in section.gradients}
     variables = [
         variable
         for variable in graph.get_collection("trainable_variables")
         if variable.op.name not in trained
     ]
-    losses = [tensor(names.parse(text).full) for section in asked for text in section.losses]
+    losses = _tensors(graph, (text for section in sections for text in section.losses))
     flowing = gradients(losses, variables, name="untrained") if variables else []
-    reached = [
-        variable.op.name
-        for variable, new in zip(variables, flowing, strict=True)
-        if new is not None
-    ]
-    if reached:
+    pairs = zip(variables, flowing, strict=True)
+    if reached := [variable.op.name for variable, new in pairs if new is not None]:
+        it = "it" if len(reached) == 1 else "them"
         warnings.warn(
-            f"nothing updates {short(reached, MOST_NAMED)}: no gradient came to "
-            f"{'it' if len(reached) == 1 else 'them'} when the optimizer was built, so there is no "
-            f"update to rebuild, though in the patched graph a gradient flows there; to train "
-            f"{'it' if len(reached) == 1 else 'them'}, patch where the graph is built "
+            f"nothing updates {short(reached, MOST_NAMED)}: no gradient came to {it} when the "
+            f"optimizer was built, so there is no update to rebuild, though in the patched graph a "
+            f"gradient flows there; to train {it}, patch where the graph is built "
             f"(graphpatch.building) and make the optimizer there, or patch_graph before `minimize`",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
-def _reroute(old: Any, new: Any, section: GradientSection) -> None:
-    import tensorflow as tf
-
-    if new.dtype.base_dtype != old.dtype.base_dtype:
-        new = tf.cast(new, old.dtype.base_dtype)
-    for reader in old.consumers():
-        if not section.holds(reader.name) and reader is not new.op:
-            for slot, text in enumerate(reader.inputs):
-                if text is old:
-                    reader._update_input(slot, new)
-
-
 def _merge(
-    meta: Any, live: Any, asked: Sequence[GradientSection], instead: Mapping[str, str]
+    meta: Any, live: Any, sections: Sequence[GradientSection], instead: Mapping[str, str]
 ) -> None:
     """Put into the file's MetaGraphDef what is new: nodes, inputs, functions, contexts.
 
     What did not change stays the NodeDef that it was.
     """
     before = {node.name: node for node in meta.graph_def.node}
-    needed = _needed_names(live.graph_def.node, asked)
-    nodes = [
-        before[node.name]
-        if node.name in before and list(before[node.name].input) == list(node.input)
-        else node
-        for node in live.graph_def.node
-        if node.name in needed
-    ]
-    places = set(map(located, needed))
-    moved = {located(old): located(new) for old, new in instead.items()}
-    for node in nodes:
-        _colocate(node, places, moved)
-        if node.name not in before and "MatMul" in node.op:
+    needed = _needed_names(live.graph_def.node, sections)
+    places = {located(name): located(name) for name in needed}
+    places |= {located(old): located(new) for old, new in instead.items() if old not in needed}
+    nodes = []
+    for node in live.graph_def.node:
+        if node.name not in needed:
+            continue
+        old = before.get(node.name)
+        if old is None and "MatMul" in node.op:
             for key in HINTS:  # which TensorFlow 1.15 would refuse, and which compute nothing
                 node.attr.pop(key, None)
+        nodes.append(old if old is not None and list(old.input) == list(node.input) else node)
+        if COLOCATION in nodes[-1].attr:
+            # What runs where an old gradient was made runs where the new one is.
+            classes = nodes[-1].attr[COLOCATION].list.s
+            moved = [places.get(text, b"") if text.startswith(LOC) else text for text in classes]
+            classes[:] = list(filter(None, moved))
     del meta.graph_def.node[:]
     meta.graph_def.node.extend(nodes)
     functions = {function.signature.name for function in meta.graph_def.library.function}
-    meta.graph_def.library.function.extend(
-        function
-        for function in live.graph_def.library.function
-        if function.signature.name not in functions
-    )
+    added = (f for f in live.graph_def.library.function if f.signature.name not in functions)
+    meta.graph_def.library.function.extend(added)
     meta.meta_info_def.stripped_op_list.CopyFrom(live.meta_info_def.stripped_op_list)
     without_ops(meta, live, needed)
 
 
-def _warn_of_old(nodes: Iterable[Any], asked: Sequence[GradientSection]) -> None:
+def _needed_names(nodes: Iterable[Any], sections: Sequence[GradientSection]) -> set[str]:
+    """Return the names of all ops but those of the old sections that nothing else reads."""
+    inputs = {node.name: [names.op_of(text) for text in node.input] for node in nodes}
+    waiting = [name for name in inputs if not _is_old(name, sections)]
+    needed = set(waiting)
+    while waiting:
+        read = set(inputs[waiting.pop()]) - needed
+        needed |= read
+        waiting += read
+    return needed
+
+
+def _warn_of_old(nodes: Iterable[Any], sections: Sequence[GradientSection]) -> None:
     """Say which old gradients are still there, since something else reads them."""
-    for section in asked:
-        read = {
-            names.op_of(text): node.name
+    for section in sections:
+        pairs = {
+            names.op_of(text): f"{node.name} reads {names.op_of(text)}"
             for node in nodes
             if not section.holds(node.name)
             for text in node.input
             if section.holds(names.op_of(text))
         }
-        if read:
-            pairs = [f"{reader} reads {name}" for name, reader in read.items()]
+        if pairs:
             warnings.warn(
                 f"{section.scope}: gradients that were built before stay for what reads them "
-                f"besides updates of variables: {short(pairs, MOST_NAMED)}",
+                f"besides updates of variables: {short(list(pairs.values()), MOST_NAMED)}",
                 stacklevel=3,
             )
-
-
-def _colocate(node: Any, present: Container[bytes], instead: Mapping[bytes, bytes]) -> None:
-    """Let an op that runs where an old gradient was made run where the new one is."""
-    if COLOCATION not in node.attr:
-        return
-    classes = node.attr[COLOCATION].list.s
-    is_kept = {text: text in present or not text.startswith(LOC) for text in classes}
-    new = [text if is_kept[text] else instead.get(text) for text in classes]
-    renamed = [text for text in new if text is not None]
-    if renamed != list(classes):
-        del classes[:]
-        classes.extend(renamed)
-
-
-def _needed_names(nodes: Iterable[Any], asked: Sequence[GradientSection]) -> set[str]:
-    """Return the names of all ops but those of the old sections that nothing else reads."""
-    inputs = {node.name: [names.op_of(text) for text in node.input] for node in nodes}
-    waiting = [name for name in inputs if not any(section.holds(name) for section in asked)]
-    needed = set(waiting)
-    while waiting:
-        for name in inputs[waiting.pop()]:
-            if name not in needed:
-                needed.add(name)
-                waiting.append(name)
-    return needed
