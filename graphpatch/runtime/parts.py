@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from graphpatch import names
 from graphpatch.analysis.cuts import Cut, GradientPaths, ordered_cuts
 from graphpatch.analysis.split_parts import BackwardGraph, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
@@ -19,9 +18,8 @@ from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.graph.functions import StaticShape
 from graphpatch.graph.graph import Progress, graph_of
-from graphpatch.runtime.graph_run import require_tensorflow
+from graphpatch.runtime.graph_run import first_line, require_tensorflow
 from graphpatch.runtime.imported import exported_graph, imported_graph
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.tf_gradients import gradients, op_types_in, warn_of_newer
@@ -40,7 +38,10 @@ NOT_VECTORIZED = (ValueError, NotImplementedError, TypeError)
 
 @dataclass(frozen=True, eq=False)
 class Jacobian:
-    """The derivative of each element of `of` by each of `by`, of shape `of_shape + by_shape`."""
+    """The derivative of each element of `of` with respect to each of `by`, in one tensor.
+
+    Its shape is `of_shape + by_shape`.
+    """
 
     of: str
     by: str
@@ -183,24 +184,19 @@ def add_parts(
     check: bool = False,
 ) -> Parts:
     """Return the same at cuts that are known to be some, in forward order."""
-    stages = [paths.wrt, *cuts]
+    stages = [paths.wrt, *cuts, (paths.loss,)]
     with graph.as_default(), _explained(paths):
-        at_cuts: list[dict[str, Any]] = []
-        of: tuple[str, ...] = (paths.loss,)
+        at_stages: list[dict[str, Any]] = []
         flowing = None
-        for by in [*reversed(cuts), paths.wrt]:
-            at_cuts.append(_gradients_or_raise(graph, of, by, flowing))
-            of, flowing = by, list(at_cuts[-1].values())
-        at_wrt = at_cuts.pop()
-        by_stage = (jacobians(graph, stage, before) for before, stage in pairwise(stages))
-        return Parts(
-            paths.loss,
-            tuple(cuts),
-            paths.wrt,
-            tuple(reversed(at_cuts)),
-            _checked_gradients(graph, paths, at_wrt) if check else at_wrt,
-            tuple(by_stage) if jacobian else (),
-        )
+        for by, of in reversed(list(pairwise(stages))):
+            at_stages.insert(0, _gradients_or_raise(graph, of, by, flowing))
+            flowing = list(at_stages[0].values())
+        at_wrt, *at_cuts = at_stages
+        if check:
+            at_wrt = _checked_gradients(graph, paths, at_wrt)
+        between = pairwise(stages[:-1]) if jacobian else ()
+        blocks = tuple(jacobians(graph, stage, before) for before, stage in between)
+    return Parts(paths.loss, tuple(cuts), paths.wrt, tuple(at_cuts), at_wrt, blocks)
 
 
 def _gradients_or_raise(
@@ -210,19 +206,16 @@ def _gradients_or_raise(
     import tensorflow as tf
 
     ys, xs = ([graph.get_tensor_by_name(name) for name in some] for some in (of, by))
-    dxs = gradients(ys, xs, flowing, apart=True)
-    missing = [name for name, dx in zip(by, dxs, strict=True) if dx is None]
-    if missing:
-        raise CutError(
-            f"no gradient flows from {', '.join(of)} back to {missing[0]}: "
-            f"tf.gradients gives None there"
-        )
-    flowing_by = {}
-    for name, dx in zip(by, dxs, strict=True):
-        tensor = names.parse(name)
-        label = f"{tensor.op}_{tensor.index}" if tensor.index else tensor.op
-        flowing_by[name] = tf.identity(tf.convert_to_tensor(dx), name=f"{PARTS_SCOPE}/{label}")
-    return flowing_by
+    gradients_by_name = {}
+    for name, dx in zip(by, gradients(ys, xs, flowing, apart=True), strict=True):
+        if dx is None:
+            raise CutError(
+                f"no gradient flows from {', '.join(of)} back to {name}: tf.gradients gives None "
+                f"there"
+            )
+        label = name.removesuffix(":0").replace(":", "_")
+        gradients_by_name[name] = tf.identity(tf.convert_to_tensor(dx), f"{PARTS_SCOPE}/{label}")
+    return gradients_by_name
 
 
 def _checked_gradients(graph: Any, paths: GradientPaths, at_wrt: dict[str, Any]) -> dict[str, Any]:
@@ -253,23 +246,17 @@ def _explained(paths: GradientPaths) -> Iterator[None]:
         yield
     except LookupError as error:
         raise CutError(
-            f"{_reason(error)}; a gradient that the op names by _gradient_op_type must be "
+            f"{first_line(error)}; a gradient that the op names by _gradient_op_type must be "
             f"registered first, one of ours by graphpatch.register_gradients"
         ) from error
     except (AttributeError, AssertionError) as error:
-        loops = [op for op in BOUNDARIES if op in paths.body.by_type]
-        if not loops:
+        if not any(op in paths.body.by_type for op in BOUNDARIES):
             raise
         raise CutError(
             f"TensorFlow cannot differentiate the v1 loop or branch of this graph "
-            f"({_reason(error)}): a GraphDef holds no control-flow contexts; a MetaGraphDef "
+            f"({first_line(error)}): a GraphDef holds no control-flow contexts; a MetaGraphDef "
             f"(.meta) does"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    text = str(error.args[0] if error.args else "").strip() or type(error).__name__
-    return text.splitlines()[0]
 
 
 def cuts_in_order(cut: Any) -> list[list[str]]:
@@ -334,24 +321,13 @@ def split(
     warn_of_newer(before, op_types_in(graph.as_graph_def()))
     at_cuts = [{name: dx.name for name, dx in some.items()} for some in parts.at_cuts]
     at_wrt = {name: dx.name for name, dx in parts.at_wrt.items()}
-    tensors = _Tensors(graph)
+    tensors = {
+        tensor.name: (
+            tensor.dtype.base_dtype.name,
+            None if tensor.shape.rank is None else tensor.shape.as_list(),
+        )
+        for op in graph.get_operations()
+        for tensor in op.outputs
+    }
     backward = exported_graph(graph), parts.loss, parts.cuts, at_cuts, at_wrt, tensors
     return Split(BackwardGraph(*backward), loaded.path)
-
-
-class _Tensors(Mapping[str, "tuple[str, StaticShape]"]):
-    """Dtype and shape of each tensor of a graph, by its name."""
-
-    def __init__(self, graph: Any) -> None:
-        self.graph = graph
-
-    def __getitem__(self, name: str) -> tuple[str, StaticShape]:
-        tensor = self.graph.get_tensor_by_name(name)
-        shape = tensor.shape
-        return tensor.dtype.base_dtype.name, None if shape.rank is None else shape.as_list()
-
-    def __iter__(self) -> Any:
-        return (tensor.name for op in self.graph.get_operations() for tensor in op.outputs)
-
-    def __len__(self) -> int:
-        return sum(len(op.outputs) for op in self.graph.get_operations())

@@ -53,18 +53,40 @@ def register_gradients(model: ModelLike) -> list[str]:
         >>> keys[0]
         'graphpatch/guided_relu_8c9e5a2f'
     """
-    by_key = {key: (graph, node) for graph in _graphs(model) for node, key in overridden_ops(graph)}
-    return [k for k in sorted(by_key) if _register(k, partial(gradient_for, k, *by_key[k]))]
+    if is_graph(model):  # its library and keys alone are needed
+        graphs = [graph_of(graph_def_of(model))]
+    else:  # one that was patched in memory as its file would hold it
+        graphs = [
+            graph_of(b"".join(map(piece_bytes, graph_pieces(graph)))) if graph.is_changed else graph
+            for graph in model_from("model", model).graphs
+        ]
+    return sorted({key for graph in graphs for key in register_keys(graph, lambda _: True)})
 
 
-def register_lone_keys(graph: ModelGraph) -> list[str]:
+def register_keys(graph: ModelGraph, is_meant: Callable[[Node], bool]) -> set[str]:
+    """Register the gradients of ours that these ops of a graph carry; return their keys."""
+    nodes = {key: node for node, key in overridden_ops(graph) if is_meant(node)}
+    return {
+        key
+        for key, node in nodes.items()
+        if _register(key, partial(gradient_for, key, graph, node))
+    }
+
+
+def register_lone_keys(graph: ModelGraph) -> set[str]:
     """Register our keys for which no function of the library has the gradient.
 
     What `register_gradients` does, for no more than a Session cannot do without.
     """
-    gradients = graph.library.gradients
-    by_key = {key: node for node, key in overridden_ops(graph) if node.op not in gradients}
-    return [k for k in sorted(by_key) if _register(k, partial(gradient_for, k, graph, by_key[k]))]
+    return register_keys(graph, lambda node: node.op not in graph.library.gradients)
+
+
+def register_in_functions(graph: ModelGraph) -> set[str]:
+    """Register the gradients of ours that ops of functions carry, and not those of the main graph.
+
+    TensorFlow looks keys up where it differentiates the bodies of While, If and calls.
+    """
+    return register_keys(graph, lambda node: not node.body.is_main)
 
 
 def register_key(key: str, allow_python: bool = False) -> bool:
@@ -105,16 +127,6 @@ def gradient_for(key: str, graph: ModelGraph, node: Node) -> GradientFunction | 
     return function_gradient(graph, graph.functions[name])
 
 
-def register_in_functions(graph: ModelGraph) -> None:
-    """Register the gradients of ours that ops of functions carry, and not those of the main graph.
-
-    TensorFlow looks keys up where it differentiates the bodies of While, If and calls.
-    """
-    for node, key in overridden_ops(graph):
-        if not node.body.is_main:
-            _register(key, partial(gradient_for, key, graph, node))
-
-
 def overridden_ops(graph: ModelGraph) -> Iterator[tuple[Node, str]]:
     """Yield the ops that have an override, with its key.
 
@@ -126,16 +138,6 @@ def overridden_ops(graph: ModelGraph) -> Iterator[tuple[Node, str]]:
             key = override_key(node) if has_key else None
             if key is not None and not key.startswith(PASS):
                 yield node, key
-
-
-def _graphs(model: ModelLike) -> list[ModelGraph]:
-    """Return the graphs, one that was patched in memory as its file would hold it."""
-    if is_graph(model):  # its library and keys alone are needed
-        return [graph_of(graph_def_of(model))]
-    return [
-        graph_of(b"".join(map(piece_bytes, graph_pieces(graph)))) if graph.is_changed else graph
-        for graph in model_from("model", model).graphs
-    ]
 
 
 def import_model(
