@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -13,8 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from graphpatch.arguments import wrong_argument
-from graphpatch.decoding import convert
-from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
+from graphpatch.errors import GraphpatchError, RulesError
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.gradients.tensors import in_folder, with_tensors
 from graphpatch.graph.record import AppliedRule, Author
@@ -25,17 +23,7 @@ from graphpatch.match.spec import WHOLE, Match
 from graphpatch.match.values import Natural
 from graphpatch.patches import KINDS, Patch
 from graphpatch.recipes import is_recipe, recipe_rules
-from graphpatch.rules_json import (
-    DEEPEST_JSON,
-    NO_RULE,
-    WRITTEN,
-    decoded,
-    json_depth,
-    msgspec_in_words,
-    objects_by_key,
-    raw_rules,
-    value_at,
-)
+from graphpatch.rules_json import DEEPEST_JSON, as_struct, decoded, is_too_deep, raw_rules
 
 Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
@@ -207,8 +195,8 @@ def load_rules(
         return rules_from({"version": 1, **path}, emit, allow_python)
     if isinstance(path, list | tuple) and all(isinstance(rule, Mapping) for rule in path):
         return rules_from(path, emit, allow_python)
-    taken = "the path of a rules file, or the name of a recipe, or a list of dicts"
     if not isinstance(path, str | os.PathLike):
+        taken = "the path of a rules file, or the name of a recipe, or a list of dicts"
         raise wrong_argument("path", taken, path)
     if is_recipe(path):
         return rules_from(recipe_rules(str(path)), emit, allow_python)
@@ -241,128 +229,66 @@ def rules_from(
     folder: Path | None = None,
     allow_none: bool = False,
 ) -> list[Rule]:
-    """The rules of a parsed rules file, or of a list of rules; `.npy` files lie in `folder`."""
+    """Return the rules of a parsed file, or of a list of rules; `.npy` files lie in `folder`."""
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
-    try:
-        if json_depth(document) > DEEPEST_JSON:
-            raise RulesError(f"it is nested more than {DEEPEST_JSON} levels deep")
-        whole = with_tensors(document, in_folder(folder or Path()))
-        file = convert(whole, RulesFile)
-    except msgspec.ValidationError as error:
-        raise RulesError(_readable_error(str(error), document)) from None
+    if is_too_deep(document):
+        raise RulesError(f"it is nested more than {DEEPEST_JSON} levels deep")
+    file = as_struct(document, RulesFile, with_tensors(document, in_folder(folder or Path())))
     if not file.rules and not allow_none:
-        raise RulesError(NO_RULE)
-    return [
-        _read_rule(place, spec, emit or "auto", allow_python)
-        for place, spec in enumerate(file.rules)
-    ]
+        raise RulesError(
+            "rules: expected at least 1 rule, found none (apply needs no rule only to convert: "
+            "with -o MODEL.meta, or with --inputs and --outputs)"
+        )
+    rules = []
+    for place, spec in enumerate(file.rules):
+        name = spec.name or f"rule {place + 1}"
+        try:
+            rules.append(_rule(name, spec, spec.emit or emit or "auto", allow_python))
+        except GraphpatchError as error:
+            raise RulesError(f"rules[{place}] ({name!r}): {error}") from error
+    return rules
 
 
-def _read_rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
-    name = spec.name or f"rule {place + 1}"
+def _rule(name: str, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
     expect = Expect(spec.expect, spec.expect) if isinstance(spec.expect, int) else spec.expect
-    try:
-        if expect.max is not None and expect.max < expect.min:
-            raise RulesError(f"expect: max, {expect.max}, is less than min, {expect.min}")
-        patch = _read_patch(spec.patch, spec.emit or emit, allow_python)
-        conditions(spec.match)
-        on = _patched_captures(spec, patch)
-    except GraphpatchError as error:
-        raise RulesError(f"rules[{place}] ({name!r}): {error}") from error
-    return Rule(spec, Author(name, _fingerprint(spec)), spec.match, patch, expect, on)
-
-
-def _patched_captures(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
-    """The ops of the pattern that the patch goes to, by name; none where the rule is silent."""
-    captures: Any = getattr(spec.patch, "on")  # noqa: B009
-    if captures is msgspec.UNSET:
-        return ()
-    from graphpatch.match.pattern.syntax import check_on
-
-    on = texts(captures)
-    check_on(spec.match, on)
-    if WHOLE in on and not patch.takes_match:
-        raise RulesError(
-            f'patch.on: "{WHOLE}", a match as one op, does not go with '
-            f"{next(_patch_kinds(spec.patch))}"
-        )
-    return on
-
-
-def _patch_kinds(spec: Any) -> Iterator[str]:
-    return (key for key in KINDS if getattr(spec, key) is not msgspec.UNSET)
-
-
-def _read_patch(spec: Any, emit: str, allow_python: bool) -> Patch:
-    written = {key: getattr(spec, key) for key in (*KINDS, *OPTIONS)}
+    if expect.max is not None and expect.max < expect.min:
+        raise RulesError(f"expect: max, {expect.max}, is less than min, {expect.min}")
+    written = {key: getattr(spec.patch, key) for key in (*KINDS, *OPTIONS, "on")}
     written = {key: value for key, value in written.items() if value is not msgspec.UNSET}
-    kinds = list(_patch_kinds(spec))
+    on = written.pop("on", None)
+    kinds = [key for key in KINDS if key in written]
     if len(kinds) != 1:
-        problem = (
-            f"found {len(kinds)}: {', '.join(kinds)}; write a rule for each"
-            if kinds
-            else "found none"
-        )
+        problem = f"found {len(kinds)}: {', '.join(kinds)}; write a rule for each"
+        problem = problem if kinds else "found none"
         raise RulesError(f"patch: expected exactly one of {', '.join(KINDS)}; {problem}")
-    kind, value = KINDS[kinds[0]], written.pop(kinds[0])
-    foreign = sorted(written.keys() - kind.options.keys())
-    if foreign:
-        legal = [key for key, patch_kind in KINDS.items() if foreign[0] in patch_kind.options]
+    patch = _patch(kinds[0], written.pop(kinds[0]), written, emit, allow_python)
+    conditions(spec.match)
+    captures = () if on is None else texts(on)
+    if on is not None:
+        from graphpatch.match.pattern.syntax import check_on
+
+        check_on(spec.match, captures)
+        if WHOLE in captures and not patch.takes_match:
+            raise RulesError(f'patch.on: "{WHOLE}", a match as one op, does not go with {kinds[0]}')
+    # What a rule does, whatever its name: the same rule in another file has the same.
+    content = msgspec.json.encode([spec.match, spec.patch], order="deterministic")
+    author = Author(name, hashlib.sha256(content).hexdigest()[:16])
+    return Rule(spec, author, spec.match, patch, expect, captures)
+
+
+def _patch(
+    name: str, value: Any, options: Mapping[str, Any], emit: str, allow_python: bool
+) -> Patch:
+    kind = KINDS[name]
+    for foreign in sorted(options.keys() - kind.options.keys()):
+        legal = [key for key, patch_kind in KINDS.items() if foreign in patch_kind.options]
         raise RulesError(
-            f"patch.{foreign[0]} does not go with {kinds[0]}; it goes with {' and '.join(legal)}"
+            f"patch.{foreign} does not go with {name}; it goes with {' and '.join(legal)}"
         )
     try:
         if not allow_python:
             refuse_python(value)
-        return kind.make(value, emit=emit, **written)
+        return kind.make(value, emit=emit, **options)
     except RulesError as error:
-        raise RulesError(f"patch.{kinds[0]}: {error}") from error
-
-
-def _fingerprint(spec: RuleSpec) -> str:
-    """Return what a rule does, whatever its name: the same rule in another file has the same."""
-    content = msgspec.json.encode([spec.match, spec.patch], order="deterministic")
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _readable_error(message: str, document: Any) -> str:
-    """The message of msgspec with the path first, and the nearest legal key for an unknown one."""
-    text, _, path = message.partition(" - at `$")
-    path = path.rstrip("`").lstrip(".") or "at the top"
-    last = re.sub(r"\[[^]]*\]", "", path).rpartition(".")[2]
-    unknown = re.search(r"unknown field `(.+?)`", text)
-    if unknown is not None:
-        legal = _keys_at(last)
-        near = "; nearest: op" if unknown[1] == "type" and "op" in legal else ""
-        near = near or did_you_mean(unknown[1], legal)
-        if last in _BESIDE and unknown[1] in _BESIDE - {last}:
-            near = f"; it stands beside {last!r}, in the rule itself"
-        return f"{path}: unknown key {unknown[1]!r}{near or '; legal: ' + ', '.join(legal)}"
-    if text.startswith("Expected") and last in WRITTEN:
-        return f"{path}: {msgspec_in_words(text)}; it is {WRITTEN[last]}"
-    if text.startswith("Invalid enum value") or "matching regex" in text:
-        value = text.removeprefix("Invalid enum value ")
-        value = repr(value_at(document, path)) if value == text else value
-        reason = {"False": "false"}.get(value, value)
-        return f"{path}: {reason} is not a legal value; legal: {_VALUES.get(last, 'true')}"
-    return f"{path}: {msgspec_in_words(text)}"
-
-
-# What is legal where a value is one of a few; `true` where this is silent.
-_VALUES = {
-    "version": "1",
-    "emit": ", ".join(EMITS),
-    "at": "outputs, inputs, output:N, input:N (N is 0, 1, ...)",
-    "inside": "loop, branch",
-    "by": "graph, name, file",
-}
-
-
-_BESIDE = {field.encode_name for field in msgspec.structs.fields(RuleSpec)}
-
-
-def _keys_at(last: str) -> list[str]:
-    """Return the keys that are legal where the last key of a path is this one."""
-    struct = RulesFile if last == "at the top" else objects_by_key(RulesFile).get(last, Match)
-    return [field.encode_name for field in msgspec.structs.fields(struct)]
+        raise RulesError(f"patch.{name}: {error}") from error
