@@ -70,7 +70,7 @@ class Result(HasModel):
         where = {"model": model.path, "output": None, "would_write": target}
         return {"outputs": [{**where, **self.report}]}
 
-    def told(self, model: str, output: str, where: Mapping[str, Any]) -> dict[str, Any]:
+    def to_json(self, model: str, output: str, where: Mapping[str, Any]) -> dict[str, Any]:
         """Return what `apply --json` says of a model that was written to `output`, or would be.
 
         Raises ModelError and OutputError as writing it would.
@@ -149,8 +149,20 @@ def apply_rules(
     """Return what `apply` does; without a rule the model is only converted, or written again."""
     try:
         patched = loaded.copy() if export is None else loaded.exported(export)
-        notes = check_all(read, patched.graphs)
-        steps = _take_all(read, patched.graphs, progress)
+        graphs, steps = patched.graphs, list[RuleResult]()
+        notes = check_all(read, graphs)
+        for place, rule in enumerate(read):
+            if progress is not None:
+                progress("matching", place, len(read))
+            steps.append(apply_rule(rule, graphs))
+        # Of the rules of a recipe one must match, whatever each of them allows.
+        busy = {step.rule.partition(":")[0] for step in steps if step.matches}
+        for name, last in {rule.author.rule.partition(":")[0]: rule for rule in read}.items():
+            if is_recipe(name) and name not in busy:
+                with naming_rule(last):
+                    check_expected(replace(last, expect=Expect()), graphs, 0)
+        for graph in graphs:
+            refuse_unreadable(graph)
         write_down(loaded, patched, [rule.applied for rule in read])
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
@@ -163,85 +175,46 @@ def rules_of(rules: RulesLike, allow_python: bool = False) -> list[Rule]:
     A path, a dict with `rules`, one rule, or a list of them, each a dict or a `Rule`. Raises
     RulesError where one is not valid, TypeError where it is none of these.
     """
-    if isinstance(rules, str | os.PathLike):
-        return load_rules(rules, allow_python=allow_python)
-    if isinstance(rules, Mapping) and "rules" in rules:
+    if isinstance(rules, str | os.PathLike) or (isinstance(rules, Mapping) and "rules" in rules):
         return load_rules(rules, allow_python=allow_python)
     listed = [rules] if isinstance(rules, Rule | Mapping) else rules
     if not isinstance(listed, list | tuple):
-        more = (
-            "; are the rules and the model swapped?" if isinstance(rules, Model | HasModel) else ""
-        )
+        is_model = isinstance(rules, Model | HasModel)
+        more = "; are the rules and the model swapped?" if is_model else ""
         raise TypeError(f"rules: expected {RULES_TAKEN}; found {type(rules).__name__}{more}")
     for place, rule in enumerate(listed):
         if not isinstance(rule, Rule | Mapping):
-            what = type(rule).__name__
-            raise TypeError(f"rules[{place}]: expected a dict or a Rule; found {what}")
+            raise wrong_argument(f"rules[{place}]", "a dict or a Rule", rule)
     written = [rule for rule in listed if not isinstance(rule, Rule)]
     read = iter(rules_from(written, None, allow_python) if written or not listed else ())
     return [rule if isinstance(rule, Rule) else next(read) for rule in listed]
 
 
 def check_all(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> list[str]:
-    """Notes on the graphs before rules are applied.
+    """Return notes on the graphs before rules are applied.
 
-    Raises ModelError where a graph is broken, PatchError where it carries one of the rules,
-    MatchError where a rule asks for what a rule patched that is not there.
+    Raises ModelError where a graph is broken, PatchError where it carries one of the rules, as
+    rules are not put on a model as a second layer, MatchError where a rule asks for what a rule
+    patched that is not there: neither in the file before it, nor of an earlier run.
     """
     for graph in graphs:
         check_graph(graph)
-    _refuse_again(rules, graphs)
-    _check_taken(rules, graphs)
-    graph_notes = (note for graph in graphs for note in (*foreign(graph), *built_gradients(graph)))
-    return list(dict.fromkeys(graph_notes))
-
-
-def _check_taken(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
-    """Each name in `taken` is one of a rule before, in the file or of an earlier run."""
-    names = (rule.rule for graph in graphs for rule in graph.library.rules)
-    before = dict.fromkeys(names)
+    authors = [author for graph in graphs for author in graph.library.rules]
+    ids = {rule.author.id: rule.author.rule for rule in rules}
+    for author in authors:
+        if author.id in ids:
+            raise PatchError(
+                f"rule {ids[author.id]!r} has been applied to this model already; apply rules to "
+                f"the original"
+            )
+    before = dict.fromkeys(author.rule for author in authors)
     for rule in rules:
         with naming_rule(rule):
             check_taken(rule.match, before)
         if rule.author.rule:
             before[rule.author.rule] = None
-
-
-def _take_all(
-    rules: Sequence[Rule], graphs: Sequence[ModelGraph], progress: Progress | None
-) -> list[RuleResult]:
-    steps = []
-    for place, rule in enumerate(rules):
-        if progress is not None:
-            progress("matching", place, len(rules))
-        steps.append(apply_rule(rule, graphs))
-    _refuse_idle(rules, steps, graphs)
-    for graph in graphs:
-        refuse_unreadable(graph)
-    return steps
-
-
-def _refuse_idle(
-    rules: Sequence[Rule], steps: Sequence[RuleResult], graphs: Sequence[ModelGraph]
-) -> None:
-    """Of the rules of a recipe one must match, whatever each of them allows."""
-    of_recipe = {rule.author.rule.partition(":")[0]: rule for rule in rules}
-    busy = {step.rule.partition(":")[0] for step in steps if step.matches}
-    for name, last in of_recipe.items():
-        if is_recipe(name) and name not in busy:
-            with naming_rule(last):
-                check_expected(replace(last, expect=Expect()), graphs, 0)
-
-
-def _refuse_again(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
-    """Rules that a model already carries are not put on it as a second layer."""
-    ids = {rule.author.id: rule.author.rule for rule in rules}
-    for known in (known for graph in graphs for known in graph.library.rules):
-        if known.id in ids:
-            raise PatchError(
-                f"rule {ids[known.id]!r} has been applied to this model already; apply rules to "
-                f"the original"
-            )
+    notes = (note for graph in graphs for note in (*foreign(graph), *built_gradients(graph)))
+    return list(dict.fromkeys(notes))
 
 
 def _report(
@@ -249,7 +222,7 @@ def _report(
 ) -> dict[str, Any]:
     listed = [*notes, *(note for step in steps for note in step.notes)]
     matched = {(match["body"], match["op"]) for step in steps for match in step.matches}
-    listed += unmatched_activations((step.rule for step in steps), before.graphs, matched)
+    listed += unmatched_activations([step.rule for step in steps], before.graphs, matched)
     if any("function" in step.emit for step in steps):
         listed.append(PATCH_LAST)
     if any(graph.restored for graph in after.graphs):

@@ -119,30 +119,22 @@ _SINGLE = {"taken": False, "not": {"any": _INSIDE_OTHERS}}
 
 def several_ops(name: str, gradient: str, numbers: Mapping[str, Any]) -> RulesJson:
     """Return the rules of a recipe that give activations of several ops the like of a gradient."""
-    forms: dict[str, tuple[Any, Any]] = {
-        kind: (pattern, [_with_own(gradient, f"dy * where({slope})"), *[None] * others])
+    forms: dict[str, tuple[Any, str, int]] = {
+        kind: (pattern, f"dy * where({slope})", others)
         for kind, (pattern, slope, others) in RECTIFIERS.items()
     }
     if gradient in OF_DIFFERENCES:
-        smooth = SMOOTH.items()
-        forms |= {kind: (text, _with_own(gradient, own)) for kind, (text, own) in smooth}
-    constants = {
-        parameter.name: parameter.default for parameter in LIBRARY[gradient].parameters
-    } | dict(numbers)
-    spec = {"constants": constants} if constants else {}
-    return [
-        rule(
-            f"{name}: {kind}",
-            {"pattern": pattern},
-            {"override_gradient": {"formula": formula, **spec}, "on": "match"},
-            at_least=0,
-        )
-        for kind, (pattern, formula) in forms.items()
-    ]
-
-
-def _with_own(gradient: str, own: str) -> str:
-    return FORMULAS[gradient].replace("own(dy)", own)
+        forms |= {kind: (pattern, own, 0) for kind, (pattern, own) in SMOOTH.items()}
+    constants = {parameter.name: parameter.default for parameter in LIBRARY[gradient].parameters}
+    constants |= numbers
+    rules = []
+    for kind, (pattern, own, others) in forms.items():
+        text = FORMULAS[gradient].replace("own(dy)", own)
+        spec: dict[str, Any] = {"formula": [text, *[None] * others] if kind in RECTIFIERS else text}
+        spec |= {"constants": constants} if constants else {}
+        patch = {"override_gradient": spec, "on": "match"}
+        rules.append(rule(f"{name}: {kind}", {"pattern": pattern}, patch, at_least=0))
+    return rules
 
 
 def _override_rule(name: str, gradient: Any, match: Any, at_least: int = 1) -> dict[str, Any]:
@@ -150,15 +142,13 @@ def _override_rule(name: str, gradient: Any, match: Any, at_least: int = 1) -> d
 
 
 def _activations(name: str, gradient: str, *more_ops: str, **numbers: float) -> RulesJson:
-    """Activations of several ops, then those of one; that no rule matches is an error.
+    """Return rules for activations of several ops, then for those of one.
 
-    A gradient is for the ops of its family, and `more_ops`.
+    A gradient is for the ops of its family, and `more_ops`. That no rule matches is an error.
     """
-    entry = LIBRARY[gradient]
-    ops = list(dict.fromkeys([*entry.ops, *more_ops]))
-    single = _override_rule(
-        name, {gradient: numbers} if numbers else gradient, {"op": ops, **_SINGLE}, 0
-    )
+    ops = list(dict.fromkeys([*LIBRARY[gradient].ops, *more_ops]))
+    spec = {gradient: numbers} if numbers else gradient
+    single = _override_rule(name, spec, {"op": ops, **_SINGLE}, 0)
     return [*several_ops(name, gradient, numbers), single]
 
 
@@ -182,11 +172,17 @@ def _lrp_composite(epsilon: float, first: str) -> RulesJson:
     """z-plus at convolutions, epsilon at activations; biases and batch norm get nothing."""
     name = "lrp_composite"
     convolution: dict[str, Any] = {"op": list(CONVOLUTIONS_2D)}
+    # A bias is added to a convolution, and no other tensor.
+    variable = {"op": ["Const", REF_VARIABLES[0], RESOURCE_VARIABLE]}
+    read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": variable}}
+    bias = {"op": "BiasAdd", "inputs": {"0": convolution}}
+    weights = {"any": [variable, read]}
+    added = {"op": ["Add", "AddV2"], "inputs": {"0": convolution, "1": weights}}
     others = {"all": [convolution, {"not": {"name": first}}]} if first else convolution
     *several, single = _activations(name, "lrp_epsilon", epsilon=epsilon)
     # In this order: what a rule adds is never what a later one is for.
     rules = [
-        _override_rule(f"{name}: biases", "lrp_pass", {"any": _biases(convolution)}, 0),
+        _override_rule(f"{name}: biases", "lrp_pass", {"any": [bias, added]}, 0),
         _override_rule(f"{name}: batch norm", "lrp_pass", {"op": list(BATCH_NORMS)}, 0),
         *several,
         {**single, "name": f"@{name}: activations"},
@@ -194,15 +190,6 @@ def _lrp_composite(epsilon: float, first: str) -> RulesJson:
         _override_rule(f"{name}: z-plus", "lrp_zplus", others),
     ]
     return [*rules, _override_rule(f"{name}: first", "lrp_w2", {"name": first})] if first else rules
-
-
-def _biases(convolution: Any) -> RulesJson:
-    """Return the ops that add a bias, not another tensor, to a convolution."""
-    variable = {"op": ["Const", REF_VARIABLES[0], RESOURCE_VARIABLE]}
-    read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": variable}}
-    weights = {"any": [variable, read]}
-    added = {"op": ["Add", "AddV2"], "inputs": {"0": convolution, "1": weights}}
-    return [{"op": "BiasAdd", "inputs": {"0": convolution}}, added]
 
 
 def _straight_through_rules(name: str) -> RulesJson:
@@ -222,21 +209,17 @@ def _reverse(at: str, strength: float) -> RulesJson:
 
 
 def _freeze(scope: str) -> RulesJson:
-    """Return a scope is meant with all that is in it: FC1, and FC1/**; a glob as it is written."""
+    """Return a scope with all that is in it: FC1, and FC1/**; a glob as it is written."""
     scope = scope.rstrip("/")
-    named = scope if is_glob(scope) else [scope, f"{scope}/**"]
-    read = {
-        "op": ["Identity", "ReadVariableOp"],
-        "inputs": {"0": {"op": list(_TRAINABLE), "name": named}},
-    }
+    variable = {"op": list(_TRAINABLE), "name": scope if is_glob(scope) else [scope, f"{scope}/**"]}
+    read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": variable}}
     return [rule("freeze", read, {"freeze": True})]
 
 
 def _second_derivatives() -> RulesJson:
+    name = "second_derivatives"
     return [
-        _override_rule(
-            f"second_derivatives: {op_type}", {"formula": list(texts)}, {"op": op_type}, 0
-        )
+        _override_rule(f"{name}: {op_type}", {"formula": list(texts)}, {"op": op_type}, 0)
         for op_type, (texts, _) in SECOND.items()
     ]
 

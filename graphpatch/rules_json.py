@@ -194,7 +194,8 @@ def as_struct(document: Any, kind: type[T], whole: Any) -> T:
     literals = (value for part in parts if get_origin(part) is Literal for value in get_args(part))
     texts = [part.description for part in parts if isinstance(part, msgspec.Meta)]
     legal = ", ".join(map(json.dumps, literals))
-    legal = f"legal: {legal}" if legal else next(filter(None, texts), "")
+    legal = f"legal: {legal}" if legal else next(filter(None, texts), "").rstrip(".")
+    legal = legal[:1].lower() + legal[1:]
     raise RulesError(f"{where}: {json.dumps(value)} is not a legal value; {legal}")
 
 

@@ -161,8 +161,8 @@ ERRORS: dict[str, tuple[Any, str]] = {
     ),
     "a place that is none": (
         [patching(stop_gradient=True, at="input")],
-        'rules[0].patch.at: "input" is not a legal value; Which side: outputs '
-        "(default), inputs, or one, as output:0 or input:1.",
+        'rules[0].patch.at: "input" is not a legal value; which side: outputs '
+        "(default), inputs, or one, as output:0 or input:1",
     ),
     "false": (
         [patching(stop_gradient=False)],

@@ -89,7 +89,7 @@ def patch_model(
             report["replaced"] = True
         result = apply_rules(job.rules(), load(path, progress), progress, job.export)
         result = finish(result) if finish else result
-        report = result.told(task.model, task.output, report)
+        report = result.to_json(task.model, task.output, report)
         confirm = partial(tell, report) if tell is not None else None
         if job.dry_run:
             if confirm is not None:
