@@ -27,7 +27,7 @@ REFUSED = {
     "a comment after a value": ('{"version": 1 // x\n}', "JSON has no comments; remove this one"),
     "a comment first": ('# x\n{"version": 1}', "line 1, column 1: not valid JSON: JSON has no"),
     "a comment last": (RULES + " // x", "JSON has no comments"),
-    "a comma": ('{"rules": [1,]}', "column 14: not valid JSON: remove the comma before this bracket"),
+    "a comma": ('{"rules": [1,]}', "column 14: not valid JSON: remove the comma before"),
     "a comma in an object": ('{"version": 1,}', "remove the comma before this bracket"),
     "single quotes": ("{'version': 1}", 'strings are in double quotes: "Relu"'),
     "no quotes": ("{version: 1}", 'property name enclosed in double quotes'),
