@@ -156,12 +156,13 @@ def test_the_kind_of_patch(done: dict[str, Any]) -> None:
     assert {"mod", "mod/forward"} <= set(done["patched"])
     assert done["reverted"]
     assert done["refused"][0].endswith("a factor of 1 changes nothing")
-    assert done["refused"][1] == "rules[0].patch.scale_gradient: expected a number, found a string"
+    number = "rules[0].patch.scale_gradient: expected a number, found a string; for example"
+    assert done["refused"][1].startswith(number)
 
 
 def test_the_key_to_match(done: dict[str, Any]) -> None:
     assert done["matched"] == ["mod"]
-    assert done["refused"][2].endswith("input_count: expected a whole number, found a string")
+    assert "input_count: expected a whole number, found a string" in done["refused"][2]
     assert "the number of its inputs is 1" in done["refused"][3]
 
 

@@ -27,7 +27,7 @@ READER = Reader()
 
 # Called by other modules of the package, not by users; they say what they do and raise.
 INNER = {"file_in", "pieces", "meta_graph", "function", "exported", "write", "encoded"}
-INNER |= {"text_notes", "told", "hear", "finish"}
+INNER |= {"text_notes", "to_json", "hear", "finish"}
 # Methods that Keras calls; it says what they take.
 OF_KERAS = {"build", "call", "compute_output_shape", "compute_mask", "get_config", "from_config"}
 

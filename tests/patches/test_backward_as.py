@@ -127,7 +127,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("no such output", (*NOISY, TANH), {"until": "z:1"}, "there is no tensor 'z:1' in main"),
     ("not behind it", (*NOISY, TANH), {"until": "x"}, "\"until\": x does not depend on Mul 'n'"),
     ("no such input", (*NOISY, TANH), {"input": 2}, "has no x2; its inputs are x0 and x1"),
-    ("a list of none", (*NOISY, TANH), {"until": []}, "until: the list is empty"),
+    ("a list of none", (*NOISY, TANH), {"until": []}, "until: expected a list of at least 1"),
     (
         "an integer at the end",
         (*NOISY, node("z", "Cast", "n", SrcT="float32", DstT="int32")),
