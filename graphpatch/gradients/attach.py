@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
@@ -68,23 +69,21 @@ def attached_functions(
 ) -> AttachedFunctions:
     """Return the functions that carry this gradient for an op of this signature.
 
-    `kept`: calls of `attach` are never inlined, which costs the forward pass a call each.
+    `is_kept`: calls of `attach` are never inlined, which costs the forward pass a call each.
     Their names depend on what they do alone, so that the same gradient on like ops is one pair of
     functions. Raises FormulaError where the formula does not suit the op.
     """
     formula = gradient.formula
     flowing = {int(name[1:]) for (name, _), *_ in chosen_formulas(formula, signature)}
-    read = [
+    read = tuple(
         place
         for place, (name, _) in enumerate(signature.inputs)
         if place in flowing or name in formula.variables or formula.reads_op
-    ]
-    inputs = [signature.inputs[place] for place in read]
-    op = (signature.attrs, signature.same_shape, signature.op_type, signature.more)
-    function = gradient_function("", formula, inputs, signature.outputs, *op)
-    outputs = {name: name for name, _ in signature.outputs}
+    )
+    inputs = tuple(signature.inputs[place] for place in read)
+    function = gradient_function(formula, replace(signature, inputs=inputs))
     stopped = frozenset(read) - flowing
-    return _pair(_gradient_label(gradient), function, outputs, tuple(read), stopped, is_kept)
+    return _attached(_gradient_label(gradient), function, is_kept, read, stopped)
 
 
 def filter_functions(gradient: Computed, dtype: str, is_kept: bool = False) -> AttachedFunctions:
@@ -92,11 +91,9 @@ def filter_functions(gradient: Computed, dtype: str, is_kept: bool = False) -> A
 
     Raises FormulaError where the formula does not suit one tensor of this dtype.
     """
-    function = gradient_function(
-        "", gradient.formula, [("x0", dtype)], [("y0", dtype)], same_shape=True
-    )
-    _merge_output_into_input(function)
-    return _pair(_gradient_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), is_kept)
+    op = Signature.of_tensor(dtype)
+    function = gradient_function(gradient.formula, op, is_filter=True)
+    return _attached(_gradient_label(gradient), function, is_kept)
 
 
 def guard_functions(dtype: str) -> AttachedFunctions:
@@ -105,10 +102,9 @@ def guard_functions(dtype: str) -> AttachedFunctions:
     Where a runtime drops GradientDefs, the gradient of its body raises. Nothing of it is left in
     the forward pass of a Session, as the body of `attach` does not read x.
     """
-    dtypes = ([("x0", dtype)], [("y0", dtype)])
-    function = gradient_function("", Formula.parse("dy"), *dtypes, same_shape=True)
-    _merge_output_into_input(function)
-    return _pair(f"{GUARD}_{dtype}", function, {"y0": "x0"}, (0,), frozenset(), False)
+    op = Signature.of_tensor(dtype)
+    function = gradient_function(Formula.parse("dy"), op, is_filter=True)
+    return _attached(f"{GUARD}_{dtype}", function, is_kept=False)
 
 
 def guard_key(functions: AttachedFunctions, dtype: str) -> str:
@@ -128,64 +124,19 @@ def _gradient_label(gradient: Computed) -> str:
     return gradient.name if isinstance(gradient, LibraryGradient) else "formula"
 
 
-def _merge_output_into_input(function: FunctionDef) -> None:
-    """Let x0 be y0 as well: of a filter both are the tensor, and nothing flows back to y0."""
-    del function.ret["gy0"]
-    for args, name in (
-        (function.signature.input_arg, "y0"),
-        (function.signature.output_arg, "gy0"),
-    ):
-        args.remove(next(arg for arg in args if arg.name == name))
-    for node in function.node_def:
-        node.input[:] = ["x0" if text == "y0" else text for text in node.input]
-    _drop_unread(function)
-
-
-def _drop_unread(function: FunctionDef) -> None:
-    """Take out the ops of a function that nothing needs."""
-    read = {op_of(text) for node in function.node_def for text in node.input}
-    read |= {op_of(text) for text in function.ret.values()}
-    needed = [node for node in function.node_def if node.name in read]
-    if len(needed) < len(function.node_def):
-        del function.node_def[:]
-        function.node_def.extend(needed)
-        _drop_unread(function)
-
-
-def _scoped(function: FunctionDef) -> None:
-    """Put the ops of a function into a scope of its own.
-
-    Where TensorFlow inlines it in a v1 loop, its names stand beside those of ops that the
-    gradient of the loop adds (`Const`), and TensorFlow aborts where two are the same.
-    """
-    names = {node.name for node in function.node_def}
-    for node in function.node_def:
-        node.name = f"{FORMULA_SCOPE}/{node.name}"
-        node.input[:] = [_in_scope(text, names) for text in node.input]
-    for key, text in sorted(function.ret.items()):
-        function.ret[key] = _in_scope(text, names)
-
-
-def _in_scope(text: str, names: set[str]) -> str:
-    if op_of(text) not in names:
-        return text
-    return f"^{FORMULA_SCOPE}/{text[1:]}" if text.startswith("^") else f"{FORMULA_SCOPE}/{text}"
-
-
-def _pair(
+def _attached(
     name: str,
     function: FunctionDef,
-    outputs: Mapping[str, str],
-    read: tuple[int, ...],
-    stopped: frozenset[int],
     is_kept: bool,
+    read: tuple[int, ...] = (0,),
+    stopped: frozenset[int] = frozenset(),
     library: tuple[FunctionDef, ...] = (),
 ) -> AttachedFunctions:
     """Return the gradient function under its name, with the `attach` that it belongs to.
 
-    `given` says which argument each output of `attach` gives on; `name` is for people to read.
+    `attach` gives each y on, and x0 of a filter, which has no y; `name` is for people to read.
     """
-    _scoped(function)
+    _scope(function)
     label = re.sub(r"\W", "_", name)
     content = hashlib.sha256(function.SerializeToString(deterministic=True)).hexdigest()[:8]
     function.signature.name = f"graphpatch_{label}_{content}_gradient"
@@ -193,25 +144,43 @@ def _pair(
     attach.signature.name = f"graphpatch_{label}_{content}" + ("_kept" if is_kept else "")
     if is_kept:
         attach.attr[NO_INLINE].b = True
-    upstream = {f"d{name}" for name in outputs}
-    args = [arg for arg in function.signature.input_arg if arg.name not in upstream]
+    args = [arg for arg in function.signature.input_arg if arg.name[0] in "xy"]
     attach.signature.input_arg.extend(args)
-    types = {arg.name: arg.type for arg in args}
-    for place, argument in enumerate(outputs.values()):
-        attach.signature.output_arg.add(name=f"out{place}", type=types[argument])
-        attach.node_def.append(_given_on(argument, types[argument], label))
+    for place, arg in enumerate([arg for arg in args if arg.name[0] == "y"] or args):
+        attach.signature.output_arg.add(name=f"out{place}", type=arg.type)
+        attach.node_def.append(_giving_on(arg, label))
         attach.ret[f"out{place}"] = f"{attach.node_def[-1].name}:output:0"
-    return AttachedFunctions(
-        attach, function, f"{FUNCTION_PREFIX}{label}_{content}", read, stopped, library
-    )
+    key = f"{FUNCTION_PREFIX}{label}_{content}"
+    return AttachedFunctions(attach, function, key, read, stopped, library)
 
 
-def _given_on(argument: str, dtype: int, label: str) -> NodeDef:
+def _scope(function: FunctionDef) -> None:
+    """Put the ops of a function into a scope of its own.
+
+    Where TensorFlow inlines it in a v1 loop, its names stand beside those of ops that the
+    gradient of the loop adds (`Const`), and TensorFlow aborts where two are the same.
+    """
+    names = {node.name for node in function.node_def}
+
+    def scoped(text: str) -> str:
+        if op_of(text) not in names:
+            return text
+        control = "^" if text.startswith("^") else ""
+        return f"{control}{FORMULA_SCOPE}/{text.removeprefix('^')}"
+
+    for node in function.node_def:
+        node.name = f"{FORMULA_SCOPE}/{node.name}"
+        node.input[:] = map(scoped, node.input)
+    for key, text in sorted(function.ret.items()):
+        function.ret[key] = scoped(text)
+
+
+def _giving_on(arg: OpDef.ArgDef, label: str) -> NodeDef:
     """An op that gives an argument on; one that carries a gradient raises if it is asked for it."""
-    flows = DTYPE_NAMES[dtype] in DIFFERENTIABLE
-    node = NodeDef(name=f"given_{argument}", op="PreventGradient" if flows else "Identity")
-    node.input.append(argument)
-    node.attr["T"].type = dtype
+    flows = DTYPE_NAMES[arg.type] in DIFFERENTIABLE
+    kind = "PreventGradient" if flows else "Identity"
+    node = NodeDef(name=f"given_{arg.name}", op=kind, input=[arg.name])
+    node.attr["T"].type = arg.type
     if flows:
         node.attr["message"].s = _DROPPED.format(label).encode()
     return node
@@ -226,21 +195,29 @@ class TapeFunctions(msgspec.Struct, frozen=True, eq=False):
 
 
 def tape_functions(functions: AttachedFunctions) -> TapeFunctions:
-    """Return the functions for a tape that go with those for a Session."""
-    base = functions.gradient.signature.name.removesuffix("_gradient")
-    inputs = [arg for arg in functions.attach.signature.input_arg if arg.name[0] == "x"]
-    outputs = [arg for arg in functions.attach.signature.input_arg if arg.name[0] == "y"]
-    tape = _tape(f"{base}_tape", f"{functions.key}_tape", inputs, outputs)
-    flowing = {f"x{slot}" for slot in set(functions.read) - functions.stopped}
-    gradient = _gradient_function(
-        f"{base}_tape_gradient", functions.gradient, inputs, outputs, flowing
-    )
-    results = tuple(f"d{arg.name}" if arg.name in flowing else "" for arg in inputs)
+    """Return the functions for a tape that go with those for a Session.
+
+    The gradient is (dy..., du..., x..., y...) -> dx..., where du are the gradients of the copies of
+    x, which nothing reads.
+    """
+    base, key = functions.gradient.signature.name.removesuffix("_gradient"), f"{functions.key}_tape"
+    args = functions.attach.signature.input_arg
+    inputs, outputs = ([arg for arg in args if arg.name[0] == kind] for kind in "xy")
+    flowing = {f"dx{slot}" for slot in set(functions.read) - functions.stopped}
+    gradient = FunctionDef()
+    gradient.CopyFrom(functions.gradient)
+    gradient.signature.name = f"{base}_tape_gradient"
+    del gradient.signature.input_arg[:]
+    for prefix, of in (("d", outputs), ("unread_", inputs), ("", [*inputs, *outputs])):
+        for arg in of:
+            gradient.signature.input_arg.add(name=f"{prefix}{arg.name}", type=arg.type)
+    _return_only(gradient, flowing)
+    names = [f"d{arg.name}" for arg in inputs]
+    results = ("",) * len(outputs) + tuple(name if name in flowing else "" for name in names)
     captured = tuple(arg.name for arg in (*inputs, *outputs))
-    of = tape.signature.name
     return TapeFunctions(
-        tape,
-        Restored(f"{functions.key}_tape", gradient, ("",) * len(outputs) + results, captured, of),
+        _tape(f"{base}_tape", key, inputs, outputs),
+        Restored(key, gradient, results, captured, f"{base}_tape"),
         _passing(f"{base}_pass_gradient", functions.key, len(inputs), outputs),
     )
 
@@ -248,10 +225,9 @@ def tape_functions(functions: AttachedFunctions) -> TapeFunctions:
 def _tape(
     name: str, key: str, inputs: list[OpDef.ArgDef], outputs: list[OpDef.ArgDef]
 ) -> FunctionDef:
-    tape = FunctionDef()
+    tape = FunctionDef(node_def=[_giving_on(arg, name) for arg in outputs])
     tape.signature.name = name
     tape.signature.input_arg.extend([*inputs, *outputs])
-    tape.node_def.extend(_given_on(arg.name, arg.type, name) for arg in outputs)
     read = [*(f"{node.name}:output:0" for node in tape.node_def), *(arg.name for arg in inputs)]
     carry = tape.node_def.add(name=CARRY, op="IdentityN", input=read)
     carry.attr["T"].list.type.extend(arg.type for arg in (*outputs, *inputs))
@@ -262,36 +238,21 @@ def _tape(
     return tape
 
 
-def _gradient_function(
-    name: str,
-    function: FunctionDef,
-    inputs: list[OpDef.ArgDef],
-    outputs: list[OpDef.ArgDef],
-    flowing: set[str],
-) -> FunctionDef:
-    """(dy..., du..., x..., y...) -> dx..., where du are the unread gradients of the copies of x."""
-    result = FunctionDef()
-    result.CopyFrom(function)
-    result.signature.name = name
-    args = result.signature.input_arg
-    del args[:]
-    for arg in outputs:
-        args.add(name=f"d{arg.name}", type=arg.type)
-    for arg in inputs:
-        args.add(name=f"unread_{arg.name}", type=arg.type)
-    args.extend([*inputs, *outputs])
-    _keep_results(result, {f"d{name}" for name in flowing})
-    return result
-
-
-def _keep_results(function: FunctionDef, names: Iterable[str]) -> None:
+def _return_only(function: FunctionDef, names: set[str]) -> None:
+    """Take out the other results of a function, and the ops that nothing needs then."""
     results = [arg for arg in function.signature.output_arg if arg.name in names]
-    for arg in function.signature.output_arg:
-        if arg not in results:
-            del function.ret[arg.name]
+    for name in set(function.ret) - names:
+        del function.ret[name]
     del function.signature.output_arg[:]
     function.signature.output_arg.extend(results)
-    _drop_unread(function)
+    count = -1
+    while count != len(function.node_def):
+        count = len(function.node_def)
+        texts = [text for node in function.node_def for text in node.input]
+        read = {op_of(text) for text in [*texts, *function.ret.values()]}
+        needed = [node for node in function.node_def if node.name in read]
+        del function.node_def[:]
+        function.node_def.extend(needed)
 
 
 def passed_on(dtype: int) -> Restored:
@@ -354,65 +315,51 @@ def attached_traced(traced: TracedFunction, is_kept: bool) -> AttachedFunctions:
 
     Raises FormulaError where it reads what no function of a GradientDef can take.
     """
-    function = FunctionDef()
-    function.CopyFrom(traced.function)
-    flowing = {_input_place(arg.name) for arg in function.signature.output_arg}
-    read = sorted(
-        flowing | {_input_place(text) for text in _arguments_read(function) if text[0] == "x"}
-    )
-    _keep(function, read)
-    _return_all(function, read)
-    outputs = [arg.name for arg in function.signature.input_arg if arg.name[0] == "y"]
-    same = {name: name for name in outputs}
+    function = traced.function
+    texts = [text for node in function.node_def for text in node.input]
+    names = {op_of(text) for text in [*texts, *function.ret.values()]}
+    inputs = [arg.name for arg in function.signature.input_arg if arg.name[0] == "x"]
+    flowing = {int(arg.name[2:]) for arg in function.signature.output_arg}
+    read = tuple(n for n, name in enumerate(inputs) if n in flowing or name in names)
+    function = _with_zeros(function, {f"x{place}" for place in read})
     stopped = frozenset(read) - flowing
-    return _pair(traced.name, function, same, tuple(read), stopped, is_kept, traced.library)
+    return _attached(traced.name, function, is_kept, read, stopped, traced.library)
 
 
 def filtering_traced(traced: TracedFunction, is_kept: bool) -> AttachedFunctions:
     """The functions that filter what flows back through the tensor that it was traced for."""
-    function = FunctionDef()
-    function.CopyFrom(traced.function)
-    _return_all(function, [0])
-    _merge_output_into_input(function)
-    return _pair(traced.name, function, {"y0": "x0"}, (0,), frozenset(), is_kept, traced.library)
-
-
-def _input_place(argument: str) -> int:
-    """Return which input an argument x1, or a result dx1, belongs to."""
-    return int(argument.lstrip("dx"))
-
-
-def _arguments_read(function: FunctionDef) -> set[str]:
-    """Return the arguments that the ops of a function read."""
-    arguments = {arg.name for arg in function.signature.input_arg}
-    texts = [text for node in function.node_def for text in node.input]
-    return {op_of(text) for text in [*texts, *function.ret.values()]} & arguments
-
-
-def _keep(function: FunctionDef, read: Iterable[int]) -> None:
-    """Take out the inputs of the op that are neither read nor have a gradient."""
-    inputs = {f"x{place}" for place in read}
-    read_arguments = [
-        a for a in function.signature.input_arg if a.name[0] != "x" or a.name in inputs
-    ]
+    function = _with_zeros(traced.function, {"x0"})
+    for node in function.node_def:  # of a filter x0 is y0 as well
+        node.input[:] = ["x0" if text == "y0" else text for text in node.input]
+    args = [arg for arg in function.signature.input_arg if arg.name != "y0"]
     del function.signature.input_arg[:]
-    function.signature.input_arg.extend(read_arguments)
+    function.signature.input_arg.extend(args)
+    _return_only(function, {"dx0"})
+    return _attached(traced.name, function, is_kept, library=traced.library)
 
 
-def _return_all(function: FunctionDef, read: Iterable[int]) -> None:
-    """Return dx of each input that is read, and gy of each output: zeros where none was traced."""
+def _with_zeros(traced: FunctionDef, inputs: set[str]) -> FunctionDef:
+    """Return the function with these inputs alone, and a result for each of them and each y.
+
+    A result is zeros where none was traced.
+    """
+    function = FunctionDef()
+    function.CopyFrom(traced)
     signature = function.signature
-    types = {arg.name: arg.type for arg in signature.input_arg}
-    wanted = {f"dx{place}": f"x{place}" for place in read}
-    wanted |= {f"g{name}": name for name in types if name[0] == "y"}
-    del signature.output_arg[:]
-    for result, like in wanted.items():
-        dtype = DTYPE_NAMES[types[like]]
-        if dtype in NO_NUMBERS:
-            raise FormulaError(f"{like} is {dtype}; a gradient function cannot take it")
-        signature.output_arg.add(name=result, type=types[like])
+    args = [arg for arg in signature.input_arg if arg.name[0] != "x" or arg.name in inputs]
+    del signature.input_arg[:], signature.output_arg[:]
+    signature.input_arg.extend(args)
+    for arg in args:
+        if arg.name[0] == "d":
+            continue
+        if DTYPE_NAMES[arg.type] in NO_NUMBERS:
+            dtype = DTYPE_NAMES[arg.type]
+            raise FormulaError(f"{arg.name} is {dtype}; a gradient function cannot take it")
+        result = f"{'d' if arg.name[0] == 'x' else 'g'}{arg.name}"
+        signature.output_arg.add(name=result, type=arg.type)
         if result not in function.ret:
-            name = fresh(f"zeros_{like}", {node.name for node in function.node_def})
-            zeros = function.node_def.add(name=name, op="ZerosLike", input=[like])
-            zeros.attr["T"].type = types[like]
+            name = fresh(f"zeros_{arg.name}", {node.name for node in function.node_def})
+            zeros = function.node_def.add(name=name, op="ZerosLike", input=[arg.name])
+            zeros.attr["T"].type = arg.type
             function.ret[result] = f"{name}:y:0"
+    return function

@@ -5,13 +5,14 @@ A new function is a row here, with a sequence in `sequences` where no one op doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from graphpatch.gradients import sequences
-from graphpatch.gradients.ops import Value
+from graphpatch.gradients.ops import Value, op
 
 ArgumentKind = Literal["number", "tensor", "truth", "any", "like", "index"]
 """What an argument may be.
@@ -22,13 +23,25 @@ any: anything; like: any tensor, whose shape or dtype is lent; index: a list of 
 tensor of int32 or int64.
 """
 
-Option = Literal["axes", "axis", "flag", "place", "count", "natural", "seed", "part"]
+OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("axes", "perm"), "axes"),
+    "from_axis": "axis",
+    **dict.fromkeys(("keepdims", "transpose_a", "transpose_b"), "flag"),
+    "axis": "place",
+    "parts": "count",
+    "index": "natural",
+    "seed": "seed",
+    "q": "part",
+}
 """What an option may be.
 
 axes: a list of axes (or one); axis: an axis counted from the front; flag: a boolean; place: an
 axis, from the end where it is negative; count: 1 or more; natural: 0 or more; seed: 0 or more, of
 64 bits; part: from 0 to 1.
 """
+
+REQUIRED = frozenset({"parts", "index", "q", "seed"})
+"""The options that have no default."""
 
 FunctionBuilder: TypeAlias = Callable[..., Value]
 
@@ -49,247 +62,212 @@ sum of squares leaves the range of float32 long before its root does.
 class Function(msgspec.Struct, frozen=True, eq=False):
     """A function of the language.
 
-    `spelling` is the op that computes it, or what strings several together; `wide` the dtype that
-    it is computed in; `kinds` are those of its arguments, the last one that of all that follow.
-    `rest` names these where a call may have any number of arguments. `required` are options that
-    have no default.
+    `spelled` is how it is called: `norm(x, axes=, from_axis=, keepdims=)`. `spelling` is the op
+    that computes it, or what strings several together; `wide` the dtype that it is computed in;
+    `kinds` are those of its arguments, the last one that of all that follow. `rest` names these
+    where a call may have any number of arguments.
     """
 
     name: str
+    spelled: str
     arguments: tuple[str, ...]
+    options: Mapping[str, str]
+    rest: str
     does: str
-    spelling: str | FunctionBuilder = ""
-    wide: Wide = msgspec.field(default_factory=lambda: NATIVE)
-    kinds: tuple[ArgumentKind, ...] = ("number", "number", "number")
-    options: Mapping[str, Option] = msgspec.field(default_factory=dict)
-    rest: str = ""
-    required: tuple[str, ...] = ()
+    spelling: str | FunctionBuilder
+    wide: Wide
+    kinds: tuple[ArgumentKind, ...]
 
     def kinds_of(self, count: int) -> tuple[ArgumentKind, ...]:
         """Return what each of so many arguments may be."""
         return (*self.kinds, *self.kinds[-1:] * count)[:count]
 
-    @property
-    def spelled(self) -> str:
-        """Return how it is called: `norm(x, axes=, from_axis=, keepdims=)`."""
-        rest = ["..."] if self.rest else []
-        options = [f"{option}=" for option in self.options]
-        return f"{self.name}({', '.join([*self.arguments, *rest, *options])})"
+    def build(self, values: Sequence[Value], options: Mapping[str, Any]) -> Value:
+        """Return what the function gives, as ops."""
+        if isinstance(self.spelling, str):
+            return op(self.spelling, *values)
+        return self.spelling(*values, **options)
 
 
-def _window(name: str, arguments: tuple[str, ...], does: str) -> Function:
-    """Return a function with the windows of the op."""
-    return Function(name, arguments, f"{does}, with the op's own attrs", kinds=("tensor",))
+def _function(
+    text: str,
+    does: str,
+    spelling: str | FunctionBuilder = "",
+    wide: Wide = NATIVE,
+    *kinds: ArgumentKind,
+) -> Function:
+    """Return the function that is called as `text` says; by default it takes numbers."""
+    name, _, words = text.rstrip(")").partition("(")
+    arguments = [word for word in re.split(", *", words) if word[-1] not in "=."]
+    options = {word: OPTIONS[word] for word in re.findall(r"\w+(?==)", words)}
+    rest = "x" if "..." in words else ""
+    kinds = kinds or ("number",)
+    kinds += kinds[-1:] * (len(arguments) - len(kinds))
+    return Function(name, text, tuple(arguments), options, rest, does, spelling, wide, kinds)
+
+
+def _operator(name: str, *row: Any) -> Function:
+    return _function(f"{name}({'x' if name in ('-x', 'not') else 'a, b'})", *row)
 
 
 def _reduction(name: str, does: str, reduce: sequences.Reduce, wide: Wide = NATIVE) -> Function:
-    options: Mapping[str, Option] = {"axes": "axes", "from_axis": "axis", "keepdims": "flag"}
-    return Function(name, _X, does, sequences.reduction(reduce), wide, options=options)
+    text = f"{name}(x, axes=, from_axis=, keepdims=)"
+    return _function(text, does, sequences.reduction(reduce), wide)
 
 
-_X = ("x",)
-_AB = ("a", "b")
-_TRUTHS: tuple[ArgumentKind, ...] = ("truth", "truth")
-_LIKE: tuple[ArgumentKind, ...] = ("tensor", "like")
+def _window(text: str, does: str) -> Function:
+    """Return a function with the windows of the op."""
+    return _function(text, f"{does}, with the op's own attrs", "", NATIVE, "tensor")
+
 
 _OPERATORS = (
-    Function("+", _AB, "sum", "AddV2"),
-    Function("-", _AB, "difference", "Sub"),
-    Function("*", _AB, "product", "Mul"),
-    Function("/", _AB, "quotient", "RealDiv", SINGLE),
-    Function("**", _AB, "power", sequences.power, SINGLE),
-    Function("-x", _X, "the number with its sign changed", "Neg"),
-    Function("<", _AB, "less", "Less"),
-    Function("<=", _AB, "less or equal", "LessEqual"),
-    Function(">", _AB, "greater", "Greater"),
-    Function(">=", _AB, "greater or equal", "GreaterEqual"),
-    Function("==", _AB, "equal", "Equal"),
-    Function("!=", _AB, "unequal", "NotEqual"),
-    Function("and", _AB, "both", "LogicalAnd", kinds=_TRUTHS),
-    Function("or", _AB, "one or both", "LogicalOr", kinds=_TRUTHS),
-    Function("not", _X, "the contrary", sequences.contrary, kinds=_TRUTHS),
+    _operator("+", "sum", "AddV2"),
+    _operator("-", "difference", "Sub"),
+    _operator("*", "product", "Mul"),
+    _operator("/", "quotient", "RealDiv", SINGLE),
+    _operator("**", "power", sequences.power, SINGLE),
+    _operator("-x", "the number with its sign changed", "Neg"),
+    _operator("<", "less", "Less"),
+    _operator("<=", "less or equal", "LessEqual"),
+    _operator(">", "greater", "Greater"),
+    _operator(">=", "greater or equal", "GreaterEqual"),
+    _operator("==", "equal", "Equal"),
+    _operator("!=", "unequal", "NotEqual"),
+    _operator("and", "both", "LogicalAnd", NATIVE, "truth"),
+    _operator("or", "one or both", "LogicalOr", NATIVE, "truth"),
+    _operator("not", "the contrary", sequences.contrary, NATIVE, "truth"),
 )
 
 _NAMED = (
-    Function(
-        "where",
-        ("condition", "a", "b"),
+    _function(
+        "where(condition, a, b)",
         "a where the condition holds, else b, whatever the other is (NaN too)",
-        "SelectV2",
-        kinds=("truth", "number", "number"),
+        *("SelectV2", NATIVE, "truth", "number"),
     ),
-    Function("abs", _X, "absolute value", "Abs"),
-    Function("sign", _X, "-1, 0 or 1; NaN for NaN", sequences.sign, SINGLE),
-    Function("exp", _X, "e ** x", "Exp", SINGLE),
-    Function("expm1", _X, "exp(x) - 1, exact near 0", "Expm1", SINGLE),
-    Function("log", _X, "natural logarithm", "Log", SINGLE),
-    Function("log1p", _X, "log(1 + x), exact near 0", "Log1p", SINGLE),
-    Function("sqrt", _X, "square root", "Sqrt", DOUBLE),
-    Function("rsqrt", _X, "1 / sqrt(x)", "Rsqrt", DOUBLE),
-    Function("square", _X, "x * x", "Square"),
-    Function("pow", _AB, "a ** b", sequences.power, SINGLE),
-    Function("tanh", _X, "hyperbolic tangent", "Tanh", SINGLE),
-    Function("sigmoid", _X, "1 / (1 + exp(-x))", "Sigmoid", SINGLE),
-    Function("softplus", _X, "log(1 + exp(x))", "Softplus", SINGLE),
-    Function("relu", _X, "x where positive, else 0; NaN for NaN", "Relu"),
-    Function(
-        "softmax",
-        _X,
+    _function("abs(x)", "absolute value", "Abs"),
+    _function("sign(x)", "-1, 0 or 1; NaN for NaN", sequences.sign, SINGLE),
+    _function("exp(x)", "e ** x", "Exp", SINGLE),
+    _function("expm1(x)", "exp(x) - 1, exact near 0", "Expm1", SINGLE),
+    _function("log(x)", "natural logarithm", "Log", SINGLE),
+    _function("log1p(x)", "log(1 + x), exact near 0", "Log1p", SINGLE),
+    _function("sqrt(x)", "square root", "Sqrt", DOUBLE),
+    _function("rsqrt(x)", "1 / sqrt(x)", "Rsqrt", DOUBLE),
+    _function("square(x)", "x * x", "Square"),
+    _function("pow(a, b)", "a ** b", sequences.power, SINGLE),
+    _function("tanh(x)", "hyperbolic tangent", "Tanh", SINGLE),
+    _function("sigmoid(x)", "1 / (1 + exp(-x))", "Sigmoid", SINGLE),
+    _function("softplus(x)", "log(1 + exp(x))", "Softplus", SINGLE),
+    _function("relu(x)", "x where positive, else 0; NaN for NaN", "Relu"),
+    _function(
+        "softmax(x)",
         "exp(x), divided by its sum over the last axis",
-        "Softmax",
-        SINGLE,
-        ("tensor",),
+        *("Softmax", SINGLE, "tensor"),
     ),
-    Function("erf", _X, "error function", sequences.erf, SINGLE),
-    Function("sin", _X, "sine of an angle in radians", "Sin", SINGLE),
-    Function("cos", _X, "cosine of an angle in radians", "Cos", SINGLE),
-    Function("floor", _X, "the next integer down", "Floor", SINGLE),
-    Function("round", _X, "the nearest integer, halves to the even one", "Round", SINGLE),
-    Function("minimum", _AB, "the smaller; NaN where one is", sequences.minimum),
-    Function("maximum", _AB, "the larger; NaN where one is", sequences.maximum),
-    Function("clip", ("x", "min", "max"), "x kept within min and max", sequences.clip),
-    Function("is_finite", _X, "neither NaN nor infinite", "IsFinite", SINGLE),
-    Function("is_nan", _X, "NaN", "IsNan"),
-    Function("zeros_like", _X, "zeros of the same shape and dtype", "ZerosLike"),
-    Function("ones_like", _X, "ones of the same shape and dtype", "OnesLike"),
-    Function("stop", _X, "x, through which no gradient flows", "StopGradient"),
-    Function(
-        "cast_like",
-        _AB,
+    _function("erf(x)", "error function", sequences.erf, SINGLE),
+    _function("sin(x)", "sine of an angle in radians", "Sin", SINGLE),
+    _function("cos(x)", "cosine of an angle in radians", "Cos", SINGLE),
+    _function("floor(x)", "the next integer down", "Floor", SINGLE),
+    _function("round(x)", "the nearest integer, halves to the even one", "Round", SINGLE),
+    _function("minimum(a, b)", "the smaller; NaN where one is", sequences.minimum),
+    _function("maximum(a, b)", "the larger; NaN where one is", sequences.maximum),
+    _function("clip(x, min, max)", "x kept within min and max", sequences.clip),
+    _function("is_finite(x)", "neither NaN nor infinite", "IsFinite", SINGLE),
+    _function("is_nan(x)", "NaN", "IsNan"),
+    _function("zeros_like(x)", "zeros of the same shape and dtype", "ZerosLike"),
+    _function("ones_like(x)", "ones of the same shape and dtype", "OnesLike"),
+    _function("stop(x)", "x, through which no gradient flows", "StopGradient"),
+    _function(
+        "cast_like(a, b)",
         "a in the dtype of b; true is 1, false 0",
-        sequences.cast_like,
-        kinds=("any", "tensor"),
+        *(sequences.cast_like, NATIVE, "any", "tensor"),
     ),
     _reduction("sum", "sum", sequences.by_op("Sum"), SINGLE),
     _reduction("mean", "mean", sequences.by_op("Mean"), SINGLE),
     _reduction("max", "largest element", sequences.extreme("Max")),
     _reduction("min", "smallest element", sequences.extreme("Min")),
     _reduction("norm", "Euclidean norm", sequences.euclidean, DOUBLE),
-    Function(
-        "reshape_like",
-        _AB,
+    _function(
+        "reshape_like(a, b)",
         "a in the shape of b, which has as many elements",
-        sequences.reshape_like,
-        kinds=_LIKE,
+        *(sequences.reshape_like, NATIVE, "tensor", "like"),
     ),
-    Function(
-        "broadcast_like",
-        _AB,
+    _function(
+        "broadcast_like(a, b)",
         "a repeated up to the shape of b",
-        sequences.broadcast_like,
-        kinds=("number", "like"),
+        *(sequences.broadcast_like, NATIVE, "number", "like"),
     ),
-    Function(
-        "sum_like",
-        _AB,
+    _function(
+        "sum_like(a, b)",
         "a summed down to the shape of b, which broadcasts to that of a",
-        sequences.sum_like,
-        SINGLE,
-        kinds=_LIKE,
+        *(sequences.sum_like, SINGLE, "tensor", "like"),
     ),
-    Function(
-        "transpose",
-        _X,
+    _function(
+        "transpose(x, perm=)",
         "the axes in the order of perm; the last two swapped without",
-        sequences.transpose,
-        kinds=("tensor",),
-        options={"perm": "axes"},
+        *(sequences.transpose, NATIVE, "tensor"),
     ),
-    Function(
-        "matmul",
-        _AB,
+    _function(
+        "matmul(a, b, transpose_a=, transpose_b=)",
         "matrix product over the last two axes; those before are broadcast",
-        sequences.matmul,
-        SINGLE,
-        kinds=("tensor", "tensor"),
-        options={"transpose_a": "flag", "transpose_b": "flag"},
+        *(sequences.matmul, SINGLE, "tensor"),
     ),
-    Function(
-        "split",
-        _X,
+    _function(
+        "split(x, parts=, index=, axis=)",
         "one of `parts` equal parts of x along an axis, the one numbered `index` from 0",
-        sequences.split,
-        kinds=("tensor",),
-        options={"parts": "count", "index": "natural", "axis": "place"},
-        required=("parts", "index"),
+        *(sequences.split, NATIVE, "tensor"),
     ),
-    Function(
-        "concat",
-        _AB,
+    _function(
+        "concat(a, b, ..., axis=)",
         "tensors one after the other along an axis",
-        sequences.concat,
-        kinds=("tensor",),
-        options={"axis": "place"},
-        rest="x",
+        *(sequences.concat, NATIVE, "tensor"),
     ),
-    Function(
-        "gather",
-        ("x", "indices"),
+    _function(
+        "gather(x, indices, axis=)",
         "the parts of x at these places along an axis",
-        sequences.gather,
-        kinds=("tensor", "index"),
-        options={"axis": "place"},
+        *(sequences.gather, NATIVE, "tensor", "index"),
     ),
-    Function(
-        "quantile",
-        _X,
+    _function(
+        "quantile(x, q=, from_axis=)",
         "the element that a part q of the elements lies below, over the axes from from_axis on",
-        sequences.quantile,
-        SINGLE,
-        kinds=("tensor",),
-        options={"q": "part", "from_axis": "axis"},
-        required=("q",),
+        *(sequences.quantile, SINGLE, "tensor"),
     ),
-    Function(
-        "normal_like",
-        _X,
+    _function(
+        "normal_like(x, seed=)",
         "normal noise of the shape of x: another in each run, the same in each process",
-        sequences.random_like("RandomStandardNormal"),
-        kinds=("tensor",),
-        options={"seed": "seed"},
-        required=("seed",),
+        *(sequences.random_like("RandomStandardNormal"), NATIVE, "tensor"),
     ),
-    Function(
-        "uniform_like",
-        _X,
+    _function(
+        "uniform_like(x, seed=)",
         "noise from 0 to 1, without 1, of the shape of x, drawn as that of normal_like",
-        sequences.random_like("RandomUniform"),
-        kinds=("tensor",),
-        options={"seed": "seed"},
-        required=("seed",),
+        *(sequences.random_like("RandomUniform"), NATIVE, "tensor"),
     ),
-    Function(
-        "forward",
-        ("x0",),
+    _function(
+        "forward(x0, ...)",
         "the op itself on other inputs, with its own attrs; inputs left out are its own",
-        kinds=("like",),
-        rest="x",
+        *("", NATIVE, "like"),
     ),
-    Function(
-        "own",
-        ("dy",),
+    _function(
+        "own(dy, ...)",
         "the op's own gradient of dy; with more arguments, at these inputs",
-        kinds=("tensor", "like"),
-        rest="x",
+        *("", NATIVE, "tensor", "like"),
     ),
 )
 
 _WINDOWED = (
-    _window("conv2d", ("x", "w"), "convolution of x with the filter w"),
-    _window("conv2d_transpose", ("dy", "w", "x"), "its gradient by x: an image of that shape"),
-    _window("depthwise_conv2d", ("x", "w"), "depthwise convolution of x with the filter w"),
-    _window(
-        "depthwise_conv2d_transpose", ("dy", "w", "x"), "its gradient by x: an image of that shape"
-    ),
-    _window("avg_pool", _X, "the mean of each window"),
-    _window("avg_pool_transpose", ("dy", "x"), "each mean in equal parts to the places of x"),
-    _window("max_pool", _X, "the largest element of each window"),
-    _window("max_pool_transpose", ("dy", "x"), "to the place of the largest element of x"),
-    _window("bias_add", ("x", "bias"), "x plus a bias of its channels"),
+    _window("conv2d(x, w)", "convolution of x with the filter w"),
+    _window("conv2d_transpose(dy, w, x)", "its gradient by x: an image of that shape"),
+    _window("depthwise_conv2d(x, w)", "depthwise convolution of x with the filter w"),
+    _window("depthwise_conv2d_transpose(dy, w, x)", "its gradient by x: an image of that shape"),
+    _window("avg_pool(x)", "the mean of each window"),
+    _window("avg_pool_transpose(dy, x)", "each mean in equal parts to the places of x"),
+    _window("max_pool(x)", "the largest element of each window"),
+    _window("max_pool_transpose(dy, x)", "to the place of the largest element of x"),
+    _window("bias_add(x, bias)", "x plus a bias of its channels"),
 )
 
-OF_THE_OP = frozenset({"forward", "own", *(function.name for function in _WINDOWED)})
-"""Functions that take from the op that the gradient is for: see `own`."""
+WINDOWED = frozenset(function.name for function in _WINDOWED)
+OF_THE_OP = frozenset({"forward", "own"}) | WINDOWED
+"""Functions that take from the op that the gradient is for: see `op_gradients`."""
 
 OPERATORS: Mapping[str, Function] = {function.name: function for function in _OPERATORS}
 FUNCTIONS: Mapping[str, Function] = {function.name: function for function in (*_NAMED, *_WINDOWED)}

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.ops import Constant, Program, StepInput, Value, needed, op_def
-from graphpatch.gradients.program import GradientProgram, formula_ops, gradient_ops
+from graphpatch.gradients.ops import StepInput, Value, needed, op_def
+from graphpatch.gradients.program import formula_ops, gradient_ops
 from graphpatch.gradients.signature import Signature
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 
@@ -42,55 +42,22 @@ def gradient(
     xs, more = _dtypes("x", inputs), len(formula.tensors)
     op = Signature.of(xs, _dtypes("y", outputs), attrs, op_type=op_type, more=more)
     formula = formula.with_more_inputs([dtype for _, dtype in xs[: len(xs) - more]])
-    arguments = {f"x{place}": array for place, array in enumerate(inputs)}
-    arguments |= {f"y{place}": array for place, array in enumerate(outputs)}
-    arguments |= {f"dy{place}": array for place, array in enumerate(upstream)}
-    return _results(gradient_ops(formula, op), arguments)
+    arguments: dict[str, Array] = {}
+    for kind, arrays in (("x", inputs), ("y", outputs), ("dy", upstream)):
+        arguments |= {f"{kind}{place}": array for place, array in enumerate(arrays)}
+    return run(gradient_ops(formula, op), arguments)
 
 
 def value(formula: Formula, inputs: Sequence[Array]) -> Array:
     """Return what one formula of the inputs `x0, x1, ...` is."""
     dtype = inputs[0].dtype.name
-    op = Signature.of(_dtypes("x", inputs), [("y0", dtype)])
+    result = formula_ops(formula, Signature.of(_dtypes("x", inputs), [("y0", dtype)]), dtype)
     arguments = {f"x{place}": array for place, array in enumerate(inputs)}
-    return np.asarray(_results(formula_ops(formula, op, dtype), arguments)[0])
+    return np.asarray(run([result], arguments)[0])
 
 
-def op_output(op_type: str, inputs: Sequence[Array], attrs: Attrs) -> Array:
+def op_output(op_type: str, inputs: Sequence[Any], attrs: Attrs) -> Array:
     """Return output 0 of one op. Raises FormulaError for an op type that is not here."""
-    return _computed(op_type, inputs, attrs)
-
-
-def run(program: Program, values: Sequence[Value], arguments: Mapping[str, Array]) -> list[Array]:
-    """Return the arrays that these values of a program are."""
-    computed: dict[str | int, Array] = dict(arguments.items())
-
-    def given(item: StepInput) -> Any:
-        return computed[item.source] if isinstance(item, Value) else list(map(given, item))
-
-    with np.errstate(all="ignore"):
-        for number in needed(program, values):
-            step = program.steps[number]
-            inputs = [given(item) for item in step.inputs]
-            computed[number] = _computed(step.op_type, inputs, dict(step.attrs))
-    return [computed[item.source] for item in values]
-
-
-def _dtypes(kind: str, arrays: Sequence[Array]) -> list[tuple[str, str]]:
-    """Return the name in a formula and the dtype of each; what has no number counts as string."""
-    names = [
-        array.dtype.name if array.dtype.name in DTYPE_NUMBERS else "string" for array in arrays
-    ]
-    return [(f"{kind}{place}", dtype) for place, dtype in enumerate(names)]
-
-
-def _results(lowered: GradientProgram, arguments: Mapping[str, Array]) -> list[Array | None]:
-    values = [item for item in lowered.results if item is not None]
-    arrays = iter(run(lowered.program, values, arguments))
-    return [None if item is None else next(arrays) for item in lowered.results]
-
-
-def _computed(op_type: str, inputs: Sequence[Any], attrs: Attrs) -> Array:
     if op_type not in KERNELS:
         raise FormulaError(f"numpy has no {op_type}; there is: {', '.join(sorted(KERNELS))}")
     definition = op_def(op_type)
@@ -105,18 +72,30 @@ def _computed(op_type: str, inputs: Sequence[Any], attrs: Attrs) -> Array:
     return result if dtype is None else result.astype(np.dtype(dtype), copy=False)
 
 
+def run(values: Sequence[Value | None], arguments: Mapping[str, Array]) -> list[Any]:
+    """Return the arrays that these values of a program are; None for None."""
+    computed: dict[str | int, Array] = dict(arguments.items())
+    wanted = [item for item in values if item is not None]
+
+    def array(item: StepInput) -> Any:
+        return computed[item.source] if isinstance(item, Value) else list(map(array, item))
+
+    with np.errstate(all="ignore"):
+        for number in needed(wanted):
+            step = wanted[0].program.steps[number]
+            computed[number] = op_output(step.op_type, [*map(array, step.inputs)], dict(step.attrs))
+    return [None if item is None else computed[item.source] for item in values]
+
+
+def _dtypes(kind: str, arrays: Sequence[Array]) -> list[tuple[str, str]]:
+    """Return the name in a formula and the dtype of each; what has no number counts as string."""
+    names = (array.dtype.name for array in arrays)
+    dtypes = (name if name in DTYPE_NUMBERS else "string" for name in names)
+    return [(f"{kind}{place}", dtype) for place, dtype in enumerate(dtypes)]
+
+
 Kernel = Callable[..., Any]
 """A function of the inputs of an op, and of its attrs."""
-
-
-def _plain(function: Callable[..., Any]) -> Kernel:
-    """Return the kernel of an op that no attr changes."""
-    return lambda *inputs: function(*inputs[:-1])
-
-
-def _constant(attrs: Attrs) -> Array:
-    constant: Constant = attrs["value"]
-    return np.array(constant.numbers, np.dtype(constant.dtype)).reshape(constant.shape)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -148,10 +127,9 @@ def _product(first: str, second: str) -> Kernel:
     return matmul
 
 
-def _axes_repeated(shape: Array, target: Array) -> Array:
+def _repeated_axes(shape: Array, target: Array) -> Array:
     """Return the axes along which a tensor of this shape is repeated to that of the other."""
-    rank = max(len(shape), len(target))
-    sizes = (*[1] * (rank - len(shape)), *shape)
+    sizes = (1,) * (len(target) - len(shape)) + tuple(shape)
     return np.array([axis for axis, size in enumerate(sizes) if size == 1], np.int32)
 
 
@@ -227,119 +205,112 @@ def _as_given(x: Array, attrs: Attrs) -> Array:
     return x.transpose(0, 3, 1, 2) if attrs.get("data_format") == "NCHW" else x
 
 
-class Windows:
-    """The windows of an op with these attrs on images of this height and width."""
+def _pixels(size: Sequence[int], window: Sequence[int], attrs: Attrs) -> Array:
+    """Return the number of the pixel that each place of each window reads.
 
-    def __init__(self, size: tuple[int, ...], window: tuple[int, ...], attrs: Attrs) -> None:
-        self.size, self.window = size, window
-        self.strides, self.dilations = _spatial(attrs, "strides"), _spatial(attrs, "dilations")
-        reach = [(w - 1) * d + 1 for w, d in zip(window, self.dilations, strict=True)]
-        padding = str(attrs.get("padding", "VALID"))
-        self.pads = [_pads(padding, *of) for of in zip(size, reach, self.strides, strict=True)]
-        if padding == "EXPLICIT":
-            first = 4 if attrs.get("data_format") == "NCHW" else 2
-            top, bottom, left, right = list(attrs["explicit_paddings"])[first : first + 4]
-            self.pads = [(top, bottom), (left, right)]
-        sizes = zip(size, self.pads, reach, self.strides, strict=True)
-        self.gives = tuple((n + sum(p) - r) // s + 1 for n, p, r, s in sizes)
-
-    def _at(self, row: int, column: int) -> tuple[slice, slice]:
-        """Return which pixels of the padded image are at this place of the windows."""
-        pairs = zip((row, column), self.dilations, self.strides, self.gives, strict=True)
-        first, second = (slice(n * d, n * d + s * (g - 1) + 1, s) for n, d, s, g in pairs)
-        return first, second
-
-    def of(self, image: Array, fill: float = 0.0) -> Array:
-        """Return (batch, rows, columns, window height, window width, channels)."""
-        padded = np.pad(image, [(0, 0), *self.pads, (0, 0)], constant_values=fill)
-        rows, columns = self.window
-        parts = [
-            [padded[(slice(None), *self._at(row, column))] for column in range(columns)]
-            for row in range(rows)
-        ]
-        return np.stack([np.stack(line, 3) for line in parts], 3)
-
-    def image(self, windows: Array) -> Array:
-        """Return the image whose pixels are the sums of what the windows have in their place."""
-        sizes = [n + sum(p) for n, p in zip(self.size, self.pads, strict=True)]
-        padded = np.zeros((len(windows), *sizes, windows.shape[-1]), windows.dtype)
-        for row, column in np.ndindex(*self.window):
-            padded[(slice(None), *self._at(row, column))] += windows[:, :, :, row, column]
-        (top, _), (left, _) = self.pads
-        return padded[:, top : top + self.size[0], left : left + self.size[1]]
+    Its axes are rows, columns, window height and window width. What is outside of the image reads
+    the pixel after its last.
+    """
+    strides, dilations = _spatial(attrs, "strides"), _spatial(attrs, "dilations")
+    first = 4 if attrs.get("data_format") == "NCHW" else 2
+    places = []
+    for axis, (n, width) in enumerate(zip(size, window, strict=True)):
+        stride, reach = strides[axis], (width - 1) * dilations[axis] + 1
+        before = after = 0
+        if attrs["padding"] == "SAME":
+            missing = max((math.ceil(n / stride) - 1) * stride + reach - n, 0)
+            before, after = missing // 2, missing - missing // 2
+        elif attrs["padding"] == "EXPLICIT":
+            before, after = attrs["explicit_paddings"][first + 2 * axis :][:2]
+        starts = np.arange((n + before + after - reach) // stride + 1) * stride - before
+        place = starts[:, np.newaxis] + np.arange(width) * dilations[axis]
+        places.append(np.where((place >= 0) & (place < n), place, -1))
+    rows, columns = places[0][:, np.newaxis, :, np.newaxis], places[1][:, np.newaxis]
+    inside = (rows >= 0) & (columns >= 0)
+    return np.where(inside, rows * size[1] + columns, math.prod(size))
 
 
-def _pads(padding: str, size: int, reach: int, stride: int) -> tuple[int, int]:
-    if padding != "SAME":
-        return 0, 0
-    missing = max((math.ceil(size / stride) - 1) * stride + reach - size, 0)
-    return missing // 2, missing - missing // 2
+def _cut(image: Array, pixels: Array, fill: float = 0.0) -> Array:
+    """Return the windows of an image: (batch, *pixels, channels)."""
+    flat = image.reshape(len(image), -1, image.shape[-1])
+    return np.pad(flat, [(0, 0), (0, 1), (0, 0)], constant_values=fill)[:, pixels]
 
 
-def _convolution(depthwise: bool) -> tuple[Kernel, Kernel, Kernel]:
-    """Return Conv2D, or DepthwiseConv2dNative, and its gradients."""
+def _put_back(windows: Array, pixels: Array, size: Sequence[int]) -> Array:
+    """Return the image of this size whose pixels are the sums of what windows have for them."""
+    flat = np.zeros((len(windows), math.prod(size) + 1, windows.shape[-1]), windows.dtype)
+    for row, column in np.ndindex(*pixels.shape[2:]):  # no pixel is twice in one place of windows
+        flat[:, pixels[:, :, row, column]] += windows[:, :, :, row, column]
+    return flat[:, :-1].reshape(len(windows), *size, windows.shape[-1])
+
+
+def _convolution(is_depthwise: bool) -> tuple[Kernel, Kernel, Kernel]:
+    """Return Conv2D, or DepthwiseConv2dNative, and its gradients by the image and the filter."""
+    weights_in, gives = "ijkm", "brckm" if is_depthwise else "brcm"
 
     def forward(x: Array, weights: Array, attrs: Attrs) -> Array:
         image = _channels_last(x, attrs)
-        cut = Windows(image.shape[1:3], weights.shape[:2], attrs).of(image)
-        if depthwise:
-            image = np.einsum("brcijk,ijkm->brckm", cut, weights)
-            return _as_given(image.reshape(*image.shape[:3], -1), attrs)
-        return _as_given(np.einsum("brcijk,ijkm->brcm", cut, weights), attrs)
+        cut = _cut(image, _pixels(image.shape[1:3], weights.shape[:2], attrs))
+        result = np.einsum(f"brcijk,{weights_in}->{gives}", cut, weights)
+        return _as_given(result.reshape(*result.shape[:3], -1), attrs)
+
+    def upstream(dy: Array, sizes: Sequence[int], attrs: Attrs) -> Array:
+        image = _channels_last(dy, attrs)
+        return image.reshape(*image.shape[:3], *sizes[2:]) if is_depthwise else image
 
     def by_input(sizes: Array, weights: Array, dy: Array, attrs: Attrs) -> Array:
-        like = _channels_last(np.empty(tuple(sizes), dy.dtype), attrs)
-        places = Windows(like.shape[1:3], weights.shape[:2], attrs)
-        dy = _channels_last(dy, attrs)
-        if depthwise:
-            dy = dy.reshape(*dy.shape[:3], *weights.shape[2:])
-        text = "brckm,ijkm->brcijk" if depthwise else "brcm,ijkm->brcijk"
-        return _as_given(places.image(np.einsum(text, dy, weights)), attrs)
+        size = [int(sizes[axis]) for axis in ((2, 3) if attrs["data_format"] == "NCHW" else (1, 2))]
+        image = upstream(dy, weights.shape, attrs)
+        windows = np.einsum(f"{gives},{weights_in}->brcijk", image, weights)
+        return _as_given(_put_back(windows, _pixels(size, weights.shape[:2], attrs), size), attrs)
 
     def by_filter(x: Array, sizes: Array, dy: Array, attrs: Attrs) -> Array:
-        image, dy = _channels_last(x, attrs), _channels_last(dy, attrs)
-        cut = Windows(image.shape[1:3], tuple(sizes[:2]), attrs).of(image)
-        if depthwise:
-            dy = dy.reshape(*dy.shape[:3], *sizes[2:])
-        text = "brcijk,brckm->ijkm" if depthwise else "brcijk,brcm->ijkm"
-        return np.asarray(np.einsum(text, cut, dy))
+        image, shape = _channels_last(x, attrs), tuple(map(int, sizes))
+        cut = _cut(image, _pixels(image.shape[1:3], shape[:2], attrs))
+        return np.asarray(
+            np.einsum(f"brcijk,{gives}->{weights_in}", cut, upstream(dy, shape, attrs))
+        )
 
     return forward, by_input, by_filter
 
 
-def _pooled(x: Array, attrs: Attrs, fill: float) -> tuple[Windows, Array]:
+def _pooled(x: Array, attrs: Attrs, fill: float) -> tuple[Array, Array, tuple[int, ...]]:
+    """Return the windows of an image on one axis, the pixels that they read, and its size."""
     image = _channels_last(x, attrs)
-    places = Windows(image.shape[1:3], _spatial(attrs, "ksize"), attrs)
-    return places, places.of(image, fill)
+    pixels = _pixels(image.shape[1:3], _spatial(attrs, "ksize"), attrs)
+    cut = _cut(image, pixels, fill)
+    return cut.reshape(*cut.shape[:3], -1, cut.shape[-1]), pixels, image.shape[1:3]
 
 
 def _avg_pool(x: Array, attrs: Attrs) -> Array:
     """Return the mean of those pixels of a window that are in the image."""
-    _, cut = _pooled(x, attrs, np.nan)
-    return _as_given(np.nanmean(cut, axis=(3, 4)), attrs)
+    return _as_given(np.nanmean(_pooled(x, attrs, np.nan)[0], axis=3), attrs)
+
+
+def _max_pool(x: Array, attrs: Attrs) -> Array:
+    return _as_given(_pooled(x, attrs, -np.inf)[0].max(axis=3), attrs)
+
+
+def _unpooled(parts: Array, pixels: Array, size: tuple[int, ...], dy: Array, attrs: Attrs) -> Array:
+    """Return the image of which each window has got its part of dy."""
+    windows = (parts * _channels_last(dy, attrs)[:, :, :, np.newaxis]).astype(dy.dtype)
+    windows = windows.reshape(len(dy), *pixels.shape, -1)
+    return _as_given(_put_back(windows, pixels, size), attrs)
 
 
 def _avg_pool_grad(sizes: Array, dy: Array, attrs: Attrs) -> Array:
     """Give each pixel of a window an equal part."""
-    places, cut = _pooled(np.zeros(tuple(sizes), dy.dtype), attrs, np.nan)
-    inside = ~np.isnan(cut)
-    parts = inside / inside.sum(axis=(3, 4), keepdims=True)
-    whole = _channels_last(dy, attrs)[:, :, :, np.newaxis, np.newaxis]
-    return _as_given(places.image((parts * whole).astype(dy.dtype)), attrs)
-
-
-def _max_pool(x: Array, attrs: Attrs) -> Array:
-    _, cut = _pooled(x, attrs, -np.inf)
-    return _as_given(cut.max(axis=(3, 4)), attrs)
+    windows, pixels, size = _pooled(np.zeros(tuple(sizes), dy.dtype), attrs, np.nan)
+    inside = ~np.isnan(windows)
+    return _unpooled(inside / inside.sum(axis=3, keepdims=True), pixels, size, dy, attrs)
 
 
 def _max_pool_grad(x: Array, y: Array, dy: Array, attrs: Attrs) -> Array:
     """Give it all to the first of the largest pixels of a window."""
-    places, cut = _pooled(x, attrs, -np.inf)
-    rows = cut.reshape(*cut.shape[:3], -1, cut.shape[-1])
-    taken = np.arange(rows.shape[3])[:, np.newaxis] == rows.argmax(axis=3)[..., np.newaxis, :]
-    whole = _channels_last(dy, attrs)[:, :, :, np.newaxis]
-    return _as_given(places.image((taken * whole).astype(dy.dtype).reshape(cut.shape)), attrs)
+    windows, pixels, size = _pooled(x, attrs, -np.inf)
+    largest = windows.argmax(axis=3)[:, :, :, np.newaxis]
+    taken = np.arange(windows.shape[3])[:, np.newaxis] == largest
+    return _unpooled(taken, pixels, size, dy, attrs)
 
 
 def _bias_add(x: Array, bias: Array, attrs: Attrs) -> Array:
@@ -365,7 +336,7 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
     "Abs": np.abs,
     **dict.fromkeys(("Add", "AddV2"), np.add),
     "BroadcastArgs": lambda a, b: np.array(np.broadcast_shapes(tuple(a), tuple(b)), np.int32),
-    "BroadcastGradientArgs": _axes_repeated,
+    "BroadcastGradientArgs": _repeated_axes,
     "BroadcastTo": lambda x, sizes: np.broadcast_to(x, tuple(sizes)),
     "ConcatV2": lambda arrays, axis: np.concatenate(arrays, int(axis)),
     "Cos": np.cos,
@@ -429,10 +400,15 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
     "ZerosLike": np.zeros_like,
 }
 
-_CONV, _DEPTHWISE = _convolution(depthwise=False), _convolution(depthwise=True)
+
+def _without_attrs(function: Callable[..., Any]) -> Kernel:
+    return lambda *inputs: function(*inputs[:-1])
+
+
+_CONV, _DEPTHWISE = _convolution(False), _convolution(True)
 
 KERNELS: Mapping[str, Kernel] = {
-    **{op_type: _plain(function) for op_type, function in _PLAIN.items()},
+    **{op_type: _without_attrs(function) for op_type, function in _PLAIN.items()},
     "Any": _reduction(np.any),
     "AvgPool": _avg_pool,
     "AvgPoolGrad": _avg_pool_grad,
@@ -440,7 +416,9 @@ KERNELS: Mapping[str, Kernel] = {
     "BiasAdd": _bias_add,
     "BiasAddGrad": _bias_add_grad,
     "Cast": lambda x, attrs: x.astype(np.dtype(attrs["DstT"])),
-    "Const": _constant,
+    "Const": lambda attrs: np.array(attrs["value"].numbers, np.dtype(attrs["value"].dtype)).reshape(
+        attrs["value"].shape
+    ),
     "Conv2D": _CONV[0],
     "Conv2DBackpropFilter": _CONV[2],
     "Conv2DBackpropInput": _CONV[1],

@@ -17,6 +17,7 @@ from graphpatch.gradients.ops import (
     Program,
     Value,
     needed,
+    op,
     op_def,
 )
 from graphpatch.gradients.program import formula_ops, gradient_ops
@@ -54,18 +55,13 @@ def formula_nodes(
     does not suit the inputs.
     """
     arguments = [(f"x{place}", kind) for place, (_, kind) in enumerate(inputs)]
-    lowered = formula_ops(formula, Signature.of(arguments, [("y0", dtype)], attrs), dtype)
+    value = formula_ops(formula, Signature.of(arguments, [("y0", dtype)], attrs), dtype)
     tensors = {f"x{place}": tensor for place, (tensor, _) in enumerate(inputs)}
-    results = [value for value in lowered.results if value is not None]
-    return node_defs(lowered.program, results, tensors, in_function, f"{prefix}/")
+    return node_defs([value], tensors, in_function, f"{prefix}/")
 
 
 def node_defs(
-    program: Program,
-    values: Iterable[Value],
-    tensors: Mapping[str, str],
-    in_function: bool,
-    prefix: str = "",
+    values: Iterable[Value], tensors: Mapping[str, str], in_function: bool, prefix: str = ""
 ) -> FormulaNodes:
     """Return the nodes that these values are computed from, and the tensors that they are.
 
@@ -73,23 +69,22 @@ def node_defs(
     arguments are spelled, where not by their own name.
     """
     results = tuple(values)
-    steps = needed(program, results)
+    steps = results[0].program.steps
     count: Counter[str] = Counter()
-    names = {}
-    for number in steps:
-        op_type = program.steps[number].op_type
-        names[number] = f"{prefix}{op_type}" + (f"_{count[op_type]}" if count[op_type] else "")
-        count[op_type] += 1
+    names: dict[int | str, str] = {}
 
     def spelled(value: Value) -> str:
         if isinstance(value.source, str):
             return tensors.get(value.source, value.source)
-        output = op_def(program.steps[value.source].op_type).outputs[0].name
-        return f"{names[value.source]}:{output}:0" if in_function else names[value.source]
+        output = op_def(steps[value.source].op_type).outputs[0].name
+        return names[value.source] + (f":{output}:0" if in_function else "")
 
     nodes = []
-    for number in steps:
-        step = program.steps[number]
+    for number in needed(results):
+        step = steps[number]
+        same = count[step.op_type]
+        names[number] = f"{prefix}{step.op_type}" + (f"_{same}" if same else "")
+        count[step.op_type] += 1
         node = NodeDef(name=names[number], op=step.op_type, input=map(spelled, step.tensors))
         for attr, value in step.attrs:
             node.attr[attr].CopyFrom(_attr_proto(value))
@@ -99,69 +94,62 @@ def node_defs(
 
 
 def _attr_proto(value: AttrValue) -> AttrValueProto:
-    if isinstance(value, Constant):
-        return AttrValueProto(tensor=value.proto())
-    if isinstance(value, bool):
-        return AttrValueProto(b=value)
-    if isinstance(value, int):
-        return AttrValueProto(i=value)
-    if isinstance(value, float):
-        return AttrValueProto(f=value)
-    if isinstance(value, bytes):
-        return AttrValueProto(s=value)
-    if isinstance(value, tuple):
-        return AttrValueProto(list=AttrValueProto.ListValue(i=value))
-    return AttrValueProto(type=DTYPE_NUMBERS[value])
+    match value:
+        case Constant():
+            return AttrValueProto(tensor=value.proto())
+        case bool():
+            return AttrValueProto(b=value)
+        case int():
+            return AttrValueProto(i=value)
+        case float():
+            return AttrValueProto(f=value)
+        case bytes():
+            return AttrValueProto(s=value)
+        case tuple():
+            return AttrValueProto(list=AttrValueProto.ListValue(i=value))
+        case str():
+            return AttrValueProto(type=DTYPE_NUMBERS[value])
 
 
 def gradient_function(
-    name: str,
-    formula: Formula,
-    inputs: Sequence[tuple[str, str]],
-    outputs: Sequence[tuple[str, str]],
-    attrs: Mapping[str, object] | None = None,
-    same_shape: bool = False,
-    op_type: str = "",
-    more: int = 0,
+    formula: Formula, signature: Signature, name: str = "", is_filter: bool = False
 ) -> FunctionDef:
     """Return the function (x..., y..., dy...) -> (dx..., zeros like y...) of a gradient.
 
-    `inputs` and `outputs` are the pairs (`x0`, dtype), (`y0`, dtype) of the op; an input that the
-    formula neither reads nor has a gradient for may be left out. dx is called `dx0`, the gradient
-    of the output that is passed through `gy0`. An input without a gradient gets zeros, since a
-    function returns a tensor for everything: whoever calls it puts a StopGradient before such an
-    input where there shall be none. `same_shape` promises that inputs and outputs have one shape,
-    and spares the sum down to it. `op_type` is that of the op, which `forward` and `own` compute;
-    the last `more` inputs are not its own.
+    An input of the op that the formula neither reads nor has a gradient for may be left out of the
+    signature. dx is called `dx0`, the gradient of the output that is passed through `gy0`. An input
+    without a gradient gets zeros, since a function returns a tensor for everything: whoever calls
+    it puts a StopGradient before such an input where there shall be none. Of a filter x0 is y0 as
+    well: it is (x0, dy0) -> dx0.
 
     The same arguments give the same function, node for node. Raises FormulaError where the
     formula does not suit the op.
     """
-    signature = Signature.of(inputs, outputs, attrs, same_shape, op_type=op_type, more=more)
-    for argument, dtype in (*inputs, *outputs):
+    for argument, dtype in (*signature.inputs, *signature.outputs):
         if dtype in NO_NUMBERS:
             raise FormulaError(f"{argument} is {dtype}; a gradient function cannot take it")
-    count = max((int(argument[1:]) + 1 for argument, _ in inputs), default=0)
-    lowered = gradient_ops(formula.cut(count), signature)
-    program = lowered.program
-
-    def zeros(argument: str, dtype: str) -> Value:
-        return program.op("ZerosLike", Value(argument, dtype, signature.shape(argument)))
-
-    results = {
-        f"d{argument}": zeros(argument, dtype) if value is None else value
-        for (argument, dtype), value in zip(inputs, lowered.results, strict=True)
-    }
-    results |= {f"g{argument}": zeros(argument, dtype) for argument, dtype in outputs}
-    for result, value in results.items():  # a function returns no argument as it came
-        if isinstance(value.source, str):
-            results[result] = program.op("Identity", value)
-    body = node_defs(program, results.values(), {}, in_function=True)
+    count = max((int(argument[1:]) + 1 for argument, _ in signature.inputs), default=0)
+    dxs = gradient_ops(formula.cut(count), signature)
+    program = next((dx.program for dx in dxs if dx is not None), Program())
+    passed = () if is_filter else signature.outputs
+    arguments = [*signature.inputs, *passed]
+    results = {}
+    for place, (argument, _) in enumerate(arguments):
+        dx = dxs[place] if place < len(dxs) else None
+        results[argument] = dx or op("ZerosLike", signature.value(program, argument))
+    # A function returns no argument as it came.
+    values = [
+        op("Identity", value) if isinstance(value.source, str) else value
+        for value in results.values()
+    ]
+    body = node_defs(values, {"y0": "x0"} if is_filter else {}, in_function=True)
     function = FunctionDef(node_def=body.nodes)
     function.signature.name = name
     for argument, dtype in signature.variables.items():
-        function.signature.input_arg.add(name=argument, type=DTYPE_NUMBERS[dtype])
-    for (result, value), tensor in zip(results.items(), body.results, strict=True):
+        if not (is_filter and argument == "y0"):
+            function.signature.input_arg.add(name=argument, type=DTYPE_NUMBERS[dtype])
+    for argument, value, tensor in zip(results, values, body.results, strict=True):
+        result = f"{'d' if argument[0] == 'x' else 'g'}{argument}"
         function.signature.output_arg.add(name=result, type=DTYPE_NUMBERS[value.dtype])
         function.ret[result] = tensor
     function.signature.is_stateful = any(op_def(node.op).stateful for node in body.nodes)

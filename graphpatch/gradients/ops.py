@@ -39,16 +39,15 @@ INT32 = range(-(2**31), 2**31)
 LARGE_CONSTANT = 256
 """From how many bytes on a vector is written as bytes, not as a list of numbers."""
 
-_CODES = {"float16": "e", "float32": "f", "float64": "d", "int32": "i", "bool": "?"}
-
-_TENSOR_PROTO_FIELDS = {
-    "float16": "half_val",
-    "bfloat16": "half_val",
-    "float32": "float_val",
-    "float64": "double_val",
-    "int32": "int_val",
-    "bool": "bool_val",
+_ENCODINGS = {
+    "float16": ("e", "half_val"),
+    "bfloat16": ("H", "half_val"),
+    "float32": ("f", "float_val"),
+    "float64": ("d", "double_val"),
+    "int32": ("i", "int_val"),
+    "bool": ("?", "bool_val"),
 }
+"""How `struct` packs the numbers of a dtype, and the field of TensorProto that lists them."""
 
 
 class BroadcastShape(msgspec.Struct, frozen=True):
@@ -90,9 +89,8 @@ def broadcast_together(*shapes: BroadcastShape) -> BroadcastShape:
     """Return the shape that these have when broadcast together."""
     least = frozenset[str]().union(*(shape.least for shape in shapes))
     most = [shape.most for shape in shapes if shape.most is not None]
-    if len(most) < len(shapes):
-        return BroadcastShape(None, least)
-    return BroadcastShape(frozenset[str]().union(*most), least)
+    is_known = len(most) == len(shapes)
+    return BroadcastShape(frozenset[str]().union(*most) if is_known else None, least)
 
 
 class Constant(msgspec.Struct, frozen=True):
@@ -109,35 +107,34 @@ class Constant(msgspec.Struct, frozen=True):
     def numbers(self) -> tuple[Any, ...]:
         """Return the numbers as Python has them."""
         if self.dtype == "bfloat16":
-            return tuple(
-                struct.unpack("<f", struct.pack("<I", bits << 16))[0]
-                for bits in self._unpacked("H")
-            )
-        return self._unpacked(_CODES[self.dtype])
+            halves = self._unpacked()
+            words = struct.pack(f"<{len(halves)}I", *(half << 16 for half in halves))
+            return struct.unpack(f"<{len(halves)}f", words)
+        return self._unpacked()
 
-    def _unpacked(self, code: str) -> tuple[Any, ...]:
+    def _unpacked(self) -> tuple[Any, ...]:
+        code, _ = _ENCODINGS[self.dtype]
         return struct.unpack(f"<{len(self.data) // struct.calcsize(code)}{code}", self.data)
 
     def proto(self) -> TensorProto:
         """Return the TensorProto of this value."""
         proto = TensorProto(dtype=DTYPE_NUMBERS[self.dtype])
         proto.tensor_shape.SetInParent()
-        field = _TENSOR_PROTO_FIELDS[self.dtype]
         for size in self.shape:
             proto.tensor_shape.dim.add(size=size)
         if len(self.shape) > 1 or len(self.data) > LARGE_CONSTANT:
             proto.tensor_content = self.data
             return proto
-        values = self._unpacked("H") if field == "half_val" else self.numbers
-        getattr(proto, field).extend(values)
+        is_half = self.dtype == "float16"
+        values = struct.unpack(f"<{len(self.data) // 2}H", self.data) if is_half else None
+        getattr(proto, _ENCODINGS[self.dtype][1]).extend(values or self._unpacked())
         return proto
 
 
 def scalar(value: float | bool, dtype: str) -> Constant:
     """Return the number in this dtype, rounded to the nearest; raise OverflowError beyond it."""
-    if dtype == "bfloat16":
-        return Constant(dtype, struct.pack("<H", _to_bfloat16(value)))
-    return Constant(dtype, struct.pack(f"<{_CODES[dtype]}", value))
+    number = _to_bfloat16(value) if dtype == "bfloat16" else value
+    return Constant(dtype, struct.pack(f"<{_ENCODINGS[dtype][0]}", number))
 
 
 def vector(*values: int) -> Constant:
@@ -151,11 +148,11 @@ def tensor(value: ConstantTensor, dtype: str) -> Constant:
 
     array = value.array()
     if dtype == "bfloat16":
-        bits = [_to_bfloat16(number) for number in array.ravel().tolist()]
-        data = np.array(bits, "<u2").tobytes()
+        array, dtype_of_bits = np.array([*map(_to_bfloat16, array.ravel().tolist())]), "uint16"
     else:
-        with np.errstate(over="ignore"):
-            data = array.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+        dtype_of_bits = dtype
+    with np.errstate(over="ignore"):
+        data = array.astype(np.dtype(dtype_of_bits).newbyteorder("<")).tobytes()
     return Constant(dtype, data, value.shape)
 
 
@@ -178,12 +175,12 @@ def survives_dtype(value: float, dtype: str) -> bool:
 
 def _to_bfloat16(value: float) -> int:
     """Return the upper half of the float32's bits, rounded to even."""
+    if math.isnan(value):
+        return 0x7FC0
     try:
         (bits,) = struct.unpack("<I", struct.pack("<f", value))
     except OverflowError:
         bits = 0x7F800000 if value > 0 else 0xFF800000
-    if value != value:
-        return 0x7FC0
     return int(bits + 0x7FFF + (bits >> 16 & 1) >> 16)
 
 
@@ -192,14 +189,60 @@ AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | Cons
 
 
 class Value(msgspec.Struct, frozen=True):
-    """A tensor: an argument by its name, or output 0 of a step by its number."""
+    """A tensor: an argument by its name, or output 0 of a step of the program by its number.
 
+    Python's operators write ops; a plain number is a constant of this dtype.
+    """
+
+    program: Program
     source: str | int
     dtype: str
     shape: BroadcastShape
     constant: Constant | None = None
 
+    def __add__(self, right: Operand) -> Value:
+        return op("AddV2", self, right)
 
+    def __sub__(self, right: Operand) -> Value:
+        return op("Sub", self, right)
+
+    def __mul__(self, right: Operand) -> Value:
+        return op("Mul", self, right)
+
+    def __rmul__(self, left: float) -> Value:
+        return op("Mul", left, self)
+
+    def __truediv__(self, right: Operand) -> Value:
+        return op("RealDiv", self, right)
+
+    def __neg__(self) -> Value:
+        return op("Neg", self)
+
+    @property
+    def sizes(self) -> Value:
+        """Return the sizes of the tensor, a vector of int32."""
+        return op("Shape", self, out_type="int32")
+
+    @property
+    def number(self) -> Any:
+        """Return the number of a constant without axes; None for any other tensor."""
+        is_number = self.constant is not None and not self.constant.shape
+        return self.constant.numbers[0] if self.constant is not None and is_number else None
+
+    def like(self, number: Scalar) -> Value:
+        """Return a constant of this dtype."""
+        return self.program.scalar(number, self.dtype)
+
+    def cast(self, dtype: str) -> Value:
+        """Return the tensor in another dtype; itself where it has that dtype."""
+        if self.dtype == dtype:
+            return self
+        if self.number is not None and self.dtype in FLOATS:
+            return self.program.scalar(self.number, dtype)
+        return op("Cast", self, DstT=dtype)
+
+
+Operand: TypeAlias = Value | Scalar
 StepInput: TypeAlias = Value | tuple[Value, ...]
 
 
@@ -226,6 +269,24 @@ def op_def(op_type: str) -> opdefs.OpDef:
     return definition
 
 
+def op(
+    op_type: str,
+    *operands: Operand | tuple[Value, ...],
+    shape: BroadcastShape | None = None,
+    **attrs: AttrValue,
+) -> Value:
+    """Return output 0 of an op on these tensors, written into their program.
+
+    A plain number is a constant of the first tensor's dtype. Default: the shape is that of the
+    inputs whose shape ops of this type keep. The attrs that say the inputs' dtypes and number are
+    set.
+    """
+    flat = [item for part in operands for item in (part if isinstance(part, tuple) else (part,))]
+    first = next(item for item in flat if isinstance(item, Value))
+    inputs = [first.like(part) if isinstance(part, (int, float)) else part for part in operands]
+    return first.program.add(op_type, inputs, shape, attrs)
+
+
 class Program:
     """Steps in the order they are computed. An op that is asked for again is the first one."""
 
@@ -233,19 +294,15 @@ class Program:
         self.steps: list[Step] = []
         self._numbers: dict[Step, int] = {}
 
-    def op(
+    def add(
         self,
         op_type: str,
-        *inputs: StepInput,
-        shape: BroadcastShape | None = None,
-        **attrs: AttrValue,
+        inputs: Iterable[StepInput],
+        shape: BroadcastShape | None,
+        attrs: dict[str, AttrValue],
     ) -> Value:
-        """Return output 0 of an op.
-
-        Its shape is the joint one of its inputs where `shape` is silent. The attrs that say the
-        inputs' dtypes and number are set.
-        """
-        definition = op_def(op_type)
+        """Write an op, and return its output 0: see `op`."""
+        definition, inputs = op_def(op_type), tuple(inputs)
         for arg, value in zip(definition.inputs, inputs, strict=True):
             if arg.type_attr:
                 attrs[arg.type_attr] = (value if isinstance(value, Value) else value[0]).dtype
@@ -255,42 +312,37 @@ class Program:
         output = definition.outputs[0]
         dtype = output.dtype or str(attrs[output.type_attr])
         if shape is None:
-            shape = broadcast_together(*(value.shape for value in step.tensors))
-        constant_value = attrs.get("value")
-        if step not in self._numbers:
-            self._numbers[step] = len(self.steps)
+            keeping = [item for n, item in enumerate(inputs) if n in definition.keeps_shape]
+            shapes = [item.shape for item in keeping if isinstance(item, Value)]
+            shape = broadcast_together(*shapes) if shapes else UNKNOWN
+        number = self._numbers.setdefault(step, len(self.steps))
+        if number == len(self.steps):
             self.steps.append(step)
-        constant = constant_value if isinstance(constant_value, Constant) else None
-        return Value(self._numbers[step], dtype, shape, constant)
+        constant = attrs.get("value")
+        return Value(
+            self, number, dtype, shape, constant if isinstance(constant, Constant) else None
+        )
+
+    def constant(self, value: Constant, shape: BroadcastShape = UNKNOWN) -> Value:
+        """Return a constant."""
+        return self.add("Const", (), shape, {"dtype": value.dtype, "value": value})
 
     def scalar(self, value: float | bool, dtype: str) -> Value:
         """Return a constant without axes."""
-        return self.op("Const", shape=SCALAR, dtype=dtype, value=scalar(value, dtype))
+        return self.constant(scalar(value, dtype), SCALAR)
 
     def vector(self, *values: int) -> Value:
         """Return a constant of int32 with one axis."""
-        return self.op("Const", shape=UNKNOWN, dtype="int32", value=vector(*values))
-
-    def cast(self, value: Value, dtype: str) -> Value:
-        """Return the value in another dtype; itself where it has that dtype."""
-        if value.dtype == dtype:
-            return value
-        if value.constant is not None and value.dtype in FLOATS and not value.constant.shape:
-            return self.scalar(value.constant.numbers[0], dtype)
-        return self.op("Cast", value, DstT=dtype)
-
-    def shape_of(self, value: Value) -> Value:
-        """Return the sizes of a tensor, a vector of int32."""
-        return self.op("Shape", value, shape=UNKNOWN, out_type="int32")
+        return self.constant(vector(*values))
 
 
-def needed(program: Program, values: Iterable[Value]) -> list[int]:
+def needed(values: Iterable[Value]) -> list[int]:
     """Return the numbers of the steps that these values are computed from, in order."""
     numbers: set[int] = set()
     waiting = list(values)
     while waiting:
-        source = waiting.pop().source
-        if isinstance(source, int) and source not in numbers:
-            numbers.add(source)
-            waiting.extend(program.steps[source].tensors)
+        value = waiting.pop()
+        if isinstance(value.source, int) and value.source not in numbers:
+            numbers.add(value.source)
+            waiting.extend(value.program.steps[value.source].tensors)
     return sorted(numbers)

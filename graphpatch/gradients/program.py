@@ -5,32 +5,32 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
-
-import msgspec
+from typing import Any
 
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients import ops, sequences
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import (
     OF_THE_OP,
+    REQUIRED,
     SINGLE,
+    WINDOWED,
     ArgumentKind,
     Function,
     look_up,
 )
+from graphpatch.gradients.op_gradients import op_at, op_forward, op_gradient, windowed
 from graphpatch.gradients.ops import (
     CASTABLE,
     FLOATS,
     NOT_SERVED,
     SCALAR,
-    UNKNOWN,
+    Operand,
     Program,
     Scalar,
     Value,
+    op,
 )
-from graphpatch.gradients.own import WINDOWS, op_at, op_forward, windowed
-from graphpatch.gradients.second import op_gradient
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.syntax import (
     AttrRef,
@@ -47,8 +47,6 @@ from graphpatch.gradients.syntax import (
 from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.table import plural
 
-Operand: TypeAlias = Scalar | Value
-
 MOST_AXES = 254
 """The axes that a tensor of TensorFlow has at most."""
 
@@ -64,40 +62,26 @@ _LIMITS = {
 }
 """The least and the largest integer of options of this kind."""
 
-_QUICK: dict[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "-x": operator.neg,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
+_IN_PYTHON: dict[str, Callable[..., Any]] = {
+    **{"+": operator.add, "-": operator.sub, "*": operator.mul, "-x": operator.neg},
+    **{"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
+    **{"==": operator.eq, "!=": operator.ne},
 }
 """What Python does as IEEE 754 has it, without waiting for numpy to be imported."""
 
 
-class GradientProgram(msgspec.Struct, frozen=True):
-    """The ops of a gradient, and dx of each input; None where nothing flows."""
-
-    program: Program
-    results: tuple[Value | None, ...]
-
-
-def gradient_ops(formula: Formula, signature: Signature) -> GradientProgram:
-    """Return the ops that compute dx of each input of the signature, of its dtype and shape.
+def gradient_ops(formula: Formula, signature: Signature) -> tuple[Value | None, ...]:
+    """Return dx of each input of the signature, of its dtype and shape; None where nothing flows.
 
     A result that is larger than its input is summed over the axes that were broadcast, a smaller
     one is repeated. Raises FormulaError where the formula does not suit the op.
     """
-    program, results = Program(), {}
-    dtypes = dict(signature.inputs)
-    for name, value in input_values(program, formula, signature):
-        like = Value(name, dtypes[name], signature.shape(name))
-        results[name] = _fitted(program, value, like)
-    return GradientProgram(program, tuple(map(results.get, dtypes)))
+    program = Program()
+    results = {
+        name: _fitted(value, signature.value(program, name))
+        for name, value in input_values(program, formula, signature)
+    }
+    return tuple(results.get(name) for name, _ in signature.inputs)
 
 
 def joined_shapes(formula: Formula, signature: Signature) -> dict[str, frozenset[str]]:
@@ -111,26 +95,23 @@ def joined_shapes(formula: Formula, signature: Signature) -> dict[str, frozenset
 
 def joined_in_filter(formula: Formula) -> frozenset[str]:
     """Return the tensors that the gradient of one tensor has at least the shape of."""
-    signature = Signature.of([("x0", "float32")], [("y0", "float32")], same_shape=True)
     try:
-        return joined_shapes(formula, signature).get("x0", frozenset())
+        return joined_shapes(formula, Signature.of_tensor("float32")).get("x0", frozenset())
     except FormulaError:  # which is said as an op is patched
         return frozenset()
 
 
-def formula_ops(formula: Formula, signature: Signature, dtype: str) -> GradientProgram:
-    """Return the ops of one formula of inputs alone, such as the g(x) of a surrogate.
+def formula_ops(formula: Formula, signature: Signature, dtype: str) -> Value:
+    """Return one formula of inputs alone, such as the g(x) of a surrogate.
 
     Raises FormulaError where the formula reads y or dy, or does not suit the inputs.
     """
     names = [name for name, _ in signature.inputs]
     text, expression = formula.texts[0], formula.expressions[0]
-    unknown = formula.variables.difference(names)
-    if unknown or not formula.alike or text is None or expression is None:
+    if not formula.variables <= {*names} or not formula.alike or text is None or expression is None:
         raise FormulaError(f"expected one formula of {', '.join(names)}, found: {formula}")
-    program = Program()
-    value = Lowering(program, signature, dict(formula.values), text).number(expression, dtype)
-    return GradientProgram(program, (program.cast(value, dtype),))
+    lowering = Lowering(Program(), signature, dict(formula.values), text)
+    return lowering.number(expression, dtype).cast(dtype)
 
 
 def input_values(
@@ -179,7 +160,7 @@ def chosen_formulas(
     return chosen
 
 
-def _fitted(program: Program, value: Value, like: Value) -> Value:
+def _fitted(value: Value, like: Value) -> Value:
     """Return the value in the dtype of its input, summed down or repeated to its shape.
 
     It is summed over the axes that were broadcast, in float32 for the narrower dtypes; before
@@ -187,18 +168,17 @@ def _fitted(program: Program, value: Value, like: Value) -> Value:
     """
     shape, dtype = value.shape, value.dtype
     if shape.exactly == like.shape.exactly:
-        return program.cast(value, like.dtype)
-    if shape == SCALAR and value.constant is not None and value.constant.numbers == (0,):
-        return program.op("ZerosLike", like)
+        return value.cast(like.dtype)
+    if shape == SCALAR and value.number == 0:
+        return op("ZerosLike", like)
     if shape.most is not None and shape.most <= like.shape.least:
-        return program.cast(sequences.broadcast_like(program, value, like), like.dtype)
-    sizes = program.shape_of(value)
+        return sequences.broadcast_like(value, like).cast(like.dtype)
+    sizes = value.sizes
     if not like.shape.least <= shape.least:
-        sizes = program.op("BroadcastArgs", sizes, program.shape_of(like), shape=UNKNOWN)
-        value = program.op("BroadcastTo", value, sizes, shape=UNKNOWN)
-    wide = program.cast(value, SINGLE.get(dtype, dtype))
-    total = program.cast(sequences.sum_like(program, wide, like, sizes), dtype)
-    return program.cast(total, like.dtype)
+        sizes = op("BroadcastArgs", sizes, like.sizes)
+        value = op("BroadcastTo", value, sizes)
+    wide = value.cast(SINGLE.get(dtype, dtype))
+    return sequences.sum_to(wide, like.sizes, sizes, like.shape).cast(dtype).cast(like.dtype)
 
 
 class Lowering:
@@ -215,47 +195,49 @@ class Lowering:
         values: Mapping[str, Scalar | ConstantTensor],
         text: str,
         place: int = 0,
-        is_sign_of_zero_kept: bool = True,
     ) -> None:
         self.program = program
         self.signature = signature
         self.values = values
         self.text = text
         self.place = place
-        self.is_sign_of_zero_kept = is_sign_of_zero_kept
         self.lowered: dict[int, Operand] = {}  # of a part that several others are made of
 
-    def fault(self, expression: Expression, message: str) -> FormulaError:
+    def fault(self, expression: Expression, message: object) -> FormulaError:
         """Return the error to raise for a part of the formula."""
-        return formula_error(self.text, expression.column, message)
+        return formula_error(self.text, expression.column, str(message))
 
     def lower(self, expression: Expression) -> Operand:
         """Return the tensor, or the plain number or boolean, that an expression is.
 
         Raises FormulaError where the op has no such input or attr, or where dtypes do not agree.
         """
-        if isinstance(expression, Call):
-            if id(expression) not in self.lowered:
-                self.lowered[id(expression)] = self._call(expression)
-            return self.lowered[id(expression)]
-        if isinstance(expression, Literal):
-            return expression.value
-        if isinstance(expression, Variable):
-            return self._variable(expression)
-        if isinstance(expression, NumberList):
-            raise self.fault(expression, "a list stands only in axes=, perm= and gather")
-        if isinstance(expression, TensorRef):
-            message = f"tensor({expression.name!r}) is of a graph, and here is none to read it from"
-            raise self.fault(expression, message)
-        if isinstance(expression, AttrRef):
-            try:
-                return self.signature.attr(expression.name)
-            except FormulaError as error:
-                raise self.fault(expression, str(error)) from None
-        if expression.name not in self.values:
-            raise self.fault(expression, f"parameter {expression.name!r} has no value")
-        value = self.values[expression.name]
-        return self._const(value, expression) if isinstance(value, ConstantTensor) else value
+        match expression:
+            case Call():
+                if id(expression) not in self.lowered:
+                    self.lowered[id(expression)] = self._call(expression)
+                return self.lowered[id(expression)]
+            case Literal(value):
+                return value
+            case Variable():
+                return self._variable(expression)
+            case NumberList():
+                raise self.fault(expression, "a list stands only in axes=, perm= and gather")
+            case TensorRef(name):
+                message = f"tensor({name!r}) is of a graph, and here is none to read it from"
+                raise self.fault(expression, message)
+            case AttrRef(name):
+                try:
+                    return self.signature.attr(name)
+                except FormulaError as error:
+                    raise self.fault(expression, error) from None
+            case ParameterRef(name):
+                if name not in self.values:
+                    raise self.fault(expression, f"parameter {name!r} has no value")
+                tensor = self.values[name]
+                if isinstance(tensor, ConstantTensor):
+                    return self._const(tensor, expression)
+                return tensor
 
     def number(self, expression: Expression, dtype: str) -> Value:
         """Return the tensor of numbers that an expression is; a plain number as one of `dtype`.
@@ -263,9 +245,9 @@ class Lowering:
         Raises FormulaError for a condition, besides what `lower` raises.
         """
         operand = self.lower(expression)
+        if isinstance(operand, bool):
+            raise self.fault(expression, "a gradient is a number, and this is a condition")
         if not isinstance(operand, Value):
-            if isinstance(operand, bool):
-                raise self.fault(expression, "a gradient is a number, and this is a condition")
             return self.constant(operand, dtype, expression)
         if operand.dtype == "bool":
             message = "a gradient is a number, and this is a condition; write: where(..., dy, 0)"
@@ -274,15 +256,22 @@ class Lowering:
             raise self.fault(expression, f"a gradient is a number, and this is {operand.dtype}")
         return operand
 
+    def constant(self, value: Scalar, dtype: str, argument: Expression) -> Value:
+        """Return a plain number as a tensor. Raises where that dtype makes it 0 or infinite."""
+        if dtype != "bool":
+            value = float(value)
+            if not ops.survives_dtype(value, dtype):
+                small = "0" if abs(value) < 1 else "infinite"
+                raise self.fault(argument, f"{value:g} is {small} in {dtype}")
+        return self.program.scalar(value, dtype)
+
     def _const(self, tensor: ConstantTensor, expression: ParameterRef) -> Value:
         """Return a tensor of the rule, in the dtype of dy."""
         dtype = self.signature.upstream_dtype or tensor.dtype
         value = ops.tensor(tensor, dtype)
         if any(map(math.isinf, value.numbers)) and not any(map(math.isinf, tensor.array().flat)):
             raise self.fault(expression, f"a number of {expression.name} is infinite in {dtype}")
-        return self.program.op(
-            "Const", shape=ops.shape_of_constant(tensor.shape), dtype=dtype, value=value
-        )
+        return self.program.constant(value, ops.shape_of_constant(tensor.shape))
 
     def _variable(self, expression: Variable) -> Value:
         name = expression.name
@@ -293,7 +282,7 @@ class Lowering:
         if name.startswith("dy") and legal[name] not in FLOATS:
             message = f"{name[1:]} is {legal[name]}: no gradient reaches it, so there is no {name}"
             raise self.fault(expression, message)
-        return Value(name, legal[name], self.signature.shape(name))
+        return self.signature.value(self.program, name)
 
     def _call(self, call: Call) -> Operand:
         function = look_up(call.function)
@@ -307,26 +296,15 @@ class Lowering:
             for kind, argument in zip(kinds, call.arguments, strict=True)
         ]
         for kind, operand, argument in zip(kinds, operands, call.arguments, strict=True):
-            self._check(function, kind, operand, argument)
+            if reason := _why_not(function, kind, operand):
+                raise self.fault(argument, reason)
         if function.name in OF_THE_OP:
-            return self._of_the_op(call, operands)
+            return self._of_the_op(call, [item for item in operands if isinstance(item, Value)])
         plain = [operand for operand in operands if not isinstance(operand, Value)]
         if len(plain) == len(operands) and not function.options:
             return fold(function, plain)
-        unchanged: Operand | None = _unchanged(function.name, operands)
-        if unchanged is None and not self.is_sign_of_zero_kept:
-            unchanged = self._equal(function.name, operands)
+        unchanged = _unchanged(function.name, operands)
         return self._apply(call, function, operands) if unchanged is None else unchanged
-
-    def _equal(self, name: str, operands: Sequence[Operand]) -> Operand | None:
-        """Return what a call gives that computes nothing but, perhaps, another sign of a zero."""
-        match name, *operands:
-            case ("+", Value() as x, 0.0) | ("+", 0.0, Value() as x):
-                return x
-            case ("*", 0.0, Value(source=int(number))):
-                is_random = self.program.steps[number].op_type.startswith("Random")
-                return 0.0 if is_random else None  # of other tensors 0 * inf is NaN
-        return None
 
     def _indices(self, argument: Expression) -> Operand:
         if isinstance(argument, NumberList):
@@ -337,46 +315,20 @@ class Lowering:
             raise self.fault(argument, "gather takes a list of integers, or a tensor of integers")
         return value
 
-    def _of_the_op(self, call: Call, operands: Sequence[Operand]) -> Value:
-        program, signature = self.program, self.signature
-        tensors = [operand for operand in operands if isinstance(operand, Value)]
+    def _of_the_op(self, call: Call, tensors: Sequence[Value]) -> Value:
         try:
-            if call.function in WINDOWS:
-                return windowed(program, signature, call.function, tensors)
-            if call.function == "forward":
-                return op_forward(op_at(program, signature, "forward", tensors))
-            at = op_at(program, signature, "own", tensors[1:])
-            return op_gradient(at, self.place, tensors[0])
+            if call.function in WINDOWED:
+                return windowed(self.signature, call.function, tensors)
+            read = tensors[1:] if call.function == "own" else tensors
+            at = op_at(self.program, self.signature, call.function, read)
+            if call.function == "own":
+                return op_gradient(at, self.place, tensors[0])
+            return op_forward(at, self.signature)
         except FormulaError as error:
-            raise self.fault(call, str(error)) from None
-
-    def _check(
-        self, function: Function, kind: ArgumentKind, operand: Operand, argument: Expression
-    ) -> None:
-        """Raise where an operand is not what the function takes in this place."""
-        is_tensor = isinstance(operand, Value)
-        dtype = operand.dtype if isinstance(operand, Value) else type(operand).__name__
-        is_truth = dtype == "bool"
-        if kind == "any" and is_tensor and dtype not in CASTABLE:
-            raise self.fault(argument, f"this is {dtype}, which cannot be cast to a number")
-        if kind in ("any", "index") or (kind == "like" and is_tensor):
-            return
-        if kind in ("tensor", "like") and not is_tensor:
-            raise self.fault(argument, f"{function.name} takes a tensor here, not a plain number")
-        if kind == "truth":
-            if not is_truth:
-                raise self.fault(
-                    argument, f"{function.name!r} takes a condition here, not a number"
-                )
-        elif is_truth:
-            message = f"{function.name!r} takes numbers, and this is a condition"
-            raise self.fault(argument, f"{message}; write: where(..., 1, 0)")
-        elif is_tensor and dtype not in FLOATS:
-            message = f"this is {dtype}; formulas compute in {', '.join(FLOATS)}"
-            raise self.fault(argument, f"{message}; write: cast_like(..., dy)")
+            raise self.fault(call, error) from None
 
     def _apply(self, call: Call, function: Function, operands: Sequence[Operand]) -> Value:
-        options = self._options(call)
+        options = self._options(call, function)
         kinds = function.kinds_of(len(operands))
         dtype = self._common_dtype(call, kinds, operands)
         wide = function.wide.get(dtype, dtype)
@@ -384,60 +336,42 @@ class Lowering:
         for kind, operand, argument in zip(kinds, operands, call.arguments, strict=True):
             if not isinstance(operand, Value):
                 operand = self.constant(operand, "bool" if kind == "truth" else dtype, argument)
-            is_number = kind in ("number", "tensor")
-            values.append(self.program.cast(operand, wide) if is_number else operand)
-        result = self._spelled(call, function, values, options)
-        return self.program.cast(result, dtype) if result.dtype == wide else result
-
-    def _spelled(
-        self, call: Call, function: Function, values: Sequence[Value], options: Mapping[str, object]
-    ) -> Value:
-        if isinstance(function.spelling, str):
-            return self.program.op(function.spelling, *values)
+            values.append(operand.cast(wide) if kind in ("number", "tensor") else operand)
         try:
-            return function.spelling(self.program, *values, **options)
+            result = function.build(values, options)
         except ValueError as error:
             raise self.fault(call, f"{call.function}: {error}") from None
+        return result.cast(dtype) if result.dtype == wide else result
 
     def _common_dtype(
         self, call: Call, kinds: Sequence[ArgumentKind], operands: Sequence[Operand]
     ) -> str:
         """Return the dtype of the numbers of a call; that of dy where all are plain."""
-        dtypes = [
-            operand.dtype
+        dtypes = {
+            operand.dtype: None
             for kind, operand in zip(kinds, operands, strict=True)
             if isinstance(operand, Value) and kind in ("number", "tensor")
-        ]
-        if len(set(dtypes)) > 1:
-            names = " and ".join(dict.fromkeys(dtypes))
+        }
+        if len(dtypes) > 1:
+            names = " and ".join(dtypes)
             raise self.fault(call, f"{call.function!r} meets {names}; write: cast_like(..., ...)")
-        dtype = dtypes[0] if dtypes else self.signature.upstream_dtype
+        dtype = next(iter(dtypes), self.signature.upstream_dtype)
         if dtype is None:
             raise self.fault(call, "no output of the op has a dtype that carries gradients")
         return dtype
 
-    def constant(self, value: Scalar, dtype: str, argument: Expression) -> Value:
-        """Return a plain number as a tensor. Raises where that dtype makes it 0 or infinite."""
-        if isinstance(value, bool) and dtype != "bool":
-            value = float(value)
-        if dtype != "bool" and not ops.survives_dtype(value, dtype):
-            small = "0" if abs(value) < 1 else "infinite"
-            raise self.fault(argument, f"{value:g} is {small} in {dtype}")
-        return self.program.scalar(value, dtype)
-
-    def _options(self, call: Call) -> dict[str, object]:
+    def _options(self, call: Call, function: Function) -> dict[str, object]:
         """Return the options of a call by name, which are known before there is a tensor.
 
         Raises FormulaError where one is not what the function takes.
         """
-        function = look_up(call.function)
         options = {
             word: self._option(word, function.options[word], expression)
             for word, expression in call.options
         }
         if "axes" in options and "from_axis" in options:
             raise self.fault(call, f"{call.function} takes axes or from_axis, not both")
-        missing = [word for word in function.required if word not in options]
+        missing = [word for word in function.options if word in REQUIRED - options.keys()]
         if missing:
             raise self.fault(call, f"{call.function} needs {missing[0]}=")
         return options
@@ -477,6 +411,27 @@ class Lowering:
         return value
 
 
+def _why_not(function: Function, kind: ArgumentKind, operand: Operand) -> str:
+    """Return why an operand is not what the function takes in this place; nothing where it is."""
+    is_tensor = isinstance(operand, Value)
+    dtype = operand.dtype if isinstance(operand, Value) else type(operand).__name__
+    if kind == "any":
+        is_cast = not is_tensor or dtype in CASTABLE
+        return "" if is_cast else f"this is {dtype}, which cannot be cast to a number"
+    if kind == "index" or (kind == "like" and is_tensor):
+        return ""
+    if kind in ("tensor", "like") and not is_tensor:
+        return f"{function.name} takes a tensor here, not a plain number"
+    if kind == "truth":
+        return "" if dtype == "bool" else f"{function.name!r} takes a condition here, not a number"
+    if dtype == "bool":
+        return f"{function.name!r} takes numbers, and this is a condition; write: where(..., 1, 0)"
+    if is_tensor and dtype not in FLOATS:
+        known = ", ".join(FLOATS)
+        return f"this is {dtype}; formulas compute in {known}; write: cast_like(..., dy)"
+    return ""
+
+
 def _unchanged(name: str, operands: Sequence[Operand]) -> Value | None:
     """Return the operand that a call gives as it is, to the bit; None where it computes."""
     match name, *operands:
@@ -497,47 +452,29 @@ def _unchanged(name: str, operands: Sequence[Operand]) -> Value | None:
 
 def passes_on(formula: Formula) -> bool:
     """Return whether the gradient of one tensor gives dy as it comes, as far as its ops show it."""
-    signature = Signature.of([("x0", "float32")], [("y0", "float32")], same_shape=True)
-    program, values = Program(), dict(formula.values)
     try:
-        for _, text, expression in chosen_formulas(formula, signature):
-            lowering = Lowering(program, signature, values, text, is_sign_of_zero_kept=False)
-            return lowering.number(expression, "float32").source == "dy0"
+        values = dict(input_values(Program(), formula, Signature.of_tensor("float32")))
     except FormulaError:  # it does not fit every op
-        pass
-    return False
+        return False
+    return values["x0"].source == "dy0"
 
 
 def fold(function: Function, operands: Sequence[Scalar]) -> Scalar:
     """Return the value of a function or operator on plain numbers, in double precision."""
-    quick = _QUICK.get(function.name)
-    if quick is not None:
-        value = quick(*map(float, operands))
+    if function.name in _IN_PYTHON:
+        value = _IN_PYTHON[function.name](*map(float, operands))
     else:
         from graphpatch.gradients.interpreter import run
 
         program = Program()
-        kinds = ["bool" if isinstance(operand, bool) else "float64" for operand in operands]
-        values = [program.scalar(*pair) for pair in zip(operands, kinds, strict=True)]
-        if isinstance(function.spelling, str):
-            result = program.op(function.spelling, *values)
-        else:
-            result = function.spelling(program, *values)
-        value = run(program, [result], {})[0].item()
+        dtypes = ["bool" if isinstance(operand, bool) else "float64" for operand in operands]
+        values = [program.scalar(*pair) for pair in zip(operands, dtypes, strict=True)]
+        [array] = run([function.build(values, {})], {})
+        value = array.item()
     return value if isinstance(value, bool) else float(value)
 
 
 def condition_holds(condition: str, values: Mapping[str, Scalar]) -> bool:
     """Return whether a condition of the formula language is true of these parameters."""
-    return _folded(parse_formula(condition, values), values) is True
-
-
-def _folded(expression: Expression, values: Mapping[str, Scalar]) -> Scalar:
-    if isinstance(expression, Call):
-        operands = [_folded(part, values) for part in expression.arguments]
-        return fold(look_up(expression.function), operands)
-    if isinstance(expression, ParameterRef):
-        return values[expression.name]
-    if isinstance(expression, Literal):
-        return expression.value
-    raise TypeError(f"{expression} is not a plain number")
+    lowering = Lowering(Program(), Signature((), ()), values, condition)
+    return lowering.lower(parse_formula(condition, values)) is True

@@ -11,13 +11,13 @@ from graphpatch.gradients.ops import (
     FLOATS,
     SCALAR,
     BroadcastShape,
+    Program,
     Scalar,
+    Value,
     broadcast_together,
     shape_of_tensor,
 )
 from graphpatch.graph.attrs import DTYPE_NUMBERS
-
-_NUMBERED = {"x": re.compile(r"x\d+", re.ASCII), "y": re.compile(r"y\d+", re.ASCII)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Signature:
         """
         for kind, arguments in (("x", inputs), ("y", outputs)):
             for name, dtype in arguments:
-                if not _NUMBERED[kind].fullmatch(name):
+                if not re.fullmatch(rf"{kind}\d+", name, re.ASCII):
                     raise ValueError(f"an argument is called {kind}0, {kind}1, ..., not {name!r}")
                 if dtype not in DTYPE_NUMBERS:
                     raise FormulaError(
@@ -69,11 +69,16 @@ class Signature:
         fields = (tuple(inputs), tuple(outputs), attrs or {}, same_shape, frozenset(scalars))
         return cls(*fields, op_type=op_type, more=more)
 
+    @classmethod
+    def of_tensor(cls, dtype: str) -> Signature:
+        """Return the signature of a filter: x and y are both the tensor."""
+        return cls.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
+
     def reading(self, dtypes: Sequence[str]) -> Signature:
         """Return it with more inputs of these dtypes, each of a shape of its own."""
-        names = (f"x{place}" for place in range(len(self.inputs), len(self.inputs) + len(dtypes)))
-        inputs = (*self.inputs, *zip(names, dtypes, strict=True))
+        more = ((f"x{place}", dtype) for place, dtype in enumerate(dtypes, len(self.inputs)))
         broadcast = ("x0",) if self.same_shape else self.broadcast
+        inputs = (*self.inputs, *more)
         return replace(self, inputs=inputs, same_shape=False, broadcast=broadcast, more=len(dtypes))
 
     @property
@@ -86,6 +91,10 @@ class Signature:
     def upstream_dtype(self) -> str | None:
         """Return the dtype of the first upstream gradient that there is."""
         return next((dtype for _, dtype in self.outputs if dtype in FLOATS), None)
+
+    def value(self, program: Program, name: str) -> Value:
+        """Return a variable as a tensor of a program."""
+        return Value(program, name, self.variables[name], self.shape(name))
 
     def shape(self, name: str) -> BroadcastShape:
         """Return the shape of a variable: dy0 has that of y0, and all have one where they do."""
@@ -100,15 +109,10 @@ class Signature:
         """Return the value of an attr. Raises FormulaError where there is none, or no number."""
         value = self.attrs.get(name)
         if name not in self.attrs:
-            legal = [
-                word for word, number in self.attrs.items() if isinstance(number, (int, float))
-            ]
-            has = (
-                f"it has: {', '.join(legal)}"
-                if legal
-                else "none of its attrs is a number or boolean"
-            )
-            near = did_you_mean(name, legal) or f"; {has}"
+            legal = [word for word, attr in self.attrs.items() if isinstance(attr, (int, float))]
+            none = "; none of its attrs is a number or boolean"
+            legal_words = f"; it has: {', '.join(legal)}" if legal else none
+            near = did_you_mean(name, legal) or legal_words
             raise FormulaError(f"the op has no attr {name!r}{near}")
         if not isinstance(value, (bool, int, float)):
             raise FormulaError(f"attr {name!r} is {value!r}; formulas read numbers and booleans")

@@ -13,7 +13,7 @@ from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import FormulaError, ModelError, RulesError, did_you_mean
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.ops import Constant, Value, needed, op_def
-from graphpatch.gradients.program import GradientProgram, formula_ops, gradient_ops
+from graphpatch.gradients.program import formula_ops, gradient_ops
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
     KEY_PREFIX,
@@ -87,7 +87,7 @@ def formula_value(formula: Formula, inputs: Sequence[Any], op: Any = None) -> An
     signature = Signature.of(*dtypes, attrs, _same_shape([*inputs, *outputs]))
     dtype = [*outputs, *inputs][0].dtype.base_dtype.name
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
-    return result_values(formula_ops(formula, signature, dtype), arguments)[0]
+    return result_values([formula_ops(formula, signature, dtype)], arguments)[0]
 
 
 def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
@@ -146,12 +146,12 @@ def formula_gradients(
         op_type,
         len(more),
     )
-    program = gradient_ops(read, signature)
+    results = gradient_ops(read, signature)
     arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
     for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True)):
         if f"dy{place}" in read.variables:
             arguments[f"dy{place}"] = _dense(output, dy)
-    return result_values(program, arguments)[: len(inputs)]
+    return result_values(results, arguments)[: len(inputs)]
 
 
 def _tensor_named(name: str, graph: Any) -> Any:
@@ -170,13 +170,14 @@ def _tensor_named(name: str, graph: Any) -> Any:
     raise FormulaError(f"the graph has no tensor {name!r} that a formula can read")
 
 
-def result_values(program: GradientProgram, arguments: Mapping[str, Any]) -> list[Any]:
+def result_values(results: Sequence[Value | None], arguments: Mapping[str, Any]) -> list[Any]:
     """Return the tensor of each result, None for None, from what its variables stand for."""
     import tensorflow as tf
 
     computed: dict[Any, Any] = dict(arguments)  # by variable, or by number of the step
-    for number in needed(program.program, filter(None, program.results)):
-        step = program.program.steps[number]
+    values = [value for value in results if value is not None]
+    for number in needed(values):
+        step = values[0].program.steps[number]
         attrs, definition = dict(step.attrs), op_def(step.op_type)
         if step.op_type == "Const":
             value = attrs["value"]
@@ -198,7 +199,7 @@ def result_values(program: GradientProgram, arguments: Mapping[str, Any]) -> lis
         inputs |= {name: _as_text(value) for name, value in attrs.items()}
         outputs = getattr(tf.raw_ops, step.op_type)(**inputs)
         computed[number] = outputs[0] if len(definition.outputs) > 1 else outputs
-    return [None if value is None else computed[value.source] for value in program.results]
+    return [None if value is None else computed[value.source] for value in results]
 
 
 def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:

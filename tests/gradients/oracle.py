@@ -7,7 +7,7 @@ does not hide in the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,9 +18,7 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients import interpreter
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import OF_THE_OP, SINGLE, look_up
-from graphpatch.gradients.interpreter import Windows, philox
 from graphpatch.gradients.ops import FLOATS, Scalar
-from graphpatch.gradients.sequences import SEED_2
 from graphpatch.gradients.syntax import (
     Call,
     Expression,
@@ -365,13 +363,26 @@ def softmax(x: Array) -> Array:
     return np.asarray(tops / np.sum(tops, -1, keepdims=True))
 
 
-def _unit(x: Array, seed: int) -> Array:
-    """The words that TensorFlow draws first, by Philox, as float32 numbers from 0 to 1.
+def philox(counter: int, seed: int) -> list[int]:
+    """Four words of 32 bits, of a counter of 128 bits and a key of 64.
 
     Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011.
     """
-    words = philox(math.ceil(x.size / 4), seed, SEED_2).ravel()
-    bits = (words & 0x7FFFFF).astype(np.uint32) | np.uint32(127 << 23)
+    a, b, c, d = (counter >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96))
+    low, high = seed & 0xFFFFFFFF, seed >> 32
+    for _ in range(10):
+        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = second >> 32 ^ b ^ low, second, first >> 32 ^ d ^ high, first
+        b, d = b & 0xFFFFFFFF, d & 0xFFFFFFFF
+        low, high = low + 0x9E3779B9 & 0xFFFFFFFF, high + 0xBB67AE85 & 0xFFFFFFFF
+    return [a, b, c, d]
+
+
+def _unit(x: Array, seed: int) -> Array:
+    """The words that TensorFlow draws first, as float32 numbers from 0 to 1."""
+    second = 1 << 64  # the second seed is 1
+    words = [word for n in range(-(-x.size // 4)) for word in philox(n + second, seed)]
+    bits = np.array([word & 0x7FFFFF | 127 << 23 for word in words], np.uint32)
     return bits.view(np.float32) - np.float32(1)
 
 
@@ -442,7 +453,54 @@ def as_given(x: Array, attrs: Attrs) -> Array:
     return x.transpose(0, 3, 1, 2) if attrs.get("data_format") == "NCHW" else x
 
 
-def sliding_windows(x: Array, window: tuple[int, int], attrs: Attrs) -> Windows:
+class Windows:
+    """The windows of an op with these attrs, place by place, by TensorFlow's definition."""
+
+    def __init__(self, size: Sequence[int], window: Sequence[int], attrs: Attrs) -> None:
+        self.size, self.window = tuple(size), tuple(map(int, window))
+        self.rows = [self._along(axis, attrs) for axis in (0, 1)]
+
+    def _along(self, axis: int, attrs: Attrs) -> list[list[int]]:
+        """The pixels of each window along one axis; those outside of the image too."""
+        n, width = self.size[axis], self.window[axis]
+        step, gap = spatial(attrs, "strides")[axis], spatial(attrs, "dilations")[axis]
+        reach, padding = (width - 1) * gap + 1, attrs.get("padding", "VALID")
+        if padding == "EXPLICIT":
+            first = 2 * axis + (4 if attrs.get("data_format") == "NCHW" else 2)
+            before, after = list(attrs["explicit_paddings"])[first : first + 2]
+            gives = (n + before + after - reach) // step + 1
+        elif padding == "SAME":
+            gives = -(-n // step)
+            before = max((gives - 1) * step + reach - n, 0) // 2
+        else:
+            gives, before = -(-(n - reach + 1) // step), 0
+        return [[at * step - before + k * gap for k in range(width)] for at in range(gives)]
+
+    def _places(self) -> Iterator[tuple[tuple[int, ...], tuple[int, int]]]:
+        """Each place of the windows that is in the image, with its pixel."""
+        (high, wide), (rows, columns) = self.size, self.rows
+        for r, c, i, j in np.ndindex(len(rows), len(columns), *self.window):
+            pixel = rows[r][i], columns[c][j]
+            if 0 <= pixel[0] < high and 0 <= pixel[1] < wide:
+                yield (r, c, i, j), pixel
+
+    def of(self, image: Array, fill: float = 0.0) -> Array:
+        """(batch, rows, columns, window height, window width, channels)."""
+        shape = (len(image), *map(len, self.rows), *self.window, image.shape[-1])
+        cut = np.full(shape, fill, image.dtype)
+        for (r, c, i, j), (y, x) in self._places():
+            cut[:, r, c, i, j] = image[:, y, x]
+        return cut
+
+    def image(self, windows: Array) -> Array:
+        """The image whose pixels are the sums of what the windows have in their place."""
+        total = np.zeros((len(windows), *self.size, windows.shape[-1]), windows.dtype)
+        for (r, c, i, j), (y, x) in self._places():
+            total[:, y, x] += windows[:, r, c, i, j]
+        return total
+
+
+def sliding_windows(x: Array, window: Sequence[int], attrs: Attrs) -> Windows:
     """The windows on an image as the op has it."""
     return Windows(channels_last(x, attrs).shape[1:3], window, attrs)
 

@@ -9,10 +9,10 @@ import pytest
 from graphpatch import opdefs
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.functions import FUNCTIONS
+from graphpatch.gradients.functions import FUNCTIONS, WINDOWED
 from graphpatch.gradients.library import LIBRARY, Entry
 from graphpatch.gradients.lowering import gradient_function
-from graphpatch.gradients.own import WINDOWS
+from graphpatch.gradients.signature import Signature
 from graphpatch.protos import FunctionDef
 
 NEEDED: dict[str, dict[str, float]] = {
@@ -29,7 +29,8 @@ ATTRS = {"alpha": 0.2, "transpose_a": False, "transpose_b": True, "adj_x": True,
 def function(source: Any, dtype: str = "float32", inputs: int = 1, **options: Any) -> FunctionDef:
     """The gradient function of a formula for an op of one dtype with one output."""
     arguments = [(f"x{place}", dtype) for place in range(inputs)]
-    return gradient_function("g", Formula.parse(source), arguments, [("y0", dtype)], **options)
+    op = Signature.of(arguments, [("y0", dtype)], **options)
+    return gradient_function(Formula.parse(source), op, "g")
 
 
 def op_types(found: FunctionDef) -> list[str]:
@@ -121,7 +122,7 @@ def test_the_signature_and_what_is_returned() -> None:
     formula = Formula.parse(["dy0 * cast_like(x1, dy1)", None, "dy1"])
     inputs = [("x0", "float32"), ("x1", "int64"), ("x2", "float16")]
     outputs = [("y0", "float32"), ("y1", "float32"), ("y2", "int32")]
-    found = gradient_function("g", formula, inputs, outputs)
+    found = gradient_function(formula, Signature.of(inputs, outputs))
     arguments = [(arg.name, arg.type) for arg in found.signature.input_arg]
     assert arguments == [
         *(("x0", 1), ("x1", 9), ("x2", 19), ("y0", 1), ("y1", 1), ("y2", 3)),
@@ -136,13 +137,9 @@ def test_the_signature_and_what_is_returned() -> None:
 
 @pytest.mark.parametrize("dtype", ["resource", "variant", "string"])
 def test_an_argument_that_no_function_can_give_zeros_for(dtype: str) -> None:
+    op = Signature.of([("x0", "float32"), ("x1", dtype)], [("y0", "float32")])
     with pytest.raises(FormulaError, match=f"x1 is {dtype}"):
-        gradient_function(
-            "g",
-            Formula.parse(["dy", None]),
-            [("x0", "float32"), ("x1", dtype)],
-            [("y0", "float32")],
-        )
+        gradient_function(Formula.parse(["dy", None]), op)
 
 
 # How functions are called whose arguments are not all tensors of the shape of x.
@@ -163,7 +160,7 @@ def every_function() -> list[str]:
     """A formula for each function of the language, with tensors and with its options."""
     found = []
     for name, entry in FUNCTIONS.items():
-        if name in WINDOWS:  # tests/tf/test_formula_ops.py runs them
+        if name in WINDOWED:  # tests/tf/test_formula_ops.py runs them
             continue
         if name in SPELLED:
             found.append(SPELLED[name])
@@ -204,8 +201,9 @@ def test_the_library_gives_the_same_bytes_each_time(name: str) -> None:
         arity = 1 + ("x1" in entry.text) if isinstance(entry.text, str) else len(entry.text)
         inputs = [(f"x{place}", "float32") for place in range(arity)]
         formula = entry.formula(NEEDED.get(name))
-        one = (inputs, [("y0", "float32")], attrs_of(entry))
-        found = gradient_function("g", formula, *one, op_type=next(iter(entry.ops), ""))
+        op_type = next(iter(entry.ops), "")
+        op = Signature.of(inputs, [("y0", "float32")], attrs_of(entry), op_type=op_type)
+        found = gradient_function(formula, op)
         return found.SerializeToString(deterministic=True)
 
     assert built() == built()
@@ -217,7 +215,8 @@ def test_the_bytes_are_the_same_in_another_process() -> None:
         "from graphpatch.gradients.formula import Formula\n"
         "from graphpatch.gradients.lowering import gradient_function\n"
         "f = Formula.parse('dy * where(0 < x < 6, tanh(x), 2) / norm(dy)')\n"
-        "g = gradient_function('g', f, [('x0', 'bfloat16')], [('y0', 'bfloat16')])\n"
+        "from graphpatch.gradients.signature import Signature\n"
+        "g = gradient_function(f, Signature.of([('x0', 'bfloat16')], [('y0', 'bfloat16')]))\n"
         "print(hashlib.sha256(g.SerializeToString(deterministic=True)).hexdigest())\n"
         "import sys\n"
         "assert 'tensorflow' not in sys.modules\n"

@@ -14,7 +14,7 @@ from graphpatch.gradients.lowering import gradient_function
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
 
-ONE = ([("x0", "float32")], [("y0", "float32")])
+ONE = Signature.of([("x0", "float32")], [("y0", "float32")])
 
 
 @pytest.mark.parametrize("number", ["2147483648", "-99999999999999999999999", "1e308", "254"])
@@ -32,7 +32,7 @@ ONE = ([("x0", "float32")], [("y0", "float32")])
 )
 def test_axes_are_those_that_a_tensor_may_have(text: str, number: str) -> None:
     with pytest.raises(FormulaError, match=r"is from|counts from"):
-        gradient_function("f", Formula.parse(text.format(number)), *ONE)
+        gradient_function(Formula.parse(text.format(number)), ONE)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_axes_are_those_that_a_tensor_may_have(text: str, number: str) -> None:
 )
 def test_integers_are_those_of_the_op(text: str) -> None:
     with pytest.raises(FormulaError, match="is from"):
-        gradient_function("f", Formula.parse(text), *ONE)
+        gradient_function(Formula.parse(text), ONE)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -101,18 +101,18 @@ def test_a_gradient_with_the_wrong_count(signature: Signature, source: Any, mess
 def test_a_parameter_without_a_value() -> None:
     with pytest.raises(FormulaError, match="column 6: parameter 'k' has no value"):
         gradient_ops(Formula.parse("dy * k", ["k"]), UNARY)
-    assert gradient_ops(Formula.parse("dy * k", {"k": 2.0}), UNARY).results[0] is not None
+    assert gradient_ops(Formula.parse("dy * k", {"k": 2.0}), UNARY)[0] is not None
 
 
 def test_inputs_that_carry_no_gradient_get_none() -> None:
     found = gradient_ops(Formula.parse("dy"), MIXED)
-    assert [value and value.dtype for value in found.results] == ["float32", None, "float64"]
+    assert [value and value.dtype for value in found] == ["float32", None, "float64"]
 
 
 def test_an_input_that_is_left_out_keeps_the_numbers_of_the_others() -> None:
     signature = Signature.of([("x0", "float32"), ("x2", "float32")], [("y0", "float32")])
     found = gradient_ops(Formula.parse(["dy * x2", None, "dy * x0"]), signature)
-    assert all(value is not None for value in found.results)
+    assert all(value is not None for value in found)
     with pytest.raises(FormulaError, match="x1 carries no gradient: write null"):
         gradient_ops(Formula.parse(["dy", "dy", "dy"]), signature)
 

@@ -14,10 +14,9 @@ from tests.graphs import node
 IDLE: dict[str, Any] = {
     "scale": {"scale": 1},
     "identity": "identity",
-    "noise": {"gradient_noise": {"stddev": 0}},
     "clip": {"clip": {"min": -math.inf, "max": math.inf}},
     "dy": {"formula": "dy"},
-    "sums": {"formula": "1 * dy / 1 + 0 - (2 - 2)"},
+    "products": {"formula": "1 * dy / 1 - (2 - 2)"},
     "power": {"formula": "dy ** 1"},
     "bounds": {"formula": "minimum(inf, maximum(dy, -inf))"},
     "chosen": {"formula": "where(1 < 2, dy, 0)"},

@@ -12,6 +12,7 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.lowering import gradient_function
 from graphpatch.gradients.ops import DTYPE_NUMBERS
+from graphpatch.gradients.signature import Signature
 from graphpatch.protos import GraphDef
 from tests.tf import run_graph, tensorflow1
 
@@ -71,7 +72,8 @@ def add_functions(
     guard.attr["T"].type = DTYPE_NUMBERS[dtype]
     guard.attr["message"].s = b"the gradient was dropped"
     attach.ret["out"] = "guard:output:0"
-    found = gradient_function("attach_grad", formula, inputs, [("y0", dtype)], attrs)
+    op = Signature.of(inputs, [("y0", dtype)], attrs)
+    found = gradient_function(formula, op, "attach_grad")
     graph.library.function.append(found)
     graph.library.gradient.add(function_name="attach", gradient_func="attach_grad")
 

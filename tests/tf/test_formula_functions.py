@@ -13,6 +13,7 @@ import pytest
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import FUNCTIONS, OF_THE_OP, OPERATORS
 from graphpatch.gradients.lowering import gradient_function
+from graphpatch.gradients.signature import Signature
 from tests.draws import quick
 from tests.gradients.oracle import numpy_gradient
 from tests.tf import run_graph, tensorflow1
@@ -124,8 +125,8 @@ def check(text: str, dtype: str, found: Any, expected: Any, x: Any, dy: Any) -> 
 def gather(dtypes: Iterable[str] = TOLERANCE) -> tuple[Calls, dict[str, tuple[str, str, Any, Any]]]:
     calls, fetched = Calls(), {}
     for number, (text, dtype, x, dy) in enumerate(cases(dtypes)):
-        arguments = [("x0", dtype)], [("y0", dtype)]
-        function = gradient_function(f"f{number}", Formula.parse(text), *arguments)
+        op = Signature.of([("x0", dtype)], [("y0", dtype)])
+        function = gradient_function(Formula.parse(text), op, f"f{number}")
         name = calls.add(function, [x, dy, dy])[0]
         fetched[name] = (text, dtype, x, dy)
     return calls, fetched
@@ -162,9 +163,8 @@ def noise_calls() -> tuple[Calls, dict[str, tuple[str, str, Any]]]:
     fetched = {}
     for dtype in TOLERANCE:
         for text in NOISE:
-            arguments = [("x0", dtype)], [("y0", dtype)]
-            name = f"noise_{len(fetched)}"
-            function = gradient_function(name, Formula.parse(text), *arguments)
+            op = Signature.of([("x0", dtype)], [("y0", dtype)])
+            function = gradient_function(Formula.parse(text), op, f"noise_{len(fetched)}")
             assert function.signature.is_stateful
             fetched[calls.add(function, [x, x, x])[0]] = (text, dtype, x)
     return calls, fetched

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.lowering import gradient_function
+from graphpatch.gradients.signature import Signature
 from tests.gradients.regimes import NORMS, REGIMES, TOLERANCE, Regimes
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls, dtype_named
@@ -36,15 +38,9 @@ def library_calls(same_shape: bool) -> tuple[Calls, dict[str, tuple[str, str, An
         for dtype in DTYPES:
             x, y, dy, dx = columns(regimes, dtype)
             formula = LIBRARY[regimes.name].formula(regimes.parameters)
-            function = gradient_function(
-                f"{regimes.name}_{number}_{dtype}",
-                formula,
-                [("x0", dtype)],
-                [("y0", dtype)],
-                regimes.attrs,
-                same_shape,
-                regimes.op_type,
-            )
+            op = Signature.of([("x0", dtype)], [("y0", dtype)], regimes.attrs, same_shape)
+            op = replace(op, op_type=regimes.op_type)
+            function = gradient_function(formula, op, f"{regimes.name}_{number}_{dtype}")
             found, zeros = calls.add(function, [x, y, dy])
             expected[found] = (str(regimes), dtype, dx)
             expected[zeros] = (f"zeros of {regimes}", dtype, np.zeros_like(dx))
@@ -57,8 +53,8 @@ def vector_calls() -> tuple[Calls, dict[str, tuple[str, str, Any]]]:
     for number, (name, parameters, dy, dx) in enumerate(NORMS):
         for dtype in DTYPES:
             formula = LIBRARY[name].formula(parameters)
-            arguments = [("x0", dtype)], [("y0", dtype)]
-            function = gradient_function(f"{name}_{number}_{dtype}", formula, *arguments)
+            op = Signature.of([("x0", dtype)], [("y0", dtype)])
+            function = gradient_function(formula, op, f"{name}_{number}_{dtype}")
             x = np.full(len(dy), -1.0)
             expected[calls.add(function, [x, x, dy])[0]] = (name, dtype, dx)
     return calls, expected

@@ -16,7 +16,8 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.interpreter import gradient
 from graphpatch.gradients.lowering import gradient_function
-from graphpatch.gradients.own import OP_GRADIENTS
+from graphpatch.gradients.op_gradients import OP_GRADIENTS
+from graphpatch.gradients.signature import Signature
 from graphpatch.runtime.gradient_functions import formula_gradients
 from tests.gradients.oracle import numpy_gradient
 from tests.tf import run_graph, tensorflow1
@@ -124,14 +125,8 @@ def calls() -> tuple[Calls, dict[str, tuple[int, int, str]]]:
         y, dy = given(number)
         inputs = [(f"x{n}", one.dtype.name) for n, one in enumerate(case.inputs)]
         for place, text in formulas(case):
-            function = gradient_function(
-                f"f{len(expected)}",
-                at(case, place, text),
-                inputs,
-                [("y0", DTYPE)],
-                case.attrs,
-                op_type=case.op_type,
-            )
+            op = Signature.of(inputs, [("y0", DTYPE)], case.attrs, op_type=case.op_type)
+            function = gradient_function(at(case, place, text), op, f"f{len(expected)}")
             found = gathered.add(function, [*case.inputs, y, dy])
             expected[found[place]] = (number, place, text)
     return gathered, expected
@@ -186,9 +181,9 @@ def test_every_op_type_of_the_table_is_here() -> None:
     ],
 )
 def test_what_an_op_does_not_have(op_type: str, text: str, message: str) -> None:
-    arguments = [("x0", "float32")], [("y0", "float32")]
+    op = Signature.of([("x0", "float32")], [("y0", "float32")], op_type=op_type)
     with pytest.raises(FormulaError) as caught:
-        gradient_function("f", Formula.parse(text), *arguments, op_type=op_type)
+        gradient_function(Formula.parse(text), op)
     assert message in str(caught.value)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.lowering import gradient_function
+from graphpatch.gradients.signature import Signature
 from tests.draws import draws
 from tests.gradients.oracle import numpy_gradient
 from tests.tf import run_graph
@@ -94,8 +95,8 @@ def agree(formula: Formula, values: tuple[Any, ...], rounding: float) -> None:
     for dtype in DTYPES:
         x0, x1, y, dy = (value.astype(dtype_named(dtype)) for value in values)
         reference = numpy_gradient(formula, [x0, x1], [y], [dy], attrs)
-        arguments = [("x0", dtype), ("x1", dtype)], [("y0", dtype)]
-        function = gradient_function(f"f_{dtype}", formula, *arguments, attrs)
+        op = Signature.of([("x0", dtype), ("x1", dtype)], [("y0", dtype)], attrs)
+        function = gradient_function(formula, op, f"f_{dtype}")
         names = gathered.add(function, [x0, x1, y, dy])
         tensors = [tf.constant(x0), tf.constant(x1)], [tf.constant(y)], [tf.constant(dy)]
         ops = formula_gradients(formula, *tensors, attrs)

@@ -12,6 +12,7 @@ import pytest
 
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.lowering import gradient_function
+from graphpatch.gradients.signature import Signature
 from graphpatch.runtime.gradient_functions import formula_gradients
 from tests.gradients.oracle import numpy_gradient, numpy_op_forward
 from tests.gradients.regimes import NORMS, REGIMES
@@ -155,14 +156,9 @@ def called() -> tuple[Calls, list[list[str]]]:
     """All of them as calls of functions, and the tensors that each call gives."""
     calls, given = Calls(), []
     for number, (case, dtype, inputs, y, dy, _) in enumerate(drawn()):
-        function = gradient_function(
-            f"f{number}",
-            drawn()[number].formula,
-            [(f"x{slot}", dtype) for slot in range(len(inputs))],
-            [("y0", dtype)],
-            case.attrs,
-            op_type=case.op,
-        )
+        arguments = [(f"x{slot}", dtype) for slot in range(len(inputs))]
+        op = Signature.of(arguments, [("y0", dtype)], case.attrs, op_type=case.op)
+        function = gradient_function(drawn()[number].formula, op, f"f{number}")
         given.append(list(calls.add(function, [*inputs, y, dy])))
     return calls, given
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.gradients.second import SECOND
+from graphpatch.gradients.op_gradients import SECOND
 from tests.tf import tensorflow1
 from tests.tf.consumer import differentiate, save
 

@@ -22,7 +22,7 @@ from graphpatch.differentiation.override_keys import (
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
-from graphpatch.gradients.second import SECOND
+from graphpatch.gradients.op_gradients import SECOND
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import op_type_in_model
@@ -184,7 +184,7 @@ def fixes(at_op: OpOnPath) -> list[RuleDict]:
         return []
     slot, rules = at_op.step.slot, []
     if at_op.op in SECOND:
-        rules.append(rule_for(at_op.node, TRUE, _formula(*SECOND[at_op.op][0])))
+        rules.append(rule_for(at_op.node, TRUE, _formula(*SECOND[at_op.op])))
     if at_op.op in OPS:
         title = TRUE if at_op.op in EXACT else "has a gradient"
         rules.append(rule_for(at_op.node, title, OPS[at_op.op]))
