@@ -15,9 +15,9 @@ from graphpatch.gradients.syntax import (
     AttrRef,
     Call,
     Expression,
+    Name,
     NumberList,
     ParameterRef,
-    Part,
     TensorRef,
     Variable,
     legal_parameter,
@@ -55,7 +55,10 @@ class Formula:
         `parameters` are the further names it may use, with their values or to be bound later.
         Raises FormulaError, with the column and the nearest legal word.
         """
-        names = _legal_names(parameters)
+        names = tuple(parameters)
+        for name in names:
+            if not legal_parameter(name):
+                raise FormulaError(f"{name!r} cannot be a parameter: it is not a name, or is taken")
         texts = (source,) if isinstance(source, str) else tuple(_texts_of(source))
         expressions = tuple(None if text is None else parse_formula(text, names) for text in texts)
         formula = cls(texts, expressions, isinstance(source, str), names)
@@ -78,31 +81,35 @@ class Formula:
             return self
         return replace(self, texts=self.texts[:count], expressions=self.expressions[:count])
 
+    def _names(self, kind: type[Name]) -> tuple[str, ...]:
+        """Return the names of one kind that it reads, each once, in the text's order."""
+        read = (part.name for part in self._parts() if isinstance(part, kind))
+        return tuple(dict.fromkeys(read))
+
     @property
     def variables(self) -> frozenset[str]:
         """Return the variables it reads, by their full names: `x0`, `y0`, `dy0`."""
-        return frozenset(part.name for part in self._parts() if isinstance(part, Variable))
+        return frozenset(self._names(Variable))
 
     @property
     def attrs(self) -> frozenset[str]:
         """Return the attrs of the op that it reads."""
-        return frozenset(part.name for part in self._parts() if isinstance(part, AttrRef))
+        return frozenset(self._names(AttrRef))
 
     @property
     def parameters(self) -> frozenset[str]:
         """Return the parameters it reads."""
-        return frozenset(part.name for part in self._parts() if isinstance(part, ParameterRef))
+        return frozenset(self._names(ParameterRef))
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Return the tensors of the graph that it reads by name, each once, in the text's order."""
+        return self._names(TensorRef)
 
     @property
     def reads_op(self) -> bool:
         """Whether it calls `forward` or `own`: it reads the op's type, inputs and attrs then."""
         return any(isinstance(part, Call) and part.function in OF_THE_OP for part in self._parts())
-
-    @property
-    def tensors(self) -> tuple[str, ...]:
-        """Return the tensors of the graph that it reads by name, each once, in the text's order."""
-        names = (part.name for part in self._parts() if isinstance(part, TensorRef))
-        return tuple(dict.fromkeys(names))
 
     def with_more_inputs(self, dtypes: Sequence[str], parameters: Sequence[str] = ()) -> Formula:
         """Return it for an op with inputs of these dtypes, and further inputs for what it reads.
@@ -110,11 +117,12 @@ class Formula:
         The inputs after the op's stand for these parameters and then for `tensors`, in this order.
         No gradient flows to them.
         """
-        further: list[Part] = [*map(ParameterRef, parameters), *map(TensorRef, self.tensors)]
+        further: list[tuple[type, str]] = [(ParameterRef, name) for name in parameters]
+        further += [(TensorRef, name) for name in self.tensors]
         if not further:
             return self
-        inputs = {part: f"x{place}" for place, part in enumerate(further, len(dtypes))}
-        done: dict[int, Expression] = {}
+        inputs = {named: f"x{place}" for place, named in enumerate(further, len(dtypes))}
+        done: dict[Expression, Expression] = {}
         read = [part and _with_variables(part, inputs, done) for part in self.expressions]
         texts = list(self.texts)
         if self.alike:
@@ -138,35 +146,25 @@ class Formula:
         return f"[{', '.join('null' if text is None else text for text in self.texts)}]"
 
 
-def _legal_names(parameters: Iterable[str]) -> tuple[str, ...]:
-    names = tuple(parameters)
-    for name in names:
-        if not legal_parameter(name):
-            raise FormulaError(f"{name!r} cannot be a parameter: it is not a name, or is taken")
-    return names
-
-
 def _with_variables(
-    expression: Expression, inputs: Mapping[Part, str], done: dict[int, Expression]
+    part: Expression, inputs: Mapping[tuple[type, str], str], done: dict[Expression, Expression]
 ) -> Expression:
     """Return the expression with variables for such parts; a part of several is made once."""
 
     def rewritten(part: Expression) -> Expression:
         return _with_variables(part, inputs, done)
 
-    if id(expression) in done:
-        return done[id(expression)]
-    result = expression
-    if isinstance(expression, ParameterRef | TensorRef) and expression in inputs:
-        result = Variable(inputs[expression], expression.column)
-    elif isinstance(expression, NumberList):
-        result = structs.replace(expression, items=tuple(map(rewritten, expression.items)))
-    elif isinstance(expression, Call):
-        arguments = tuple(map(rewritten, expression.arguments))
-        options = tuple((name, rewritten(value)) for name, value in expression.options)
-        result = structs.replace(expression, arguments=arguments, options=options)
-    done[id(expression)] = result
-    return result
+    if part not in done:
+        done[part] = part
+        if isinstance(part, NumberList):
+            done[part] = structs.replace(part, items=tuple(map(rewritten, part.items)))
+        elif isinstance(part, Call):
+            options = tuple((name, rewritten(value)) for name, value in part.options)
+            arguments = tuple(map(rewritten, part.arguments))
+            done[part] = structs.replace(part, arguments=arguments, options=options)
+        elif isinstance(part, Name) and (type(part), part.name) in inputs:
+            done[part] = Variable(inputs[type(part), part.name], part.column)
+    return done[part]
 
 
 def _texts_of(source: object) -> Iterable[str | None]:

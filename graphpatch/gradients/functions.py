@@ -82,6 +82,11 @@ class Function(msgspec.Struct, frozen=True, eq=False):
         """Return what each of so many arguments may be."""
         return (*self.kinds, *self.kinds[-1:] * count)[:count]
 
+    def takes_list(self, word: str) -> bool:
+        """Return whether an argument or option may be a list of numbers."""
+        is_index = word in self.arguments and self.kinds[self.arguments.index(word)] == "index"
+        return is_index or self.options.get(word) == "axes"
+
     def build(self, values: Sequence[Value], options: Mapping[str, Any]) -> Value:
         """Return what the function gives, as ops."""
         if isinstance(self.spelling, str):

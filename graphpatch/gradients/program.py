@@ -450,15 +450,6 @@ def _unchanged(name: str, operands: Sequence[Operand]) -> Value | None:
     return None
 
 
-def passes_on(formula: Formula) -> bool:
-    """Return whether the gradient of one tensor gives dy as it comes, as far as its ops show it."""
-    try:
-        values = dict(input_values(Program(), formula, Signature.of_tensor("float32")))
-    except FormulaError:  # it does not fit every op
-        return False
-    return values["x0"].source == "dy0"
-
-
 def fold(function: Function, operands: Sequence[Scalar]) -> Scalar:
     """Return the value of a function or operator on plain numbers, in double precision."""
     if function.name in _IN_PYTHON:

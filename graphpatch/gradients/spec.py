@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -17,11 +16,12 @@ from msgspec.structs import replace
 
 from graphpatch import opdefs
 from graphpatch.differentiation.override_keys import is_registered
-from graphpatch.errors import RulesError
+from graphpatch.errors import FormulaError, RulesError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, alike, library_entry
-from graphpatch.gradients.ops import Scalar, as_float
-from graphpatch.gradients.program import passes_on
+from graphpatch.gradients.ops import Program, Scalar, as_float
+from graphpatch.gradients.program import input_values
+from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.tensors import ConstantTensor, unpacked
 from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER
 from graphpatch.opdefs import OpDef
@@ -75,16 +75,15 @@ class LibraryGradient(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def key(self) -> str:
         """Return the key that carries it: `graphpatch:guided_relu`."""
-        if not self.parameters:
-            return KEY_PREFIX + self.name
-        return _key({self.name: {name: json_value(value) for name, value in self.parameters}})
+        values = {name: json_value(value) for name, value in self.parameters}
+        return _key({self.name: values}) if values else KEY_PREFIX + self.name
 
     @cached_property
     def formula(self) -> Formula:
         """Return what it computes."""
         return LIBRARY[self.name].formula(dict(self.parameters))
 
-    @cached_property
+    @property
     def attrs(self) -> tuple[str, ...]:
         """Return the attrs of the op that it reads."""
         return tuple(sorted(self.formula.attrs))
@@ -101,16 +100,16 @@ class InlineFormula(msgspec.Struct, frozen=True, dict=True):
     formula: Formula
 
     @cached_property
-    def attrs(self) -> tuple[str, ...]:
-        """Return the attrs of the op that it reads."""
-        return tuple(sorted(self.formula.attrs))
-
-    @cached_property
     def key(self) -> str:
         """Return the key that carries it: `graphpatch:` and the formula."""
         texts = self.formula.texts[0] if self.formula.alike else self.formula.texts
         constants = {name: json_value(value) for name, value in self.formula.values}
         return _key({FORMULA: texts, **({CONSTANTS: constants} if constants else {})})
+
+    @property
+    def attrs(self) -> tuple[str, ...]:
+        """Return the attrs of the op that it reads."""
+        return tuple(sorted(self.formula.attrs))
 
     def for_op(self, op_type: str) -> InlineFormula:
         """Return the formula itself, which is for any op type."""
@@ -141,23 +140,35 @@ def parse_gradient(spec: GradientSpec) -> Gradient:
     Raises RulesError with the nearest legal name, or the parameter that is wrong.
     """
     if isinstance(spec, str):
-        return _from_name(spec)
+        if spec in DEFAULT:
+            return DefaultGradient()
+        if spec not in LIBRARY and not is_registered(spec):
+            raise RulesError(_unknown(spec))
+        if spec not in LIBRARY:
+            return RegisteredKey(spec, built_in=True, by_name=True)
+        spec = {spec: {}}
     if FORMULA in spec and spec.keys() <= {FORMULA, CONSTANTS}:
         return InlineFormula(_formula_with_constants(spec[FORMULA], spec.get(CONSTANTS, {})))
     if len(spec) != 1:
-        found_text = f"{len(spec)} keys: {', '.join(spec)}" if spec else "an empty object"
+        words = f"{len(spec)} keys: {', '.join(spec)}" if spec else "an empty object"
         raise RulesError(
             f"expected the name of a gradient, or an object with one key, {{name: parameters}}; "
-            f"found {found_text}"
+            f"found {words}"
         )
     ((name, value),) = spec.items()
     if name == REGISTERED:
-        return _registered_key(value)
+        if not isinstance(value, str) or not value:
+            raise RulesError(f'"registered" is the name of a gradient, not {value!r}')
+        return RegisteredKey(value, built_in=is_registered(value))
     if name == PYTHON:
-        return _python(value)
+        if not isinstance(value, str) or not re.fullmatch(r"[\w.]+:[\w.]+", value):
+            raise RulesError(f'"python" is a function as "package.module:function", not {value!r}')
+        return PythonGradient(value)
     if name not in LIBRARY:
         raise RulesError(_unknown(name))
-    return _from_library(name, value)
+    entry = LIBRARY[name]
+    parameters = entry.checked(value if isinstance(value, dict) else entry.short(value))
+    return LibraryGradient(name, tuple(sorted(parameters.items())))
 
 
 def refuse_python(spec: Any) -> None:
@@ -177,7 +188,7 @@ def from_key(key: str) -> Computed | None:
     if spec.keys() & {OWN, SURROGATE}:
         return None
     gradient = parse_gradient(spec or key.removeprefix(KEY_PREFIX))
-    return gradient if isinstance(gradient, LibraryGradient | InlineFormula) else None
+    return gradient if isinstance(gradient, Computed) else None
 
 
 def json_value(value: Scalar | ConstantTensor) -> Any:
@@ -201,35 +212,6 @@ def _formula_with_constants(source: Any, constants: Any) -> Formula:
     if unread:
         raise RulesError(f"the formula does not read constants.{unread[0]}")
     return formula
-
-
-def _from_name(name: str) -> Gradient:
-    if name in DEFAULT:
-        return DefaultGradient()
-    if name in LIBRARY:
-        return _from_library(name, {})
-    if not is_registered(name):
-        raise RulesError(_unknown(name))
-    return RegisteredKey(name, built_in=True, by_name=True)
-
-
-def _registered_key(value: Any) -> RegisteredKey:
-    if not isinstance(value, str) or not value:
-        raise RulesError(f'"registered" is the name of a gradient, not {value!r}')
-    return RegisteredKey(value, built_in=is_registered(value))
-
-
-def _python(value: Any) -> PythonGradient:
-    if not isinstance(value, str) or not re.fullmatch(r"[\w.]+:[\w.]+", value):
-        raise RulesError(f'"python" is a function as "package.module:function", not {value!r}')
-    return PythonGradient(value)
-
-
-def _from_library(name: str, value: Any) -> LibraryGradient:
-    entry = LIBRARY[name]
-    parameters_by_name: Mapping[str, Any] = value if isinstance(value, dict) else entry.short(value)
-    parameters = entry.checked(parameters_by_name)
-    return LibraryGradient(name, tuple(sorted(parameters.items())))
 
 
 def _json(value: object) -> str:
@@ -270,7 +252,13 @@ def built_in_key(gradient: Computed, op: OpDef | None) -> str | None:
 
 def gives_dy(gradient: Gradient) -> bool:
     """Return whether a gradient of ours gives each input dy, as far as its formula shows it."""
-    return isinstance(gradient, InlineFormula | LibraryGradient) and passes_on(gradient.formula)
+    if not isinstance(gradient, Computed):
+        return False
+    try:
+        values = dict(input_values(Program(), gradient.formula, Signature.of_tensor("float32")))
+    except FormulaError:  # it does not fit every op
+        return False
+    return values["x0"].source == "dy0"
 
 
 Layer = tuple[int | None, str | None]

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
 import msgspec
-from msgspec.structs import astuple
 
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients.functions import FUNCTIONS, Function
@@ -85,63 +84,45 @@ def formula_error(text: str, column: int, message: str) -> FormulaError:
 _FORMULA = Language("formula", _TOKEN, _INSTEAD, formula_error)
 
 
-class Part(msgspec.Struct, frozen=True, eq=False):
-    """A part of a formula, the same wherever it stands: its last field, the column, is no matter.
-
-    A Struct is made in a tenth of the time of a dataclass, which counts as a command starts.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether it says the same."""
-        return type(other) is type(self) and astuple(other)[:-1] == astuple(self)[:-1]
-
-    def __hash__(self) -> int:
-        return hash((type(self), *astuple(self)[:-1]))
-
-
-class Literal(Part, frozen=True, eq=False):
+# A Struct is made in a tenth of the time of a dataclass, which counts as a command starts.
+class Literal(msgspec.Struct, frozen=True, eq=False):
     """`0.5`, `1e-3`, `inf`, `nan`, `pi`, `true`, `false`."""
 
     value: Scalar
     column: int = 0
 
 
-class Variable(Part, frozen=True, eq=False):
+class Name(msgspec.Struct, frozen=True, eq=False):
+    """What stands for a value."""
+
+    name: str
+    column: int = 0
+
+
+class Variable(Name, frozen=True, eq=False):
     """`x0`, `y0`, `dy0`, ...: an input, an output, an upstream gradient; `x` is `x0`."""
 
-    name: str
-    column: int = 0
 
-
-class AttrRef(Part, frozen=True, eq=False):
+class AttrRef(Name, frozen=True, eq=False):
     """`attr.alpha`: a number or a boolean among the attrs of the op's NodeDef."""
 
-    name: str
-    column: int = 0
 
-
-class TensorRef(Part, frozen=True, eq=False):
+class TensorRef(Name, frozen=True, eq=False):
     """`tensor("global_step:0")`: a tensor of the graph that the op is in, whoever gives it."""
 
-    name: str
-    column: int = 0
 
-
-class ParameterRef(Part, frozen=True, eq=False):
+class ParameterRef(Name, frozen=True, eq=False):
     """A number or a boolean that a rule gives by name."""
 
-    name: str
-    column: int = 0
 
-
-class NumberList(Part, frozen=True, eq=False):
+class NumberList(msgspec.Struct, frozen=True, eq=False):
     """`[1, 2]`: a list, which only options such as `axes` and the indices of `gather` take."""
 
     items: tuple[Expression, ...]
     column: int = 0
 
 
-class Call(Part, frozen=True, eq=False):
+class Call(msgspec.Struct, frozen=True, eq=False):
     """A function, or an operator, on its arguments; the options that are given, by name."""
 
     function: str
@@ -162,21 +143,21 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
 
 def walk(expression: Expression) -> Iterator[Expression]:
     """Yield this expression and all that it is made of, each part once, in the text's order."""
-    done: set[int] = set()
+    done: set[Expression] = set()
     waiting = [expression]
     while waiting:
         part = waiting.pop()
-        if id(part) not in done:
-            done.add(id(part))
+        if part not in done:
+            done.add(part)
             yield part
             waiting.extend(reversed(_parts(part)))
 
 
 def _depth(expression: Expression) -> int:
     """Count the calls that lie within each other, without recursion."""
-    level: tuple[Expression, ...] = (expression,)
+    level: set[Expression] = {expression}
     count = 0
-    while level := tuple({id(part): part for whole in level for part in _parts(whole)}.values()):
+    while level := {part for whole in level for part in _parts(whole)}:
         count += 1
     return count
 
@@ -390,35 +371,42 @@ class _FormulaParser:
 
     def call(self, name: Token) -> Expression:
         """Read the arguments of a call, and match them with what its function takes."""
-        values: list[tuple[Token | None, Expression]] = []
+        function = self.function(name)
+        legal = (*function.arguments, *function.options)
+        bound: dict[str, Expression] = {}
         self.advance()
         while not self.sees(")"):
-            if values:
+            if bound:
                 self.expect(",", " or ')'")
-            keyword = None
-            following = self.tokens[min(self.position + 1, len(self.tokens) - 1)]
+            place, following = len(bound), self.tokens[self.position + 1]
+            word = legal[place] if place < len(legal) else ""
             if self.next.kind == "name" and following.text == "=":
                 keyword = self.advance()
                 self.advance()
-            values.append((keyword, self.value()))
-        self.advance()
-        function = self.function(name)
-        bound: dict[str, Expression] = {}
-        for place, (keyword, value) in enumerate(values):
-            word = self.argument_name(function, place, keyword, value)
+                word = keyword.text
+                if word not in legal:
+                    near = did_you_mean(word, legal) or f": {function.spelled}"
+                    raise self.error(keyword.column, f"{function.name} has no {word!r}{near}")
+            elif function.rest and place >= len(function.arguments):
+                word = f"{function.rest}{place}"
+            value = self.value()
+            if not word:
+                message = f"{function.name} takes {len(legal)} at most: {function.spelled}"
+                raise self.error(value.column, message)
             if word in bound:
                 raise self.error(value.column, f"{function.name} is given {word} twice")
-            if isinstance(value, NumberList) and not _may_be_list(function, word):
+            if isinstance(value, NumberList) and not function.takes_list(word):
                 raise self.error(value.column, f"{word} of {function.name} cannot be a list")
             bound[word] = value
+        self.advance()
         missing = [word for word in function.arguments if word not in bound]
         if missing:
             message = f"{function.name} needs {' and '.join(missing)}: {function.spelled}"
             raise self.error(name.column, message)
-        more = [f"{function.rest}{n}" for n in range(len(function.arguments), len(values))]
-        words = (*function.arguments, *(word for word in more if function.rest and word in bound))
+        more = [word for word in bound if word not in legal]
+        arguments = tuple(bound[word] for word in (*function.arguments, *more))
         options = tuple((word, bound[word]) for word in function.options if word in bound)
-        return Call(function.name, tuple(bound[word] for word in words), options, name.column)
+        return Call(function.name, arguments, options, name.column)
 
     def function(self, name: Token) -> Function:
         if name.text in FUNCTIONS:
@@ -428,24 +416,6 @@ class _FormulaParser:
             raise self.error(name.column, message)
         near = did_you_mean(name.text, FUNCTIONS) or f"; legal: {', '.join(FUNCTIONS)}"
         raise self.error(name.column, f"no function is called {name.text!r}{near}")
-
-    def argument_name(
-        self, function: Function, place: int, keyword: Token | None, value: Expression
-    ) -> str:
-        """Return which argument or option of the function this is."""
-        takes = (*function.arguments, *function.options)
-        if keyword is not None:
-            if keyword.text not in takes:
-                near = did_you_mean(keyword.text, takes) or f": {function.spelled}"
-                message = f"{function.name} has no {keyword.text!r}{near}"
-                raise self.error(keyword.column, message)
-            return keyword.text
-        if function.rest and place >= len(function.arguments):
-            return f"{function.rest}{place}"
-        if place < len(takes):
-            return takes[place]
-        message = f"{function.name} takes {len(takes)} at most: {function.spelled}"
-        raise self.error(value.column, message)
 
     def value(self) -> Expression:
         if not self.sees("["):
@@ -458,9 +428,3 @@ class _FormulaParser:
             items.append(self.expression(0))
         self.advance()
         return NumberList(tuple(items), opening.column)
-
-
-def _may_be_list(function: Function, word: str) -> bool:
-    if word in function.arguments:
-        return function.kinds_of(len(function.arguments))[function.arguments.index(word)] == "index"
-    return function.options.get(word) == "axes"

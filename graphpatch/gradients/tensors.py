@@ -8,7 +8,6 @@ has bytes, and its name leads neither out of the folder of the rules nor to a pi
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import os
 import tokenize
@@ -16,7 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -61,6 +60,16 @@ class ConstantTensor(msgspec.Struct, frozen=True):
         return f"{self.dtype}{list(self.shape)}"
 
 
+class _Packed(msgspec.Struct):
+    """A tensor as JSON holds it; msgspec decodes the base64."""
+
+    shape: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=MOST_AXES)
+    ]
+    float32: bytes | None = None
+    float64: bytes | None = None
+
+
 def packed(value: Any, files: Files | None = None) -> Any:
     """Return the JSON form of a tensor that a rule gives; a number, and anything else, as it is.
 
@@ -101,22 +110,15 @@ def unpacked(value: Any) -> Any:
         value = packed(value)
     if not isinstance(value, dict) or "shape" not in value:
         return value
-    sizes, dtype = value["shape"], next((name for name in DTYPES if name in value), "")
     try:
-        data = base64.b64decode(value.get(dtype, ""), validate=True)
-    except (binascii.Error, ValueError, TypeError):
-        data = b""
-    is_whole = (
-        dtype
-        and len(value) == 2
-        and isinstance(sizes, list | tuple)
-        and len(sizes) <= MOST_AXES
-        and all(type(size) is int and size >= 0 for size in sizes)
-        and prod(sizes) * DTYPES[dtype] == len(data)
-    )
-    if not is_whole:
+        packed_tensor = msgspec.convert(value, _Packed)
+    except msgspec.ValidationError:
+        packed_tensor = _Packed(())
+    data, sizes = packed_tensor.float32 or packed_tensor.float64 or b"", packed_tensor.shape
+    dtype = "float64" if packed_tensor.float32 is None else "float32"
+    if len(value) != 2 or dtype not in value or prod(sizes) * DTYPES[dtype] != len(data):
         raise RulesError('expected {"shape": [...], "float32": "BASE64"} that fills the shape')
-    return ConstantTensor(tuple(sizes), dtype, data)
+    return ConstantTensor(sizes, dtype, data)
 
 
 def with_tensors(document: Any, files: Files | None = None) -> Any:

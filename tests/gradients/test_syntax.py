@@ -78,14 +78,6 @@ def test_what_a_text_stands_for(text: str, tree: str) -> None:
     assert spelled(parse_formula(text, PARAMETERS)) == tree
 
 
-def test_a_parsed_formula_is_a_value() -> None:
-    assert parse_formula("dy  *  x") == parse_formula("dy*x0")
-    assert parse_formula("dy * x") != parse_formula("x * dy")
-    assert hash(parse_formula("where(x > 0, dy, 0)")) == hash(
-        parse_formula("where(x0 > 0, dy0, 0)")
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "column", "message"),
     [
