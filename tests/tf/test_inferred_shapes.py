@@ -61,7 +61,8 @@ def shape_of(x: Any) -> Any:
 # fmt: off
 # What TensorFlow knows and graphpatch does not.
 NARROWER = {
-    "batch norm", "concat", "convolution", "fill", "flatten", "flatten by product", "gather", "identities",
+    "batch norm", "concat", "convolution", "fill", "flatten", "flatten by product",
+    "gather", "identities",
     "losses", "matmul", "one_hot", "pad", "select", "sizes given on",
     "slices whose ends are computed", "split", "split by sizes", "transpose",
 }
