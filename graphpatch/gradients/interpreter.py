@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
@@ -58,13 +59,17 @@ def value(formula: Formula, inputs: Sequence[Array]) -> Array:
 
 def op_output(op_type: str, inputs: Sequence[Any], attrs: Attrs) -> Array:
     """Return output 0 of one op. Raises FormulaError for an op type that is not here."""
-    if op_type not in KERNELS:
-        raise FormulaError(f"numpy has no {op_type}; there is: {', '.join(sorted(KERNELS))}")
+    if op_type not in _PLAIN and op_type not in _KERNELS:
+        known = ", ".join(sorted(_PLAIN | _KERNELS))
+        raise FormulaError(f"numpy has no {op_type}; there is: {known}")
     definition = op_def(op_type)
     defaults = {attr.name: attr.default for attr in definition.attrs}
     texts = {k: v.decode() if isinstance(v, bytes) else v for k, v in attrs.items()}
     try:
-        result = np.asarray(KERNELS[op_type](*inputs, {**defaults, **texts}))
+        if op_type in _PLAIN:
+            result = np.asarray(_PLAIN[op_type](*inputs))
+        else:
+            result = np.asarray(_KERNELS[op_type](*inputs, {**defaults, **texts}))
     except (ValueError, IndexError) as error:  # shapes that do not fit
         raise FormulaError(f"{op_type}: {error}") from None
     output = definition.outputs[0]
@@ -155,16 +160,11 @@ def _random_uniform(shape: Array, attrs: Attrs) -> Array:
 def _random_normal(shape: Array, attrs: Attrs) -> Array:
     """Draw what TensorFlow draws first: uniform numbers, and Box and Muller's formula."""
     size = math.prod(map(int, shape))
-    unit = _random_uniform(np.array([math.ceil(size / 4) * 2, 2]), attrs)
-    length = np.sqrt(-2 * np.log(np.maximum(unit[:, 0], np.float32(1e-7))))
-    angle = np.float32(2 * math.pi) * unit[:, 1]
+    length, angle = _random_uniform(np.array([math.ceil(size / 4) * 2, 2]), attrs).T
+    length = np.sqrt(-2 * np.log(np.maximum(length, np.float32(1e-7))))
+    angle = np.float32(2 * math.pi) * angle
     drawn = np.stack([np.sin(angle) * length, np.cos(angle) * length], 1).ravel()
     return np.asarray(drawn[:size].reshape(shape), np.float32)
-
-
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-_FACTORS = (0xD2511F53, 0xCD9E8D57)
-_ROUNDS = 10
 
 
 def philox(count: int, seed: int, seed_2: int) -> Array:
@@ -172,21 +172,16 @@ def philox(count: int, seed: int, seed_2: int) -> Array:
 
     Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011.
     """
-    low = np.uint64(0xFFFFFFFF)
-    numbers = np.arange(count, dtype=np.uint64)
-    high = np.full(count, seed_2 & 0xFFFFFFFF, np.uint64)
-    words = [numbers, numbers >> np.uint64(32), high, np.full(count, seed_2 >> 32, np.uint64)]
-    key = [seed & 0xFFFFFFFF, seed >> 32]
-    for _ in range(_ROUNDS):
-        first, second = (np.uint64(f) * w for f, w in zip(_FACTORS, words[::2], strict=True))
-        words = [
-            (second >> np.uint64(32)) ^ words[1] ^ np.uint64(key[0]),
-            second & low,
-            (first >> np.uint64(32)) ^ words[3] ^ np.uint64(key[1]),
-            first & low,
-        ]
-        key = [(k + step) & 0xFFFFFFFF for k, step in zip(key, _KEY_STEPS, strict=True)]
-    return np.stack(words, 1)
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    counter = [np.arange(count, dtype=np.uint64), np.full(count, seed_2, np.uint64)]
+    a, b, c, d = (word for part in counter for word in (part & low, part >> half))
+    for number in range(10):
+        keys = (seed + number * 0x9E3779B9, (seed >> 32) + number * 0xBB67AE85)
+        key, key_2 = (np.uint64(key & 0xFFFFFFFF) for key in keys)
+        first, second = np.uint64(0xD2511F53) * a, np.uint64(0xCD9E8D57) * c
+        a, b = (second >> half) ^ b ^ key, second & low
+        c, d = (first >> half) ^ d ^ key_2, first & low
+    return np.stack([a, b, c, d], 1)
 
 
 def _spatial(attrs: Attrs, name: str) -> tuple[int, int]:
@@ -211,23 +206,19 @@ def _pixels(size: Sequence[int], window: Sequence[int], attrs: Attrs) -> Array:
     Its axes are rows, columns, window height and window width. What is outside of the image reads
     the pixel after its last.
     """
-    strides, dilations = _spatial(attrs, "strides"), _spatial(attrs, "dilations")
-    first = 4 if attrs.get("data_format") == "NCHW" else 2
-    places = []
-    for axis, (n, width) in enumerate(zip(size, window, strict=True)):
-        stride, reach = strides[axis], (width - 1) * dilations[axis] + 1
-        before = after = 0
-        if attrs["padding"] == "SAME":
-            missing = max((math.ceil(n / stride) - 1) * stride + reach - n, 0)
-            before, after = missing // 2, missing - missing // 2
-        elif attrs["padding"] == "EXPLICIT":
-            before, after = attrs["explicit_paddings"][first + 2 * axis :][:2]
-        starts = np.arange((n + before + after - reach) // stride + 1) * stride - before
-        place = starts[:, np.newaxis] + np.arange(width) * dilations[axis]
-        places.append(np.where((place >= 0) & (place < n), place, -1))
-    rows, columns = places[0][:, np.newaxis, :, np.newaxis], places[1][:, np.newaxis]
-    inside = (rows >= 0) & (columns >= 0)
-    return np.where(inside, rows * size[1] + columns, math.prod(size))
+    (down, right), (rows, columns) = _spatial(attrs, "strides"), _spatial(attrs, "dilations")
+    reach = (window[0] - 1) * rows + 1, (window[1] - 1) * columns + 1
+    pads: Any = [(0, 0), (0, 0)]
+    if attrs["padding"] == "SAME":
+        for axis, (n, stride) in enumerate(zip(size, (down, right), strict=True)):
+            missing = max((math.ceil(n / stride) - 1) * stride + reach[axis] - n, 0)
+            pads[axis] = missing // 2, missing - missing // 2
+    elif attrs["padding"] == "EXPLICIT":
+        first = 4 if attrs["data_format"] == "NCHW" else 2
+        pads = np.reshape(attrs["explicit_paddings"][first : first + 4], (2, 2))
+    numbers = np.arange(math.prod(size)).reshape(size)
+    padded = np.pad(numbers, pads, constant_values=numbers.size)
+    return sliding_window_view(padded, reach)[::down, ::right, ::rows, ::columns]
 
 
 def _cut(image: Array, pixels: Array, fill: float = 0.0) -> Array:
@@ -332,45 +323,33 @@ def _batch_norm(
 
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.7580993408473768
 
-_PLAIN: Mapping[str, Callable[..., Any]] = {
-    "Abs": np.abs,
-    **dict.fromkeys(("Add", "AddV2"), np.add),
+_BY_NAME = (  # numpy calls these as TensorFlow does, in small letters
+    "Abs Add Cos Equal Exp Expm1 Floor Greater Greater_Equal Less Less_Equal Log Log1p Logical_And"
+    " Logical_Or Maximum Minimum Not_Equal Ones_Like Sign Sin Sqrt Square Tanh Zeros_Like IsFinite"
+    " IsNan"
+)
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    **{name.replace("_", ""): getattr(np, name.lower()) for name in _BY_NAME.split()},
+    "AddV2": np.add,
     "BroadcastArgs": lambda a, b: np.array(np.broadcast_shapes(tuple(a), tuple(b)), np.int32),
     "BroadcastGradientArgs": _repeated_axes,
     "BroadcastTo": lambda x, sizes: np.broadcast_to(x, tuple(sizes)),
     "ConcatV2": lambda arrays, axis: np.concatenate(arrays, int(axis)),
-    "Cos": np.cos,
+    "Div": np.divide,
     "Elu": lambda x: np.where(x < 0, np.expm1(x), x),
     "EluGrad": lambda dy, y: np.where(y < 0, dy * (y + 1), dy),
-    "Equal": np.equal,
     "Erf": _erf,
-    "Exp": np.exp,
-    "Expm1": np.expm1,
-    "Floor": np.floor,
     "FloorDiv": np.floor_divide,
     "GatherV2": lambda x, indices, axis: np.take(x, indices, int(axis)),
-    "Greater": np.greater,
-    "GreaterEqual": np.greater_equal,
-    **dict.fromkeys(("Identity", "StopGradient"), lambda x: x),
-    "IsFinite": np.isfinite,
-    "IsNan": np.isnan,
-    "Less": np.less,
-    "LessEqual": np.less_equal,
-    "Log": np.log,
-    "Log1p": np.log1p,
-    "LogicalAnd": np.logical_and,
-    "LogicalOr": np.logical_or,
-    "Maximum": np.maximum,
-    "Minimum": np.minimum,
+    "Identity": np.asarray,
     "Mul": np.multiply,
     "Neg": np.negative,
-    "NotEqual": np.not_equal,
     "NthElement": lambda x, n: np.sort(x, axis=-1)[..., int(n)],
-    "OnesLike": np.ones_like,
     "Pow": np.power,
     "Range": lambda start, stop, step: np.arange(start, stop, step, dtype=np.int32),
     "Rank": lambda x: np.array(x.ndim, np.int32),
-    **dict.fromkeys(("RealDiv", "Div"), np.divide),
+    "RealDiv": np.divide,
     "Relu": lambda x: np.maximum(x, np.zeros_like(x)),
     "Relu6": lambda x: np.clip(x, 0, 6),
     "Relu6Grad": lambda dy, x: np.where((x > 0) & (x < 6), dy, np.zeros_like(dy)),
@@ -384,31 +363,21 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
     "Shape": lambda x: np.array(x.shape, np.int32),
     "Sigmoid": _sigmoid,
     "SigmoidGrad": lambda y, dy: dy * y * (1 - y),
-    "Sign": np.sign,
-    "Sin": np.sin,
     "Softmax": _softmax,
     "Softplus": lambda x: np.logaddexp(x, np.zeros_like(x)),
     "SoftplusGrad": lambda dy, x: dy * _sigmoid(x),
     "Softsign": lambda x: x / (1 + np.abs(x)),
     "SoftsignGrad": lambda dy, x: dy / np.square(1 + np.abs(x)),
-    "Sqrt": np.sqrt,
-    "Square": np.square,
+    "StopGradient": np.asarray,
     "Sub": np.subtract,
-    "Tanh": np.tanh,
     "TanhGrad": lambda y, dy: dy * (1 - y * y),
     "Transpose": lambda x, order: np.transpose(x, tuple(order)),
-    "ZerosLike": np.zeros_like,
 }
-
-
-def _without_attrs(function: Callable[..., Any]) -> Kernel:
-    return lambda *inputs: function(*inputs[:-1])
-
+"""The functions of ops without attrs."""
 
 _CONV, _DEPTHWISE = _convolution(False), _convolution(True)
 
-KERNELS: Mapping[str, Kernel] = {
-    **{op_type: _without_attrs(function) for op_type, function in _PLAIN.items()},
+_KERNELS: dict[str, Kernel] = {
     "Any": _reduction(np.any),
     "AvgPool": _avg_pool,
     "AvgPoolGrad": _avg_pool_grad,
@@ -441,4 +410,4 @@ KERNELS: Mapping[str, Kernel] = {
     "StridedSlice": _strided_slice,
     "Sum": _reduction(np.sum),
 }
-"""The functions of each op type."""
+"""The functions of other ops."""
