@@ -378,9 +378,9 @@ class _FormulaParser:
         while not self.sees(")"):
             if bound:
                 self.expect(",", " or ')'")
-            place, following = len(bound), self.tokens[self.position + 1]
+            place = len(bound)
             word = legal[place] if place < len(legal) else ""
-            if self.next.kind == "name" and following.text == "=":
+            if self.next.kind == "name" and self.tokens[self.position + 1].text == "=":
                 keyword = self.advance()
                 self.advance()
                 word = keyword.text

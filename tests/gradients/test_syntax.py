@@ -144,6 +144,7 @@ def test_what_a_text_stands_for(text: str, tree: str) -> None:
         ("sum(x, keepdims=[1])", 17, "keepdims of sum cannot be a list"),
         ("where(x > 0)", 1, "where needs a and b: where(condition, a, b)"),
         ("exp()", 1, "exp needs x: exp(x)"),
+        ("exp(", 5, "expected a value, found the end"),
         ("exp(x, y)", 8, "exp takes 1 at most: exp(x)"),
         ("max(x, 0, false, true, 1)", 24, "max(x, axes=, from_axis=, keepdims=)"),
         ("sum(x, axis=1)", 8, "nearest: axes"),
