@@ -17,13 +17,13 @@ from graphpatch.arguments import check_path
 from graphpatch.dtypes import HANDLES
 from graphpatch.errors import CutError, OutputError
 from graphpatch.formats.destination import JSON_MARK, is_same, marked
-from graphpatch.formats.output import write_new_folder
+from graphpatch.formats.output import write_folder
 from graphpatch.graph.functions import Extract, Fed, StaticShape, called_by_op
 from graphpatch.graph.graph import Graph, ModelGraph
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import ALL_VARIABLES, OPTIONAL_PLACEHOLDER, PLACEHOLDERS
 from graphpatch.graph.walk import readers_of
-from graphpatch.graph.wire import Piece, piece_bytes
+from graphpatch.graph.wire import Piece
 
 PARTS = "parts.json"
 
@@ -96,8 +96,7 @@ class Split:
         path = Path(folder)
         refuse_folder(path, self.model)
         text = json.dumps({**self.document(), **JSON_MARK}, indent=2) + "\n"
-        files = {name: b"".join(map(piece_bytes, some)) for name, some in self.files().items()}
-        write_new_folder(path, PARTS, [marked(text.encode())], files, confirm)
+        write_folder(path, {**self.files(), PARTS: [marked(text.encode())]}, confirm=confirm)
 
     def __repr__(self) -> str:
         cuts = " | ".join(", ".join(cut) for cut in self.backward.cuts)

@@ -6,13 +6,11 @@ who can change a file can change the checksum in it.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 
 import xxhash
 
-from graphpatch import mapped
 from graphpatch.errors import CHANGED, ModelError
 from graphpatch.graph.wire import Piece, Source, Span, piece_bytes
 
@@ -42,32 +40,19 @@ def checksum(pieces: Sequence[Piece]) -> str:
 
 
 def memory_chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
-    """Yield the bytes, some at a time, so that no page of a file is kept."""
+    """Yield the bytes, some at a time: those of a file are read, so that no page of it is kept.
+
+    Raises ModelError where the file is cut short.
+    """
+    buffer = memoryview(bytearray(READ_AT_ONCE))
     for piece in pieces:
         if isinstance(piece, bytes) or piece.source.descriptor < 0:
             yield memoryview(piece_bytes(piece))
-        else:
-            yield from _mapped(piece) if mapped.BEFORE_MAPPING else _read_chunks(piece)
-
-
-def _mapped(span: Span) -> Iterator[memoryview]:
-    """Bytes of a mapped file; one that is cut short ends a program that does not expect it."""
-    data = span.source.data
-    assert isinstance(data, mmap.mmap)
-    with memoryview(data) as view:
-        for at in range(span.start, span.end, READ_AT_ONCE):
-            with view[at : min(at + READ_AT_ONCE, span.end)] as part:
-                yield part
-                page = at - at % mmap.PAGESIZE
-                data.madvise(mmap.MADV_DONTNEED, page, at - page + len(part))
-
-
-def _read_chunks(span: Span) -> Iterator[memoryview]:
-    """Bytes of a file, read. Raises ModelError where it is cut short."""
-    buffer, at = memoryview(bytearray(READ_AT_ONCE)), span.start
-    while at < span.end:
-        room = buffer[: min(READ_AT_ONCE, span.end - at)]
-        if not (count := os.preadv(span.source.descriptor, [room], at)):
-            raise ModelError(CHANGED)
-        yield room[:count]
-        at += count
+            continue
+        at = piece.start
+        while at < piece.end:
+            room = buffer[: min(READ_AT_ONCE, piece.end - at)]
+            if not (count := os.preadv(piece.source.descriptor, [room], at)):
+                raise ModelError(CHANGED)
+            yield room[:count]
+            at += count

@@ -38,7 +38,6 @@ from graphpatch.formats.output import (
     sweep,
     write_file,
     write_folder,
-    write_new_folder,
     write_pieces,
 )
 from graphpatch.graph.graph import ModelGraph, Progress, graph_pieces
@@ -350,6 +349,11 @@ class Model:
 
         return [text.unparse(pieces, container)]
 
+    def all_files(self) -> dict[str, Sequence[Piece]]:
+        """Return what is written into a SavedModel's folder, but for what is copied."""
+        files: dict[str, Sequence[Piece]] = {name: [data] for name, data in self.files.items()}
+        return {**files, self.file: self.encoded(Path(self.file).suffix)}
+
     def _other(self, suffix: str) -> str:
         """Return an ending, if it is not that of the model's own file."""
         return "" if suffix == Path(self.path).suffix and not self.in_memory else suffix
@@ -467,7 +471,7 @@ def write_model(
         in_memory = model.in_memory and model.export is None
         if in_memory and model.container is SAVED and path.suffix not in FILES:
             _refuse_foreign(model, path)
-            write_new_folder(path, MESSAGE, model.encoded(""), {}, confirm)
+            write_folder(path, {MESSAGE: model.encoded("")}, confirm=confirm)
         elif model.file:
             _write_folder(model, path, confirm)
         else:
@@ -485,11 +489,10 @@ def _write_folder(model: Model, path: Path, confirm: Confirm | None) -> None:
         from graphpatch.formats import saved_model
 
         _refuse_foreign(model, path)
-        files = saved_model.CHECKPOINT
-        write_new_folder(path, model.file, model.pieces(), files, confirm)
+        files = {name: [data] for name, data in saved_model.CHECKPOINT.items()}
+        write_folder(path, {**files, model.file: model.pieces()}, confirm=confirm)
         return
-    pieces = model.encoded(Path(model.file).suffix)
-    write_folder(path, Path(model.path), model.file, pieces, [FINGERPRINT], model.files, confirm)
+    write_folder(path, model.all_files(), Path(model.path), [FINGERPRINT], confirm)
 
 
 def _refuse_foreign(model: Model, path: Path) -> None:
@@ -515,9 +518,8 @@ def is_written_at(model: Model, path: Path) -> bool:
             return False
         source = Path(model.path)
         copied = {file.relative_to(source) for file in regular_files(source)}
-        copied -= {Path(name) for name in (FINGERPRINT, model.file, *model.files)}
-        written: dict[Path, Sequence[Piece]] = {Path(n): [data] for n, data in model.files.items()}
-        written[Path(model.file)] = model.encoded(Path(model.file).suffix)
+        written = {Path(name): pieces for name, pieces in model.all_files().items()}
+        copied -= {Path(FINGERPRINT), *written}
         present = {file.relative_to(path) for file in regular_files(path)}
         return (
             present == copied | written.keys()

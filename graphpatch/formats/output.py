@@ -30,17 +30,11 @@ MINE: set[Path] = set()
 
 def unfinished_name(path: Path, ending: str) -> Path:
     """Return a new name beside `path`, that no other process takes."""
-    return path.with_name(f".{_stem(path.name)}.{os.urandom(6).hex()}.{ending}")
+    return path.with_name(f".{_stem(path)}.{os.urandom(6).hex()}.{ending}")
 
 
-def _stem(name: str) -> str:
-    """Return the name, or of a long one the start and a hash of it."""
-    raw = os.fsencode(name)
-    if len(raw) <= LONGEST_NAME:
-        return name
-    import hashlib
-
-    return os.fsdecode(raw[:LONGEST_NAME]) + "~" + hashlib.sha256(raw).hexdigest()[:12]
+def _stem(path: Path) -> str:
+    return os.fsdecode(os.fsencode(path.name)[:LONGEST_NAME])
 
 
 @contextlib.contextmanager
@@ -86,7 +80,7 @@ def sweep(targets: Iterable[str | Path]) -> None:
     """Take away what processes that are dead left beside these; an old folder goes back."""
     stems = defaultdict[Path, dict[str, Path]](dict)
     for target in map(Path, targets):
-        stems[target.parent][_stem(target.name)] = target
+        stems[target.parent][_stem(target)] = target
     for folder, known in stems.items() if LOCKS else ():
         with contextlib.suppress(OSError):  # no folder, or none that can be listed
             for entry in os.scandir(folder):
@@ -170,59 +164,23 @@ def _refuse_outside(link: Path, root: Path) -> None:
         raise ModelError(f"{link} is a link to {target}, which is not there")
 
 
-SWAP = 2  # RENAME_EXCHANGE of Linux
-HERE = -100  # AT_FDCWD: a path that is not absolute starts from the current folder
-CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
-
-
 def exchange(temporary: Path, path: Path) -> None:
     """Put the new folder in its place; one that was there goes once the new one stands.
 
-    Who is killed in the middle leaves the old one or the new one there, whole. Where the system
-    cannot swap two names at once, the old one may be left as `.NAME.TOKEN.old`, and none there; the
-    next write to this place takes it away.
+    Who is killed in the middle leaves the old one or the new one there, whole, or the old one as
+    `.NAME.TOKEN.old`, which the next write to this place puts back or takes away.
     """
-    if not path.exists():
-        temporary.rename(path)
-    elif _swapped(temporary, path):
-        return
+    if path.exists():
+        old = unfinished_name(path, "old")
+        path.rename(old)
+        try:
+            temporary.rename(path)
+        except OSError:
+            old.rename(path)
+            raise
     else:
-        _by_turns(temporary, path)
-    sweep([path])
-
-
-def _by_turns(temporary: Path, path: Path) -> None:
-    old = unfinished_name(path, "old")
-    path.rename(old)
-    try:
         temporary.rename(path)
-    except OSError:
-        old.rename(path)
-        raise
-
-
-def _swapped(first: Path, second: Path) -> bool:
-    """Swap two names where system and file system can; whether they could."""
-    swap = _renameat2()
-    if swap is None:
-        return False
-    code = swap(HERE, os.fsencode(first), HERE, os.fsencode(second), SWAP)
-    if code and code not in CANNOT:
-        raise OSError(code, os.strerror(code), str(second))
-    return code == 0
-
-
-def _renameat2() -> Callable[..., int] | None:
-    """The system's call, as a function that returns an error's number; None where it has none."""
-    import ctypes
-
-    try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):  # TypeError: Windows has no library of no name
-        return None
-    place = (ctypes.c_int, ctypes.c_char_p)
-    call.argtypes = [*place, *place, ctypes.c_uint]
-    return lambda *args: ctypes.get_errno() if call(*args) else 0
+    sweep([path])
 
 
 KERNEL = 1 << 16  # bytes from which on a span is copied inside the kernel
@@ -273,42 +231,21 @@ def _confirmed(confirm: Confirm | None) -> None:
 
 def write_folder(
     path: Path,
-    original: Path,
-    name: str,
-    pieces: Sequence[Piece],
-    left_out: Sequence[str],
-    others: Mapping[str, bytes] | None = None,
+    files: Mapping[str, Sequence[Piece]],
+    original: Path | None = None,
+    left_out: Sequence[str] = (),
     confirm: Confirm | None = None,
 ) -> None:
-    """Write a folder like `original`, with the file `name` made of the pieces.
+    """Write a folder of files by their paths in it, which appears whole in the place of another.
 
-    Files of the original's top that `left_out` names are not copied; `others` are written besides.
+    Beside them it has the files of `original`, but for those of its top that `left_out` names.
     """
-    target, new = _followed(path), others or {}
-    with reported(path), unfinished(target, is_folder=True) as temporary:
-        _copy_folder(original, temporary, {name, *left_out, *new})
-        for extra, data in new.items():
-            _write(temporary / extra, [data])
-        _write(temporary / name, pieces)
-        _keep_modes(target, temporary)
-        _confirmed(confirm)
-        exchange(temporary, target)
-
-
-def write_new_folder(
-    path: Path,
-    name: str,
-    pieces: Sequence[Piece],
-    others: Mapping[str, bytes],
-    confirm: Confirm | None = None,
-) -> None:
-    """Write a folder of other files by their paths in it, and a file `name` made of the pieces."""
     target = _followed(path)
     with reported(path), unfinished(target, is_folder=True) as temporary:
-        for extra, data in others.items():
-            (temporary / extra).parent.mkdir(exist_ok=True)
-            _write(temporary / extra, [data])
-        if name:
+        if original is not None:
+            _copy_folder(original, temporary, {*files, *left_out})
+        for name, pieces in files.items():
+            (temporary / name).parent.mkdir(exist_ok=True)
             _write(temporary / name, pieces)
         _keep_modes(target, temporary)
         _confirmed(confirm)
@@ -398,26 +335,19 @@ def _write_all(descriptor: int, data: bytes | bytearray | memoryview) -> int:
 
 
 def _copy_span(descriptor: int, span: Span) -> None:
-    start = span.start
-    if span.source.descriptor >= 0 and hasattr(os, "copy_file_range"):
-        start = _copy_in_kernel(descriptor, span)
-    while start < span.end:
-        end = min(start + BUFFER, span.end)
-        _write_all(descriptor, read_span(Span(span.source, start, end)))
-        start = end
-
-
-def _copy_in_kernel(descriptor: int, span: Span) -> int:
-    """Copy as far as the kernel does it, and return where it stopped."""
-    at = span.start
+    """Copy a span: inside the kernel as far as it does that, else a buffer at a time."""
+    at, in_kernel = span.start, span.source.descriptor >= 0 and hasattr(os, "copy_file_range")
     while at < span.end:
         try:
-            copied = os.copy_file_range(span.source.descriptor, descriptor, span.end - at, at)
+            copied = in_kernel and os.copy_file_range(
+                span.source.descriptor, descriptor, span.end - at, at
+            )
         except OSError as error:
-            if error.errno in NOT_IN_KERNEL:
-                return at
-            raise
-        if copied == 0:
-            return at
+            if error.errno not in NOT_IN_KERNEL:
+                raise
+            copied = 0
+        if not copied:
+            in_kernel = False
+            piece = Span(span.source, at, min(at + BUFFER, span.end))
+            copied = _write_all(descriptor, read_span(piece))
         at += copied
-    return at

@@ -15,7 +15,7 @@ from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats.destination import JSON_MARK, MARK, NO_CHECKSUM, marked
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import graph_with_tags
-from graphpatch.formats.output import Confirm, write_file, write_new_folder
+from graphpatch.formats.output import Confirm, write_file, write_folder
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
@@ -52,10 +52,10 @@ class References:
         `confirm` is called when all is written; where it raises, nothing is left.
         """
         target = Path(path)
-        files = {Path(name).name: _marked_npy(array) for name, array in self.arrays.items()}
+        files = {Path(name).name: [_marked_npy(array)] for name, array in self.arrays.items()}
         text = json.dumps({**self.rules, **JSON_MARK}, indent=2) + "\n"
         rules = partial(write_file, target, [marked(text.encode())], confirm=confirm)
-        write_new_folder(target.with_suffix(""), "", [], files, confirm=rules)
+        write_folder(target.with_suffix(""), files, confirm=rules)
 
 
 def _marked_npy(array: Any) -> bytes:

@@ -238,8 +238,6 @@ def named(path, target, do):
 os.write = counted
 Path.replace = lambda path, target: named(path, target, replace)
 Path.rename = lambda path, target: named(path, target, rename)
-swapped = output._swapped
-output._swapped = lambda path, target: named(path, target, swapped)
 """
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("guards", [[], [lambda: None]], ids=["read", "mapped"])
-def test_a_file_read_or_mapped(
-    file: Path, guards: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mapped, "BEFORE_MAPPING", guards)
+def test_a_file_is_read_piece_by_piece(file: Path) -> None:
     source, data = map_file(file), file.read_bytes()
     assert checksum.of_source(source) == "xxh3:" + xxhash.xxh3_64(data).hexdigest()
     parts = [data[:7], Span(source, 7, 5000), Span(source, 5000, SIZE)]
@@ -37,7 +32,6 @@ def test_a_file_read_or_mapped(
 
 def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksum, "HASHED_BLOCK", SIZE // 3)
-    monkeypatch.setattr(mapped, "BEFORE_MAPPING", [lambda: None])
     source, data = map_file(file), file.read_bytes()
     blocks = [data[at : at + SIZE // 3] for at in range(0, SIZE, SIZE // 3)]
     expected = "xxh3:" + ".".join(xxhash.xxh3_64(block).hexdigest() for block in blocks)

@@ -221,7 +221,7 @@ EXPECTED = {
 
 def test_a_folder_like_another(tmp_path: Path, original: Path) -> None:
     before = contents(original)
-    write_folder(tmp_path / "out", original, "message", [b"new"], ["left"])
+    write_folder(tmp_path / "out", {"message": [b"new"]}, original, ["left"])
     assert contents(tmp_path / "out") == EXPECTED
     assert not (tmp_path / "out" / "link").is_symlink()
     assert contents(original) == before
@@ -231,7 +231,7 @@ def test_a_folder_like_another(tmp_path: Path, original: Path) -> None:
 def test_a_folder_of_a_read_only_one_can_be_written_to(tmp_path: Path, original: Path) -> None:
     for path in (original / "below", original):
         path.chmod(0o555)
-    write_folder(tmp_path / "out", original, "message", [b"new"], ["left"])
+    write_folder(tmp_path / "out", {"message": [b"new"]}, original, ["left"])
     assert contents(tmp_path / "out") == EXPECTED
     for path in (tmp_path / "out", tmp_path / "out" / "below"):
         assert path.stat().st_mode & 0o200
@@ -242,12 +242,12 @@ def test_a_folder_of_a_read_only_one_can_be_written_to(tmp_path: Path, original:
 def test_a_folder_that_was_there_is_replaced(tmp_path: Path, original: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").touch()
-    write_folder(tmp_path / "out", original, "message", [b"new"], ["left"])
+    write_folder(tmp_path / "out", {"message": [b"new"]}, original, ["left"])
     assert contents(tmp_path / "out") == EXPECTED
     assert listed(tmp_path) == ["original", "out"]
 
 
-@pytest.mark.parametrize("broken", ["copyfile", "write", "rename", "_renameat2"])
+@pytest.mark.parametrize("broken", ["copyfile", "write", "rename"])
 def test_a_folder_that_cannot_be_written_leaves_the_old_one(
     tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -259,12 +259,10 @@ def test_a_folder_that_cannot_be_written_leaves_the_old_one(
 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").touch()
-    what = {"copyfile": shutil, "write": os, "rename": Path, "_renameat2": output}[broken]
-    how = {"rename": not_the_new_one, "_renameat2": lambda: lambda *args: errno.ENOSPC}
+    what = {"copyfile": shutil, "write": os, "rename": Path}[broken]
     with monkeypatch.context() as patch:
-        patch.setattr(output, "_renameat2", lambda: None)
-        patch.setattr(what, broken, how.get(broken, full))
+        patch.setattr(what, broken, not_the_new_one if broken == "rename" else full)
         with pytest.raises(OutputError, match="out: No space left on device"):
-            write_folder(tmp_path / "out", original, "message", [b"new"], ["left"])
+            write_folder(tmp_path / "out", {"message": [b"new"]}, original, ["left"])
     assert listed(tmp_path / "out") == ["old"]
     assert listed(tmp_path) == ["original", "out"]

@@ -11,7 +11,7 @@ import pytest
 
 from graphpatch import load
 from graphpatch.errors import OutputError
-from graphpatch.formats.output import sweep, unfinished, write_file, write_new_folder
+from graphpatch.formats.output import sweep, unfinished, write_file, write_folder
 from tests import graphs
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="locks of open files")
@@ -77,10 +77,10 @@ def test_a_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
 
 
 def test_a_folder_keeps_its_modes(tmp_path: Path) -> None:
-    write_new_folder(tmp_path / "out", "message", [b"old"], {"below/file": b""})
+    write_folder(tmp_path / "out", {"message": [b"old"], "below/file": [b""]})
     (tmp_path / "out").chmod(0o750)
     (tmp_path / "out/message").chmod(0o640)
-    write_new_folder(tmp_path / "out", "message", [b"new"], {"below/file": b"", "more": b""})
+    write_folder(tmp_path / "out", {"message": [b"new"], "below/file": [b""], "more": [b""]})
     modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "out", tmp_path / "out/message")]
     assert modes == [0o750, 0o640]
     assert (tmp_path / "out/more").stat().st_mode & 0o777 == 0o666 & ~_umask()
