@@ -350,7 +350,10 @@ class Model:
         return [text.unparse(pieces, container)]
 
     def all_files(self) -> dict[str, Sequence[Piece]]:
-        """Return what is written into a SavedModel's folder, but for what is copied."""
+        """Return what is written into a SavedModel's folder, but for what is copied.
+
+        Raises OutputError and ModelError as `encoded` does.
+        """
         files: dict[str, Sequence[Piece]] = {name: [data] for name, data in self.files.items()}
         return {**files, self.file: self.encoded(Path(self.file).suffix)}
 
