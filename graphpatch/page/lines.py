@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 
-from graphpatch.analysis.doctor.causes import Finding, OpOnPath, finding_of
-from graphpatch.analysis.doctor.path import PathStep
+from graphpatch.analysis.doctor.causes import Finding, OpOnPath, PathStep, finding_of
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow
 from graphpatch.differentiation.replay import GradientReplay

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from graphpatch import opdefs
-from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.gradient_reach import OpGradientFlow, Refusal
@@ -28,15 +28,35 @@ from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import op_type_in_model
 
 RuleDict = dict[str, Any]
+PatchJson = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PathStep:
+    """One op of a path: the output by which it is left, the slot by which it is entered."""
+
+    index: int
+    output: int
+    slot: int
+
+    @property
+    def tensor(self) -> Tensor:
+        """Return the tensor by which the op is left."""
+        return self.index, self.output
 
 
 @dataclass(frozen=True, slots=True)
 class OpOnPath:
-    """An op that is left by one output and entered by one slot, and what it answers."""
+    """An op that is left by one output and entered by one slot, and what it answers.
+
+    Where the whole path is known, `path` has its steps from the source on, and `place` is the op's.
+    """
 
     wiring: Wiring
     step: PathStep
     answer: OpGradientFlow
+    path: Sequence[PathStep] = ()
+    place: int = 0
 
     @property
     def node(self) -> Node:
@@ -45,8 +65,8 @@ class OpOnPath:
 
     @property
     def op(self) -> str:
-        """Its op type."""
-        return self.node.op
+        """Return its op type."""
+        return self.wiring.body.heads.ops[self.step.index]
 
     @property
     def refusal(self) -> Refusal | None:
@@ -56,17 +76,17 @@ class OpOnPath:
     @property
     def read(self) -> str:
         """Return the dtype of the tensor that the slot reads."""
-        return self.wiring.dtype(self.wiring.inputs(self.step.index)[self.step.slot]) or "unknown"
+        return self.wiring.dtype(self._read_by(self.step)) or "unknown"
 
     @property
     def given(self) -> str:
         """Return the dtype of the tensor by which it is left."""
-        return self.wiring.dtype((self.step.index, self.step.output)) or "unknown"
+        return self.wiring.dtype(self.step.tensor) or "unknown"
 
     @property
     def given_to_slot(self) -> flow.Flow:
         """What comes to the slot from the output, by the op's own gradient or its override's."""
-        return given_to_slot(self.wiring, self.step.index, self.step.output, self.step.slot)
+        return given_to_slot(self.wiring, self.step)
 
     @property
     def is_blocked(self) -> bool:
@@ -74,26 +94,53 @@ class OpOnPath:
         flows = self.step.slot in self.answer.slots and self.given_to_slot != "zero"
         return self.answer.raises or not flows
 
+    def _read_by(self, step: PathStep) -> Tensor:
+        return self.wiring.inputs(step.index)[step.slot]
+
+    def _is_float(self, tensor: Tensor) -> bool:
+        return self.wiring.dtype(tensor) in DIFFERENTIABLE
+
     @property
-    def is_identity_in_shape(self) -> bool:
-        """Whether it can count as the identity of this input: one output, same dtype and shape."""
-        known = self.node.opdef
-        return (
-            self.read == self.given
-            and self.given in DIFFERENTIABLE
-            and len(self.wiring.outputs(self.step.index)) == 1
-            and known is not None
-            and self.step.slot in known.keeps_shape
+    def run(self) -> Sequence[PathStep]:
+        """Return the ops from the last that reads a float to the first that gives a float again.
+
+        Nothing where there is none, or where something outside reads what lies inside: a match that
+        is one op has one output.
+        """
+        steps, wiring = self.path, self.wiring
+        starts = (n for n in range(self.place, -1, -1) if self._is_float(self._read_by(steps[n])))
+        ends = (n for n in range(self.place, len(steps)) if self._is_float(steps[n].tensor))
+        start, end = next(starts, None), next(ends, None)
+        run = () if start is None or end is None else steps[start : end + 1]
+        inside, returned = {step.index for step in run}, {index for index, _ in wiring.returned}
+        is_known = all(Node(wiring.body, step.index).opdef is not None for step in run)
+        is_closed = not any(
+            step.index in returned
+            or any(reader not in inside for _, reader, _ in wiring.readers(step.index))
+            for step in run[:-1]
         )
+        return run if is_known and is_closed else ()
+
+    @property
+    def behind(self) -> str:
+        """Return the float next behind what blocks, by which one can differentiate instead."""
+        tensors = (step.tensor for step in self.path[self.place :])
+        return next(map(self.wiring.spelled, filter(self._is_float, tensors)), "")
+
+    @property
+    def before(self) -> str:
+        """Return the last float before what blocks, which can be the loss instead."""
+        tensors = (self._read_by(step) for step in reversed(self.path[: self.place + 1]))
+        return next(map(self.wiring.spelled, filter(self._is_float, tensors)), "")
 
 
-def given_to_slot(wiring: Wiring, index: int, output: int, slot: int) -> flow.Flow:
+def given_to_slot(wiring: Wiring, step: PathStep) -> flow.Flow:
     """Return what comes to a slot of an op when a gradient comes to this output alone."""
-    inputs, outputs = wiring.inputs(index), wiring.outputs(index)
-    op = wiring.gradient_type(index)
-    is_own = op == wiring.body.heads.ops[index]
-    name = outputs[output].name if is_own and output < len(outputs) else None
-    return flow.into(op, slot, len(inputs), wiring.dtype(inputs[slot]), name)
+    inputs, outputs = wiring.inputs(step.index), wiring.outputs(step.index)
+    op = wiring.gradient_type(step.index)
+    is_own = op == wiring.body.heads.ops[step.index]
+    name = outputs[step.output].name if is_own and step.output < len(outputs) else None
+    return flow.into(op, step.slot, len(inputs), wiring.dtype(inputs[step.slot]), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +191,10 @@ TRUE = "its true gradient"
 """The title of rules that are no stand-ins."""
 
 
-def rule_for(node: Node, title: str, patch: Mapping[str, Any]) -> RuleDict:
+def rule_for(node: Node, title: str, patch: PatchJson) -> RuleDict:
     """Return a rule for one op, by its name and body."""
     match = {"name": node.name, "body": node.body.label}
     return {"name": f"{title}: {node.name}", "match": match, "patch": dict(patch), "expect": 1}
-
-
-PatchJson = Mapping[str, Any]
 
 
 def _formula(*dx: str | None) -> PatchJson:
@@ -180,154 +224,23 @@ PYTHON_FUNCTIONS = frozenset({"PyFunc", "PyFuncStateless"})  # of which no shape
 
 def fixes(at_op: OpOnPath) -> list[RuleDict]:
     """Return the rules that may fix an op that blocks, the best first."""
+    node, op, slot, known = at_op.node, at_op.op, at_op.step.slot, at_op.node.opdef
     if at_op.read not in DIFFERENTIABLE or at_op.given not in DIFFERENTIABLE:
         return []
-    slot, rules = at_op.step.slot, []
-    if at_op.op in SECOND:
-        rules.append(rule_for(at_op.node, TRUE, _formula(*SECOND[at_op.op])))
-    if at_op.op in OPS:
-        title = TRUE if at_op.op in EXACT else "has a gradient"
-        rules.append(rule_for(at_op.node, title, OPS[at_op.op]))
-    if at_op.op in PYTHON_FUNCTIONS and len(at_op.node.data_inputs) == 1:
-        rules.append(rule_for(at_op.node, "counts as the identity", {"surrogate_gradient": "x"}))
-    if at_op.is_identity_in_shape and at_op.is_blocked:
-        patch = {"straight_through": True if not slot else {"input": slot}}
-        rules.append(rule_for(at_op.node, "passes gradients", patch))
+    rules = []
+    if op in SECOND:
+        rules.append(rule_for(node, TRUE, _formula(*SECOND[op])))
+    if op in OPS:
+        rules.append(rule_for(node, TRUE if op in EXACT else "has a gradient", OPS[op]))
+    if op in PYTHON_FUNCTIONS and len(node.data_inputs) == 1:
+        rules.append(rule_for(node, "counts as the identity", {"surrogate_gradient": "x"}))
+    keeps_shape = known is not None and slot in known.keeps_shape
+    is_like_its_input = at_op.read == at_op.given and len(at_op.wiring.outputs(node.index)) == 1
+    if keeps_shape and is_like_its_input and at_op.is_blocked:
+        patch = {"straight_through": {"input": slot} if slot else True}
+        rules.append(rule_for(node, "passes gradients", patch))
     return rules
 
-
-AS_ONE = '{{"surrogate_gradient": "{}", "on": "match"}}'
-BEHIND = "differentiate with respect to a tensor behind it"
-LOSS_BEFORE = "take a tensor before it as the loss"
-IN_BETWEEN = f"match the ops from what is still float to what is float again as one; or {BEHIND}"
-
-
-def with_run(finding: Finding, wiring: Wiring, steps: Sequence[PathStep], place: int) -> Finding:
-    """Give the finding at that place of a path the rule by which a run of ops counts as one op.
-
-    The run leads from the last op that reads a float to the first that gives one again.
-    """
-    run = _steps_between_floats(wiring, steps, place)
-    nodes = [Node(wiring.body, step.index) for step in run]
-    is_left = finding.kind == "missing" and _dtype_given(wiring, steps[place]) not in DIFFERENTIABLE
-    between = finding.remedy == IN_BETWEEN or is_left
-    is_known = finding.node.opdef is not None
-    if finding.rules or not is_known or not (between or (nodes and nodes[0].op in SURROGATES)):
-        return finding
-    if not run or len(run) == 1 or not _counts_as_one(wiring, run):
-        if not between:
-            return finding
-        ends = (_dtype_given(wiring, step) in DIFFERENTIABLE for step in steps[place:])
-        return replace(finding, remedy=BEHIND if any(ends) else NO_FLOAT_AGAIN)
-    formula = _stand_in(wiring, run, nodes)
-    links = (_link(node, step.slot) for node, step in zip(nodes, run, strict=True))
-    remedy = (
-        f"match the ops from {nodes[0].name} to {nodes[-1].name} as one pattern, "
-        f'"{" -> ".join(["x:_", *links])}", and give it '
-        f"{AS_ONE.format(formula) if formula else 'a surrogate_gradient that you know'}"
-    )
-    remedy = f"{remedy}{', a stand-in' if formula else ''}; or {BEHIND}"
-    rules = [_rule_of_run(wiring, run, nodes, formula)] if formula else []
-    return replace(finding, remedy=remedy if between else finding.remedy, rules=rules)
-
-
-def _stand_in(wiring: Wiring, run: Sequence[PathStep], nodes: Sequence[Node]) -> str:
-    """Return the formula that a run of ops counts as; nothing where an op of it computes more."""
-    formula = SURROGATES.get(nodes[0].op, f"x{run[0].slot}")
-    if nodes[0].op not in SURROGATES:
-        formula = "x" if len(nodes[0].data_inputs) == 1 and run[0].slot == 0 else formula
-    shapes = Shapes(wiring)
-    for node, step in zip(nodes, run, strict=True):
-        if node.op in SURROGATES and node == nodes[0]:
-            continue
-        if node.op not in COUNTS_AS or step.output or step.slot:
-            return ""
-        formula = COUNTS_AS[node.op].format(formula)
-    start, end = wiring.inputs(run[0].index)[run[0].slot], (run[-1].index, 0)
-    start_shape, end_shape = shapes.if_known(start), shapes.if_known(end)
-    if start_shape is None or end_shape is None or nodes[0].op in SURROGATES:
-        return formula
-    alike = len(start_shape) == len(end_shape) and all(
-        a is None or b is None or a == b for a, b in zip(start_shape, end_shape, strict=True)
-    )
-    return formula if alike else ""
-
-
-def _rule_of_run(
-    wiring: Wiring, run: Sequence[PathStep], nodes: Sequence[Node], formula: str
-) -> RuleDict:
-    names = [f"n{number}" for number in range(len(nodes))]
-    edges = zip(names, names[1:], run[1:], strict=False)
-    pattern = {
-        "nodes": {
-            name: {"op": node.op, "name": node.name}
-            for name, node in zip(names, nodes, strict=True)
-        },
-        "edges": [[before, after, {"input": step.slot}] for before, after, step in edges],
-    }
-    return {
-        "name": f"{nodes[0].op} to {nodes[-1].op} pass gradients: {nodes[-1].name}",
-        "match": {"pattern": pattern, "body": wiring.body.label},
-        "patch": {"surrogate_gradient": formula, "on": "match"},
-        "expect": 1,
-    }
-
-
-def name_tensors(
-    finding: Finding, wiring: Wiring, source: Tensor, steps: Sequence[PathStep]
-) -> Finding:
-    """Name the tensors that a remedy speaks of: those of the path next to what blocks it."""
-    if BEHIND not in finding.remedy and LOSS_BEFORE not in finding.remedy:
-        return finding
-    tensors = [source, *((step.index, step.output) for step in steps)]
-    blamed = finding.node.index if finding.node.body is wiring.body else None
-    places = [n for n, (index, _) in enumerate(tensors) if index == blamed and n]
-    place = places[0] if places else len(tensors)
-    floats = [n for n, tensor in enumerate(tensors) if wiring.dtype(tensor) in DIFFERENTIABLE]
-    behind = next((wiring.spelled(tensors[n]) for n in floats if n >= place), "")
-    before = next((wiring.spelled(tensors[n]) for n in reversed(floats) if n < place), "")
-    remedy = finding.remedy
-    if behind:
-        remedy = remedy.replace(BEHIND, f"differentiate with respect to {behind}, behind it")
-    if before:
-        remedy = remedy.replace(LOSS_BEFORE, f"take {before}, before it, as the loss")
-    return replace(finding, remedy=remedy)
-
-
-def _steps_between_floats(
-    wiring: Wiring, steps: Sequence[PathStep], place: int
-) -> Sequence[PathStep]:
-    """The steps from the last one that reads a float to the first one that gives a float again."""
-
-    def reads(step: PathStep) -> str | None:
-        return wiring.dtype(wiring.inputs(step.index)[step.slot])
-
-    before = (n for n in range(place, -1, -1) if reads(steps[n]) in DIFFERENTIABLE)
-    ends = (n for n in range(place, len(steps)) if _dtype_given(wiring, steps[n]) in DIFFERENTIABLE)
-    start, end = next(before, None), next(ends, None)
-    return () if start is None or end is None else steps[start : end + 1]
-
-
-def _dtype_given(wiring: Wiring, step: PathStep) -> str | None:
-    return wiring.dtype((step.index, step.output))
-
-
-def _counts_as_one(wiring: Wiring, run: Sequence[PathStep]) -> bool:
-    """Whether nothing outside reads what lies inside: a match that is one op has one output."""
-    inside = {step.index for step in run}
-    returned = {tensor[0] for tensor in wiring.returned}
-    return all(Node(wiring.body, step.index).opdef is not None for step in run) and not any(
-        step.index in returned
-        or any(reader not in inside for _, reader, _ in wiring.readers(step.index))
-        for step in run[:-1]
-    )
-
-
-def _link(node: Node, slot: int) -> str:
-    return f"{node.op}:{slot}" if slot else node.op
-
-
-NO_FLOAT_AGAIN = f"{LOSS_BEFORE}: nothing behind it is float again"
 
 # What ops that pass numbers on in another form count as on the way back, inside a run of such ops;
 # a run with any other op gets no formula.
@@ -345,13 +258,73 @@ ABOVE = "(x0 - x1) / (1 + abs(x0 - x1))"  # a fast sigmoid: nowhere is its gradi
 BELOW = "(x1 - x0) / (1 + abs(x1 - x0))"
 SURROGATES = {"Greater": ABOVE, "GreaterEqual": ABOVE, "Less": BELOW, "LessEqual": BELOW}
 
+BEHIND = "differentiate with respect to {behind}"
+LOSS_BEFORE = "take {before} as the loss"
+IN_BETWEEN = f"match the ops from what is still float to what is float again as one; or {BEHIND}"
+NO_FLOAT_AGAIN = f"{LOSS_BEFORE}: nothing behind it is float again"
+
+
+def _as_one(finding: Finding, at_op: OpOnPath, is_between: bool) -> Finding:
+    """Give a finding the rule by which the run of ops from a float to a float counts as one op.
+
+    `is_between`: what blocks is no float, so that no rule for this op alone can help.
+    """
+    run, wiring = at_op.run, at_op.wiring
+    nodes = [Node(wiring.body, step.index) for step in run]
+    if len(run) < 2 or not (is_between or nodes[0].op in SURROGATES):
+        remedy = BEHIND if at_op.behind else NO_FLOAT_AGAIN
+        return replace(finding, remedy=_named(remedy, at_op)) if is_between else finding
+    formula = _stand_in(wiring, run, nodes)
+    links = [f" -> {node.op}:{step.slot}" for node, step in zip(nodes[1:], run[1:], strict=True)]
+    pattern = "".join([nodes[0].op, *links])
+    patch = {"surrogate_gradient": formula, "on": "match"}
+    given = f"{json.dumps(patch)}, a stand-in" if formula else "a surrogate_gradient that you know"
+    remedy = (
+        f"match the ops from {nodes[0].name} to {nodes[-1].name} as one pattern, "
+        f'"{pattern}", and give it {given}; or {_named(BEHIND, at_op)}'
+    )
+    finding = replace(finding, remedy=remedy) if is_between else finding
+    if not formula:
+        return finding
+    rule = {
+        "name": f"{nodes[0].op} to {nodes[-1].op} pass gradients: {nodes[-1].name}",
+        "match": {"pattern": pattern, "name": nodes[-1].name, "body": wiring.body.label},
+        "patch": patch,
+        "expect": 1,
+    }
+    return replace(finding, rules=[rule])
+
+
+def _stand_in(wiring: Wiring, run: Sequence[PathStep], nodes: Sequence[Node]) -> str:
+    """Return the formula that a run of ops counts as; nothing where an op of it computes more."""
+    rest, shapes = list(zip(nodes, run, strict=True)), Shapes(wiring)
+    if nodes[0].op in SURROGATES:
+        formula, is_alike = SURROGATES[rest.pop(0)[0].op], True
+    else:
+        formula = "x" if len(nodes[0].data_inputs) == 1 else f"x{run[0].slot}"
+        read = wiring.inputs(run[0].index)[run[0].slot]
+        start, end = shapes.if_known(read), shapes.if_known((run[-1].index, 0))
+        is_alike = (
+            start is None
+            or end is None
+            or (
+                len(start) == len(end)
+                and all(a is None or b is None or a == b for a, b in zip(start, end, strict=True))
+            )
+        )
+    for node, step in rest:
+        if node.op not in COUNTS_AS or step.output or step.slot:
+            return ""
+        formula = COUNTS_AS[node.op].format(formula)
+    return formula if is_alike else ""
+
+
 COMPARISONS = frozenset(
     "Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual LogicalAnd LogicalOr"
     " LogicalNot IsNan IsInf IsFinite".split()
 )
 NONE = "None: tf.gradients returns None, without an error"
 ZEROS = "zeros: the gradient is there, and every element of it is 0"
-
 STRAIGHT = "let it count as the identity on the way back (straight_through), a stand-in"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
@@ -363,10 +336,6 @@ def _to_default(at_op: OpOnPath) -> list[RuleDict]:
     return [rule_for(at_op.node, "its own gradient", {"override_gradient": "default"})]
 
 
-def _no_rules(at_op: OpOnPath) -> list[RuleDict]:
-    return []
-
-
 @dataclass(frozen=True, slots=True)
 class Cause:
     """A class of findings: when it applies, what it says of an op, what fixes it."""
@@ -376,28 +345,7 @@ class Cause:
     what: str
     consequence: str
     remedy: str
-    rules: Callable[[OpOnPath], list[RuleDict]] = _no_rules
-
-    def finding(self, at_op: OpOnPath) -> Finding:
-        """Return what is found at this op."""
-        node, refusal = at_op.node, at_op.refusal
-        words = {
-            "op": node.op,
-            "slot": at_op.step.slot,
-            "output": f"output {at_op.step.output}",
-            "read": at_op.read,
-            "given": at_op.given,
-            "key": override_key(node) or "",
-            "rule": rule_of(node),
-            "in_between": IN_BETWEEN,
-            "says": refusal.says if refusal is not None else "",
-        }
-        what, consequence, remedy = (
-            text.format(**words) for text in (self.what, self.consequence, self.remedy)
-        )
-        return Finding(
-            self.kind, node, at_op.step.slot, what, consequence, remedy, self.rules(at_op)
-        )
+    rules: Callable[[OpOnPath], list[RuleDict]] = lambda at_op: []
 
 
 def _raises(kind: str) -> Callable[[OpOnPath], bool]:
@@ -406,14 +354,6 @@ def _raises(kind: str) -> Callable[[OpOnPath], bool]:
 
 def _op_is_one_of(ops: frozenset[str]) -> Callable[[OpOnPath], bool]:
     return lambda at_op: at_op.op in ops
-
-
-def _gradient_is(state: str) -> Callable[[OpOnPath], bool]:
-    return lambda at_op: (opdefs.lookup(at_op.op) or opdefs.OpDef("")).gradient == state
-
-
-def _is_our_key(at_op: OpOnPath) -> bool:
-    return _raises("key")(at_op) and bool(rule_of(at_op.node))
 
 
 def _calls_functions(at_op: OpOnPath) -> bool:
@@ -426,19 +366,19 @@ CAUSES = (
           "rule '{rule}' carries its gradient in a function, which a tape drops",
           "{says}, by design: the tape must not take another gradient silently",
           "graphpatch.register_gradients(FILE) first; or write a SavedModel (--inputs, --outputs)"),
-    Cause("our_key", _is_our_key,
+    Cause("our_key", lambda at_op: _raises("key")(at_op) and bool(rule_of(at_op.node)),
           "override key {key}, which rule '{rule}' gave it and no program registers",
           "{says}; TensorFlow names {op}, not the missing key",
           "register it first: graphpatch.register_gradients(FILE), where the key is graphpatch's"),
-    Cause("our_rule", lambda look: is_of_rule(look.node),
+    Cause("our_rule", lambda at_op: is_of_rule(at_op.node),
           "rule '{rule}' stops it here", NONE,
           "take the rule off: graphpatch revert FILE --rule '{rule}' -o OUT"),
-    Cause("swish", lambda look: _raises("custom_gradient")(look) and is_swish(look.node),
+    Cause("swish", lambda at_op: _raises("custom_gradient")(at_op) and is_swish(at_op.node),
           "key {key}, which tf.nn.swish left: only the process that built it knows it",
           "{says}; TensorFlow names {op}, not the missing key",
           'take the key off ("default"): the gradient of x * sigmoid(x) is the true one, no '
           "stand-in",
-          lambda look: [rule_for(look.node, TRUE, {"override_gradient": "default"})]),
+          lambda at_op: [rule_for(at_op.node, TRUE, {"override_gradient": "default"})]),
     Cause("custom_gradient", _raises("custom_gradient"),
           "key {key}, which tf.custom_gradient left: only the process that built it knows it",
           "{says}; TensorFlow names {op}, not the missing key",
@@ -454,13 +394,13 @@ CAUSES = (
     Cause("prevent", _raises("prevent"),
           "PreventGradient: it was put there to refuse a gradient",
           "{says}", STRAIGHT, fixes),
-    Cause("missing", lambda look: _raises("missing")(look) and look.read not in flow.TRAINABLE,
+    Cause("missing", lambda at_op: _raises("missing")(at_op) and at_op.read not in flow.TRAINABLE,
           "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
-          "{says}", "{in_between}"),
-    Cause("second", lambda look: look.op in SECOND and look.is_blocked,
+          "{says}", IN_BETWEEN),
+    Cause("second", lambda at_op: at_op.op in SECOND and at_op.is_blocked,
           "{op}: TensorFlow has no second derivative of it", "{says}",
           "give it its true gradient: graphpatch apply @second_derivatives", fixes),
-    Cause("missing", lambda look: _raises("missing")(look) and look.node.opdef is None,
+    Cause("missing", lambda at_op: _raises("missing")(at_op) and at_op.node.opdef is None,
           "{op} is not an op type of TensorFlow: it has no gradient here",
           "where its library is loaded: {says}",
           "register one where its library is loaded (tf.RegisterGradient), give it one by a "
@@ -486,12 +426,12 @@ CAUSES = (
           "{says}", "take a target behind the loop: what an Exit of it gives"),
     Cause("stop_gradient", _op_is_one_of(frozenset({"StopGradient"})),
           "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, fixes),
-    Cause("step", lambda look: flow.is_step(gradient_type(look.node)),
+    Cause("step", lambda at_op: flow.is_step(gradient_type(at_op.node)),
           "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, fixes),
-    Cause("zero", lambda look: flow.gives(gradient_type(look.node)) == "zero",
+    Cause("zero", lambda at_op: flow.gives(gradient_type(at_op.node)) == "zero",
           "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS,
           "let it count as something smooth (fast_sigmoid_surrogate), or as the identity", fixes),
-    Cause("zero_slot", lambda look: look.given_to_slot == "zero",
+    Cause("zero_slot", lambda at_op: at_op.given_to_slot == "zero",
           "{op}: TensorFlow's gradient of {output} by input {slot} is zero", ZEROS,
           "give it one by a formula (override_gradient)", fixes),
     Cause("argmax", _op_is_one_of(frozenset({"ArgMax", "ArgMin"})),
@@ -500,35 +440,62 @@ CAUSES = (
     Cause("comparison", _op_is_one_of(COMPARISONS),
           "{op}, a comparison: it gives {given}", NONE,
           f"let it and a Cast behind it count as something smooth; or {LOSS_BEFORE}"),
-    Cause("cast", lambda look: look.op == "Cast" and look.given not in DIFFERENTIABLE,
+    Cause("cast", lambda at_op: at_op.op == "Cast" and at_op.given not in DIFFERENTIABLE,
           "a cast from {read} to {given}: {given} carries no gradient", NONE,
-          "{in_between}"),
-    Cause("cast", lambda look: look.op == "Cast",
+          IN_BETWEEN),
+    Cause("cast", lambda at_op: at_op.op == "Cast",
           "a cast of {read} to {given}: nothing comes back through {read}", NONE, OUTSIDE),
-    Cause("shape", lambda look: flow.reads_shape_alone(look.op),
+    Cause("shape", lambda at_op: flow.reads_shape_alone(at_op.op),
           "{op}: it reads a shape, not the values", NONE,
           "the loss does not depend on the values here; there is no gradient"),
     Cause("inside", _calls_functions,
           "{op}: inside its function nothing comes back from this output to input {slot}", NONE,
           "fix what blocks inside the function"),
-    Cause("write", lambda look: look.op.startswith(("Assign", "Resource", "Scatter"))
-          and not look.op.startswith("ResourceGather"),
+    Cause("write", lambda at_op: at_op.op.startswith(("Assign", "Resource", "Scatter"))
+          and not at_op.op.startswith("ResourceGather"),
           "{op}: what is written to a variable has no gradient", NONE, OUTSIDE),
-    Cause("dtype", lambda look: look.read not in flow.TRAINABLE,
+    Cause("dtype", lambda at_op: at_op.read not in flow.TRAINABLE,
           "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE),
-    Cause("dtype", lambda look: look.given not in flow.TRAINABLE,
-          "{op} gives {given}, which carries no gradient", NONE, "{in_between}"),
-    Cause("not_differentiable", _gradient_is("none"),
+    Cause("dtype", lambda at_op: at_op.given not in flow.TRAINABLE,
+          "{op} gives {given}, which carries no gradient", NONE, IN_BETWEEN),
+    Cause("not_differentiable",
+          lambda at_op: (opdefs.lookup(at_op.op) or opdefs.OpDef("")).gradient == "none",
           "{op} is registered as not differentiable", NONE,
           "give it a gradient (override_gradient), or let it count as the identity, a stand-in",
           fixes),
-    Cause("slot", lambda look: True,
+    Cause("slot", lambda at_op: True,
           "{op} has a gradient, but none for input {slot}", NONE,
           "give it one by a formula (override_gradient)", fixes),
 )
 # fmt: on
 
 
+def _named(text: str, at_op: OpOnPath) -> str:
+    """Fill in what a text says of an op and of its path."""
+    behind, before = at_op.behind, at_op.before
+    return text.format(
+        op=at_op.op,
+        slot=at_op.step.slot,
+        output=f"output {at_op.step.output}",
+        read=at_op.read,
+        given=at_op.given,
+        key=override_key(at_op.node) or "",
+        rule=rule_of(at_op.node),
+        says=at_op.refusal.says if at_op.refusal is not None else "",
+        behind=f"{behind}, behind it" if behind else "a tensor behind it",
+        before=f"{before}, before it," if before else "a tensor before it",
+    )
+
+
 def finding_of(at_op: OpOnPath) -> Finding:
     """Return why no gradient comes back through this op."""
-    return next(cause for cause in CAUSES if cause.applies(at_op)).finding(at_op)
+    cause = next(cause for cause in CAUSES if cause.applies(at_op))
+    texts = (cause.what, cause.consequence, cause.remedy)
+    what, consequence, remedy = (_named(text, at_op) for text in texts)
+    finding = Finding(
+        cause.kind, at_op.node, at_op.step.slot, what, consequence, remedy, cause.rules(at_op)
+    )
+    if not at_op.path or finding.rules or at_op.node.opdef is None:
+        return finding
+    is_left = cause.kind == "missing" and at_op.given not in DIFFERENTIABLE
+    return _as_one(finding, at_op, cause.remedy == IN_BETWEEN or is_left)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.causes import Finding, RuleDict, rule_for
-from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
+from graphpatch.analysis.doctor.diagnosis import PairDiagnosis, doctors
 from graphpatch.analysis.doctor.survey import diagnose_graphs
-from graphpatch.analysis.doctor.trial import Offer, Place, Trial, named_apart, try_rules
+from graphpatch.analysis.doctor.trial import Offer, Place, Trials, applied, first_rules, place_of
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.formats import Model
 
@@ -40,95 +40,73 @@ def fix(
 ) -> FixResult:
     """Find rules until every pair flows, or nothing more can be fixed.
 
-    A rule is kept where it can be applied. What lies behind a blocker shows only when that one is
-    fixed, so the model is asked again after each.
+    A rule is kept where it can be applied, and where it helps a pair to flow. What lies behind a
+    blocker shows only when that one is fixed, so the model is asked again after each round.
     """
-    fixing = _Fixing(model, control_flow_v2)
-    before = diagnose_graphs(model, sources, targets, control_flow_v2, every)
-    blocked = [
-        (place, diagnosed.source, diagnosed.target)
-        for place, diagnosed_graph in enumerate(before)
-        for diagnosed in diagnosed_graph.diagnoses
-        if _is_blocked(diagnosed)
+    diagnosed = diagnose_graphs(model, sources, targets, control_flow_v2, every)
+    pairs = [
+        (graph, pair)
+        for graph, surveyed in enumerate(diagnosed)
+        for pair in surveyed.diagnoses
+        if _is_blocked(pair)
     ]
-    for pair in blocked:
-        fixing.let_flow(*pair)
-    after = [fixing.diagnose(*pair) for pair in blocked]
-    flowing = [diagnosed for diagnosed in after if not _is_blocked(diagnosed)]
-    return FixResult(
-        fixing.rules,
-        fixing.model,
-        flowing,
-        [diagnosed for diagnosed in after if _is_blocked(diagnosed)],
-    )
+    trials, places_of = Trials(model, control_flow_v2), [set[Place]() for _ in pairs]
+    while True:
+        offers: dict[Place, Offer] = {}
+        for places, (graph, pair) in zip(places_of, pairs, strict=True):
+            for finding in _fixable(pair):
+                place, rules = place_of(graph, finding), _rules_to_try(finding, pair)
+                places.add(place)
+                if rules and place not in trials.working and place not in trials.refused:
+                    offers.setdefault(place, Offer(place, pair, rules))
+                    break  # it may be all that blocks
+        if not offers:
+            break
+        trials.run(list(offers.values()))
+        pairs = _asked_again(trials, pairs)
+    helping = [ps for ps, (_, pair) in zip(places_of, pairs, strict=True) if not _is_blocked(pair)]
+    needed = set[Place]().union(*helping)
+    trials.working = {place: o for place, o in trials.working.items() if place in needed}
+    after = [pair for _, pair in _asked_again(trials, pairs)]
+    rules = first_rules(trials.working.values())
+    flowing = [pair for pair in after if not _is_blocked(pair)]
+    return FixResult(rules, _patched(trials), flowing, list(filter(_is_blocked, after)))
 
 
-@dataclass(eq=False)
-class _Fixing:
-    """The model as it is with the rules so far, asked anew after each of them."""
-
-    model: Model
-    control_flow_v2: bool
-    rules: list[RuleDict] = field(default_factory=list)
-    hopeless: set[Place] = field(default_factory=set)
-    doctors: list[Doctor] = field(default_factory=list)
-
-    def diagnose(self, place: int, source: str, target: str) -> PairDiagnosis:
-        """Return what a pair of a graph is like now."""
-        if not self.doctors:
-            self.doctors = doctors(self.model, self.control_flow_v2)
-        asked = self.doctors[place]
-        wiring = asked.session.wiring(asked.session.graph.main)
-        return asked.diagnose(wiring.tensor(source), wiring.tensor(target))
-
-    def let_flow(self, place: int, source: str, target: str) -> None:
-        """Apply rules until the pair flows; where they don't get there, none is kept."""
-        before, rules_before = self.model, len(self.rules)
-        tried: set[Place] = set()
-        while _is_blocked(diagnosis := self.diagnose(place, source, target)):
-            if not self._is_one_applied(place, diagnosis, tried):
-                if self.model is not before:
-                    self.model, self.doctors = before, []
-                del self.rules[rules_before:]
-                return
-
-    def _is_one_applied(self, graph: int, pair: PairDiagnosis, tried: set[Place]) -> bool:
-        """Apply the first rule that mends an op that blocks a pair; return whether there is one."""
-        for finding in _fixable(pair):
-            place = (graph, finding.node.body.label, finding.node.name)
-            if place in tried | self.hopeless:
-                continue
-            tried.add(place)
-            for rule in _rules_to_try(finding, pair):
-                offer = Offer(place, pair, [rule])
-                trial = try_rules(self.model, [offer], self.control_flow_v2)
-                if isinstance(trial, Trial) and not trial.failed:
-                    self.model, self.doctors = trial.model, trial.doctors
-                    self.rules = named_apart([*self.rules, rule])
-                    return True
-            self.hopeless.add(place)
-        return False
+def _patched(trials: Trials) -> Model:
+    rules = first_rules(trials.working.values())
+    patched = applied(trials.model, rules) if rules else trials.model
+    assert not isinstance(patched, str), patched  # together they were applied before
+    return patched
 
 
-def _is_blocked(diagnosed: PairDiagnosis) -> bool:
-    return diagnosed.connected and (diagnosed.verdict != "flows" or bool(diagnosed.of_session))
+def _asked_again(
+    trials: Trials, pairs: Sequence[tuple[int, PairDiagnosis]]
+) -> list[tuple[int, PairDiagnosis]]:
+    """Diagnose pairs of the model with the rules that work."""
+    asked = doctors(_patched(trials), trials.control_flow_v2)
+    return [
+        (graph, asked[graph].diagnose(*map(asked[graph].main.tensor, (pair.source, pair.target))))
+        for graph, pair in pairs
+    ]
 
 
-def _fixable(pair: PairDiagnosis) -> Iterator[Finding]:
-    """Yield the findings, where no other one makes it vain to fix them."""
+def _is_blocked(pair: PairDiagnosis) -> bool:
+    return pair.connected and (pair.verdict != "flows" or bool(pair.of_session))
+
+
+def _fixable(pair: PairDiagnosis) -> list[Finding]:
+    """Return the findings, where no other one makes it vain to fix them."""
     blocking = pair.of_session
     # What a run counts as, its one rule mends; the ops inside of it have none of their own.
-    if all(finding.rules or finding.kind in RAISING for finding in blocking):
-        yield from blocking
+    is_hopeful = all(finding.rules or finding.kind in RAISING for finding in blocking)
+    return blocking if is_hopeful and _is_blocked(pair) else []
 
 
-def _rules_to_try(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
-    yield from finding.rules
-    node = finding.node
+def _rules_to_try(finding: Finding, pair: PairDiagnosis) -> list[RuleDict]:
+    node, on_path = finding.node, {tensor.rpartition(":")[0] for tensor in pair.path}
     of_gradient = is_in_gradients(node) or node.op.endswith("Grad")
-    if finding.kind in RAISING and not of_gradient and node.name not in _ops_on_path(pair):
-        yield rule_for(node, "partial: counts as a constant", {"stop_gradient": True})
-
-
-def _ops_on_path(pair: PairDiagnosis) -> set[str]:
-    return {tensor.rpartition(":")[0] for tensor in pair.path}
+    if finding.kind in RAISING and not of_gradient and node.name not in on_path:
+        stop = rule_for(node, "partial: counts as a constant", {"stop_gradient": True})
+        return [*finding.rules, stop]
+    return list(finding.rules)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
-from math import lcm
+from itertools import chain, islice, product
 from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
@@ -86,67 +85,40 @@ def diagnose_graphs(
 def _diagnose_graph(
     asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: bool
 ) -> GraphDiagnosis:
-    graph, stored = asked.session.graph, asked.session.stored
-    wiring = asked.session.wiring(graph.main)
+    graph, wiring = asked.session.graph, asked.main
     to, by = wiring.named(targets), wiring.named(sources)
     ends = by or fed_floats(wiring), to or default_targets(graph, wiring, every)
-    uses = sum(1 + len(read) for body in graph.bodies for read in body.heads.inputs)
-    count, most = len(ends[0]) * len(ends[1]), PAIRS_AT_LEAST + MOST_VISITED // (1 + uses)
-    if (by and to) or count <= most:
-        pairs = [(source, target) for target in ends[1] for source in ends[0]]
-        return GraphDiagnosis(
-            graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs)
+    most = None if by and to else MOST_PAIRS
+    diagnosed: dict[tuple[Tensor, Tensor], PairDiagnosis] = {}
+    for pair in islice(_source_by_source(*ends), most):
+        if most and asked.visited > MOST_VISITED and len(diagnosed) >= PAIRS_AT_LEAST:
+            break
+        if pair not in diagnosed:
+            diagnosed[pair] = asked.diagnose(*pair)
+    if len(ends[0]) == len(ends[1]) == 1:
+        diagnosed = {pair: asked.or_swapped(*pair) for pair in diagnosed}
+    source_places, target_places = ({t: n for n, t in enumerate(tensors)} for tensors in ends)
+    pairs = sorted(diagnosed, key=lambda pair: (target_places[pair[1]], source_places[pair[0]]))
+    notes = notes_on_pairs(asked, pairs)
+    left_out = len(ends[0]) * len(ends[1]) - len(pairs)
+    if left_out:
+        says = (
+            f"{left_out:,} more pairs were not looked at, as they are many: name ends with --from "
+            "and --to"
         )
-    diagnosed = dict(_diagnosed(asked, ends, most))
-    places = tuple({tensor: place for place, tensor in enumerate(some)} for some in ends)
-    pairs = sorted(diagnosed, key=lambda pair: (places[1][pair[1]], places[0][pair[0]]))
-    notes = notes_on_pairs(asked, stored, pairs)
-    if len(pairs) < count:
-        notes.append(_left_out_note(wiring, pairs, ends))
+        known = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+        missing = [tensor for n in (0, 1) for tensor in ends[n] if tensor not in known[n]]
+        notes.append(Note("left_out", says, list(map(wiring.spelled, missing))))
     return GraphDiagnosis(graph, [diagnosed[pair] for pair in pairs], notes)
 
 
-def _diagnosed(
-    asked: Doctor, ends: tuple[Sequence[Tensor], Sequence[Tensor]], most: int
-) -> Iterator[tuple[tuple[Tensor, Tensor], PairDiagnosis]]:
-    """So many pairs, and then more of them, source by source, as long as few ops are visited."""
-    some = set(_some_pairs(*ends, most))
-    for pair in sorted(some):
-        yield pair, asked.diagnose(*pair)
-    for pair in islice(product(*ends), MOST_PAIRS):
-        if asked.visited > MOST_VISITED:
-            break
-        if pair not in some:
-            yield pair, asked.diagnose(*pair)
-
-
-def _some_pairs(
-    sources: Sequence[Tensor], targets: Sequence[Tensor], count: int
-) -> list[tuple[Tensor, Tensor]]:
-    """So many pairs, with as many of the sources and of the targets in them as may be."""
-    turn = lcm(len(sources), len(targets))  # pairs after which both begin anew
-    places = (
-        (place % len(targets), (place + place // turn) % len(sources)) for place in range(count)
-    )
-    return [(sources[source], targets[target]) for target, source in sorted(places)]
-
-
-def _left_out_note(
-    wiring: Wiring, pairs: Sequence[tuple[Tensor, Tensor]], ends: Sequence[Sequence[Tensor]]
-) -> Note:
-    """That there are more pairs, with the ends that are in none of those asked about."""
-    more = len(ends[0]) * len(ends[1]) - len(pairs)
-    asked = ({source for source, _ in pairs}, {target for _, target in pairs})
-    left_out = [
-        tensor
-        for some, known in zip(ends, asked, strict=True)
-        for tensor in some
-        if tensor not in known
-    ]
-    says = (
-        f"{more:,} more pairs were not looked at, as they are many: name ends with --from and --to"
-    )
-    return Note("left_out", says, list(map(wiring.spelled, left_out)))
+def _source_by_source(
+    sources: Sequence[Tensor], targets: Sequence[Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield pairs in which each source and each target is once, then all; much of one is alike."""
+    most = max(len(sources), len(targets)) if sources and targets else 0
+    once = {(sources[n % len(sources)], targets[n % len(targets)]) for n in range(most)}
+    return chain(sorted(once), product(sources, targets))
 
 
 def missing_end(graph: ModelGraph) -> str:
