@@ -1,7 +1,10 @@
-"""Make a patch again: the rules in a patched model, on its original, and compare the bytes.
+"""Make a patch again: apply the rules in a patched model once more, and compare.
 
-The same bytes mean that the structure is sound, all of it: gradients, guards and functions too. Of
-other bytes each op, function or gradient that differs is a fault, first what flows back.
+`verify` applies them to the original. The same bytes mean that the structure is sound, all of it:
+gradients, guards and functions too. Of other bytes each op, function or gradient that differs is a
+fault, first what flows back. `check`, `diff`, `ops` and `doctor` apply them to the model itself
+without its rules, unless its checksum says that nothing was changed since: what rules wrote, and
+is not there as they wrote it, is damage.
 """
 
 from __future__ import annotations
@@ -13,21 +16,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import graphpatch
-from graphpatch.analysis.diff import differences, differences_around, same_bytes, unlike_by_name
-from graphpatch.analysis.revert import revert
-from graphpatch.application import apply_rules
+from graphpatch import names
+from graphpatch.analysis.compare import differences, differences_around, same_bytes, unlike_by_name
+from graphpatch.analysis.revert import revert, taken_off
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
-from graphpatch.graph.graph import ModelGraph, read_record
+from graphpatch.graph.check import built_gradients
+from graphpatch.graph.graph import Graph, ModelGraph, read_record
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.provenance import checksum_of_rules
 from graphpatch.graph.record import ModelRecord
 from graphpatch.graph.wire import Span
-from graphpatch.rules import rules_from
 from graphpatch.table import plural, short
 
+AGAIN = "patch the original again"
 SWAPPED = "the arguments look swapped"
 SIGNATURES = ("signature_def", "asset_file_def", "saver_def")
 VERSIONS = "versions"
@@ -40,12 +45,16 @@ EXPORTED = "it was written as a TF2 SavedModel, which holds a part of its origin
 
 @dataclass(frozen=True, slots=True)
 class StructureFault:
-    """One thing that is wrong; `op` is the op as the model calls it."""
+    """One thing that is wrong; `op` is the op as the model calls it.
+
+    `is_of_rules`: a rule wrote what is missing or differs.
+    """
 
     kind: str  # "backward", "forward" or "record"
     body: str
     op: str
     says: str
+    is_of_rules: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the fault as `verify --json` prints it."""
@@ -80,10 +89,11 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
             f"{SWAPPED}: {patched.path} is {original.path} without its rules, and the original "
             f"comes first: graphpatch verify {patched.path} {original.path}"
         )
-        return [MadeAgain() for _ in patched.graphs], [says]
-    why = _why_not(after)
-    if why:
-        return _without_rules(original, patched, why)
+        return _of_each_graph(patched, MadeAgain()), [says]
+    reasons = [(after.live, LIVE), (after.exported, EXPORTED), (None in after.again, PYTHON)]
+    for applies, why in reasons:
+        if applies:
+            return _without_rules(original, patched, why)
     try:
         expected, patched = _expected(original, patched)
     except (MatchError, PatchError) as error:
@@ -92,17 +102,15 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
             f"the rules that it carries cannot be applied to the original: {reason}; is "
             f"{original.path} the original of {patched.path}?"
         )
-        return [MadeAgain() for _ in patched.graphs], [says]
+        return _of_each_graph(patched, MadeAgain()), [says]
     except GraphpatchError as error:
         return _without_rules(original, patched, f"its rules cannot be applied again: {error}")
-    rules = plural(len(after.rules) - len(before.rules), "rule")
-    says = (
-        f"sound: {rules}, applied to the original again, {'give' if rules != '1 rule' else 'gives'}"
-    )
-    if len(after.rules) == len(before.rules):
-        says = "sound: it has"
+    count = len(after.rules) - len(before.rules)
+    give = "gives" if count == 1 else "give"
+    says = f"sound: {plural(count, 'rule')}, applied to the original again, {give}"
+    says = says if count else "sound: it has"
     if _same_bytes(expected, patched):
-        return [MadeAgain(f"{says} the same bytes") for _ in patched.graphs], []
+        return _of_each_graph(patched, MadeAgain(f"{says} the same bytes")), []
     compared, around = _compared(expected, patched, f"{says} the same ops, in other bytes")
     differs = around or any(comparison.faults for comparison in compared)
     if differs and after.rules and after.version != graphpatch.__version__:
@@ -111,18 +119,14 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
     return compared, around
 
 
+def _of_each_graph(model: Model, comparison: MadeAgain) -> list[MadeAgain]:
+    return [comparison for _ in model.graphs]
+
+
 def _record(model: Model) -> ModelRecord:
     """Return what is written down of a model: of its graphs the one with most rules."""
     records = [record for graph in model.graphs if (record := read_record(graph)) is not None]
     return max(records, key=lambda record: len(record.rules), default=ModelRecord())
-
-
-def _why_not(record: ModelRecord) -> str:
-    if record.live:
-        return LIVE
-    if record.exported:
-        return EXPORTED
-    return PYTHON if None in record.again else ""
 
 
 def _are_swapped(original: Model, patched: Model) -> bool:
@@ -138,9 +142,14 @@ def _expected(original: Model, patched: Model) -> tuple[Model, Model]:
     record = _record(patched)
     again = zip(record.rules, record.again, strict=True)
     rules = [rule for applied, rule in again if applied.id not in known]
-    read = rules_from({"version": 1, "rules": rules}) if rules else []
-    expected = apply_rules(read, original, None, None).model if read else original
-    return expected, opened_again(patched)
+    return (_patched(original, rules) if rules else original), opened_again(patched)
+
+
+def _patched(model: Model, rules: Sequence[Any]) -> Model:
+    from graphpatch.application import apply_rules  # here: it imports all kinds of patches
+    from graphpatch.rules import rules_from
+
+    return apply_rules(rules_from({"version": 1, "rules": rules}), model, None, None).model
 
 
 def _same_bytes(expected: Model, patched: Model) -> bool:
@@ -163,9 +172,9 @@ def _without_rules(original: Model, patched: Model, why: str) -> tuple[list[Made
         if _record(original).rules:
             original = opened_again(revert(original, allow_changed=True).model)
     except PatchError:  # it carries no rules, or only a part of its original
-        return [MadeAgain(why=why) for _ in patched.graphs], []
+        return _of_each_graph(patched, MadeAgain(why=why)), []
     except GraphpatchError as error:
-        return [MadeAgain(why=why) for _ in patched.graphs], [str(error)]
+        return _of_each_graph(patched, MadeAgain(why=why)), [str(error)]
     compared, around = _compared(original, reverted, "")
     return [MadeAgain(why=why, faults=comparison.faults) for comparison in compared], around
 
@@ -188,26 +197,28 @@ def _compared(expected: Model, patched: Model, says: str) -> tuple[list[MadeAgai
 
 
 def _faults(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureFault]:
-    """Yield each difference of a patched graph (`right`) from what its rules make."""
+    """Yield each difference of a patched graph from what its rules make."""
     for body in made.bodies:
-        kind = "backward" if body.is_ours else "forward"
+        kind, label, is_ours = "backward" if body.is_ours else "forward", body.label, body.is_ours
         actual_body = actual.counterpart(body)
         if actual_body is None:
-            says = f"function {body.label!r} is gone"
-            yield StructureFault(kind, body.label, "", says)
+            yield StructureFault(kind, label, "", f"function {label!r} is gone", is_ours)
             continue
         if body.signature != actual_body.signature or body.ret != actual_body.ret:
-            says = f"function {body.label!r} takes or returns something else"
-            yield StructureFault(kind, body.label, "", says)
+            says = f"function {label!r} takes or returns something else"
+            yield StructureFault(kind, label, "", says, is_ours)
         for name in (name for name in body.by_name if name not in actual_body.by_name):
-            yield _at(body.node(name), kind, "is gone: no op has its name")
+            node = body.node(name)
+            is_of_rules = is_ours or provenance.record(node) is not None
+            yield _fault_at(node, kind, "is gone: no op has its name", is_of_rules)
         for name in (name for name in actual_body.by_name if name not in body.by_name):
-            yield _at(actual_body.node(name), kind, "is not in the original, and no rule adds it")
+            says = "is not in the original, and no rule adds it"
+            yield _fault_at(actual_body.node(name), kind, says, is_ours)
         if len(actual_body.by_name) < len(actual_body):
             for name, count in Counter(actual_body.heads.names).items():
                 if count > 1:
                     says = f"{count} ops are named {name!r}"
-                    yield StructureFault("forward", body.label, name, says)
+                    yield StructureFault("forward", label, name, says)
     for name in (name for name in actual.functions if name not in made.functions):
         says = f"function {name!r} is not in the original, and no rule adds it"
         yield StructureFault("backward", name, "", says)
@@ -215,33 +226,33 @@ def _faults(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureFault]:
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):
             says = f"the gradient function of {name!r} is {after.get(name)}, not {before.get(name)}"
-            yield StructureFault("backward", name, "", says)
+            yield StructureFault("backward", name, "", says, name in before)
+    touched = {body.label: {node.name for node in provenance.touched(body)} for body in made.bodies}
     for node, actual_node in unlike_by_name(made, actual):
-        yield from _node_faults(node, actual_node)
+        yield from _node_faults(node, actual_node, touched[node.body.label])
 
 
-def _node_faults(made: Node, actual: Node) -> Iterator[StructureFault]:
+def _node_faults(made: Node, actual: Node, touched: set[str]) -> Iterator[StructureFault]:
     changes = [change for change in differences(made, actual) if not NOTED.match(change)]
+    records = [
+        record and [getattr(record, name) for name in (*provenance.FIELDS, "original")]
+        for record in map(provenance.record, (made, actual))
+    ]
     if changes:
-        of_key = any(OVERRIDE in change for change in changes)
-        is_backward = of_key or made.body.is_ours or provenance.is_added(made)
+        is_keyed = any(OVERRIDE in change for change in changes)
+        is_backward = is_keyed or made.body.is_ours or provenance.is_added(made)
+        lost = map(names.op_of, set(made.inputs) - set(actual.inputs))
+        is_of_rules = made.body.is_ours or made.name in touched or not touched.isdisjoint(lost)
         kind = "backward" if is_backward else "forward"
-        yield _at(actual, kind, f"differs: {short(changes)}")
-    elif _told(made) != _told(actual):
-        yield _at(actual, "record", "what rules wrote down there was changed")
+        yield _fault_at(actual, kind, f"differs: {short(changes)}", is_of_rules)
+    elif records[0] != records[1]:
+        yield _fault_at(actual, "record", "what rules wrote down there was changed", True)
 
 
-def _told(node: Node) -> object:
-    """Return what is written down on a node, without what its model was."""
-    record = provenance.record(node)
-    fields = (*provenance.FIELDS, "original")
-    return None if record is None else [getattr(record, name) for name in fields]
-
-
-def _at(node: Node, kind: str, says: str) -> StructureFault:
+def _fault_at(node: Node, kind: str, says: str, is_of_rules: bool) -> StructureFault:
     where = "" if node.body.is_main else f" in function {node.body.label!r}"
     name = provenance.name_in_model(node)
-    return StructureFault(kind, node.body.label, name, f"{node}{where} {says}")
+    return StructureFault(kind, node.body.label, name, f"{node}{where} {says}", is_of_rules)
 
 
 def _lost_gradients(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureFault]:
@@ -275,3 +286,61 @@ def _is_carried(node: Node, actual_body: Body | None) -> bool:
         for each in (node, actual_body.node(node.name))
     )
     return carried == actual
+
+
+def damage(model: Model) -> str:
+    """Return what is not as rules left it; nothing where all is, or no rule was applied."""
+    if all(map(is_intact, model.graphs)):
+        return ""
+    if any(read_record(graph) is None for graph in model.graphs if _is_touched(graph)):
+        return f"the record of its rules is gone, with the op that carried it; {AGAIN}"
+    rules = _record(model).again
+    if None in rules:
+        return f"the file was changed since, and rules in Python cannot be applied again; {AGAIN}"
+    try:
+        expected = opened_again(model)
+        taken_off(expected)
+        expected = opened_again(_patched(expected, rules))
+    except GraphpatchError as error:
+        # Ops of gradients that were built since read what rules added, and are no damage.
+        is_built = any(True for graph in model.graphs for _ in built_gradients(graph))
+        if is_built and not any(map(_has_lost_gradients, model.graphs)):
+            return ""
+        return f"{error}; {AGAIN}"
+    for made, graph in zip(expected.graphs, model.graphs, strict=True):
+        record, reads = read_record(graph), provenance.reads_of_patched(graph)
+        if record is not None and reads < record.reads:
+            return f"{record.reads} inputs read what rules patched, and now {reads}; {AGAIN}"
+        for fault in _faults(made, graph):
+            if fault.is_of_rules and fault.kind != "record":
+                return f"{fault.says}; {AGAIN}"
+    return ""
+
+
+def is_intact(graph: Graph) -> bool:
+    """Return whether a graph is as its rules left it; true where no rule was applied."""
+    record = read_record(graph)
+    if record is None:
+        return not _is_touched(graph)
+    if record.live:  # TensorFlow exports the graph anew, with other attrs beside ours
+        return not _has_lost_gradients(graph)
+    return record.exported or record.written == checksum_of_rules(graph)
+
+
+def _has_lost_gradients(graph: Graph) -> bool:
+    """Whether a key that a rule set, or the gradient of a function that it calls, is gone."""
+    for body in graph.bodies:
+        library = body.library
+        for index, record in body.touched().items():
+            node = Node(body, index)
+            is_keyed = record.keys and not provenance.shadow(node)
+            is_call = record.is_added and node.op in library.signatures
+            if is_keyed and node.attr(OVERRIDE) is None:
+                return True
+            if is_call and node.op not in library.gradients:
+                return True
+    return False
+
+
+def _is_touched(graph: Graph) -> bool:
+    return any(body.first_touched() is not None for body in graph.bodies)

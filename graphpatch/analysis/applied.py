@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphpatch.analysis.intact import damage
+from graphpatch.analysis.again import damage
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from

@@ -2,73 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis import ops
-from graphpatch.analysis.intact import damage
+from graphpatch.analysis.again import damage
+from graphpatch.analysis.compare import differences, differences_around, unlike_pairs
 from graphpatch.analysis.rule_words import rules_at
-from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
-from graphpatch.formats.container import meta_around
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.graph import attrs, provenance
-from graphpatch.graph.attrs import OVERRIDE, ConstTensor, constant
+from graphpatch.graph import provenance
+from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.graph import LIBRARY, Graph, ModelGraph, Progress
-from graphpatch.graph.node import (
-    INPUT,
-    NAME,
-    Body,
-    Node,
-    attr_span,
-    attr_spans,
-    attr_value,
-    payload_fields,
-    with_attr,
-)
+from graphpatch.graph.graph import ModelGraph, Progress
+from graphpatch.graph.node import INPUT, NAME, Body, Node, payload_fields, with_attr
 from graphpatch.graph.provenance import name_in_model, op_type_in_model
 from graphpatch.graph.record import labels
-from graphpatch.graph.wire import Piece, Span, message, piece_bytes, read_span
-from graphpatch.protos import GraphDef, MetaGraphDef, NodeDef
-from graphpatch.table import cut_short, html_table
-
-MAPS = ("collection_def", "signature_def")
-
-
-def differences_around(before: Model, after: Model) -> Iterator[str]:
-    """Yield each difference in a line."""
-    if before.container is not after.container:
-        yield f"container: {before.container.name} -> {after.container.name}"
-    for old, new in zip_longest(before.graphs, after.graphs):
-        if old is not None and new is not None:
-            if _rest(old) != _rest(new):
-                yield "versions or debug_info of the GraphDef"
-            if old.around.meta is not None and new.around.meta is not None:
-                yield from _metas(meta_around(old), meta_around(new))
-
-
-def _rest(graph: ModelGraph) -> GraphDef:
-    """Return the GraphDef without its nodes and library."""
-    data = graph.source.data
-    parts = [data[field.start : field.end] for field in graph.others if field.number != LIBRARY]
-    return message(GraphDef, b"".join(parts))
-
-
-def _metas(before: MetaGraphDef, after: MetaGraphDef) -> Iterator[str]:
-    for part in MetaGraphDef.DESCRIPTOR.fields:
-        old, new = getattr(before, part.name), getattr(after, part.name)
-        if part.name not in MAPS:
-            yield from [part.name] if old != new else []
-            continue
-        for key in sorted({*old, *new}):
-            if (key in old) != (key in new) or old[key] != new[key]:
-                yield f"{part.name} {key!r}"
-
+from graphpatch.graph.wire import Span
+from graphpatch.names import OpKey
+from graphpatch.table import html_table
 
 CHANGES = ("gradients", "removed", "added", "renamed", "changed", "functions", "other")
 
@@ -149,66 +104,65 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
     loaded = model_from("a", a, progress), model_from("b", b, progress)
     result = Diff(loaded[0].path, loaded[1].path)
     before, after = (opened_again(model) for model in loaded)
+    are_told = []
     for model in (before, after):
         for graph in model.graphs:
             check_graph(graph)
-    faults = [damage(model) for model in (before, after)]
-    for model, fault in zip((before, after), faults, strict=True):
+        fault = damage(model)
+        are_told.append(not fault)
         if fault:
             result.other.append(f"{model.path} is not as its rules left it: {fault}")
     for old, new in zip_longest(before.graphs, after.graphs):
         if old is None or new is None:
             result.other.append(f"graph {(old or new).around.tags!r} is in one of them alone")
         else:
-            _diff(old, new, result, [not fault for fault in faults])
+            _diff_graphs(old, new, result, are_told)
     result.other.extend(differences_around(before, after))
     return result
 
 
-def _diff(
-    before: ModelGraph, after: ModelGraph, result: Diff, told_by_rules: Sequence[bool]
+Keyed = dict[OpKey, tuple[Node, Node]]
+"""The pairs of ops of which one has another key of its gradient."""
+
+
+def _diff_graphs(
+    before: ModelGraph, after: ModelGraph, result: Diff, are_told: Sequence[bool]
 ) -> None:
-    """Compare two graphs; `told_by_rules`: their records tell what flows back."""
-    bodies = [{body.label: body for body in graph.bodies} for graph in (before, after)]
-    changed_keys: dict[tuple[str, str], tuple[Node, Node]] = {}
-    for label, body in bodies[0].items():
-        if label in bodies[1]:
-            changed_keys |= _diff_bodies(body, bodies[1][label], result)
+    """Compare two graphs; `are_told` is whether the records of each tell what flows back."""
+    old_bodies, new_bodies = ({b.label: b for b in graph.bodies} for graph in (before, after))
+    keyed: Keyed = {}
+    for label, body in old_bodies.items():
+        if label in new_bodies:
+            _diff_bodies(body, new_bodies[label], result, keyed)
         else:
             result.functions.append({"name": label, "change": "removed"})
-    added = [label for label in bodies[1] if label not in bodies[0]]
+    added = [label for label in new_bodies if label not in old_bodies]
     result.functions.extend([{"name": label, "change": "added"} for label in added])
     for name in sorted(before.library.gradients.keys() | after.library.gradients.keys()):
         old, new = before.library.gradients.get(name), after.library.gradients.get(name)
-        if old != new and name in bodies[0] and name in bodies[1]:
+        if old != new and name in old_bodies and name in new_bodies:
             change = f"gradient: {old or 'its own'} -> {new or 'its own'}"
             result.functions.append({"name": name, "change": change})
-    result.gradients.extend(_gradient_changes(before, after, changed_keys, told_by_rules))
+    result.gradients.extend(_gradient_changes(before, after, keyed, are_told))
 
 
-def _diff_bodies(
-    before: Body, after: Body, result: Diff
-) -> dict[tuple[str, str], tuple[Node, Node]]:
-    """Compare two bodies; returned are the pairs of which one has another key of its gradient."""
-    pairs, changed_keys = paired_ops(before, after), {}
-    result.removed.extend([_op_document(Node(before, at)) for at in pairs.first])
-    result.added.extend([_op_document(Node(after, at)) for at in pairs.second])
-    for first, second in unlike_pairs(before, after, pairs.both):
+def _diff_bodies(before: Body, after: Body, result: Diff, keyed: Keyed) -> None:
+    pairs, removed, added = paired_ops(before, after)
+    result.removed.extend([_op_document(Node(before, index)) for index in removed])
+    result.added.extend([_op_document(Node(after, index)) for index in added])
+    for first, second in unlike_pairs(before, after, pairs):
         old, new = Node(before, first), Node(after, second)
         if old.name != new.name:
             result.renamed.append({**_op_document(old), "to": new.name})
         changes = differences(old, new)
         if changes:
             result.changed.append({**_op_document(new), "changes": changes})
-        if old.attr(OVERRIDE) != new.attr(OVERRIDE):
-            changed_keys[before.label, name_in_model(old)] = old, new
-    returned = [
-        key for key in {**before.ret, **after.ret} if before.ret.get(key) != after.ret.get(key)
-    ]
-    for key in returned if before.is_ours == after.is_ours else ():
-        change = f"output {key}: {before.ret.get(key)} -> {after.ret.get(key)}"
-        result.functions.append({"name": before.label, "change": change})
-    return changed_keys
+            if any(OVERRIDE in change for change in changes):
+                keyed[before.label, name_in_model(old)] = old, new
+    for key in {**before.ret, **after.ret} if before.is_ours == after.is_ours else ():
+        if before.ret.get(key) != after.ret.get(key):
+            change = f"output {key}: {before.ret.get(key)} -> {after.ret.get(key)}"
+            result.functions.append({"name": before.label, "change": change})
 
 
 def _op_document(node: Node) -> dict[str, Any]:
@@ -220,28 +174,27 @@ def _op_document(node: Node) -> dict[str, Any]:
 
 
 def _gradient_changes(
-    old_graph: ModelGraph,
-    new_graph: ModelGraph,
-    changed_keys: dict[tuple[str, str], tuple[Node, Node]],
-    told_by_rules: Sequence[bool],
+    before: ModelGraph, after: ModelGraph, keyed: Keyed, are_told: Sequence[bool]
 ) -> Iterator[dict[str, Any]]:
     """The ops through which something else flows back: what before, what after, by which rules."""
-    names = labels([*old_graph.library.rules, *new_graph.library.rules])
-    told_of = zip((old_graph, new_graph), told_by_rules, strict=True)
-    old_rules, new_rules = (rules_at(graph, names) if is_told else {} for graph, is_told in told_of)
-    for key in dict.fromkeys([*old_rules, *new_rules, *changed_keys]):
-        before, after = old_rules.get(key, {}), new_rules.get(key, {})
-        if before == after and (before or key not in changed_keys):
+    names = labels([*before.library.rules, *after.library.rules])
+    old_rules, new_rules = (
+        rules_at(graph, names) if is_told else {}
+        for graph, is_told in zip((before, after), are_told, strict=True)
+    )
+    for key in dict.fromkeys([*old_rules, *new_rules, *keyed]):
+        rules = old_rules.get(key, {}), new_rules.get(key, {})
+        if rules[0] == rules[1] and (rules[0] or key not in keyed):
             continue
-        old, new = changed_keys.get(key) or (_node_at(old_graph, *key), _node_at(new_graph, *key))
+        old, new = keyed.get(key) or (_node_at(before, *key), _node_at(after, *key))
         node = new if old is None else old
         yield {
             "body": key[0],
             "op": key[1],
             "type": "" if node is None else op_type_in_model(node),
-            "before": _backward_in_words(before, old),
-            "after": _backward_in_words(after, new),
-            "rules": [rule for rule in {**after, **before} if before.get(rule) != after.get(rule)],
+            "before": _backward_in_words(rules[0], old),
+            "after": _backward_in_words(rules[1], new),
+            "rules": [r for r in {**rules[1], **rules[0]} if rules[0].get(r) != rules[1].get(r)],
         }
 
 
@@ -261,60 +214,41 @@ def _backward_in_words(rules: dict[str, str], node: Node | None) -> str:
     return f"key {named}" if named else state["state"]
 
 
-@dataclass
-class PairedOps:
-    """Indices of ops: pairs, those of the first body alone, those of the second alone."""
+def paired_ops(before: Body, after: Body) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """Pair the ops of two bodies by name, and what differs in its name alone; with the others.
 
-    both: list[tuple[int, int]] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
-    second: list[int] = field(default_factory=list)
-
-
-def paired_ops(before: Body, after: Body) -> PairedOps:
-    """Pair the ops of two bodies, in the order of the first."""
-    ours, theirs = _op_keys(before), _op_keys(after)
-    index = dict(zip(theirs, range(len(theirs)), strict=True))
-    paired = PairedOps()
-    for at, key in enumerate(ours):
-        if key in index:
-            paired.both.append((at, index.pop(key)))
-        else:
-            paired.first.append(at)
-    paired.second = sorted(index.values())
-    if paired.first and paired.second:
-        _pair_renamed(before, after, paired)
-    return paired
+    An op is known by its name before any rule, what a rule added apart from those. Of several that
+    differ in their names alone, none is paired.
+    """
+    old_keys, new_keys = _op_keys(before), _op_keys(after)
+    unpaired = dict(zip(new_keys, range(len(new_keys)), strict=True))
+    partners = [unpaired.pop(key, -1) for key in old_keys]
+    pairs = [pair for pair in enumerate(partners) if pair[1] >= 0]
+    removed, added = [n for n, at in enumerate(partners) if at < 0], sorted(unpaired.values())
+    if not (removed and added):
+        return pairs, removed, added
+    by_look: dict[object, list[int]] = {}
+    for index in added:
+        by_look.setdefault(_look(Node(after, index), {}), []).append(index)
+    renamed: dict[str, str] = {}
+    for index in removed:
+        alike = by_look.pop(_look(Node(before, index), renamed), [])
+        if len(alike) == 1:
+            pairs.append((index, alike[0]))
+            renamed[before.heads.names[index]] = after.heads.names[alike[0]]
+    olds, news = {old for old, _ in pairs}, {new for _, new in pairs}
+    return pairs, [n for n in removed if n not in olds], [n for n in added if n not in news]
 
 
 def _op_keys(body: Body) -> list[str]:
-    """What an op is known by: its name before any rule; what a rule added, apart from those."""
     keys = list(body.heads.names)
     for index, record in body.touched().items():
-        is_added, node = record.is_added, Node(body, index)
-        keys[index] = f"+{node.name}" if is_added else name_in_model(node)
+        node = Node(body, index)
+        keys[index] = f"+{node.name}" if record.is_added else name_in_model(node)
     return keys
 
 
-def _pair_renamed(before: Body, after: Body, paired: PairedOps) -> None:
-    """Pair what differs in its name alone; of several alike, none is paired."""
-    by_look: dict[object, list[int]] = {}
-    for at in paired.second:
-        by_look.setdefault(_look(Node(after, at), {}), []).append(at)
-    renamed: dict[str, str] = {}
-    unpaired, taken = [], set()
-    for at in paired.first:
-        like = by_look.get(_look(Node(before, at), renamed), [])
-        if len(like) == 1 and like[0] not in taken:
-            taken.add(like[0])
-            paired.both.append((at, like[0]))
-            renamed[before.heads.names[at]] = after.heads.names[like[0]]
-        else:
-            unpaired.append(at)
-    paired.first = unpaired
-    paired.second = [at for at in paired.second if at not in taken]
-
-
-def _look(node: Node, renamed: dict[str, str]) -> object:
+def _look(node: Node, renamed: Mapping[str, str]) -> object:
     """Return an op without its name; of a large field its length alone."""
     read = [(text, names.op_of(text)) for text in node.inputs]
     inputs = tuple(text.replace(op, renamed.get(op, op), 1) for text, op in read)
@@ -325,147 +259,3 @@ def _look(node: Node, renamed: dict[str, str]) -> object:
         if number not in (NAME, INPUT)
     ]
     return node.op, inputs, tuple(sorted(map(repr, rest)))
-
-
-def unlike_by_name(before: Graph, after: Graph) -> Iterator[tuple[Node, Node]]:
-    """Yield the ops of two graphs that differ, of those that have one name in one body."""
-    for body in before.bodies:
-        body_after = after.counterpart(body)
-        if body_after is not None:
-            at = body_after.by_name
-            pairs = ((first, at[name]) for name, first in body.by_name.items() if name in at)
-            for first, second in unlike_pairs(body, body_after, pairs):
-                yield Node(body, first), Node(body_after, second)
-
-
-def unlike_pairs(
-    before: Body, after: Body, pairs: Iterable[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """Yield the pairs whose NodeDefs are not the same bytes."""
-    for pair in pairs:
-        old, new = before.payload(pair[0]), after.payload(pair[1])
-        if old != new and not (len(old) == len(new) and all(map(same_bytes, old, new))):
-            yield pair
-
-
-NOTHING = "(none)"
-
-
-def differences(before: Node, after: Node) -> list[str]:
-    """Return each difference in a line; none where they are equal."""
-    changes = []
-    if before.op != after.op:
-        changes.append(f"op type: {before.op} -> {after.op}")
-    for slot, (old, new) in enumerate(zip_longest(before.inputs, after.inputs, fillvalue=NOTHING)):
-        if old != new:
-            changes.append(f"input {slot}: {old} -> {new}")
-    if _behind_inputs(before) == _behind_inputs(after):
-        return changes
-    if before.device != after.device:
-        changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")
-    return changes + list(_changed_attrs(before, after))
-
-
-def _behind_inputs(node: Node) -> object:
-    """Return the device and attrs of a small NodeDef, to be compared; of a large one its bytes."""
-    payload = node.body.payload(node.index)
-    if len(payload) > 1:
-        return payload
-    rest = message(NodeDef, piece_bytes(payload[0]))
-    for part in ("name", "op", "input"):
-        rest.ClearField(part)
-    rest.attr.pop(provenance.PROVENANCE_ATTR, None)
-    return rest
-
-
-def _changed_attrs(before: Node, after: Node) -> Iterator[str]:
-    old, new = (attr_spans(node.body.payload(node.index)) for node in (before, after))
-    for key in sorted((old.keys() | new.keys()) - {provenance.PROVENANCE_ATTR}):
-        if key not in old or key not in new:
-            yield f"attr {key}: {_attr_in_words(before, key)} -> {_attr_in_words(after, key)}"
-        elif not same_bytes(old[key], new[key]):
-            yield from _changed_values(before, after, key)
-
-
-def _changed_values(before: Node, after: Node, key: str) -> Iterator[str]:
-    """Yield an attr that is there in other bytes: whether it says something else."""
-    if key == "value":
-        old, new = constant(before), constant(after)
-        if old is not None and new is not None:
-            difference = describe_difference(old, new)
-            if difference:
-                yield f"value: {difference}"
-            return
-    spans = [attr_span(node.body.payload(node.index), key) for node in (before, after)]
-    values = [attr_value(span) for span in spans if span is not None]
-    if values[0] != values[1]:
-        yield f"attr {key}: {_attr_in_words(before, key)} -> {_attr_in_words(after, key)}"
-
-
-def _attr_in_words(node: Node, key: str) -> str:
-    value = node.attr(key)
-    return NOTHING if value is None else cut_short(json.dumps(attrs.as_json(value)), 60)
-
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-
-BLOCK = 1 << 20
-
-
-def same_bytes(a: Piece, b: Piece) -> bool:
-    """Return whether two pieces are the same bytes; large ones are read block by block."""
-    if isinstance(a, bytes) or isinstance(b, bytes):
-        return piece_bytes(a) == piece_bytes(b)
-    length = a.end - a.start
-    if length != b.end - b.start:
-        return False
-    starts = range(0, length, BLOCK)
-    return all(_block(a, at) == _block(b, at) for at in starts)
-
-
-def _block(span: Span, at: int) -> bytes:
-    """Return a block of a span, read and not mapped: mapped pages would count as memory."""
-    start = span.start + at
-    return read_span(Span(span.source, start, min(start + BLOCK, span.end)))
-
-
-def describe_difference(before: ConstTensor, after: ConstTensor) -> str:
-    """Return how two constants differ, in words; nothing where all elements are the same."""
-    if (before.dtype, before.shape) != (after.dtype, after.shape):
-        return f"{before.dtype}{list(before.shape)} -> {after.dtype}{list(after.shape)}"
-    count, largest = 0, 0.0
-    for old, new, length in _aligned(before, after):
-        differ = _differ(old, new)
-        unequal = int(differ.sum()) * (length if len(differ) == 1 else 1)
-        if unequal and old.dtype != object:
-            largest = max(largest, float(abs(old.astype("c16") - new.astype("c16")).max()))
-        count += unequal
-    by = f", by up to {largest:.7g}" if largest else ""
-    return f"{count} of {before.size} elements{by}" if count else ""
-
-
-def _differ(old: Array, new: Array) -> Array:
-    import numpy as np
-
-    unequal: Array = old != new
-    if old.dtype.kind == "f":
-        unequal = unequal & ~(np.isnan(old) & np.isnan(new)) | (np.signbit(old) != np.signbit(new))
-    return np.atleast_1d(unequal)
-
-
-def _aligned(before: ConstTensor, after: ConstTensor) -> Iterator[tuple[Array, Array, int]]:
-    """Elements of both, and how many; arrays of one element stand for all of them."""
-    lefts, rights = before.pieces(), after.pieces()
-    (old, m), (new, n) = next(lefts, (None, 0)), next(rights, (None, 0))
-    while old is not None and new is not None:
-        step = min(m, n)
-        yield old[:step], new[:step], step
-        old, m = (old[step:] if len(old) > 1 else old), m - step
-        new, n = (new[step:] if len(new) > 1 else new), n - step
-        if not m:
-            old, m = next(lefts, (None, 0))
-        if not n:
-            new, n = next(rights, (None, 0))

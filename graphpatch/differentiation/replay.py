@@ -59,7 +59,8 @@ class GradientReplay:
     `stored` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
     `tape`: functions are differentiated op by op, as a GradientTape does; `restored` are the keys
     of gradients that are in the file for it, with the input slots into which they flow, and those
-    of them that always get zeros.
+    of them that always get zeros. Replays of one graph share `wirings`, which number the forms of
+    ops.
     """
 
     graph: ModelGraph
@@ -67,20 +68,20 @@ class GradientReplay:
     control_flow_v2: bool = True
     tape: bool = False
     restored: Mapping[str, tuple[frozenset[int], frozenset[int]]] = field(default_factory=dict)
+    wirings: dict[str, Wiring] = field(default_factory=dict)  # of bodies, by label
     visited: int = 0  # ops, inputs and outputs, by all walks together
-    _wirings: dict[str, Wiring] = field(default_factory=dict)
-    _inside: dict[str, GradientReach | None] = field(default_factory=dict)
-    _asked: dict[tuple[str, int], OpGradientFlow] = field(default_factory=dict)
+    _inside: dict[str, GradientReach | None] = field(init=False, default_factory=dict)
+    _asked: dict[tuple[str, int], OpGradientFlow] = field(init=False, default_factory=dict)
     _alike: dict[tuple[str, int, tuple[str | None, ...]], OpGradientFlow] = field(
-        default_factory=dict
+        init=False, default_factory=dict
     )
-    _reached: tuple[object, Set[int]] = (None, frozenset())
+    _reached: tuple[object, Set[int]] = field(init=False, default=(None, frozenset()))
 
     def wiring(self, body: Body) -> Wiring:
         """Return the wiring of a body, made once."""
-        if body.label not in self._wirings:
-            self._wirings[body.label] = Wiring(body)
-        return self._wirings[body.label]
+        if body.label not in self.wirings:
+            self.wirings[body.label] = Wiring(body)
+        return self.wirings[body.label]
 
     def backward(
         self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
@@ -166,12 +167,23 @@ class GradientReplay:
             return OpGradientFlow(everywhere, raised, is_whole=True)
         if is_carrier(node):
             says = "what the tape gives raises NotFoundError or LookupError"
-            return OpGradientFlow(everywhere, (Refusal(node, CARRIED, says),))
+            zeros = dict.fromkeys(self._zeros_of(node), frozenset[int]())
+            return OpGradientFlow(everywhere, (Refusal(node, CARRIED, says),), zeros)
         inside = next(map(self.inside, called_bodies(node)), None)
         if inside is None:
             return OpGradientFlow(everywhere)
         raised_inside = (inside,) if inside.raised else ()
         return OpGradientFlow(inside.arguments[0], raised_inside, self._reach_through([inside]))
+
+    def _zeros_of(self, carrier: Node) -> set[int]:
+        """Return the inputs of a carrier to which its gradient function gives nothing but zeros."""
+        gradient = self.graph.functions.get(carrier.body.library.gradients[carrier.op])
+        if gradient is None:
+            return set()
+        wiring, count = self.wiring(gradient), len(carrier.outputs or ())
+        upstream = [(index, 0) for index in list(wiring.arguments.values())[-count:]]
+        reached = ops_reached(wiring, upstream)
+        return {slot for slot, (index, _) in enumerate(wiring.returned) if index not in reached}
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> OpGradientFlow:
         """Of a loop or branch: what its bodies answer. Tables carry no gradient round a loop."""

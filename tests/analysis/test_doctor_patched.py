@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
+from graphpatch.analysis.doctor.diagnosis import PairDiagnosis, doctors
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
 from tests import graphs
@@ -131,3 +131,22 @@ def test_what_a_tape_alone_drops_is_told_apart(run_cli: Any, tmp_path: Path) -> 
         "  on a tape: the gradient is None too, and besides:",
     ]
     assert len(lines) == 3
+
+
+def test_a_rule_that_stops_gradients_in_a_called_function_gives_zeros(tmp_path: Path) -> None:
+    inner = graphs.function("f", ["a"], [node("r", "Relu", "a")], {"b": "r:activations:0"})
+    call = node("y", "f", "x")
+    stop = {"name": "bad", "match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
+    path = tmp_path / "patched.pb"
+    original = graphs.graphdef(node("x", "Placeholder"), call, functions=[inner])
+    graphpatch.apply([stop], original).save(path)
+    found = one(graphpatch.load(path))
+    assert found.verdict == "zero"
+    assert [finding.what for finding in found.of_session] == ["rule 'bad' stops it here"]
+
+
+def test_a_session_and_a_tape_number_forms_of_ops_together() -> None:
+    """What is known of one form was told of another, and a gradient that flows was zero."""
+    [doctor] = doctors(graphpatch.load(graphs.sample()))
+    main = doctor.session.graph.main
+    assert doctor.session.wiring(main) is doctor.tape.wiring(main)

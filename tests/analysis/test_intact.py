@@ -57,17 +57,17 @@ def without_the_first_record(graph: GraphDef) -> None:
 
 
 CHANGES: dict[str, tuple[str, Callable[[GraphDef], object], str]] = {
-    "function: keys": ("function", without_keys, "'relu.*' is not as rule 'g' left it"),
-    "function: library": ("function", lambda g: g.ClearField("library"), "function .* is missing"),
+    "function: keys": ("function", without_keys, "'relu.*' differs: attr _gradient_op_type"),
+    "function: library": ("function", lambda g: g.ClearField("library"), "function .* is gone"),
     "function: gradients": (
-        "function", lambda g: g.library.ClearField("gradient"), "lost its gradient function",
+        "function", lambda g: g.library.ClearField("gradient"), "gradient function of .* is None, not ",
     ),
     "function: readers": ("function", led_past, "'y' reads 'relu/forward'"),
     "function: elu": ("function", made_elu, "said to have been of op type Relu"),
-    "function: stops": ("function", without_stops, "'relu.*' is (not as rule|missing)"),
+    "function: stops": ("function", without_stops, "'relu.*' (differs|is gone)"),
     "function: first record": ("function", without_the_first_record, "record of its rules is gone"),
     "function: records": ("function", without_records, "has not been applied"),
-    "attr: keys": ("attr", without_keys, "'relu' is not as rule 'g' left it"),
+    "attr: keys": ("attr", without_keys, "'relu' differs: attr _gradient_op_type"),
     "attr: elu": ("attr", made_elu, "said to have been of op type Relu"),
     "attr: readers": ("attr", led_past, "1 inputs read what rules patched, and now 0"),
 }  # fmt: skip

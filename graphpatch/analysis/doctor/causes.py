@@ -356,12 +356,20 @@ def _op_is_one_of(ops: frozenset[str]) -> Callable[[OpOnPath], bool]:
     return lambda at_op: at_op.op in ops
 
 
+def _gets_zeros_of_rule(at_op: OpOnPath) -> bool:
+    reach = at_op.answer.reach.get(at_op.step.slot)
+    return reach is not None and not reach and is_of_rule(at_op.node)
+
+
 def _calls_functions(at_op: OpOnPath) -> bool:
     return at_op.op in OP_BY_OP | CALLS or at_op.op in at_op.node.body.library.signatures
 
 
 # fmt: off
 CAUSES = (
+    Cause("our_rule", _gets_zeros_of_rule,
+          "rule '{rule}' stops it here", ZEROS,
+          "take the rule off: graphpatch revert FILE --rule '{rule}' -o OUT"),
     Cause(CARRIED, _raises(CARRIED),
           "rule '{rule}' carries its gradient in a function, which a tape drops",
           "{says}, by design: the tape must not take another gradient silently",

@@ -307,8 +307,8 @@ def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
     for graph, restored in zip(model.graphs, held_gradients(model.graphs), strict=True):
         check_graph(graph)
         stored = stored_contexts(graph)
-        tape = GradientReplay(graph, stored, control_flow_v2, tape=True, restored=restored)
-        asked.append(Doctor(GradientReplay(graph, stored, control_flow_v2), tape))
+        session = GradientReplay(graph, stored, control_flow_v2)
+        asked.append(Doctor(session, replace(session, tape=True, restored=restored)))
     return asked
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 from typing import Any
 
+from graphpatch.analysis.again import damage, is_intact
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
 from graphpatch.analysis.doctor.trial import offered
-from graphpatch.analysis.intact import damage, is_intact
 from graphpatch.analysis.interface import (
     CANDIDATES,
     default_targets,

@@ -1,0 +1,172 @@
+"""In what two NodeDefs, two constants and two containers differ, in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from graphpatch.formats import Model
+from graphpatch.formats.container import meta_around
+from graphpatch.graph import attrs
+from graphpatch.graph.attrs import ConstTensor, constant
+from graphpatch.graph.graph import LIBRARY, Graph, ModelGraph
+from graphpatch.graph.node import Body, Node, behind_inputs, with_attr
+from graphpatch.graph.provenance import PROVENANCE_ATTR
+from graphpatch.graph.wire import Piece, Span, message, piece_bytes, read_span
+from graphpatch.protos import GraphDef, MetaGraphDef
+from graphpatch.table import cut_short
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+MAPS = ("collection_def", "signature_def")
+NOTHING = "(none)"
+BLOCK = 1 << 20  # bytes of large pieces that are read at a time
+MOST_SHOWN = 60  # letters of an attr
+
+
+def differences_around(before: Model, after: Model) -> Iterator[str]:
+    """Yield each difference between two containers in a line."""
+    if before.container is not after.container:
+        yield f"container: {before.container.name} -> {after.container.name}"
+    for old, new in zip(before.graphs, after.graphs, strict=False):
+        if _rest(old) != _rest(new):
+            yield "versions or debug_info of the GraphDef"
+        if old.around.meta is not None and new.around.meta is not None:
+            yield from _metas(meta_around(old), meta_around(new))
+
+
+def _rest(graph: ModelGraph) -> GraphDef:
+    """Return the GraphDef without its nodes and library."""
+    data = graph.source.data
+    parts = [data[field.start : field.end] for field in graph.others if field.number != LIBRARY]
+    return message(GraphDef, b"".join(parts))
+
+
+def _metas(before: MetaGraphDef, after: MetaGraphDef) -> Iterator[str]:
+    for part in MetaGraphDef.DESCRIPTOR.fields:
+        old, new = getattr(before, part.name), getattr(after, part.name)
+        if part.name not in MAPS:
+            yield from [part.name] if old != new else []
+            continue
+        for key in sorted({*old, *new}):
+            if (key in old) != (key in new) or old[key] != new[key]:
+                yield f"{part.name} {key!r}"
+
+
+def unlike_by_name(before: Graph, after: Graph) -> Iterator[tuple[Node, Node]]:
+    """Yield the ops of two graphs that differ, of those that have one name in one body."""
+    for body in before.bodies:
+        body_after = after.counterpart(body)
+        if body_after is not None:
+            at = body_after.by_name
+            pairs = ((first, at[name]) for name, first in body.by_name.items() if name in at)
+            for first, second in unlike_pairs(body, body_after, pairs):
+                yield Node(body, first), Node(body_after, second)
+
+
+def unlike_pairs(
+    before: Body, after: Body, pairs: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the pairs whose NodeDefs are not the same bytes."""
+    for pair in pairs:
+        old, new = before.payload(pair[0]), after.payload(pair[1])
+        if old != new and not (len(old) == len(new) and all(map(same_bytes, old, new))):
+            yield pair
+
+
+def same_bytes(a: Piece, b: Piece) -> bool:
+    """Return whether two pieces are the same bytes; large ones are read block by block."""
+    if isinstance(a, bytes) or isinstance(b, bytes):
+        return piece_bytes(a) == piece_bytes(b)
+    length = a.end - a.start
+    blocks = ((at, min(at + BLOCK, length)) for at in range(0, length, BLOCK))
+    # Read and not mapped: mapped pages would count as memory.
+    return length == b.end - b.start and all(
+        read_span(Span(a.source, a.start + at, a.start + end))
+        == read_span(Span(b.source, b.start + at, b.start + end))
+        for at, end in blocks
+    )
+
+
+def differences(before: Node, after: Node) -> list[str]:
+    """Return each difference of two NodeDefs in a line, without what rules wrote down."""
+    changes = []
+    if before.op != after.op:
+        changes.append(f"op type: {before.op} -> {after.op}")
+    for slot, (old, new) in enumerate(zip_longest(before.inputs, after.inputs, fillvalue=NOTHING)):
+        if old != new:
+            changes.append(f"input {slot}: {old} -> {new}")
+    rests = [
+        behind_inputs(
+            with_attr(node.body.payload(node.index), PROVENANCE_ATTR, None),
+            *(node.name, node.op, node.inputs),
+        )
+        for node in (before, after)
+    ]
+    if None not in rests and rests[0] == rests[1]:
+        return changes
+    if before.device != after.device:
+        changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")
+    return changes + list(_changed_attrs(before, after))
+
+
+def _changed_attrs(before: Node, after: Node) -> Iterator[str]:
+    old, new = before.attr_spans(), after.attr_spans()
+    for key in sorted((old.keys() | new.keys()) - {PROVENANCE_ATTR}):
+        if key in old and key in new and same_bytes(old[key], new[key]):
+            continue
+        first, second = (constant(n) if key == "value" else None for n in (before, after))
+        if first is not None and second is not None:
+            difference = describe_difference(first, second)
+            yield from [f"value: {difference}"] if difference else []
+        elif before.attr(key) != after.attr(key):
+            yield f"attr {key}: {_attr_in_words(before, key)} -> {_attr_in_words(after, key)}"
+
+
+def _attr_in_words(node: Node, key: str) -> str:
+    value = node.attr(key)
+    return NOTHING if value is None else cut_short(json.dumps(attrs.as_json(value)), MOST_SHOWN)
+
+
+def describe_difference(before: ConstTensor, after: ConstTensor) -> str:
+    """Return how two constants differ, in words; nothing where all elements are the same."""
+    if (before.dtype, before.shape) != (after.dtype, after.shape):
+        return f"{before.dtype}{list(before.shape)} -> {after.dtype}{list(after.shape)}"
+    count, largest = 0, 0.0
+    for old, new, length in _aligned(before, after):
+        differ = _differ(old, new)
+        unequal = int(differ.sum()) * (length if len(differ) == 1 else 1)
+        if unequal and old.dtype != object:
+            largest = max(largest, float(abs(old.astype("c16") - new.astype("c16")).max()))
+        count += unequal
+    by = f", by up to {largest:.7g}" if largest else ""
+    return f"{count} of {before.size} elements{by}" if count else ""
+
+
+def _differ(old: Array, new: Array) -> Array:
+    import numpy as np
+
+    unequal: Array = old != new
+    if old.dtype.kind == "f":
+        unequal = unequal & ~(np.isnan(old) & np.isnan(new)) | (np.signbit(old) != np.signbit(new))
+    return np.atleast_1d(unequal)
+
+
+def _aligned(before: ConstTensor, after: ConstTensor) -> Iterator[tuple[Array, Array, int]]:
+    """Yield elements of both, and how many; arrays of one element stand for all of them."""
+    pieces = before.pieces(), after.pieces()
+    (old, m), (new, n) = next(pieces[0], (None, 0)), next(pieces[1], (None, 0))
+    while old is not None and new is not None:
+        step = min(m, n)
+        yield old[:step], new[:step], step
+        old, m = (old[step:] if len(old) > 1 else old), m - step
+        new, n = (new[step:] if len(new) > 1 else new), n - step
+        if not m:
+            old, m = next(pieces[0], (None, 0))
+        if not n:
+            new, n = next(pieces[1], (None, 0))
