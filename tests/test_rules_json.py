@@ -30,7 +30,7 @@ REFUSED = {
     "a comma": ('{"rules": [1,]}', "column 14: not valid JSON: remove the comma before"),
     "a comma in an object": ('{"version": 1,}', "remove the comma before this bracket"),
     "single quotes": ("{'version': 1}", 'strings are in double quotes: "Relu"'),
-    "no quotes": ("{version: 1}", 'property name enclosed in double quotes'),
+    "no quotes": ("{version: 1}", "property name enclosed in double quotes"),
     "Python": ('{"stop_gradient": True}', "JSON writes true, false and null"),
     "an end": ('{"rules": [', "it ends too early: a bracket or a quote is not closed"),
     "nothing": ("\n", "the file is empty; a rules file looks like this: {"),

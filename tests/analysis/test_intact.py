@@ -60,7 +60,7 @@ CHANGES: dict[str, tuple[str, Callable[[GraphDef], object], str]] = {
     "function: keys": ("function", without_keys, "'relu.*' differs: attr _gradient_op_type"),
     "function: library": ("function", lambda g: g.ClearField("library"), "function .* is gone"),
     "function: gradients": (
-        "function", lambda g: g.library.ClearField("gradient"), "gradient function of .* is None, not ",
+        "function", lambda g: g.library.ClearField("gradient"), "gradient function of .* is None",
     ),
     "function: readers": ("function", led_past, "'y' reads 'relu/forward'"),
     "function: elu": ("function", made_elu, "said to have been of op type Relu"),
