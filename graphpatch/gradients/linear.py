@@ -27,7 +27,6 @@ from graphpatch.gradients.lowering import FormulaNodes, node_defs
 from graphpatch.gradients.op_gradients import OP_GRADIENTS, OpCall, OpGradient, ops
 from graphpatch.gradients.ops import (
     FLOATS,
-    SCALAR,
     BroadcastShape,
     Program,
     Step,
@@ -59,7 +58,7 @@ JOINTLY: Mapping[str, tuple[int, ...]] = {
 
 ALONE: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys("Identity StopGradient Neg Cast RealDiv Sum Reshape BroadcastTo".split(), (0,)),
-    **dict.fromkeys("Transpose BiasAddGrad AvgPool StridedSlice GatherV2".split(), (0,)),
+    **dict.fromkeys("Transpose BiasAddGrad AvgPool StridedSlice".split(), (0,)),
     **dict.fromkeys("ReluGrad Relu6Grad LeakyReluGrad EluGrad SeluGrad".split(), (0,)),
     **dict.fromkeys("SoftplusGrad SoftsignGrad".split(), (0,)),
     **dict.fromkeys("AvgPoolGrad SigmoidGrad TanhGrad".split(), (1,)),
@@ -216,20 +215,10 @@ class Adjoint:
         self.came[value.source] = replace(total, shape=self.shape(value))
 
     def sizes(self, value: Value) -> Value:
-        """Return the sizes of a value that is linear in dy, without its numbers where possible."""
+        """Return the sizes of a value, those of y where it has its shape."""
         exactly, y = self.shape(value).exactly, self.signature.value(self.program, Y)
-        if value.source == DY or (exactly is not None and exactly == y.shape.exactly):
-            return y.sizes
-        step = self.program.steps[value.source] if isinstance(value.source, int) else None
-        if step is not None and step.op_type in JOINED:
-            known = [self.sizes(x) for x in step.tensors if x.shape != SCALAR]
-            joined, *rest = known or [self.program.vector()]
-            for sizes in rest:
-                joined = op("BroadcastArgs", joined, sizes)
-            return joined
-        if step is not None and step.op_type in ("Reshape", "BroadcastTo"):
-            return list(step.tensors)[1]
-        return value.sizes
+        is_like_y = exactly is not None and exactly == y.shape.exactly
+        return y.sizes if value.source == DY or is_like_y else value.sizes
 
 
 class _StepCall(OpCall, kw_only=True):
@@ -270,21 +259,6 @@ def _transpose(at: OpCall, place: int, dy: Value) -> Value:
     return op("Transpose", dy, op("InvertPermutation", at.xs[1]))
 
 
-def _gathered(at: OpCall, place: int, dy: Value) -> Value:
-    """Put each part back to its place along the axis, which is put first for that."""
-    _, indices, along = at.xs
-    axis, sizes, vector = int(along.number), at.sizes(0), dy.program.vector
-    flat, zero, one = op("Reshape", indices, vector(-1)), along.like(0), along.like(1)
-    before, after = (cut(sizes, axis) for cut in (sequences.before_axis, sequences.after_axis))
-    parts = op("Reshape", dy, sequences.joined(*before, flat.sizes, *after))
-    axes = op("Range", zero, op("Size", sizes, shape=SCALAR, out_type="int32"), one)
-    front = sequences.size_along(axes, axis), *sequences.before_axis(axes, axis)
-    order = sequences.joined(*front, *sequences.after_axis(axes, axis))
-    count = op("Reshape", sequences.size_along(sizes, axis), vector(), shape=SCALAR)
-    whole = op("UnsortedSegmentSum", op("Transpose", parts, order), flat, count)
-    return op("Transpose", whole, op("InvertPermutation", order))
-
-
 def _part_of_concat(at: OpCall, place: int, dy: Value) -> Value:
     """Return the part of a concatenation that this input is."""
     axis, ends = int(at.xs[-1].number), [dy.program.vector(0)]
@@ -316,7 +290,6 @@ BACKWARD: Mapping[str, OpGradient] = {
     "AvgPoolGrad": ops("AvgPool dy"),
     "MaxPoolGrad": ops("MaxPoolGradGrad x0 x1 dy"),
     "StridedSlice": ops("StridedSliceGrad #x0 x1 x2 x3 dy"),
-    "GatherV2": _gathered,
     "ConcatV2": _part_of_concat,
     **{f"{name}Grad": ops(f"{name}Grad dy x1") for name in ("Relu", "Relu6", "LeakyRelu", "Elu")},
     **{f"{name}Grad": ops(f"{name}Grad dy x1") for name in ("Selu", "Softplus", "Softsign")},

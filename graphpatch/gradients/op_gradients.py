@@ -113,7 +113,8 @@ def op_forward(at: OpCall, signature: Signature) -> Value:
 
 def op_gradient(at: OpCall, place: int, dy: Value) -> Value:
     """Return the op's gradient with respect to an input. Raises FormulaError for unknown ops."""
-    like, gradients = at.xs[place], {**OP_GRADIENTS, **_SECOND}
+    second = {name: gradient for name, (gradient, _) in _SECOND.items()}
+    like, gradients = at.xs[place], {**OP_GRADIENTS, **second}
     if at.op_type not in gradients:
         raise FormulaError(f"own(dy) is known for {', '.join(gradients)}, not for {at.op_type}")
     if like.dtype not in FLOATS:
@@ -330,20 +331,35 @@ def _lrn(at: OpCall, place: int, dy: Value) -> Value:
     )
 
 
-_SECOND: Mapping[str, OpGradient] = {
-    "CropAndResizeGradImage": ops(
-        "CropAndResize dy x1 x2 #x0[1,2]", "CropAndResizeGradBoxes x0 dy x1 x2"
+_OWN = "own(dy)"
+_RESIZED = ("Bicubic", "Bilinear", "NearestNeighbor")
+
+_SECOND: Mapping[str, tuple[OpGradient, tuple[str | None, ...]]] = {
+    "CropAndResizeGradImage": (
+        ops("CropAndResize dy x1 x2 #x0[1,2]", "CropAndResizeGradBoxes x0 dy x1 x2"),
+        (_OWN, _OWN, None, None),
     ),
-    "FakeQuantWithMinMaxArgsGradient": ops("FakeQuantWithMinMaxArgsGradient dy x1"),
-    "LRNGrad": _lrn,
-    "MaxPoolGradWithArgmax": _max_pool,
-    "ResizeBicubicGrad": ops("ResizeBicubic dy #x0[1,2]"),
-    "ResizeBilinearGrad": ops("ResizeBilinear dy #x0[1,2]"),
-    "ResizeNearestNeighborGrad": ops("ResizeNearestNeighbor dy #x0[1,2]"),
-    "ScaleAndTranslateGrad": ops("ScaleAndTranslate dy #x0[1,2] x2 x3"),
-    "SoftsignGrad": _softsign,
-    **{f"SparseSegment{kind}Grad": _segments(kind) for kind in ("Mean", "SqrtN", "Sum")},
+    "FakeQuantWithMinMaxArgsGradient": (
+        ops("FakeQuantWithMinMaxArgsGradient dy x1"),
+        (_OWN, None),
+    ),
+    "LRNGrad": (_lrn, (_OWN, _OWN, None)),
+    "MaxPoolGradWithArgmax": (_max_pool, (None, _OWN, None)),
+    **{f"Resize{kind}Grad": (ops(f"Resize{kind} dy #x0[1,2]"), (_OWN, None)) for kind in _RESIZED},
+    "ScaleAndTranslateGrad": (
+        ops("ScaleAndTranslate dy #x0[1,2] x2 x3"),
+        (_OWN, None, None, None),
+    ),
+    "SoftsignGrad": (_softsign, (_OWN, _OWN)),
+    **{
+        f"SparseSegment{kind}Grad": (_segments(kind), (_OWN, None, None, None))
+        for kind in ("Mean", "SqrtN", "Sum")
+    },
 }
+
+SECOND: Mapping[str, tuple[str | None, ...]] = {name: row[1] for name, row in _SECOND.items()}
+"""Ops of which TensorFlow has no gradient, and `own(dy)` has one: a formula for each input."""
+
 
 WINDOWS: Mapping[str, tuple[str, str]] = {
     "conv2d": ("Conv2D", "strides"),
@@ -375,17 +391,3 @@ def windowed(signature: Signature, function: str, inputs: Sequence[Value]) -> Va
     dy, *weights, x = inputs
     result = OP_GRADIENTS[op_type](OpCall((x, *weights), signature.attrs, op_type), 0, dy)
     return replace(result, shape=x.shape)
-
-
-_OWN = "own(dy)"
-SECOND: Mapping[str, tuple[str | None, ...]] = {
-    "CropAndResizeGradImage": (_OWN, _OWN, None, None),
-    "FakeQuantWithMinMaxArgsGradient": (_OWN, None),
-    "LRNGrad": (_OWN, _OWN, None),
-    "MaxPoolGradWithArgmax": (None, _OWN, None),
-    **{f"Resize{kind}Grad": (_OWN, None) for kind in ("Bicubic", "Bilinear", "NearestNeighbor")},
-    "ScaleAndTranslateGrad": (_OWN, None, None, None),
-    "SoftsignGrad": (_OWN, _OWN),
-    **{f"SparseSegment{kind}Grad": (_OWN, None, None, None) for kind in ("Mean", "SqrtN", "Sum")},
-}
-"""Ops of which TensorFlow has no gradient, and `own(dy)` has one: a formula for each input."""
