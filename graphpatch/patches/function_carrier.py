@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from graphpatch import names
@@ -99,7 +100,7 @@ def computed_functions(
     is_kept, whole = differentiated_as_whole(node, editor), gradient.formula.reads_op
     read = sorted(op.attrs) if whole else gradient.attrs
     values = tuple(str(op.attrs.get(key)) for key in read)
-    shapes = (op.inputs, op.outputs, op.same_shape, op.op_type if whole else "")
+    shapes = replace(op, attrs={}, op_type=op.op_type if whole else "")
     question = ("attached", gradient.key, shapes, values, is_kept)
     return editor.cached(
         question, lambda: _added(lambda: attached_functions(gradient, op, is_kept), editor)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import graphpatch
 from graphpatch import opdefs
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
@@ -14,6 +15,7 @@ from graphpatch.gradients.library import LIBRARY, Entry
 from graphpatch.gradients.lowering import gradient_function
 from graphpatch.gradients.signature import Signature
 from graphpatch.protos import FunctionDef
+from tests import graphs
 
 NEEDED: dict[str, dict[str, float]] = {
     "lsq": {"low": -8, "high": 7},
@@ -232,3 +234,19 @@ def test_the_bytes_are_the_same_in_another_process() -> None:
         for seed in ("1", "2")
     }
     assert len(digests) == 1
+
+
+def test_ops_that_broadcast_and_others_share_no_function() -> None:
+    """The gradient of Mul need not be repeated to x0, and that of MatMul must."""
+    pair = [graphs.node("a", "Mul", "x", "w"), graphs.node("b", "MatMul", "x", "w")]
+    model = graphs.graphdef(graphs.node("x", "Placeholder"), graphs.node("w", "Placeholder"), *pair)
+    patch = {"override_gradient": {"formula": ["clip(dy, -1, 1)", None]}}
+    rule = {"match": {"op": ["Mul", "MatMul"]}, "patch": patch}
+    library = graphpatch.apply([rule], model).graph_def().library
+    gradients = [
+        {node.op for node in function.node_def}
+        for function in library.function
+        if function.signature.name.startswith("graphpatch_formula")
+        and function.signature.name.endswith("_gradient")
+    ]
+    assert sorted("BroadcastTo" in types for types in gradients) == [False, True]
