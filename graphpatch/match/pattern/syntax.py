@@ -1,4 +1,4 @@
-"""The text form of a pattern, read into the value that the JSON form is.
+"""The text form of a pattern, read into the value that its JSON form is; and what is no pattern.
 
     pattern  = chain {";" chain}
     chain    = node {arrow node}
@@ -24,10 +24,10 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations, pairwise
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -43,38 +43,6 @@ from graphpatch.match.spec import WHOLE, Edge, Link, Match, Pattern
 from graphpatch.match.values import Near
 from graphpatch.shown import pointed
 from graphpatch.tokens import Language, Token
-
-EdgePart = Literal["", "input", "output"]
-
-
-class FaultPlace(msgspec.Struct, frozen=True):
-    """Points at what is wrong: in the `text` of a pattern, or in its JSON form where that is None.
-
-    `nodes` and `edges` have columns of the text, counted from 1.
-    """
-
-    text: str | None = None
-    nodes: Mapping[str, int] = msgspec.field(default_factory=dict)
-    edges: Sequence[Mapping[EdgePart, int]] = ()
-
-    def node(self, name: str, message: str) -> PatternError:
-        """Return the error at the first mention of a node, or tensor."""
-        if self.text is None:
-            return PatternError(f"pattern, node {name!r}: {message}")
-        return pattern_error(self.text, self.nodes[name], message)
-
-    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
-        """Return the error at an edge, or at its input or output slot."""
-        if self.text is None:
-            return self.key(f"edges[{number}]" + (f"[2].{part}" if part else ""), message)
-        columns = self.edges[number]
-        return pattern_error(self.text, columns.get(part, columns[""]), message)
-
-    def key(self, key: str, message: str) -> PatternError:
-        """Return the error at a key of the JSON form, or at the start of the text."""
-        if self.text is None:
-            return PatternError(f"pattern.{key}: {message}")
-        return pattern_error(self.text, 1, message)
 
 
 def pattern_error(text: str, column: int, message: str) -> PatternError:
@@ -96,92 +64,302 @@ _TOKEN = re.compile(
 
 _INSTEAD = {
     "<": "links go from an op to the one that reads it: A -> B",
-    ">": "a link is written ->",
-    "-": "a link is written ->",
-    "→": "a link is written ->",
-    "(": "there are no brackets: a chain that goes on elsewhere is written after ;",
-    ")": "there are no brackets: a chain that goes on elsewhere is written after ;",
+    **dict.fromkeys(">-→", "a link is written ->"),
+    **dict.fromkeys(
+        "()", "there are no brackets: a chain that goes on elsewhere is written after ;"
+    ),
     "{": "attrs and other conditions are written in the JSON form",
     "&": "conditions that must hold together are written in the JSON form",
     "+": "a run of one or more ops is written ->+",
     "^": "a control edge is written ^->",
     "@": "a ready pattern stands alone: @swish",
-    '"': "op types and captures are bare words",
-    "'": "op types and captures are bare words",
+    **dict.fromkeys("\"'", "op types and captures are bare words"),
 }
-
 
 _SHORTER = ": write several patterns, or globs for op types"
 _PATTERN = Language("pattern", _TOKEN, _INSTEAD, pattern_error, _SHORTER)
 
 
-def tokenize(text: str) -> list[Token]:
-    """Return the tokens of a pattern, an end token last. Raises PatternError at what is none."""
-    return list(_PATTERN.tokens(text))
+def parse_pattern(text: str) -> Pattern:
+    """Return the pattern that a text means. Raises PatternError, which points at the column."""
+    parser = _Parser(text)
+    pattern = parser.pattern()
+    for place, message in _faults(pattern):
+        raise pattern_error(text, parser.columns.get(place, 1), message)
+    return pattern
+
+
+Mention = tuple[str, dict[str, Token]]
+"""A node where it stands in a chain: its name, and the slots by which links enter and leave."""
+
+
+class _Parser:
+    """Reads the text of a pattern, chain by chain. `columns` has where places of it stand."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at, self.chains = text, 0, 0
+        self.tokens = list(_PATTERN.tokens(text))
+        self.captures = {
+            first.text
+            for first, colon, after in zip(
+                self.tokens, self.tokens[1:], self.tokens[2:], strict=False
+            )
+            if first.kind == after.kind == "word" and colon.text == ":"
+        }
+        self.nodes: dict[str, Match] = {}
+        self.tensors: list[str] = []
+        self.optional: dict[str, None] = {}
+        self.absent: dict[str, None] = {}
+        self.edges: list[Edge] = []
+        self.columns: dict[str, int] = {}
+        self.unnamed: dict[str, set[int]] = {}  # the chains in which an op type has no name
+
+    def pattern(self) -> Pattern:
+        """Read all chains."""
+        while self.token.kind != "end":
+            self.chain()
+            if self.token.text == ",":
+                raise self.fault(self.token, "a pattern has no ','; chains are separated by ;")
+            if self.token.kind != "end":
+                self.expect(";", "a link, ; or the end")
+        return Pattern(
+            nodes=self.nodes,
+            edges=tuple(self.edges),
+            tensors=tuple(self.tensors),
+            optional=tuple(self.optional),
+            absent=tuple(self.absent),
+        )
+
+    def chain(self) -> None:
+        self.chains += 1
+        source, slots = self.node()
+        if "input" in slots:
+            raise self.fault(slots["input"], "no link enters here; an input slot stands behind ->")
+        while self.token.kind == "arrow":
+            arrow = self.take()
+            target, entered = self.node()
+            link = Link(
+                input=int(entered["input"].text) if "input" in entered else None,
+                output=int(slots["output"].text) if "output" in slots else None,
+                repeat=arrow.text == "->+",
+                control=arrow.text == "^->",
+            )
+            place = _edge_place(len(self.edges))
+            for part, token in (
+                ("", arrow),
+                ("[2].input", entered.get("input", arrow)),
+                ("[2].output", slots.get("output", arrow)),
+            ):
+                self.columns[place + part] = token.column
+            self.edges.append(Edge(source, target, link))
+            source, slots = target, entered
+        if "output" in slots:
+            raise self.fault(slots["output"], "no link leaves here; an output stands before ->")
+
+    def node(self) -> Mention:
+        is_absent = self.accept("!") is not None
+        word = self.take()
+        if word.kind != "word":
+            raise self.fault(word, f"an op type or a capture is expected, not {word}")
+        name, slots = self.meant(word), dict[str, Token]()
+        self.columns.setdefault(_node_place(name), word.column)
+        if is_absent:
+            self.absent[name] = None
+        while self.token.kind == "compare" or self.token.text in ("?", "=", ":", "["):
+            mark = self.take()
+            if mark.text == "?":
+                if name in self.optional:
+                    raise self.fault(mark, f"{name!r} is optional already")
+                self.optional[name] = None
+            elif mark.text == ":":
+                slots["input"] = self.slot(mark, slots.get("input"))
+            elif mark.text == "[":
+                slots["output"] = self.slot(mark, slots.get("output"))
+                self.expect("]", "]")
+            else:
+                self.nodes[name] = Match(op="Const", value=self.value(name, mark))
+        return name, slots
+
+    def meant(self, word: Token) -> str:
+        """Return the node that starts with this word: a capture, or one without a name."""
+        if self.token.text == ":" and self.tokens[self.at + 1].kind == "word":
+            self.take()
+            if word.text in self.nodes or word.text in self.tensors:
+                raise self.fault(
+                    word, f"{word.text!r} is named already; to mean it again, write no type"
+                )
+            self.define(word.text, self.take())
+            return word.text
+        if word.text in self.captures:
+            return word.text
+        if word.text[0].islower() and opdefs.lookup(word.text) is None and "*" not in word.text:
+            near = did_you_mean(word.text, sorted(self.captures))
+            near = near or did_you_mean(word.text, opdefs.op_types())
+            hint = f"(a function as an op type is written with a capture: f:{word.text})"
+            raise self.fault(word, f"no node is called {word.text!r}{near} {hint}")
+        name = names.fresh(word.text, self.captures | self.nodes.keys() | set(self.tensors))
+        self.unnamed.setdefault(word.text, set()).add(self.chains)
+        self.define(name, word)
+        return name
+
+    def define(self, name: str, word: Token) -> None:
+        """Add a tensor, or an op of the type that is this word, or one of several."""
+        types = [word.text]
+        while (bar := self.accept("|")) is not None:
+            types.append(self.expect_kind("word", bar, "an op type").text)
+        if types == ["_"]:
+            self.tensors.append(name)
+        elif "_" in types:
+            raise self.fault(word, "_ is any tensor from outside, and no op type beside others")
+        else:
+            op = types[0] if len(types) == 1 else tuple(types)
+            self.nodes[name] = Match() if op == "*" else Match(op=op)
+
+    def slot(self, mark: Token, already: Token | None) -> Token:
+        number = self.expect_kind("number", mark, "the number of a slot")
+        if already is not None:
+            raise self.fault(number, f"the slot is {already.text} already")
+        if not number.text.isdigit() or len(number.text) > 9:
+            raise self.fault(number, f"slots are counted 0, 1, ..., not {number.text}")
+        return number
+
+    def value(self, name: str, mark: Token) -> Any:
+        """Return what a Const must be, as a match has it: a value, or bounds."""
+        match = self.nodes.get(name, Match())
+        bounds: dict[str, Any] = {}
+        if mark.text != "=" and isinstance(match.value, Near) and match.value.near is UNSET:
+            bounds = match.value.bounds
+        if match.op != "Const" or (match.value is not None and not bounds) or mark.text in bounds:
+            raise self.fault(
+                mark, "only a Const has a value, and only one: Const=0.5, Const=[1, 0], Const>0"
+            )
+        if mark.text != "=":
+            return convert({**bounds, mark.text: self.number(mark, "a number")}, Near)
+        value = self.literal(mark)
+        if (about := self.accept("~")) is None:
+            return value
+        tolerance = self.number(about, "a tolerance")
+        if tolerance < 0:
+            raise self.fault(about, "a tolerance is 0 or more")
+        return Near(near=value, tolerance=float(tolerance))
+
+    def literal(self, after: Token) -> Any:
+        """Return a number, or a list of numbers or lists."""
+        if (bracket := self.accept("[")) is None:
+            return self.number(after, "a number")
+        items: list[Any] = []
+        while self.accept("]") is None:
+            if items:
+                self.expect(",", ", or ]")
+            items.append(self.literal(bracket))
+        return tuple(items)
+
+    def number(self, after: Token, wanted: str) -> int | float:
+        text = self.expect_kind("number", after, wanted).text
+        return int(text) if text.lstrip("+-").isdigit() else float(text)
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.at]
+
+    def take(self) -> Token:
+        token = self.token
+        self.at += token.kind != "end"
+        return token
+
+    def accept(self, symbol: str) -> Token | None:
+        return self.take() if self.token.text == symbol else None
+
+    def expect(self, symbol: str, wanted: str) -> None:
+        if self.accept(symbol) is None:
+            raise self.fault(self.token, f"{wanted} is expected, not {self.token}")
+
+    def expect_kind(self, kind: str, after: Token, wanted: str) -> Token:
+        if self.token.kind != kind:
+            raise self.fault(self.token, f"{wanted} is expected behind {after}, not {self.token}")
+        return self.take()
+
+    def fault(self, token: Token, message: str) -> PatternError:
+        return pattern_error(self.text, token.column, message)
 
 
 MOST_OPS = 64
-"""Ops and tensors of a pattern: each way in which they can be swapped is found out."""
+"""Ops and tensors of a pattern."""
 
 MOST_OPTIONAL = 8
 """Each optional op doubles the number of patterns that are looked for."""
 
 
-def check_pattern(pattern: Pattern, where: FaultPlace | None = None) -> None:
-    """Raise PatternError where the pattern means nothing: one message, at its place."""
-    for check in CHECKS:
-        check(pattern, where or FaultPlace())
+def check_pattern(pattern: Pattern) -> None:
+    """Raise PatternError where the pattern means nothing: one message, with the key at fault."""
+    for place, message in _faults(pattern):
+        raise PatternError(f"pattern{place}: {message}")
 
 
-def _check_names(pattern: Pattern, where: FaultPlace) -> None:
-    """Every name is one of a node or a tensor, and none is both."""
-    for name in pattern.tensors:
+def _node_place(name: str) -> str:
+    return f", node {name!r}"
+
+
+def _edge_place(number: int, part: str = "") -> str:
+    return f".edges[{number}]" + (f"[2].{part}" if part else "")
+
+
+def _faults(pattern: Pattern) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a pattern, each at a place of its JSON form; ask for the first."""
+    tensors, every = pattern.tensors, [*pattern.nodes, *pattern.tensors]
+    for name in tensors:
         if name in pattern.nodes:
-            raise where.key("tensors", f"{name!r} is a node: a name is one or the other")
-    ops, every = list(pattern.nodes), [*pattern.nodes, *pattern.tensors]
+            yield ".tensors", f"{name!r} is a node: a name is one or the other"
     for number, edge in enumerate(pattern.edges):
         for name in (edge.source, edge.target):
             if name not in every:
-                raise where.edge(
-                    number, f"no node is called {name!r}{_nearest_or_legal(name, every)}"
-                )
+                yield _edge_place(number), _no_node(name, every)
     closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
     lists = {"optional": pattern.optional, "absent": pattern.absent, "closed": closed}
     for key, named in lists.items():
         for name in named:
-            if name in pattern.tensors:
-                raise where.node(name, f"_ is a tensor from outside: it cannot be {key}")
-            if name not in ops:
-                raise where.key(key, f"no node is called {name!r}{_nearest_or_legal(name, ops)}")
-
-
-def _nearest_or_legal(name: str, every: list[str]) -> str:
-    return did_you_mean(name, every) or f"; legal: {', '.join(every) or 'there is none'}"
-
-
-def _check_ops(pattern: Pattern, where: FaultPlace) -> None:
-    """Some op must be there."""
-    every = [*pattern.nodes, *pattern.tensors]
+            if name in tensors:
+                yield _node_place(name), f"_ is a tensor from outside: it cannot be {key}"
+            if name not in pattern.nodes:
+                yield f".{key}", _no_node(name, list(pattern.nodes))
     if len(every) > MOST_OPS:
-        message = f"{len(every)} nodes, and {MOST_OPS} is the most: leave out those that"
-        raise where.node(every[MOST_OPS], f"{message} the others make certain, or split the rule")
+        yield (
+            _node_place(every[MOST_OPS]),
+            f"{len(every)} nodes, and {MOST_OPS} is the most: leave out those that the others make"
+            " certain, or split the rule",
+        )
     if not pattern.present:
-        raise where.key("nodes", "the pattern is empty: it needs an op that is there")
+        yield ".nodes", "the pattern is empty: it needs an op that is there"
     if all(name in pattern.optional for name in pattern.present):
-        raise where.node(pattern.present[0], "every op of the pattern is optional")
+        yield _node_place(pattern.present[0]), "every op of the pattern is optional"
     if len(pattern.optional) > MOST_OPTIONAL:
-        name = pattern.optional[MOST_OPTIONAL]
-        raise where.node(name, f"more than {MOST_OPTIONAL} optional ops")
+        place = _node_place(pattern.optional[MOST_OPTIONAL])
+        yield place, f"more than {MOST_OPTIONAL} optional ops"
+    yield from _faults_of_edges(pattern)
+    linked = {end for edge in pattern.edges for end in (edge.source, edge.target)}
+    for name in pattern.absent:
+        if name in pattern.optional:
+            yield _node_place(name), "an absent op cannot be optional too"
+        if name not in linked:
+            yield _node_place(name), f"nothing says where {name!r} must be absent: it needs a link"
+    yield from _faults_of_shape(pattern)
+    yield from _faults_of_slots(pattern)
 
 
-def _check_edges(pattern: Pattern, where: FaultPlace) -> None:
-    """Refuse what an edge cannot be, for what stands at its ends."""
+def _no_node(name: str, legal: list[str]) -> str:
+    near = did_you_mean(name, legal) or f"; legal: {', '.join(legal) or 'there is none'}"
+    return f"no node is called {name!r}{near}"
+
+
+def _faults_of_edges(pattern: Pattern) -> Iterator[tuple[str, str]]:
+    """Yield what an edge cannot be, for what stands at its ends."""
     tensors, absent = pattern.tensors, pattern.absent
     entered = Counter(edge.target for edge in pattern.edges)
     for number, edge in enumerate(pattern.edges):
         source, target, link = edge.source, edge.target, edge.link
         if source in tensors and link.output is not None and not link.control:
-            raise where.edge(number, "_ is one tensor: it has no outputs to choose from", "output")
+            place = _edge_place(number, "output")
+            yield place, "_ is one tensor: it has no outputs to choose from"
         faults = {
             "_ is a tensor from outside: nothing leads to it": target in tensors,
             "a control edge has no slots and no run": link.control and link != Link(control=True),
@@ -195,54 +373,44 @@ def _check_edges(pattern: Pattern, where: FaultPlace) -> None:
                 source in absent and target in absent
             ),
         }
-        for message, is_wrong in faults.items():
-            if is_wrong:
-                raise where.edge(number, message)
+        yield from ((_edge_place(number), text) for text, is_wrong in faults.items() if is_wrong)
 
 
-def _check_absent(pattern: Pattern, where: FaultPlace) -> None:
-    """Refuse an absent op that is optional too, or that no link leads to."""
-    linked = {end for edge in pattern.edges for end in (edge.source, edge.target)}
-    for name in pattern.absent:
-        if name in pattern.optional:
-            raise where.node(name, "an absent op cannot be optional too")
-        if name not in linked:
-            raise where.node(name, f"nothing says where {name!r} must be absent: it needs a link")
-
-
-def _cycle(pattern: Pattern, where: FaultPlace) -> None:
+def _faults_of_shape(pattern: Pattern) -> Iterator[tuple[str, str]]:
+    """Yield a cycle, and what is not linked with the rest, also where optional ops are missing."""
     before: dict[str, list[str]] = {name: [] for name in pattern.nodes}
     for edge in pattern.edges:
         before.setdefault(edge.target, []).append(edge.source)
     try:
         TopologicalSorter(before).prepare()
     except CycleError as error:
-        around = error.args[1]
-        number = max(
-            number
-            for number, edge in enumerate(pattern.edges)
-            if (edge.source, edge.target) in pairwise(around)
-        )
-        raise where.edge(number, f"a cycle: {' -> '.join(around)}") from None
-
-
-def _refuse_islands(pattern: Pattern, where: FaultPlace) -> None:
-    """All is linked with all; also where optional ops are missing."""
-    islands = linked_groups(pattern)
-    every = (*pattern.present, *pattern.tensors)
-    if len(islands) > 1:
-        name = next(name for name in every if name not in islands[0])
-        raise where.node(name, f"{name!r} is not linked with {every[0]!r}")
+        around = list(pairwise(error.args[1]))
+        ends = [(edge.source, edge.target) for edge in pattern.edges]
+        number = max(number for number, pair in enumerate(ends) if pair in around)
+        yield _edge_place(number), f"a cycle: {' -> '.join(error.args[1])}"
+    first, *apart = _ends_of_islands(pattern)
+    if apart:
+        yield _node_place(apart[0]), f"{apart[0]!r} is not linked with {first!r}"
     every_variant = list(variants(pattern))
     for name in pattern.optional:
         if all(name in variant.nodes for variant in every_variant):
-            rest = without_op(pattern, name)
-            islands = linked_groups(rest)
-            every = (*rest.present, *rest.tensors)
-            separated = next((op_name for op_name in every if op_name not in islands[0]), every[0])
-            raise where.node(
-                name, f"without {name!r} the pattern falls apart: make {separated!r} optional too"
+            first, *apart = _ends_of_islands(without_op(pattern, name))
+            yield (
+                _node_place(name),
+                f"without {name!r} the pattern falls apart: make {[*apart, first][0]!r} optional"
+                " too",
             )
+
+
+def _ends_of_islands(pattern: Pattern) -> list[str]:
+    """Return of each group of ops and tensors that are linked with each other the first."""
+    names_there = (*pattern.present, *pattern.tensors)
+    island = {name: name for name in names_there}
+    for edge in pattern.edges:
+        if edge.source in island and edge.target in island:
+            joined, merged = island[edge.source], island[edge.target]
+            island = {name: joined if end == merged else end for name, end in island.items()}
+    return list({end: name for name, end in reversed(island.items())}.values())[::-1]
 
 
 def variants(pattern: Pattern) -> Iterator[Pattern]:
@@ -253,10 +421,8 @@ def variants(pattern: Pattern) -> Iterator[Pattern]:
     """
     for count in range(len(pattern.optional) + 1):
         for left_out in combinations(pattern.optional, count):
-            variant = pattern
-            for name in left_out:
-                variant = without_op(variant, name)
-            if variant.present and len(linked_groups(variant)) == 1:
+            variant = functools.reduce(without_op, left_out, pattern)
+            if variant.present and len(_ends_of_islands(variant)) == 1:
                 yield variant
 
 
@@ -267,334 +433,56 @@ def without_op(pattern: Pattern, name: str) -> Pattern:
     to it alone goes with it, if it is not an op of the match: tensors from outside, absent ops.
     """
     edges = [edge for edge in pattern.edges if name not in (edge.source, edge.target)]
-    before = next(
-        (e for e in pattern.edges if e.target == name and e.source not in pattern.absent), None
-    )
+    before = [e for e in pattern.edges if e.target == name and e.source not in pattern.absent]
     for edge in pattern.edges:
-        is_data = before is not None and not before.link.control and not edge.link.control
-        if edge.source == name and before is not None and is_data:
-            link = replace(edge.link, output=before.link.output)
-            edges.append(Edge(before.source, edge.target, link))
+        if edge.source == name and before and not (before[0].link.control or edge.link.control):
+            link = replace(edge.link, output=before[0].link.output)
+            edges.append(Edge(before[0].source, edge.target, link))
     linked = {end for edge in edges for end in (edge.source, edge.target)}
-    gone = {op_name for op_name in (*pattern.tensors, *pattern.absent) if op_name not in linked} | {
-        name
+    gone = {name, *(set(pattern.tensors + pattern.absent) - linked)}
+    rest = {
+        key: tuple(node for node in nodes if node not in gone)
+        for key in ("tensors", "optional", "absent", "closed")
+        if isinstance(nodes := getattr(pattern, key), tuple)
     }
-
-    def rest(every: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(op_name for op_name in every if op_name not in gone)
-
-    closed = pattern.closed
-    return replace(
-        pattern,
-        nodes={op_name: match for op_name, match in pattern.nodes.items() if op_name not in gone},
-        edges=tuple(edges),
-        tensors=rest(pattern.tensors),
-        optional=rest(pattern.optional),
-        absent=rest(pattern.absent),
-        closed=rest(closed) if isinstance(closed, tuple) else closed,
-    )
+    nodes = {node: match for node, match in pattern.nodes.items() if node not in gone}
+    return replace(pattern, nodes=nodes, edges=tuple(edges), **rest)
 
 
-def linked_groups(pattern: Pattern) -> list[set[str]]:
-    """Return the ops and tensors of a match, in groups of those that are linked with each other."""
-    import networkx as nx
-
-    graph: nx.Graph[str] = nx.Graph()
-    graph.add_nodes_from((*pattern.present, *pattern.tensors))
-    graph.add_edges_from(
-        (e.source, e.target) for e in pattern.edges if e.source in graph and e.target in graph
-    )
-    return list(nx.connected_components(graph))
-
-
-def _slots(pattern: Pattern, where: FaultPlace) -> None:
-    """Every slot is one that the op type has, and has one source."""
+def _faults_of_slots(pattern: Pattern) -> Iterator[tuple[str, str]]:
+    """Yield a slot that the op type does not have, or that has two sources."""
     entered: set[tuple[str, int]] = set()
     for number, edge in enumerate(pattern.edges):
         link = edge.link
-        missing = _no_such_slot(pattern.nodes[edge.target], link.input, "input")
-        if missing:
-            raise where.edge(number, missing, "input")
-        missing = _no_such_slot(pattern.nodes.get(edge.source, Match()), link.output, "output")
-        if missing:
-            raise where.edge(number, missing, "output")
-        if link.input is None or not {edge.source, edge.target}.isdisjoint(pattern.absent):
-            continue
-        enters = edge.target, link.input
-        if enters in entered:
-            message = f"input {link.input} of {edge.target!r} has a source already"
-            raise where.edge(number, message, "input")
-        entered.add(enters)
+        source = pattern.nodes.get(edge.source, Match())
+        for part, slot, match in (
+            ("input", link.input, pattern.nodes[edge.target]),
+            ("output", link.output, source),
+        ):
+            if slot is not None and (missing := _no_such_slot(match, slot, part)):
+                yield _edge_place(number, part), missing
+        if link.input is not None and not {edge.source, edge.target} & {*pattern.absent}:
+            if (edge.target, link.input) in entered:
+                message = f"input {link.input} of {edge.target!r} has a source already"
+                yield _edge_place(number, "input"), message
+            entered.add((edge.target, link.input))
 
 
-def _no_such_slot(match: Match, slot: int | None, part: EdgePart) -> str:
-    """That an op type has no such slot, and which it has; nothing where it has."""
+def _no_such_slot(match: Match, slot: int, part: str) -> str:
+    """Say that an op type has no such slot, and which it has; nothing where it has.
+
+    An op type that gives tensors, and neither reads any nor has attrs, looks as A and B of
+    TensorFlow's tests, which are the names of a model's functions.
+    """
     for op in texts(match.op or ()):
         known = None if glob.is_glob(op) else opdefs.lookup(op)
-        if known is None or slot is None or _is_of_tests(known):
+        if known is None or (known.outputs and not known.inputs and not known.attrs):
             continue
         args = known.inputs if part == "input" else known.outputs
-        is_open = any(arg.is_list for arg in args)
-        if not is_open and slot >= len(args):
+        if slot >= len(args) and not any(arg.is_list for arg in args):
             legal = ", ".join(f"{place} ({arg.name})" for place, arg in enumerate(args)) or "none"
             return f"{op} has no {part} {slot}; it has {legal}"
     return ""
-
-
-def _is_of_tests(known: opdefs.OpDef) -> bool:
-    """Whether an op type looks as A and B of TensorFlow's tests, the names of a model's functions.
-
-    No other op type gives tensors and neither reads any nor has attrs.
-    """
-    return bool(known.outputs) and not known.inputs and not known.attrs
-
-
-CHECKS: tuple[Callable[[Pattern, FaultPlace], None], ...] = (
-    _check_names, _check_ops, _check_edges, _check_absent, _cycle, _refuse_islands, _slots,
-)  # fmt: skip
-
-
-def parse_pattern(text: str) -> Pattern:
-    """Return the pattern that a text means. Raises PatternError, which points at the column."""
-    parser = _parse_text(text)
-    pattern = parser.built()
-    check_pattern(pattern, FaultPlace(text, parser.columns, parser.edge_columns))
-    return pattern
-
-
-def _parse_text(text: str) -> _PatternParser:
-    tokens = tokenize(text)
-    captures = {
-        first.text
-        for first, colon, after in zip(tokens, tokens[1:], tokens[2:], strict=False)
-        if first.kind == after.kind == "word" and colon.text == ":"
-    }
-    parser = _PatternParser(text, tokens, captures)
-    parser.read()
-    return parser
-
-
-class _Mention(msgspec.Struct):
-    """A node where it stands in a chain, with the slots of the links at it."""
-
-    name: str
-    column: int
-    input: Token | None = None
-    output: Token | None = None
-
-
-class _PatternParser(msgspec.Struct):
-    text: str
-    tokens: list[Token]
-    captures: set[str]
-    at: int = 0
-    nodes: dict[str, Match] = msgspec.field(default_factory=dict)
-    tensors: list[str] = msgspec.field(default_factory=list)
-    optional: dict[str, None] = msgspec.field(default_factory=dict)
-    absent: dict[str, None] = msgspec.field(default_factory=dict)
-    edges: list[Edge] = msgspec.field(default_factory=list)
-    columns: dict[str, int] = msgspec.field(default_factory=dict)
-    edge_columns: list[dict[EdgePart, int]] = msgspec.field(default_factory=list)
-    chains: int = 0
-    unnamed: dict[str, set[int]] = msgspec.field(default_factory=dict)  # the chains of an op type
-
-    def read(self) -> None:
-        """All chains."""
-        while self.peek().kind != "end":
-            self.chain()
-            if self.peek().text == ",":
-                raise self.fault(self.peek(), "a pattern has no ','; chains are separated by ;")
-            if self.peek().kind != "end":
-                self.expect(";", "a link, ; or the end")
-
-    def built(self) -> Pattern:
-        """Return the pattern that was read."""
-        return Pattern(
-            nodes=self.nodes,
-            edges=tuple(self.edges),
-            tensors=tuple(self.tensors),
-            optional=tuple(self.optional),
-            absent=tuple(self.absent),
-        )
-
-    def chain(self) -> None:
-        self.chains += 1
-        before = self.node()
-        if before.input is not None:
-            raise self.fault(before.input, "no link enters here; an input slot stands behind ->")
-        while self.peek().kind == "arrow":
-            arrow = self.take()
-            after = self.node()
-            self.link(before, arrow, after)
-            before = after
-        if before.output is not None:
-            raise self.fault(before.output, "no link leaves here; an output stands before ->")
-
-    def link(self, before: _Mention, arrow: Token, after: _Mention) -> None:
-        slots: dict[EdgePart, Token | None] = {
-            "": arrow,
-            "input": after.input,
-            "output": before.output,
-        }
-        link = Link(
-            input=None if after.input is None else int(after.input.text),
-            output=None if before.output is None else int(before.output.text),
-            repeat=arrow.text == "->+",
-            control=arrow.text == "^->",
-        )
-        self.edges.append(Edge(before.name, after.name, link))
-        self.edge_columns.append({part: token.column for part, token in slots.items() if token})
-
-    def node(self) -> _Mention:
-        absent = self.accept("!")
-        word = self.take()
-        if word.kind != "word":
-            raise self.fault(word, f"an op type or a capture is expected, not {word}")
-        mention = _Mention(self.meant(word), word.column)
-        self.columns.setdefault(mention.name, word.column)
-        if absent is not None:
-            self.absent[mention.name] = None
-        while self.mark(mention):
-            pass
-        return mention
-
-    def meant(self, word: Token) -> str:
-        """The name of the node that starts with this word: a capture, or one without a name."""
-        if self.peek().text == ":" and self.tokens[self.at + 1].kind == "word":
-            self.take()
-            if word.text in self.nodes or word.text in self.tensors:
-                raise self.fault(
-                    word, f"{word.text!r} is named already; to mean it again, write no type"
-                )
-            self.define(word.text, self.take())
-            return word.text
-        if word.text in self.captures:
-            return word.text
-        self.refuse_unknown(word)
-        taken = self.captures | self.nodes.keys() | set(self.tensors)
-        name = names.fresh(word.text, taken)
-        self.unnamed.setdefault(word.text, set()).add(self.chains)
-        self.define(name, word)
-        return name
-
-    def define(self, name: str, word: Token) -> None:
-        """A new node: a tensor, or an op of the type that is this word, or one of several."""
-        types = [word.text]
-        while (bar := self.accept("|")) is not None:
-            types.append(self.expect_kind("word", bar, "an op type").text)
-        if types == ["_"]:
-            self.tensors.append(name)
-        elif "_" in types:
-            raise self.fault(word, "_ is any tensor from outside, and no op type beside others")
-        else:
-            op = types[0] if len(types) == 1 else tuple(types)
-            self.nodes[name] = Match() if op == "*" else Match(op=op)
-
-    def mark(self, mention: _Mention) -> bool:
-        """One mark behind a node; False where there is none."""
-        if (query := self.accept("?")) is not None:
-            if mention.name in self.optional:
-                raise self.fault(query, f"{mention.name!r} is optional already")
-            self.optional[mention.name] = None
-        elif (equals := self.accept("=")) is not None:
-            self.value(mention, equals)
-        elif self.peek().kind == "compare":
-            self.bound(mention, self.take())
-        elif (colon := self.accept(":")) is not None:
-            mention.input = self.slot(mention.input, colon)
-        elif (bracket := self.accept("[")) is not None:
-            mention.output = self.slot(mention.output, bracket)
-            self.expect("]", "]")
-        else:
-            return False
-        return True
-
-    def slot(self, already: Token | None, mark: Token) -> Token:
-        number = self.expect_kind("number", mark, "the number of a slot")
-        if already is not None:
-            raise self.fault(number, f"the slot is {already.text} already")
-        if not number.text.isdigit() or len(number.text) > 9:
-            raise self.fault(number, f"slots are counted 0, 1, ..., not {number.text}")
-        return number
-
-    def value(self, mention: _Mention, equals: Token) -> None:
-        self.refuse_value(mention, equals)
-        value = self.literal(equals)
-        if (about := self.accept("~")) is not None:
-            tolerance = _number_of(self.expect_kind("number", about, "a tolerance"))
-            if tolerance < 0:
-                raise self.fault(about, "a tolerance is 0 or more")
-            near = Near(near=value, tolerance=float(tolerance))
-            self.nodes[mention.name] = Match(op="Const", value=near)
-        else:
-            self.nodes[mention.name] = Match(op="Const", value=value)
-
-    def literal(self, after: Token) -> Any:
-        """Return a number, or a list of numbers or lists."""
-        if (bracket := self.accept("[")) is None:
-            return _number_of(self.expect_kind("number", after, "a number"))
-        items: list[Any] = []
-        while self.accept("]") is None:
-            if items:
-                self.expect(",", ", or ]")
-            items.append(self.literal(bracket))
-        return tuple(items)
-
-    def bound(self, mention: _Mention, sign: Token) -> None:
-        match = self.nodes.get(mention.name)
-        before = match.value if match is not None and isinstance(match.value, Near) else None
-        if before is None or before.near is not UNSET or sign.text in before.bounds:
-            self.refuse_value(mention, sign)
-        bounds = before.bounds if before is not None else {}
-        bounds = {**bounds, sign.text: _number_of(self.expect_kind("number", sign, "a number"))}
-        self.nodes[mention.name] = Match(op="Const", value=convert(bounds, Near))
-
-    def refuse_value(self, mention: _Mention, mark: Token) -> None:
-        match = self.nodes.get(mention.name)
-        if match is None or match.op != "Const" or match.value is not None:
-            raise self.fault(
-                mark, "only a Const has a value, and only one: Const=0.5, Const=[1, 0], Const>0"
-            )
-
-    def refuse_unknown(self, word: Token) -> None:
-        """A lower-case word that is neither capture nor op type is a slip, not a type."""
-        if word.text[0].islower() and opdefs.lookup(word.text) is None and "*" not in word.text:
-            near = did_you_mean(word.text, sorted(self.captures))
-            near = near or did_you_mean(word.text, opdefs.op_types())
-            raise self.fault(
-                word,
-                f"no node is called {word.text!r}{near}"
-                f" (a function as an op type is written with a capture: f:{word.text})",
-            )
-
-    def peek(self) -> Token:
-        return self.tokens[self.at]
-
-    def take(self) -> Token:
-        token = self.peek()
-        self.at += token.kind != "end"
-        return token
-
-    def accept(self, symbol: str) -> Token | None:
-        return self.take() if self.peek().text == symbol else None
-
-    def expect(self, symbol: str, wanted: str) -> Token:
-        token = self.accept(symbol)
-        if token is None:
-            raise self.fault(self.peek(), f"{wanted} is expected, not {self.peek()}")
-        return token
-
-    def expect_kind(self, kind: str, after: Token, wanted: str) -> Token:
-        if self.peek().kind != kind:
-            raise self.fault(self.peek(), f"{wanted} is expected behind {after}, not {self.peek()}")
-        return self.take()
-
-    def fault(self, token: Token, message: str) -> PatternError:
-        return pattern_error(self.text, token.column, message)
-
-
-def _number_of(token: Token) -> int | float:
-    return int(token.text) if token.text.lstrip("+-").isdigit() else float(token.text)
 
 
 def pattern(
@@ -630,20 +518,16 @@ def pattern(
         if name not in nodes:
             near = did_you_mean(name, nodes) or f"; legal: {', '.join(nodes)}"
             raise PatternError(f"pattern: no op is called {name!r}{near}\n  {text}")
-        nodes[name] = _asking_more(nodes[name], name, more)
+        try:
+            besides = convert(more, Match)
+        except msgspec.ValidationError as error:
+            raise PatternError(f"pattern, node {name!r}: {error}") from None
+        # The op type stays on top, where an index finds it.
+        nodes[name] = replace(nodes[name], all=(*(nodes[name].all or ()), besides))
     named = closed if isinstance(closed, bool) else tuple(closed)
     built = replace(parsed, nodes=nodes, closed=named)
     check_pattern(built)
     return built
-
-
-def _asking_more(match: Match, name: str, more: Match | Mapping[str, Any]) -> Match:
-    """Return a match that also asks for more; the op type stays on top, where an index finds it."""
-    try:
-        wanted = convert(more, Match)
-    except msgspec.ValidationError as error:
-        raise PatternError(f"pattern, node {name!r}: {error}") from None
-    return replace(match, all=(*(match.all or ()), wanted))
 
 
 PatternLike = str | Pattern | Sequence[str | Pattern]
@@ -680,11 +564,12 @@ def type_notes(wanted: PatternLike | None) -> list[str]:
     notes: list[str] = []
     for text in every:
         if isinstance(text, str) and not text.strip().startswith("@"):
-            chains_of = _parse_text(text).unnamed
+            parser = _Parser(text)
+            parser.pattern()
             notes += (
                 f"the pattern writes {op} in several chains, and each is another op; to mean the"
                 f" same one, name it: m:{op} in one chain, m in the others"
-                for op, chains in chains_of.items()
+                for op, chains in parser.unnamed.items()
                 if len(chains) > 1 and op != "*"
             )
     return notes
