@@ -18,9 +18,7 @@ from graphpatch.gradients.tensors import in_folder, with_tensors
 from graphpatch.graph.record import AppliedRule, Author
 from graphpatch.match.conditions import conditions
 from graphpatch.match.glob import Texts, texts
-from graphpatch.match.keys import described
-from graphpatch.match.spec import WHOLE, Match
-from graphpatch.match.values import Natural
+from graphpatch.match.spec import WHOLE, Match, Natural, described
 from graphpatch.patches import KINDS, Patch
 from graphpatch.recipes import is_recipe, recipe_rules
 from graphpatch.rules_json import DEEPEST_JSON, as_struct, decoded, is_too_deep, raw_rules

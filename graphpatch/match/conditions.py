@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from graphpatch import names
@@ -16,70 +18,236 @@ from graphpatch.graph.provenance import ModelBody
 from graphpatch.graph.walk import (
     Passes,
     anywhere,
+    data_uses,
     downstream,
     nowhere,
     readers_of,
     tensor_named,
     upstream,
 )
-from graphpatch.match import glob, inside, nth, values
+from graphpatch.match import glob, inside, keys, values
 from graphpatch.match.glob import texts
-from graphpatch.match.inside import Inside
-from graphpatch.match.keys import (
-    CLASSES,
-    OP_KEYS,
-    Condition,
-    Key,
-    OneOf,
-    Test,
-    class_,
-    classes_in_words,
-    combined,
-    everything,
-)
-from graphpatch.match.nth import NTH, Nth
+from graphpatch.match.keys import CLASSES, EVERY_OP, Condition, Test
+from graphpatch.match.nth import NTH, natural_sort_key, nth
 from graphpatch.match.spec import (
     Between,
     DependencySearch,
+    Inside,
     Match,
+    Nth,
+    OneOf,
     Pattern,
     every_match,
     tensors_named,
 )
 from graphpatch.names import TensorName
-from graphpatch.table import short
+from graphpatch.table import IN_MESSAGE, cut_short, short
 
-ADDED_KEY = "added"
-"""What a miss calls this condition; it is not a key of a match."""
-
-
-ANY_RULE = ("*", "**")
+LETTERS = 100
+"""Letters for what an op has instead of what one key asks for."""
 
 
-def of_the_model(match: Match) -> Condition | None:
-    """Return the op is the model's own, and no rule added it; None where the match may mean any op.
+class Candidates(msgspec.Struct, eq=False, dict=True):
+    """The ops of one body that a match means. Its conditions are made once for all bodies."""
 
-    With `taken`, or its name written out, what was added is meant too. Clones of the model's ops
-    are its own: the gradient flows through them.
+    body: Body
+    match: Match
+    conditions: Mapping[str, Condition]
+    known: dict[int, bool] = msgspec.field(default_factory=dict)
+
+    @cached_property
+    def types(self) -> frozenset[str] | None:
+        """The op types of the body that are meant; None where every type is."""
+        if self.match.op is None:
+            return None
+        return frozenset(filter(glob.one_of(texts(self.match.op)), self.body.by_type))
+
+    @cached_property
+    def tests(self) -> Mapping[str, Test]:
+        """The conditions as tests for this body."""
+        made = {key: condition(self.body) for key, condition in self.conditions.items()}
+        return {key: test for key, test in made.items() if test is not EVERY_OP}
+
+    @cached_property
+    def besides(self) -> Sequence[Test]:
+        """The tests that ask for more than the op type, which an index finds."""
+        return [test for key, test in self.tests.items() if key != "op"]
+
+    @cached_property
+    def indexed(self) -> Sequence[int]:
+        """Those that have the types and names, whatever else is asked; in the file's order."""
+        heads, types, wanted = self.body.heads, self.types, texts(self.match.name or ())
+        if wanted and not any(map(glob.is_glob, wanted)):
+            by_name = self.body.by_name
+            places = sorted({by_name[name] for name in wanted if name in by_name})
+            return [index for index in places if types is None or heads.ops[index] in types]
+        indices: Sequence[int] = range(len(self.body))
+        if types is not None:
+            indices = sorted(index for op in types for index in self.body.by_type[op])
+        if not wanted:
+            return indices
+        is_meant = glob.one_of(wanted)
+        return [index for index in indices if is_meant(heads.names[index])]
+
+    def __call__(self, node: Node) -> bool:
+        """Return whether a node of the body is one of them."""
+        return self.passes(node.index)
+
+    def passes(self, index: int) -> bool:
+        """Return whether an op is one of them. What the tests said is remembered."""
+        if self.types is not None and self.body.heads.ops[index] not in self.types:
+            return False
+        if not self.besides:
+            return True
+        if index not in self.known:
+            node = Node(self.body, index)
+            self.known[index] = all(test.holds(node) for test in self.besides)
+        return self.known[index]
+
+    def indices(self) -> list[int]:
+        """Return all of them, in the file's order."""
+        return [index for index in self.indexed if self.passes(index)]
+
+    def failing(self, node: Node) -> list[str]:
+        """Return the keys that an op does not meet, in the order in which they are tried."""
+        return [key for key, test in self.tests.items() if not test.holds(node)]
+
+    def instead(self, node: Node, keys: Iterable[str]) -> str:
+        """Return what an op has instead of what these keys ask for, in words."""
+        return ", ".join(cut_short(self.tests[key].instead(node), LETTERS) for key in keys)
+
+
+def holds(match: Match) -> Callable[[Body], Candidates]:
+    """Return what tells in each body the ops that a match means."""
+    made = conditions(match)
+    return lambda body: Candidates(body, match, made)
+
+
+def conditions(match: Match) -> dict[str, Condition]:
+    """Return the conditions of a match by their keys, in the order in which they are tried.
+
+    One more says that the op is the model's (`added`), where the match does not ask for others.
+
+    Raises RulesError where the value of a key means nothing.
     """
-    by_kind = match.class_ is not None or not set(ANY_RULE) & set(texts(match.op or ANY_RULE))
-    if match.taken is not None or ((match.any or match.all) and not by_kind):
-        return None  # each of `any` and `all` asks for itself
-    spelled = {text for text in texts(match.name or ()) if not glob.is_glob(text)}
+    written = match.given()
+    refuse_empty(written)
+    if match.control and not written.keys() & set(ON_EDGES):
+        raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
+    by_key = {
+        key: make(written[key], match) if key in WITH_OTHERS else make(written[key])
+        for key, make in KEYS.items()
+        if key in written
+    }
+    own = of_the_model(match)
+    return by_key if own is None else {**by_key, ADDED_KEY: own}
+
+
+# Keys that have matches in them.
+
+
+def any_of(wanted: Sequence[Match]) -> Condition:
+    """Return the condition that one of these matches holds."""
+    every = [holds(match) for match in wanted]
 
     def prepared(body: Body) -> Test:
-        if not body.edited and not body.heads.marked:
-            return everything
-        if isinstance(body, ModelBody):
-            return lambda node: body.is_there(node.index)
-        return lambda node: (
-            not body.may_be_signed(node.index) or not _is_new(node) or node.name in spelled
+        tests = [made(body) for made in every]
+        return Test(
+            lambda node: any(test(node) for test in tests),
+            lambda node: (
+                " and ".join(all_in_words(test, node) for test in tests[:IN_MESSAGE])
+                or "any: it is empty"
+            ),
         )
 
     return prepared
 
 
-def adder(node: Node) -> str:
+def all_of(wanted: Sequence[Match]) -> Condition:
+    """Return the condition that each of these matches holds."""
+    every = [holds(match) for match in wanted]
+
+    def prepared(body: Body) -> Test:
+        tests = [made(body) for made in every]
+        return Test(
+            lambda node: all(test(node) for test in tests),
+            lambda node: ", ".join(all_in_words(test, node) for test in tests if not test(node)),
+        )
+
+    return prepared
+
+
+def none_of(wanted: Match) -> Condition:
+    """Return the condition that this match does not hold."""
+    made = holds(wanted)
+
+    def prepared(body: Body) -> Test:
+        test, listed = made(body), ", ".join(wanted.given())
+        return Test(
+            lambda node: not test(node), lambda node: f"it is what `not` leaves out ({listed})"
+        )
+
+    return prepared
+
+
+def all_in_words(wanted: Candidates, node: Node) -> str:
+    """Return what an op has instead of all keys that it does not meet."""
+    return wanted.instead(node, wanted.failing(node))
+
+
+def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
+    """Return the condition that the op is the last one of such a pattern."""
+    from graphpatch.match.pattern.matcher import Finder
+    from graphpatch.match.pattern.syntax import forms
+
+    finders = [Finder(form) for form in forms(wanted)]
+
+    def prepared(body: Body) -> Test:
+        last = {binding.last for finder in finders for binding in finder.matches(body)}
+        return Test(lambda node: node.index in last, lambda node: "'pattern' does not hold")
+
+    return prepared
+
+
+# Which ops are meant, whatever they are: in one body, of the model, patched by earlier rules.
+
+
+def in_body(wanted: str | Sequence[str]) -> Condition:
+    """Return the condition that the op is in one of these bodies: `main`, or functions."""
+    is_meant = glob.one_of(texts(wanted))
+    return keys.on_ops(
+        lambda node: is_meant(node.body.label), lambda node: f"it is in {node.body.label}"
+    )
+
+
+ADDED_KEY = "added"
+"""What a miss calls the condition that the op is the model's; it is not a key of a match."""
+
+ANY_TYPE = ("*", "**")
+
+
+def of_the_model(match: Match) -> Condition | None:
+    """Return the condition that no rule added the op; None where the match may mean any op.
+
+    With `taken`, or its name written out, what was added is meant too. Clones of the model's ops
+    are its own: the gradient flows through them.
+    """
+    by_kind = match.class_ is not None or not set(ANY_TYPE) & set(texts(match.op or ANY_TYPE))
+    if match.taken is not None or ((match.any or match.all) and not by_kind):
+        return None  # each of `any` and `all` asks for itself
+    spelled = {text for text in texts(match.name or ()) if not glob.is_glob(text)}
+
+    def is_own(node: Node) -> bool:
+        if isinstance(node.body, ModelBody):
+            return node.body.is_there(node.index)
+        may_be_new = node.body.may_be_signed(node.index)
+        return not may_be_new or not _is_new(node) or node.name in spelled
+
+    test = Test(is_own, lambda node: f"rule {_adder(node)!r} added it")
+    return lambda body: test if body.edited or body.heads.marked else EVERY_OP
+
+
+def _adder(node: Node) -> str:
     """Return the rule that added an op which is not a clone of another; nothing where none did."""
     authors = provenance.rules_that_patched(node) if _is_new(node) else []
     return authors[0].rule if authors else ""
@@ -91,61 +259,45 @@ def _is_new(node: Node) -> bool:
     return record is not None and record.is_added and not record.clone_of
 
 
-def not_added(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
-    """That ops meet all of these conditions, and are none of the model's; or nothing."""
-    others = dict(tests)
-    is_own = others.pop(ADDED_KEY, None)
-    if is_own is None:
-        return []
-    foreign = [
-        node for body in bodies for node in _ops_not_own(is_own, list(others.values()), body)
-    ]
+def not_added(bodies: Iterable[Body], match: Match) -> list[str]:
+    """Say that ops meet all conditions of a match, and are none of the model's; or nothing."""
+    made, foreign = holds(match), []
+    for body in bodies:
+        candidates = made(body)
+        if not body.is_ours and ADDED_KEY in candidates.tests:
+            signed = provenance.may_be_signed(body)
+            foreign += [node for node in signed if candidates.failing(node) == [ADDED_KEY]]
     if not foreign:
         return []
-    named = short([f"{node} (rule {adder(node)!r})" for node in foreign])
+    named = short([f"{node} (rule {_adder(node)!r})" for node in foreign])
     return [
         f"  left out, as rules added them: {named}; to mean them, write their names without "
         f'a glob, or "taken": true'
     ]
 
 
-def adder_in_words(node: Node, wanted: object) -> str:
-    """Return which rule added an op, in words."""
-    return f"rule {adder(node)!r} added it"
-
-
-def _ops_not_own(is_own: Condition, others: Iterable[Condition], body: Body) -> Iterator[Node]:
-    own = is_own(body)
-    if body.is_ours or own is everything:
-        return
-    tests = [condition(body) for condition in others]
-    for node in provenance.may_be_signed(body):  # own reads the node, and is asked last
-        if all(test(node) for test in tests) and not own(node):
-            yield node
-
-
 def taken(wanted: bool | str | Sequence[str]) -> Condition:
-    """Some rule before patched the op, or one of these names did; `false`: none did.
+    """Return the condition that some earlier rule patched the op, or one of these names; or none.
 
     The op that has its name now, and those that a rule added, count as patched by it too. Rules of
     an earlier run, which the file tells of, count as well.
     """
-    meant = glob.one_of(("**",) if isinstance(wanted, bool) else texts(wanted))
+    is_meant = glob.one_of(("**",) if isinstance(wanted, bool) else texts(wanted))
+
+    def in_words(node: Node) -> str:
+        rules = dict.fromkeys(author.rule for author in provenance.rules_that_patched(node))
+        named = ", ".join(map(repr, rules))
+        return f"it was patched by rule {named}" if rules else "no rule patched it"
 
     def prepared(body: Body) -> Test:
-        taken_indices = {
+        patched = {
             node.index
             for node in provenance.touched(body)
-            if any(map(meant, rules_that_patched(node)))
+            if any(is_meant(author.rule) for author in provenance.rules_that_patched(node))
         }
-        return lambda node: (node.index in taken_indices) is not (wanted is False)
+        return Test(lambda node: (node.index in patched) is not (wanted is False), in_words)
 
     return prepared
-
-
-def rules_that_patched(node: Node) -> Iterator[str]:
-    """The rules that patched an op, by name; not those that only let it read another tensor."""
-    return (author.rule for author in provenance.rules_that_patched(node))
 
 
 def check_taken(match: Match, before: Collection[str]) -> None:
@@ -163,13 +315,7 @@ def check_taken(match: Match, before: Collection[str]) -> None:
                 )
 
 
-def takers_in_words(node: Node, wanted: object) -> str:
-    """Return which rules patched an op, in words."""
-    rules = list(dict.fromkeys(rules_that_patched(node)))
-    return (
-        f"it was patched by rule {', '.join(map(repr, rules))}" if rules else "no rule patched it"
-    )
-
+# Keys that follow edges.
 
 # An op, or None for what is not an op: the argument of a function, an input that names nothing.
 Neighbour = Node | None
@@ -180,8 +326,8 @@ QUANTIFIERS: dict[str, Callable[[Iterable[bool]], bool]] = {
 }
 
 
-def inputs(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Condition:
-    """Input number k is given by such an op; or any, all, none of the inputs are.
+def inputs(wanted: Mapping[str, Match], match: Match) -> Condition:
+    """Return the condition that input number k is given by such an op; or any, all, none are.
 
     The argument of a function is not an op, and does not count. With `control`, any, all and none
     count the ops that run before, too.
@@ -189,14 +335,28 @@ def inputs(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Conditio
 
     def producers(node: Node, slot: int | None) -> Iterable[Neighbour]:
         if slot is None:
-            return map(node.body.producer, node.inputs if control else node.data_inputs)
+            return map(node.body.producer, node.inputs if match.control else node.data_inputs)
         return map(node.body.producer, node.data_inputs[slot : slot + 1])
 
-    return _on_neighbours(wanted, "inputs", producers, holds)
+    def in_words(node: Node, tests: Mapping[str, Candidates]) -> str:
+        slots = [int(word) for word in wanted if word.isdigit()]
+        read = node.data_inputs
+        words = [f"there is no input {slot}" for slot in slots if slot >= len(read)]
+        # What was asked for comes first.
+        for slot in sorted(range(len(read)), key=lambda slot: slot not in slots):
+            producer = node.body.producer(read[slot])
+            has = ""
+            if producer is not None and str(slot) in tests:
+                test = tests[str(slot)]
+                has = test.instead(producer, [key for key in test.failing(producer) if key != "op"])
+            words.append(f"input {slot} is {producer or read[slot]}" + (f" ({has})" if has else ""))
+        return short(words) or "it reads nothing"
+
+    return _on_neighbours("inputs", wanted, producers, in_words)
 
 
-def consumers(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Condition:
-    """Some op that reads output number k is such an op; or any, all, none of the readers are.
+def consumers(wanted: Mapping[str, Match], match: Match) -> Condition:
+    """Return the condition that such an op reads output number k; or any, all, none of the readers.
 
     `all` holds where nothing reads the op. With `control`, any, all and none count the ops that
     run after it, too.
@@ -209,17 +369,22 @@ def consumers(wanted: Mapping[str, Match], control: bool, holds: Holds) -> Condi
             tensor = tensor_named(body, str(TensorName(node.name, output)))
         for index, slot in body.readers.get(node.name, ()):
             text = body.heads.inputs[index][slot]
-            if control or text[:1] != "^" if output is None else names.parse(text) == tensor:
+            if match.control or text[:1] != "^" if output is None else names.parse(text) == tensor:
                 yield Node(body, index)
 
-    return _on_neighbours(wanted, "consumers", readers, holds)
+    def in_words(node: Node, tests: Mapping[str, Candidates]) -> str:
+        indices = dict.fromkeys(index for index, _ in node.body.readers.get(node.name, ()))
+        words = [f"{Node(node.body, index)} reads it" for index in indices]
+        return short(words) or "nothing reads it"
+
+    return _on_neighbours("consumers", wanted, readers, in_words)
 
 
 def _on_neighbours(
-    wanted: Mapping[str, Match],
     key: str,
+    wanted: Mapping[str, Match],
     neighbours: Callable[[Node, int | None], Iterable[Neighbour]],
-    holds: Holds,
+    in_words: Callable[[Node, Mapping[str, Candidates]], str],
 ) -> Condition:
     for word in wanted:
         if word not in QUANTIFIERS and not (word.isascii() and word.isdigit() and len(word) < 10):
@@ -236,55 +401,83 @@ def _on_neighbours(
             test = tests[word]
             return QUANTIFIERS.get(word, any)(op is not None and test(op) for op in every)
 
-        return lambda node: all(is_met(node, word) for word in tests)
+        return Test(
+            lambda node: all(is_met(node, word) for word in tests),
+            lambda node: in_words(node, tests),
+        )
 
     return prepared
-
-
-Holds = Callable[[Match], Condition]
-"""All conditions of a match as one."""
 
 
 TensorsOrSearch = str | Sequence[str] | DependencySearch
 
-
-def upstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
-    """One of these tensors is computed from the op; the op that gives the tensor is among them."""
-    return _marked_by(upstream, value, control, holds)
+CUT = "the path leads through ops that `within` or `stop_at` leaves out"
 
 
-def downstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
-    """Return the op is computed from one of these tensors; the op that gives the tensor is not."""
-    return _marked_by(downstream, value, control, holds)
-
-
-def _marked_by(
-    marks_of: Callable[..., bytearray], value: TensorsOrSearch, control: bool, holds: Holds
-) -> Condition:
+def upstream_of(value: TensorsOrSearch, match: Match) -> Condition:
+    """Return the condition that a tensor is computed from the op; its own op is among them."""
     search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
+    ends, limits = texts(search.of), _limits(search)
+
+    def in_words(node: Node) -> str:
+        if _leads(node, ends, match.control):
+            return CUT
+        if _leads(node, ends, control=True):
+            return f"{short(ends)} runs after it, by control edges alone"
+        return f"{short(ends)} is not computed from it; {_ends_behind(node)}"
 
     def prepared(body: Body) -> Test:
-        ends = _ends_in(body, search.of)
-        marks = marks_of(body, ends, control, *_limits(search, body, holds))
-        return lambda node: bool(marks[node.index])
+        marks = upstream(body, tensors_in(body, ends), match.control, *limits(body))
+        return Test(lambda node: bool(marks[node.index]), in_words)
 
     return prepared
 
 
-def between(value: Between, control: bool, holds: Holds) -> Condition:
-    """Return the op is on a path from one of the first tensors to one of the second.
+def downstream_of(value: TensorsOrSearch, match: Match) -> Condition:
+    """Return the condition that the op is computed from a tensor; the tensor's own op is not."""
+    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
+    ends, limits = texts(search.of), _limits(search)
+
+    def in_words(node: Node) -> str:
+        if _depends(node, ends, match.control):
+            return CUT
+        if _depends(node, ends, control=True):
+            return f"it runs after {short(ends)}, by control edges alone"
+        return f"it is not computed from {short(ends)}; {_ends_before(node)}"
+
+    def prepared(body: Body) -> Test:
+        marks = downstream(body, tensors_in(body, ends), match.control, *limits(body))
+        return Test(lambda node: bool(marks[node.index]), in_words)
+
+    return prepared
+
+
+def between(value: Between, match: Match) -> Condition:
+    """Return the condition that the op is on a path from one of the first tensors to a second.
 
     The ops that give the tensors at both ends belong to it, or neither does. A path leads on
     through ops that are `within` and are none of `stop_at`; what these say is not asked of ends.
     """
+    sources, targets, limits = texts(value.sources), texts(value.targets), _limits(value)
 
     def prepared(body: Body) -> Test:
-        sources, targets = _ends_in(body, value.sources), _ends_in(body, value.targets)
-        on_paths = _ops_on_paths(body, sources, targets, control, _limits(value, body, holds))
-        ends = {body.by_name.get(tensor.op) for tensor in (*sources, *targets)}
-        if value.ends:
-            return lambda node: node.index in on_paths
-        return lambda node: node.index in on_paths and node.index not in ends
+        firsts, lasts = tensors_in(body, sources), tensors_in(body, targets)
+        on_paths = _ops_on_paths(body, firsts, lasts, match.control, limits(body))
+        ends = {body.by_name.get(tensor.op) for tensor in (*firsts, *lasts)}
+
+        def in_words(node: Node) -> str:
+            is_end, parts = node.index in ends, []
+            if is_end and not value.ends:
+                return "it is an end of the path"
+            if not _depends(node, sources, match.control) and not is_end:
+                parts.append(f"it is not computed from {short(sources)}; {_ends_before(node)}")
+            if not _leads(node, targets, match.control):
+                parts.append(f"{short(targets)} is not computed from it; {_ends_behind(node)}")
+            is_limited = (value.within, value.stop_at) != (None, None)
+            return ", and ".join(parts) or (CUT if is_limited else "no path leads from end to end")
+
+        meant = on_paths if value.ends else on_paths - ends
+        return Test(lambda node: node.index in meant, in_words)
 
     return prepared
 
@@ -295,41 +488,39 @@ def _ops_on_paths(
     targets: Sequence[TensorName],
     control: bool,
     limits: tuple[Passes, Passes],
-) -> set[int]:
+) -> set[int | None]:
     """Return the ops on the paths, those at both ends included."""
     through, last = limits
     ends = {body.by_name.get(tensor.op) for tensor in targets}
-
-    def passes(index: int) -> bool:
-        return index in ends or (through(index) and not last(index))
-
-    behind = downstream(body, sources, control, passes)
+    behind = downstream(
+        body,
+        sources,
+        control,
+        lambda index: index in ends or (through(index) and not last(index)),
+    )
     before = upstream(body, targets, control, lambda index: bool(behind[index]))
     inner = {index for index, mark in enumerate(before) if mark and behind[index]}
-    on_paths = set(inner)
+    on_paths: set[int | None] = {*inner}
     for tensor in sources:  # each by itself: a path may not lead through the op of another
         index = body.by_name.get(tensor.op)
-        if index is not None and (tensor in targets or _is_read(body, tensor, inner, control)):
+        reading = [reader for reader, _ in readers_of(body, tensor)]
+        if control:
+            uses = body.readers.get(tensor.op, ())
+            reading += [r for r, slot in uses if body.heads.inputs[r][slot][:1] == "^"]
+        if index is not None and (tensor in targets or not inner.isdisjoint(reading)):
             on_paths.add(index)
     return on_paths
 
 
-def _is_read(body: Body, tensor: TensorName, on_paths: Container[int], control: bool) -> bool:
-    """Return whether one of these ops reads a tensor, or runs after the op that gives it."""
-    inputs = body.heads.inputs
-    uses = body.readers.get(tensor.op, ()) if control else ()
-    after = (index for index, slot in uses if inputs[index][slot].startswith("^"))
-    reading = (index for index, _ in readers_of(body, tensor))
-    return any(index in on_paths for index in (*reading, *after))
-
-
-def _limits(value: DependencySearch | Between, body: Body, holds: Holds) -> tuple[Passes, Passes]:
-    """Through which ops a walk leads, and behind which it does not go on."""
-    within = None if value.within is None else holds(value.within)(body)
-    stop_at = None if value.stop_at is None else holds(value.stop_at)(body)
-    return (
-        anywhere if within is None else lambda index: within(Node(body, index)),
-        nowhere if stop_at is None else lambda index: stop_at(Node(body, index)),
+def _limits(
+    value: DependencySearch | Between,
+) -> Callable[[Body], tuple[Passes, Passes]]:
+    """Return through which ops a walk leads, and behind which it does not go on."""
+    within = None if value.within is None else holds(value.within)
+    stop_at = None if value.stop_at is None else holds(value.stop_at)
+    return lambda body: (
+        anywhere if within is None else within(body).passes,
+        nowhere if stop_at is None else stop_at(body).passes,
     )
 
 
@@ -343,18 +534,78 @@ def unknown_tensors(graphs: Iterable[Graph], match: Match) -> list[str]:
     ]
 
 
-def _ends_in(body: Body, value: str | Sequence[str]) -> list[TensorName]:
-    tensors = [tensor_named(body, text) for text in texts(value)]
+def tensors_in(body: Body, wanted: Iterable[str]) -> list[TensorName]:
+    """Return the tensors of these names that a body has."""
+    tensors = (tensor_named(body, text) for text in wanted)
     return [tensor for tensor in tensors if tensor is not None]
+
+
+def _leads(node: Node, targets: Iterable[str], control: bool) -> bool:
+    return bool(upstream(node.body, tensors_in(node.body, targets), control)[node.index])
+
+
+def _depends(node: Node, sources: Iterable[str], control: bool) -> bool:
+    return bool(downstream(node.body, tensors_in(node.body, sources), control)[node.index])
+
+
+def _ends_behind(node: Node) -> str:
+    body = node.body
+    marks = downstream(body, {names.parse(text) for _, _, text in data_uses(body, node.name)})
+    behind = (body.heads.names[index] for index, mark in enumerate(marks) if mark)
+    last = [name for name in behind if not any(data_uses(body, name))]
+    return f"what is, ends in {short(sorted(last, key=natural_sort_key))}" if last else "nothing is"
+
+
+def _ends_before(node: Node) -> str:
+    body = node.body
+    marks = upstream(body, [TensorName(node.name)])
+    every = [Node(body, index) for index, mark in enumerate(marks) if mark]
+    first = {op.name for op in every if not op.data_inputs and op.index != node.index}
+    first |= {names.op_of(text) for op in every for text in op.data_inputs} - body.by_name.keys()
+    listed = short(sorted(first, key=natural_sort_key))
+    return f"it is computed from {listed}" if first else "it reads nothing"
+
+
+def nth_of_others(wanted: Any, match: Match) -> Condition:
+    """Return the condition that the op is number so many of those that all other keys mean."""
+    others = holds(replace(match, nth=None))
+    return nth(wanted, lambda body: others(body).indices())
+
+
+KEYS: dict[str, Callable[..., Condition]] = {
+    "body": in_body,
+    **{key: keys.OP_KEYS[key] for key in ("op", "name", "name_regex")},
+    "any": any_of,
+    "all": all_of,
+    "not": none_of,
+    "upstream_of": upstream_of,
+    "downstream_of": downstream_of,
+    "between": between,
+    "pattern": pattern,
+    "class": keys.class_,
+    "taken": taken,
+    "inside": inside.inside,
+    **keys.OP_KEYS,  # the others of these
+    "shape": values.shape,
+    "inputs": inputs,
+    "consumers": consumers,
+    "value": values.value,
+    "nth": nth_of_others,
+}
+"""In the order in which they are tried: cheap ones first."""
+
+ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
+"""Those that follow edges, as `control` says."""
+
+WITH_OTHERS = (*ON_EDGES, "nth")
+"""Those in whose meaning other keys of the match have a say."""
 
 
 INSIDE = '"loop", "branch", or an object with one or more of loop, branch, when'
 TENSOR = "a tensor's name, or a list of them"
 
-# By key, what it takes where the key alone does not tell.
+# By key, what it takes where the key alone does not tell; then of the lists in their objects.
 LEGAL = {"class": ", ".join(CLASSES), "nth": NTH, "inside": INSIDE}
-
-# The same for the lists in the objects of a match.
 LEGAL_INSIDE = {
     **{"of": TENSOR, "from": TENSOR, "to": TENSOR, "at": NTH},
     **{"loop": "the name of a loop, or a list of them"},
@@ -362,8 +613,8 @@ LEGAL_INSIDE = {
     **{"in": "one or more values, in a list"},
 }
 
-# Those whose lists mean something without anything in them: a scalar's shape, no condition.
 MAY_BE_EMPTY = ("value", "shape", "all", "pattern")
+"""Those whose lists mean something without anything in them: a scalar's shape, no condition."""
 
 
 def refuse_empty(written: Mapping[str, Any]) -> None:
@@ -376,120 +627,18 @@ def refuse_empty(written: Mapping[str, Any]) -> None:
             )
         if value == {}:
             raise RulesError(f"{key}: it is empty, so it says nothing; leave {key} out")
-    if written.get("inside") == Inside():
-        raise RulesError(f"inside: it is empty, so it says nothing; expected {INSIDE}")
-    for key, value in written.items():
-        for path, part in value.items() if key == "attr" else [("", value)]:
-            for name, inner in encoded_fields(part):
-                if inner == () and name in LEGAL_INSIDE:
-                    where = ".".join(filter(None, (key, path, name)))
+        if value == Inside():
+            raise RulesError(f"inside: it is empty, so it says nothing; expected {INSIDE}")
+        parts = value if key == "attr" else {"": value}
+        for name, part in parts.items():
+            if not isinstance(part, DependencySearch | Between | Nth | Inside | OneOf):
+                continue
+            for encoded, field in zip(
+                part.__struct_encode_fields__, part.__struct_fields__, strict=True
+            ):
+                if getattr(part, field) == () and encoded in LEGAL_INSIDE:
+                    where = ".".join(filter(None, (key, name, encoded)))
                     raise RulesError(
                         f"{where}: the list is empty, so it says nothing; expected"
-                        f" {LEGAL_INSIDE[name]}"
+                        f" {LEGAL_INSIDE[encoded]}"
                     )
-
-
-def encoded_fields(value: object) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of an object in a match, and their values; nothing for another value."""
-    if isinstance(value, DependencySearch | Between | Nth | Inside | OneOf):
-        for name, field in zip(
-            value.__struct_encode_fields__, value.__struct_fields__, strict=True
-        ):
-            yield name, getattr(value, field)
-
-
-def body(wanted: str | Sequence[str]) -> Condition:
-    """Return the op is in one of these bodies: `main`, or functions by name or glob."""
-    patterns = [glob.compiled(text) for text in texts(wanted)]
-
-    def prepared(body: Body) -> Test:
-        is_meant = any(pattern(body.label) for pattern in patterns)
-        return lambda node: is_meant
-
-    return prepared
-
-
-def _body_of(node: Node, wanted: object) -> str:
-    return f"it is in {node.body.label}"
-
-
-def none_of(wanted: Match) -> Condition:
-    """This match does not hold."""
-    condition = holds(wanted)
-
-    def prepared(body: Body) -> Test:
-        test = condition(body)
-        return lambda node: not test(node)
-
-    return prepared
-
-
-def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
-    """Return the op is the last one of such a pattern, the one that no other of it reads."""
-    from graphpatch.match.pattern.matcher import Finder
-    from graphpatch.match.pattern.syntax import forms
-
-    finders = [Finder(form, conditions) for form in forms(wanted)]
-
-    def prepared(body: Body) -> Test:
-        every = (binding for finder in finders for binding in finder.matches(body))
-        last = {binding.last for binding in every}
-        return lambda node: node.index in last
-
-    return prepared
-
-
-# In the order in which they are tried: cheap ones first.
-KEYS: dict[str, Key] = {
-    "body": Key(body, _body_of),
-    "op": OP_KEYS["op"],
-    "name": OP_KEYS["name"],
-    "name_regex": OP_KEYS["name_regex"],
-    "any": Key(lambda wanted: combined(list(map(holds, wanted)), any)),
-    "all": Key(lambda wanted: combined(list(map(holds, wanted)))),
-    "not": Key(none_of),
-    "upstream_of": Key(upstream_of),
-    "downstream_of": Key(downstream_of),
-    "between": Key(between),
-    "pattern": Key(pattern),
-    "class": Key(class_, classes_in_words),
-    "taken": Key(taken, takers_in_words),
-    "inside": Key(inside.inside, inside.contexts_in_words),
-    **OP_KEYS,  # the others of these
-    "shape": Key(values.shape, values.shape_in_words),
-    "inputs": Key(inputs),
-    "consumers": Key(consumers),
-    "value": Key(values.value, values.value_in_words),
-    "nth": Key(nth.nth),
-}
-
-# Those that follow edges, and take `control` and `holds` besides.
-ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
-
-
-def conditions(match: Match) -> dict[str, Condition]:
-    """Return the conditions of a match by their keys, in the order in which they are tried.
-
-    One more says that the op is the model's (`added`), where the match does not ask for others.
-
-    Raises RulesError where the value of a key means nothing.
-    """
-    written = match.given()
-    refuse_empty(written)
-    if match.control and not written.keys() & set(ON_EDGES):
-        raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
-    by_key = {key: _condition_for(key, written[key], match) for key in KEYS if key in written}
-    own = of_the_model(match)
-    return by_key if own is None else {**by_key, ADDED_KEY: own}
-
-
-def holds(match: Match) -> Condition:
-    """Return all conditions of a match as one."""
-    return combined(list(conditions(match).values()))
-
-
-def _condition_for(key: str, wanted: Any, match: Match) -> Condition:
-    if key == "nth":  # of those that all other keys mean
-        return nth.nth(wanted, holds(replace(match, nth=None)))
-    made = KEYS[key].condition
-    return made(wanted, match.control, holds) if key in ON_EDGES else made(wanted)

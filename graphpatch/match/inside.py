@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated
 
 import msgspec
 
@@ -25,20 +24,10 @@ from graphpatch.graph.functions import called_functions
 from graphpatch.graph.node import Body, Library, Node
 from graphpatch.graph.op_types import CASES, LOOPS
 from graphpatch.match import glob
-from graphpatch.match.glob import Texts, texts
-from graphpatch.match.keys import Condition, Test, Written, described
+from graphpatch.match.glob import texts
+from graphpatch.match.keys import Condition, Test
+from graphpatch.match.spec import Inside
 from graphpatch.names import op_of
-
-
-class Inside(Written, frozen=True, kw_only=True):
-    """Which loop or branch, by names or globs; `when`: which branch of the cond."""
-
-    loop: Annotated[Texts | None, described("Loops, by name or glob.", "rnn/while*")] = None
-    branch: Annotated[Texts | None, described("Conds, by name or glob.", "cond*")] = None
-    when: Annotated[
-        bool | None,
-        described("Which branch: where the predicate is true, or false.", True),
-    ] = None
 
 
 class EnclosingContext(msgspec.Struct, frozen=True):
@@ -59,10 +48,17 @@ def inside(wanted: str | Inside) -> Condition:
     meant = partial(_any_of_kind, wanted) if isinstance(wanted, str) else _of_these_names(wanted)
     surroundings = Surroundings()
 
+    def contexts_in_words(node: Node) -> str:
+        contexts = [*surroundings.of_op(node), *surroundings.of_function(node.body)]
+        words = ", ".join(map(str, contexts))
+        return f"it is in {words or 'no loop or branch'}"
+
     def prepared(body: Body) -> Test:
-        if any(map(meant, surroundings.of_function(body))):
-            return lambda node: True
-        return lambda node: any(meant(context) for context in surroundings.of_op(node))
+        is_called_inside = any(map(meant, surroundings.of_function(body)))
+        return Test(
+            lambda node: is_called_inside or any(map(meant, surroundings.of_op(node))),
+            contexts_in_words,
+        )
 
     return prepared
 
@@ -158,10 +154,3 @@ def _contexts_of_call(call: Node, label: str) -> Iterator[EnclosingContext]:
                 # An If names the branch for true first; a Case counts them from 0.
                 number = place if call.op in CASES else 1 - place
                 yield EnclosingContext("branch", (call.name,), number)
-
-
-def contexts_in_words(node: Node, wanted: object) -> str:
-    """Return the loops and branches that an op is in, in words."""
-    around = Surroundings()
-    contexts = [*around.of_op(node), *around.of_function(node.body)]
-    return f"it is in {', '.join(map(str, contexts))}" if contexts else "it is in no loop or branch"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,86 +15,14 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model, name_in_model
 from graphpatch.match import glob
-from graphpatch.match.conditions import conditions, holds
+from graphpatch.match.conditions import Candidates, holds
 from graphpatch.match.glob import texts
-from graphpatch.match.keys import Condition, Test, everything
-from graphpatch.match.nth import order_of_counting, picker
+from graphpatch.match.nth import counted_in_order, picker
 from graphpatch.match.spec import WHOLE, Match, every_match, tensors_named
 from graphpatch.match.values import undecided
 
 if TYPE_CHECKING:
     from graphpatch.match.pattern.overlaps import Binding, DroppedMatch, KeptMatch
-
-
-class Candidates(msgspec.Struct, eq=False, dict=True):
-    """The ops of one body that have these types (None: any) and meet these conditions, by key.
-
-    `match` says which ops an index finds; `conditions` are its own, by key.
-    """
-
-    body: Body
-    match: Match
-    conditions: Mapping[str, Condition]
-    known: dict[int, bool] = msgspec.field(default_factory=dict)
-
-    @cached_property
-    def types(self) -> frozenset[str] | None:
-        """The op types of the body that are meant; None where every type is."""
-        if self.match.op is None:
-            return None
-        return frozenset(filter(glob.one_of(texts(self.match.op)), self.body.by_type))
-
-    @cached_property
-    def tests(self) -> Mapping[str, Test]:
-        """The conditions as tests for this body, made where the index leaves any op to test."""
-        made = {key: make(self.body) for key, make in self.conditions.items() if key != "op"}
-        return {key: test for key, test in made.items() if test is not everything}
-
-    @cached_property
-    def indexed(self) -> Sequence[int]:
-        """Those that have the types and names, whatever else is asked; in the file's order."""
-        heads, types, wanted = self.body.heads, self.types, texts(self.match.name or ())
-        if wanted and not any(map(glob.is_glob, wanted)):
-            by_name = self.body.by_name
-            places = sorted({by_name[name] for name in wanted if name in by_name})
-            return [index for index in places if types is None or heads.ops[index] in types]
-        indices: Sequence[int] = range(len(self.body))
-        if types is not None:
-            indices = sorted(index for op in types for index in self.body.by_type[op])
-        if not wanted:
-            return indices
-        is_meant = glob.one_of(wanted)
-        return [index for index in indices if is_meant(heads.names[index])]
-
-    def passes(self, index: int) -> bool:
-        """Return whether an op is one of them. What the tests said is remembered."""
-        if self.types is not None and self.body.heads.ops[index] not in self.types:
-            return False
-        if not self.tests:
-            return True
-        if index not in self.known:
-            self.known[index] = not self.failing(index)
-        return self.known[index]
-
-    def indices(self) -> list[int]:
-        """Return all of them, in the file's order."""
-        return [index for index in self.indexed if self.passes(index)]
-
-    def reason(self, index: int) -> str:
-        """Return what an op has instead of what is asked for; nothing where it is one of them."""
-        from graphpatch.match.misses import key_in_words
-
-        node, key = Node(self.body, index), self.failing(index)
-        if key == "op":
-            return f"{node} is not {' or '.join(texts(self.match.op or ()))}"
-        return f"of {node} {key_in_words(node, key, self.match)}" if key else ""
-
-    def failing(self, index: int) -> str:
-        """The key of the first condition that an op does not meet; nothing where it meets all."""
-        if self.types is not None and self.body.heads.ops[index] not in self.types:
-            return "op"
-        node = Node(self.body, index)
-        return next((key for key, test in self.tests.items() if not test(node)), "")
 
 
 def body_to_match(body: Body, match: Match) -> Body:
@@ -178,23 +106,15 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
     """
     if match.pattern is not None:
         return _find_pattern(graph, match, on)
-    matched, wanted = MatchedOps(), conditions(match)
+    matched, wanted = MatchedOps(), holds(match)
+    but_for_shape = holds(replace(match, shape=None, nth=None))
     for body in _matching_bodies(graph, match):
         model = body_to_match(body, match)
-        indices = Candidates(model, match, wanted).indices()
-        matched.nodes.extend(Node(body, index) for index in indices)
+        matched.nodes.extend(Node(body, index) for index in wanted(model).indices())
         if match.shape is not None:
-            matched.undecided.extend(_of_unknown_shape(model, match, wanted))
+            others = (Node(model, index) for index in but_for_shape(model).indices())
+            matched.undecided.extend(undecided(model, others, match.shape))
     return matched
-
-
-def _of_unknown_shape(
-    body: Body, match: Match, wanted: Mapping[str, Condition]
-) -> Iterator[tuple[Node, Sizes]]:
-    """Return the ops that are meant but for their shape, which may be the one that is asked for."""
-    others = {key: condition for key, condition in wanted.items() if key not in ("shape", "nth")}
-    indices = Candidates(body, replace(match, shape=None, nth=None), others).indices()
-    return undecided(body, (Node(body, index) for index in indices), match.shape or ())
 
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
@@ -203,7 +123,7 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     from graphpatch.match.pattern.topology import Topology
 
     matched = MatchedOps()
-    finders = [Finder(form, conditions) for form in forms(match.pattern or ())]
+    finders = [Finder(form) for form in forms(match.pattern or ())]
     meant = holds(replace(match, pattern=None, nth=None))
 
     def searched(body: Body) -> tuple[list[KeptMatch], list[DroppedMatch]]:
@@ -254,17 +174,21 @@ def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
 
 
 def _that_count(
-    body: Body, match: Match, every: list[list[Binding]], meant: Condition, on: Sequence[str]
+    body: Body,
+    match: Match,
+    every: list[list[Binding]],
+    meant: Callable[[Body], Candidates],
+    on: Sequence[str],
 ) -> tuple[list[KeptMatch], list[DroppedMatch]]:
     from graphpatch.match.pattern.overlaps import resolve
 
     bindings_that_pass = [binding for bindings in every for binding in bindings]
-    test = meant(body)
-    if test is not everything:
+    candidates = meant(body)
+    if candidates.tests:
         bindings_that_pass = [
             binding
             for binding in bindings_that_pass
-            if all(test(Node(body, index)) for index in _ops_to_check(binding, on))
+            if all(map(candidates.passes, _ops_to_check(binding, on)))
         ]
     counting, dropped = resolve(bindings_that_pass, on)
     return (counting if match.nth is None else _nth_matches(body, counting, match.nth)), dropped
@@ -280,7 +204,7 @@ def _nth_matches(body: Body, counting: list[KeptMatch], wanted: Any) -> list[Kep
     by_last: dict[int, list[KeptMatch]] = {}
     for counted in counting:
         by_last.setdefault(counted.binding.last, []).append(counted)
-    order = order_of_counting(wanted)(body, by_last)
+    order = counted_in_order(wanted, body, by_last)
     meant = picker(wanted)([counted for index in order for counted in by_last[index]])
     return [counted for counted in counting if any(counted is meant_match for meant_match in meant)]
 

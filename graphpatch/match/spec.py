@@ -7,15 +7,121 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from graphpatch.match.glob import Texts, texts
-from graphpatch.match.inside import Inside
-from graphpatch.match.keys import OpKeys, Written, described
-from graphpatch.match.nth import Nth
-from graphpatch.match.values import Natural, Near, Shape, Size
 
 # In `on`: the patch goes to the matched ops as one.
 WHOLE = "match"
+
+
+def described(text: str, example: Any, at_least: int | None = None) -> Meta:
+    """What a key means, with a value that is legal there, and the least number where it is one."""
+    return Meta(description=text, examples=[example], ge=at_least)
+
+
+class Written(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """An object of a rules file: it has these keys and no others."""
+
+
+Bound = int | float | UnsetType
+
+
+class Compared(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    rename={"above": ">", "below": "<", "least": ">=", "most": "<=", "other": "!="},
+):
+    """Bounds of a number, all of which must hold: `{">": 0, "<=": 1}`."""
+
+    above: Annotated[Bound, described("Each number is above this one.", 0)] = UNSET
+    below: Annotated[Bound, described("Each number is below this one.", 2)] = UNSET
+    least: Annotated[Bound, described("Each number is at least this one.", 1)] = UNSET
+    most: Annotated[Bound, described("Each number is at most this one.", 8)] = UNSET
+    other: Annotated[Bound, described("Each number is not this one.", 0)] = UNSET
+
+    def __post_init__(self) -> None:
+        if not msgspec.to_builtins(self):
+            raise ValueError(f"it is empty: give one of {', '.join(self.__struct_encode_fields__)}")
+
+    @property
+    def bounds(self) -> dict[str, int | float]:
+        """Return the comparisons that are given, by their sign."""
+        bounds = {sign: getattr(self, name) for sign, name in _BOUNDS.items()}
+        return {sign: bound for sign, bound in bounds.items() if bound is not UNSET}
+
+
+_BOUNDS = dict(zip(Compared.__struct_encode_fields__, Compared.__struct_fields__, strict=True))
+
+
+class OneOf(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One of several values of an attr, or a number between bounds."""
+
+    values: Annotated[
+        tuple[Any, ...] | UnsetType,
+        described("The attr has one of these values.", ["SAME", "VALID"]),
+    ] = msgspec.field(default=UNSET, name="in")
+
+
+class Near(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A constant within a tolerance, which is absolute, or between bounds."""
+
+    near: Annotated[
+        int | float | tuple[Any, ...] | UnsetType,
+        described("The value, a number or a list of them.", 0.5),
+    ] = UNSET
+    tolerance: Annotated[
+        float,
+        described("How far each element may differ from it. Default: 1e-6.", 0.001, at_least=0),
+    ] = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.near is UNSET and not self.bounds:
+            raise ValueError(f"give near, or one of {', '.join(Compared.__struct_encode_fields__)}")
+
+
+Natural = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(ge=-1)] | Compared | None
+"""The size of a dimension; -1 or None is any, as TensorFlow spells one that is not known."""
+
+
+class Shape(Written, frozen=True, kw_only=True):
+    """What is asked of a shape: how many dimensions, how many elements, these sizes."""
+
+    rank: Annotated[Natural | Compared | None, described("The number of dimensions.", 4)] = None
+    elements: Annotated[
+        Natural | Compared | None,
+        described("The number of elements.", {"<": 100}),
+    ] = None
+    sizes: Annotated[tuple[Size, ...] | None, described("The sizes; -1 is any.", [-1, 8])] = None
+
+
+class Inside(Written, frozen=True, kw_only=True):
+    """Which loop or branch, by names or globs; `when`: which branch of the cond."""
+
+    loop: Annotated[Texts | None, described("Loops, by name or glob.", "rnn/while*")] = None
+    branch: Annotated[Texts | None, described("Conds, by name or glob.", "cond*")] = None
+    when: Annotated[
+        bool | None,
+        described("Which branch: where the predicate is true, or false.", True),
+    ] = None
+
+
+class Nth(Written, frozen=True, kw_only=True):
+    """Which of the ops, counted from 0, in which order."""
+
+    at: Annotated[
+        int | str | tuple[int, ...],
+        described("A number, first, last, a list of numbers, or a slice.", ":-1"),
+    ]
+    by: Annotated[
+        Literal["graph", "name", "file"],
+        described("The order in which they are counted. Default: graph.", "name"),
+    ] = "graph"
 
 
 class Between(Written, frozen=True, kw_only=True):
@@ -146,13 +252,37 @@ class Pattern(Written, frozen=True, kw_only=True, dict=True):
         return self.present.index(self.last)
 
 
-class Match(OpKeys, frozen=True, kw_only=True):
+class Match(Written, frozen=True, kw_only=True):
     """Which ops: every key that is given must hold. Without a key it is every op.
 
     `control` is not a key of its own: with it, `inputs`, `consumers`, `between`, `upstream_of` and
     `downstream_of` beside it follow control edges too.
     """
 
+    op: Annotated[
+        Texts | None, described("The op type, or several, or a glob.", ["Relu", "*Relu*"])
+    ] = None
+    name: Annotated[
+        Texts | None,
+        described(
+            "The op's name, or several, or a glob: `*` stays within one scope, `**` crosses `/`.",
+            "resnet/**/conv*",
+        ),
+    ] = None
+    name_regex: Annotated[
+        str | None,
+        described("A regular expression (RE2) that must match the whole name.", r"block\d+/relu"),
+    ] = None
+    attr: Annotated[
+        dict[str, bool | int | float | str | tuple[Any, ...] | OneOf] | None,
+        described(
+            "Attrs by name: a value; one of several with `in`; true if there, false if not there.",
+            {"T": "float32", "padding": {"in": ["SAME", "VALID"]}},
+        ),
+    ] = None
+    dtype: Annotated[Texts | None, described("The dtype of output 0, or several.", "float32")] = (
+        None
+    )
     inputs: Annotated[
         dict[str, Match] | None,
         described(

@@ -3,53 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET
 
 from graphpatch.differentiation.shapes import Shapes, Sizes, sizes_in_words
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import RulesError
 from graphpatch.graph.attrs import ConstTensor, constant
 from graphpatch.graph.node import Body, Node
-from graphpatch.match.keys import (
-    SIGNS,
-    Compared,
-    Condition,
-    Test,
-    Written,
-    described,
-    meets,
-    on_ops,
-)
+from graphpatch.match.keys import SIGNS, Condition, Test, meets, on_ops
+from graphpatch.match.spec import Compared, Near, Shape
 from graphpatch.table import IN_MESSAGE
 
 
-class Near(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A constant within a tolerance, which is absolute, or between bounds."""
-
-    near: Annotated[
-        int | float | tuple[Any, ...] | UnsetType,
-        described("The value, a number or a list of them.", 0.5),
-    ] = UNSET
-    tolerance: Annotated[
-        float,
-        described("How far each element may differ from it. Default: 1e-6.", 0.001, at_least=0),
-    ] = 1e-6
-
-    def __post_init__(self) -> None:
-        if self.near is UNSET and not self.bounds:
-            raise ValueError(f"give near, or one of {', '.join(Compared.__struct_encode_fields__)}")
-
-
 def value(wanted: Any) -> Condition:
-    """Return the op is a Const of this value."""
-    return on_ops(equals(wanted))
-
-
-def equals(value: Any) -> Callable[[Node], bool]:
-    """Return whether a Const has this value.
+    """Return the condition that the op is a Const of this value.
 
     A number or text is meant of every element, whatever the shape; a list has the shape of the
     tensor. Numbers are rounded to the dtype of the tensor, as TensorFlow does when it makes a
@@ -58,9 +28,9 @@ def equals(value: Any) -> Callable[[Node], bool]:
 
     Of a large tensor no more is read than it takes to see that it is another one.
     """
-    near = value if isinstance(value, Near) else Near(near=value)
+    near = wanted if isinstance(wanted, Near) else Near(near=wanted)
+    tolerance = near.tolerance if near is wanted else None
     wanted, bounds = near.near, near.bounds
-    tolerance = near.tolerance if near is value else None
     is_list = isinstance(wanted, tuple | list)
     shape, flat = ((), []) if wanted is UNSET else _flattened(wanted)
 
@@ -91,14 +61,14 @@ def equals(value: Any) -> Callable[[Node], bool]:
             count += stands_for
         return count == tensor.size
 
-    return holds
-
-
-def value_in_words(node: Node, wanted: object) -> str:
-    """Return the value of a Const, in words."""
-    if node.op != "Const":
-        return f"it is a {node.op}, not a Const"
-    return f"value is {value_of(node)}"
+    return on_ops(
+        holds,
+        lambda node: (
+            f"value is {value_of(node)}"
+            if node.op == "Const"
+            else f"it is a {node.op}, not a Const"
+        ),
+    )
 
 
 def value_of(node: Node) -> str:
@@ -187,29 +157,16 @@ def _is_value(actual: Any, expected: Any, wanted: Any, tolerance: float | None) 
     return bool(np.all(same))
 
 
-Natural = Annotated[int, Meta(ge=0)]
-Size = Annotated[int, Meta(ge=-1)] | Compared | None
-"""The size of a dimension; -1 or None is any, as TensorFlow spells one that is not known."""
-
-
-class Shape(Written, frozen=True, kw_only=True):
-    """What is asked of a shape: how many dimensions, how many elements, these sizes."""
-
-    rank: Annotated[Natural | Compared | None, described("The number of dimensions.", 4)] = None
-    elements: Annotated[
-        Natural | Compared | None,
-        described("The number of elements.", {"<": 100}),
-    ] = None
-    sizes: Annotated[tuple[Size, ...] | None, described("The sizes; -1 is any.", [-1, 8])] = None
-
-
 def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
     """Output 0 has such a shape. What is not known to have it does not match."""
     asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
 
     def prepared(body: Body) -> Test:
         shapes = Shapes(Wiring(body))
-        return lambda node: shape_holds(shape_of(shapes, node), asked)
+        return Test(
+            lambda node: shape_holds(shape_of(shapes, node), asked),
+            lambda node: f"shape is {sizes_in_words(shape_of(shapes, node))}",
+        )
 
     return prepared
 
@@ -245,11 +202,6 @@ def undecided(
         sizes = shape_of(shapes, node)
         if shape_holds(sizes, asked, unknown=True) and not shape_holds(sizes, asked):
             yield node, sizes
-
-
-def shape_in_words(node: Node, wanted: object) -> str:
-    """Return the shape of an op's output 0, in words."""
-    return f"shape is {sizes_in_words(shape_of(Shapes(Wiring(node.body)), node))}"
 
 
 def _sizes_fit(sizes: Sequence[int | None], wanted: Sequence[Any], unknown: bool) -> bool:

@@ -10,8 +10,7 @@ import msgspec
 from graphpatch.gradients.spec import GradientSpec, parse_gradient
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
-from graphpatch.match.keys import described
-from graphpatch.match.values import Natural
+from graphpatch.match.spec import Natural, described
 from graphpatch.patches.target import Target
 
 

@@ -10,7 +10,6 @@ import pytest
 import graphpatch
 from graphpatch.errors import RulesError
 from graphpatch.graph.graph import Graph
-from graphpatch.match import keys as attribute
 from graphpatch.match.conditions import KEYS, ON_EDGES, conditions, holds
 from graphpatch.match.select import select
 from graphpatch.match.spec import FIELDS, Match
@@ -258,9 +257,8 @@ def test_what_is_empty_is_told_with_what_it_needs(match: dict[str, Any], said: s
 
 def test_an_attr_that_no_op_has_gets_the_nearest() -> None:
     [pool] = graphs.main(node("pool", "MaxPool", strides=[1, 2, 2, 1]))
-    assert (
-        attribute.attrs_in_words(pool, {"stride": 1}) == "it has no attr 'stride'; nearest: strides"
-    )
+    test = conditions(Match(attr={"stride": 1}))["attr"](pool.body)
+    assert test.instead(pool) == "it has no attr 'stride'; nearest: strides"
 
 
 def test_ops_of_unknown_shape_are_named() -> None:

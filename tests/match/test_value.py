@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from graphpatch.errors import RulesError
 from graphpatch.match.conditions import conditions, holds
-from graphpatch.match.spec import Match
-from graphpatch.match.values import Near
+from graphpatch.match.spec import Match, Near
 from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.graphs import attr, node

@@ -27,7 +27,8 @@ from graphpatch.differentiation.flow import lets_through
 from graphpatch.errors import MatchError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
-from graphpatch.match.keys import Condition
+from graphpatch.match.conditions import Candidates, holds
+from graphpatch.match.glob import texts
 from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.runs import Run
 from graphpatch.match.pattern.syntax import variants
@@ -40,8 +41,7 @@ from graphpatch.match.pattern.topology import (
     Topology,
     grouped,
 )
-from graphpatch.match.select import Candidates
-from graphpatch.match.spec import Edge, Link, Match, Pattern
+from graphpatch.match.spec import Edge, Link, Pattern
 from graphpatch.table import IN_MESSAGE, and_more
 
 TEST = 8
@@ -51,9 +51,6 @@ TRACED = 10_000
 """From how many ops of a body a pattern that matches nothing is traced, in the file's order."""
 
 TOO_FEW = "there are fewer such ops or links than the pattern asks for"
-
-Conditions = Callable[[Match], Mapping[str, Condition]]
-"""The conditions of a match, by key."""
 
 Vertices = tuple[int, ...]
 """What each node of a pattern is bound to."""
@@ -363,7 +360,7 @@ class Search:
         if not self._narrow(masks, links):
             return None
         for mask, candidates in zip(masks, self.candidates, strict=False):
-            if candidates.tests:
+            if candidates.besides:
                 places = np.flatnonzero(mask).tolist()
                 mask[[place for place in places if not candidates.passes(place)]] = False
         if not self._narrow(masks, links):
@@ -506,7 +503,11 @@ class Search:
         source, _, link = self.edges[edge]
         beside = self._beside(link, known == source, source)
         linked = sorted({op for vertex in reached[known] for op in beside.get(vertex, ())})
-        reasons = [self.candidates[node].reason(op) for op in linked if op < len(self.body)]
+        reasons = [
+            _why_not(self.candidates[node], Node(self.body, op))
+            for op in linked
+            if op < len(self.body)
+        ]
         rejections = [reason for reason in reasons if reason]
         words = [*rejections[:IN_MESSAGE], and_more(rejections, IN_MESSAGE)]
         name = self.variant.names[known]
@@ -537,6 +538,14 @@ class Search:
         return {name: Node(self.body, bound[node]) for node, name in present if node in bound}
 
 
+def _why_not(candidates: Candidates, node: Node) -> str:
+    """Return the first thing that an op has instead of what is asked for; nothing where all is."""
+    failing = candidates.failing(node)[:1]
+    if failing == ["op"]:
+        return f"{node} is not {' or '.join(texts(candidates.match.op or ()))}"
+    return f"of {node} {candidates.instead(node, failing)}" if failing else ""
+
+
 def _read_outside(binding: Binding, read_inside: Collection[str]) -> Iterator[str]:
     """Yield why a match is not closed: an op of it that others of it read is read outside too.
 
@@ -560,9 +569,9 @@ class Finder:
     Raises RulesError where a match in the pattern means nothing.
     """
 
-    def __init__(self, pattern: Pattern, conditions: Conditions) -> None:
+    def __init__(self, pattern: Pattern) -> None:
         self.pattern, self.budget = pattern, Budget()
-        self.conditions = {name: conditions(match) for name, match in pattern.nodes.items()}
+        self.nodes = {name: holds(match) for name, match in pattern.nodes.items()}
 
     @cached_property
     def variants(self) -> list[PatternGraph]:
@@ -577,10 +586,7 @@ class Finder:
         With `whole`, only where each node could be an op of the body, by the index.
         """
         self.budget.allow(body)
-        ready = {
-            name: Candidates(body, match, self.conditions[name])
-            for name, match in self.pattern.nodes.items()
-        }
+        ready = {name: candidates_in(body) for name, candidates_in in self.nodes.items()}
         possible = {name for name, narrowed in ready.items() if not whole or narrowed.indexed}
         for variant in self.variants:
             if possible.issuperset(variant.pattern.present):

@@ -7,8 +7,8 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 import networkx as nx
 import numpy as np
 
+from graphpatch.match.conditions import Candidates
 from graphpatch.match.pattern.topology import Budget, Flags, Links, Topology, grouped
-from graphpatch.match.select import Candidates
 from graphpatch.match.spec import Edge, Link
 
 

@@ -39,8 +39,7 @@ from graphpatch.decoding import convert
 from graphpatch.errors import PatternError, RulesError, did_you_mean
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
-from graphpatch.match.spec import WHOLE, Edge, Link, Match, Pattern
-from graphpatch.match.values import Near
+from graphpatch.match.spec import WHOLE, Edge, Link, Match, Near, Pattern
 from graphpatch.shown import pointed
 from graphpatch.tokens import Language, Token
 

@@ -9,9 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from graphpatch.graph.node import Body, Node
-from graphpatch.match.inside import Inside
-from graphpatch.match.keys import Compared, OneOf
-from graphpatch.match.values import Near, Shape
+from graphpatch.match.spec import Compared, Inside, Near, OneOf, Shape
 from tests.match.pattern import reference_facts as facts
 
 Asked = st.SearchStrategy[dict[str, Any]] | None

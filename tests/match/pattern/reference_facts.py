@@ -9,10 +9,7 @@ from typing import Any
 from graphpatch.graph.node import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
-from graphpatch.match.inside import Inside
-from graphpatch.match.keys import Compared, OneOf
-from graphpatch.match.spec import Match
-from graphpatch.match.values import Near, Shape
+from graphpatch.match.spec import Compared, Inside, Match, Near, OneOf, Shape
 from graphpatch.protos import NodeDef
 
 Sizes = tuple[int, ...] | None

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from graphpatch.graph.node import Body
-from graphpatch.match.conditions import conditions
 from graphpatch.match.pattern.matcher import Finder
 from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.syntax import forms
@@ -19,7 +18,7 @@ from tests import graphs
 def bindings(body: Body, pattern: Any) -> list[Binding]:
     """The matches of a pattern, given as its text or as its JSON form."""
     read = pattern if isinstance(pattern, str) else msgspec.convert(pattern, Pattern)
-    return [found for form in forms(read) for found in Finder(form, conditions).matches(body)]
+    return [found for form in forms(read) for found in Finder(form).matches(body)]
 
 
 def found(body: Body, pattern: Any) -> list[str]:

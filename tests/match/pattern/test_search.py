@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from networkx.algorithms.isomorphism import DiGraphMatcher
 
 from graphpatch.graph.node import Body
-from graphpatch.match.conditions import conditions
 from graphpatch.match.pattern.matcher import Finder
 from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.spec import Edge, Link, Match, Pattern
@@ -93,7 +92,7 @@ def test_a_run_in_a_circle_is_there_once() -> None:
     run = Edge("more", "run", Link(repeat=True))
     pattern = Pattern(nodes={"more": Match(op="IsFinite"), "run": Match()}, edges=(run,))
     assert compare(body, pattern)
-    found = [one.bound[1] for one in Finder(pattern, conditions).matches(body)]
+    found = [one.bound[1] for one in Finder(pattern).matches(body)]
     assert [[body.heads.names[op] for op in one] for one in found] == [
         ["decide", "switch", "a", "b", "next", "merge"],
         ["merge", "decide", "switch", "a", "b", "next", "exit"],
@@ -112,7 +111,7 @@ def test_whether_a_larger_match_replaces_one_is_asked_of_its_first_image() -> No
 
 def compare(body: Body, pattern: Pattern) -> bool:
     """Whether it matches, as both say alike."""
-    found = Finder(pattern, conditions).matches(body)
+    found = Finder(pattern).matches(body)
     assert len(found) == len({(one.pattern.present, one.bound, one.read) for one in found})
     canonical = [as_canonical(one, pattern) for one in found]
     assert len(canonical) == len(set(canonical)), "a match is there twice, as its mirror image"
