@@ -91,7 +91,7 @@ SAYS = {
     "gzip as the rules file": "expected a rules file, found a file compressed with gzip",
     "no version": "the key 'version' is missing; for example \"version\": 1",
     "a gradient for other op types": "nearest: shap_max_pool_batch, lrp_epsilon_pool, lrp_zplus_",
-    "`at` that is not a place": '"output" is not a legal value; which side: outputs (default), inputs',
+    "`at` that is not a place": '"output" is not a legal value; which side: outputs (default), inp',
     "an attr that no op has": "no op has an attr 'strides'",
     "a GraphDef as text with a typo": "line 2, column 8: NodeDef has no field nmae",
     "an op that is not there": "graphpatch: model.pb: no op is named 'dense/Rleu'; nearest",

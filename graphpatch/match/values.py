@@ -11,7 +11,7 @@ from msgspec import UNSET
 from graphpatch.differentiation.shapes import Shapes, Sizes, sizes_in_words
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import RulesError
-from graphpatch.graph.attrs import ConstTensor, constant
+from graphpatch.graph.attrs import constant
 from graphpatch.graph.node import Body, Node
 from graphpatch.match.keys import SIGNS, Condition, Test, meets, on_ops
 from graphpatch.match.spec import Compared, Near, Shape
@@ -30,33 +30,24 @@ def value(wanted: Any) -> Condition:
     """
     near = wanted if isinstance(wanted, Near) else Near(near=wanted)
     tolerance = near.tolerance if near is wanted else None
-    wanted, bounds = near.near, near.bounds
-    is_list = isinstance(wanted, tuple | list)
-    shape, flat = ((), []) if wanted is UNSET else _flattened(wanted)
-
-    def is_met(tensor: ConstTensor, piece: Any, elements: list[Any]) -> bool:
-        """Return whether a piece is within the bounds, and is these elements, or this one."""
-        if not all(
-            SIGNS[sign](piece, _rounded(tensor.dtype, bounds[sign])).all() for sign in bounds
-        ):
-            return False
-        each = piece if len(piece) == len(elements) else [piece[0]] * len(elements)
-        pairs = zip(each, elements, strict=True) if is_list else ((piece, one) for one in flat)
-        return all(
-            _is_value(actual, _rounded(tensor.dtype, one), one, tolerance) for actual, one in pairs
-        )
+    is_list = isinstance(near.near, tuple | list)
+    shape, flat = ((), []) if near.near is UNSET else _flattened(near.near)
 
     def holds(node: Node) -> bool:
         tensor = constant(node)
         if tensor is None or (tensor.shape != shape if is_list else not tensor.size):
             return False
-        if bounds and not (tensor.size and _has_order(tensor.dtype)):
+        if near.bounds and (tensor.dtype in ("string", "bool") or tensor.dtype in COMPLEX):
             return False
         if not all(_comparable(tensor.dtype, element) for element in flat):
             return False
         count = 0
         for piece, stands_for in tensor.pieces():
-            if not is_met(tensor, piece, flat[count : count + stands_for]):
+            elements = flat[count : count + stands_for] if is_list else flat
+            for sign, bound in near.bounds.items():
+                if not SIGNS[sign](piece, _rounded(tensor.dtype, [bound])).all():
+                    return False
+            if elements and not _is_equal(tensor.dtype, piece, elements, tolerance):
                 return False
             count += stands_for
         return count == tensor.size
@@ -82,10 +73,6 @@ def value_of(node: Node) -> str:
     words = [f"{number:.7g}" if isinstance(number, float) else str(number) for number in first]
     more = ", ..." if tensor.size > len(first) else ""
     return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]
-
-
-def _has_order(dtype: str) -> bool:
-    return dtype not in ("string", "bool") and not dtype.startswith("complex")
 
 
 def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
@@ -115,27 +102,27 @@ def _comparable(dtype: str, wanted: Any) -> bool:
     return True
 
 
-def _rounded(dtype: str, wanted: Any) -> Any:
-    """The value as a tensor of this dtype would hold it; one that is out of its range stays."""
+def _rounded(dtype: str, wanted: Sequence[Any]) -> Any:
+    """Return the values as a tensor of this dtype would hold them; those out of its range stay."""
     import numpy as np
 
-    if isinstance(wanted, str):
-        return wanted.encode()
+    if dtype == "string":
+        return np.array([text.encode() for text in wanted], np.object_)
     if dtype not in FLOAT_DTYPES:
-        return wanted
-    with np.errstate(over="ignore"):
-        rounded = np.dtype(FLOAT_DTYPES[dtype]).type(wanted)
-        if dtype == "bfloat16":
-            # To the nearest float32 of which the lower half is 0, to the even one of two.
-            bits = int(rounded.view(np.uint32))
-            bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
-            rounded = np.uint32(bits).view(np.float32)
-    # Out of range for this dtype: compared as the wider float that it is, equal to none.
-    return rounded if np.isfinite(rounded) or not math.isfinite(wanted) else np.float64(wanted)
+        return np.array(wanted)
+    wide = np.array(wanted, np.complex128 if dtype in COMPLEX else np.float64)
+    rounded = wide.astype(FLOAT_DTYPES[dtype])
+    if dtype == "bfloat16":
+        # To the nearest float32 of which the lower half is 0, to the even one of two.
+        bits = rounded.view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).view(np.float32)
+    return np.where(np.isfinite(rounded) | ~np.isfinite(wide), rounded, wide)
 
+
+COMPLEX = ("complex64", "complex128")
 
 FLOAT_DTYPES = {
-    **{dtype: dtype for dtype in ("float16", "float32", "float64", "complex64", "complex128")},
+    **{dtype: dtype for dtype in ("float16", "float32", "float64", *COMPLEX)},
     "bfloat16": "float32",
 }
 """The dtypes that round, and numpy's type in which their elements are compared."""
@@ -143,17 +130,18 @@ FLOAT_DTYPES = {
 LARGEST_FLOAT = 1.7976931348623157e308
 
 
-def _is_value(actual: Any, expected: Any, wanted: Any, tolerance: float | None) -> bool:
-    """Return whether all elements are the expected one, or near the wanted one; NaN equals NaN."""
+def _is_equal(dtype: str, piece: Any, wanted: Sequence[Any], tolerance: float | None) -> bool:
+    """Return whether all elements are the wanted ones, or near them; NaN equals NaN."""
     import numpy as np
 
-    same = actual == expected
-    if isinstance(wanted, float) and math.isnan(wanted):
-        same = np.isnan(actual)
-    if tolerance is not None and not isinstance(wanted, bool | str):
-        wide = np.asarray(actual).astype(np.complex128 if np.iscomplexobj(actual) else np.float64)
-        with np.errstate(invalid="ignore"):
-            same = same | (np.abs(wide - wanted) <= tolerance)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = _rounded(dtype, wanted)
+        same = piece == expected
+        if dtype in FLOAT_DTYPES:
+            same = same | (np.isnan(piece) & np.isnan(expected))
+        if tolerance is not None and dtype not in ("string", "bool"):
+            wide = piece.astype(np.complex128 if dtype in COMPLEX else np.float64)
+            same = same | (np.abs(wide - np.array(wanted)) <= tolerance)
     return bool(np.all(same))
 
 
