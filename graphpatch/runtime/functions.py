@@ -18,18 +18,16 @@ from graphpatch.gradients.spec import (
     parse_gradient,
 )
 from graphpatch.runtime.gradient_functions import (
+    GradientFunction,
     as_list,
     check_filter,
     check_formula,
-    formula_gradients,
+    tensorflow_gradient,
 )
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.table import plural
 
 Spec: TypeAlias = GradientSpec | Callable[..., Any]
-BackwardFunction: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]
-"""(inputs, outputs, upstream gradients) -> the gradient of each input, or None."""
-
 # Gradients that give the same whether slices are added up before or after: G(a + b) = G(a) + G(b).
 _ADDITIVE = frozenset({"scale", "reverse", "identity", "straight_through"})
 
@@ -154,19 +152,10 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
         array([0., 3.], dtype=float32)
     """
     if callable(spec):
-
-        def backward(inputs: Sequence[Any], _: Sequence[Any], dys: Sequence[Any]) -> list[Any]:
-            return [checked_gradient(spec(*dys), inputs[0])]
-
-        return on_values(lambda value: _put(carrying("filter_gradient", value), backward), x)
-    gradient = gradient_meant("filter_gradient", spec)
-    name = gradient.name if isinstance(gradient, LibraryGradient) else ""
-    return on_values(
-        lambda value: _filtered(
-            carrying("filter_gradient", value), gradient.formula, {}, name in _ADDITIVE
-        ),
-        x,
-    )
+        return _filtered("filter_gradient", x, spec)
+    meant = gradient_meant("filter_gradient", spec)
+    is_additive = isinstance(meant, LibraryGradient) and meant.name in _ADDITIVE
+    return _filtered("filter_gradient", x, meant.formula, is_additive=is_additive)
 
 
 @unconverted
@@ -174,66 +163,57 @@ def library_gradient(
     function: str, x: Any, name: str, parameters: Mapping[str, Any], complex_too: bool = False
 ) -> Any:
     """Return the filter of the library, with parameters that are numbers or tensors."""
-    numbers = {
-        key: number for key, value in parameters.items() if (number := number_in(value)) is not None
-    }
-    formula = LIBRARY[name].partly(numbers)
-
-    def on_tensor(value: Any) -> Any:
-        tensor = carrying(function, value, complex_too)
-        tensors = {
-            key: fitting(function, key, parameter, tensor)
-            for key, parameter in parameters.items()
-            if key not in numbers
-        }
-        is_additive = name in _ADDITIVE and all(part.shape == () for part in tensors.values())
-        return _filtered(tensor, formula, tensors, is_additive)
-
-    return on_values(on_tensor, x)
+    numbers = {key: number_in(value) for key, value in parameters.items()}
+    formula = LIBRARY[name].partly(
+        {k: number for k, number in numbers.items() if number is not None}
+    )
+    tensors = {key: value for key, value in parameters.items() if numbers[key] is None}
+    return _filtered(function, x, formula, tensors, name in _ADDITIVE, complex_too)
 
 
 def _filtered(
-    tensor: Any, formula: Formula, parameters: Mapping[str, Any], is_additive: bool
+    function: str,
+    x: Any,
+    spec: Formula | Callable[[Any], Any],
+    parameters: Mapping[str, Any] | None = None,
+    is_additive: bool = False,
+    complex_too: bool = False,
 ) -> Any:
-    """Return the tensor as it is; pass its gradient through a formula with these parameters."""
+    """Return a value as it is; what flows back passes a formula, or a function of dy.
+
+    `parameters` are those of the formula that are tensors, to which nothing flows.
+    """
     import tensorflow as tf
 
-    check_filter(formula, tensor.dtype.real_dtype.name, tuple(parameters))
-    by_part = by_formula(formula, list(parameters))
+    def on_tensor(value: Any) -> Any:
+        tensor = carrying(function, value, complex_too)
+        read = {
+            name: fitting(function, name, parameter, tensor)
+            for name, parameter in (parameters or {}).items()
+        }
+        if isinstance(spec, Formula):
+            check_filter(spec, tensor.dtype.real_dtype.name, tuple(read))
+            of_formula = tensorflow_gradient(spec, list(read))
+        is_by_slice = is_additive and all(parameter.shape == () for parameter in read.values())
 
-    def backward(inputs: Sequence[Any], outputs: Sequence[Any], dys: Sequence[Any]) -> Any:
-        """Scale or reverse a complex gradient in its two parts; formulas know real numbers."""
-        read, given, dy = ([tf.math.real(part) for part in some] for some in (inputs, outputs, dys))
-        dx, *none = by_part(read, given, dy)
-        return [tf.complex(dx, by_part(read, given, [tf.math.imag(dys[0])])[0]), *none]
+        def gradient(op: Any, dy: Any) -> list[Any]:
+            if isinstance(dy, tf.IndexedSlices) and is_by_slice:
+                rows = _op([dy.values, *op.inputs[1:]], [dy.values])
+                dx, *none = gradient(rows, dy.values)
+                return [tf.IndexedSlices(dx, dy.indices, dy.dense_shape), *none]
+            dy = tf.convert_to_tensor(dy)
+            if not isinstance(spec, Formula):
+                return [checked_gradient(spec(dy), op.inputs[0])]
+            if not dy.dtype.is_complex:
+                return of_formula(op, dy)
+            # Formulas know real numbers: a factor, that of dy = 1, scales or reverses.
+            real = _op([*map(tf.math.real, op.inputs)], [*map(tf.math.real, op.outputs)])
+            factor, *none = of_formula(real, tf.ones_like(real.outputs[0]))
+            return [dy * tf.cast(factor, dy.dtype), *none]
 
-    chosen = backward if tensor.dtype.is_complex else by_part
-    return _put(tensor, chosen, [*parameters.values()], is_additive)
+        return with_gradient([tensor], [tensor, *read.values()], gradient)[0]
 
-
-def _put(
-    tensor: Any,
-    backward: BackwardFunction,
-    parameters: Sequence[Any] = (),
-    is_additive: bool = False,
-) -> Any:
-    """Return the tensor as it is, with a gradient; nothing flows to the parameters it reads."""
-
-    def dense_or_slices(
-        inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
-    ) -> Sequence[Any]:
-        import tensorflow as tf
-
-        [dy] = upstream
-        if not isinstance(dy, tf.IndexedSlices):
-            return backward(inputs, outputs, upstream)
-        if not is_additive:
-            return backward(inputs, outputs, [tf.convert_to_tensor(dy)])
-        values = [dy.values]
-        filtered, *none = backward([*values, *inputs[1:]], values, values)
-        return [tf.IndexedSlices(filtered, dy.indices, dy.dense_shape), *none]
-
-    return with_gradient([tensor], [tensor, *parameters], dense_or_slices)[0]
+    return on_values(on_tensor, x)
 
 
 @unconverted
@@ -274,10 +254,10 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
     check_function("override_gradient", "f", f)
     formula: Formula | None = None
     if callable(spec):
-        backward = _by_function(spec)
+        gradient = _checked(spec)
     else:
         formula = gradient_meant("override_gradient", spec).formula
-        backward = by_formula(formula)
+        gradient = tensorflow_gradient(formula)
 
     @unconverted
     def computed_as(f: Callable[..., Any], *x: Any) -> Any:
@@ -295,7 +275,7 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
         outputs = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(y)]
         if formula is not None:
             check_formula(formula, inputs, outputs)
-        return tf.nest.pack_sequence_as(y, with_gradient(outputs, inputs, backward))
+        return tf.nest.pack_sequence_as(y, with_gradient(outputs, inputs, gradient))
 
     def overridden(*x: Any, **options: Any) -> Any:
         if options:
@@ -308,21 +288,19 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
     return overridden
 
 
-def _by_function(function: Callable[..., Any]) -> BackwardFunction:
-    """Return the gradient that a function of TensorFlow's convention, (op, *dy), computes."""
+def _checked(function: Callable[..., Any]) -> GradientFunction:
+    """Return a gradient function of the user's, which must give one gradient for each input."""
 
-    def backward(
-        inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
-    ) -> list[Any]:
-        dxs = as_list(function(SimpleNamespace(inputs=inputs, outputs=outputs), *upstream))
-        if len(dxs) != len(inputs):
+    def gradient(op: Any, *upstream: Any) -> list[Any]:
+        dxs = as_list(function(op, *upstream))
+        if len(dxs) != len(op.inputs):
             raise ValueError(
                 f"override_gradient: the gradient function returned {len(dxs)} gradients for "
-                f"{len(inputs)} inputs; it must return one for each, or None"
+                f"{len(op.inputs)} inputs; it must return one for each, or None"
             )
-        return [checked_gradient(dx, x) for dx, x in zip(dxs, inputs, strict=True)]
+        return [checked_gradient(dx, x) for dx, x in zip(dxs, op.inputs, strict=True)]
 
-    return backward
+    return gradient
 
 
 @unconverted
@@ -445,7 +423,7 @@ def _two_functions(function: str, noisy: Any, clean: Any) -> Any:
                     f"not broadcast to the shape of the value, {forward.shape}"
                 )
             counted = tf.broadcast_to(counted, tf.shape(forward))
-        return with_gradient([forward], [counted], lambda _inputs, _outputs, dys: dys)[0]
+        return with_gradient([forward], [counted], lambda _, dy: [dy])[0]
 
     return on_values(on_tensors, noisy, in_places_of(function, noisy, clean))
 
@@ -461,12 +439,12 @@ def _broadcasts(shape: Any, whole: Any) -> bool:
 
 
 def with_gradient(
-    values: Sequence[Any], inputs: Sequence[Any], backward: BackwardFunction
+    values: Sequence[Any], inputs: Sequence[Any], gradient: GradientFunction, **more: Any
 ) -> list[Any]:
-    """Return the values, bit for bit, with `backward` as their gradient with respect to the inputs.
+    """Return the values, bit for bit, with a gradient (op, *dy) with respect to the inputs.
 
-    Nothing flows back to what the values are computed from. The outputs that `backward` is given
-    carry the same gradient, so that second derivatives pass through them, too.
+    Nothing flows back to what the values are computed from. The outputs of the op that `gradient`
+    sees, which has `more`, carry the same gradient: second derivatives pass through them, too.
     """
     import tensorflow as tf
 
@@ -474,16 +452,21 @@ def with_gradient(
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def carry(*tensors: Any) -> Any:
-        forward, inputs_read = tensors[:count], tensors[count:]
+        forward, read = tensors[:count], tensors[count:]
 
-        def gradient(*upstream: Any) -> list[Any]:
+        def by_op(*upstream: Any) -> list[Any]:
             # Forward mode asks before there are any outputs.
-            return [*[None] * count, *backward(inputs_read, outputs or forward, upstream)]
+            return [*[None] * count, *gradient(_op(read, outputs or forward, **more), *upstream)]
 
-        return tuple(tf.identity(value) for value in forward), gradient
+        return tuple(tf.identity(value) for value in forward), by_op
 
     outputs += carry(*(tf.stop_gradient(value) for value in values), *inputs)
     return outputs
+
+
+def _op(inputs: Sequence[Any], outputs: Sequence[Any], **more: Any) -> Any:
+    """Return what a gradient function sees of an op."""
+    return SimpleNamespace(**{"inputs": inputs, "outputs": outputs, "type": "", **more})
 
 
 def gradient_meant(function: str, spec: Any) -> Computed:
@@ -506,20 +489,6 @@ def gradient_meant(function: str, spec: Any) -> Computed:
             f"can read the tensor itself"
         )
     return gradient
-
-
-def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunction:
-    """Return the gradient that a formula computes; the last inputs are the parameters `tensors`."""
-
-    def backward(
-        inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
-    ) -> Sequence[Any]:
-        count = len(inputs) - len(tensors)
-        parameters = dict(zip(tensors, inputs[count:], strict=True))
-        dxs = formula_gradients(formula, inputs[:count], outputs, upstream, parameters=parameters)
-        return [*dxs, *[None] * len(tensors)]
-
-    return backward
 
 
 def checked_gradient(gradient: Any, tensor: Any) -> Any:

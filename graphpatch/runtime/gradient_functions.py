@@ -41,17 +41,21 @@ _RAW_NAMES = {"reduction_indices": "axis"}
 """The input args that tf.raw_ops calls otherwise than the op does."""
 
 
-def tensorflow_gradient(formula: Formula) -> GradientFunction:
+def tensorflow_gradient(formula: Formula, parameters: Sequence[str] = ()) -> GradientFunction:
     """Return the gradient function (op, *dy) -> [dx...] of a formula, for tf.RegisterGradient.
 
     It works where ops are differentiated in a graph, and on tapes over functions that hold such
-    ops. It gives None for an input without a gradient. It raises FormulaError, when it is called,
-    where the formula does not suit the op.
+    ops. It gives None for an input without a gradient. The last inputs of the op are the
+    `parameters` that are tensors. It raises FormulaError, when it is called, where the formula does
+    not suit the op.
     """
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
+        count = len(op.inputs) - len(parameters)
+        inputs, values = op.inputs[:count], dict(zip(parameters, op.inputs[count:], strict=True))
         attrs, op_type = op_attrs(formula, op), op.type if formula.reads_op else ""
-        return formula_gradients(formula, op.inputs, op.outputs, upstream, attrs, op_type=op_type)
+        dxs = formula_gradients(formula, inputs, op.outputs, upstream, attrs, values, op_type)
+        return [*dxs, *[None] * len(parameters)]
 
     return gradient
 

@@ -14,7 +14,6 @@ import itertools
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from graphpatch.application import apply
@@ -529,13 +528,7 @@ def _with_new_gradient(op: Any, gradient: GradientFunction, passed: int) -> dict
         if tensor is value
     ]
 
-    def backward(inputs: Sequence[Any], outputs: Sequence[Any], dys: Sequence[Any]) -> list[Any]:
-        current = SimpleNamespace(
-            inputs=inputs, outputs=outputs, type=op.type, get_attr=op.get_attr, name=op.name
-        )
-        return gradient(current, *dys)
-
-    new = with_gradient(values, inputs, backward)
+    new = with_gradient(values, inputs, gradient, type=op.type, get_attr=op.get_attr)
     for reader, slot, place in readers:
         reader._update_input(slot, new[place])
     return {value.name: tensor for value, tensor in zip(values, new, strict=True)}
