@@ -13,14 +13,16 @@ import importlib
 import itertools
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from graphpatch.application import apply
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError, RulesError
-from graphpatch.formats import Model, load
+from graphpatch.formats import Model
 from graphpatch.formats.destination import Export
+from graphpatch.formats.load import model_from
 from graphpatch.formats.model import opened
 from graphpatch.formats.saved_model import ExportedTensor, exported
 from graphpatch.gradients.formula import Formula
@@ -348,27 +350,23 @@ class PatchedModel(UnchangedLayer):
         """Return the tensors that are given, in the order of `inputs` and of the graph's dtypes."""
         import tensorflow as tf
 
-        if isinstance(inputs, dict):
-            if set(inputs) != set(self.inputs):
-                raise ValueError(
-                    f"PatchedModel takes {list(self.inputs)}, and found {sorted(inputs)}"
-                )
-            inputs = [inputs[name] for name in self.inputs]
-        values = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-        if len(values) != len(self.inputs):
-            raise ValueError(
-                f"PatchedModel takes {len(self.inputs)} inputs, {list(self.inputs)}, and found "
-                f"{len(values)}"
-            )
+        values = list(inputs) if isinstance(inputs, list | tuple | dict) else [inputs]
+        by_name = (
+            inputs if isinstance(inputs, dict) else dict(zip(self.inputs, values, strict=False))
+        )
+        if len(values) != len(self.inputs) or by_name.keys() != set(self.inputs):
+            what = sorted(inputs) if isinstance(inputs, dict) else len(values)
+            raise ValueError(f"PatchedModel takes inputs {list(self.inputs)}, and found {what}")
         tensors = []
-        for name, value, tensor in zip(self.inputs, values, self._function.inputs, strict=False):
-            dtype, read = tensor.dtype, tf.convert_to_tensor(value, dtype_hint=tensor.dtype)
-            if read.dtype != dtype and not (read.dtype.is_floating and dtype.is_floating):
+        for name, argument in zip(self.inputs, self._function.inputs, strict=False):
+            tensor = tf.convert_to_tensor(by_name[name], dtype_hint=argument.dtype)
+            is_floating = tensor.dtype.is_floating and argument.dtype.is_floating
+            if tensor.dtype != argument.dtype and not is_floating:
                 raise TypeError(
-                    f"PatchedModel: {name} is {dtype.name} in the graph, and found "
-                    f"{read.dtype.name}"
+                    f"PatchedModel: {name} is {argument.dtype.name} in the graph, and found "
+                    f"{tensor.dtype.name}"
                 )
-            tensors.append(tf.cast(read, dtype))
+            tensors.append(tf.cast(tensor, argument.dtype))
         return tensors
 
     def get_config(self) -> dict[str, Any]:
@@ -385,10 +383,7 @@ class PatchedModel(UnchangedLayer):
 
 
 def _loaded(model: str | Path | bytes | Model) -> Model:
-    if isinstance(model, bytes):
-        loaded = opened(model, "bytes")
-    else:
-        loaded = model if isinstance(model, Model) else load(model)
+    loaded = model_from("model", model)
     if len(loaded.graphs) != 1 or loaded.graphs[0].around.is_object_based:
         raise ModelError(
             f"{loaded.path}: a {loaded.format} that TensorFlow 2 wrote, or with several "
@@ -400,8 +395,6 @@ def _loaded(model: str | Path | bytes | Model) -> Model:
 
 LAYERS = (BackwardAs, GradientFilter, PatchedModel, Surrogate)
 
-_MADE: dict[type, dict[str, type]] = {}  # by the class of all layers of a Keras
-
 
 def for_tensorflow() -> dict[str, type]:
     """Return the classes for tf.keras: Keras 3, or tf_keras where TF_USE_LEGACY_KERAS is set.
@@ -410,35 +403,35 @@ def for_tensorflow() -> dict[str, type]:
     """
     import tensorflow as tf
 
-    layer = tf.keras.layers.Layer
-    # `keras` itself: tf.keras lacks some of its modules.
-    keras = importlib.import_module(layer.__module__.partition(".")[0])
-    return _classes_for(layer, keras, "graphpatch.keras")
+    return _classes_for(tf.keras.layers.Layer)
 
 
 def for_legacy() -> dict[str, type]:
     """Return the classes for tf_keras. Raises ImportError where it is not installed."""
     import tf_keras
 
-    return _classes_for(tf_keras.layers.Layer, tf_keras, "graphpatch.tf_keras")
+    return _classes_for(tf_keras.layers.Layer)
 
 
-def _classes_for(layer: type, keras: Any, module: str) -> dict[str, type]:
-    """Return the classes for a Keras whose layers are of this class, registered with it."""
-    if layer not in _MADE:
-        backend = getattr(keras.backend, "backend", lambda: "tensorflow")()
-        if backend != "tensorflow":
-            raise ImportError(
-                f"the layers of graphpatch need the TensorFlow backend of Keras, and found "
-                f"{backend!r}: set KERAS_BACKEND=tensorflow before Keras is imported"
-            )
-        register = keras.utils.register_keras_serializable(package="graphpatch")
-        made = {}
-        for base in LAYERS:
-            more = {"__module__": module, "__doc__": base.__doc__, "keras": keras}
-            made[base.__name__] = register(type(base.__name__, (base, layer), more))
-        _MADE[layer] = made
-    return _MADE[layer]
+@cache
+def _classes_for(layer: type) -> dict[str, type]:
+    """Return the classes for the Keras whose layers are of this class, registered with it."""
+    # `keras` itself: tf.keras lacks some of its modules.
+    keras = importlib.import_module(layer.__module__.partition(".")[0])
+    backend = getattr(keras.backend, "backend", lambda: "tensorflow")()
+    if backend != "tensorflow":
+        raise ImportError(
+            f"the layers of graphpatch need the TensorFlow backend of Keras, and found "
+            f"{backend!r}: set KERAS_BACKEND=tensorflow before Keras is imported"
+        )
+    register = keras.utils.register_keras_serializable(package="graphpatch")
+    made = {}
+    for base in LAYERS:
+        fields = {"__doc__": base.__doc__, "__module__": f"graphpatch.{keras.__name__}"}
+        made[base.__name__] = register(
+            type(base.__name__, (base, layer), {**fields, "keras": keras})
+        )
+    return made
 
 
 def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
@@ -450,9 +443,9 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
     import tensorflow as tf
 
     graph = model.graphs[0]
-    exported_inputs = exported(graph, Export(tuple(inputs), tuple(outputs))).inputs
-    arguments = {tensor.tensor: tensor.argument.name for tensor in exported_inputs}
-    fed = dict(zip(arguments, map(_fed_argument, exported_inputs), strict=True))
+    signature = exported(graph, Export(tuple(inputs), tuple(outputs))).inputs
+    fed = {tensor.tensor: _fed_argument(tensor) for tensor in signature}
+    arguments = {tensor.tensor: tensor.argument.name for tensor in signature}
     extract = Extract(graph, tuple(fed.values()), tuple(outputs))
     data = b"".join(map(piece_bytes, extract.pieces()))
     graph_def = tf.compat.v1.GraphDef.FromString(data)
@@ -460,12 +453,13 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
     register_in_functions(graph)
     rename_functions(graph_def, f"_layer_{next(_NUMBERS)}")
     ordered = [text if text in fed else text.removesuffix(":0") for text in inputs]
-    placeholders = extract.placeholders()
-    names = [f"{placeholders[text]}:0" for text in ordered]
+    stand_ins = extract.placeholders()
 
     def imported(*tensors: Any) -> Any:
-        asked = list(map(full_tensor_name, outputs))
-        results = spliced(graph_def, dict(zip(names, tensors, strict=True)), asked, LAYER_SCOPE)
+        read = {
+            f"{stand_ins[text]}:0": tensor for text, tensor in zip(ordered, tensors, strict=True)
+        }
+        results = spliced(graph_def, read, list(map(full_tensor_name, outputs)), LAYER_SCOPE)
         replaced: dict[str, Any] = {}
         for op in results[0].graph.get_operations():
             if op.name in patched:
