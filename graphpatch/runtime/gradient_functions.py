@@ -87,11 +87,10 @@ def formula_value(formula: Formula, inputs: Sequence[Any], op: Any = None) -> An
     Raises FormulaError where it does not suit these tensors.
     """
     outputs, attrs = ([], None) if op is None else (op.outputs, op_attrs(formula, op))
-    dtypes = _dtypes("x", inputs), _dtypes("y", outputs)
-    signature = Signature.of(*dtypes, attrs, _same_shape([*inputs, *outputs]))
+    x, y = _named("x", inputs), _named("y", outputs)
+    signature = Signature.of(_dtypes(x), _dtypes(y), attrs, _same_shape([*inputs, *outputs]))
     dtype = [*outputs, *inputs][0].dtype.base_dtype.name
-    arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
-    return result_values([formula_ops(formula, signature, dtype)], arguments)[0]
+    return result_values([formula_ops(formula, signature, dtype)], x)[0]
 
 
 def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
@@ -104,14 +103,12 @@ def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
     attrs: dict[str, object] = {}
     for name in sorted(own | formula.attrs):
         try:
-            attrs[name] = op.get_attr(name)
+            attrs[name] = _as_text(op.get_attr(name))
         except (KeyError, ValueError):
             if name in formula.attrs:
                 where = f"{getattr(op, 'name', 'an op')} ({op.type})"
                 raise FormulaError(f"{where} has no attr {name!r}") from None
             attrs[name] = None
-        if name not in formula.attrs:
-            attrs[name] = _as_text(attrs[name])
     return attrs
 
 
@@ -139,23 +136,21 @@ def formula_gradients(
     parameters = parameters or {}
     named = [_tensor_named(name, inputs[0].graph) for name in formula.tensors]
     more = [*parameters.values(), *named]
-    read = formula.with_more_inputs([dtype for _, dtype in _dtypes("x", inputs)], list(parameters))
-    arguments = {f"x{place}": tensor for place, tensor in enumerate([*inputs, *more])}
+    x, y, further = _named("x", inputs), _named("y", outputs), _named("x", more, len(inputs))
+    read = formula.with_more_inputs([dtype for _, dtype in _dtypes(x)], list(parameters))
+    scalars = {name for name, tensor in further.items() if tensor.shape == ()}
+    shaped = [tensor for name, tensor in further.items() if name not in scalars]
+    same_shape = _same_shape([*inputs, *outputs, *shaped])
     signature = Signature.of(
-        _dtypes("x", [*inputs, *more]),
-        _dtypes("y", outputs),
-        attrs,
-        _same_shape([*inputs, *outputs, *(tensor for tensor in more if tensor.shape != ())]),
-        [f"x{place}" for place, tensor in enumerate(more, len(inputs)) if tensor.shape == ()],
-        op_type,
-        len(more),
+        _dtypes(x | further), _dtypes(y), attrs, same_shape, scalars, op_type, len(more)
     )
     results = gradient_ops(read, signature)
-    arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
-    for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True)):
-        if f"dy{place}" in read.variables:
-            arguments[f"dy{place}"] = _dense(output, dy)
-    return result_values(results, arguments)[: len(inputs)]
+    dys = {
+        f"dy{place}": _dense(output, dy)
+        for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True))
+        if f"dy{place}" in read.variables
+    }
+    return result_values(results, x | further | y | dys)[: len(inputs)]
 
 
 def _tensor_named(name: str, graph: Any) -> Any:
@@ -208,7 +203,8 @@ def result_values(results: Sequence[Value | None], arguments: Mapping[str, Any])
 
 def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Raise FormulaError where a formula does not suit an op of these tensors."""
-    gradient_ops(formula, Signature.of(_dtypes("x", inputs), _dtypes("y", outputs)))
+    x, y = _named("x", inputs), _named("y", outputs)
+    gradient_ops(formula, Signature.of(_dtypes(x), _dtypes(y)))
 
 
 @functools.lru_cache
@@ -222,9 +218,13 @@ def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) ->
     gradient_ops(formula.with_more_inputs([dtype], tensors), signature)
 
 
-def _dtypes(kind: str, tensors: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return each tensor's name in a formula, and its dtype."""
-    return [(f"{kind}{n}", tensor.dtype.base_dtype.name) for n, tensor in enumerate(tensors)]
+def _named(kind: str, tensors: Sequence[Any], first: int = 0) -> dict[str, Any]:
+    """Return tensors by what a formula calls them: x0, x1, ..."""
+    return {f"{kind}{place}": tensor for place, tensor in enumerate(tensors, first)}
+
+
+def _dtypes(tensors: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, tensor.dtype.base_dtype.name) for name, tensor in tensors.items()]
 
 
 def _dense(output: Any, dy: Any) -> Any:
@@ -281,13 +281,10 @@ def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientF
 
         for place, key in layers:
             for number, (tensor, dy) in enumerate(zip(tensors, flowing, strict=True)):
-                is_meant = (
-                    place in (None, number) and tensor.dtype.base_dtype.name in DIFFERENTIABLE
-                )
-                if dy is not None and is_meant:
+                is_meant = place in (None, number) and dy is not None
+                if is_meant and tensor.dtype.base_dtype.name in DIFFERENTIABLE:
                     # In a formula x and y are both the tensor.
-                    filtered = key and gradients_by(key, tf.identity(tensor).op, [dy])[0]
-                    flowing = [*flowing[:number], filtered, *flowing[number + 1 :]]
+                    flowing[number] = key and gradients_by(key, tf.identity(tensor).op, [dy])[0]
         return flowing
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
