@@ -63,8 +63,7 @@ _GUIDED = np.where((X > 0) & (_THROUGH > 0), _THROUGH, 0)
 CASES = {
     "clip": Case(
         lambda layers, *_: layers.GradientFilter({"clip": {"min": -0.1, "max": 0.1}}),
-        X,
-        np.clip(DY, -0.1, 0.1),
+        X, np.clip(DY, -0.1, 0.1),
     ),
     "scale": Case(lambda layers, *_: layers.GradientFilter({"scale": 0.5}), X, DY / 2),
     "reverse": Case(lambda layers, *_: layers.GradientFilter("reverse"), X, -DY),
@@ -76,35 +75,30 @@ CASES = {
     ),
     "surrogate": Case(
         lambda layers, *_: layers.Surrogate("sign(x)", "tanh(x)"),
-        np.sign(X),
-        DY * (1 - np.tanh(X) ** 2),
+        np.sign(X), DY * (1 - np.tanh(X) ** 2),
     ),
     "surrogate of layers": Case(
         lambda layers, keras, _: layers.Surrogate(
             keras.layers.ReLU(max_value=6.0), keras.layers.ReLU()
         ),
-        RELU,
-        np.where(X > 0, DY, 0),
+        RELU, np.where(X > 0, DY, 0),
     ),
     "backward as": Case(
         lambda layers, keras, _: noisy_pair(layers, keras), None, np.where(X > 0, DY, 0)
     ),
     "a graph and rules": Case(
         lambda layers, _, folder: _graph(layers, graph_file(folder), rules=GUIDED),
-        RELU @ WEIGHTS,
-        _GUIDED,
+        RELU @ WEIGHTS, _GUIDED,
     ),
     "a graph with functions": Case(
         lambda layers, _, folder: _graph(layers, patched_file(folder, "function")),
-        RELU @ WEIGHTS,
-        _GUIDED,
+        RELU @ WEIGHTS, _GUIDED,
     ),
     "a graph with keys": Case(
         lambda layers, _, folder: _graph(layers, patched_file(folder, "attr").read_bytes()),
-        RELU @ WEIGHTS,
-        _GUIDED,
+        RELU @ WEIGHTS, _GUIDED,
     ),
-}
+}  # fmt: skip
 
 
 def model(name: str, layers: Any, keras: Any, folder: Path) -> Any:

@@ -99,18 +99,6 @@ def test_the_second_derivative(built: Built) -> None:
     np.testing.assert_allclose(outer.gradient(dx, x), -2 * DY * tanh * (1 - tanh**2), rtol=1e-5)
 
 
-def test_the_documented_case_of_noise_between(built: Built) -> None:
-    """sqrt(x * x * noise) forward; backward its gradient without the noise, that of |x|."""
-    random = tf.random.Generator.from_seed(3)
-    layer = built.layers.Surrogate(
-        lambda x: tf.sqrt(x * x * random.uniform(x.shape, 0.5, 1.5)), "sqrt(square(x))"
-    )
-    ones = np.ones_like(DY)
-    (one, dx), (other, again) = gradient(layer, dy=ones), gradient(layer, dy=ones)
-    assert np.abs(one - other).max() > 0.01
-    assert dx.numpy().tolist() == again.numpy().tolist() == [[-1.0, -1.0, 1.0]]
-
-
 @pytest.mark.slow
 def test_round_trips_in_a_fresh_process(built: Built, run_cli: Callable[..., Any]) -> None:
     np.save(built.folder / "x.npy", X)
@@ -139,12 +127,12 @@ def test_a_config_makes_the_same_layer(built: Built) -> None:
 
 
 def test_classes_have_one_identity(built: Built) -> None:
-    again = importlib.import_module(f"graphpatch.{built.name}")
-    assert again.GradientFilter is built.layers.GradientFilter
-    assert built.layers.GradientFilter.__module__ == f"graphpatch.{built.name}"
+    layer = importlib.import_module(f"graphpatch.{built.name}").GradientFilter
     registered = built.keras.saving.get_registered_object("graphpatch>GradientFilter")
-    assert registered is built.layers.GradientFilter
-    assert "bit for bit" in built.layers.GradientFilter.__doc__
+    assert layer is built.layers.GradientFilter is registered
+    assert layer.__module__ == f"graphpatch.{built.name}"
+    assert "bit for bit" in layer.__doc__
+    assert built.layers.PatchedGraph is built.layers.PatchedModel  # an early name
 
 
 LEAKY_RELU = {"formula": "where(x > 0, dy, 0.1 * dy)"}
@@ -209,21 +197,17 @@ def _rounded(x: Any) -> Any:
     return tf.round(x)
 
 
-def test_other_floats_are_cast_and_other_dtypes_named(built: Built) -> None:
-    layer = built.layers.PatchedModel(graph_file(built.folder), "x", "y")
+def test_floats_are_cast_to_what_the_graph_takes_and_not_by_a_policy(built: Built) -> None:
+    layer = graph_layer(built)
     value, dx = gradient(layer, X.astype(np.float16))
     assert (value.dtype, dx.dtype) == (tf.float32, tf.float16)
     np.testing.assert_array_equal(layer(X.astype(np.float64)), layer(X))
-    with pytest.raises(TypeError, match="x is float32 in the graph, and found int64"):
-        layer(np.ones([1, 3], np.int64))
-
-
-def test_a_patched_graph_under_mixed_precision(built: Built) -> None:
+    filtered = built.layers.GradientFilter("reverse", dtype="mixed_float16")
+    assert filtered(tf.constant(X)).dtype == tf.float32
     keras = built.keras
     keras.mixed_precision.set_global_policy("mixed_float16")
     try:
-        layer = built.layers.PatchedModel(graph_file(built.folder), "x", "y")
-        net = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3), layer])
+        net = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3), graph_layer(built)])
         assert net(X).shape == (1, 3)
     finally:
         keras.mixed_precision.set_global_policy("float32")
@@ -355,52 +339,45 @@ def test_the_legacy_keras_of_tensorflow(run_cli: Callable[..., Any], legacy: str
     assert done.stdout.strip() == str(legacy == "1"), done.stderr
 
 
-def test_several_inputs_and_outputs(built: Built, tmp_path: Path) -> None:
-    layer = built.layers.PatchedModel(graph_file(tmp_path), ["x"], ["relu", "y"])
-    relu, y = layer(tf.constant(X))
+def test_several_outputs_and_an_input_inside(built: Built) -> None:
+    relu, y = graph_layer(built, ["x"], ["relu", "y"])(tf.constant(X))
     assert same_bits(relu.numpy(), np.maximum(X, 0))
     assert y.shape == (1, 3)
-    cut = built.layers.PatchedModel(graph_file(tmp_path), "relu", "y")
+    cut = graph_layer(built, "relu", "y")
     np.testing.assert_allclose(cut({"relu": tf.constant(X)}), X @ WEIGHTS)
 
 
-def test_a_mixed_policy_does_not_cast(built: Built) -> None:
-    layer = built.layers.GradientFilter("reverse", dtype="mixed_float16")
-    assert layer(tf.constant(X)).dtype == tf.float32
-
-
+NOTHING = [{"match": {"op": "Elu"}, "patch": {"stop_gradient": True}}]
 REFUSED: dict[str, tuple[Callable[[Built], Any], type[Exception], str]] = {
     "a wrong name": (lambda b: b.layers.GradientFilter("revers"), RulesError, "reverse"),
-    "default": (
-        lambda b: b.layers.GradientFilter("default"),
-        RulesError,
-        "graph that exists already",
-    ),
+    "default": (lambda b: b.layers.GradientFilter("default"), RulesError, "that exists already"),
     "nothing to adjust": (
         lambda b: b.layers.GradientFilter("sign", adjustable=True),
-        RulesError,
-        "no parameters to adjust",
+        RulesError, "no parameters to adjust",
     ),
     "neither formula nor layer": (lambda b: b.layers.Surrogate(3, "x"), TypeError, "found 3"),
     "a formula": (lambda b: b.layers.Surrogate("tahn(x)", "x"), GraphpatchError, "tanh"),
     "one tensor": (lambda b: b.layers.BackwardAs()(tf.ones([2])), ValueError, "two tensors"),
-    "no such tensor": (
-        lambda b: b.layers.PatchedModel(graph_file(b.folder), "z", "y"),
-        OutputError,
-        "no tensor z",
-    ),
+    "no such tensor": (lambda b: graph_layer(b, "z", "y"), OutputError, "no tensor z"),
     "a rule without a match": (
-        lambda b: b.layers.PatchedModel(graph_file(b.folder), "x", "y", rules=NOTHING),
-        GraphpatchError,
-        "matched nothing",
+        lambda b: graph_layer(b, rules=NOTHING), GraphpatchError, "matched nothing"
     ),
     "a TF2 SavedModel": (
-        lambda b: b.layers.PatchedModel(saved(b.folder), "x", "y"),
-        ModelError,
-        "saved_model.load",
+        lambda b: b.layers.PatchedModel(saved(b.folder), "x", "y"), ModelError, "saved_model.load"
     ),
-}
-NOTHING = [{"match": {"op": "Elu"}, "patch": {"stop_gradient": True}}]
+    "another dtype": (
+        lambda b: graph_layer(b)(np.ones([1, 3], np.int64)),
+        TypeError, "x is float32 in the graph, and found int64",
+    ),
+    "another name": (
+        lambda b: graph_layer(b)({"z": X}), ValueError, r"takes inputs \['x'\], and found \['z'\]"
+    ),
+    "two inputs": (lambda b: graph_layer(b)([X, X]), ValueError, r"inputs \['x'\], and found 2"),
+}  # fmt: skip
+
+
+def graph_layer(built: Built, *ends: Any, **more: Any) -> Any:
+    return built.layers.PatchedModel(graph_file(built.folder), *(ends or ("x", "y")), **more)
 
 
 def saved(folder: Path) -> str:
@@ -413,16 +390,6 @@ def test_what_is_refused(built: Built, name: str) -> None:
     call, error, says = REFUSED[name]
     with pytest.raises(error, match=says):
         call(built)
-
-
-def test_a_function_in_a_functional_model_says_which_layer_to_use() -> None:
-    keras = pytest.importorskip("keras")
-    with pytest.raises(TypeError, match=r"graphpatch\.keras"):
-        graphpatch.reverse_gradient(keras.Input((3,)))
-
-
-def test_an_early_name_of_a_layer(built: Built) -> None:
-    assert built.layers.PatchedGraph is built.layers.PatchedModel
 
 
 def test_a_live_model_is_told_what_to_do() -> None:

@@ -39,29 +39,20 @@ def test_what_a_session_has_run_holds_and_the_report_says_so() -> None:
         [before] = tf.gradients(graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0"))
         assert session.run(before, {"x:0": 3.0}) == 216.0
         patched = graphpatch.patch_graph(HALVE)
-        assert patched.in_place
+        assert repr(patched) == "<PatchedGraph: 1 rule on 1 op, in place>"
         [after] = tf.gradients(graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0"))
         assert session.run([before, after, "y:0"], {"x:0": 3.0}) == [216.0, 108.0, 324.0]
-    notes = patched.report["notes"]
-    [note] = notes
+    [note] = patched.report["notes"]
     assert note.startswith("gradients of 'six' were built before (")
     assert "--" not in note
     assert graphpatch.patch_graph(HALVE, square_of_six()).report["notes"] == []
 
 
-def test_the_same_graph_object_and_the_map_is_the_identity() -> None:
+def test_the_graph_stays_the_same_object_and_rules_are_not_applied_twice() -> None:
     graph = square_of_six()
     patched = graphpatch.patch_graph(HALVE, graph)
     x = graph.get_tensor_by_name("x:0")
-    assert patched.graph is graph
-    assert patched.tensor(x) is x
-    assert patched.of([x.op]) == [x.op]
-    assert repr(patched) == "<PatchedGraph: 1 rule on 1 op, in place>"
-
-
-def test_rules_are_not_applied_twice() -> None:
-    graph = square_of_six()
-    graphpatch.patch_graph(HALVE, graph)
+    assert (patched.graph, patched.tensor(x), patched.of([x.op])) == (graph, x, [x.op])
     with pytest.raises(graphpatch.GraphpatchError, match="has been applied to this model already"):
         graphpatch.patch_graph(HALVE, graph)
     assert gradient(graph) == 108.0
@@ -86,38 +77,48 @@ def test_a_finalized_graph_is_patched_beside_it() -> None:
     assert gradient(patched.graph) == 108.0
 
 
-def test_in_place_or_not_at_all() -> None:
-    with pytest.raises(graphpatch.GraphpatchError, match="'x' is a source"):
-        graphpatch.patch_graph([filtered("x", CLIP)], square_of_six(), in_place=True)
+# The graph, the rules and `in_place`, and what is said.
+REFUSED: dict[str, tuple[tuple[Any, ...], bool | None, type[Exception], str]] = {
+    "a source": (([filtered("x", CLIP)],), True, graphpatch.PatchError, "'x' is a source"),
+    "a match": (("@guided_backprop",), True, graphpatch.PatchError, "makes several ops one, and a"),
+    "no graph": ((HALVE, None), None, graphpatch.GraphpatchError, "executes eagerly"),
+    "a path": ((HALVE, "model.pb"), None, TypeError, r"expected a tf\.Graph, found str"),
+}
 
 
-def test_the_graph_is_the_default_one_or_given() -> None:
-    with pytest.raises(graphpatch.GraphpatchError, match="executes eagerly"):
-        graphpatch.patch_graph(HALVE)
-    with pytest.raises(TypeError, match=r"expected a tf\.Graph, found str"):
-        graphpatch.patch_graph(HALVE, "model.pb")  # type: ignore[arg-type]
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    (rules, *graph), in_place, error, says = REFUSED[name]
+    live_graph = graph[0] if graph else leaky() if name == "a match" else square_of_six()
+    with pytest.raises(error, match=says):
+        graphpatch.patch_graph(rules, live_graph, in_place=in_place)
+
+
+def leaky() -> Any:
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [None], name="x")
+        tf.maximum(0.2 * x, x)
+    return graph
 
 
 def test_default_takes_an_override_off() -> None:
-    with tf.Graph().as_default() as graph, graph.gradient_override_map({"Identity": "Neg"}):
-        x = tf1.placeholder(tf.float32, [], name="x")
-        tf.square(tf.identity(x, name="six"), name="y")
+    def negated() -> Any:
+        with tf.Graph().as_default() as graph, graph.gradient_override_map({"Identity": "Neg"}):
+            tf.square(tf.identity(tf1.placeholder(tf.float32, [], name="x"), name="six"), name="y")
+        return graph
+
+    graph, plain, default = negated(), negated(), [overridden("six", "default")]
     assert gradient(graph) == -6.0
-    graphpatch.patch_graph([filtered("six", {"scale": 0.5})], graph)  # around the override
+    graphpatch.patch_graph(HALVE, graph)  # around the override
     assert gradient(graph) == -3.0
-    graphpatch.patch_graph([overridden("six", "default")], graph)
+    graphpatch.patch_graph(default, graph)
     assert gradient(graph) == 3.0  # the filter stays
+    graphpatch.patch_graph(default, plain)
+    assert gradient(plain) == 6.0
+    assert "_gradient_op_type" not in plain.get_operation_by_name("six").node_def.attr
 
 
-def test_default_alone_leaves_no_attr() -> None:
-    with tf.Graph().as_default() as graph, graph.gradient_override_map({"Identity": "Neg"}):
-        tf.square(tf.identity(tf1.placeholder(tf.float32, [], name="x"), name="six"), name="y")
-    graphpatch.patch_graph([overridden("six", "default")], graph)
-    assert gradient(graph) == 6.0
-    assert "_gradient_op_type" not in graph.get_operation_by_name("six").node_def.attr
-
-
-LAYERS: dict[str, tuple[list[Rule], float]] = {
+LAYERS: dict[str, tuple[list[Rule], float | None]] = {
     # y = (6x)^2 at 3: dy at six is 36, the gradient by x 6 times what flows on.
     "two filters, the later one first": (
         [filtered("six", {"clip": {"min": -10, "max": 10}}), filtered("six", {"scale": 2.0})], 60.0
@@ -132,6 +133,7 @@ LAYERS: dict[str, tuple[list[Rule], float]] = {
         [filtered("six", {"scale": 2.0}), filtered("six", {"reverse": 1.0}, at="inputs")], -432.0
     ),
     "a registered filter": ([filtered("six", {"registered": "Neg"})], -216.0),
+    "a stop": ([stopped("six")], None),
     "a stop at another input": ([stopped("six", at="input:0")], 216.0),
 }  # fmt: skip
 
@@ -154,29 +156,18 @@ def test_another_gradient_under_a_filter() -> None:
     assert gradient(graph) == 72.0
 
 
-def test_what_stops_is_none() -> None:
-    graph = square_of_six()
-    assert graphpatch.patch_graph([stopped("six")], graph).in_place
-    assert gradient(graph) is None
-
-
 def test_a_gradient_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "live_python_gradients.py").write_text(
         "def tripled(op, dy):\n    return [None, 3.0 * dy * op.inputs[0]]\n"
         "def negated(op, dy):\n    return -dy\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    rules = tmp_path / "rules.json"
-    rules.write_text(
-        """{"version": 1, "rules": [
-        {"match": {"name": "six"},
-         "patch": {"override_gradient": {"python": "live_python_gradients:tripled"}}},
-        {"match": {"name": "six"},
-         "patch": {"filter_gradient": {"python": "live_python_gradients:negated"}}}]}"""
-    )
+    rules = [
+        overridden("six", {"python": "live_python_gradients:tripled"}),
+        filtered("six", {"python": "live_python_gradients:negated"}),
+    ]
     graph = square_of_six()
-    patched = graphpatch.patch_graph(graphpatch.load_rules(rules, allow_python=True), graph)
-    assert patched.in_place
+    assert graphpatch.patch_graph(rules, graph, allow_python=True).in_place
     assert gradient(graph) == -3 * 216.0
 
 
@@ -257,13 +248,9 @@ def test_a_recipe_on_a_plain_relu_needs_keys_alone(name: str) -> None:
 
 
 def test_a_copy_of_the_graph_is_told_by_a_warning() -> None:
-    with tf.Graph().as_default() as graph:
-        x = tf1.placeholder(tf.float32, [None], name="x")
-        tf.maximum(0.2 * x, x)
+    graph = leaky()
     before = graph.as_graph_def()
     with pytest.warns(UserWarning, match="made a patched copy of the graph, as .* on") as caught:
         assert not graphpatch.patch_graph("@guided_backprop", graph).in_place
     assert caught[0].filename == __file__
     assert graph.as_graph_def() == before
-    with pytest.raises(graphpatch.PatchError, match="makes several ops one, and a key is of one"):
-        graphpatch.patch_graph("@guided_backprop", graph, in_place=True)
