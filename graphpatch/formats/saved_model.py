@@ -35,6 +35,7 @@ from graphpatch.graph.wire import (
 from graphpatch.names import fresh
 from graphpatch.protos import (
     AttrValue,
+    FunctionDef,
     GraphDef,
     MetaGraphDef,
     OpDef,
@@ -42,10 +43,10 @@ from graphpatch.protos import (
     SavedConcreteFunction,
     SavedObject,
     SavedObjectGraph,
+    SignatureDef,
     StructuredValue,
     TensorInfo,
     TensorShapeProto,
-    TensorSpecProto,
 )
 from graphpatch.table import short
 
@@ -64,6 +65,14 @@ class ExportedTensor:
     tensor: str
     argument: OpDef.ArgDef
     shape: TensorShapeProto
+
+    def spec(self) -> StructuredValue:
+        """Return the tensor as the object graph tells it."""
+        return _spec(self.argument.name, self.argument.type, self.shape)
+
+    def info(self, name: str) -> TensorInfo:
+        """Return the tensor as a signature tells it, under its name in the main graph."""
+        return TensorInfo(name=name, dtype=self.argument.type, tensor_shape=self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,6 +290,8 @@ def _flowing(results: tuple[str, ...] | list[str]) -> frozenset[int]:
     return frozenset(slot for slot, name in enumerate(results) if name)
 
 
+UNKNOWN = TensorShapeProto(unknown_rank=True)
+
 # Fields of SavedObjectGraph.
 NODES, FUNCTIONS = 1, 2
 
@@ -293,19 +304,45 @@ def objects_to_add(gradients: Iterable[Restored], count: int) -> SavedObjectGrap
     """
     objects = SavedObjectGraph()
     for gradient in gradients:
-        bound = []
+        signature = gradient.function.signature
+        upstream = signature.input_arg[: len(signature.input_arg) - len(gradient.captured)]
+        types = {arg.name: arg.type for arg in signature.output_arg}
+        first = count + len(objects.nodes)
         for argument in gradient.captured:
-            bound.append(count + len(objects.nodes))
-            captured = objects.nodes.add().captured_tensor
-            captured.name, captured.concrete_function = f"{argument}:0", gradient.of
-        function = objects.concrete_functions[gradient.name]
-        function.CopyFrom(_called_gradient(gradient))
-        function.bound_inputs.extend(bound)
-        called = objects.nodes.add().bare_concrete_function
-        called.concrete_function_name = gradient.name
-        called.argument_keywords.extend(arg.name for arg in _upstream_args(gradient))
-        called.allowed_positional_arguments = len(called.argument_keywords)
+            captured = {"name": f"{argument}:0", "concrete_function": gradient.of}
+            objects.nodes.add(captured_tensor=captured)
+        called = {
+            "concrete_function_name": gradient.name,
+            "argument_keywords": [arg.name for arg in upstream],
+            "allowed_positional_arguments": len(upstream),
+        }
+        objects.nodes.add(bare_concrete_function=called)
+        results = [
+            _spec(name, types[name], UNKNOWN) if name else StructuredValue(none_value={})
+            for name in gradient.results
+        ]
+        positional = [_spec(arg.name, arg.type, UNKNOWN) for arg in upstream]
+        objects.concrete_functions[gradient.name].CopyFrom(
+            SavedConcreteFunction(
+                canonicalized_input_signature=_arguments(positional, {}),
+                output_signature={"list_value": {"values": results}},
+                bound_inputs=range(first, first + len(gradient.captured)),
+            )
+        )
     return objects
+
+
+def _spec(name: str, dtype: int, shape: TensorShapeProto) -> StructuredValue:
+    """Return a tensor of this name, dtype and shape."""
+    return StructuredValue(tensor_spec_value={"name": name, "dtype": dtype, "shape": shape})
+
+
+def _arguments(
+    positional: Sequence[StructuredValue], by_name: Mapping[str, StructuredValue]
+) -> StructuredValue:
+    """Return the arguments of a function: ((...), {...})."""
+    values = [{"tuple_value": {"values": positional}}, {"dict_value": {"fields": by_name}}]
+    return StructuredValue(tuple_value={"values": values})
 
 
 def without_functions(
@@ -348,68 +385,6 @@ def _function_name(source: Source, part: Field) -> str:
     return name
 
 
-def _upstream_args(gradient: Restored) -> Sequence[OpDef.ArgDef]:
-    """Return the arguments that are not captured: the upstream gradients."""
-    args: Sequence[OpDef.ArgDef] = gradient.function.signature.input_arg
-    return args[: len(args) - len(gradient.captured)]
-
-
-def _called_gradient(gradient: Restored) -> SavedConcreteFunction:
-    """Return the function as it is called: with the upstream gradients, for a list of gradients."""
-    signature = gradient.function.signature
-    upstream = [_argument_spec(arg.name, arg.type) for arg in _upstream_args(gradient)]
-    types = {arg.name: arg.type for arg in signature.output_arg}
-    results = [
-        _argument_spec(name, types[name]) if name else _none_spec() for name in gradient.results
-    ]
-    return SavedConcreteFunction(
-        canonicalized_input_signature=arguments_spec(upstream, {}),
-        output_signature=_list_spec(results),
-    )
-
-
-def arguments_spec(
-    positional: Sequence[StructuredValue], by_name: Mapping[str, StructuredValue]
-) -> StructuredValue:
-    """Return the arguments of a function: ((...), {...})."""
-    spec = StructuredValue()
-    spec.tuple_value.values.add().tuple_value.values.extend(positional)
-    spec.tuple_value.values[0].tuple_value.SetInParent()
-    spec.tuple_value.values.append(dict_value(by_name))
-    return spec
-
-
-def dict_value(values: Mapping[str, StructuredValue]) -> StructuredValue:
-    """Return a dict."""
-    value_message = StructuredValue()
-    value_message.dict_value.SetInParent()
-    for name, value in values.items():
-        value_message.dict_value.fields[name].CopyFrom(value)
-    return value_message
-
-
-def tensor_spec(argument: OpDef.ArgDef, shape: TensorShapeProto) -> StructuredValue:
-    """Return a tensor of this name, dtype and shape."""
-    value = TensorSpecProto(name=argument.name, dtype=argument.type, shape=shape)
-    return StructuredValue(tensor_spec_value=value)
-
-
-def _argument_spec(name: str, dtype: int) -> StructuredValue:
-    return tensor_spec(OpDef.ArgDef(name=name, type=dtype), TensorShapeProto(unknown_rank=True))
-
-
-def _list_spec(values: Sequence[StructuredValue]) -> StructuredValue:
-    spec = StructuredValue()
-    spec.list_value.values.extend(values)
-    return spec
-
-
-def _none_spec() -> StructuredValue:
-    spec = StructuredValue()
-    spec.none_value.SetInParent()
-    return spec
-
-
 SIGNATURE = "serving_default"
 SCHEMA_VERSION = b"\x08\x01"
 FOR_A_TAPE = (
@@ -430,59 +405,65 @@ CHECKPOINT = {
 
 def saved_model_pieces(exported_graph: ExportedGraph) -> list[Piece]:
     """Return the SavedModel message; large constants stay spans of the graph's own file."""
-    graph = exported_graph.graph
+    graph, inputs, outputs = exported_graph.graph, exported_graph.inputs, exported_graph.outputs
     name = fresh("forward", graph.library.signatures)
-    meta = MetaGraphDef()
-    meta.meta_info_def.tags.append("serve")
-    meta.meta_info_def.tensorflow_version = opdefs.table().tensorflow[0]
-    meta.signature_def[SIGNATURE].method_name = "tensorflow/serving/predict"
-    for tensor in exported_graph.inputs:
-        info = meta.signature_def[SIGNATURE].inputs[tensor.argument.name]
-        info.CopyFrom(_info(f"{SIGNATURE}_{tensor.argument.name}:0", tensor))
-    for place, tensor in enumerate(exported_graph.outputs):
-        info = meta.signature_def[SIGNATURE].outputs[tensor.argument.name]
-        info.CopyFrom(_info(f"{STATEFUL_CALL}_{place}:0", tensor))
+    signature = {
+        "method_name": "tensorflow/serving/predict",
+        "inputs": {
+            tensor.argument.name: tensor.info(f"{SIGNATURE}_{tensor.argument.name}:0")
+            for tensor in inputs
+        },
+        "outputs": {
+            tensor.argument.name: tensor.info(f"{STATEFUL_CALL}_{place}:0")
+            for place, tensor in enumerate(outputs)
+        },
+    }
     objects = object_graph(exported_graph, name)
     objects.MergeFrom(objects_to_add(graph.restored, len(objects.nodes)))
-    meta.object_graph_def.CopyFrom(objects)
-    library = [
-        *library_pieces(graph),
-        *enclosed(2, enclosed(1, _function_def(exported_graph, name))),
-    ]
-    graph_def = [_main(exported_graph, name).SerializeToString(deterministic=True), *library]
+    meta = MetaGraphDef(
+        meta_info_def={"tags": ["serve"], "tensorflow_version": opdefs.table().tensorflow[0]},
+        signature_def={SIGNATURE: SignatureDef(**signature)},
+        object_graph_def=objects,
+    )
+    function = enclosed(1, _function_def(exported_graph, name))
+    main = _main(exported_graph, name).SerializeToString(deterministic=True)
+    graph_def = [main, *library_pieces(graph), *enclosed(2, function)]
     rest = meta.SerializeToString(deterministic=True)
     return [SCHEMA_VERSION, *enclosed(2, [*enclosed(2, graph_def), rest])]
 
 
 def object_graph(exported_graph: ExportedGraph, name: str) -> SavedObjectGraph:
     """Return a root that can be called, with the function as its signature too."""
-    objects = SavedObjectGraph()
-    root, signatures, function = (objects.nodes.add() for _ in range(3))
-    for node, identifier in ((root, "_generic_user_object"), (signatures, "signature_map")):
-        node.user_object.identifier = identifier
-        node.user_object.version.producer = node.user_object.version.min_consumer = 1
-    root.children.add(node_id=1, local_name="signatures")
-    root.children.add(node_id=2, local_name="__call__")
-    signatures.children.add(node_id=2, local_name=SIGNATURE)
-    words = [tensor.argument.name for tensor in exported_graph.inputs]
-    function.bare_concrete_function.concrete_function_name = name
-    function.bare_concrete_function.argument_keywords.extend(words)
-    # Several go by name: their order here is not the one that the user gave.
-    function.bare_concrete_function.allowed_positional_arguments = int(len(words) == 1)
-    concrete = objects.concrete_functions[name]
-    concrete.canonicalized_input_signature.CopyFrom(
-        arguments_spec([], _specs(exported_graph.inputs))
+    inputs, outputs = (
+        {tensor.argument.name: tensor.spec() for tensor in tensors}
+        for tensors in (exported_graph.inputs, exported_graph.outputs)
     )
-    concrete.output_signature.CopyFrom(dict_value(_specs(exported_graph.outputs)))
-    return objects
-
-
-def _specs(tensors: Iterable[ExportedTensor]) -> dict[str, StructuredValue]:
-    return {tensor.argument.name: tensor_spec(tensor.argument, tensor.shape) for tensor in tensors}
-
-
-def _info(name: str, tensor: ExportedTensor) -> TensorInfo:
-    return TensorInfo(name=name, dtype=tensor.argument.type, tensor_shape=tensor.shape)
+    version = {"producer": 1, "min_consumer": 1}
+    root = {
+        "user_object": {"identifier": "_generic_user_object", "version": version},
+        "children": [
+            {"node_id": 1, "local_name": "signatures"},
+            {"node_id": 2, "local_name": "__call__"},
+        ],
+    }
+    signatures = {
+        "user_object": {"identifier": "signature_map", "version": version},
+        "children": [{"node_id": 2, "local_name": SIGNATURE}],
+    }
+    # Several go by name: their order here is not the one that the user gave.
+    function = {
+        "concrete_function_name": name,
+        "argument_keywords": list(inputs),
+        "allowed_positional_arguments": int(len(inputs) == 1),
+    }
+    concrete = SavedConcreteFunction(
+        canonicalized_input_signature=_arguments([], inputs),
+        output_signature={"dict_value": {"fields": outputs}},
+    )
+    return SavedObjectGraph(
+        nodes=[root, signatures, {"bare_concrete_function": function}],
+        concrete_functions={name: concrete},
+    )
 
 
 def _main(exported_graph: ExportedGraph, name: str) -> GraphDef:
@@ -503,8 +484,8 @@ def _main(exported_graph: ExportedGraph, name: str) -> GraphDef:
         fed.attr["shape"].shape.CopyFrom(tensor.shape)
         call.input.append(fed.name)
     for place, tensor in enumerate(exported_graph.outputs):
-        guard = main.node.add(name=f"{STATEFUL_CALL}_{place}", op="PreventGradient")
-        guard.input.append(f"{STATEFUL_CALL}:{place}")
+        reads = [f"{STATEFUL_CALL}:{place}"]
+        guard = main.node.add(name=f"{STATEFUL_CALL}_{place}", op="PreventGradient", input=reads)
         guard.attr["T"].type = tensor.argument.type
         guard.attr["message"].s = FOR_A_TAPE
     return main
@@ -512,19 +493,18 @@ def _main(exported_graph: ExportedGraph, name: str) -> GraphDef:
 
 def _function_def(exported_graph: ExportedGraph, name: str) -> list[Piece]:
     """Return the FunctionDef."""
-    signature = OpDef(name=name, is_stateful=True)
-    signature.input_arg.extend(tensor.argument for tensor in exported_graph.inputs)
-    signature.output_arg.extend(tensor.argument for tensor in exported_graph.outputs)
-    out: list[Piece] = [encoded(1, signature.SerializeToString(deterministic=True))]
-    for payload in exported_graph.part.payloads():
-        out += enclosed(3, payload)
-    for tensor in exported_graph.outputs:
-        returned = exported_graph.part.spelled(tensor.tensor)
-        out.append(
-            encoded(4, encoded(1, tensor.argument.name.encode()) + encoded(2, returned.encode()))
-        )
-    shapes = AttrValue(
-        list=AttrValue.ListValue(shape=[tensor.shape for tensor in exported_graph.inputs])
+    part, inputs, outputs = exported_graph.part, exported_graph.inputs, exported_graph.outputs
+    shapes = AttrValue(list={"shape": [tensor.shape for tensor in inputs]})
+    signature = OpDef(
+        name=name,
+        is_stateful=True,
+        input_arg=[tensor.argument for tensor in inputs],
+        output_arg=[tensor.argument for tensor in outputs],
     )
-    value = encoded(2, shapes.SerializeToString(deterministic=True))
-    return [*out, encoded(5, encoded(1, b"_input_shapes") + value)]
+    returned = {tensor.argument.name: part.spelled(tensor.tensor) for tensor in outputs}
+    rest = FunctionDef(ret=returned, attr={"_input_shapes": shapes})
+    return [
+        FunctionDef(signature=signature).SerializeToString(deterministic=True),
+        *(piece for payload in part.payloads() for piece in enclosed(3, payload)),
+        rest.SerializeToString(deterministic=True),
+    ]
