@@ -48,15 +48,8 @@ _FAMILY = {
 
 
 def _guided(name: str, text: str, op_type: str) -> Entry:
-    return Entry(
-        name,
-        text,
-        _GUIDED_PURPOSE,
-        _GUIDED_AVOID,
-        papers.GUIDED_BACKPROP,
-        ops=(op_type,),
-        reach=_BEYOND_RELU,
-    )
+    fields = (name, text, _GUIDED_PURPOSE, _GUIDED_AVOID, papers.GUIDED_BACKPROP)
+    return Entry(*fields, ops=(op_type,), reach=_BEYOND_RELU)
 
 
 def _redirected(
@@ -66,17 +59,8 @@ def _redirected(
     own = f"where({blocked}, 0, dy)"
     some = f"max(abs({own}), from_axis=1, keepdims=true) > 0"
     text = f"where({some}, {own}, where({against}, 0, dy))"
-    return Entry(
-        name,
-        text,
-        _LUCID_PURPOSE,
-        _LUCID_AVOID,
-        _LUCID,
-        ops=(op_type,),
-        elementwise=False,
-        by_op_type=by_op_type,
-        reach=_LUCID_REACH,
-    )
+    fields = (name, text, _LUCID_PURPOSE, _LUCID_AVOID, _LUCID, (), (op_type,))
+    return Entry(*fields, by_element=False, by_op_type=by_op_type, reach=_LUCID_REACH)
 
 
 ACTIVATION_GRADIENTS = (

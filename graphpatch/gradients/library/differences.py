@@ -89,7 +89,6 @@ def _reveal_cancel(name: str, layer: str, product: str, back: str) -> Entry:
         avoid=f"{_TWICE}; the MatMul has transpose_a or transpose_b",
         source=papers.DEEPLIFT,
         parameters=(TOLERANCE,),
-        elementwise=False,
         reach="only for Relu: for other activations DeepLIFT's authors use the rescale rule",
     )
 
@@ -122,7 +121,7 @@ DIFFERENCES = (
         parameters=(TOLERANCE,),
         ops=_RESCALE,
         by_op_type={"MaxPool": "shap_max_pool_batch", "Softmax": "shap_softmax_batch"},
-        elementwise=False,
+        by_element=False,
     ),
     Entry(
         "shap_max_pool_batch",
@@ -135,7 +134,7 @@ DIFFERENCES = (
         source=f"{_SHAP} deep_tf.py, maxpool",
         parameters=(Parameter("tolerance", TOLERANCE.does, 1e-7, TOLERANCE.legal),),
         ops=("MaxPool",),
-        elementwise=False,
+        by_element=False,
     ),
     Entry(
         "deeplift_product_batch",
@@ -146,7 +145,7 @@ DIFFERENCES = (
         avoid=f"{_TWICE}; a factor is a weight, which is not in the batch",
         source=f"{_SHAP} deep_tf.py, nonlinearity_2d",
         ops=("Mul", "BatchMatMul", "BatchMatMulV2"),
-        elementwise=False,
+        by_element=False,
     ),
     Entry(
         "deeplift_quotient_batch",
@@ -158,7 +157,6 @@ DIFFERENCES = (
         avoid=f"{_TWICE}; the divisor is a weight, which is not in the batch",
         source=f"{_SHAP} deep_tf.py, nonlinearity_2d",
         ops=("RealDiv",),
-        elementwise=False,
     ),
     Entry(
         "shap_softmax_batch",
@@ -168,6 +166,6 @@ DIFFERENCES = (
         source=f"{_SHAP} deep_tf.py, softmax",
         parameters=(TOLERANCE,),
         ops=("Softmax",),
-        elementwise=False,
+        by_element=False,
     ),
 )

@@ -32,9 +32,9 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A gradient of the library.
 
     `text` is its formula, or a list with one for each input. `ops` are the op types it is meant
-    for, none where it suits any op with one input and one output. `elementwise`: each element of
-    dx is made of the same element of dy, x and y. `legal` is a condition on several parameters.
-    `by_op_type` names the entry to take instead for an op type of the same family. `reach` says
+    for, none where it suits any op with one input and one output. `by_element`: each element of
+    dx is made of the same element of dy, x and y, if there is one formula. `legal` is a condition
+    on several parameters. `by_op_type` names the entry to take instead for an op type of the same family. `reach` says
     what of the method in `source` the formula leaves out. `whole`: it suits several ops of one
     input that together do what the op types in `ops` do.
     """
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
     source: str
     parameters: tuple[Parameter, ...] = ()
     ops: tuple[str, ...] = ()
-    elementwise: bool = True
+    by_element: bool = True
     legal: str = ""
     by_op_type: Mapping[str, str] = msgspec.field(default_factory=dict)
     reach: str = ""
@@ -57,9 +57,8 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
 
         Raises RulesError where a parameter is unknown, missing, no number, or out of its range.
         """
-        if parameters is None or isinstance(parameters, Mapping):
-            return self._parsed.bind(self.checked(parameters or {}))
-        return self._parsed.bind(self.checked(self.short(parameters)))
+        by_name = parameters if isinstance(parameters, Mapping) else self.short(parameters)
+        return self._parsed.bind(self.checked(by_name))
 
     def partly(self, numbers: Mapping[str, object]) -> Formula:
         """Return the formula with values for those parameters that are numbers; others are tensors.
@@ -75,8 +74,15 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
     def _parsed(self) -> Formula:
         return Formula.parse(self.text, [parameter.name for parameter in self.parameters])
 
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element of dx is made of the same element of dy, x and y."""
+        return self.by_element and isinstance(self.text, str)
+
     def short(self, value: object) -> dict[str, object]:
         """The parameters that `{"scale": 0.5}` means. Raises RulesError unless there is one."""
+        if value is None:
+            return {}
         if len(self.parameters) != 1:
             names = ", ".join(parameter.name for parameter in self.parameters)
             takes = f"its parameters by name: {names}" if names else "no parameters"
@@ -88,21 +94,19 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
 
         Raises RulesError where one is unknown, missing, no number, or out of its range.
         """
-        legal = {parameter.name: parameter for parameter in self.parameters}
+        legal = [parameter.name for parameter in self.parameters]
         for name in parameters:
             if name not in legal:
                 near = did_you_mean(name, legal) or f"; it has: {', '.join(legal) or 'none'}"
                 raise RulesError(f"{self.name} has no parameter {name!r}{near}")
-        values = {name: self._value(parameter, parameters) for name, parameter in legal.items()}
-        numbers = {
-            name: number
-            for name, number in values.items()
-            if not isinstance(number, ConstantTensor)
+        values = {
+            parameter.name: self._value(parameter, parameters) for parameter in self.parameters
         }
+        numbers = {name: n for name, n in values.items() if not isinstance(n, ConstantTensor)}
         if self.legal and not condition_holds(self.legal, numbers):
             shown = ", ".join(f"{name} is {value:g}" for name, value in numbers.items())
             raise RulesError(f"{self.name}: {shown}; expected {self.legal}")
-        return dict(values)
+        return {**values}
 
     def _value(
         self, parameter: Parameter, parameters: Mapping[str, object]

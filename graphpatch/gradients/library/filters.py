@@ -15,7 +15,7 @@ NORM_GRADIENTS = (
         avoid=f"you want to bound single elements: clip does that. {_NOT_FINITE}",
         source=f"{_PASCANU}; tf.clip_by_norm",
         parameters=(Parameter("norm", "the largest norm", legal="norm > 0 and is_finite(norm)"),),
-        elementwise=False,
+        by_element=False,
     ),
     Entry(
         "clip_by_global_norm",
@@ -24,7 +24,7 @@ NORM_GRADIENTS = (
         avoid=f"you want the norm of several gradients: an op sees only its own. {_NOT_FINITE}",
         source=f"{_PASCANU}; tf.clip_by_global_norm",
         parameters=(Parameter("norm", "the largest norm", legal="norm > 0 and is_finite(norm)"),),
-        elementwise=False,
+        by_element=False,
         reach="tf.clip_by_global_norm takes several tensors; the gradient of an op sees one",
     ),
     Entry(
@@ -34,7 +34,7 @@ NORM_GRADIENTS = (
         avoid=f"small gradients must stay small: this scales them up. {_NOT_FINITE}",
         source="Hazan, Levy and Shalev-Shwartz, Beyond Convexity: Stochastic Quasi-Convex"
         " Optimization, 2015",
-        elementwise=False,
+        by_element=False,
     ),
 )
 
@@ -48,7 +48,7 @@ FILTERS = (
         purpose="the gradient is zeros, not None, so optimizers accept it",
         avoid="you want None: the patch stop_gradient gives that",
         source="definition",
-        elementwise=False,
+        by_element=False,
     ),
     Entry(
         "identity",

@@ -23,7 +23,6 @@ QUANTIZATION = (
             Parameter("low", "the smallest level, such as -128 (-Q_N)", None, "low <= 0"),
             Parameter("high", "the largest level, such as 127 (Q_P)", None, "high > 0"),
         ),
-        elementwise=False,
     ),
     Entry(
         "pact",
@@ -31,7 +30,6 @@ QUANTIZATION = (
         purpose="a clip at 0 and at x1, a learned bound; rounding in the match is ignored",
         avoid="nothing in the match rounds: TensorFlow's own gradient is the same",
         source=_PACT,
-        elementwise=False,
     ),
     Entry(
         "gradient_noise",
@@ -59,6 +57,6 @@ QUANTIZATION = (
             Parameter("q", "which part of the elements is taken out", 0.98, "q >= 0 and q <= 1"),
         ),
         ops=("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"),
-        elementwise=False,
+        by_element=False,
     ),
 )

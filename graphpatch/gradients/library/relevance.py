@@ -18,7 +18,7 @@ Relevance of an output y is y * dy. A rule shares it among the inputs by their c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from graphpatch.gradients.library import papers
 from graphpatch.gradients.library.entry import Entry, Parameter
@@ -39,7 +39,7 @@ def _matmul_gradients(name: str, a: str, b: str, *ops: str) -> Entry:
     )
     source = "Giles, Collected Matrix Derivative Results for Algorithmic Differentiation, 2008"
     texts = (of_first, of_second)
-    return Entry(name, texts, _PURPOSE, _SAME_AS_TENSORFLOW, source, ops=ops, elementwise=False)
+    return Entry(name, texts, _PURPOSE, _SAME_AS_TENSORFLOW, source, ops=ops)
 
 
 PRODUCT_GRADIENTS = (
@@ -50,7 +50,6 @@ PRODUCT_GRADIENTS = (
         _SAME_AS_TENSORFLOW,
         "product rule",
         ops=("Mul",),
-        elementwise=False,
     ),
     _matmul_gradients("matmul", "attr.transpose_a", "attr.transpose_b", "MatMul"),
     _matmul_gradients("batch_matmul", "attr.adj_x", "attr.adj_y", "BatchMatMul", "BatchMatMulV2"),
@@ -67,6 +66,7 @@ BASTINGS = "Bach et al., Controlling Explanatory Heatmap Resolution and Semantic
 EPSILON = Parameter(
     "epsilon", "keeps the quotient finite at 0", 1e-4, "epsilon > 0 and is_finite(epsilon)"
 )
+SMALLER_EPSILON = Parameter("epsilon", EPSILON.does, 1e-9, EPSILON.legal)
 
 STABLE = "own(dy * (y / where(y < 0, y - epsilon, y + epsilon)))"
 PASSED = "dy * (y / where(x < 0, x - epsilon, x + epsilon))"
@@ -96,78 +96,45 @@ def _first_layer(weights: str) -> str:
     )
 
 
-def _linear(
-    name: str,
-    text: str,
-    purpose: str,
-    avoid: str,
-    source: str,
-    parameters: tuple[Parameter, ...] = (),
-    legal: str = "",
-    by_op_type: Mapping[str, str] | None = None,
-) -> Entry:
-    return Entry(
-        name,
-        (text, None),
-        purpose=purpose,
-        avoid=avoid,
-        source=source,
-        parameters=parameters,
-        ops=LINEAR_OPS,
-        elementwise=False,
-        legal=legal,
-        by_op_type=by_op_type or {},
-        reach="the weights get no gradient: relevance belongs to the inputs",
-    )
+def _linear(name: str, text: str, purpose: str, avoid: str, source: str, **rest: Any) -> Entry:
+    reach = "the weights get no gradient: relevance belongs to the inputs"
+    fields = (name, (text, None), purpose, avoid, source)
+    return Entry(*fields, ops=LINEAR_OPS, reach=reach, **rest)
 
 
-_EPSILON_PURPOSE = "LRP's epsilon rule at the op itself: small outputs pass less relevance on"
-_EPSILON_AVOID = "lrp_epsilon is at the activation that follows: use one of the two"
-_BY_POOL = {"AvgPool": "lrp_zplus_pool"}
+def _epsilon(name: str, ops: tuple[str, ...], inputs: int, **rest: Any) -> Entry:
+    """Return the epsilon rule for ops with this many inputs, of which the first gets relevance."""
+    text = STABLE if inputs == 1 else (STABLE, *[None] * (inputs - 1))
+    purpose = "LRP's epsilon rule at the op itself: small outputs pass less relevance on"
+    avoid = "lrp_epsilon is at the activation that follows: use one of the two"
+    fields = (name, text, purpose, avoid, papers.LRP, (EPSILON,), ops)
+    return Entry(*fields, by_element=False, **rest)
+
+
 _BY_MEAN = dict.fromkeys(("AvgPool",), "lrp_epsilon_pool")
 _FIRST = "the op is not in the first layer: the rule does not look at the values of x"
 
 RELEVANCE = (
-    Entry(
+    _epsilon(
         "lrp_epsilon_linear",
-        (STABLE, None),
-        purpose=_EPSILON_PURPOSE,
-        avoid=_EPSILON_AVOID,
-        source=papers.LRP,
-        parameters=(EPSILON,),
-        ops=(*LINEAR_OPS, "BiasAdd", "Mean", "Sum"),
-        elementwise=False,
+        (*LINEAR_OPS, "BiasAdd", "Mean", "Sum"),
+        2,
         by_op_type=_BY_MEAN | dict.fromkeys(BATCH_NORMS, "lrp_epsilon_batch_norm"),
     ),
-    Entry(
+    _epsilon(
         "lrp_epsilon_pool",
-        STABLE,
-        purpose=_EPSILON_PURPOSE,
-        avoid=_EPSILON_AVOID,
-        source=papers.LRP,
-        parameters=(EPSILON,),
-        ops=("AvgPool",),
-        elementwise=False,
+        ("AvgPool",),
+        1,
         reach="MaxPool needs no rule: its own gradient gives the largest input all relevance",
     ),
-    Entry(
-        "lrp_epsilon_batch_norm",
-        (STABLE, None, None, None, None),
-        purpose=_EPSILON_PURPOSE,
-        avoid=_EPSILON_AVOID,
-        source=papers.LRP,
-        parameters=(EPSILON,),
-        ops=BATCH_NORMS,
-        elementwise=False,
-        reach="batch norm for inference, in NHWC",
-    ),
+    _epsilon("lrp_epsilon_batch_norm", BATCH_NORMS, 5, reach="batch norm for inference, in NHWC"),
     _linear(
         "lrp_zplus",
         _POSITIVE + _PLUS,
         "LRP's z-plus rule (alpha 1, beta 0): only positive contributions get relevance",
         "a whole layer has no positive contribution",
         f"{papers.LRP}; {DEEP_TAYLOR}",
-        by_op_type=_BY_POOL,
+        by_op_type={"AvgPool": "lrp_zplus_pool"},
     ),
     Entry(
         "lrp_zplus_pool",
@@ -176,7 +143,7 @@ RELEVANCE = (
         avoid="negative inputs matter: they get nothing",
         source=papers.LRP,
         ops=("AvgPool",),
-        elementwise=False,
+        by_element=False,
     ),
     _linear(
         "lrp_alpha_beta",
@@ -184,9 +151,9 @@ RELEVANCE = (
         _WEIGHED,
         "beta is 0: lrp_zplus does half the work",
         papers.LRP,
-        _ALPHA_BETA,
-        _ALPHA_IS_ONE_MORE,
-        {"AvgPool": "lrp_alpha_beta_pool"},
+        parameters=_ALPHA_BETA,
+        legal=_ALPHA_IS_ONE_MORE,
+        by_op_type={"AvgPool": "lrp_alpha_beta_pool"},
     ),
     Entry(
         "lrp_alpha_beta_pool",
@@ -198,7 +165,7 @@ RELEVANCE = (
         source=papers.LRP,
         parameters=_ALPHA_BETA,
         ops=("AvgPool",),
-        elementwise=False,
+        by_element=False,
         legal=_ALPHA_IS_ONE_MORE,
     ),
     _linear(
@@ -208,9 +175,9 @@ RELEVANCE = (
         "LRP's gamma rule: positive weights count 1 + gamma times",
         "inputs are negative: gamma then favours what speaks against the output",
         MONTAVON,
-        (
+        parameters=(
             Parameter("gamma", "by how much positive weights count more", 0.25, "gamma >= 0"),
-            Parameter(*("epsilon", EPSILON.does), 1e-9, EPSILON.legal),
+            SMALLER_EPSILON,
         ),
     ),
     _linear(
@@ -233,10 +200,9 @@ RELEVANCE = (
         purpose="the bias gets no relevance: all relevance of y goes to x",
         avoid="the bias must keep its share, as in the epsilon rule: write no rule then",
         source=MONTAVON,
-        parameters=(Parameter("epsilon", EPSILON.does, 1e-9, EPSILON.legal),),
+        parameters=(SMALLER_EPSILON,),
         ops=("BiasAdd", "Add", "AddV2", "Sub"),
         by_op_type=dict.fromkeys(BATCH_NORMS, "lrp_pass_batch_norm"),
-        elementwise=False,
     ),
     Entry(
         "lrp_pass_batch_norm",
@@ -244,8 +210,7 @@ RELEVANCE = (
         purpose="batch norm gets no relevance: all relevance of y goes to x",
         avoid="its offset must keep its share: write no rule then",
         source=MONTAVON,
-        parameters=(Parameter("epsilon", EPSILON.does, 1e-9, EPSILON.legal),),
+        parameters=(SMALLER_EPSILON,),
         ops=BATCH_NORMS,
-        elementwise=False,
     ),
 )

@@ -23,16 +23,8 @@ def _spike(
 ) -> Entry:
     """Return dy * slope; a parameter is its name, what it does, its default and what is legal."""
     lets, semicolon, value = slope.rpartition("; ")
-    return Entry(
-        name,
-        f"{lets}{semicolon}dy * ({value})",
-        purpose=purpose,
-        avoid=_AT_ZERO,
-        source=source,
-        parameters=tuple(Parameter(*parameter) for parameter in parameters),
-        ops=("Sign",),
-        whole=whole,
-    )
+    text, legal = f"{lets}{semicolon}dy * ({value})", tuple(Parameter(*row) for row in parameters)
+    return Entry(name, text, purpose, _AT_ZERO, source, legal, ("Sign",), whole=whole)
 
 
 def _positive(name: str, default: float, does: str) -> tuple[str, str, float, str]:
