@@ -39,8 +39,8 @@ def signature(node: Node) -> Signature:
     values = {key: attrs.as_json(value) for key, value in node.attrs().items()}
     same_shape = op is not None and len(inputs) == len(outputs) == 1 and 0 in op.keeps_shape
     return Signature.of(
-        [(f"x{place}", arg.dtype or "") for place, arg in enumerate(inputs)],
-        [(f"y{place}", arg.dtype or "") for place, arg in enumerate(outputs)],
+        [arg.dtype or "" for arg in inputs],
+        [arg.dtype or "" for arg in outputs],
         {**defaults, **values},
         same_shape=same_shape,
         op_type=node.op,

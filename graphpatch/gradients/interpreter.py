@@ -40,9 +40,9 @@ def gradient(
     `forward` and `own` compute. Raises FormulaError where the formula does not suit the arrays,
     or needs an op that numpy has not.
     """
-    xs, more = _dtypes("x", inputs), len(formula.tensors)
-    op = Signature.of(xs, _dtypes("y", outputs), attrs, op_type=op_type, more=more)
-    formula = formula.with_more_inputs([dtype for _, dtype in xs[: len(xs) - more]])
+    dtypes, more = _dtypes(inputs), len(formula.tensors)
+    op = Signature.of(dtypes, _dtypes(outputs), attrs, op_type=op_type, more=more)
+    formula = formula.with_more_inputs(dtypes[: len(dtypes) - more])
     arguments: dict[str, Array] = {}
     for kind, arrays in (("x", inputs), ("y", outputs), ("dy", upstream)):
         arguments |= {f"{kind}{place}": array for place, array in enumerate(arrays)}
@@ -52,7 +52,7 @@ def gradient(
 def value(formula: Formula, inputs: Sequence[Array]) -> Array:
     """Return what one formula of the inputs `x0, x1, ...` is."""
     dtype = inputs[0].dtype.name
-    result = formula_ops(formula, Signature.of(_dtypes("x", inputs), [("y0", dtype)]), dtype)
+    result = formula_ops(formula, Signature.of(_dtypes(inputs), [dtype]), dtype)
     arguments = {f"x{place}": array for place, array in enumerate(inputs)}
     return np.asarray(run([result], arguments)[0])
 
@@ -92,11 +92,10 @@ def run(values: Sequence[Value | None], arguments: Mapping[str, Array]) -> list[
     return [None if item is None else computed[item.source] for item in values]
 
 
-def _dtypes(kind: str, arrays: Sequence[Array]) -> list[tuple[str, str]]:
-    """Return the name in a formula and the dtype of each; what has no number counts as string."""
+def _dtypes(arrays: Sequence[Array]) -> list[str]:
+    """Return the dtype of each array; what has no number counts as string."""
     names = (array.dtype.name for array in arrays)
-    dtypes = (name if name in DTYPE_NUMBERS else "string" for name in names)
-    return [(f"{kind}{place}", dtype) for place, dtype in enumerate(dtypes)]
+    return [name if name in DTYPE_NUMBERS else "string" for name in names]
 
 
 Kernel = Callable[..., Any]

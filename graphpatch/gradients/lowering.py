@@ -54,8 +54,8 @@ def formula_nodes(
     `sign` and conditions nothing flows. Raises FormulaError where the formula reads y or dy, or
     does not suit the inputs.
     """
-    arguments = [(f"x{place}", kind) for place, (_, kind) in enumerate(inputs)]
-    value = formula_ops(formula, Signature.of(arguments, [("y0", dtype)], attrs), dtype)
+    op = Signature.of([kind for _, kind in inputs], [dtype], attrs)
+    value = formula_ops(formula, op, dtype)
     tensors = {f"x{place}": tensor for place, (tensor, _) in enumerate(inputs)}
     return node_defs([value], tensors, in_function, f"{prefix}/")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -45,34 +44,32 @@ class Signature:
     @classmethod
     def of(
         cls,
-        inputs: Sequence[tuple[str, str]],
-        outputs: Sequence[tuple[str, str]],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
         attrs: Mapping[str, object] | None = None,
         same_shape: bool = False,
         scalars: Collection[str] = (),
         op_type: str = "",
         more: int = 0,
     ) -> Signature:
-        """Return the signature.
+        """Return the signature of an op with inputs and outputs of these dtypes.
 
-        Raises ValueError for arguments not named x0, y0 and so on, FormulaError for an unknown
-        dtype.
+        Raises FormulaError for a dtype that is not known.
         """
-        for kind, arguments in (("x", inputs), ("y", outputs)):
-            for name, dtype in arguments:
-                if not re.fullmatch(rf"{kind}\d+", name, re.ASCII):
-                    raise ValueError(f"an argument is called {kind}0, {kind}1, ..., not {name!r}")
-                if dtype not in DTYPE_NUMBERS:
-                    raise FormulaError(
-                        f"the dtype of {name} is not known ({dtype!r}): an attr must name it"
-                    )
-        fields = (tuple(inputs), tuple(outputs), attrs or {}, same_shape, frozenset(scalars))
-        return cls(*fields, op_type=op_type, more=more)
+        read = tuple((f"x{place}", dtype) for place, dtype in enumerate(inputs))
+        given = tuple((f"y{place}", dtype) for place, dtype in enumerate(outputs))
+        for name, dtype in (*read, *given):
+            if dtype not in DTYPE_NUMBERS:
+                raise FormulaError(
+                    f"the dtype of {name} is not known ({dtype!r}): an attr must name it"
+                )
+        scalars = frozenset(scalars)
+        return cls(read, given, attrs or {}, same_shape, scalars, op_type=op_type, more=more)
 
     @classmethod
     def of_tensor(cls, dtype: str) -> Signature:
         """Return the signature of a filter: x and y are both the tensor."""
-        return cls.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
+        return cls.of([dtype], [dtype], same_shape=True)
 
     def reading(self, dtypes: Sequence[str]) -> Signature:
         """Return it with more inputs of these dtypes, each of a shape of its own."""

@@ -103,8 +103,8 @@ def join(
         return
     outputs, is_known = sorted(counted), not any(tensor.repeated for tensor in counted.values())
     signature = Signature.of(
-        [(f"x{n}", flat[output].dtype or "") for n, output in enumerate(outputs)],
-        [(f"y{n}", arg.dtype or "") for n, arg in enumerate(flat)],
+        [flat[output].dtype or "" for output in outputs],
+        [arg.dtype or "" for arg in flat],
         same_shape=is_known and len(outputs) == 1,
     )
     texts = [f"sum_like(dy{output}, x{n})" for n, output in enumerate(outputs)]
@@ -197,7 +197,7 @@ def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emi
 
     `node` is the op beside which it is to stand. Raises what `constructed` raises.
     """
-    op = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
+    op = Signature.of_tensor(dtype)
     return (
         emit in CONSTRUCTION_EMITS
         and _nodes(gradient, lambda: op, dtype, "Identity", node, editor, emit) is not None

@@ -95,8 +95,8 @@ class Target(msgspec.Struct, frozen=True):
     def signature(self) -> Signature:
         """Return the target as formulas see it, with what is known of how inputs are broadcast."""
         if self.is_match:
-            outputs = [(f"y{n}", arg.dtype or "") for n, arg in enumerate(self.outputs)]
-            inputs = [(f"x{n}", arg.dtype or "") for n, arg in enumerate(self.args)]
+            outputs = [arg.dtype or "" for arg in self.outputs]
+            inputs = [arg.dtype or "" for arg in self.args]
             declared = Signature.of(inputs, outputs, windows_of(self.nodes))
         else:
             declared, op = signature(self.last), self.last.opdef

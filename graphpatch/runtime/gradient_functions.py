@@ -137,7 +137,7 @@ def formula_gradients(
     named = [_tensor_named(name, inputs[0].graph) for name in formula.tensors]
     more = [*parameters.values(), *named]
     x, y, further = _named("x", inputs), _named("y", outputs), _named("x", more, len(inputs))
-    read = formula.with_more_inputs([dtype for _, dtype in _dtypes(x)], list(parameters))
+    read = formula.with_more_inputs(_dtypes(x), list(parameters))
     scalars = {name for name, tensor in further.items() if tensor.shape == ()}
     shaped = [tensor for name, tensor in further.items() if name not in scalars]
     same_shape = _same_shape([*inputs, *outputs, *shaped])
@@ -213,8 +213,7 @@ def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) ->
 
     `tensors` are those of its parameters that are tensors.
     """
-    more = [(f"x{place}", dtype) for place in range(1, 1 + len(tensors))]
-    signature = Signature.of([("x0", dtype), *more], [("y0", dtype)], same_shape=True)
+    signature = Signature.of([dtype] * (1 + len(tensors)), [dtype], same_shape=True)
     gradient_ops(formula.with_more_inputs([dtype], tensors), signature)
 
 
@@ -223,8 +222,8 @@ def _named(kind: str, tensors: Sequence[Any], first: int = 0) -> dict[str, Any]:
     return {f"{kind}{place}": tensor for place, tensor in enumerate(tensors, first)}
 
 
-def _dtypes(tensors: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, tensor.dtype.base_dtype.name) for name, tensor in tensors.items()]
+def _dtypes(tensors: Mapping[str, Any]) -> list[str]:
+    return [tensor.dtype.base_dtype.name for tensor in tensors.values()]
 
 
 def _dense(output: Any, dy: Any) -> Any:

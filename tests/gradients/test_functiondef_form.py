@@ -30,8 +30,7 @@ ATTRS = {"alpha": 0.2, "transpose_a": False, "transpose_b": True, "adj_x": True,
 
 def function(source: Any, dtype: str = "float32", inputs: int = 1, **options: Any) -> FunctionDef:
     """The gradient function of a formula for an op of one dtype with one output."""
-    arguments = [(f"x{place}", dtype) for place in range(inputs)]
-    op = Signature.of(arguments, [("y0", dtype)], **options)
+    op = Signature.of([dtype] * inputs, [dtype], **options)
     return gradient_function(Formula.parse(source), op, "g")
 
 
@@ -122,9 +121,8 @@ def test_sums_of_narrow_dtypes_are_in_float32(dtype: str, casts: int) -> None:
 
 def test_the_signature_and_what_is_returned() -> None:
     formula = Formula.parse(["dy0 * cast_like(x1, dy1)", None, "dy1"])
-    inputs = [("x0", "float32"), ("x1", "int64"), ("x2", "float16")]
-    outputs = [("y0", "float32"), ("y1", "float32"), ("y2", "int32")]
-    found = gradient_function(formula, Signature.of(inputs, outputs))
+    op = Signature.of(["float32", "int64", "float16"], ["float32", "float32", "int32"])
+    found = gradient_function(formula, op)
     arguments = [(arg.name, arg.type) for arg in found.signature.input_arg]
     assert arguments == [
         *(("x0", 1), ("x1", 9), ("x2", 19), ("y0", 1), ("y1", 1), ("y2", 3)),
@@ -139,7 +137,7 @@ def test_the_signature_and_what_is_returned() -> None:
 
 @pytest.mark.parametrize("dtype", ["resource", "variant", "string"])
 def test_an_argument_that_no_function_can_give_zeros_for(dtype: str) -> None:
-    op = Signature.of([("x0", "float32"), ("x1", dtype)], [("y0", "float32")])
+    op = Signature.of(["float32", dtype], ["float32"])
     with pytest.raises(FormulaError, match=f"x1 is {dtype}"):
         gradient_function(Formula.parse(["dy", None]), op)
 
@@ -201,10 +199,10 @@ def test_the_library_gives_the_same_bytes_each_time(name: str) -> None:
     def built() -> bytes:
         entry = LIBRARY[name]
         arity = 1 + ("x1" in entry.text) if isinstance(entry.text, str) else len(entry.text)
-        inputs = [(f"x{place}", "float32") for place in range(arity)]
+        inputs = ["float32"] * arity
         formula = entry.formula(NEEDED.get(name))
         op_type = next(iter(entry.ops), "")
-        op = Signature.of(inputs, [("y0", "float32")], attrs_of(entry), op_type=op_type)
+        op = Signature.of(inputs, ["float32"], attrs_of(entry), op_type=op_type)
         found = gradient_function(formula, op)
         return found.SerializeToString(deterministic=True)
 
@@ -218,7 +216,7 @@ def test_the_bytes_are_the_same_in_another_process() -> None:
         "from graphpatch.gradients.lowering import gradient_function\n"
         "f = Formula.parse('dy * where(0 < x < 6, tanh(x), 2) / norm(dy)')\n"
         "from graphpatch.gradients.signature import Signature\n"
-        "g = gradient_function(f, Signature.of([('x0', 'bfloat16')], [('y0', 'bfloat16')]))\n"
+        "g = gradient_function(f, Signature.of(['bfloat16'], ['bfloat16']))\n"
         "print(hashlib.sha256(g.SerializeToString(deterministic=True)).hexdigest())\n"
         "import sys\n"
         "assert 'tensorflow' not in sys.modules\n"

@@ -14,7 +14,7 @@ from graphpatch.gradients.lowering import gradient_function
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
 
-ONE = Signature.of([("x0", "float32")], [("y0", "float32")])
+ONE = Signature.of(["float32"], ["float32"])
 
 
 @pytest.mark.parametrize("number", ["2147483648", "-99999999999999999999999", "1e308", "254"])
@@ -63,11 +63,11 @@ def test_an_integer_beyond_any_float_is_refused(sign: int) -> None:
 def test_a_tensor_beyond_a_dtype_is_refused(dtype: str) -> None:
     gradient = parse_gradient({"formula": "dy * k", "constants": {"k": [1.0, 1e300]}})
     assert isinstance(gradient, InlineFormula)
-    signature = Signature.of([("x0", dtype)], [("y0", dtype)])
+    signature = Signature.of([dtype], [dtype])
     with pytest.raises(FormulaError, match=f"a number of k is infinite in {dtype}"):
         attached_functions(gradient, signature)
 
 
 def test_a_sum_of_all_in_a_narrow_dtype_has_a_construction() -> None:
-    op = Signature.of([("x0", "float16")], [("y0", "float16")], same_shape=True)
+    op = Signature.of(["float16"], ["float16"], same_shape=True)
     assert construction(Formula.parse("sum(dy) * x"), op, "Relu", False) is not None

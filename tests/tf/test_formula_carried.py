@@ -72,7 +72,7 @@ def add_functions(
     guard.attr["T"].type = DTYPE_NUMBERS[dtype]
     guard.attr["message"].s = b"the gradient was dropped"
     attach.ret["out"] = "guard:output:0"
-    op = Signature.of(inputs, [("y0", dtype)], attrs)
+    op = Signature.of([kind for _, kind in inputs], [dtype], attrs)
     found = gradient_function(formula, op, "attach_grad")
     graph.library.function.append(found)
     graph.library.gradient.add(function_name="attach", gradient_func="attach_grad")

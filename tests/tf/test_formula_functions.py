@@ -125,7 +125,7 @@ def check(text: str, dtype: str, found: Any, expected: Any, x: Any, dy: Any) -> 
 def gather(dtypes: Iterable[str] = TOLERANCE) -> tuple[Calls, dict[str, tuple[str, str, Any, Any]]]:
     calls, fetched = Calls(), {}
     for number, (text, dtype, x, dy) in enumerate(cases(dtypes)):
-        op = Signature.of([("x0", dtype)], [("y0", dtype)])
+        op = Signature.of([dtype], [dtype])
         function = gradient_function(Formula.parse(text), op, f"f{number}")
         name = calls.add(function, [x, dy, dy])[0]
         fetched[name] = (text, dtype, x, dy)
@@ -163,7 +163,7 @@ def noise_calls() -> tuple[Calls, dict[str, tuple[str, str, Any]]]:
     fetched = {}
     for dtype in TOLERANCE:
         for text in NOISE:
-            op = Signature.of([("x0", dtype)], [("y0", dtype)])
+            op = Signature.of([dtype], [dtype])
             function = gradient_function(Formula.parse(text), op, f"noise_{len(fetched)}")
             assert function.signature.is_stateful
             fetched[calls.add(function, [x, x, x])[0]] = (text, dtype, x)

@@ -38,7 +38,7 @@ def library_calls(same_shape: bool) -> tuple[Calls, dict[str, tuple[str, str, An
         for dtype in DTYPES:
             x, y, dy, dx = columns(regimes, dtype)
             formula = LIBRARY[regimes.name].formula(regimes.parameters)
-            op = Signature.of([("x0", dtype)], [("y0", dtype)], regimes.attrs, same_shape)
+            op = Signature.of([dtype], [dtype], regimes.attrs, same_shape)
             op = replace(op, op_type=regimes.op_type)
             function = gradient_function(formula, op, f"{regimes.name}_{number}_{dtype}")
             found, zeros = calls.add(function, [x, y, dy])
@@ -53,7 +53,7 @@ def vector_calls() -> tuple[Calls, dict[str, tuple[str, str, Any]]]:
     for number, (name, parameters, dy, dx) in enumerate(NORMS):
         for dtype in DTYPES:
             formula = LIBRARY[name].formula(parameters)
-            op = Signature.of([("x0", dtype)], [("y0", dtype)])
+            op = Signature.of([dtype], [dtype])
             function = gradient_function(formula, op, f"{name}_{number}_{dtype}")
             x = np.full(len(dy), -1.0)
             expected[calls.add(function, [x, x, dy])[0]] = (name, dtype, dx)

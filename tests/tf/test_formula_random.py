@@ -95,7 +95,7 @@ def agree(formula: Formula, values: tuple[Any, ...], rounding: float) -> None:
     for dtype in DTYPES:
         x0, x1, y, dy = (value.astype(dtype_named(dtype)) for value in values)
         reference = numpy_gradient(formula, [x0, x1], [y], [dy], attrs)
-        op = Signature.of([("x0", dtype), ("x1", dtype)], [("y0", dtype)], attrs)
+        op = Signature.of([dtype, dtype], [dtype], attrs)
         function = gradient_function(formula, op, f"f_{dtype}")
         names = gathered.add(function, [x0, x1, y, dy])
         tensors = [tf.constant(x0), tf.constant(x1)], [tf.constant(y)], [tf.constant(dy)]

@@ -156,8 +156,7 @@ def called() -> tuple[Calls, list[list[str]]]:
     """All of them as calls of functions, and the tensors that each call gives."""
     calls, given = Calls(), []
     for number, (case, dtype, inputs, y, dy, _) in enumerate(drawn()):
-        arguments = [(f"x{slot}", dtype) for slot in range(len(inputs))]
-        op = Signature.of(arguments, [("y0", dtype)], case.attrs, op_type=case.op)
+        op = Signature.of([dtype] * len(inputs), [dtype], case.attrs, op_type=case.op)
         function = gradient_function(drawn()[number].formula, op, f"f{number}")
         given.append(list(calls.add(function, [*inputs, y, dy])))
     return calls, given

@@ -34,9 +34,9 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
     `text` is its formula, or a list with one for each input. `ops` are the op types it is meant
     for, none where it suits any op with one input and one output. `by_element`: each element of
     dx is made of the same element of dy, x and y, if there is one formula. `legal` is a condition
-    on several parameters. `by_op_type` names the entry to take instead for an op type of the same family. `reach` says
-    what of the method in `source` the formula leaves out. `whole`: it suits several ops of one
-    input that together do what the op types in `ops` do.
+    on several parameters. `by_op_type` names the entry to take instead for an op type of the same
+    family. `reach` says what of the method in `source` the formula leaves out. `whole`: it suits
+    several ops of one input that together do what the op types in `ops` do.
     """
 
     name: str
