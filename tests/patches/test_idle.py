@@ -10,6 +10,8 @@ import pytest
 import graphpatch
 from tests import graphs
 from tests.graphs import node
+from tests.match.test_keys import sized
+from tests.patches.one_op import applied, net, on_op
 
 IDLE: dict[str, Any] = {
     "scale": {"scale": 1},
@@ -78,18 +80,13 @@ def test_an_override_is_idle_where_it_names_the_gradient_that_is_there() -> None
 
 @pytest.mark.parametrize("op_type", ["EnsureShape", "Identity"])
 def test_a_called_function_with_an_op_that_has_no_gradient_there_is_named(op_type: str) -> None:
-    inner = node("e", op_type, "x")
-    if op_type == "EnsureShape":
-        inner.attr["shape"].shape.dim.add(size=3)
-    call = node("call", "PartitionedCall", "x", f="f")
-    call.attr["Tin"].list.type.append(1)
-    call.attr["Tout"].list.type.append(1)
+    inner = node("e", op_type, "x", **({"shape": sized(3)} if op_type == "EnsureShape" else {}))
+    call = node("call", "PartitionedCall", "x", Tin=["float32"], Tout=["float32"])
     call.attr["f"].func.name = "f"
     body = graphs.function("f", ["x"], [inner], {"y": "e:output:0"})
-    model = graphs.graphdef(
-        node("x", "Placeholder"), call, node("r", "Relu", "call"), functions=[body]
-    )
-    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-    notes = graphpatch.apply([rule], model).report["notes"]
-    told = [one for one in notes if "has no gradient of EnsureShape there (e)" in one]
-    assert len(told) == (op_type == "EnsureShape")
+    rule = on_op("Relu", {"override_gradient": "guided_relu"})
+    result = applied(rule, [*net("x:Placeholder r:Relu(call)"), call], functions=[body])
+    notes = [
+        note for note in result.report["notes"] if "no gradient of EnsureShape there (e)" in note
+    ]
+    assert len(notes) == (op_type == "EnsureShape")

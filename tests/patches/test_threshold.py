@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import graphpatch
 from graphpatch.errors import PatchError
 from graphpatch.gradients import interpreter
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
-from tests import graphs
-from tests.graphs import node
+from tests.graphs import FLOAT, node
+from tests.patches.one_op import applied, as_one, net
 
 X = np.array([0.6, -0.2, 0.3])
 SPEC = {"fast_sigmoid_surrogate": {"slope": 25}}
@@ -22,14 +21,10 @@ INSIDE, OUTSIDE = "x:_ -> g:{op}:0 -> Cast; t:Const -> g:1", "x:_ -> {op}:0 -> C
 
 def apply(op: str, threshold: float, pattern: str, spec: Any) -> Any:
     t = node("t", "Const", dtype="float32")
-    t.attr["value"].tensor.dtype = graphs.FLOAT
+    t.attr["value"].tensor.dtype = FLOAT
     t.attr["value"].tensor.float_val.append(threshold)
-    cast = node("cast", "Cast", "g", SrcT="bool", DstT="float32")
-    model = graphs.graphdef(
-        node("x", "Placeholder", dtype="float32"), t, node("g", op, "x", "t"), cast
-    )
-    patch = {"override_gradient": spec, "on": "match"}
-    return graphpatch.apply([{"match": {"pattern": pattern.format(op=op)}, "patch": patch}], model)
+    nodes = net(f"x:Placeholder g:{op}(x,t) cast:Cast(g, SrcT=bool, DstT=float32)")
+    return applied(as_one(pattern.format(op=op), {"override_gradient": spec}), [t, *nodes])
 
 
 @pytest.mark.parametrize("op", ["Greater", "GreaterEqual", "Less", "LessEqual"])

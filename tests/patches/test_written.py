@@ -1,0 +1,281 @@
+"""What each kind of patch writes, without TensorFlow: which ops, where, and what carries it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch import names
+from graphpatch.graph import provenance
+from tests import graphs
+from tests.graphs import const, function, node, v1_loop
+from tests.patches.one_op import applied, as_one, assert_has, main_of, net, on_op
+
+RELU = "x:Placeholder r:Relu(x) y:Identity(r)"
+MATMUL = "x:Placeholder w:Placeholder m:MatMul(x,w) y:Identity(m) z:Neg(x)"
+SIGN = "x:Placeholder s:Sign(x) y:Identity(s)"
+GATE = "x:Placeholder s:Sigmoid(x) m:Mul(s,x) y:Identity(m) z:Neg(x)"
+SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
+DENSE = "x:Placeholder w:Placeholder c:MatMul(x,w) r:Relu(c) y:Identity(r)"
+DENSE_PATTERN = "x:_ -> m:MatMul:0 -> r:Relu; w:_ -> m:1"
+REVERSE, STOP = {"filter_gradient": "reverse"}, {"stop_gradient": True}
+THROUGH, TANH = {"straight_through": True}, {"surrogate_gradient": "tanh(4 * x)"}
+
+
+def override(gradient: Any) -> dict[str, Any]:
+    return {"override_gradient": gradient}
+
+
+# The rule, the graph, some ops of the patched one, and what carries the gradient.
+WRITTEN: dict[str, tuple[Any, str, str, str]] = {
+    "a key of TensorFlow": (
+        on_op("Relu", override("identity")), RELU,
+        "r:Relu(x,_gradient_op_type=Identity) y:Identity(r)", "built-in",
+    ),
+    "a registered key": (
+        on_op("Relu", override({"registered": "Mine"})), RELU,
+        "r:Relu(x,_gradient_op_type=Mine) y:Identity(r)", "attr",
+    ),
+    "linear in dy": (
+        on_op("Relu", override({"scale": 2})), RELU,
+        "r/forward:Relu(x) r/stop:StopGradient(r/forward) r/same:Equal(r/stop,r/stop)"
+        " r/true:OnesLike(r/same) r:Select(r/true,r/stop,r/backward/Mul,_gradient_op_type=AddN)"
+        " y:Identity(r)", "construction",
+    ),
+    "not linear in dy": (
+        on_op("Relu", override({"clip": {"min": -1, "max": 1}})), RELU,
+        "r/forward:Relu(x) r/guard:graphpatch_guard_*(x) r:graphpatch_clip_*(r/guard,r/stop)"
+        " y:Identity(r)", "function",
+    ),
+    "a match, which stays but for its last op": (
+        as_one(SWISH, override({"formula": "dy * sigmoid(x)"}), emit="function"), GATE,
+        "s:Sigmoid(x) m/forward:Mul(s,x) m/guard:graphpatch_guard_*(x)"
+        " m:graphpatch_*(m/guard,m/stop) y:Identity(m)", "function",
+    ),
+    "what gets no gradient comes through a stop": (
+        as_one("a:_ -> m:0; b:_ -> m:1; m:Sub -> t:Tanh", override({"formula": ["dy * x1", None]}),
+               emit="function"),
+        "x:Placeholder w:Placeholder m:Sub(w,x) t:Tanh(m)",
+        "t/forward/stop_1:StopGradient(x) t:graphpatch_*(t/guard,t/forward/stop_1,t/stop)",
+        "function",
+    ),
+    "a gradient of the library for steps, on a match": (
+        as_one(SWISH, override("arctan_surrogate")), GATE, "m/forward:Mul(s,x)", "construction",
+    ),
+    "a gradient of the library for every op, on a match": (
+        as_one(SWISH, override("zero")), GATE, "m/forward:Mul(s,x)", "function",
+    ),
+    "a filter behind": (
+        on_op("MatMul", REVERSE), MATMUL,
+        "m/forward:MatMul(x,w) m:Identity(m/forward,_gradient_op_type=Neg) y:Identity(m)",
+        "built-in",
+    ),
+    "filters before": (
+        on_op("MatMul", {**REVERSE, "at": "inputs"}), MATMUL,
+        "m/filter_0:Identity(x) m:MatMul(m/filter_0,m/filter_1) z:Neg(x)", "built-in",
+    ),
+    "a filter before one input": (
+        on_op("MatMul", {**REVERSE, "at": "input:1"}), MATMUL, "m:MatMul(x,m/filter_1)", "built-in",
+    ),
+    "a filter behind a match": (
+        as_one(SWISH, {"filter_gradient": {"scale": 2}}), GATE,
+        "s:Sigmoid(x) y:Identity(m)", "construction",
+    ),
+    "a filter on a match of open slots": (
+        as_one("x:_ -> m:MatMul -> r:Relu", {"filter_gradient": {"scale": 2}}), DENSE,
+        "c:MatMul(x,w) y:Identity(r)", "construction",
+    ),
+    "a stop behind": (
+        on_op("MatMul", STOP), MATMUL,
+        "m/forward:MatMul(x,w) m:StopGradient(m/forward) y:Identity(m)", "construction",
+    ),
+    "stops before": (
+        on_op("MatMul", {**STOP, "at": "inputs"}), MATMUL,
+        "m/stop_0:StopGradient(x) m/stop_1:StopGradient(w) m:MatMul(m/stop_0,m/stop_1) z:Neg(x)",
+        "construction",
+    ),
+    "a stop before one input": (
+        on_op("MatMul", {**STOP, "at": "input:0"}), MATMUL, "m:MatMul(m/stop_0,w) z:Neg(x)",
+        "construction",
+    ),
+    "before a match one op serves all of it that read a tensor": (
+        as_one(SWISH, {**STOP, "at": "inputs"}), GATE,
+        "m/stop_0:StopGradient(x) s:Sigmoid(m/stop_0) m:Mul(s,m/stop_0) z:Neg(x)", "construction",
+    ),
+    "before one input of a match": (
+        as_one(DENSE_PATTERN, {**STOP, "at": "input:1"}), DENSE, "c:MatMul(x,r/stop_1)",
+        "construction",
+    ),
+    "straight through one input": (
+        on_op("Round", THROUGH), "x:Placeholder r:Round(x) y:Neg(r)",
+        "r:Round(x,_gradient_op_type=Identity) y:Neg(r)", "built-in",
+    ),
+    "straight through one of several": (
+        on_op("Maximum", {"straight_through": {"input": 1}}),
+        "x:Placeholder w:Placeholder m:Maximum(x,w)",
+        "m/repeat/BroadcastTo:BroadcastTo(w,m/repeat/Shape)"
+        " m:Select(m/true,m/stop,m/repeat/BroadcastTo)", "construction",
+    ),
+    "straight through a match that keeps the shape": (
+        as_one("x:_ -> Neg -> Round", THROUGH), "x:Placeholder a:Neg(x) b:Round(a)",
+        "b:Select(b/true,b/stop,x)", "construction",
+    ),
+    "a surrogate": (
+        on_op("Sign", TANH), SIGN,
+        "s/surrogate/Mul:Mul(s/surrogate/Const,x) s/surrogate/Tanh:Tanh(s/surrogate/Mul)"
+        " s/forward:Sign(x) s:Select(s/true,s/stop,s/surrogate/Tanh,_gradient_op_type=AddN)"
+        " y:Identity(s)", "construction",
+    ),
+    "a surrogate that is asked for as a key": (
+        on_op("Sign", TANH, emit="attr"), SIGN, "s:Select(s/true,s/stop,s/surrogate/Tanh)",
+        "construction",
+    ),
+    "a surrogate by a function": (
+        on_op("Sign", TANH, emit="function"), SIGN, "s/forward:Sign(x) y:Identity(s)", "function",
+    ),
+    "a surrogate of unknown shape": (
+        on_op("Sign", {"surrogate_gradient": "sum(x)"}), SIGN,
+        "s/repeat/Shape:Shape(s/stop) s:Select(s/true,s/stop,s/repeat/BroadcastTo)", "construction",
+    ),
+    "a surrogate of all that is broadcast": (
+        on_op("AddV2", {"surrogate_gradient": "x0 * x1"}),
+        "x:Placeholder v:Placeholder a:AddV2(x,v)", "a:Select(a/true,a/stop,a/surrogate/Mul)",
+        "construction",
+    ),
+    "a surrogate of one that is broadcast": (
+        on_op("AddV2", {"surrogate_gradient": "x0"}), "x:Placeholder v:Placeholder a:AddV2(x,v)",
+        "a/repeat/BroadcastTo:BroadcastTo(x,a/repeat/Shape)", "construction",
+    ),
+    "a surrogate of a match": (
+        as_one(SWISH, {"surrogate_gradient": "relu(x)"}), GATE,
+        "m/surrogate/Relu:Relu(x) m/forward:Mul(s,x)", "construction",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_op_keeps_its_name_and_the_file_is_the_same_on_every_run(name: str) -> None:
+    rule, nodes, ops, carrier = WRITTEN[name]
+    result, again = applied(rule, nodes), applied(rule, nodes)
+    assert_has(main_of(result), ops)
+    assert result.report["rules"][0]["emit"] == carrier
+    assert graphs.written(result.model.graphs[0]) == graphs.written(again.model.graphs[0])
+
+
+@pytest.mark.parametrize(
+    ("rule", "nodes", "behind"),
+    [
+        (on_op("Sign", TANH), SIGN, {"s/forward"}),
+        (as_one(SWISH, {"surrogate_gradient": "relu(x)"}), GATE, {"s", "m/forward"}),
+        (as_one(SWISH, override({"formula": "dy"})), GATE, {"s", "m/forward"}),
+    ],
+)
+def test_no_rule_reaches_what_is_behind_it(rule: Any, nodes: str, behind: set[str]) -> None:
+    model = applied({**rule, "name": "first"}, nodes).model
+    assert {op.name for op in model.graphs[0].main if provenance.shadow(op) == "first"} == behind
+    for name in behind:
+        stop = {"match": {"name": name}, "patch": STOP}
+        with pytest.raises(graphpatch.PatchError, match=r"no gradient .* since rule 'first'"):
+            graphpatch.apply([stop], model)
+
+
+def test_default_takes_an_override_off() -> None:
+    nodes = "x:Placeholder r:Relu(x, _gradient_op_type=Theirs)"
+    body = main_of(applied(on_op("Relu", override("stock")), nodes))
+    assert "_gradient_op_type" not in body.node("r").attr_names
+
+
+def test_other_ops_and_bodies_are_left_alone() -> None:
+    inner = function("f", ["a"], [node("q", "Relu", "a")], {"b": "q:activations:0"})
+    result = applied(on_op("Tanh", override("zero")), f"{RELU} t:Tanh(x)", functions=[inner])
+    assert {"_graphpatch", "_gradient_op_type"}.isdisjoint(main_of(result).node("r").attr_names)
+    assert not result.model.graphs[0].functions["f"].edited
+
+
+def test_constants_of_a_surrogate_wait_in_the_loop_that_the_op_decides_for() -> None:
+    loop = v1_loop("x", node("s", "Sign", "merge"), decides="s", gives="switch:1")
+    body = main_of(applied(on_op("Sign", TANH), [*net("x:Placeholder"), *loop]))
+    assert_has(body, "s/surrogate/in:Identity(merge) s/surrogate/Const:Const(^s/surrogate/in)")
+
+
+def test_a_surrogate_in_a_function_that_is_differentiated_as_a_whole() -> None:
+    inner = function("f", ["a"], [node("s", "Sign", "a")], {"out": "s:y:0"})
+    result = applied(on_op("Sign", TANH), "x:Placeholder call:f(x)", functions=[inner])
+    body = result.model.graphs[0].functions["f"]
+    assert body.node("s").op.startswith("graphpatch_formula_")
+    assert body.node("s").inputs == ("s/surrogate/Tanh:y:0", "s/stop:output:0")
+
+
+def test_matches_one_after_the_other_in_a_function() -> None:
+    """The second match reads what the first gives, under the name that it has by then."""
+    inner = [
+        node("s", "Sigmoid", "a"),
+        node("m", "Mul", "s:y:0", "a"),
+        node("t", "Sigmoid", "m:z:0"),
+        node("n", "Mul", "t:y:0", "m:z:0"),
+    ]
+    f = function("f", ["a"], inner, {"out": "n:z:0"})
+    rule = as_one(SWISH, override({"formula": "dy * sigmoid(x)"}))
+    result = applied(rule, "x:Placeholder call:f(x)", functions=[f])
+    body = result.model.graphs[0].functions["f"]
+    filtered = body.node("t").inputs[0]  # the match itself reads what lets no zeros through
+    reads = [body.node(name).inputs for name in ("n", names.op_of(filtered))]
+    assert body.node("n/forward").inputs == ("t:y:0", filtered)
+    assert {texts[0] for texts in reads} == {body.node("m").tensor(0)} != {"m:z:0"}
+    assert body.ret == {"out": body.node("n").tensor(0)}
+
+
+def test_straight_through_a_shape_that_is_not_known_is_compared_in_each_run() -> None:
+    rule = as_one("x:_ -> a:Reshape:0; k:Const -> a -> Round", {"straight_through": {"input": "x"}})
+    result = applied(rule, [*net("x:Placeholder a:Reshape(x,k) b:Round(a)"), const("k")])
+    assert main_of(result).node("b").inputs[2] == "b/repeat/BroadcastTo"
+    note = "Round 'b' is not known to have the shape of x0 of its match"
+    assert any(note in text for text in result.report["notes"])
+    assert not any("shape" in text for text in applied(*WRITTEN[
+        "straight through a match that keeps the shape"][:2]).report["notes"])  # fmt: skip
+
+
+def test_a_constant_inside_a_match_may_be_shared() -> None:
+    nodes = [*net("x:Placeholder ma:Mul(x,c) ta:Tanh(ma) mb:Mul(x,c) tb:Tanh(mb)"), const("c")]
+    rule = as_one("x:_ -> m:Mul; half:Const -> m -> t:Tanh", override({"formula": "dy"}))
+    (entry,) = applied(rule, nodes).report["rules"]
+    assert {match["op"] for match in entry["matches"]} == {"c", "ma", "ta", "mb", "tb"}
+
+
+def test_a_match_as_one_op_is_told_with_its_last_op_alone() -> None:
+    [entry] = applied(as_one(SWISH, STOP), GATE).report["rules"]
+    first, last = entry["matches"]
+    assert set(first) == {"body", "op", "type"}
+    assert last["captures"] == {"sigmoid": "s", "mul": "m"}
+    assert last["inputs"] == {"x0": "x"}
+
+
+def test_an_op_inside_a_match_that_is_read_outside_keeps_its_gradient_there() -> None:
+    readers = "".join(f" y{n}:Neg(s)" for n in range(5))
+    rule = as_one(SWISH, override({"formula": "dy"}), name="r")
+    result = applied(rule, GATE.replace("y:", "out:") + readers)
+    assert (
+        "rule 'r': Sigmoid 's' is inside the match, and is read outside by Neg 'y0', Neg 'y1', "
+        "Neg 'y2' and 2 more; what flows back from there keeps its own gradient"
+    ) in result.report["notes"]
+    assert_has(main_of(result), "s:Sigmoid(x) y0:Neg(s) y4:Neg(s)")
+    inner = [node("s", "Sigmoid", "a"), node("m", "Mul", "s:y:0", "a")]
+    f = function("f", ["a"], inner, {"out": "m:z:0", "too": "s:y:0"})
+    notes = applied(rule, "x:Placeholder call:f(x)", functions=[f]).report["notes"]
+    assert any("read outside by the output 'too' of the function" in note for note in notes)
+
+
+def test_saved_matches_do_the_same(tmp_path: Path, run_cli: Any) -> None:
+    nodes = net("x:Placeholder s:Sigmoid(x) m:Mul(s,x) t:Sigmoid(m) n:Mul(m,t)")
+    model = graphpatch.load(graphs.saved(tmp_path, *nodes))
+    rules, saved = tmp_path / "rules.json", tmp_path / "saved.json"
+    rule = as_one(SWISH, override({"formula": "dy * sigmoid(x)"}))
+    rules.write_text(json.dumps({"version": 1, "rules": [rule]}))
+    assert run_cli("match", str(rules), model.path, "--save", str(saved)).code == 0
+    assert len(json.loads(saved.read_text())["rules"]) == 2
+    once, again = (graphpatch.apply(graphpatch.load_rules(r), model) for r in (rules, saved))
+    assert graphs.unsigned(once.model.graphs[0]) == graphs.unsigned(again.model.graphs[0])
