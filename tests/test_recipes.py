@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from graphpatch.errors import MatchError, RulesError
 from graphpatch.recipes import RECIPES, recipe_rules
 from graphpatch.rules import load_rules, rules_from
 from tests.graphs import graphdef, node
+from tests.patches.one_op import net
 
 GIVEN = {"reverse": "(at=features, strength=0.3)", "freeze": "(scope=backbone/**)"}
 
@@ -73,25 +75,32 @@ def op_types(path: Path) -> list[str]:
     return sorted(node.op for graph in graphpatch.load(path).graphs for node in graph.main)
 
 
-def test_what_is_left_alone_is_named() -> None:
+def of_value(name: str, value: float) -> Any:
+    constant = node(name, "Const", dtype="float32")
+    constant.attr["value"].tensor.dtype = 1
+    constant.attr["value"].tensor.float_val.append(value)
+    return constant
+
+
+def model(text: str, **constants: float) -> Any:
+    """The graph of these ops, which read x and constants by name."""
+    values = [of_value(*item) for item in constants.items()]
+    return graphdef(*net("x:Placeholder"), *values, *net(text))
+
+
+LEAKY = "scaled:Mul(slope,x) y:Maximum(scaled,x)"
+
+
+def told(report: Any) -> list[str]:
+    return [note for note in report["notes"] if note.startswith("left alone")]
+
+
+def test_what_is_left_alone_is_named_of_recipes_alone() -> None:
     report = graphpatch.apply("@guided_backprop", DIGITS).report
-    assert sum(len(rule["matches"]) for rule in report["rules"]) > 0
-    softmaxes = op_types(DIGITS).count("Softmax")
-    told = [note for note in report["notes"] if note.startswith("left alone")]
-    assert len(told) == bool(softmaxes)
+    assert len(told(report)) == ("Softmax" in op_types(DIGITS))
     rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-    notes = graphpatch.apply([rule], DIGITS).report["notes"]
-    assert not any(note.startswith("left alone") for note in notes)
-
-
-def leaky(*more: Any) -> Any:
-    """Max(x, 0.2 * x), and what else reads it."""
-    slope = node("slope", "Const", dtype="float32")
-    slope.attr["value"].tensor.dtype = 1
-    slope.attr["value"].tensor.float_val.append(0.2)
-    scaled = node("scaled", "Mul", "slope", "x")
-    return graphdef(node("x", "Placeholder"), slope, scaled, node("y", "Maximum", "scaled", "x"),
-                    *more)  # fmt: skip
+    assert told(graphpatch.apply([rule], model("y:Relu(x) z:Sigmoid(y)")).report) == []
+    assert told(graphpatch.apply("@guided_backprop", model("y:Relu(x) z:Sigmoid(y)")).report)
 
 
 RECTIFIERS = ("guided_backprop", "deconvnet", "rectified_gradient", "deeplift", "lrp_epsilon")
@@ -99,103 +108,61 @@ RECTIFIERS = ("guided_backprop", "deconvnet", "rectified_gradient", "deeplift", 
 
 @pytest.mark.parametrize("name", RECTIFIERS)
 def test_an_activation_of_several_ops_is_one(name: str) -> None:
-    gate = (node("s", "Sigmoid", "y"), node("m", "Mul", "s", "y"))
-    report = graphpatch.apply(f"@{name}", leaky(*gate, node("r", "Relu", "m"))).report
+    graph = model(f"{LEAKY} s:Sigmoid(y) m:Mul(s,y) r:Relu(m)", slope=0.2)
+    report = graphpatch.apply(f"@{name}", graph).report
     several, *others, single = report["rules"]
     of_any_form = name in ("deeplift", "lrp_epsilon")
-    assert [one["op"] for one in several["matches"]] == ["scaled", "y"]
-    assert [one["op"] for one in single["matches"]] == ["r"]
-    told = [note for note in report["notes"] if note.startswith("left alone")]
-    assert told == ([] if of_any_form else ["left alone: 1 @swish: m"])
-    assert [one["op"] for rule in others for one in rule["matches"]] == ["s", "m"] * of_any_form
+    assert [match["op"] for match in several["matches"]] == ["scaled", "y"]
+    assert [match["op"] for match in single["matches"]] == ["r"]
+    assert told(report) == ([] if of_any_form else ["left alone: 1 @swish: m"])
+    matches = [match["op"] for rule in others for match in rule["matches"]]
+    assert matches == ["s", "m"] * of_any_form
 
 
-def turned(*ends: Any) -> Any:
-    """The ReLUs of x and of -x, and what reads them."""
-    nodes = [node("n", "Neg", "x"), node("p", "Relu", "x"), node("m", "Relu", "n"), *ends]
-    return graphdef(node("x", "Placeholder"), of_value("six", 6), *nodes)
-
-
-def test_halves_of_an_activation_that_are_patched_one_by_one_are_named() -> None:
-    clipped = (node("clip", "Minimum", "p", "six"), node("y", "Sub", "clip", "m"))
-    for ends, count in ((clipped, 1), ((node("y", "ConcatV2", "p", "m", "axis"),), 0)):
-        axis = of_value("axis", 1)
-        notes = graphpatch.apply("@guided_backprop", turned(axis, *ends)).report["notes"]
-        halves = [one for one in notes if "not seen as one activation" in one]
-        assert len(halves) == count
-        assert all(
-            one.startswith("Relu 'm' and Relu 'p', of the same tensor or its") for one in halves
-        )
-
-
-def of_value(name: str, value: float) -> Any:
-    found = node(name, "Const", dtype="float32")
-    found.attr["value"].tensor.dtype = 1
-    found.attr["value"].tensor.float_val.append(value)
-    return found
+@pytest.mark.parametrize(
+    ("ends", "count"),
+    [("clip:Minimum(p,six) y:Sub(clip,m)", 1), ("y:ConcatV2(p,m,axis)", 0)],
+)
+def test_halves_of_an_activation_that_are_patched_one_by_one_are_named(
+    ends: str, count: int
+) -> None:
+    graph = model(f"n:Neg(x) p:Relu(x) m:Relu(n) {ends}", six=6, axis=1)
+    notes = graphpatch.apply("@guided_backprop", graph).report["notes"]
+    halves = [note for note in notes if "not seen as one activation" in note]
+    assert len(halves) == count
+    assert all(note.startswith("Relu 'm' and Relu 'p', of the same tensor or") for note in halves)
 
 
 def test_ops_inside_a_swish_with_a_factor_are_left_alone_with_it() -> None:
-    model = graphdef(
-        node("x", "Placeholder"),
-        of_value("beta", 1.7),
-        node("b", "Mul", "x", "beta"),
-        node("s", "Sigmoid", "b"),
-        node("m", "Mul", "x", "s"),
-        node("r", "Sigmoid", "m"),
-    )
+    graph = model("b:Mul(x,beta) s:Sigmoid(b) m:Mul(x,s) r:Sigmoid(m)", beta=1.7)
     for name in ("deeplift", "lrp_epsilon"):
-        report = graphpatch.apply(f"@{name}", model).report
-        assert [one["op"] for rule in report["rules"] for one in rule["matches"]] == ["r"]
-        told = [note for note in report["notes"] if note.startswith("left alone")]
-        assert told == ["left alone: 1 @swish: m"]
+        report = graphpatch.apply(f"@{name}", graph).report
+        assert [match["op"] for rule in report["rules"] for match in rule["matches"]] == ["r"]
+        assert told(report) == ["left alone: 1 @swish: m"]
 
 
 @pytest.mark.parametrize("name", RECTIFIERS)
 def test_ops_inside_a_hard_swish_are_not_patched_by_themselves(name: str) -> None:
-    model = graphdef(
-        node("x", "Placeholder"),
-        of_value("three", 3),
-        of_value("six", 6),
-        node("a", "AddV2", "x", "three"),
-        node("clip", "Relu6", "a"),
-        node("m", "Mul", "x", "clip"),
-        node("y", "RealDiv", "m", "six"),
-        node("r", "Relu6", "y"),
-    )
-    report = graphpatch.apply(f"@{name}", model).report
-    assert [one["op"] for one in report["rules"][-1]["matches"]] == ["r"]
-    told = [note for note in report["notes"] if note.startswith("left alone")]
+    text = "a:AddV2(x,three) clip:Relu6(a) m:Mul(x,clip) y:RealDiv(m,six) r:Relu6(y)"
+    report = graphpatch.apply(f"@{name}", model(text, three=3, six=6)).report
+    assert [match["op"] for match in report["rules"][-1]["matches"]] == ["r"]
     as_one = [rule["name"] for rule in report["rules"][:-1] if rule["matches"]]
     assert as_one == [f"@{name}: hard_swish"] * (name in ("deeplift", "lrp_epsilon"))
-    assert told == ([] if as_one else ["left alone: 1 @hard_swish: y"])
+    assert told(report) == ([] if as_one else ["left alone: 1 @hard_swish: y"])
 
 
 @pytest.mark.parametrize("name", RECTIFIERS)
 def test_of_the_rules_of_a_recipe_one_must_match(name: str) -> None:
-    graphpatch.apply(f"@{name}", leaky())
-    model = graphdef(node("x", "Placeholder"), node("y", "Exp", "x"))
+    graphpatch.apply(f"@{name}", model(LEAKY, slope=0.2))
     with pytest.raises(graphpatch.MatchError, match=f"rule '@{name}': matched nothing"):
-        graphpatch.apply(f"@{name}", model)
+        graphpatch.apply(f"@{name}", model("y:Exp(x)"))
 
 
 def test_a_recipe_that_finds_no_activation_names_those_that_are_there() -> None:
-    model = graphdef(
-        node("x", "Placeholder"),
-        node("s", "Sigmoid", "x"),
-        node("t", "Tanh", "s"),
-        of_value("root", 2**0.5),
-        of_value("one", 1),
-        of_value("half", 0.5),
-        node("scaled", "RealDiv", "t", "root"),
-        node("cdf", "Erf", "scaled"),
-        node("sum", "AddV2", "cdf", "one"),
-        node("halved", "Mul", "t", "half"),
-        node("gelu", "Mul", "halved", "sum"),
-        node("gradients/gelu_grad/Tanh", "Tanh", "gelu"),
-    )
+    gelu = "scaled:RealDiv(t,root) cdf:Erf(scaled) sum:AddV2(cdf,one) halved:Mul(t,half)"
+    text = f"s:Sigmoid(x) t:Tanh(s) {gelu} gelu:Mul(halved,sum) gradients/g/Tanh:Tanh(gelu)"
     with pytest.raises(graphpatch.MatchError) as caught:
-        graphpatch.apply("@guided_backprop", model)
+        graphpatch.apply("@guided_backprop", model(text, root=2**0.5, one=1, half=0.5))
     _, patches, there, ready = str(caught.value).splitlines()
     assert patches.startswith("  it patches Relu, Relu6, LeakyRelu")
     assert there == "  the model has none of these; its activations: 1 Sigmoid, 1 Tanh, 1 @gelu"
@@ -203,40 +170,30 @@ def test_a_recipe_that_finds_no_activation_names_those_that_are_there() -> None:
 
 
 def test_what_tf_gradients_added_is_no_activation_that_is_left_alone() -> None:
-    model = graphdef(
-        node("x", "Placeholder"),
-        node("y", "Softplus", "x"),
-        node("z", "Sigmoid", "y"),
-        node("gradients/y_grad/Sigmoid", "Sigmoid", "x"),
-    )
-    notes = graphpatch.apply("@guided_backprop", model).report["notes"]
-    assert [one for one in notes if "left alone" in one] == ["left alone: 1 Sigmoid: z"]
+    graph = model("y:Softplus(x) z:Sigmoid(y) gradients/y_grad/Sigmoid:Sigmoid(x)")
+    assert told(graphpatch.apply("@guided_backprop", graph).report) == ["left alone: 1 Sigmoid: z"]
 
 
 def test_straight_through_leaves_integers_alone() -> None:
-    integer = node("lengths", "Sign", "count")
-    integer.attr["T"].type = 3
-    model = graphdef(
-        node("x", "Placeholder"),
-        node("round", "Round", "x"),
-        node("count", "Placeholder"),
-        integer,
-    )
-    [rule] = graphpatch.apply("@straight_through", model).report["rules"]
-    assert [one["op"] for one in rule["matches"]] == ["round"]
+    graph = model("round:Round(x) count:Placeholder lengths:Sign(count, T=int32)")
+    [rule] = graphpatch.apply("@straight_through", graph).report["rules"]
+    assert [match["op"] for match in rule["matches"]] == ["round"]
 
 
-def test_a_recipe_that_finds_nothing_is_an_error() -> None:
-    with pytest.raises(graphpatch.GraphpatchError, match="@freeze"):
-        graphpatch.apply("@freeze(scope=nothing/**)", DIGITS)
+NOTHING = [
+    ("@straight_through", "y:Relu(x)", "the model has no Round, Rint, Floor, Ceil, Sign; Fake"),
+    ("@lrp_composite", "y:MatMul(x,x)", r"no convolution .*: @lrp_epsilon is the rule"),
+    ("@freeze(scope=nothing/**)", "y:Relu(x)", "rule '@freeze': .*no variables"),
+]
 
 
-def test_a_net_without_convolutions_is_for_another_recipe() -> None:
-    model = graphdef(
-        node("x", "Placeholder"), node("w", "Placeholder"), node("y", "MatMul", "x", "w")
-    )
-    with pytest.raises(graphpatch.MatchError, match=r"no convolution .*: @lrp_epsilon is the rule"):
-        graphpatch.apply("@lrp_composite", model)
+@pytest.mark.parametrize(("recipe", "text", "message"), NOTHING)
+def test_a_recipe_that_finds_nothing_says_what_else_there_is(
+    recipe: str, text: str, message: str
+) -> None:
+    with pytest.raises(MatchError) as caught:
+        graphpatch.apply(recipe, model(text))
+    assert re.search(message, str(caught.value), re.DOTALL)
 
 
 def test_a_tensor_is_reversed_by_its_name() -> None:
@@ -270,16 +227,16 @@ def test_the_command(run_cli: Callable[..., Any], tmp_path: Path) -> None:
 def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
     run_cli: Callable[..., Any], tmp_path: Path
 ) -> None:
-    told = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run").stdout
-    assert [line for line in told.splitlines() if line.startswith("  @")] == [
+    text = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run").stdout
+    assert [line for line in text.splitlines() if line.startswith("  @")] == [
         "  @guided_backprop  2 Relu, 1 Relu6  (function)"
     ]
     rules = tmp_path / "rules.json"
     rare = {"name": "rare", "match": {"op": "Cos"}, "expect": {"min": 0}}
     rare["patch"] = {"stop_gradient": True}
     rules.write_text(json.dumps({"version": 1, "rules": [rare]}))
-    told = run_cli("apply", rules, DIGITS, "--dry-run").stdout
-    assert "  rare  no ops  (nothing)" in told.splitlines()
+    text = run_cli("apply", rules, DIGITS, "--dry-run").stdout
+    assert "  rare  no ops  (nothing)" in text.splitlines()
     done = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run", "--json")
     assert len(done.json["outputs"][0]["rules"]) == 5
 
@@ -295,9 +252,3 @@ def test_no_rule_is_needed_to_write_a_meta_graph(
     done = run_cli("apply", rules, DIGITS, "-o", tmp_path / "model.pb")
     assert done.code == 1
     assert "expected at least 1 rule, found none" in done.stderr
-
-
-def test_what_has_no_step_functions_is_told_what_has_other_gradients() -> None:
-    model = graphdef(node("x", "Placeholder"), node("y", "Relu", "x"))
-    with pytest.raises(MatchError, match="the model has no Round, Rint, Floor, Ceil, Sign; Fake"):
-        graphpatch.apply("@straight_through", model)

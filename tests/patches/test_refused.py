@@ -61,6 +61,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         (on_relu(f"dy * split(x0, parts={parts}, index=0)"), RELU, "parts")
         for parts in ("0", "0.5", "1e999", "nan", "9" * 30)
     ),
+    (on_op("Maximum", override("Elu")), f"{X} m:Maximum(x,x)", "of Elu is for 1 inputs; M"),
+    (on_op("Relu", override("default")), RELU, "Relu 'r' has no override to take off"),
+    (on_op("Relu", {**STOP, "at": "output:1"}), RELU, "has no output 1; it has 1, counted from 0"),
     # of a match
     (as_one("x:Placeholder -> s:Sigmoid -> m:Mul; x -> m", formula("dy")), GATE,
      "Placeholder 'x' is inside the match, so that no gradient would come to it; a tensor from"),

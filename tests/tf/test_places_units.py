@@ -1,0 +1,236 @@
+"""Ops that count as others, in every place: surrogates, matches as one op, noise-free paths.
+
+Forward the bits stay; backward the gradient is that of closed form, or TensorFlow's without the
+noise. The models are differentiated in fresh processes that cannot import graphpatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from graphpatch.gradients.formula import Formula
+from tests.draws import quick, selected
+from tests.gradients.oracle import numpy_gradient
+from tests.tf.batch import RUNTIMES, Batch, X, graph
+from tests.tf.places import PLACES
+
+tf = pytest.importorskip("tensorflow")
+
+Array = Any
+SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
+NORM = "x:_ -> scaled:Mul:0 -> shifted:AddV2:0; scale:_ -> scaled:1; offset:_ -> shifted:1"
+GELU = (
+    "x:_ -> half:Mul; c0:Const -> half; x -> scaled:Mul; c1:Const -> scaled -> erf:Erf"
+    " -> one:AddV2; c2:Const -> one -> mul:Mul; half -> mul"
+)
+STEPS = (
+    "x:_ -> m:Mul; c0:Const -> m -> a:AddV2; c1:Const -> a -> f:Floor -> d:RealDiv; c2:Const -> d"
+)
+RAMP = "x:_ -> m:Maximum; c:Const -> m"
+STEP = "x:_ -> g:Greater; c:Const -> g -> y:Cast"
+OWN = "dy * (y + sigmoid(x) * (1 - y))"
+MEAN, VARIANCE, GAMMA, BETA = (np.float32(value) for value in (0.1, 0.8, 1.5, -0.2))
+
+
+class Unit(NamedTuple):
+    """Ops to patch, and the rule; what they read, x first, and give, and the gradient, in numpy."""
+
+    build: Callable[[Any], Any]
+    match: dict[str, Any]
+    patch: dict[str, Any]
+    forward: Callable[[Array], tuple[list[Array], Array]]
+    pullback: Callable[[list[Array], Array, Array], Array]
+    emit: str = "auto"
+    carrier: str = ""
+
+
+def swish(x: Any) -> Any:
+    return x * tf.sigmoid(x)
+
+
+def swish_forward(x: Array) -> tuple[list[Array], Array]:
+    return [x], x / (1 + np.exp(-x))
+
+
+def batch_norm_forward(x: Array) -> tuple[list[Array], Array]:
+    scale = GAMMA / np.sqrt(VARIANCE + np.float32(0.001))
+    return [x, scale, BETA - MEAN * scale], x * scale + BETA - MEAN * scale
+
+
+def steps_forward(x: Array) -> tuple[list[Array], Array]:
+    return [x], np.floor(x * np.float32(4) + np.float32(0.5)) / np.float32(4)
+
+
+def as_one(
+    build: Any, pattern: str, forward: Any, formula: Any, patch: Any = None, emit: str = "auto"
+) -> Unit:
+    """A match as one op; without a patch an override by the formula that is its gradient."""
+    parsed = Formula.parse(formula)
+    patch = patch or {"override_gradient": {"formula": formula}}
+
+    def pullback(inputs: list[Array], y: Array, dy: Array) -> Array:
+        given = [np.asarray(x, np.float32) for x in inputs]
+        return numpy_gradient(parsed, given, [y], [dy])[0]
+
+    return Unit(build, {"pattern": pattern}, {**patch, "on": "match"}, forward, pullback, emit)
+
+
+def surrogate(
+    op: str, formula: str, value: Any, pullback: Callable[[Array, Array], Array], **keys: Any
+) -> Unit:
+    build = getattr(tf.math, op.lower())
+    return Unit(
+        build, {"op": op}, {"surrogate_gradient": formula}, lambda x: ([x], value(x)),
+        lambda inputs, _, dy: pullback(inputs[0], dy), carrier="construction", **keys,
+    )  # fmt: skip
+
+
+def tanh(x: Array, dy: Array) -> Array:
+    return dy * 4 / np.cosh(4 * x) ** 2
+
+
+def noisy(a: Any) -> Any:
+    """Noise that is the same on every run, and through which nothing flows back."""
+    return a / (4.5 + tf.floor(5.0 * a))
+
+
+def through(clean: Callable[[Any], Any], with_noise: Callable[[Any], Any], emit: str) -> Unit:
+    """A noise-free path: TensorFlow's gradient of what is clean."""
+
+    def pullback(inputs: list[Array], _: Array, dy: Array) -> Array:
+        x = tf.constant(inputs[0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = clean(x)
+        return tape.gradient(y, x, tf.constant(dy)).numpy()
+
+    forward = lambda x: ([x, clean(x).numpy()], with_noise(tf.constant(x)).numpy())  # noqa: E731
+    return Unit(with_noise, {"op": "RealDiv"}, {"backward_as": {}}, forward, pullback, emit)
+
+
+def rejoined(a: Any) -> Any:
+    return tf.tanh(a) * tf.sigmoid(a)
+
+
+# fmt: off
+UNITS = {
+    "sign as tanh": surrogate("Sign", "tanh(4 * x)", np.sign, tanh),
+    "sign as tanh, function": surrogate("Sign", "tanh(4 * x)", np.sign, tanh, emit="function"),
+    "sign as a hard tanh": surrogate("Sign", "clip(x, -0.5, 0.5)", np.sign,
+                                     lambda x, dy: dy * (abs(x) <= 0.5)),
+    "round as a sum": surrogate("Round", "x * sum(x)", np.round,
+                                lambda x, dy: dy * np.sum(x) + np.sum(dy * x)),
+    "a scalar for a vector": surrogate("Floor", "sum(x * x)", np.floor,
+                                       lambda x, dy: np.sum(dy) * 2 * x),
+    "swish as a cube": as_one(swish, SWISH, swish_forward, "3 * x * x * dy",
+                              {"surrogate_gradient": "x ** 3"}),
+    "swish as a cube, function": as_one(swish, SWISH, swish_forward, "3 * x * x * dy",
+                                        {"surrogate_gradient": "x ** 3"}, "function"),
+    "swish, its own gradient": as_one(swish, SWISH, swish_forward, OWN),
+    "swish, straight through": as_one(swish, SWISH, swish_forward, "dy"),
+    "swish, from input and output": as_one(swish, SWISH, swish_forward, "tanh(dy) * x + y"),
+    "swish, filtered behind": as_one(swish, SWISH, swish_forward, f"3 * {OWN}",
+                                     {"filter_gradient": {"scale": 3}}),
+    "swish, filtered before": as_one(
+        swish, SWISH, swish_forward, f"clip({OWN}, -0.4, 0.4)",
+        {"filter_gradient": {"clip": {"min": -0.4, "max": 0.4}}, "at": "inputs"}),
+    "swish, stopped before": as_one(swish, SWISH, swish_forward, "0 * dy",
+                                    {"stop_gradient": True, "at": "input:0"}),
+    "batch norm, scale alone": as_one(
+        lambda x: tf.nn.batch_normalization(x, MEAN, VARIANCE, BETA, GAMMA, 0.001), NORM,
+        batch_norm_forward, ["dy * sign(x1)", None, None]),
+    "gelu as swish": as_one(lambda x: 0.5 * x * (1.0 + tf.math.erf(x * 0.70710678)), GELU,
+                            lambda x: ([x], tf.nn.gelu(tf.constant(x)).numpy()),
+                            "dy * sigmoid(1.702 * x)"),
+    "steps, straight through": as_one(lambda x: tf.floor(x * 4.0 + 0.5) / 4.0, STEPS,
+                                      steps_forward, "dy", {"straight_through": {"input": "x"}}),
+    "a ramp, by the library": as_one(lambda x: tf.maximum(x, 0.0), RAMP,
+                                     lambda x: ([x], np.maximum(x, 0)), "relu(dy)",
+                                     {"override_gradient": "deconv_relu"}),
+    "a step, by the library": as_one(
+        lambda x: tf.cast(x > 0.0, tf.float32), STEP,
+        lambda x: ([x], (x > 0).astype(np.float32)), "dy * (3 * sigmoid(3 * x) * sigmoid(-3 * x))",
+        {"override_gradient": {"sigmoid_surrogate": {"slope": 3}}}),
+    **{
+        f"{name}, {emit}": through(clean, with_noise, emit)
+        for emit in ("auto", "function")
+        for name, clean, with_noise in (
+            ("noise", tf.tanh, lambda a: tf.tanh(noisy(a))),
+            ("noise twice", lambda a: tf.tanh(tf.square(a)),
+             lambda a: tf.tanh(noisy(tf.square(noisy(a))))),
+            ("noise, rejoined", rejoined, lambda a: rejoined(noisy(a))),
+        )
+    },
+}
+# fmt: on
+LONG = ("main", "PartitionedCall", "While", "v1 while", "nested two deep", "v1 cond")
+EVERYWHERE = ("sign as tanh", "swish, its own gradient", "noise, auto")
+PAIRS = quick(
+    ((place, name) for place in PLACES for name in (UNITS if place in LONG else EVERYWHERE)),
+    lambda place, name: place == "main" or (place in LONG[:4] and name == EVERYWHERE[0]),
+)
+
+
+def reference(name: str, times: int) -> Array:
+    """The gradient of the sum of y by x, in numpy."""
+    x, tape = np.array(X, np.float32), []
+    for _ in range(times):
+        inputs, y = UNITS[name].forward(2 * x)
+        # The Sin is the end of a noise-free path: its gradient is taken without the noise, too.
+        tape.append((inputs, inputs[1] if "backward_as" in UNITS[name].patch else y))
+        x = np.sin(y) + x
+    dy = np.ones_like(x)
+    for inputs, y in reversed(tape):
+        dy = dy + 2 * UNITS[name].pullback(inputs, y, (dy * np.cos(y)).astype(np.float32))
+    return dy
+
+
+def rules(name: str, model: Any) -> Iterator[dict[str, Any]]:
+    """The rule; of noise one for each body that has noisy ops, up to the Sin in it."""
+    unit = UNITS[name]
+    if "backward_as" not in unit.patch:
+        yield {"match": unit.match, "patch": unit.patch, "emit": unit.emit}
+        return
+    graph_def = getattr(model, "graph_def", model)
+    bodies = {one.signature.name: one.node_def for one in graph_def.library.function}
+    for label, nodes in {"main": graph_def.node, **bodies}.items():
+        ends = [node.name for node in nodes if node.op == "Sin"]
+        if ends:
+            match = {**unit.match, "body": label}
+            yield {"match": match, "patch": {"backward_as": {"until": ends}}, "emit": unit.emit}
+
+
+def around_unit(name: str) -> Callable[[Any], Any]:
+    return lambda x: tf.sin(UNITS[name].build(2.0 * x)) + x
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Batch:
+    found = Batch(tmp_path_factory.mktemp("units"))
+    for place, name in selected(request, "place", "name"):
+        around, at = around_unit(name), PLACES[place]
+        model = graph(lambda x, at=at, around=around: at.build(around, x), at.v1)
+        found.add(f"{place}, {name}", model, list(rules(name, model)))
+    return found.run(request)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(("place", "name"), PAIRS)
+def test_the_gradient(batch: Batch, place: str, name: str, runtime: str) -> None:
+    key = f"{place}, {name}"
+    if name == "sign as a hard tanh" and PLACES[place].whole:
+        assert "TensorFlow has no gradient of SelectV2, of which the formula" in batch.refused[key]
+        return
+    assert key not in batch.refused, batch.refused[key]
+    if UNITS[name].carrier:
+        is_function = PLACES[place].whole or UNITS[name].emit == "function"
+        assert batch.emitted[key] == ("function" if is_function else "construction")
+    if PLACES[place].unknown_to == runtime:
+        assert "not registered" in batch.error(key, runtime)
+        return
+    expected = reference(name, PLACES[place].times)
+    np.testing.assert_allclose(batch.gradient(key, runtime), expected, rtol=1e-3, atol=1e-4)
