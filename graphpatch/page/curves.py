@@ -8,16 +8,15 @@ number of the formula lies outside: a Relu6 has its knee at 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphpatch.errors import GraphpatchError
+from graphpatch.errors import FormulaError, GraphpatchError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import FUNCTIONS
-from graphpatch.gradients.interpreter import Array, gradient, value
+from graphpatch.gradients.interpreter import Array, gradient, op_output, value
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import (
     DefaultGradient,
@@ -26,46 +25,91 @@ from graphpatch.gradients.spec import (
     RegisteredKey,
     parse_gradient,
 )
-from graphpatch.gradients.syntax import Call, Literal, walk
+from graphpatch.gradients.syntax import Call, Expression, Literal, walk
 from graphpatch.gradients.tensors import ConstantTensor
 
 LOWEST, HIGHEST = -3.0, 3.0
 MARGIN, FURTHEST = 2.0, 100.0  # beyond the outermost knee; what lies further out is no knee
 POINTS = 61
 UPSTREAM = (1.0, -1.0)
+ATTRS = {"alpha": 0.2}
 
-# Ops of one input: what they compute, and TensorFlow's default gradient of them.
-CURVES: dict[str, tuple[Callable[[Array], Array], str | None]] = {
-    "Abs": (np.abs, "dy * sign(x)"),
-    "Ceil": (np.ceil, None),
-    "Elu": (lambda x: np.where(x > 0, x, np.expm1(x)), "where(x > 0, dy, dy * (y + 1))"),
-    "Exp": (np.exp, "dy * y"),
-    "Floor": (np.floor, None),
-    "Identity": (lambda x: x, "dy"),
-    "LeakyRelu": (lambda x: np.where(x > 0, x, 0.2 * x), "where(x > 0, dy, 0.2 * dy)"),
-    "Neg": (np.negative, "-dy"),
-    "Relu": (lambda x: np.maximum(x, 0), "where(x > 0, dy, 0)"),
-    "Relu6": (lambda x: np.clip(x, 0, 6), "where(x > 0 and x < 6, dy, 0)"),
-    "Rint": (np.rint, None),
-    "Round": (np.rint, None),
-    "Sigmoid": (lambda x: 1 / (1 + np.exp(-x)), "dy * y * (1 - y)"),
-    "Sign": (np.sign, "0"),
-    "Softplus": (lambda x: np.log1p(np.exp(x)), "dy / (1 + exp(-x))"),
-    "Softsign": (lambda x: x / (1 + np.abs(x)), "dy / (1 + abs(x)) ** 2"),
-    "Square": (np.square, "dy * 2 * x"),
-    "StopGradient": (lambda x: x, None),
-    "Tanh": (np.tanh, "dy * (1 - y ** 2)"),
+# TensorFlow's default gradient of ops of one input.
+DEFAULTS: dict[str, str | None] = {
+    "Abs": "dy * sign(x)",
+    "Ceil": None,
+    "Elu": "where(x > 0, dy, dy * (y + 1))",
+    "Exp": "dy * y",
+    "Floor": None,
+    "Identity": "dy",
+    "LeakyRelu": "where(x > 0, dy, 0.2 * dy)",
+    "Neg": "-dy",
+    "Relu": "where(x > 0, dy, 0)",
+    "Relu6": "where(x > 0 and x < 6, dy, 0)",
+    "Rint": None,
+    "Round": None,
+    "Sigmoid": "dy * y * (1 - y)",
+    "Sign": "0",
+    "Softplus": "dy / (1 + exp(-x))",
+    "Softsign": "dy / (1 + abs(x)) ** 2",
+    "Square": "dy * 2 * x",
+    "StopGradient": None,
+    "Tanh": "dy * (1 - y ** 2)",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnGradient:
-    """A gradient that can be drawn: in words, and dx of given x, y and dy; None gives no tensor."""
+class DrawnGradient(NamedTuple):
+    """A gradient that can be drawn: the formula of dx, None for no gradient.
 
-    words: str
-    dx: Callable[[Array, Array, Array], Array | None]
-    reads: frozenset[str] = frozenset({"dy0"})
-    knees: tuple[float, ...] = ()
+    `is_forward`: the formula is what the op counts as, and dx is its derivative times dy.
+    """
+
+    formula: Formula | None
+    is_forward: bool = False
+
+    @property
+    def words(self) -> str:
+        """Return the gradient in words."""
+        if self.formula is None:
+            return "None"
+        if self.is_forward:
+            return f"dy * g'(x), g(x) = {self.formula}"
+        return ", ".join(
+            [str(self.formula), *(f"{name}={number:g}" for name, number in self.formula.values)]
+        )
+
+    @property
+    def reads_op(self) -> bool:
+        """Return whether it reads more than the upstream gradient."""
+        return self.formula is not None and bool(self.formula.variables & {"x0", "y0"})
+
+    @property
+    def knees(self) -> list[float]:
+        """Return the numbers of the formula, at which its curve may have a knee."""
+        if self.formula is None:
+            return []
+        literals = [part.value for part in _parts(self.formula) if isinstance(part, Literal)]
+        values = [number for _, number in self.formula.values]
+        numbers = [number for number in values if not isinstance(number, ConstantTensor)]
+        return [float(number) for number in (*literals, *numbers) if math.isfinite(number)]
+
+    def points(self, op_type: str, dy: float | None, across: Array) -> list[list[float]] | None:
+        """Return its curve over x for this dy, or over dy without one; None for no gradient.
+
+        Raises FormulaError where numpy does not compute it.
+        """
+        if self.formula is None:
+            return None
+        x = np.ones_like(across) if dy is None else across
+        upstream = across if dy is None else np.full_like(across, dy)
+        if self.is_forward:
+            dx = upstream * np.gradient(value(self.formula, [x]), x)
+        else:
+            y = op_output(op_type, [x], ATTRS) if "y0" in self.formula.variables else x
+            dx = gradient(self.formula, [x], [y], [upstream])[0]
+        if dx is None:
+            return None
+        return [[round(float(a), 3), round(float(b), 3)] for a, b in zip(across, dx, strict=True)]
 
 
 def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None:
@@ -74,23 +118,26 @@ def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None
     `words` has both gradients in words, `axis` what goes to the right, and `curves` the points of
     each side, for each upstream gradient `dy` where x goes to the right.
     """
-    filters = "filter_gradient" in (patch or {})
-    before = IDENTITY if filters else _default_gradient(op_type)
+    before = IDENTITY if "filter_gradient" in (patch or {}) else _default_gradient(op_type)
     after = _patched(patch, op_type) if patch else None
     gradients = {"before": before, "after": after}
-    sides = {side: gradient for side, gradient in gradients.items() if gradient is not None}
+    sides = {side: drawn for side, drawn in gradients.items() if drawn is not None}
     if not sides or (patch and after is None):
         return None
-    axis = "x" if any(gradient.reads & {"x0", "y0"} for gradient in sides.values()) else "dy"
-    across = _range_with_knees([knee for gradient in sides.values() for knee in gradient.knees])
-    curves = [
-        {"side": side, "dy": dy, "points": _points(gradient, op_type, dy, across)}
-        for side, gradient in sides.items()
-        for dy in ((None,) if axis == "dy" else UPSTREAM)
-    ]
-    if any(gradient.reads & {"y0"} and op_type not in CURVES for gradient in sides.values()):
+    axis = "x" if any(drawn.reads_op for drawn in sides.values()) else "dy"
+    across = _range_with_knees([knee for drawn in sides.values() for knee in drawn.knees])
+    curves, numbers = list[dict[str, Any]](), list[float]()
+    for side, drawn in sides.items():
+        for dy in (None,) if axis == "dy" else UPSTREAM:
+            try:
+                points = drawn.points(op_type, dy, across)
+            except FormulaError:
+                return None
+            curves.append({"side": side, "dy": dy, "points": points})
+            numbers += [y for _, y in points or ()]
+    if not np.isfinite(numbers).all():
         return None
-    words = {side: gradient.words for side, gradient in sides.items()}
+    words = {side: drawn.words for side, drawn in sides.items()}
     low, high = float(across[0]), float(across[-1])
     about = {"op": op_type, "axis": axis, "low": low, "high": high, "words": words}
     return {**about, "curves": curves}
@@ -108,121 +155,58 @@ def _range_with_knees(knees: Sequence[float]) -> Array:
 
 
 def _default_gradient(op_type: str) -> DrawnGradient | None:
-    """TensorFlow's default gradient of an op type."""
-    if op_type not in CURVES:
+    """Return TensorFlow's default gradient of an op type."""
+    if op_type not in DEFAULTS:
         return None
-    text = CURVES[op_type][1]
-    return GIVES_NONE if text is None else _of_formula(Formula.parse(text))
+    text = DEFAULTS[op_type]
+    return DrawnGradient(None if text is None else Formula.parse(text))
 
 
 def _patched(patch: Mapping[str, Any], op_type: str) -> DrawnGradient | None:
     if "straight_through" in patch:
         return IDENTITY
     if "stop_gradient" in patch or "freeze" in patch:
-        return GIVES_NONE
+        return DrawnGradient(None)
     if "surrogate_gradient" in patch:
-        return _derivative(str(patch["surrogate_gradient"]))
-    for kind in ("override_gradient", "filter_gradient"):
-        if kind in patch:
-            return _of_spec(patch[kind], op_type)
-    return None
-
-
-def _of_spec(spec: Any, op_type: str) -> DrawnGradient | None:
+        formula = Formula.parse(str(patch["surrogate_gradient"]))
+        is_curve = formula.variables == {"x0"} and _is_by_element(formula)
+        return DrawnGradient(formula, is_forward=True) if is_curve else None
+    kinds = [kind for kind in ("override_gradient", "filter_gradient") if kind in patch]
     try:
-        gradient = parse_gradient(spec)
+        drawn = parse_gradient(patch[kinds[0]]) if kinds else None
     except GraphpatchError:
         return None
-    if isinstance(gradient, DefaultGradient):
-        return _default_gradient(op_type)
-    if isinstance(gradient, RegisteredKey):
-        return _default_gradient(gradient.key)
-    if isinstance(gradient, PythonGradient):
+    if isinstance(drawn, DefaultGradient | RegisteredKey):
+        return _default_gradient(drawn.key if isinstance(drawn, RegisteredKey) else op_type)
+    if drawn is None or isinstance(drawn, PythonGradient):
         return None
-    own = gradient.for_op(op_type)
+    own = drawn.for_op(op_type)
     entry = LIBRARY.get(own.name) if isinstance(own, LibraryGradient) else None
     if entry is None:
         is_curve = _is_by_element(own.formula)
     else:
         is_curve = entry.elementwise or entry.name == "zero"
-    return _of_formula(own.formula) if is_curve else None
+    return DrawnGradient(own.formula) if is_curve and _is_of_one_input(own.formula) else None
+
+
+def _parts(formula: Formula) -> list[Expression]:
+    trees = [expression for expression in formula.expressions if expression is not None]
+    return [part for expression in trees for part in walk(expression)]
 
 
 def _is_by_element(formula: Formula) -> bool:
     """Return whether each element of dx is computed of the same one of x, y and dy."""
-    parts = (
-        part
-        for expression in formula.expressions
-        if expression is not None
-        for part in walk(expression)
-    )
-    called = {part.function for part in parts if isinstance(part, Call)}
+    called = {part.function for part in _parts(formula) if isinstance(part, Call)}
     functions = [FUNCTIONS[name] for name in called & FUNCTIONS.keys()]  # and operators, which are
     return not formula.tensors and all(
-        not expression.options and {*expression.kinds} <= {"number", "truth"}
-        for expression in functions
+        not function.options and {*function.kinds} <= {"number", "truth"} for function in functions
     )
 
 
-def _of_formula(formula: Formula) -> DrawnGradient | None:
-    """Return a formula of one input that reads x, y and dy alone, and numbers."""
-    if formula.attrs or formula.variables - {"x0", "y0", "dy0"} or not formula.alike:
-        return None
-    if any(isinstance(value, ConstantTensor) for _, value in formula.values):
-        return None  # another gradient for each element
-
-    def dx(x: Array, y: Array, dy: Array) -> Array | None:
-        return gradient(formula, [x], [y], [dy])[0]
-
-    parameters = [f"{name}={value:g}" for name, value in formula.values]
-    words = ", ".join([str(formula), *parameters])
-    return DrawnGradient(words, dx, formula.variables, _knees(formula))
+def _is_of_one_input(formula: Formula) -> bool:
+    """Return whether a formula reads x, y and dy alone, and the same numbers for each element."""
+    is_alone = not formula.attrs and not formula.variables - {"x0", "y0", "dy0"} and formula.alike
+    return is_alone and not any(isinstance(number, ConstantTensor) for _, number in formula.values)
 
 
-def _knees(formula: Formula) -> tuple[float, ...]:
-    """Return the numbers of a formula, at which its curve may have a knee."""
-    parts = [
-        part
-        for expression in formula.expressions
-        if expression is not None
-        for part in walk(expression)
-    ]
-    literals = [part.value for part in parts if isinstance(part, Literal)]
-    values = [value for _, value in formula.values if not isinstance(value, ConstantTensor)]
-    return tuple(float(value) for value in (*literals, *values) if math.isfinite(value))
-
-
-def _derivative(text: str) -> DrawnGradient | None:
-    """Return the derivative of g, by differences."""
-    formula = Formula.parse(text)
-    if formula.variables != {"x0"} or formula.expressions[0] is None:
-        return None
-    if not _is_by_element(formula):
-        return None
-    half = 1e-4
-
-    def dx(x: Array, y: Array, dy: Array) -> Array | None:
-        up, down = (value(formula, [x + step]) for step in (half, -half))
-        return np.asarray(dy * (up - down) / (2 * half))
-
-    words = f"dy * g'(x), g(x) = {text}"
-    return DrawnGradient(words, dx, frozenset({"x0", "dy0"}), _knees(formula))
-
-
-def _points(
-    back: DrawnGradient, op_type: str, dy: float | None, across: Array
-) -> list[list[float]] | None:
-    x = np.ones_like(across) if dy is None else across
-    upstream = across if dy is None else np.full_like(across, dy)
-    y = CURVES[op_type][0](x) if op_type in CURVES else x
-    try:
-        dx = back.dx(x, y, upstream)
-    except GraphpatchError:
-        return None
-    if dx is None or not np.isfinite(dx).all():
-        return None
-    return [[round(float(a), 3), round(float(b), 3)] for a, b in zip(across, dx, strict=True)]
-
-
-IDENTITY = DrawnGradient("dy", lambda x, y, dy: dy)
-GIVES_NONE = DrawnGradient("None", lambda x, y, dy: None)
+IDENTITY = DrawnGradient(Formula.parse("dy"))

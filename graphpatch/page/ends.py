@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.interface import default_targets, fed_floats
 from graphpatch.differentiation import flow
+from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER, VARIABLES
-from graphpatch.page.lines import BodySide, ops_between
+from graphpatch.page.lines import BodySide, depending_on, reached
 
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 MOST_PAIRS_ASKED = 12
@@ -36,26 +37,33 @@ def ends_of(
     """Return the ends of a graph; names that it does not have are left out.
 
     Default: from what is computed of the sources, and may be a loss that no op reads or is a float
-    that a signature gives, to what is fed; a rate of dropout and other placeholders that have a
-    default come last. A graph that is fed nothing is differentiated with respect to its variables.
-    Of ends that nobody named, those are left out that are not real numbers: where that leaves no
-    target (ArgMax), the real numbers that they were computed of are the targets. The first is the
-    one to which most ops lead.
+    that a signature gives, to what is fed. A graph that is fed nothing is differentiated with
+    respect to its variables. Of ends that nobody named, those are left out that are not real
+    numbers: where that leaves no target (ArgMax), the real numbers that they were computed of are
+    the targets. The first target is the one to which most ops lead, the first source a tensor.
     """
-    to = wiring.named(sources) or _fed_tensors(wiring) or _variable_tensors(wiring)
-    back = wiring.named(targets) or _dependent(
-        wiring, default_targets(graph, wiring, every=False), to
-    )
-    names = tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back))
+    start = wiring.named(sources) or _fed_tensors(wiring) or _variable_tensors(wiring)
+    end = wiring.named(targets)
+    if not end:
+        end = _dependent(wiring, default_targets(graph, wiring, every=False), start)
+    names = tuple(map(wiring.spelled, start)), tuple(map(wiring.spelled, end))
     return GradientEnds(*names, bool(sources or targets))
 
 
 def _fed_tensors(wiring: Wiring) -> list[Tensor]:
-    """What is fed: real numbers, else what is not text (names of checkpoints), else all of it."""
-    ops = wiring.body.heads.ops
-    fed = sorted(fed_floats(wiring), key=lambda tensor: ops[tensor[0]] == OPTIONAL_PLACEHOLDER)
+    """What is fed: real numbers, else what is not text (names of checkpoints), else all of it.
+
+    Numbers alone (a rate of dropout, a flag) and what has a default come behind tensors.
+    """
+    fed, shapes = fed_floats(wiring), Shapes(wiring)
+
+    def is_setting(tensor: Tensor) -> bool:
+        is_optional = wiring.body.heads.ops[tensor[0]] == OPTIONAL_PLACEHOLDER
+        return is_optional or shapes.of(tensor) == ()
+
     real = [tensor for tensor in fed if wiring.dtype(tensor) in REAL]
-    return real or [tensor for tensor in fed if wiring.dtype(tensor) != "string"] or fed
+    real = real or [tensor for tensor in fed if wiring.dtype(tensor) != "string"] or fed
+    return sorted(real, key=is_setting)
 
 
 def _variable_tensors(wiring: Wiring) -> list[Tensor]:
@@ -66,10 +74,13 @@ def _dependent(
     wiring: Wiring, targets: Sequence[Tensor], sources: Sequence[Tensor]
 ) -> list[Tensor]:
     """Of the targets those that are computed of a source; all where none is."""
-    inside = ops_between(wiring, sources, targets)
+    inside = set(depending_on(wiring, sources))
+    if not sources:
+        inside.update(reached((index for index, _ in targets), lambda i: _read(wiring, i)))
     led_to = [tensor for tensor in targets if tensor[0] in inside]
     real = [tensor for tensor in led_to if wiring.dtype(tensor) in REAL]
-    dependent = real or _real_before(wiring, led_to, inside, sources) or led_to
+    dependent = real or _real_before(wiring, led_to, inside.difference(i for i, _ in sources))
+    dependent = dependent or led_to
     if len(dependent) > 1:
         counted = dependent[: max(1, MOST_OPS_ASKED // (len(inside) + 1))]
         sizes = {tensor: len(_before(wiring, tensor, inside)) for tensor in counted}
@@ -77,36 +88,30 @@ def _dependent(
     return dependent or list(targets)
 
 
-def _real_before(
-    wiring: Wiring, targets: Sequence[Tensor], inside: Container[int], sources: Sequence[Tensor]
-) -> list[Tensor]:
+def _real_before(wiring: Wiring, targets: Sequence[Tensor], inside: set[int]) -> list[Tensor]:
     """Return the nearest real numbers that targets are computed of: the scores before an ArgMax."""
     nearest: dict[Tensor, None] = {}
     visited, todo = set(targets), list(targets)
     for index, _ in todo:
-        if flow.reads_shape_alone(wiring.body.heads.ops[index]):
-            continue
-        for tensor in wiring.inputs(index):
-            if tensor in visited or tensor[0] not in inside or tensor in sources:
-                continue
-            visited.add(tensor)
-            if wiring.dtype(tensor) in REAL:
-                nearest[tensor] = None
-            else:
-                todo.append(tensor)
+        shape_alone = flow.reads_shape_alone(wiring.body.heads.ops[index])
+        for tensor in [] if shape_alone else wiring.inputs(index):
+            if tensor not in visited and tensor[0] in inside:
+                visited.add(tensor)
+                if wiring.dtype(tensor) in REAL:
+                    nearest[tensor] = None
+                else:
+                    todo.append(tensor)
     return list(nearest)
 
 
-def _before(wiring: Wiring, target: Tensor, inside: Container[int]) -> set[int]:
+def _read(wiring: Wiring, index: int) -> list[int]:
+    return [producer for producer, _ in wiring.inputs(index)]
+
+
+def _before(wiring: Wiring, target: Tensor, inside: set[int]) -> set[int]:
     """Return the ops that a target is computed of, as far as they are inside."""
-    before: set[int] = set()
-    todo = [target[0]]
-    while todo:
-        index = todo.pop()
-        if index not in before and index in inside:
-            before.add(index)
-            todo += [producer for producer, _ in wiring.inputs(index)]
-    return before
+    before = reached([target[0]], lambda index: inside.intersection(_read(wiring, index)))
+    return inside.intersection(before)
 
 
 def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[PairDiagnosis], int]:
@@ -117,27 +122,34 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
     and without loops, is known from `main`, the lines between all ends: a tape raises where a rule
     stored a gradient as a function.
     """
-    wiring = main.wiring
+    wiring, back, session = main.wiring, main.back, doctor.session
     most = max(1, min(MOST_PAIRS_ASKED, MOST_OPS_ASKED // (len(wiring.body) + 1)))
     sources, targets = wiring.named(ends.sources), wiring.named(ends.targets)
     every = [(source, target) for target in targets for source in sources]
     if not ends.are_named and len(every) > 1:
-        inside = ops_between(wiring, sources, targets)
+        inside = set(main.line_of)
         counted = targets[: max(1, MOST_OPS_ASKED // (len(inside) + 1))]
         before = {target: _before(wiring, target, inside) for target in counted}
-        connected = [(a, b) for a, b in every if b not in before or a[0] in before[b]]
-        every = connected or every
-    session = doctor.session
-    is_plain = len(targets) == 1 and not session.stored.in_loops
+        every = [
+            (source, target)
+            for source, target in every
+            if target not in before or _is_read_in(wiring, source, before[target])
+        ] or every
+    is_plain = len(targets) == 1 and not session.stored.in_loops and not back.raised
     is_plain = is_plain and all(body.is_ours for body in session.graph.functions.values())
-    types = {wiring.body.heads.ops[index] for index in main.back.between if index >= 0}
+    types = {wiring.body.heads.ops[index] for index in back.between if index >= 0}
     taped = "flows" if types.isdisjoint(wiring.body.library.gradients) else "error"
-
-    def diagnosis(source: Tensor, target: Tensor) -> PairDiagnosis:
-        flows = source in main.back.live and not main.back.raised and wiring.dtype(target) in REAL
-        if is_plain and flows:
+    diagnoses = []
+    for source, target in every[:most]:
+        if is_plain and source in back.live and wiring.dtype(target) in REAL:
             names = wiring.spelled(source), wiring.spelled(target)
-            return PairDiagnosis(*names, "flows", taped, connected=True)
-        return doctor.diagnose(source, target)
+            diagnoses.append(PairDiagnosis(*names, "flows", taped, connected=True))
+        else:
+            diagnoses.append(doctor.diagnose(source, target))
+    return diagnoses, max(0, len(every) - most)
 
-    return [diagnosis(*pair) for pair in every[:most]], max(0, len(every) - most)
+
+def _is_read_in(wiring: Wiring, source: Tensor, ops: set[int]) -> bool:
+    """Return whether one of these ops reads a tensor."""
+    readers = wiring.readers(source[0])
+    return any(reader in ops for output, reader, _ in readers if output == source[1])

@@ -16,7 +16,6 @@ from graphpatch.errors import OutputError
 from graphpatch.formats import Model
 from graphpatch.formats.destination import reported
 from graphpatch.graph.attrs import as_json
-from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node, attr_value
 from graphpatch.page.view import View
 from graphpatch.protos import AttrValue, Event, GraphDef, NodeDef, Summary
@@ -63,16 +62,13 @@ def _masked_crc(data: bytes) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _crc_table() -> list[int]:
-    table = []
-    for crc in range(256):
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-        table.append(crc)
-    return table
+def _crc_of_byte(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
 
 
-CRC_TABLE = _crc_table()  # of the Castagnoli polynomial
+CRC_TABLE = [_crc_of_byte(byte) for byte in range(256)]  # of the Castagnoli polynomial
 
 
 def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[Event]:
@@ -85,7 +81,15 @@ def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[
         for row, marks in body["marks"].items()
         for name in (body["names"][int(row)],)
     }
-    yield Event(wall_time=now, graph_def=_marked_graph(graph, rules).SerializeToString())
+    # Without weights. A rule adds nodes below the name of the op that it is for.
+    owners = (
+        node.name if node.name in rules else node.name.rpartition("/")[0] for node in graph.main
+    )
+    nodes = [
+        _event_node(node, rules.get(owner, ""))
+        for node, owner in zip(graph.main, owners, strict=True)
+    ]
+    yield Event(wall_time=now, graph_def=GraphDef(node=nodes).SerializeToString())
     ran = document["run"]["graphs"][0]["sizes"] if document["run"] else None
     for step, sizes in (ran or {"lines": {}})["lines"].items():
         if isinstance(sizes[number], float):
@@ -93,22 +97,10 @@ def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[
             yield Event(wall_time=now, step=int(step), summary=summary)
 
 
-def _marked_graph(graph: Graph, rules: Mapping[str, str]) -> GraphDef:
-    """Return the main graph without weights, the rule at each op as its device and its cluster."""
-    return GraphDef(
-        node=[_event_node(node, rules.get(_owner(node, rules), "")) for node in graph.main]
-    )
-
-
-def _owner(node: Node, rules: Mapping[str, str]) -> str:
-    """The op that a node belongs to: a rule adds nodes below the name of the op that it is for."""
-    return node.name if node.name in rules else node.name.rpartition("/")[0]
-
-
 def _event_node(node: Node, rule: str) -> NodeDef:
+    """Return a node without weights, the rule at it as its device and its cluster."""
     event_node = NodeDef(name=node.name, op=node.op, input=node.inputs)
-    spans = node.attr_spans()
-    for key, span in spans.items():
+    for key, span in node.attr_spans().items():
         if span.end - span.start < SMALL_ATTR and not key.startswith("_"):
             value = attr_value(span)
             event_node.attr[key].CopyFrom(

@@ -1,4 +1,7 @@
-"""How large gradients are when they are run: of each line, and of the sources as pictures."""
+"""How large gradients are when they are run: of each line, and of the sources as pictures.
+
+Of images a picture is a heat map, of other tensors a histogram.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,9 @@ from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
+from graphpatch.gradients.interpreter import Array
 from graphpatch.page.ends import REAL, GradientEnds
 from graphpatch.page.lines import BodySide
-from graphpatch.page.pictures import Measured, pictures
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.process import (
     ProcessDiedError,
@@ -32,8 +34,15 @@ from graphpatch.table import and_more, plural
 TINY = 1e-12  # of the largest gradient: what is smaller is rounding, and counts as zero
 MOST_LINES_RUN = 3000  # lines of a graph whose gradients are run
 NOT_RUN = "not run: TensorFlow calls a TF2 SavedModel as a whole, and tells nothing of its ops"
+LARGEST_SIDE = 96  # pixels of a side
+SMALLEST_IMAGE = 4  # pixels from which on a tensor counts as an image
+CHANNELS = (1, 2, 3, 4)
+BINS = 32
+BRIGHTEST = 99.5  # percent of the pixels that are not the brightest: one alone hides all others
 
 Feed = str | Path | Mapping[str, Any]
+Measured = tuple[float | None, Any, str]
+"""The largest size of a gradient, the gradient itself where it was asked for, what was raised."""
 SizeAnswers = dict[str, Measured]
 
 
@@ -59,32 +68,36 @@ def sizes(
         files = [model.file_in(Path(folder, str(n))) for n, model in enumerate(written)]
         return {
             "graphs": [
-                _sizes_in_graph(place, chosen, main, written, files, values)
-                for place, (chosen, main) in enumerate(zip(ends, mains, strict=True))
+                _sizes_in_graph(number, chosen, main, written, files, values)
+                for number, (chosen, main) in enumerate(zip(ends, mains, strict=True))
             ]
         }
 
 
 def _sizes_in_graph(
-    place: int,
+    number: int,
     ends: GradientEnds,
     main: BodySide,
     models: Sequence[Model],
     files: Sequence[Path],
     feed: Mapping[str, Any],
 ) -> dict[str, Any]:
-    if models[0].graphs[place].around.is_object_based:
+    graph = models[0].graphs[number]
+    if graph.around.is_object_based:
         return _nothing(NOT_RUN)
-    target = _target(main, ends)
-    if target is None:
+    real = (main.wiring.dtype(tensor) in REAL for tensor in main.targets)
+    target = next((name for name, is_real in zip(ends.targets, real, strict=False) if is_real), "")
+    if not target:
         return _nothing("not run: no target is a real number")
     with ExitStack() as stack:
         processes = [TensorFlowProcess(model.path) for model in models]
-        for process in processes:
+        for process, file, model in zip(processes, files, models, strict=True):
             stack.enter_context(closing(process))
             process.start()
+            process.keep("begin", [], not needs_control_flow_v1(graph))
+            process.keep("open", str(file), model.path, number)
         try:
-            return _run_of_model(processes, models, files, place, ends, main, target, feed)
+            return _run(processes, _first_tensors(main), ends.sources, target, feed)
         except ProcessDiedError as error:
             return _nothing(f"not run: {one_line(str(error))}")
 
@@ -93,76 +106,59 @@ def _nothing(why: str) -> dict[str, Any]:
     return {"note": why, "sizes": None, "sources": []}
 
 
-def _target(main: BodySide, ends: GradientEnds) -> str | None:
-    """Return the first target that is a real number."""
-    for name, tensor in zip(ends.targets, main.targets, strict=False):
-        if main.wiring.dtype(tensor) in REAL:
-            return name
-    return None
+def _first_tensors(main: BodySide) -> dict[str, int]:
+    """Return the tensors that lines give first, with their rows: those that have gradients."""
+    rows = {}
+    for key, row in islice(main.rows.items(), MOST_LINES_RUN):
+        index = main.body.by_name.get(key)
+        if index is not None and main.wiring.dtype((index, 0)) in REAL:
+            rows[f"{key}:0"] = row
+    return rows
 
 
-def _run_of_model(
+def _run(
     processes: Sequence[TensorFlowProcess],
-    models: Sequence[Model],
-    files: Sequence[Path],
-    place: int,
-    ends: GradientEnds,
-    main: BodySide,
+    rows: Mapping[str, int],
+    sources: Sequence[str],
     target: str,
     feed: Mapping[str, Any],
 ) -> dict[str, Any]:
+    feeds, variables = processes[0].ask("choose", [target], feed)
+    for process in processes:
+        process.keep("values", variables)
+        process.keep("feed", feeds)
+    fetched, reasons = processes[0].ask("run", [target], False)
+    if target not in fetched:
+        return _nothing(f"not run: {one_line(reasons.get(target, 'nothing is computed'))}")
+    upstream, words = upstream_gradient(fetched[target])
+    names = processes[0].ask("there", list(rows))
+    whole = [name for name in sources if name in names]
+
+    def ask(process: TensorFlowProcess) -> SizeAnswers:
+        try:
+            measured: SizeAnswers = process.ask("sizes", names, target, upstream, whole)
+        except GraphpatchError as error:
+            return dict.fromkeys(names, (None, None, str(error)))
+        return measured
+
     with ThreadPoolExecutor(len(processes)) as pool:
-        v2 = not needs_control_flow_v1(models[0].graphs[place])
-        begin = partial(_open_in_process, place=place, v2=v2)
-        list(pool.map(begin, processes, files, models))
-        feeds, variables = processes[0].ask("choose", [target], feed)
-        for process in processes:
-            process.keep("values", variables)
-            process.keep("feed", feeds)
-        fetched, reasons = processes[0].ask("run", [target], False)
-        if target not in fetched:
-            return _nothing(f"not run: {one_line(reasons.get(target, 'nothing is computed'))}")
-        upstream, words = upstream_gradient(fetched[target])
-        rows = _first_tensors(main)
-        names = processes[0].ask("there", list(rows))
-        whole = [name for name in ends.sources if name in names]
-        asked = [(process, names, target, upstream, whole) for process in processes]
-        answers = list(pool.map(lambda answer: _ask_sizes(*answer), asked))
-    says = f"run: gradients of {words} of {one_line(target)}"
+        answers = list(pool.map(ask, processes))
+    note = f"run: gradients of {words} of {one_line(target)}"
     seeded = [name for name in whole if name not in feed]
     if seeded:
         listed = ", ".join(map(one_line, seeded[:3])) + and_more(seeded, 3)
-        says += f"; {listed} seeded, not real data: give --feed FILE.npz"
-    says += _not_finite(answers, f"--to {one_line(target)} --run{' --feed FILE' if feed else ''}")
+        note += f"; {listed} seeded, not real data: give --feed FILE.npz"
+    note += _not_finite(answers, f"--to {one_line(target)} --run{' --feed FILE' if feed else ''}")
     raised = [one_line(says) for answer in answers for _, _, says in answer.values() if says]
-    if raised:
-        says += f"; {raised[0]}"
     shown = {name: [answer[name] for answer in answers] for name in whole}
     return {
-        "note": says,
+        "note": "; ".join([note, *raised[:1]]),
         "sizes": _sizes_by_row({name: rows[name] for name in names}, answers),
         "sources": [
             {"name": one_line(name), "pictures": pictures(name, feeds.get(name), gradients)}
             for name, gradients in shown.items()
         ],
     }
-
-
-def _open_in_process(
-    process: TensorFlowProcess, file: Path, model: Model, place: int, v2: bool
-) -> None:
-    process.keep("begin", [], v2)
-    process.keep("open", str(file), model.path, place)
-
-
-def _ask_sizes(
-    process: TensorFlowProcess, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
-) -> SizeAnswers:
-    try:
-        sizes: SizeAnswers = process.ask("sizes", names, target, dy, whole)
-    except GraphpatchError as error:
-        return dict.fromkeys(names, (None, None, str(error)))
-    return sizes
 
 
 def upstream_gradient(value: Any) -> tuple[Any, str]:
@@ -174,16 +170,6 @@ def upstream_gradient(value: Any) -> tuple[Any, str]:
     largest = np.argmax(value, axis=-1)
     np.put_along_axis(upstream, np.expand_dims(largest, -1), 1, axis=-1)
     return upstream, "the largest element of each row"
-
-
-def _first_tensors(main: BodySide) -> dict[str, int]:
-    """The tensors that lines give first, with their rows: those of which there are gradients."""
-    rows = {}
-    for row, key in enumerate(islice(main.lines, MOST_LINES_RUN)):
-        index = main.body.by_name.get(key)
-        if index is not None and main.wiring.dtype((index, 0)) in REAL:
-            rows[f"{key}:0"] = row
-    return rows
 
 
 def _not_finite(answers: Sequence[SizeAnswers], options: str) -> str:
@@ -220,3 +206,79 @@ def _json_number(number: float | None) -> float | str | None:
     if number is None:
         return None
     return float(f"{number:.4g}") if np.isfinite(number) else "NaN" if np.isnan(number) else "inf"
+
+
+def pictures(name: str, fed: Any, answers: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Return the pictures of a source: what it is fed, and the gradient of each side."""
+    shown = one_line(name)
+    sides = ("before", "after") if len(answers) > 1 else ("gradient",)
+    shown_pictures = []
+    if fed is not None and _image(fed) is not None:
+        shown_pictures.append(_heat(_image(fed), f"{shown}, as fed", is_signed=False))
+    for side, (_, value, says) in zip(sides, answers, strict=True):
+        title = f"gradient at {shown}" + (f", {side}" if len(answers) > 1 else "")
+        shown_pictures.append(_picture(value, title, says))
+    return shown_pictures
+
+
+def _picture(value: Any, title: str, says: str) -> dict[str, Any]:
+    if value is None:
+        return {"kind": "nothing", "title": title, "says": one_line(says) or "None"}
+    image = _image(value)
+    if image is not None:
+        return _heat(image, title, is_signed=True)
+    flat = np.asarray(value, np.float64).ravel()
+    finite = flat[np.isfinite(flat)]
+    if not finite.size:
+        return {
+            "kind": "nothing",
+            "title": title,
+            "says": "no finite number" if flat.size else "empty",
+        }
+    if flat.size == 1:
+        return {"kind": "number", "title": title, "value": f"{flat[0]:.3g}"}
+    counts, edges = np.histogram(finite, BINS)
+    ends = {"low": float(edges[0]), "high": float(edges[-1])}
+    return {"kind": "histogram", "title": title, "counts": counts.tolist(), **ends}
+
+
+def _image(value: Any) -> Array | None:
+    """Return the first image of a batch, [height, width, channels]; None for what is not images."""
+    pixels = np.asarray(value)
+    if pixels.ndim != 4 or not pixels.shape[0]:
+        return None
+    first = pixels[0]
+    if (
+        first.shape[0] in CHANNELS
+        and min(first.shape[1:]) >= SMALLEST_IMAGE
+        and first.shape[2] not in CHANNELS
+    ):
+        first = np.moveaxis(first, 0, 2)
+    is_image = first.shape[2] in CHANNELS and min(first.shape[:2]) >= SMALLEST_IMAGE
+    return np.asarray(first, np.float64) if is_image else None
+
+
+def _heat(image: Array | None, title: str, is_signed: bool) -> dict[str, Any]:
+    """A heat map: of a gradient the largest size of a pixel's channels, of an image their mean."""
+    assert image is not None
+    flat = np.abs(image).max(axis=2) if is_signed else image.mean(axis=2)
+    if not np.isfinite(flat).any():
+        return {"kind": "nothing", "title": title, "says": "no finite number"}
+    small = _smaller(np.nan_to_num(flat, posinf=0, neginf=0), np.max if is_signed else np.mean)
+    low = 0.0 if is_signed else float(small.min())
+    high = float(np.percentile(small, BRIGHTEST)) or float(small.max())
+    if high <= low:
+        says = "zero everywhere" if is_signed else ""
+        return {"kind": "nothing", "title": title, "says": says or f"{low:g} everywhere"}
+    levels = np.clip((small - low) / (high - low), 0, 1) * 255
+    height, width = levels.shape
+    values = levels.round().astype(int).ravel().tolist()
+    return {"kind": "heat", "title": title, "height": height, "width": width, "values": values}
+
+
+def _smaller(image: Array, pool: Any) -> Array:
+    """Return an image of at most LARGEST pixels a side: each of its pixels stands for a block."""
+    step = max(1, -(-max(image.shape) // LARGEST_SIDE))
+    tall, wide = (range(0, size, step) for size in image.shape)
+    blocks = [[pool(image[a : a + step, b : b + step]) for b in wide] for a in tall]
+    return np.array(blocks, np.float64)

@@ -7,11 +7,10 @@ same, and can stand beside each other.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property
 
 from graphpatch.analysis.doctor.causes import Finding, OpOnPath, PathStep, finding_of
 from graphpatch.control_flow.op_types import EXITS
@@ -20,8 +19,8 @@ from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
-from graphpatch.graph.functions import called_functions
-from graphpatch.graph.node import Body, Node
+from graphpatch.graph.functions import called_by_op
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import LOOPS
 
 
@@ -39,213 +38,203 @@ class Flow(IntEnum):
 
 # Python 3.11 takes ten times as long to find a member by its class; lines are many.
 ABSENT, NONE, ZERO, FULL, CHANGED, BLOCKED, ERROR = Flow
+NO_ANSWER = OpGradientFlow()
 
 
-@dataclass(eq=False, slots=True)
-class OpLine:
-    """An op: its nodes, the one that has its name first; what comes to it and flows on.
-
-    `reads` has, by the line that is read, what flows back there. `rules` are those at the op.
-    """
-
-    key: str
-    nodes: list[int]
-    arrives: Flow = NONE
-    flow: Flow = NONE
-    reads: dict[str, Flow] = field(default_factory=dict)
-    rules: tuple[str, ...] = ()
-    finding: Finding | None = None
+def reached(starts: Iterable[int], after: Callable[[int], Iterable[int]]) -> dict[int, int]:
+    """Return all that is reached from some numbers, nearest first, each with how many steps off."""
+    steps = dict.fromkeys(starts, 0)
+    todo = list(steps)
+    for number in todo:
+        for following in after(number):
+            if following not in steps:
+                steps[following] = steps[number] + 1
+                todo.append(following)
+    return steps
 
 
 @dataclass(eq=False)
 class BodySide:
-    """A body of one model: its lines by key, in the order in which they are found."""
+    """A body of one model: its lines by number, and what flows between them.
+
+    `rows` numbers the lines of the body by their keys, in all its models; this side adds its own.
+    `nodes` are those of each line, the op itself first; `line_of` is the line of each node.
+    `reads` has, by the line that a line reads, what flows back there. `is_applied`: what the rules
+    say is done; else they mark ops alone.
+    """
 
     answers: GradientReplay
     back: GradientReach
     sources: Sequence[Tensor]
     targets: Sequence[Tensor]
     rules: Mapping[str, tuple[str, ...]]  # at ops, by the name that each op had
-    is_applied: bool  # what the rules say is done; else they mark ops alone
-    lines: dict[str, OpLine] = field(default_factory=dict)
+    rows: dict[str, int]
+    is_applied: bool
+    nodes: dict[int, list[int]] = field(default_factory=dict)
+    line_of: dict[int, int] = field(default_factory=dict)
+    arrives: dict[int, Flow] = field(default_factory=dict)
+    flow: dict[int, Flow] = field(default_factory=dict)
+    reads: dict[int, dict[int, Flow]] = field(default_factory=dict)
+    findings: dict[int, Finding] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Follow the gradient op by op between the two ends.
+        """Follow the gradient line by line between the two ends.
 
-        The ops are found by tensors of any dtype, as a path may end in one that carries no
-        gradient. Without sources, all that the targets are computed from is in view.
+        Ops are found by tensors of any dtype, as a path may end in one that carries no gradient.
+        Without sources, all that the targets are computed from is in view.
         """
-        inside = ops_between(self.wiring, self.sources, self.targets)
-        raising = {refusal.node.index for refusal in self.back.refusals_here()}
-        in_loops = self._raising_in_loops(inside)
-        edges: dict[str, list[tuple[int, int, int, Flow]]] = {}  # node, slot, op read, what flows
-        raises: dict[str, bool] = {}
-        for index in inside:
-            key = self.key(index)
-            line = self.lines.get(key)
-            if line is None:
-                line = self.lines[key] = OpLine(key, [], rules=self.rules.get(key, ()))
-                edges[key] = []
-            line.nodes.append(index)
-            arrives, read, answer = self._passage(index, inside)
-            line.arrives = max(line.arrives, arrives)
-            edges[key] += read
-            if (
-                answer.raises
-                or (arrives > NONE and not answer.slots and index in raising)
-                or (index in in_loops and arrives > NONE)
-            ):
-                raises[key] = True
-        names = self.body.heads.names
-        for key, line in self.lines.items():
-            if len(line.nodes) > 1:
-                own = key.lstrip("+")
-                line.nodes.sort(key=lambda index: index >= 0 and names[index] == own, reverse=True)
-            self._follow(line, edges[key], raises.get(key, False))
+        self.wiring, self.body = self.back.wiring, self.back.wiring.body
+        self.touched = self.body.touched()
+        keys = {index: self._key_of_touched(index) for index in self.touched}
+        for index in self._ops_in_view():
+            row = self.rows.setdefault(keys.get(index) or self.wiring.name(index), len(self.rows))
+            self.line_of[index] = row
+            self.nodes.setdefault(row, []).append(index)
+        raising = self._raising()
+        names = {row: key for key, row in self.rows.items()} if self.touched else {}
+        for row, nodes in self.nodes.items():
+            if len(nodes) > 1:
+                nodes.sort(key=lambda index: self.wiring.name(index) != names[row])
+            self._follow(row, nodes, raising)
+        self.rules_by_row = {
+            self.rows[op]: rules for op, rules in self.rules.items() if op in self.rows
+        }
         if self.is_applied:
             self._mark_changed()
 
-    def _raising_in_loops(self, inside: Mapping[int, None]) -> set[int]:
-        """Return the ops of v1 loops at which tf.gradients raises: without contexts, their ends."""
-        refusals, ops = list(self.back.refusals_here()), self.body.heads.ops
-        raising = {refusal.node.index for refusal in refusals if refusal.kind == "loop_inside"}
+    def _key_of_touched(self, index: int) -> str:
+        """Return the line of a node that a rule touched: that of the op for which it is there."""
+        record = self.touched[index]
+        if not record.is_added:
+            return provenance.name_in_model(Node(self.body, index))
+        patched = "" if record.clone_of else record.patched
+        return patched or f"+{self.wiring.name(index)}"
+
+    def _ops_in_view(self) -> Iterable[int]:
+        """Return the ops that a target depends on, and that depend on a source if there are any."""
+        wiring = self.wiring
+        starts, within = [index for index, _ in self.targets], depending_on(wiring, self.sources)
+        if not self.sources:
+            return reached(starts, lambda index: [read for read, _ in wiring.inputs(index)])
+        return reached(
+            (index for index in starts if index in within),
+            lambda index: [read for read, _ in wiring.inputs(index) if read in within],
+        )
+
+    def _raising(self) -> dict[int, bool]:
+        """Return at which ops tf.gradients raises: in any case, or where they let nothing through.
+
+        In any case at ops of v1 loops, and at the ends of those whose contexts are not there.
+        """
+        refusals = list(self.back.refusals_here())
+        raising = {refusal.node.index: False for refusal in refusals}
         if any(refusal.kind == "loop" for refusal in refusals):
-            stored, names = self.answers.stored.in_loops, self.body.heads.names
-            exits = {index for index in inside if index >= 0 and ops[index] in EXITS}
-            raising |= {index for index in exits if names[index] not in stored}
-        return raising
+            stored, ops = self.answers.stored.in_loops, self.body.heads.ops
+            exits = (index for index in self.line_of if index >= 0 and ops[index] in EXITS)
+            raising |= {index: True for index in exits if self.wiring.name(index) not in stored}
+        inside = (refusal for refusal in refusals if refusal.kind == "loop_inside")
+        return raising | {refusal.node.index: True for refusal in inside}
 
-    def _passage(
-        self, index: int, inside: Mapping[int, None]
-    ) -> tuple[Flow, list[tuple[int, int, int, Flow]], OpGradientFlow]:
-        """What comes to an op, what flows into each op that it reads, and what it answers."""
-        back, wiring = self.back, self.wiring
-        tensors = wiring.tensors(index)
-        live = {output for _, output in tensors if (index, output) in back.live}
-        arrives = FULL if live else ZERO if not back.got.isdisjoint(tensors) else NONE
-        reads = [(s, read) for s, read in enumerate(wiring.inputs(index)) if read[0] in inside]
-        answer = NO_ANSWER
-        if arrives > NONE and reads and index in back.visited:
+    def _follow(self, row: int, nodes: Sequence[int], raising: Mapping[int, bool]) -> None:
+        """Fill in what comes to a line and flows on, and doctor's words where it ends there."""
+        back, wiring, line_of = self.back, self.wiring, self.line_of
+        arrives, raises, reads = NONE, False, dict[int, Flow]()
+        outside: tuple[int, int] | None = None  # the first node, and its slot, that reads a line
+        for index in nodes:
+            tensors = wiring.tensors(index)
+            live = back.live.intersection(tensors)
+            comes = FULL if live else NONE if back.got.isdisjoint(tensors) else ZERO
+            if comes > arrives:
+                arrives = comes
+            answer: OpGradientFlow | None = None
+            for slot, tensor in enumerate(wiring.inputs(index)):
+                producer = line_of.get(tensor[0])
+                if producer is None:
+                    continue
+                if answer is None:
+                    answer = self._answer(index) if comes > NONE else NO_ANSWER
+                if producer == row:
+                    continue
+                outside = outside or (index, slot)
+                flow = NONE
+                if slot in answer.slots and tensor in back.got and wiring.trainable(tensor):
+                    flow = FULL if _is_live(answer, slot, live) else ZERO
+                if flow > reads.get(producer, ABSENT):
+                    reads[producer] = flow
+            answer = answer or NO_ANSWER
+            if index in raising and comes > NONE:
+                raises = raises or raising[index] or not answer.slots
+            raises = raises or (bool(answer.raised) and answer.raises)
+        best = max(reads.values(), default=arrives)
+        ends = BLOCKED if arrives > NONE and best == NONE else min(best, arrives)
+        self.arrives[row], self.flow[row], self.reads[row] = (
+            arrives,
+            ERROR if raises else ends,
+            reads,
+        )
+        if outside is not None and outside[0] >= 0 and (raises or best < arrives):
+            index, slot = outside
+            step = PathStep(index, 0, slot)
+            op_on_path = OpOnPath(wiring, step, self.answers.ask(wiring, index))
+            if op_on_path.is_blocked:
+                self.findings[row] = finding_of(op_on_path)
+
+    def _answer(self, index: int) -> OpGradientFlow:
+        """Return what an op answers; nothing where TensorFlow does not ask it."""
+        if index in self.back.visited:
             with suppress(ModelError):  # its attrs do not tell its inputs
-                answer = self.answers.ask(wiring, index)
-        edges = []
-        for slot, read in reads:
-            flows = slot in answer.slots and read in back.got and wiring.trainable(read)
-            is_live = flows and not live.isdisjoint(answer.reach.get(slot, live))
-            edges.append((index, slot, read[0], FULL if is_live else ZERO if flows else NONE))
-        return arrives, edges, answer
-
-    def _follow(
-        self, line: OpLine, edges: Sequence[tuple[int, int, int, Flow]], raises: bool
-    ) -> None:
-        """Fill in what flows on from a line, and doctor's words where the gradient ends there."""
-        outside: dict[int, int] = {}  # by node, the first slot that reads another line
-        for index, slot, producer, flow in edges:
-            key = self.key(producer)
-            if key != line.key:
-                outside.setdefault(index, slot)
-                line.reads[key] = max(flow, line.reads.get(key, ABSENT))
-        best = max(line.reads.values(), default=line.arrives)
-        if raises:
-            line.flow = ERROR
-        else:
-            line.flow = BLOCKED if line.arrives > NONE and best == NONE else min(best, line.arrives)
-        if raises or best < line.arrives:
-            blamed = next((n for n in line.nodes if n >= 0 and n in outside), None)
-            if blamed is not None:
-                step = PathStep(blamed, 0, outside[blamed])
-                op_on_path = OpOnPath(self.wiring, step, self.answers.ask(self.wiring, blamed))
-                line.finding = finding_of(op_on_path) if op_on_path.is_blocked else None
+                return self.answers.ask(self.wiring, index)
+        return NO_ANSWER
 
     def _mark_changed(self) -> None:
         """Tell what a rule changed from what is as it was: at its ops, and from there on."""
-        todo = [line for line in self.lines.values() if line.rules and line.flow == FULL]
+        todo = [row for row in self.rules_by_row if self.flow.get(row) == FULL]
         while todo:
-            line = todo.pop()
-            line.flow = CHANGED
-            for key, flow in line.reads.items():
+            row = todo.pop()
+            self.flow[row] = CHANGED
+            for read, flow in self.reads[row].items():
                 if flow == FULL:
-                    line.reads[key] = CHANGED
-                    if self.lines[key].flow == FULL:
-                        todo.append(self.lines[key])
+                    self.reads[row][read] = CHANGED
+                    if self.flow[read] == FULL:
+                        todo.append(read)
 
-    def steps_from(self, target: str) -> dict[str, int]:
-        """By line, the fewest steps from a target back to it."""
-        steps, todo = {target: 0}, [target]
-        for key in todo:
-            for read in self.lines[key].reads if key in self.lines else ():
-                if read not in steps:
-                    steps[read] = steps[key] + 1
-                    todo.append(read)
-        return steps
+    def rows_of(self, tensors: Iterable[Tensor]) -> list[int]:
+        """Return the lines of those ops of these tensors that are in view."""
+        return [self.line_of[index] for index, _ in tensors if index in self.line_of]
 
-    @property
-    def wiring(self) -> Wiring:
-        """Return who gives and who reads each tensor."""
-        return self.back.wiring
-
-    @property
-    def body(self) -> Body:
-        """Return the body."""
-        return self.wiring.body
-
-    @cached_property
-    def _keys(self) -> dict[int, str]:
-        """The line of each node that a rule touched: that of the op for which it is there."""
-        keys = {}
-        for node in provenance.touched(self.body):
-            record = provenance.record(node)
-            if record is None or not record.is_added:
-                keys[node.index] = provenance.name_in_model(node)
-            else:
-                patched = "" if record.clone_of else record.patched
-                keys[node.index] = patched or f"+{node.name}"
-        return keys
-
-    def key(self, index: int) -> str:
-        """Return the line of an op, by index."""
-        if index < 0:
-            return self.wiring.argument_names[-1 - index]
-        return self._keys.get(index) or self.body.heads.names[index]
-
-    def head(self, line: OpLine) -> Node | None:
+    def head(self, row: int) -> int:
         """Return the node that a line is about: the op itself, where rules moved it aside too."""
-        nodes = [Node(self.body, index) for index in line.nodes if index >= 0]
-        if len(nodes) > 1:
-            nodes = [node for node in nodes if not provenance.is_added(node)] or nodes
-        return nodes[0] if nodes else None
+        nodes = self.nodes[row]
+        if len(nodes) == 1:
+            return nodes[0]
+        records = self.touched
+        return next((n for n in nodes if n not in records or not records[n].is_added), nodes[0])
 
-    def called(self, line: OpLine) -> Iterable[str]:
-        """Return the functions that the ops of a line call."""
-        nodes = (Node(self.body, index) for index in line.nodes if index >= 0)
-        return (name for node in nodes for name in called_functions(node))
-
-
-NO_ANSWER = OpGradientFlow()
-
-
-def ops_between(
-    wiring: Wiring, sources: Sequence[Tensor], targets: Sequence[Tensor]
-) -> dict[int, None]:
-    """The ops that depend on a source and that a target depends on, in the order of discovery."""
-    after = set[int]()
-    todo = [index for index, _ in sources]
-    while todo:
-        index = todo.pop()
-        if index not in after:
-            after.add(index)
-            todo += [reader for _, reader, _ in wiring.readers(index)]
-    before: dict[int, None] = {}
-    todo = [index for index, _ in reversed(targets)]
-    while todo:
-        index = todo.pop()
-        if index not in before and (index in after or not sources):
-            before[index] = None
-            todo += [producer for producer, _ in reversed(wiring.inputs(index))]
-    return before
+    def called(self) -> dict[int, list[str]]:
+        """Return the functions that lines call."""
+        by_row: dict[int, dict[str, None]] = {}
+        for index, names in called_by_op(self.body).items():
+            if index in self.line_of:
+                by_row.setdefault(self.line_of[index], {}).update(dict.fromkeys(names))
+        return {row: list(names) for row, names in by_row.items()}
 
 
-BodyLine = tuple[str, str]  # a body, and a line of it
+def _is_live(answer: OpGradientFlow, slot: int, live: Set[Tensor]) -> bool:
+    """Return whether what flows into a slot is not always zero, as it is not at these outputs."""
+    if slot not in answer.reach:
+        return bool(live)
+    return any(output in answer.reach[slot] for _, output in live)
+
+
+def depending_on(wiring: Wiring, sources: Sequence[Tensor]) -> Collection[int]:
+    """Return the ops that depend on a source, and its own."""
+    return reached(
+        (index for index, _ in sources),
+        lambda index: [reader for _, reader, _ in wiring.readers(index)],
+    )
+
+
+BodyLine = tuple[str, int]  # a body, and a line of it
 
 
 def lines_on_path(
@@ -258,53 +247,47 @@ def lines_on_path(
     """
     on_path = set[BodyLine]()
     visited = set[tuple[str, frozenset[Tensor]]]()
-    todo = [(main, frozenset({target}), {main.key(source[0])})]
+    todo: list[tuple[BodySide, frozenset[Tensor], Sequence[Tensor]]]
+    todo = [(main, frozenset({target}), [source])]
     while todo:
         side, targets, sources = todo.pop()
         if (side.body.label, targets) in visited:
             continue
         visited.add((side.body.label, targets))
-        keys = _between(side, {side.key(index) for index, _ in targets}, sources)
-        for key in keys - sources if side is main else keys:
-            on_path.add((side.body.label, key))
-            line = side.lines[key]
-            for name in side.called(line):
-                inner = functions.get(name)
-                if inner is not None:
-                    returned = _returned_to(side, line, inner, keys, targets)
-                    todo.append((inner, returned, {inner.key(index) for index, _ in inner.sources}))
+        rows = _rows_between(side, targets, sources)
+        shown = rows.difference(side.rows_of(sources)) if side is main else rows
+        on_path |= {(side.body.label, row) for row in shown}
+        for row, names in side.called().items() if functions else ():
+            for inner in (functions[n] for n in names if n in functions and row in shown):
+                returned = _returned_to(side, row, inner, rows, targets)
+                todo.append((inner, returned, inner.sources))
     return on_path
 
 
-def _between(side: BodySide, targets: set[str], sources: set[str]) -> set[str]:
+def _rows_between(side: BodySide, targets: Iterable[Tensor], sources: Iterable[Tensor]) -> set[int]:
     """Return the lines through which what is not always zero flows from targets to sources."""
-    readers: dict[str, list[str]] = {}
-    reached, todo = set[str](), list(targets)
-    while todo:
-        key = todo.pop()
-        if key in side.lines and key not in reached:
-            reached.add(key)
-            for read, flow in side.lines[key].reads.items():
-                if flow >= FULL:
-                    readers.setdefault(read, []).append(key)
-                    todo.append(read)
-    between, todo = set[str](), list(sources & reached)
-    while todo:
-        key = todo.pop()
-        if key not in between:
-            between.add(key)
-            todo += readers.get(key, ())
-    return between
+    readers: dict[int, list[int]] = {}
+
+    def flows_to(row: int) -> list[int]:
+        reads = [read for read, flow in side.reads[row].items() if flow >= FULL]
+        for read in reads:
+            readers.setdefault(read, []).append(row)
+        return reads
+
+    behind = reached(side.rows_of(targets), flows_to)
+    ends = [row for row in side.rows_of(sources) if row in behind]
+    return set(reached(ends, lambda row: readers.get(row, ())))
 
 
 def _returned_to(
-    side: BodySide, line: OpLine, inner: BodySide, keys: set[str], targets: Container[Tensor]
+    side: BodySide, row: int, inner: BodySide, rows: Set[int], targets: Set[Tensor]
 ) -> frozenset[Tensor]:
     """Return what a function returns that these lines read; all of it to a loop, which goes on."""
     returned, outputs = inner.wiring.returned, set[int]()
-    for index in line.nodes:
+    for index in side.nodes[row]:
         if index >= 0 and side.body.heads.ops[index] in LOOPS:
             return frozenset(returned)
-        outputs |= {o for o, reader, _ in side.wiring.readers(index) if side.key(reader) in keys}
-        outputs |= {o for _, o in side.wiring.tensors(index) if (index, o) in targets}
+        readers = side.wiring.readers(index)
+        outputs |= {output for output, reader, _ in readers if side.line_of.get(reader) in rows}
+        outputs |= {output for node, output in targets if node == index}
     return frozenset(returned[output] for output in outputs if output < len(returned))

@@ -18,7 +18,8 @@ from graphpatch.page.view import view
 from graphpatch.selection import page_part_of_ops
 from graphpatch.table import plural, short
 
-MOST_ROWS = 12  # ops that rules are at, and ops at which a gradient ends
+MOST_ROWS = 40  # ops that rules are at, and as many at which a gradient ends
+MOST_ENDS = 12  # inputs, outputs
 LARGEST_MODEL = 5_000  # nodes of a model that is looked at only to be shown
 FLOW_WORDS = ("not there", "none", "zero", "full", "changed", "ends here", "error")
 
@@ -36,7 +37,7 @@ def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) 
     """Return the part about some ops of a model: the graph's place, the body, the name of each."""
     marks = RuleMarks({SELECTED: None})
     for place, body, op in names:
-        marks.at.setdefault(place, {})[body, op] = (SELECTED,)
+        marks.mark(place, body, op, (SELECTED,))
     return _lines_table(model, lambda: built_document([model], marks, [], []).document)
 
 
@@ -56,7 +57,8 @@ def _table(document: Mapping[str, Any]) -> str:
     on_path = [
         row for row, some in body["findings"].items() if any(findings[n]["on_path"] for n in some)
     ]
-    rows = sorted({*list(body["marks"])[:MOST_ROWS], *on_path[:MOST_ROWS], *body["ends"]})
+    shown = [*list(body["marks"])[:MOST_ROWS], *on_path[:MOST_ROWS], *body["ends"]]
+    rows = sorted(set(shown))
     if not rows:
         return ""
     heads = ["before", "after"] if len(body["sides"]) > 1 else ["what flows back"]
@@ -70,8 +72,9 @@ def _table(document: Mapping[str, Any]) -> str:
         lines.append([*flows, type_name, body["names"][row], ", ".join([*end, *marks, *why])])
     header = "".join(f"<th>{escape(text)}</th>" for text in lines[0])
     cells = ("".join(f"<td>{escape(text)}</td>" for text in line) for line in lines[1:])
-    more = len(body["names"]) - len(rows)
-    note = f"<p>and {plural(more, 'more op')} between these ends</p>" if more else ""
+    of_rules, more = len(body["marks"].keys() - rows), len(body["names"]) - len(rows)
+    among = f", {of_rules:,} of them with a rule" if of_rules else ""
+    note = f"<p>and {plural(more, 'more op')} between these ends{among}</p>" if more else ""
     ends = "".join(_ends_line(document["graphs"][0], key) for key in ("inputs", "outputs"))
     table = f"<table><tr>{header}</tr>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
     return f"{ends}{table}{note}"
@@ -82,7 +85,7 @@ def _ends_line(graph: Mapping[str, Any], key: str) -> str:
     tensors = [
         " ".join(filter(None, (end["name"], end["tensor"], end["signature"]))) for end in graph[key]
     ]
-    return f"<p>{key}: {escape(short(tensors, MOST_ROWS))}</p>" if tensors else ""
+    return f"<p>{key}: {escape(short(tensors, MOST_ENDS))}</p>" if tensors else ""
 
 
 page_part.is_for(part_of_model)

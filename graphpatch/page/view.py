@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.analysis.interface import refuse_unknown_ends
-from graphpatch.analysis.matches import Matches, matches
+from graphpatch.analysis.matches import matches
 from graphpatch.analysis.revert import revert
 from graphpatch.application import RulesLike, apply
 from graphpatch.arguments import check_path, tensor_names
@@ -26,7 +27,7 @@ from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.output import write_file
 from graphpatch.graph.graph import Progress
 from graphpatch.match.spec import Pattern
-from graphpatch.page.document import BuiltDocument, built_document
+from graphpatch.page.document import built_document
 from graphpatch.page.rule_marks import RuleMarks, of_matches, of_patched
 from graphpatch.shown import json_text
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 SCRIPTS = ("lines.js", "lanes.js", "plots.js", "list.js", "panel.js", "page.js")
 PLACE = re.compile(r"\{(\w+)\}")
 # What ends a script, or begins a comment in one, wherever it is in a text of the model.
-HTML_ESCAPES = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
+HTML_LETTERS = "<>&"
 
 
 def page(document: dict[str, Any], title: str) -> str:
@@ -58,7 +59,10 @@ def page(document: dict[str, Any], title: str) -> str:
 
 def as_script(document: Any) -> str:
     """Return a document as JSON in ASCII that cannot end the element that it is in."""
-    return json_text(document, separators=(",", ":")).translate(HTML_ESCAPES)
+    text = json_text(document, separators=(",", ":"))
+    for letter in HTML_LETTERS:  # in ASCII there are no further ones
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
 
 
 @cache
@@ -196,7 +200,10 @@ def view(
     refuse_unknown_ends(loaded.path, graphs, *ends)
     built = built_document(models, marks, *ends)
     if run:
-        _sizes_of(built, models, feed, allow_unsafe_ops)
+        from graphpatch.page.gradient_sizes import sizes
+
+        ran = sizes(built.ends, built.mains, models, feed, allow_unsafe_ops)
+        built.document["run"] = ran
     return View(tuple(models), built.document)
 
 
@@ -214,48 +221,37 @@ def _models(
         _refuse_unrelated(model, patched_model)
         return [model, patched_model], of_patched(patched_model.graphs)
     if rules is not None:
-        return _with_rules(model, matches(rules, model))
+        matched = matches(rules, model)
+        marks = of_matches(matched)
+        if not matched.rules or not matched.ok:
+            return [model], marks
+        patched_model = apply(list(matched.rules), model).model
+        marks.at, marks.is_applied = of_patched(patched_model.graphs).at, True
+        return [model, patched_model], marks
     marks = of_patched(model.graphs)
     if marks.written:
-        try:
+        with suppress(PatchError):  # it holds a part of its original alone
             original = revert(model, allow_changed=True).model
             marks.is_taken_off = True
             return [original, model], marks
-        except PatchError:  # it holds a part of its original alone
-            return [model], marks
     return [model], marks
 
 
 def _refuse_unrelated(model: Model, patched: Model) -> None:
     """Raise ModelError where the models stand the other way round, or are two different ones."""
-    if of_patched(model.graphs).written and not of_patched(patched.graphs).written:
+    carry, patched_carry = (
+        any(graph.library.rules for graph in each.graphs) for each in (model, patched)
+    )
+    if carry and not patched_carry:
         raise ModelError(
             f"{model.path} carries rules and {patched.path} none: the original comes first"
         )
-    names, names_there = (
+    names, patched_names = (
         {name for graph in each.graphs for name in graph.main.heads.names}
         for each in (model, patched)
     )
-    if len(names & names_there) < len(names) / 2:
+    if len(names & patched_names) < len(names) / 2:
         raise ModelError(
-            f"{patched.path} is another model: it has {len(names & names_there):,} of the "
+            f"{patched.path} is another model: it has {len(names & patched_names):,} of the "
             f"{len(names):,} ops of {model.path}"
         )
-
-
-def _with_rules(model: Model, matches: Matches) -> tuple[list[Model], RuleMarks]:
-    marks = of_matches(matches)
-    if not matches.rules or not matches.ok:
-        return [model], marks
-    patched = apply(list(matches.rules), model).model
-    marks.at, marks.is_applied = of_patched(patched.graphs).at, True
-    return [model, patched], marks
-
-
-def _sizes_of(
-    built: BuiltDocument, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool
-) -> None:
-    from graphpatch.page.gradient_sizes import sizes
-
-    ran = sizes(built.ends, built.mains, models, feed, allow_unsafe_ops)
-    built.document["run"] = ran

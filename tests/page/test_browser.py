@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.page.pictures import pictures
+from graphpatch.page.gradient_sizes import pictures
 from graphpatch.protos import GraphDef
 from scripts import view_models
 from tests import graphs

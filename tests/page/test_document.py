@@ -14,7 +14,7 @@ import graphpatch
 from graphpatch.errors import ModelError
 from graphpatch.page.curves import plot
 from graphpatch.page.events import TAG, write_events
-from graphpatch.page.pictures import pictures
+from graphpatch.page.gradient_sizes import pictures
 from graphpatch.page.view import as_script, page
 from graphpatch.protos import Event, GraphDef
 from tests import graphs

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.page.pictures import pictures
+from graphpatch.page.gradient_sizes import pictures
 from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.page.browser import Opened, browser

@@ -1,0 +1,248 @@
+"""The table of a body: of one model, or of two whose lines stand beside each other."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphpatch.analysis.doctor.causes import Finding
+from graphpatch.differentiation.shapes import Shapes, merged_shape, sizes_in_words
+from graphpatch.differentiation.wiring import Wiring
+from graphpatch.graph import attrs, provenance
+from graphpatch.graph.node import COLOCATION, Node, attr_value
+from graphpatch.graph.op_types import VARIABLES
+from graphpatch.page.curves import plot
+from graphpatch.page.lines import ABSENT, BodySide
+from graphpatch.shown import one_line
+
+LARGE_ATTR = 1 << 10  # bytes of an attr from which on it is not shown
+MOST_SHAPES = 10_000  # lines of a body whose shapes are inferred
+RESOURCE = "resource"
+
+
+class Table:
+    """Values, each once; a line has the number of its value."""
+
+    def __init__(self) -> None:
+        self.values = list[Any]()
+        self._numbers: dict[str, int] = {}
+
+    def number(self, value: Any) -> int:
+        """Return the number of a value."""
+        key = value if isinstance(value, str) else json.dumps(value)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return self._numbers[key]
+
+
+class Tables:
+    """What many lines share, written once: op types, tensors, attrs, findings, gradients.
+
+    `rules` are those that are marked, by name, as a rules file has them.
+    """
+
+    def __init__(self, rules: Mapping[str, Any]) -> None:
+        self.rules = rules
+        self.rule_numbers = {name: number for number, name in enumerate(rules)}
+        self.types, self.tensors, self.attrs = Table(), Table(), Table()
+        self.findings, self.plots = Table(), Table()
+        self._of_form: dict[tuple[Wiring, int], int] = {}
+        self._plotted: dict[tuple[str, str], int | None] = {}
+
+    def attrs_of(self, wiring: Wiring, index: int) -> int:
+        """Return the number of an op's attrs, in plain values; -1 for an argument."""
+        if index < 0:
+            return -1
+        key = wiring, wiring.form(index)
+        if key not in self._of_form:
+            self._of_form[key] = self.attrs.number(_plain_attrs(Node(wiring.body, index)))
+        return self._of_form[key]
+
+    def finding(self, finding: Finding, is_on_path: bool) -> int:
+        """Return the number of what doctor says of an op; on a path asked about, with its rule."""
+        document = {**_safe_texts(finding.document()), "on_path": is_on_path}
+        return self.findings.number(document if is_on_path else {**document, "rule": None})
+
+    def plot(self, rule: str, op_type: str) -> int | None:
+        """Return the number of the curves of an op type, before and after a rule, if any."""
+        key = rule, op_type
+        if key not in self._plotted:
+            patch = (self.rules.get(rule) or {}).get("patch")
+            curves = None if rule and not patch else plot(patch, op_type)
+            self._plotted[key] = None if curves is None else self.plots.number(curves)
+        return self._plotted[key]
+
+    def defaults(self) -> dict[str, int]:
+        """Return the number of the curves of TensorFlow's default gradient, by op type."""
+        numbers = {op: self.plot("", op) for op in self.types.values}
+        return {op: number for op, number in numbers.items() if number is not None}
+
+    def document(self) -> dict[str, list[Any]]:
+        """Return the tables by name."""
+        names = ("types", "tensors", "attrs", "findings", "plots")
+        return {name: getattr(self, name).values for name in names}
+
+
+def body_table(
+    sides: Sequence[BodySide],
+    tables: Tables,
+    blamed: Mapping[str, Sequence[Finding]],
+    numbers: Mapping[str, int],
+) -> dict[str, Any]:
+    """Return a body as the page reads it.
+
+    `blamed` are doctor's findings on the paths that were asked about, by op; `numbers` those of the
+    functions that have lines of their own. What a line is about is that of the last side that has
+    it, as it is after a patch.
+    """
+    rows = sides[0].rows
+    last = {row: side for side in sides for row in side.nodes}
+    heads = {row: side.head(row) for row, side in last.items()}
+    lines = [(row, last[row], heads[row]) for row in rows.values()]
+    types = [one_line(_type(side, head)) for _, side, head in lines]
+    rules = {row: names for side in sides for row, names in side.rules_by_row.items()}
+    plots = {row: tables.plot(names[-1], types[row]) for row, names in rules.items()}
+    calls = {
+        row: list(dict.fromkeys(numbers[name] for name in names if name in numbers))
+        for side in (sides if numbers else ())
+        for row, names in side.called().items()
+    }
+    return {
+        "name": one_line(sides[0].body.label),
+        "names": [one_line(key.lstrip("+")) for key in rows],
+        "types": [tables.types.number(op) for op in types],
+        "tensors": _tensors(sides, tables, len(rows)),
+        "attrs": [tables.attrs_of(side.wiring, head) for _, side, head in lines],
+        "inputs": [_inputs(side, head) for _, side, head in lines],
+        "variables": [
+            row
+            for key, row in rows.items()
+            if key not in blamed and row not in rules and _is_variable(last[row], heads[row])
+        ],
+        "marks": {
+            row: sorted(tables.rule_numbers[name] for name in names if name in tables.rules)
+            for row, names in sorted(rules.items())
+        },
+        "findings": _findings(sides, tables, blamed),
+        "ends": _ends(sides),
+        "calls": {row: called for row, called in calls.items() if called},
+        "carried": {row: _nodes(side, row) for row, side, _ in lines if len(side.nodes[row]) > 1},
+        "plots": {row: number for row, number in plots.items() if number is not None},
+        "sides": [_side(side, len(rows)) for side in sides],
+    }
+
+
+def _type(side: BodySide, head: int) -> str:
+    """Return the op type, that before a rule where one put the op into a function."""
+    if head in side.touched:
+        return provenance.original_type(Node(side.body, head))
+    return side.body.heads.ops[head] if head >= 0 else "argument"
+
+
+def _tensors(sides: Sequence[BodySide], tables: Tables, count: int) -> list[int]:
+    """Return what lines give first: the dtype, and the shape as far as either side knows it."""
+    dtypes = [""] * count
+    shapes: list[list[Any]] = [[] for _ in range(count)]
+    for side in sides:
+        known = Shapes(side.wiring) if len(side.nodes) <= MOST_SHAPES else None
+        for row in side.nodes:
+            tensor = side.head(row), 0
+            dtypes[row] = side.wiring.dtype(tensor) or dtypes[row]
+            if known is not None and tensor[0] >= 0:
+                shapes[row].append(known.of(tensor))
+    merged = (merged_shape(of_row) if of_row else None for of_row in shapes)
+    return [
+        tables.tensors.number(dtype if shape is None else f"{dtype} {sizes_in_words(shape)}")
+        for dtype, shape in zip(dtypes, merged, strict=True)
+    ]
+
+
+def _inputs(side: BodySide, head: int) -> list[int | str | list[int | str]]:
+    """Return what an op reads: the rows of lines, with the tensor where that is not output 0.
+
+    Of what is not in view, the names; control inputs come last.
+    """
+    read, controls = list[int | str | list[int | str]](), list[str]()
+    tensors = iter(side.wiring.inputs(head))
+    for text in side.body.heads.inputs[head] if head >= 0 else ():
+        if text[:1] == "^":
+            controls.append(one_line(text))
+            continue
+        producer, output = next(tensors)
+        row = side.line_of.get(producer)
+        read.append(one_line(text) if row is None else [row, one_line(text)] if output else row)
+    return [*read, *controls]
+
+
+def _is_variable(side: BodySide, head: int) -> bool:
+    """Return whether a line gives a variable: the op itself, or an argument that holds one."""
+    if head >= 0:
+        return side.body.heads.ops[head] in VARIABLES
+    return side.wiring.dtype((head, 0)) == RESOURCE
+
+
+def _findings(
+    sides: Sequence[BodySide], tables: Tables, blamed: Mapping[str, Sequence[Finding]]
+) -> dict[int, list[int]]:
+    """Return what doctor says of lines where a gradient ends, and of those that it blames."""
+    findings: dict[int, list[int]] = {}
+    on_path = {sides[0].rows[op]: blames for op, blames in blamed.items() if op in sides[0].rows}
+    for side in sides:
+        for row, finding in side.findings.items():
+            if row not in on_path:
+                findings.setdefault(row, []).append(tables.finding(finding, False))
+    for row, blames in on_path.items():
+        findings[row] = [tables.finding(finding, True) for finding in blames]
+    return {row: list(dict.fromkeys(findings[row])) for row in sorted(findings)}
+
+
+def _ends(sides: Sequence[BodySide]) -> dict[int, str]:
+    words = ("source", "target") if sides[0].body.is_main else ("input", "output")
+    ends: dict[int, str] = {}
+    for side in sides:
+        for tensors, word in zip((side.sources, side.targets), words, strict=True):
+            ends |= dict.fromkeys(side.rows_of(tensors), word)
+    return ends
+
+
+def _nodes(side: BodySide, row: int) -> list[list[str]]:
+    """Return the nodes that rules added for an op, and its own: op type and name."""
+    nodes = (Node(side.body, index) for index in side.nodes[row] if index >= 0)
+    return [[one_line(node.op), one_line(node.name)] for node in nodes]
+
+
+def _side(side: BodySide, count: int) -> dict[str, Any]:
+    """Return what flows on one side; lines that it has not are absent."""
+    reads = (side.reads.get(row, {}) for row in range(count))
+    return {
+        "flow": [int(side.flow.get(row, ABSENT)) for row in range(count)],
+        "arrives": [int(side.arrives.get(row, ABSENT)) for row in range(count)],
+        "edges": [[n for row, flow in lines.items() for n in (row, int(flow))] for lines in reads],
+    }
+
+
+def _plain_attrs(node: Node) -> dict[str, Any]:
+    """Return the attrs of an op as plain values, without large ones and those of records."""
+    plain = {}
+    for key, span in sorted(node.attr_spans().items()):
+        if key not in (provenance.PROVENANCE_ATTR, COLOCATION):
+            is_large = span.end - span.start >= LARGE_ATTR
+            value = "(large)" if is_large else _safe_texts(attrs.as_json(attr_value(span)))
+            plain[one_line(key)] = value
+    return plain
+
+
+def _safe_texts(value: Any) -> Any:
+    """Return plain values whose texts are safe to show."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, Mapping):
+        return {one_line(str(key)): _safe_texts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_safe_texts(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
