@@ -72,8 +72,8 @@ def of_matches(matches: Matches) -> RuleMarks:
     """Return the rules that were matched, or what a match alone picks out."""
     marks = RuleMarks(are_given=True)
     for rule in matches.rules:
-        written = {k: v for k, v in msgspec.to_builtins(rule.written).items() if v is not None}
-        marks.written[rule.author.rule] = {**written, "name": rule.author.rule}
+        written = {"name": "", **msgspec.to_builtins(rule.written)} | {"name": rule.author.rule}
+        marks.written[rule.author.rule] = {k: v for k, v in written.items() if v is not None}
     marks.written = marks.written or {SELECTED: None}
     tags = [graph.around.tags for graph in matches.model.graphs]
     for rule_matches in matches.found:

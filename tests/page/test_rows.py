@@ -34,8 +34,6 @@ graphs => graphs.map(drawn => {
     order: [...body.rowOf], at: [...part.at], knots: [...side.knots], lanes: side.lanes,
     group: body.group,
     folds: body.folds, names: body.names, kinds: shown.rows.map(row => row.kind),
-    touching: shown.rows.map(
-      row => touching(side, row.index).map(lane => side.lanes.indexOf(lane))),
   };
 })
 """
@@ -156,9 +154,7 @@ def test_every_edge_has_its_lane_and_no_two_lanes_are_one(laid_out: list[Any]) -
         assert joined == set(edges)
         assert len(lanes) == len({producer for _, producer in edges})
         knots = dict(laid["knots"])
-        for row, touched in enumerate(laid["touching"]):
-            here = [n for n, lane in enumerate(lanes) if lane["from"] <= row <= lane["to"]]
-            assert sorted(touched) == here
+        for row in range(len(laid["kinds"])):
             through = [lane["column"] for lane in lanes if lane["from"] < row < lane["to"]]
             assert knots.get(row) not in through
             below = [lane["column"] for lane in lanes if lane["from"] <= row < lane["to"]]

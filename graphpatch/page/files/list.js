@@ -8,7 +8,8 @@ const INDENT = 14; // pixels
 const MOST_PRINTED = 4000;
 const TEXT_LINE = 18; // pixels of a further line of text in a row
 const HEAD_ROOM = 36; // pixels that "before" takes above its lanes
-const BESIDE_REASON = 290; // pixels of the badge, of the gaps, and of what flows, at the right
+const BESIDE_TEXT = 200; // pixels of the badge, of the gaps, and of what flows, at the right
+const LETTER = 7.9; // pixels of a letter, at most
 
 function make(name, className, ...children) {
   const element = document.createElement(name);
@@ -26,10 +27,10 @@ function makeButton(className, words, does) {
 
 const number = count => count.toLocaleString("en");
 const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
-const letter = place => String.fromCharCode(65 + place % 26) + (place >= 26 ? Math.floor(place / 26) : "");
 
+// The letter of a rule, in its colour.
 function badge(place, name) {
-  const element = make("span", `badge c${place % 8}`, letter(place));
+  const element = make("span", `badge c${place % 8}`, String.fromCharCode(65 + place % 26) + (Math.floor(place / 26) || ""));
   element.title = name;
   return element;
 }
@@ -39,12 +40,11 @@ class List {
     this.view = view;
     this.box = document.getElementById("list");
     this.space = document.getElementById("space");
-    this.ruler = document.createElement("canvas").getContext("2d");
+    this.isAsked = false;
     this.box.addEventListener("scroll", () => this.later());
     window.addEventListener("resize", () => { this.place(); this.later(); });
     window.addEventListener("beforeprint", () => this.draw(true));
     window.addEventListener("afterprint", () => this.draw());
-    this.isAsked = false;
   }
 
   later() {
@@ -53,17 +53,17 @@ class List {
     requestAnimationFrame(() => { this.isAsked = false; this.draw(); });
   }
 
-  // Find the height and the top of each row: a row with a reason is as tall as its text.
+  // Find how wide lanes are, and the height and the top of each row: as tall as its text.
   place() {
-    const { rows } = this.view.shown, sides = this.view.sides();
+    const { rows, parts } = this.view.shown, sides = this.view.sides();
     const room = Math.max(48, this.box.clientWidth * 0.3 / sides.length);
     this.pitch = new Map();
     for (const side of sides) {
-      const widest = Math.max(1, ...this.view.shown.parts.map(part => part.sides[side] ? part.sides[side].width : 0));
+      const widest = parts.reduce((most, part) => Math.max(most, part.sides[side] ? part.sides[side].width : 0), 1);
       const columns = Math.min(widest, MOST_LANES + 1);
       this.pitch.set(side, { of: Math.max(6, Math.min(15, room / columns)), columns });
     }
-    const lanes = sides.reduce((sum, side) => sum + this.laneWidth(side) + 8, 0);
+    const lanes = this.view.search.isOn ? 0 : sides.reduce((sum, side) => sum + this.laneWidth(side) + 8, 0);
     this.tops = new Float64Array(rows.length + 1);
     rows.forEach((row, index) => {
       row.height = HEIGHT + TEXT_LINE * this.furtherLines(row, lanes);
@@ -78,88 +78,73 @@ class List {
     return Math.max(head, columns * of + 6);
   }
 
+  // How many lines more than one the name and the reason of a row take.
   furtherLines(row, lanes) {
-    const why = row.kind === "line" ? this.why(row) : "";
-    if (!why) return 0;
-    const body = this.view.bodies[row.body], tables = this.view.doc.tables;
-    const words = `${tables.types[body.types[row.row]]} ${body.names[row.row].slice(row.scope.length)}`;
-    this.ruler.font = "13px sans-serif";
-    const lead = lanes + Math.min(row.depth, DEEPEST) * INDENT + this.ruler.measureText(words).width * 1.12;
-    const room = this.box.clientWidth - lead - BESIDE_REASON;
-    return Math.min(5, Math.ceil(this.ruler.measureText(why).width * 1.15 / Math.max(room, 90)) - 1);
+    if (row.kind !== "line") return 0;
+    const { body, name } = this.view.line(row), leaf = name.slice(row.scope ? row.scope.length + 1 : 0);
+    const type = this.view.doc.tables.types[body.types[row.row]], why = this.why(row);
+    const room = Math.max(90, this.box.clientWidth - lanes - Math.min(row.depth, DEEPEST) * INDENT - BESIDE_TEXT);
+    const lead = Math.min(room * 0.6, (Math.min(type.length, 24) + leaf.length + 1) * LETTER);
+    const lines = Math.ceil(leaf.length * LETTER / Math.max(room - Math.min(type.length, 24) * LETTER, 90));
+    return Math.min(5, Math.max(lines, Math.ceil(why.length * 6.6 / Math.max(room - lead, 90))) - 1) || 0;
   }
 
   // The index of the row at a height.
   at(top) {
-    let low = 0, high = this.view.shown.rows.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.tops[middle + 1] <= top) low = middle + 1; else high = middle;
-    }
-    return low;
+    return Math.max(0, before(this.tops, top + 0.5) - 1);
   }
 
   draw(isPrinted = false) {
-    const { rows } = this.view.shown;
-    const first = isPrinted ? 0 : Math.max(0, this.at(this.box.scrollTop) - MORE);
-    const last = Math.min(rows.length, isPrinted ? MOST_PRINTED : this.at(this.box.scrollTop + this.box.clientHeight) + MORE);
+    const { rows } = this.view.shown, { box } = this;
+    const first = isPrinted ? 0 : Math.max(0, this.at(box.scrollTop) - MORE);
+    const last = Math.min(rows.length, isPrinted ? MOST_PRINTED : this.at(box.scrollTop + box.clientHeight) + MORE);
     this.space.style.height = `${this.tops[isPrinted ? last : rows.length]}px`;
-    this.space.className = this.view.sides().length > 1 ? "two" : "";
-    const drawn = rows.slice(first, last).map(row => {
-      const element = this.row(row);
-      element.style.transform = `translateY(${this.tops[row.index]}px)`;
-      element.style.height = `${row.height}px`;
-      return element;
-    });
+    const passing = new Map(); // by side of a part, the lanes in sight: there may be very many others
+    for (const side of this.view.shown.parts.flatMap(part => part.sides)) passing.set(side, side.lanes.filter(lane => lane.from <= last && first <= lane.to));
+    const drawn = rows.slice(first, last).map(row => this.row(row, passing));
     if (!rows.length) drawn.push(make("p", "empty", this.view.search.isOn ? "No op has these words in its name or type." : "No op lies between these ends: name others with --from and --to."));
     this.space.replaceChildren(...drawn);
     this.heads();
     const { selected } = this.view;
-    if (selected >= first && selected < last) this.box.setAttribute("aria-activedescendant", `row${selected}`);
-    else this.box.removeAttribute("aria-activedescendant");
+    if (selected >= first && selected < last) box.setAttribute("aria-activedescendant", `row${selected}`);
+    else box.removeAttribute("aria-activedescendant");
   }
 
   // What the columns are, and what the symbols mean, above the list.
   heads() {
-    const sides = this.view.sides(), isSearch = this.view.search.isOn;
-    const cells = isSearch ? [] : sides.map(side => {
+    const sides = this.view.sides();
+    const cells = this.view.search.isOn ? [] : sides.map(side => {
       const cell = make("span", "lanes", sides.length > 1 ? ["before", "after"][side] : "");
       cell.style.width = `${this.laneWidth(side)}px`;
       return cell;
     });
-    const legend = make("span", "symbols");
-    for (const flow of [Flow.FULL, Flow.CHANGED, Flow.ZERO, Flow.NONE, Flow.BLOCKED, Flow.ERROR]) legend.append(symbol(flow));
-    const heads = document.getElementById("heads");
-    heads.replaceChildren(...cells, make("span", "", "op"), make("span", "grow"), legend);
-    if (this.view.sizes) heads.append(make("span", "", "largest |gradient|"));
+    const flows = [Flow.FULL, Flow.CHANGED, Flow.ZERO, Flow.NONE, Flow.BLOCKED, Flow.ERROR];
+    const legend = make("span", "symbols", ...flows.map(symbol));
+    document.getElementById("heads").replaceChildren(...cells, make("span", "", "op"), make("span", "grow"), legend, this.view.sizes ? make("span", "", "largest |gradient|") : "");
   }
 
-  row(row) {
-    const element = make("div", `row ${row.kind}`);
+  row(row, passing) {
+    const element = make("div", `row ${row.kind}`), indent = make("span", "indent");
     element.id = `row${row.index}`;
+    element.style.transform = `translateY(${this.tops[row.index]}px)`;
+    element.style.height = `${row.height}px`;
+    const aria = { level: row.depth + 1, setsize: this.view.shown.rows.length, posinset: row.index + 1, selected: row.index === this.view.selected };
     element.setAttribute("role", "treeitem");
-    element.setAttribute("aria-level", row.depth + 1);
-    element.setAttribute("aria-setsize", this.view.shown.rows.length);
-    element.setAttribute("aria-posinset", row.index + 1);
-    element.setAttribute("aria-selected", row.index === this.view.selected);
-    if (!this.view.search.isOn) element.append(...this.lanes(row));
-    const indent = make("span", "indent");
+    for (const [key, value] of Object.entries(aria)) element.setAttribute(`aria-${key}`, value);
     indent.style.width = `${Math.min(row.depth, DEEPEST) * INDENT}px`;
-    element.append(indent);
+    element.append(...this.view.search.isOn ? [] : this.lanes(row, passing), indent);
     if (row.kind === "line") this.fillLine(element, row);
     else if (row.kind === "function") element.append(make("span", "name", "ƒ ", this.view.bodies[row.body].name));
     else this.fillScope(element, row);
     return element;
   }
 
-  lanes(row) {
-    const body = this.view.bodies[row.part.body];
-    return this.view.sides().map(side => {
-      const cell = make("span", "lanes"), laid = row.part.sides[side];
-      cell.style.width = `${this.laneWidth(side)}px`;
-      if (!laid) return cell;
-      const flow = row.kind === "line" || row.kind === "folded" ? flowOf(body.sides[side], row.row, row.last, body) : 0;
-      cell.append(drawLanes(row, laid, flow, this.pitch.get(side).of, row.height));
+  lanes(row, passing) {
+    const body = this.view.bodies[row.part.body], isFlow = row.kind === "line" || row.kind === "folded";
+    return this.view.sides().map(number => {
+      const cell = make("span", "lanes"), side = row.part.sides[number];
+      cell.style.width = `${this.laneWidth(number)}px`;
+      if (side) cell.append(drawLanes(row, side, passing.get(side), isFlow ? flowOf(body.sides[number], row.row, row.last, body) : 0, this.pitch.get(number).of, row.height));
       return cell;
     });
   }
@@ -167,7 +152,7 @@ class List {
   fillScope(element, row) {
     const body = this.view.bodies[row.body], fold = body.folds[row.fold], { places, doc } = this.view;
     element.setAttribute("aria-expanded", fold.isOpen);
-    const words = fold.isGroup ? this.variables(body) : fold.name.slice(row.scope && !fold.isGroup ? row.scope.length + 1 : 0) + "/";
+    const words = fold.isGroup ? this.variables(body) : `${fold.name.slice(row.scope ? row.scope.length + 1 : 0)}/`;
     const name = make("span", "name", make("bdi", "leaf", words));
     name.title = fold.isGroup ? words : `${fold.name}/`;
     element.append(make("span", "arrow", fold.isOpen ? "▾" : "▸"), name);
@@ -175,7 +160,7 @@ class List {
     if (fold.isOpen) return;
     const held = places.holds(row.body, row.row, row.last);
     held.rules.forEach(rule => element.append(badge(rule, doc.rules[rule].name)));
-    if (held.onPath) element.append(make("span", "why", "a gradient ends inside"));
+    if (held.isEnd) element.append(make("span", "why", "a gradient ends inside"));
     element.append(make("span", "grow"));
     if (!fold.isGroup) element.append(this.flow(body, row));
   }
@@ -183,21 +168,19 @@ class List {
   // "61 variables: 46 get a gradient", of the last side.
   variables(body) {
     const count = body.names.length - body.group, { flow } = body.sides[body.sides.length - 1];
-    const got = flow.slice(body.group).filter(one => one >= Flow.FULL && one <= Flow.CHANGED).length;
+    const got = flow.slice(body.group).filter(flows => flows >= Flow.FULL && flows <= Flow.CHANGED).length;
     return `${plural(count, "variable")}: ${got === count ? "each gets a gradient" : got ? `${number(got)} get a gradient` : "none gets a gradient"}`;
   }
 
   fillLine(element, row) {
-    const { doc, places, search } = this.view, body = this.view.bodies[row.body], name = body.names[row.row];
-    const isOpen = this.view.shown.inside.has(row.path);
+    const { doc, places, search, shown } = this.view, { body, name } = this.view.line(row), isOpen = shown.inside.has(row.path);
     if (body.calls[row.row] && !search.isOn) {
       element.setAttribute("aria-expanded", isOpen);
       element.append(make("span", "arrow", isOpen ? "▾" : "▸"));
     }
-    const inside = places.holds(row.body, row.row, row.row);
-    for (const mark of isOpen ? body.marks[row.row] || [] : inside.rules) element.append(badge(mark, doc.rules[mark].name));
-    const shown = row.scope ? name.slice(row.scope.length + 1) : name, cut = shown.lastIndexOf("/") + 1;
-    const named = make("span", "name", make("span", "scope-of", shown.slice(0, cut)), make("bdi", "leaf", shown.slice(cut)));
+    for (const mark of isOpen ? body.marks[row.row] || [] : places.holds(row.body, row.row, row.row).rules) element.append(badge(mark, doc.rules[mark].name));
+    const words = row.scope ? name.slice(row.scope.length + 1) : name, cut = words.lastIndexOf("/") + 1;
+    const named = make("span", "name", make("span", "scope-of", words.slice(0, cut)), make("bdi", "leaf", words.slice(cut)));
     named.title = name;
     element.append(make("span", "type", doc.tables.types[body.types[row.row]]), named);
     if (body.ends[row.row]) element.append(make("span", "end", body.ends[row.row]));
@@ -211,10 +194,10 @@ class List {
 
   // Why a gradient ends at a line, where it does.
   why(row) {
-    const body = this.view.bodies[row.body];
+    const { body } = this.view.line(row);
     if (body.onPath.has(row.row)) return this.view.doc.tables.findings[body.findings[row.row][0]].what;
     const isClosed = body.calls[row.row] && !this.view.shown.inside.has(row.path);
-    return isClosed && this.view.places.holds(row.body, row.row, row.row).onPath ? "a gradient ends inside" : "";
+    return isClosed && this.view.places.holds(row.body, row.row, row.row).isEnd ? "a gradient ends inside" : "";
   }
 
   // What flows on, where that is not the full gradient on all sides.

@@ -37,30 +37,21 @@ function text(x, y, words, className) {
 }
 
 // The size of the gradient at a line: a bar for each side, on one logarithmic scale.
-function drawBars(sizes, row, sides) {
-  const known = sizes.lines[row];
-  if (!known) return null;
+function drawBars({ lines, least, most }, row, sides) {
+  if (!lines[row]) return null;
   const W = 84, cell = svg("svg", { width: W, height: HEIGHT, class: "bars", role: "img" });
-  const words = [];
-  const two = sides.length > 1;
-  sides.forEach((side, place) => {
-    const size = known[side], y = two ? 5 + 9 * place : 9;
-    const name = two ? (side ? "after " : "before ") : "";
-    words.push(`${name}${sizeInWords(size)}`);
-    if (size === null || size === undefined) return;
-    if (typeof size === "string") cell.append(svg("text", { x: 2, y: y + 7, class: "nan" }, size));
-    else if (size === 0) cell.append(svg("text", { x: 2, y: y + 7, class: "zero" }, "0"));
-    else cell.append(svg("rect", { x: 0, y, height: 6, width: Math.max(2, W * place_(sizes, size)), class: `size s${two ? side : 1}` }));
+  const low = Math.log10(least), high = Math.log10(most), isTwo = sides.length > 1;
+  const words = sides.map((side, place) => {
+    const size = lines[row][side], y = isTwo ? 5 + 9 * place : 9, name = isTwo ? ["before ", "after "][side] : "";
+    const share = high > low ? 0.08 + 0.92 * (Math.log10(size) - low) / (high - low) : 1;
+    if (typeof size === "string" || size === 0) cell.append(svg("text", { x: 2, y: y + 7, class: size === 0 ? "zero" : "nan" }, String(size)));
+    else if (size) cell.append(svg("rect", { x: 0, y, height: 6, width: Math.max(2, W * share), class: `size s${isTwo ? side : 1}` }));
+    return `${name}${sizeInWords(size)}`;
   });
   const title = `largest |gradient|: ${words.join(", ")}`;
   cell.setAttribute("aria-label", title);
   cell.append(svg("title", {}, title));
   return cell;
-}
-
-function place_(sizes, size) {
-  const low = Math.log10(sizes.least), high = Math.log10(sizes.most);
-  return high > low ? 0.08 + 0.92 * (Math.log10(size) - low) / (high - low) : 1;
 }
 
 function sizeInWords(size) {
@@ -70,18 +61,15 @@ function sizeInWords(size) {
 
 // A heat map: numbers from 0 to 255 row by row, in 16 inks; each ink is one path.
 function drawHeat(map) {
-  const inks = Array.from({ length: 16 }, () => []);
-  map.values.forEach((value, place) => {
-    const ink = Math.min(15, value >> 4);
-    if (ink) inks[ink].push(`M${place % map.width} ${Math.floor(place / map.width)}h1v1h-1z`);
-  });
+  const inks = Array.from({ length: 16 }, () => "");
+  map.values.forEach((value, place) => { inks[value >> 4] += `M${place % map.width} ${Math.floor(place / map.width)}h1v1h-1z`; });
+  inks[0] = ""; // no ink
   const picture = svg("svg", { viewBox: `0 0 ${map.width} ${map.height}`, class: "heat", role: "img", "shape-rendering": "crispEdges", "aria-label": map.title });
-  picture.append(svg("rect", { width: map.width, height: map.height, class: "ink0" }));
-  inks.forEach((cells, ink) => { if (cells.length) picture.append(svg("path", { d: cells.join(""), class: `ink${ink}` })); });
+  inks.forEach((path, ink) => { if (path) picture.append(svg("path", { d: path, "fill-opacity": ink / 15 })); });
   return picture;
 }
 
-function drawHistogram(counts, low, high, title) {
+function drawHistogram({ counts, low, high, title }) {
   const W = 160, H = 90, most = Math.max(...counts, 1);
   const picture = svg("svg", { viewBox: `0 0 ${W} ${H + 14}`, class: "histogram", role: "img", "aria-label": title });
   counts.forEach((count, place) => {
@@ -93,11 +81,7 @@ function drawHistogram(counts, low, high, title) {
 }
 
 function drawPicture(picture) {
-  const figure = make("figure");
-  if (picture.kind === "heat") figure.append(drawHeat(picture));
-  else if (picture.kind === "histogram") figure.append(drawHistogram(picture.counts, picture.low, picture.high, picture.title));
-  else if (picture.kind === "number") figure.append(make("div", "nothing", picture.value));
-  else figure.append(make("div", "nothing", picture.says));
-  figure.append(make("figcaption", "", picture.title));
-  return figure;
+  const { kind, title } = picture;
+  const drawn = kind === "heat" ? drawHeat(picture) : kind === "histogram" ? drawHistogram(picture) : make("div", "nothing", picture.value || picture.says);
+  return make("figure", "", drawn, make("figcaption", "", title));
 }
