@@ -134,7 +134,7 @@ def command(
     if inputs or outputs or rebuild_gradients:
         _refuse_workers(order, "--rebuild-gradients" if rebuild_gradients else "--inputs")
         export = _export(inputs, outputs, models, out)
-        order = replace(order, export=export, in_process=True)
+        order = replace(order, export=export, recorded=False)
     finish = partial(_with_rebuilt_gradients, losses=list(loss)) if rebuild_gradients else None
     tell = partial(_report_lines, is_export=order.export is not None)
     return apply_to(order, as_json, tell, finish)
@@ -236,10 +236,10 @@ def _to_register(keys: Sequence[str], path: str) -> list[str]:
 
 
 def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None = None) -> int:
-    """`apply`: one model is a fleet of one.
+    """Patch models, and say what became of them; return the exit code of the command.
 
-    Models that were named one by one are told of together, in their order: by `tell`, or in one
-    JSON document. In this process alone, `finish` may change each result before it is written.
+    Models that were named one by one are patched in this process, in turn; `finish` may change
+    each result before it is written. They are told of by `tell`, or in one JSON document.
     """
     refuse_options(order)
     piped = order.is_piped()
@@ -248,51 +248,29 @@ def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None
     if order.is_of_many():
         return report_each(*patch_models(order), as_json, patched_lines, "patched")
 
-    alone = len(order.models) == 1 and not order.is_for_workers()
-
     def say_report(report: dict[str, Any]) -> None:
         if not as_json:
             say_lines(tell(report), err=piped)
-        elif alone:
+        elif len(order.models) == 1:
             say_json({"outputs": [report]})
 
-    if order.is_for_workers():
-        ended = _by_workers(order)
-    else:
-        with bar() as progress:  # a report is printed before its output takes its name
+    with bar() as progress:  # a report is printed before its output takes its name
 
-            def here(job: Job, task: Task) -> TaskResult:
-                try:
-                    return patch_model(job, task, progress, finish, say_report)
-                except GraphpatchError as error:
-                    return TaskResult(task, error=str(error))
+        def here(job: Job, task: Task) -> TaskResult:
+            try:
+                return patch_model(job, task, progress, finish, say_report)
+            except GraphpatchError as error:
+                return TaskResult(task, error=str(error))
 
-            ended = list(patch_models(order, here)[1])
+        ended = list(patch_models(order, here)[1])
     for done in ended:
         if done.error:
             say_error(done.error)
-        elif order.is_for_workers() and not as_json:
-            say_lines(tell(done.report))
-    if as_json and not (alone and ended[0].report):
-        say_json(joint_document(ended))
-    return exit_code(ended)
-
-
-def _by_workers(order: FleetOrder) -> list[TaskResult]:
-    total, results = patch_models(order)
-    with bar(of_many=True) as progress:
-        ended = []
-        for done in results:
-            ended.append(done)
-            progress("models", len(ended), total)
-    return sorted(ended, key=lambda done: done.task.place)
-
-
-def joint_document(ended: list[TaskResult]) -> dict[str, Any]:
-    """Return the one JSON document of models that were named one by one."""
-    errors = [{"model": done.task.model, "error": done.error} for done in ended if done.error]
     reports = [done.report for done in ended if not done.error]
-    return {"outputs": reports, **({"errors": errors} if errors else {})}
+    errors = [{"model": done.task.model, "error": done.error} for done in ended if done.error]
+    if as_json and (errors or len(order.models) > 1):
+        say_json({"outputs": reports, **({"errors": errors} if errors else {})})
+    return exit_code(ended)
 
 
 def report_each(
@@ -366,11 +344,11 @@ def destination_in_words(report: Mapping[str, Any]) -> str:
 
 def refuse_options(order: FleetOrder) -> None:
     """Raise UsageError for what does not go together."""
-    if "-" in order.models and order.is_for_workers():
+    if "-" in order.models and order.is_of_many():
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
     if order.rules == "-" and "@-" in order.models:
         raise click.UsageError("the rules and the list would both come from standard input")
-    if order.out == "-" and (order.is_for_workers() or len(order.models) > 1):
+    if order.out == "-" and (order.is_of_many() or len(order.models) > 1):
         raise click.UsageError("several models do not go to one standard output: name a folder")
     if order.resume and order.out is None:
         raise click.UsageError("--resume skips models that are in a folder already: give -o DIR")

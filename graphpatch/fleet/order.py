@@ -105,23 +105,19 @@ class FleetOrder(msgspec.Struct, frozen=True):
     allow_chained: bool = False  # URLs of what lies inside another file
     export: Export | None = None
     force: bool = False  # outputs may replace what graphpatch did not write
-    in_process: bool = False  # what is asked for cannot be told to workers
+    recorded: bool = True  # what is written into a folder, in its manifest
 
     def __post_init__(self) -> None:
         paths = (self.rules, *(model.removeprefix("@") for model in self.models), self.out or "")
         stores.refuse_chained(paths, self.allow_chained)
 
     def is_of_many(self) -> bool:
-        """Return whether there may be any number of models: they are searched for, or shared."""
+        """Return whether there may be any number of models: they are searched for, or shared.
+
+        Then workers do it; models that are named one by one are done in this process, in turn.
+        """
         asked = self.workers != Workers() or self.resume
         return asked or any(map(is_search, self.models))
-
-    def is_for_workers(self) -> bool:
-        """Return whether it is for others to do; one to a file, or in a pipe, is done at once."""
-        if self.in_process:
-            return False
-        several = len(self.models) > 1 or self.is_into_folder()
-        return (several and "-" not in self.models) or self.is_of_many()
 
     def is_into_folder(self) -> bool:
         """Return whether -o is a folder that models go into, and not the name of the only one."""
@@ -158,7 +154,7 @@ class FleetOrder(msgspec.Struct, frozen=True):
             root="" if self.workers.scheduler is None else str(Path.cwd()),
             force=self.force,
             export=self.export,
-            allow_none=converts and not self.is_for_workers(),
+            allow_none=converts and not self.is_of_many(),
         )
         job.rules()
         return job

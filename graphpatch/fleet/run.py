@@ -52,12 +52,11 @@ def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Resu
         tasks = unwritten(models)
     else:
         tasks = plan(models, order.out, order.rules, into is not None)
-    if order.dry_run:
-        return len(tasks), _patched(order, job, tasks, here)
-    sweep(local_outputs(tasks))  # what an earlier run left half-written
-    if into is None:
-        return len(tasks), _patched(order, job, tasks, here)
-    return len(tasks), _into_folder(order, job, tasks, into, here)
+    if into is not None and not order.dry_run:
+        return len(tasks), _into_folder(order, job, tasks, into, here)
+    if not order.dry_run:
+        sweep(local_outputs(tasks))  # what an earlier run left half-written
+    return len(tasks), _patched(order, job, tasks, here)
 
 
 def _goes_nowhere(model: FoundModel) -> bool:
@@ -74,18 +73,19 @@ def _patched(order: FleetOrder, job: Job, tasks: Sequence[Task], here: Work | No
 def _into_folder(
     order: FleetOrder, job: Job, tasks: list[Task], folder: str, here: Work | None
 ) -> Results:
-    """Yield the results of tasks that write into a folder, where workers' are written down."""
+    """Yield the results of tasks that write into a folder, each written down in its manifest."""
     from graphpatch.fleet.manifest import Manifest
 
     with _made(folder):
-        if here is not None:
+        sweep(local_outputs(tasks))
+        if not order.recorded:
             yield from _patched(order, job, tasks, here)
             return
         manifest = Manifest(folder, job)
         if order.resume:
             tasks = [replace(task, known=manifest.known(task)) for task in tasks]
         try:
-            for done in _patched(order, replace(job, recorded=True), tasks, None):
+            for done in _patched(order, replace(job, recorded=True), tasks, here):
                 manifest.add(done)
                 yield done
         finally:
@@ -121,7 +121,7 @@ def _results(order: FleetOrder, work: Work, job: Job, tasks: Sequence[Task]) -> 
         out = None if order.dry_run else order.out
         return by_cluster(order.workers.scheduler, call, tasks, out)
     jobs = min(order.workers.jobs or _cores(), len(tasks))
-    if jobs > 1 and order.is_for_workers() and not in_memory:
+    if jobs > 1 and not in_memory:
         return by_processes(call, tasks, jobs)
     gc.freeze()  # what there is now is not looked at by the collection after a model
     return map(call, tasks)
