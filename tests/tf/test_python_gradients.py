@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,9 @@ from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import graphdef, in_memory, node
 from tests.tf import tensorflow1
+from tests.tf.batch import RUNTIMES, Batch
+from tests.tf.places import PLACES
+from tests.tf.test_places import Case, built, reference
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -71,13 +73,11 @@ CASES: dict[str, tuple[GraphDef, str, Mapping[str, Any]]] = {
 }
 
 
-def patched_by_python(
-    graph: GraphDef, name: str, kind: str = "override_gradient", **match: str
-) -> bytes:
-    """The graph with the gradient of the op `r`, or of what `match` means, patched."""
-    rule = {"match": match or {"name": "r"}, "patch": {kind: {"python": f"{MODULE}:{name}"}}}
-    model = in_memory(graph)
-    result = graphpatch.apply([rule], model, allow_python=True)
+def patched_by_python(graph: GraphDef, name: str) -> bytes:
+    """The graph with the gradient of the op `r` patched."""
+    patch = {"override_gradient": {"python": f"{MODULE}:{name}"}}
+    rule = {"match": {"name": "r"}, "patch": patch}
+    result = graphpatch.apply([rule], in_memory(graph), allow_python=True)
     return graphs.joined(result.model.pieces())
 
 
@@ -104,53 +104,48 @@ def overridden(graph: GraphDef, name: str, feeds: Mapping[str, Any]) -> dict[str
 
 def joined(many: Mapping[str, GraphDef]) -> GraphDef:
     """Graphs as one, each in the scope of its name, and `total`, the sum of their `z`."""
-    whole, names = GraphDef(), set()
-    for scope, graph in many.items():
+    whole, functions, called = GraphDef(), dict[str, Any](), dict[str, Any]()
+    for prefix, graph in many.items():
         for one in graph.node:
             added = whole.node.add()
             added.CopyFrom(one)
-            added.name = f"{scope}/{one.name}"
-            added.input[:] = [f"{scope}/{text}" for text in one.input]
-        new = [f for f in graph.library.function if f.signature.name not in names]
-        names |= {function.signature.name for function in new}
-        called = {g.function_name: g for g in (*whole.library.gradient, *graph.library.gradient)}
-        del whole.library.gradient[:]
-        whole.library.gradient.extend(called.values())
-        whole.library.function.extend(new)
+            added.name = f"{prefix}/{one.name}"
+            added.input[:] = [f"{prefix}/{text}" for text in one.input]
+        functions |= {function.signature.name: function for function in graph.library.function}
+        called |= {pair.function_name: pair for pair in graph.library.gradient}
+    whole.library.function.extend(functions.values())
+    whole.library.gradient.extend(called.values())
     whole.versions.producer = 27
-    whole.node.append(node("total", "AddN", *(f"{scope}/z" for scope in many), N=len(many)))
+    whole.node.append(node("total", "AddN", *(f"{prefix}/z" for prefix in many), N=len(many)))
     return whole
 
 
 Found = Mapping[str, Mapping[str, Any]]
 
 
-def in_a_fresh_process(
-    version: str, many: Mapping[str, tuple[GraphDef, Mapping[str, Any]]], folder: Path
-) -> Found:
-    """The gradients that a Session gives where graphpatch is not, by case and tensor."""
-    whole = joined({scope: graph for scope, (graph, _) in many.items()}).SerializeToString()
-    feeds = {f"{scope}/{n}": v for scope, (_, given) in many.items() for n, v in given.items()}
-    asked = ["total:0", "--gradients", "total:0", *(f"{name}:0" for name in feeds)]
-    python = sys.executable if version == "2" else ""
-    found = tensorflow1.fetch(whole, feeds, asked, folder, python)
-    gradients: dict[str, dict[str, Any]] = {scope: {} for scope in many}
-    for name in found:
-        kind, _, tensor = name.partition(":")
-        if kind == "gradient":
-            scope, _, tensor = tensor.rpartition("/")
-            gradients[scope][tensor] = found[name]
-    return gradients
-
-
 @pytest.fixture(scope="module", params=["2", pytest.param("1.15", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """All cases, patched, in one process of this version."""
+    """The gradients of all cases, patched, by case and tensor, in one process of this version."""
     many = {
-        scope(name): (GraphDef.FromString(patched_by_python(graph, function)), {"x": X, **feeds})
-        for name, (graph, function, feeds) in CASES.items()
+        scope(name): GraphDef.FromString(patched_by_python(graph, function))
+        for name, (graph, function, _) in CASES.items()
     }
-    return in_a_fresh_process(request.param, many, tmp_path_factory.mktemp("session"))
+    feeds = {
+        f"{scope(name)}/{tensor}": value
+        for name, (_, _, given) in CASES.items()
+        for tensor, value in {"x": X, **given}.items()
+    }
+    asked = ["total:0", "--gradients", "total:0", *(f"{name}:0" for name in feeds)]
+    folder = tmp_path_factory.mktemp("session")
+    python = sys.executable if request.param == "2" else ""
+    fetched = tensorflow1.fetch(joined(many).SerializeToString(), feeds, asked, folder, python)
+    gradients: dict[str, dict[str, Any]] = {case: {} for case in many}
+    for name in fetched:
+        kind, _, tensor = name.partition(":")
+        if kind == "gradient":
+            case, _, tensor = tensor.rpartition("/")
+            gradients[case][tensor] = fetched[name]
+    return gradients
 
 
 def scope(name: str) -> str:
@@ -167,100 +162,33 @@ def test_it_equals_the_override_map(name: str, run: Found) -> None:
         np.testing.assert_allclose(found[tensor], dx, rtol=1e-6)
 
 
-def function_attr(name: str) -> Any:
-    found = graphs.attr(True)
-    found.func.name = name
-    return found
-
-
-RELU = graphs.function("f", ["a"], [node("r", "Relu", "a")], {"b": "r:activations:0"})
-
-
-def loop() -> GraphDef:
-    """Two rounds of a While whose body is Relu; a counter and its end, as TensorFlow has them."""
-    body, cond = graphs.function("body", [], [], {}), graphs.function("cond", [], [], {})
-    for one in (body, cond):
-        for name, dtype in (("i", "int32"), ("n", "int32"), ("a", "float32")):
-            one.signature.input_arg.add(name=name, type=graphs.DTYPE_NUMBERS[dtype])
-    cond.signature.output_arg.add(name="go", type=graphs.DTYPE_NUMBERS["bool"])
-    cond.node_def.append(node("less", "Less", "i", "n", T="int32"))
-    cond.ret["go"] = "less:z:0"
-    added = node("add", "Add", "i", "one:output:0", T="int32")
-    body.node_def.extend([constant("one", 1), added, node("r", "Relu", "a")])
-    given = {"i": "add:z:0", "n": "same:output:0", "a": "r:activations:0"}
-    body.node_def.append(node("same", "Identity", "n", T="int32"))
-    for (name, tensor), like in zip(given.items(), body.signature.input_arg, strict=True):
-        body.signature.output_arg.add(name=f"{name}_next", type=like.type)
-        body.ret[f"{name}_next"] = tensor
-    called = {"cond": function_attr("cond"), "body": function_attr("body")}
-    types = ["int32", "int32", "float32"]
-    whiled = node("w", "While", "start", "end", "x", T=types, **called)
-    graph = after(constant("start", 0), constant("end", 2), whiled, node("out", "Identity", "w:2"))
-    graph.library.function.extend([cond, body])
-    return graph
-
-
-def calling(op: str, *inputs: str, **called: str) -> GraphDef:
-    """A graph in which an op calls the function that is Relu."""
-    attrs: dict[str, Any] = {key: function_attr(name) for key, name in called.items()}
-    if inputs:
-        attrs["Tcond"] = "bool"
-    call = node("c", op, *inputs, "x", Tin=["float32"], Tout=["float32"], **attrs)
-    flag = node("flag", "Const", dtype="bool")
-    flag.attr["value"].tensor.dtype = graphs.DTYPE_NUMBERS["bool"]
-    flag.attr["value"].tensor.bool_val.append(True)
-    flag.attr["value"].tensor.tensor_shape.SetInParent()
-    graph = after(*([flag] if inputs else []), call)
-    graph.library.function.append(RELU)
-    return graph
-
-
-BODIES = {
-    "PartitionedCall": calling("PartitionedCall", f="f"),
-    "If": calling("If", "flag", then_branch="f", else_branch="f"),
-    "While": loop(),
+# In numpy, what the functions give for x, y and dy.
+NUMPY: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "guided": lambda x, y, dy: np.where((dy > 0) & (y > 0), dy, 0) * x,
+    "with_control_flow": lambda x, y, dy: 8 * x * dy * (x if np.sum(x * dy) > 0 else 1),
 }
-ABOVE = np.where(X > 0, X, 0)
-# With dy = y at the end, and y = x above 0.
-EXPECTED = {
-    "guided": {"PartitionedCall": ABOVE**2, "If": ABOVE**2, "While": ABOVE**3},
-    "with_control_flow": {
-        "PartitionedCall": 8 * ABOVE * X**2,
-        "If": 8 * ABOVE * X**2,
-        "While": 64 * ABOVE * ABOVE**2 * X**2,
-    },
-}
+BODIES = ("PartitionedCall", "If", "While")
 
 
-@pytest.fixture(scope="module", params=["2", pytest.param("1.15", marks=pytest.mark.slow)])
-def run_bodies(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    many = {}
-    for function in EXPECTED:
-        for place, graph in BODIES.items():
-            raw = patched_by_python(graph, function, op="Relu")
-            many[f"{function}_{place}"] = (under(f"{function}_{place}_", raw), {"x": X})
-    return in_a_fresh_process(request.param, many, tmp_path_factory.mktemp("bodies"))
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Batch:
+    bodies = Batch(tmp_path_factory.mktemp("bodies"))
+    for place in BODIES:
+        for name in NUMPY:
+            patch = {"override_gradient": {"python": f"{MODULE}:{name}"}}
+            rule = {"match": {"op": "Tanh"}, "patch": patch}
+            rules = graphpatch.load_rules([rule], allow_python=True)
+            bodies.add(f"{name}, {place}", built(PLACES[place]), rules)
+    return bodies.run(request)
 
 
-def under(prefix: str, raw: bytes) -> GraphDef:
-    """The graph with a prefix before the names of the functions that it came with."""
-    graph = GraphDef.FromString(raw)
-    new = {f.signature.name: prefix + f.signature.name for f in graph.library.function}
-    new = {old: name for old, name in new.items() if not old.startswith("graphpatch")}
-    for function in graph.library.function:
-        function.signature.name = new.get(function.signature.name, function.signature.name)
-    for one in graph.node:
-        for key in one.attr:
-            if one.attr[key].HasField("func"):
-                one.attr[key].func.name = new[one.attr[key].func.name]
-    return graph
-
-
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("place", BODIES)
-@pytest.mark.parametrize("function", EXPECTED)
-def test_it_holds_in_function_bodies(function: str, place: str, run_bodies: Found) -> None:
-    found = run_bodies[f"{function}_{place}"]["x:0"]
-    np.testing.assert_allclose(found, EXPECTED[function][place], rtol=1e-6)
+@pytest.mark.parametrize("name", NUMPY)
+def test_it_holds_in_function_bodies(batch: Batch, name: str, place: str, runtime: str) -> None:
+    expected = reference(PLACES[place], Case({}, NUMPY[name]))
+    dx = batch.gradient(f"{name}, {place}", runtime)
+    np.testing.assert_allclose(dx, expected, rtol=2e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("allowed", [False, True])

@@ -63,8 +63,7 @@ REFUSED = {
         "gives 2 gradients, and Relu 'r' has 1 inputs: it gives one for each, or None",
     ),
     "too few gradients": (
-        python_rule(f"{MODULE}:clipped", "Mul"),
-        "gives 1 gradients, and Mul 'm' has 2 inputs",
+        python_rule(f"{MODULE}:clipped", "Mul"), "gives 1 gradients, and Mul 'm' has 2 inputs"
     ),
     "no gradient at all": (python_rule(f"{MODULE}:nothing"), "stop_gradient says that"),
     "a function that raises": (
@@ -76,26 +75,23 @@ REFUSED = {
         "gives a gradient of float64 for input 0 of Relu 'r', which is float32",
     ),
     "a variable": (
-        python_rule(f"{MODULE}:captures_a_variable"),
-        "uses the variable 'weights:0' from",
+        python_rule(f"{MODULE}:captures_a_variable"), "uses the variable 'weights:0' from"
     ),
     "a tensor": (
-        python_rule(f"{MODULE}:captures_a_tensor"),
-        "uses a tensor (float32, shape (1000,)) from",
+        python_rule(f"{MODULE}:captures_a_tensor"), "uses a tensor (float32, shape (1000,)) from"
     ),
     "what a stand-in has not": (
         python_rule(f"{MODULE}:asks_for_the_graph"),
         "AttributeError: op.graph is not there while a gradient is traced",
     ),
     "as an attr": (
-        python_rule(f"{MODULE}:clipped", emit="attr"),
-        "is stored as a function, not as an attr",
+        python_rule(f"{MODULE}:clipped", emit="attr"), "is stored as a function, not as an attr"
     ),
     "a filter as an attr": (
         python_rule(f"{MODULE}:clipped", kind="filter_gradient", emit="attr"),
         "is stored as a function, not as an attr",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -117,19 +113,13 @@ def test_nobody_runs_code_unasked(kind: str, model: Path, rules_file: Write) -> 
         graphpatch.apply([spec], model)
 
 
-def test_a_filter(model: Path) -> None:
-    found = gradient(
-        applied(python_rule(f"{MODULE}:clipped", kind="filter_gradient"), model), [3.0, -1.0]
-    )
-    # m = 9 gives 18 at m; 18 * x = 54 reaches relu, of which 0.5 passes; 18 * r by the other way.
-    np.testing.assert_allclose(found, [0.5 + 54.0, 0.0])
-
-
-def test_a_filter_reads_the_tensor_as_input_and_output(model: Path) -> None:
-    found = gradient(
-        applied(python_rule(f"{MODULE}:guided", kind="filter_gradient"), model), [3.0, -1.0]
-    )
-    np.testing.assert_allclose(found, [54.0 * 3.0 + 54.0, 0.0])
+@pytest.mark.parametrize(("function", "dx"), [("clipped", 0.5), ("guided", 54.0 * 3.0)])
+def test_a_filter_reads_the_tensor_as_input_and_output(
+    model: Path, function: str, dx: float
+) -> None:
+    rule = python_rule(f"{MODULE}:{function}", kind="filter_gradient")
+    # m = 9 gives 18 at m; 18 * x = 54 reaches the filter; 18 * r = 54 by the other way.
+    np.testing.assert_allclose(gradient(applied(rule, model), [3.0, -1.0]), [dx + 54.0, 0.0])
 
 
 def test_ops_that_tensorflow_1_does_not_know_are_noted(model: Path) -> None:
