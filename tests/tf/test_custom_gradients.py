@@ -67,17 +67,10 @@ def gradient(graph: Any) -> Any:
         return session.run(tf1.gradients(loss, x)[0], {x: X})
 
 
-def lost(function: Callable[[Any], Any], folder: Path) -> tuple[Path, Any]:
-    """The file as another process finds it, and the gradient before it was written."""
+def imported(model: Any) -> Any:
     with tf1.Graph().as_default() as graph:
-        x = tf1.placeholder(tf.float32, [4], "x")
-        tf.reduce_sum(function(x) * tf.constant([1.0, 2.0, -3.0, 0.5]), name="loss")
-    path = folder / "model.pb"
-    path.write_bytes(renamed(graph.as_graph_def(), OTHERS).SerializeToString())
-    expected = gradient(graph)
-    with pytest.raises(LookupError, match=r"No gradient|no entry"):
-        gradient(imported(path))
-    return path, expected
+        graphpatch.import_model(model)
+    return graph
 
 
 def renamed(graph_def: Any, key: bytes) -> Any:
@@ -88,10 +81,16 @@ def renamed(graph_def: Any, key: bytes) -> Any:
     return graph_def
 
 
-def imported(path: Any) -> Any:
+def lost(function: Callable[[Any], Any], folder: Path) -> tuple[Path, Any]:
+    """The file as another process finds it, and the gradient before it was written."""
     with tf1.Graph().as_default() as graph:
-        graphpatch.import_model(path)
-    return graph
+        x = tf1.placeholder(tf.float32, [4], "x")
+        tf.reduce_sum(function(x) * tf.constant([1.0, 2.0, -3.0, 0.5]), name="loss")
+    path = folder / "model.pb"
+    path.write_bytes(renamed(graph.as_graph_def(), OTHERS).SerializeToString())
+    with pytest.raises(LookupError, match=r"No gradient|no entry"):
+        gradient(imported(path))
+    return path, gradient(graph)
 
 
 @pytest.mark.parametrize("function", OF_TENSORFLOW)

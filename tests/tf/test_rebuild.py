@@ -10,6 +10,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import PatchError
+from graphpatch.runtime.tf_gradients import control_flow
 from tests.tf import training_graphs as training
 
 tf = pytest.importorskip("tensorflow")
@@ -24,16 +25,6 @@ OPTIMIZE = {
     "adam": training.adam,
     "by hand": training.by_hand,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _registered() -> Iterator[None]:
-    tf.RegisterGradient(KEY)(lambda op, dy: -0.3 * dy)
-    tf.compat.v1.disable_control_flow_v2()
-    yield
-    tf.compat.v1.enable_control_flow_v2()
-
-
 BETWEEN = (
     between.of_weights,
     between.of_gradients,
@@ -42,6 +33,13 @@ BETWEEN = (
     between.loss_scale,
     between.two_losses,
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> Iterator[None]:
+    tf.RegisterGradient(KEY)(lambda op, dy: -0.3 * dy)
+    with control_flow(False):
+        yield
 
 
 @pytest.fixture
@@ -53,9 +51,18 @@ def patched(tmp_path: Path) -> Callable[[bytes], graphpatch.Model]:
     return patch
 
 
-def saved(model: graphpatch.Model, path: Path) -> bytes:
-    model.save(path)
-    return path.read_bytes()
+def losses(model: graphpatch.Model, folder: Path) -> Any:
+    model.save(folder / "saved.meta")
+    return training.losses((folder / "saved.meta").read_bytes())
+
+
+def check_rebuilt(patched: Any, folder: Path, *parts: Any) -> None:
+    """Bit for bit, over 20 steps, beside gradient_override_map as the graph was built."""
+    plain, wanted = training.built(*parts), training.losses(training.built(*parts, KEY))
+    model = patched(plain)
+    before = training.losses(plain)
+    assert losses(model, folder) == before != wanted
+    assert losses(graphpatch.rebuild_gradients(model), folder) == wanted
 
 
 @pytest.mark.every(5)
@@ -65,23 +72,11 @@ def saved(model: graphpatch.Model, path: Path) -> bytes:
 @pytest.mark.parametrize("optimize", OPTIMIZE)
 @pytest.mark.parametrize("forward", FORWARD)
 def test_training_is_that_of_a_graph_built_so(
-    patched: Callable[[bytes], graphpatch.Model],
-    tmp_path: Path,
-    forward: str,
-    optimize: str,
-    use_resource: bool,
+    patched: Any, tmp_path: Path, forward: str, optimize: str, use_resource: bool
 ) -> None:
-    """Bit for bit, over 20 steps, beside gradient_override_map as the graph was built."""
     if forward == "sparse" and optimize == "by hand":
         pytest.skip("assign_sub takes no sparse gradient")
-    parts = FORWARD[forward], OPTIMIZE[optimize], use_resource
-    plain = training.built(*parts)
-    wanted = training.losses(training.built(*parts, KEY))
-    assert wanted != training.losses(plain)
-    model = patched(plain)
-    assert training.losses(saved(model, tmp_path / "old.meta")) == training.losses(plain)
-    new = saved(graphpatch.rebuild_gradients(model), tmp_path / "new.meta")
-    assert training.losses(new) == wanted
+    check_rebuilt(patched, tmp_path, FORWARD[forward], OPTIMIZE[optimize], use_resource)
 
 
 @pytest.mark.every(5)
@@ -90,10 +85,20 @@ def test_training_is_that_of_a_graph_built_so(
 def test_what_lies_between_gradient_and_update_stays(
     patched: Any, tmp_path: Path, optimize: Any, use_resource: bool
 ) -> None:
-    parts = training.net, optimize, use_resource
-    plain, wanted = training.built(*parts), training.losses(training.built(*parts, KEY))
-    new = saved(graphpatch.rebuild_gradients(patched(plain)), tmp_path / "new.meta")
-    assert training.losses(new) == wanted != training.losses(plain)
+    check_rebuilt(patched, tmp_path, training.net, optimize, use_resource)
+
+
+def both(loss: Any, held: list[Any]) -> Any:
+    """As of a GAN: the first updates one variable, the second the others, by other losses."""
+    one = training.adam(loss, held[:1])
+    second = tf.reduce_mean(tf.abs(held[1])) - 0.5 * loss
+    with tf.control_dependencies([one]):
+        descent = tf.compat.v1.train.GradientDescentOptimizer(0.05)
+        return descent.minimize(second, var_list=held[1:])
+
+
+def test_two_optimizers_each_have_their_losses(patched: Any, tmp_path: Path) -> None:
+    check_rebuilt(patched, tmp_path, training.net, both, True)
 
 
 def test_a_loss_that_is_computed_from_gradients_is_refused(patched: Any) -> None:
@@ -152,29 +157,12 @@ def test_a_variable_that_nothing_reaches_is_named(tmp_path: Path) -> None:
         graphpatch.rebuild_gradients(model)
 
 
-def test_two_optimizers_each_have_their_losses(patched: Any, tmp_path: Path) -> None:
-    """As of a GAN: the first updates one variable, the second the others, by other losses."""
-
-    def both(loss: Any, held: list[Any]) -> Any:
-        tf1 = tf.compat.v1
-        one = training.adam(loss, held[:1])
-        other = tf.reduce_mean(tf.abs(held[1])) - 0.5 * loss
-        with tf.control_dependencies([one]):
-            return tf1.train.GradientDescentOptimizer(0.05).minimize(other, var_list=held[1:])
-
-    plain = training.built(training.net, both, True)
-    wanted = training.losses(training.built(training.net, both, True, KEY))
-    new = saved(graphpatch.rebuild_gradients(patched(plain)), tmp_path / "new.meta")
-    assert training.losses(new) == wanted != training.losses(plain)
-
-
 def test_a_loss_can_be_named(patched: Any, tmp_path: Path) -> None:
-    plain = training.built(training.net, training.adam, True)
-    model = patched(plain)
-    new = saved(graphpatch.rebuild_gradients(model, ["loss"]), tmp_path / "new.meta")
-    assert training.losses(new) == training.losses(
-        saved(graphpatch.rebuild_gradients(model), tmp_path / "new2.meta")
+    model = patched(training.built(training.net, training.adam, True))
+    named, found = (
+        losses(graphpatch.rebuild_gradients(model, to), tmp_path) for to in (["loss"], [])
     )
+    assert named == found
     with pytest.raises(PatchError, match="--loss: there is no tensor lost"):
         graphpatch.rebuild_gradients(model, ["lost"])
 
