@@ -135,36 +135,6 @@ def test_classes_have_one_identity(built: Built) -> None:
     assert built.layers.PatchedGraph is built.layers.PatchedModel  # an early name
 
 
-LEAKY_RELU = {"formula": "where(x > 0, dy, 0.1 * dy)"}
-LEAKY = [{"match": {"op": "Relu"}, "patch": {"override_gradient": LEAKY_RELU}}]
-
-
-@pytest.mark.slow
-def test_fit_trains_what_lies_before(built: Built) -> None:
-    """A net that goes through a patched graph, binary units and a clipped gradient."""
-    layers, keras = built.layers, built.keras
-    keras.utils.set_random_seed(4)
-    random = np.random.default_rng(2)
-    x = random.normal(size=[64, 3]).astype(np.float32)
-    wanted = (x[:, :1] - x[:, 1:2] > 0).astype(np.float32)
-    net = keras.Sequential(
-        [
-            keras.Input((3,)),
-            keras.layers.Dense(3),
-            layers.PatchedModel(graph_file(built.folder), "x", "y", rules=LEAKY),
-            layers.GradientFilter({"clip": {"min": -0.5, "max": 0.5}}),
-            keras.layers.Dense(8),
-            layers.Surrogate("sign(x)", "tanh(x)"),
-            keras.layers.Dense(1, activation="sigmoid"),
-        ]
-    )
-    before = net.layers[0].get_weights()[0]
-    net.compile(keras.optimizers.Adam(0.03), loss="binary_crossentropy")
-    history = net.fit(x, wanted, epochs=25, batch_size=16, verbose=0).history["loss"]
-    assert min(history[-3:]) < 0.7 * history[0]
-    assert np.abs(net.layers[0].get_weights()[0] - before).max() > 0.01
-
-
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
 def test_a_frozen_layer_forward_is_saved_and_loaded(built: Built, suffix: str) -> None:
     """Keras freezes a layer without telling its variables, which exist when a model is loaded."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -349,18 +348,6 @@ def test_a_call_whose_gradient_python_holds() -> None:
     with tf.Graph().as_default() as graph, graphpatch.building([rule]):
         tf.identity(call(place_x()), name="y")
     assert slope(graph) == 10.0
-
-
-def test_what_was_built_can_be_written_and_loaded(tmp_path: Path) -> None:
-    """Its key is that of `emit: attr`, in another graph too."""
-    with tf.Graph().as_default() as graph, graphpatch.building(TEN) as built:
-        tf.identity(loop(place_x()), name="y")
-    path = tmp_path / "built.pb"
-    path.write_bytes(graph.as_graph_def().SerializeToString())
-    assert graphpatch.register_gradients(path) == built.report["consumer"]["session"]
-    with tf.Graph().as_default() as loaded:
-        graphpatch.import_model(path)
-    assert slope(loaded) == 100.0
 
 
 def test_the_borders_of_a_v1_loop() -> None:

@@ -125,6 +125,8 @@ def test_the_gradient_in_a_session(ran: Ran, folder: Path, name: str, patch: str
     dx = ran(patch, "session", key(name))
     if patch == "override built-in":
         assert any("a Session ignores it silently" in note for note in report["notes"])
+        before = ran("before", "session", key(name))
+        assert name == "main" or dx is before is None or np.array_equal(dx, before)
     elif name in WHOLE:
         np.testing.assert_allclose(dx, expected(name, PATCHES[patch]), rtol=2e-4, atol=1e-5)
     else:
@@ -181,3 +183,25 @@ def test_a_patched_saved_model_is_patched_again(folder: Path, tmp_path: Path) ->
     a = 3 * np.array(X, np.float32)
     gradient = PATCHES["override formula"].gradient(a, np.tanh(a), np.full(3, 3.0, np.float32))
     np.testing.assert_allclose(tape.gradient(y, x), 1 + 3 * gradient, rtol=2e-4)
+
+
+@pytest.mark.parametrize("emit", ["attr", "registered"])
+def test_keys_work_on_a_tape_once_they_are_registered(
+    folder: Path, tmp_path: Path, emit: str
+) -> None:
+    rule: dict[str, Any] = {"match": {"op": "Tanh"}, "emit": "attr"}
+    rule["patch"] = {"override_gradient": {"reverse": {"strength": 0.5}}}
+    if emit == "registered":
+        tf.RegisterGradient("HalfReversed")(lambda op, dy: -0.5 * dy)
+        rule["patch"], rule["emit"] = {"override_gradient": {"registered": "HalfReversed"}}, "auto"
+    result = graphpatch.apply([rule], folder / "before")
+    result.model.save(tmp_path / "out")
+    ours = graphpatch.register_gradients(tmp_path / "out")
+    assert set(result.report["consumer"]["tape"]) - {"HalfReversed"} == set(ours)
+    loaded, x = tf.saved_model.load(str(tmp_path / "out")), tf.constant(X)
+    for name in ("main", "nested two deep", "While"):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = loaded.signatures[key(name)](x=x)["y"]
+        wanted = expected(name, Case({}, lambda x, y, dy: -0.5 * dy))
+        np.testing.assert_allclose(tape.gradient(y, x), wanted, rtol=2e-4, atol=1e-5)

@@ -239,21 +239,3 @@ def test_a_session_serves_it(several: Path, tmp_path: Path) -> None:
         )
     assert fetched["y"].tolist() == [6.0, 4.5]
     np.testing.assert_allclose(fetched["z"], [3.5 * np.tanh(0.5)], rtol=1e-6)
-
-
-def test_registering_the_gradients_of_an_export_changes_nothing(
-    several: Path, tmp_path: Path
-) -> None:
-    patch = {"override_gradient": {"scale": 3.0}}
-    rules = [{"match": {"name": "tanh"}, "patch": patch, "emit": "function"}]
-    report = exported(several, rules, tmp_path / "out", Export(("scope/b", "lambda"), ("z",)))
-    assert report["consumer"] == {"session": [], "tape": []}
-    once = graphpatch.register_gradients(tmp_path / "out")
-    assert [key.rpartition("_")[0] for key in once] == ["graphpatch/scale"]
-    assert graphpatch.register_gradients(tmp_path / "out") == once
-    loaded = tf.saved_model.load(str(tmp_path / "out"))
-    a = tf.constant([1.0, 2.0])
-    with tf.GradientTape() as tape:
-        tape.watch(a)
-        z = loaded(scope_b=tf.constant([0.5, 0.25]), t_lambda=a)["z"]
-    np.testing.assert_allclose(tape.gradient(z, a), [3 * 3.5, 2 * np.tanh(0.5)], rtol=1e-6)
