@@ -154,9 +154,7 @@ def _settings(settings: dict[str, Any]) -> Iterator[str]:
 
 def _branch_lines(branches: dict[str, Any]) -> Iterator[str]:
     if branches["watched"]:
-        rest = branches["reached"] - branches["reached_by_inputs"]
-        more = f", and at {rest} more by feeding the op directly" if rest else ""
-        yield f"both sides at {branches['reached_by_inputs']} of {branches['watched']} ops{more}"
+        yield f"both sides at {branches['reached']} of {branches['watched']} ops"
     else:
         yield "no op to watch"
     yield from (f"not reached: {op} {why}" for op, why in branches["not_reached"].items())

@@ -205,20 +205,18 @@ def _run(
 
     TensorFlow is imported here, and not before what is fed was read.
     """
-    from graphpatch.runtime.gradient_run import AskedPair, run_pairs
+    from graphpatch.runtime.gradient_run import run_pairs
     from graphpatch.runtime.not_finite import first_not_finite
     from graphpatch.runtime.tf_gradients import control_flow
     from graphpatch.runtime.values import full_tensor_name, read_feed
-    from graphpatch.runtime.verify.session import checkpoint
 
     values = read_feed(feed) if isinstance(feed, str | Path) else feed
     fed = {full_tensor_name(name): value for name, value in (values or {}).items()}
-    around = (fed if feed is not None else None, checkpoint(model))
     ran, not_finite = [], []
     for place, graph in enumerate(diagnosis.seen):
         pairs = graph.diagnoses
-        asked = [AskedPair(pair.source, pair.target, pair.path, *around) for pair in pairs]
-        results = run_pairs(model, place, asked, control_flow_v2)
+        asked = [(pair.source, pair.target) for pair in pairs]
+        results = run_pairs(model, place, asked, control_flow_v2, None if feed is None else fed)
         sources: dict[str, list[str]] = {}
         for pair, result in zip(pairs, results, strict=True):
             if feed is not None or not result["finite"]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,42 +95,28 @@ class GraphRun:
         """Return the values of those tensors that can be computed, and why the others cannot.
 
         Each try is a Session of its own, in which every random op and iterator starts anew. With
-        `optimise`, as Sessions do by default; else op by op, as the graph says.
+        `optimise`, as Sessions do by default; else op by op, as the graph says. C++ has no gradient
+        of a call in a called function; Grappler inlines such calls, so what needs it is optimised.
         """
         import tensorflow as tf
 
-        wanted, reasons = list(fetches), dict[str, str]()
+        wanted, values, reasons = list(fetches), dict[str, Any](), dict[str, str]()
         while wanted:
             with self._session(optimise) as session:
                 try:
-                    values = session.run(wanted, dict(self.feeds))
-                    return dict(zip(wanted, values, strict=True)), reasons
+                    arrays = session.run(wanted, dict(self.feeds))
+                    values, wanted = dict(zip(wanted, arrays, strict=True)), []
                 except (tf.errors.OpError, ValueError, TypeError) as error:
                     computable = without_failed(self.graph, wanted, error, self.feeds)
                     lost = [name for name in wanted if name not in computable]
                     reasons |= dict.fromkeys(lost, first_line(error))
                     wanted = computable
-        return {}, reasons
-
-    def evaluate(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of tensors that were added to the graph; raise TensorFlow's error.
-
-        C++ has no gradient of a call in a called function. By default Grappler inlines such calls,
-        so gradients that need this are run as Sessions do by default.
-        """
-        import tensorflow as tf
-
-        try:
-            return self._evaluated(tensors, optimise=False)
-        except tf.errors.NotFoundError as error:
-            if not NO_GRADIENT_OF_CALL.search(str(error)):
-                raise
-            return self._evaluated(tensors, optimise=True)
-
-    def _evaluated(self, tensors: Mapping[str, Any], optimise: bool) -> dict[str, Any]:
-        with self._session(optimise) as session:
-            values: dict[str, Any] = session.run(dict(tensors), dict(self.feeds))
-        return values
+        again = [name for name, why in reasons.items() if NO_GRADIENT_OF_CALL.search(why)]
+        if again and not optimise:
+            more, still = self.run(again, optimise=True)
+            values, reasons = {**values, **more}, {**reasons, **still}
+            reasons = {name: why for name, why in reasons.items() if name not in more}
+        return values, reasons
 
     def _session(self, optimise: bool) -> Any:
         import tensorflow as tf
@@ -249,6 +235,23 @@ def waiting_ops(ops: Sequence[Any], fed: Container[str] = (), control: bool = Tr
     return waiting
 
 
+def ops_before(ops: Sequence[Any], control: bool = True) -> list[Any]:
+    """Return these ops and all that they wait for, each behind those that it reads.
+
+    Without `control`, only what they are computed from.
+    """
+    order, met, todo = list[Any](), set[Any](), [(op, False) for op in ops]
+    while todo:
+        op, is_done = todo.pop()
+        if is_done:
+            order.append(op)
+        elif op not in met:
+            met.add(op)
+            read = [*(op.control_inputs if control else ()), *(t.op for t in op.inputs)]
+            todo += [(op, True), *((before, False) for before in reversed(read))]
+    return order
+
+
 SPARSE_COUNTS = {"ParseExampleV2": "num_sparse", "ParseSingleExample": "num_sparse"}
 FILLS_TABLES = frozenset({
     "InitializeTable", "InitializeTableV2", "LookupTableImport", "LookupTableImportV2",
@@ -298,18 +301,8 @@ def fill_tables(graph: Any, session: Any) -> None:
     import tensorflow as tf
 
     for op in graph.get_operations():
-        if op.type in FILLS_TABLES and _is_constant(op):
-            with contextlib.suppress(tf.errors.OpError):
-                session.run(op)
-
-
-def _is_constant(op: Any) -> bool:
-    """Whether what is put into a table is computed of constants, by ops that do nothing else."""
-    read = [*op.control_inputs, *(op_read.op for op_read in op.inputs[1:])]
-    met, todo = set[Any](), read
-    while todo:
-        before = todo.pop()
-        if before not in met:
-            met.add(before)
-            todo += [*before.control_inputs, *(op_read.op for op_read in before.inputs)]
-    return all(op_read.type in ENTRY_MAKERS for op_read in met)
+        if op.type in FILLS_TABLES:
+            entries = ops_before([*op.control_inputs, *(read.op for read in op.inputs[1:])])
+            if all(read.type in ENTRY_MAKERS for read in entries):
+                with contextlib.suppress(tf.errors.OpError):
+                    session.run(op)

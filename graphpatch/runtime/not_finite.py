@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,12 @@ from graphpatch.analysis.doctor.causes import RuleDict
 from graphpatch.control_flow.op_types import EXITS, MERGES
 from graphpatch.dtypes import HANDLES
 from graphpatch.formats.model import Model
-from graphpatch.runtime.graph_run import GraphRun, placeholders
+from graphpatch.graph.op_types import CALLS, CASES, IFS, LOOPS
+from graphpatch.runtime.graph_run import ops_before, placeholders
 from graphpatch.runtime.tf_gradients import RaisedError, gradients, gradients_or_raised
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.session import fetchable, ops_in_control_flow
-from graphpatch.runtime.verify.worker import SessionModel
+from graphpatch.runtime.verify.session import SessionModel, fetchable, ops_in_control_flow
 
-CONCISE_HEALTH = 3  # of DebugNumericSummaryV2: id, elements, -inf, inf, NaN
 FROM_START = "it is there from the start: give other values"
 FORWARD = "no rule: a patch changes no forward value. In the program, {}"
 # What makes the forward value of an op finite, in the program that builds the graph.
@@ -29,6 +27,7 @@ FORWARD_CURES = {
     "Exp": "let it read tf.minimum(x, 80.)",
 }
 BOUNDED = "bound what it reads"
+INSIDE = "; the functions that the op calls are not looked into"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +66,33 @@ def first_not_finite(
     or of their initialisers; placeholders that are not in `feed` are seeded. Ops in functions, v1
     loops and v1 branches are not looked into: the call, or the tensor that they read, is named.
     """
-    session = SessionModel(model, model.graphs[place], model)
+    session = SessionModel(model, model.graphs[place])
     session.choose([target], feed)
-    graph = session.tf_graph
-    seeded = [tensor.name for tensor in placeholders(graph) if tensor.name not in feed]
+    seeded = tuple(t.name for t in placeholders(session.tf_graph) if t.name not in feed)
     reasons = session.run([target], False)[1]
     if reasons:
-        return NotFinite(target, "not run", reasons[target], seeded=tuple(seeded))
-    return _Search(graph, session.running, target, sources, tuple(seeded)).answer()
+        return NotFinite(target, "not run", reasons[target], seeded=seeded)
+    return _Search(session, target, sources, seeded).answer()
 
 
 class _Search:
     """One run of a graph: what is computed for the target, and which of it is not finite."""
 
     def __init__(
-        self,
-        graph: Any,
-        running: GraphRun,
-        target: str,
-        sources: Sequence[str],
-        seeded: tuple[str, ...],
+        self, session: SessionModel, target: str, sources: Sequence[str], seeded: tuple[str, ...]
     ) -> None:
-        self.graph, self.running = graph, running
+        self.graph, self.running = session.tf_graph, session.running
         self.target, self.sources, self.seeded = target, sources, seeded
-        ordered = _ordered(graph.get_tensor_by_name(target).op)
-        inside = ops_in_control_flow(graph)
-        self.order = [op for op in ordered if op not in inside and _is_open(op)]
-        outputs = {made.name: made for op in self.order for made in op.outputs if _is_float(made)}
-        self.tensors = {name: outputs[name] for name in fetchable(graph, outputs)}
+        inside = ops_in_control_flow(self.graph)
+        self.order = [
+            op
+            for op in ops_before([self.graph.get_tensor_by_name(target).op], control=False)
+            # A constant of a loop reads nothing there; what leads out of it is outside of it.
+            if op not in inside
+            and (op.type in EXITS | MERGES or op._get_control_flow_context() is None)
+        ]
+        made = {t.name: t for op in self.order for t in op.outputs if t.dtype.is_floating}
+        self.tensors = {name: made[name] for name in fetchable(self.graph, made)}
 
     def answer(self) -> NotFinite:
         """Return the first op forward, or else backward."""
@@ -105,54 +103,48 @@ class _Search:
             dxs = gradients_or_raised(self.graph, self.target, list(self.tensors))
         except RaisedError as error:
             reason = str(error).partition(". ")[0]
-            return self._says("not run", f"it is finite; its gradients: {reason}")
+            return self._found("not run", f"it is finite; its gradients: {reason}")
         dense = zip(self.tensors, (getattr(dx, "values", dx) for dx in dxs), strict=True)
         self.dx_at = {name: dx for name, dx in dense if dx is not None}
         bad = self._not_finite(self.dx_at)
-        coming = self._coming(bad)
-        if coming:
-            return self._backward(bad, coming)
-        return self._says("finite", "it is finite, and so are its gradients")
-
-    def _coming(self, bad: set[str]) -> set[str]:
-        """Return those of these tensors from whose gradients NaN comes to an end of the graph.
-
-        An end is a source, or what no gradient comes back through, but for constants: a placeholder
-        or a variable. NaN that a filter takes out comes to none.
-        """
         coming, todo = set[str](), [name for name in bad if self._is_end(name)]
         while todo:
             name = todo.pop()
             if name not in coming:
                 coming.add(name)
                 readers = self.tensors[name].consumers()
-                todo += [m.name for op in readers for m in op.outputs if m.name in bad]
-        return coming
+                todo += [t.name for op in readers for t in op.outputs if t.name in bad]
+        if coming:  # NaN that a filter takes out comes to no end
+            return self._backward(bad, coming)
+        return self._found("finite", "it is finite, and so are its gradients")
 
     def _is_end(self, name: str) -> bool:
+        """Return whether it is a source, or what no gradient comes back through, but a constant."""
         op = self.tensors[name].op
         is_leaf = op.type != "Const" and not any(read.name in self.dx_at for read in op.inputs)
         return is_leaf or name in self.sources
 
-    def _says(self, phase: str, says: str, **more: Any) -> NotFinite:
+    def _found(
+        self, phase: str, says: str, op: Any = None, tensors: Sequence[Any] = (), **more: Any
+    ) -> NotFinite:
+        """Describe what an op gives, and what it reads at the first element that is not finite."""
+        if op is not None:
+            says += INSIDE if op.type in CALLS | IFS | CASES | LOOPS else ""
+            more |= {"op": op.name, "type": op.type}
+        values, _ = self.running.run([tensor.name for _, tensor in tensors], False)
+        known = [(words, values[t.name]) for words, t in tensors if t.name in values]
+        at = np.argwhere(~np.isfinite(_numbers(known[0][1])))[0] if known else ()
+        more["values"] = tuple(f"{words}: {_described(value, at)}" for words, value in known)
         return NotFinite(self.target, phase, says, seeded=self.seeded, **more)
 
     def _not_finite(self, tensors: Mapping[str, Any]) -> set[str]:
-        """Return the names of the tensors that hold NaN or infinity, counted where they are."""
+        """Return the names of the tensors that hold NaN or infinity, found where they are."""
         import tensorflow as tf
 
-        count = partial(
-            tf.raw_ops.DebugNumericSummaryV2,
-            tensor_id=-1,
-            tensor_debug_mode=CONCISE_HEALTH,
-            output_dtype=tf.float64,
-        )
         with self.graph.as_default(), tf.control_dependencies(None):
-            counted = {name: count(input=tensor).name for name, tensor in tensors.items()}
-        counts, _ = self.running.run(list(counted.values()), False)
-        return {
-            name for name, count in counted.items() if count in counts and any(counts[count][2:])
-        }
+            tests = {n: tf.reduce_all(tf.math.is_finite(t)).name for n, t in tensors.items()}
+        values, _ = self.running.run(list(tests.values()), False)
+        return {name for name, test in tests.items() if not values.get(test, True)}
 
     def _forward(self, bad: set[str]) -> NotFinite:
         """Follow NaN from the target back to the ops that read only finite values."""
@@ -167,14 +159,9 @@ class _Search:
         )
         gives = next(made for made in first.outputs if made.name in bad)
         remedy = FORWARD.format(FORWARD_CURES.get(first.type, BOUNDED))
-        return self._says(
-            "forward",
-            "its value is not finite",
-            op=first.name,
-            type=first.type,
-            values=self._values(gives, gives.name, {read.name: read for read in first.inputs}),
-            remedy=remedy if first.inputs else FROM_START,
-        )
+        tensors = [(f"gives {gives.name}", gives), *_reads(first)]
+        remedy = remedy if first.inputs else FROM_START
+        return self._found("forward", "its value is not finite", first, tensors, remedy=remedy)
 
     def _backward(self, bad: set[str], coming: set[str]) -> NotFinite:
         """Find the first op, from the target back, to which finite gradients come alone."""
@@ -190,76 +177,30 @@ class _Search:
             for slot, dx in zip(slots, dxs, strict=True):
                 dense = getattr(dx, "values", dx)
                 if dx is not None and self._not_finite({"dx": dense}):
-                    reads = {read.name: read for read in op.inputs}
-                    reads |= {f"the gradient at {made.name}": dy for made, dy in dys.items()}
-                    return self._says(
-                        "backward",
-                        "it is finite; its gradient is not",
-                        op=op.name,
-                        type=op.type,
-                        slot=slot,
-                        values=self._values(dense, f"the gradient for input {slot}", reads),
-                    )
+                    tensors = [(f"gives the gradient for input {slot}", dense), *_reads(op)]
+                    tensors += ((f"reads the gradient at {t.name}", dy) for t, dy in dys.items())
+                    says = "it is finite; its gradient is not"
+                    return self._found("backward", says, op, tensors, slot=slot)
         last = next(
             made.name for op in reversed(self.order) for made in op.outputs if made.name in coming
         )
-        return self._says(
+        return self._found(
             "backward",
             f"it is finite; its gradient is not at {last}: a sum of gradients, or a v1 loop or "
             "branch, which cannot be looked into",
         )
 
-    def _values(self, gives: Any, called: str, reads: Mapping[str, Any]) -> tuple[str, ...]:
-        """Describe what an op gives, and what it reads at the first element that is not finite."""
-        tensors = {f"gives {called}": gives}
-        tensors |= {f"reads {name}": read for name, read in reads.items() if _is_array(read)}
-        values, _ = self.running.run([tensor.name for tensor in tensors.values()], False)
-        at = _first_element(values[gives.name]) if gives.name in values else ()
-        return tuple(
-            f"{words}: {_described(values[tensor.name], at)}"
-            for words, tensor in tensors.items()
-            if tensor.name in values
-        )
 
-
-def _ordered(target: Any) -> list[Any]:
-    """Return the ops of which a target is computed, each behind those that it reads."""
-    order, met, todo = list[Any](), set[Any](), [(target, False)]
-    while todo:
-        op, is_done = todo.pop()
-        if is_done:
-            order.append(op)
-        elif op not in met:
-            met.add(op)
-            todo += [(op, True), *((read.op, False) for read in reversed(op.inputs))]
-    return order
-
-
-def _is_open(op: Any) -> bool:
-    """Return whether an op outside of loops may read it: a constant of a loop reads nothing there.
-
-    What leads out of a loop or branch is outside of it.
-    """
-    return op.type in EXITS | MERGES or op._get_control_flow_context() is None
-
-
-def _is_array(tensor: Any) -> bool:
-    return tensor.dtype.base_dtype.name not in HANDLES
-
-
-def _is_float(tensor: Any) -> bool:
-    return bool(tensor.dtype.is_floating)
+def _reads(op: Any) -> list[tuple[str, Any]]:
+    """Return what an op reads that is an array, each in words."""
+    arrays = {t.name: t for t in op.inputs if t.dtype.base_dtype.name not in HANDLES}
+    return [(f"reads {name}", tensor) for name, tensor in arrays.items()]
 
 
 def _numbers(value: Any) -> Any:
     """Return an array as doubles; None where it holds no numbers."""
     array = np.asarray(value)
     return None if array.dtype.kind in "OSU" else array.astype(np.float64)
-
-
-def _first_element(value: Any) -> tuple[int, ...]:
-    """Return where the first element is that is NaN or infinite."""
-    return tuple(map(int, np.argwhere(~np.isfinite(_numbers(value)))[0]))
 
 
 def _described(value: Any, at: Sequence[int]) -> str:
@@ -269,10 +210,9 @@ def _described(value: Any, at: Sequence[int]) -> str:
     if numbers is None or not numbers.size:
         return words[0]
     known = numbers[np.isfinite(numbers)]
-    if known.size:
-        words.append(f"{known.min():g} to {known.max():g}")
+    words += [f"{known.min():g} to {known.max():g}"] if known.size else []
     for count, kind in ((np.isnan(numbers).sum(), "NaN"), (np.isinf(numbers).sum(), "infinite")):
         words += [f"{count:,} {kind}"] if count else []
     text = ", ".join(words)
-    is_inside = at and len(at) == numbers.ndim and all(np.less(at, numbers.shape))
-    return f"{text}; {numbers[tuple(at)]:g} at {list(at)}" if is_inside else text
+    is_inside = len(at) == numbers.ndim > 0 and all(np.less(at, numbers.shape))
+    return f"{text}; {numbers[tuple(at)]:g} at {list(map(int, at))}" if is_inside else text

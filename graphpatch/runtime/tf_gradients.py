@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +66,19 @@ def gradients_or_raised(
             return [tf.convert_to_tensor(dx) if dense and dx is not None else dx for dx in dxs]
         except Exception as error:
             raise RaisedError(f"tf.gradients raises {first_line(error)}") from error
+
+
+def seeded_upstream(tensor: Any) -> Any:
+    """Return seeded random numbers like a tensor, to differentiate it with; zeros of no floats.
+
+    Of ones the gradient is that of the sum, which for a softmax is constant.
+    """
+    import tensorflow as tf
+
+    if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
+        return tf.zeros_like(tensor)
+    seed = [0, zlib.crc32(tensor.name.encode()) & 0x7FFFFFFF]
+    return tf.cast(tf.random.stateless_normal(tf.shape(tensor), seed), tensor.dtype.base_dtype)
 
 
 def op_types_in(graph_def: Any) -> set[str]:

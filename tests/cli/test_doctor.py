@@ -245,15 +245,13 @@ def test_run_runs_the_gradients(run_cli: Run) -> None:
     assert pair["run"] == {**pair["run"], "gradient": "tensor", "ran": True, "zero": False}
 
 
-def test_run_says_where_a_gradient_becomes_zero(run_cli: Run, tmp_path: Path) -> None:
+def test_run_says_that_a_gradient_is_zero(run_cli: Run, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     path = tmp_path / "model.pb"
     path.write_bytes(training_batch_norm().SerializeToString())
     done = run_cli("doctor", path, "--run", timeout=300)
     assert "x:0 -> y:0: the gradient flows" in done.stdout
-    assert "run      exactly zero, from FusedBatchNormV3 bn on, a batch norm in training form" in (
-        done.stdout
-    )
+    assert "run      exactly zero on these values" in done.stdout
     assert graphpatch.load(path).node_count
 
 

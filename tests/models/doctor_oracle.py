@@ -23,7 +23,6 @@ from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import FED
-from graphpatch.runtime.gradient_run import AskedPair as Pair
 from graphpatch.runtime.gradient_run import run_pairs
 from tests.models import catalogue
 
@@ -238,7 +237,7 @@ def after_fix(name: str) -> AfterFix:
         graphpatch.apply(fixed.rules, model).model.save(target)
         message, saved = catalogue.read(target), graphpatch.load(target)
         most = MOST if _weights(saved) < LIGHT else 0
-        some = [Pair(one.source, one.target, one.path) for one in fixed.flowing[:most]]
+        some = [(one.source, one.target) for one in fixed.flowing[:most]]
         runs = [run_pairs(saved, place, some) for place in range(len(saved.graphs))]
     metas = message.meta_graphs if hasattr(message, "meta_graphs") else [message]
     asked = [AskedPair(meta) for meta in metas]
@@ -246,8 +245,8 @@ def after_fix(name: str) -> AfterFix:
         verdicts = [one.of(pair.target, [pair.source])[0] for one in asked]
         if ("flows", "") not in verdicts:
             found.failing.append(f"{pair.source} -> {pair.target}: {verdicts}")
-    for pair, *results in zip(some, *runs, strict=True):
-        _count(found, pair, results)
+    for (source, target_name), *results in zip(some, *runs, strict=True):
+        _count(found, f"{source} -> {target_name}", results)
     return found
 
 
@@ -262,10 +261,10 @@ def _weights(model: graphpatch.Model) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
-def _count(found: AfterFix, pair: Pair, results: Sequence[dict[str, Any]]) -> None:
+def _count(found: AfterFix, pair: str, results: Sequence[dict[str, Any]]) -> None:
     """The best of what a pair gives in each graph of a model."""
     best = min(results, key=lambda one: (not one["ran"], one["zero"]))
-    text = f"{pair.source} -> {pair.target}: {best['says']}"
+    text = f"{pair}: {best['says']}"
     found.ran += best["ran"]
     found.idle += [text] * (not best["ran"])
     found.zero += [text] * best["zero"]

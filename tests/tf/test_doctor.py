@@ -18,7 +18,7 @@ from graphpatch.analysis.doctor import causes
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.runtime import gradient_run
-from graphpatch.runtime.gradient_run import AskedPair, run_pairs
+from graphpatch.runtime.gradient_run import run_pairs
 from tests.models.doctor_oracle import Agreement, compare_pairs
 from tests.tf import loop_graphs
 
@@ -88,7 +88,7 @@ def test_a_variable_that_another_one_reads(tmp_path: Path) -> None:
     path.write_bytes(meta.SerializeToString())
     [seen] = survey(graphpatch.load(path), ["x"], ["y"], control_flow_v2=False)
     assert [one.verdict for one in seen.diagnoses] == ["flows"]
-    pair = AskedPair("x:0", "y:0", seen.diagnoses[0].path)
+    pair = ("x:0", "y:0")
     [ran] = run_pairs(graphpatch.load(path), 0, [pair], control_flow_v2=False)
     assert (ran["ran"], ran["zero"]) == (True, False), ran
 
@@ -262,7 +262,7 @@ def test_a_graph_is_imported_once_for_all_pairs_without_a_gradient(
         "imported_graph",
         lambda model, place: imports.append(1) or imported(model, place),
     )
-    pairs = [AskedPair("x:0", name) for name in names]
+    pairs = [("x:0", name) for name in names]
     found = run_pairs(graphpatch.load(path), 0, pairs, control_flow_v2=False)
     assert [one["gradient"] for one in found] == ["none"] * 5
     assert len(imports) == 1

@@ -13,7 +13,7 @@ import pytest
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.survey import survey
-from graphpatch.runtime.gradient_run import AskedPair, run_pairs
+from graphpatch.runtime.gradient_run import run_pairs
 from tests import graphs
 from tests.graphs import const, node
 from tests.models import catalogue
@@ -174,7 +174,7 @@ def test_a_call_in_a_called_function_is_foretold(inner: str, before: str, tmp_pa
     told = {note.kind: list(note.ops) for note in seen.notes}.get("nested_call", [])
     fails = inner != "Sin" and ("kept" in inner or not before)
     assert bool(told) == (in_a_session(graph_def) == "NotFoundError") == fails
-    [ran] = run_pairs(graphpatch.load(path), 0, [AskedPair("x:0", "y:0")])
+    [ran] = run_pairs(graphpatch.load(path), 0, [("x:0", "y:0")])
     assert ("NotFoundError: No gradient defined for op: " in ran["says"]) == fails
 
 

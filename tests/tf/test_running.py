@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 
 import graphpatch  # noqa: E402
 from graphpatch.runtime import graph_run  # noqa: E402
-from graphpatch.runtime.verify.worker import SessionModel, session_gradients  # noqa: E402
+from graphpatch.runtime.verify.session import SessionModel, session_gradients  # noqa: E402
 
 
 def graph_of(build: Callable[[Any], Any]) -> Any:
@@ -43,7 +43,7 @@ def repeating(x: Any) -> Any:
 def run(build: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """What `verify` runs: limited where the graph, or a function of it, may never end."""
     model = graphpatch.load(graph_of(build))
-    side = SessionModel(model, model.graphs[0], model)
+    side = SessionModel(model, model.graphs[0])
     side.feed({"x:0": np.zeros((300, 300), np.float32)})
     return side.run(["y:0"], optimise=False)
 
@@ -67,9 +67,9 @@ def test_gradients_of_a_run_without_end_are_asked_for_once(monkeypatch: pytest.M
     runs = list[Any]()
 
     class Counted(graph_run.GraphRun):
-        def evaluate(self, tensors: Any) -> dict[str, Any]:
-            runs.append(tensors)
-            return super().evaluate(tensors)
+        def _session(self, optimise: bool) -> Any:
+            runs.append(optimise)
+            return super()._session(optimise)
 
     graphed = Counted(graph, {"x:0": [[0.0] * 300] * 300})
     found, _ = session_gradients(graphed, ["x:0", "one:0"], "y:0", [[1.0] * 300] * 300)

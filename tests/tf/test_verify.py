@@ -208,7 +208,7 @@ def test_an_override_that_does_not_fire_is_told_with_the_reason(folder: Path) ->
     [graph] = found.document()["graphs"]
     idle = {one["op"]: one["why"] for one in graph["overrides"]["not_fired"]}
     assert idle.keys() == {"relu", "hidden"}
-    assert idle["relu"] == "it is not on the way from what the gradients are taken by"
+    assert idle["relu"].startswith("no gradient that was taken comes to it")
 
 
 def test_gradients_are_taken_of_outputs_behind_the_patched_ops(tmp_path: Path) -> None:

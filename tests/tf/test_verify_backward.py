@@ -12,7 +12,6 @@ from graphpatch.names import OpKey
 from graphpatch.runtime.tf_gradients import GradientAnswer
 from graphpatch.runtime.verify.compare import gradients_compared
 from graphpatch.runtime.verify.process import TensorFlowProcess
-from graphpatch.runtime.verify.result import ComparedGradient
 
 
 @dataclass
@@ -37,7 +36,7 @@ class Side:
         }, set()
 
 
-def compared(one: Side, other: Side) -> list[ComparedGradient]:
+def compared(one: Side, other: Side) -> list[dict[str, Any]]:
     targets = {"y": np.ones(1, np.float32)}
     left, right = cast("TensorFlowProcess", one), cast("TensorFlowProcess", other)
     return gradients_compared(left, right, list(one.values), targets, lambda *_: None)[0]
@@ -46,7 +45,7 @@ def compared(one: Side, other: Side) -> list[ComparedGradient]:
 def test_what_changed_is_run_once_more_for_all_sources() -> None:
     one = Side({"same": 1.0, "noisy": 2.0, "lost": 3.0, "more": 4.0, "new": None}, noise=1e-6)
     other = Side({"same": 1.0 + 1e-6, "noisy": 2.0 + 5e-6, "lost": None, "more": 8.0, "new": 1.0})
-    states = {pair.source: pair.state for pair in compared(one, other)}
+    states = {pair["from"]: pair["state"] for pair in compared(one, other)}
     changed = dict.fromkeys(("lost", "more", "new"), "changed")
     assert states == {"same": "same", "noisy": "same", **changed}
     assert one.asked == [list(one.values), ["noisy", "more"]]
@@ -55,7 +54,7 @@ def test_what_changed_is_run_once_more_for_all_sources() -> None:
 
 def test_a_gradient_that_is_zero_in_both_is_told() -> None:
     one = Side({"zero": 0.0, "none": None, "more": 2.0})
-    assert {pair.source: (pair.state, pair.zero) for pair in compared(one, one)} == {
+    assert {pair["from"]: (pair["state"], pair["zero"]) for pair in compared(one, one)} == {
         "zero": ("same", True),
         "none": ("same", False),
         "more": ("same", False),

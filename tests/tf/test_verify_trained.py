@@ -10,7 +10,7 @@ import pytest
 
 import graphpatch
 from graphpatch.formats import load
-from graphpatch.runtime.verify.worker import SessionModel
+from graphpatch.runtime.verify.session import SessionModel
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -59,7 +59,7 @@ def test_only_what_an_optimizer_computes_is_left_out(
         build()
         tf1.train.export_meta_graph(str(tmp_path / "model.meta"))
     model = load(tmp_path / "model.meta")
-    worker = SessionModel(model, model.graphs[0], model)
+    worker = SessionModel(model, model.graphs[0])
     _, _, trained = worker.ends([], [], [], [], worker.tensors([], [])[0])
     assert kept.isdisjoint(trained)
     assert left_out <= set(trained)

@@ -6,25 +6,25 @@ First the patch is made again, then both run: forward on several sets of values,
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from graphpatch.analysis.again import SWAPPED, make_again
 from graphpatch.analysis.rule_words import ops_before_rules, rules_at
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.arguments import check_progress, tensor_names
+from graphpatch.differentiation.bodies import Bodies
 from graphpatch.errors import ModelError
-from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.graph.functions import called_functions
-from graphpatch.graph.graph import Graph, ModelGraph, Progress
+from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.walk import upstream
 from graphpatch.names import OpKey, TensorName, op_of
@@ -33,28 +33,23 @@ from graphpatch.runtime.values import (
     Values,
     difference_in_words,
     distance,
+    finite,
     full_tensor_name,
     read_feed,
     same_bits,
     upstream_weights,
 )
+from graphpatch.runtime.verify.overrides import FIRED, UNCALLED, all_callers, sorted_overrides
 from graphpatch.runtime.verify.process import (
     ProcessDiedError,
     TensorFlowProcess,
     needs_control_flow_v1,
 )
-from graphpatch.runtime.verify.result import (
-    BranchesTaken,
-    ComparedGradient,
-    ComparedValues,
-    Firing,
-    RunResult,
-    UnfiredOverride,
-    Verification,
-    VerifiedGraph,
-)
+from graphpatch.runtime.verify.result import Verification, VerifiedGraph
 from graphpatch.table import plural
 
+MOST_REASONS = 3
+FEED = "--feed FILE.npz gives inputs that it takes (in Python: feed={...})"
 NOT_AMONG = "it is not among what is compared"
 NOISY = "it differs from run to run in the original itself"
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
@@ -113,35 +108,44 @@ def verify(
     if run and feed is not None:
         values = feed if isinstance(feed, Mapping) else read_feed(feed)
     fed = {full_tensor_name(name): value for name, value in values.items()}
-    options = CompareOptions(fed, *ends, allow_unsafe_ops, imports, progress) if run else None
     counts = len(before.graphs), len(after.graphs)
     if counts[0] != counts[1]:
         raise ModelError(f"{before.path} has {counts[0]} graphs, and {after.path} {counts[1]}")
     made, around = make_again(before, after)
     if any(text.startswith(SWAPPED) for text in around):
-        options = None  # all that a run would find follows from it
+        run = False  # all that a run would find follows from it
     parts = []
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder, name) for name in ("original", "patched")]
-        if options is not None:
-            files = [
-                model.file_in(file) for model, file in zip((before, after), files, strict=True)
-            ]
-        for index, graph in enumerate(after.graphs):
-            ran = None if options is None else _compare((before, after), files, index, options)
-            parts.append(VerifiedGraph(graph.around.tags, made[index], ran))
+        models = {"original": before, "patched": after} if run else {}
+        files = [model.file_in(Path(folder, name)) for name, model in models.items()]
+        for index, (graph, graph_after) in enumerate(zip(before.graphs, after.graphs, strict=True)):
+            part = VerifiedGraph(graph_after.around.tags, made[index])
+            part.failures += (fault.says for fault in part.made.faults)
+            parts.append(part)
+            if run:
+                comparison = _Comparison(
+                    part,
+                    *(graph, graph_after),
+                    *(TensorFlowProcess(before.path), TensorFlowProcess(after.path)),
+                    feeds=fed,
+                    sources=ends[0],
+                    targets=ends[1],
+                    allow_unsafe_ops=allow_unsafe_ops,
+                    imports=imports,
+                    progress=progress,
+                )
+                comparison.run(files, index)
+            elif part.made.why:
+                part.gaps.append(f"structure: {part.made.why}, and nothing was run")
     return Verification(str(before.path), str(after.path), parts, around, (before, after))
 
 
-def _every_third(third: int, value: float) -> Callable[[Any], Any]:
-    """Put a value in place of every third element, from this one on."""
-
-    def put(array: Any) -> Any:
-        changed = np.array(array)
-        changed.reshape(-1)[third::3] = value
-        return changed
-
-    return put
+def _spotted(array: Any, *values: float) -> Any:
+    """Put these values in place of the first elements, and again in each third from there on."""
+    changed = np.array(array)
+    for place, value in enumerate(values):
+        changed.reshape(-1)[place::3] = value
+    return changed
 
 
 # Of floats; ints and booleans of seeded zeros and ones are swapped in the first of them.
@@ -151,116 +155,122 @@ SETS: dict[str, Callable[[Any], Any]] = {
     "small": lambda array: array * np.asarray(1e-3, array.dtype),
     "large": lambda array: array * np.asarray(1e3, array.dtype),
     "huge": lambda array: array * np.asarray(np.finfo(np.float32).max / 16, array.dtype),
-    "infinite": lambda array: _every_third(1, -np.inf)(_every_third(0, np.inf)(array)),
-    "NaN": _every_third(0, np.nan),
+    "infinite": lambda array: _spotted(array, np.inf, -np.inf),
+    "NaN": lambda array: _spotted(array, np.nan),
 }
-STEERED = {"at activations": True, "at conditions": False}
-PASSES = 1 + len(SETS) + len(STEERED)
 
 
-def value_sets(seeded: Values, fixed: Container[str]) -> Iterator[tuple[str, Values]]:
+def value_sets(seeded: Values, fixed: Set[str]) -> Iterator[tuple[str, Values]]:
     """Yield each set by its name, made of the seeded one; what is `fixed` stays as it is."""
-    for name in SETS:
-        values = {
-            key: value if key in fixed else _changed_value(name, value)
-            for key, value in seeded.items()
-        }
+    for name, change in SETS.items():
+        values = dict(seeded)
+        for key in seeded.keys() - fixed:
+            array = np.asarray(seeded[key])
+            if array.dtype.kind in "fc" or array.dtype.name == "bfloat16":
+                with np.errstate(all="ignore"):
+                    values[key] = np.asarray(change(array)).astype(array.dtype)
+            elif name == "negated" and array.dtype.kind in "iub":
+                values[key] = (1 - array.astype(np.int64)).astype(array.dtype)
         if any(values[key] is not value for key, value in seeded.items()):
             yield name, values
 
 
-def _changed_value(name: str, value: Any) -> Any:
-    array = np.asarray(value)
-    if array.dtype.kind in "fc" or array.dtype.name == "bfloat16":
-        with np.errstate(all="ignore"):
-            return np.asarray(SETS[name](array)).astype(array.dtype)
-    if name == "negated" and array.dtype.kind in "iub":
-        return (1 - array.astype(np.int64)).astype(array.dtype)
-    return value
+@dataclass
+class _ComparedValues:
+    """One set of values: what was compared on it, how far what differs, and why not the others.
 
-
-@dataclass(frozen=True)
-class CompareOptions:
-    """Feeds by tensor name; the tensors between which gradients are taken, and what runs.
-
-    `imports` are modules, or .py files, that the processes import before they read a model.
-    `progress` is called with what is done, how much of it, and of how much.
+    `values` are those of the original.
     """
 
-    feed: Values = field(default_factory=dict)
-    sources: Sequence[str] = ()
-    targets: Sequence[str] = ()
-    allow_unsafe_ops: bool = False
-    imports: Sequence[str] = ()
-    progress: Progress | None = None
+    name: str
+    compared: list[str] = field(default_factory=list)
+    differing: dict[str, str] = field(default_factory=dict)
+    uncompared: dict[str, str] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
 
-    def say(self, what: str, done: int, total: int) -> None:
-        """Say how far a stage has come, to whoever wants to know."""
-        if self.progress is not None:
-            self.progress(what, done, total)
-
-
-def _compare(
-    models: Sequence[Model], files: Sequence[Path], index: int, options: CompareOptions
-) -> RunResult:
-    """Run a graph of a model and its patched copy, each in a process of its own, and compare."""
-    original, patched = graphs = [model.graphs[index] for model in models]
-    if original.around.is_object_based != patched.around.is_object_based:
-        says = "one of them is a TF2 SavedModel, with other names for inputs and outputs"
-        return RunResult(why=says)
-    for graph in graphs:
-        if graph.around.is_object_based:
-            refuse_unsafe_load(graph, options.allow_unsafe_ops)
-        else:
-            refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
-    with ExitStack() as stack:
-        before, after = (TensorFlowProcess(model.path) for model in models)
-        for process in (before, after):
-            stack.enter_context(closing(process))
-            process.start()
-        comparison = _Comparison(original, patched, before, after, options)
-        return comparison.run(models[1], files, index)
+    def document(self) -> dict[str, Any]:
+        """Return the set as `verify --json` prints it."""
+        return {
+            "values": self.name,
+            "compared": len(self.compared),
+            "differing": self.differing,
+            "not_compared": list(dict.fromkeys(self.uncompared.values())),
+        }
 
 
 @dataclass
 class _Comparison:
     """The run of two processes: `before` has the original, `after` the patched model."""
 
+    part: VerifiedGraph
     original: ModelGraph
     patched: ModelGraph
     before: TensorFlowProcess
     after: TensorFlowProcess
-    options: CompareOptions
+    feeds: Values  # by tensor name
+    sources: Sequence[str]
+    targets: Sequence[str]
+    allow_unsafe_ops: bool
+    imports: Sequence[str]
+    progress: Progress | None
+    sets: list[_ComparedValues] = field(default_factory=list)
+    taken: dict[str, tuple[bool, bool]] = field(default_factory=dict)  # by ops that take branches
 
-    def run(self, model: Model, files: Sequence[Path], index: int) -> RunResult:
-        """Compare these graphs, which the processes read from files; `model` is the patched one."""
-        options, ran, graph = self.options, RunResult(), self.patched
-        options.say("starting TensorFlow", 0, 1)
+    def run(self, files: Sequence[Path], index: int) -> None:
+        """Compare these graphs, which the processes read from files."""
+        if self.original.around.is_object_based != self.patched.around.is_object_based:
+            says = "one of them is a TF2 SavedModel, with other names for inputs and outputs"
+            self.part.stop(says, is_wrong=False)
+            return
+        for graph in (self.original, self.patched):
+            if graph.around.is_object_based:
+                refuse_unsafe_load(graph, self.allow_unsafe_ops)
+            else:
+                refuse_unsafe(graph, self.allow_unsafe_ops, [])  # what an import may run
+        with closing(self.before), closing(self.after):
+            self.before.start()
+            self.after.start()
+            try:
+                self._compare(files, index)
+            except ProcessDiedError as error:
+                self.part.stop(str(error), is_wrong=error.process is self.after)
+
+    def _compare(self, files: Sequence[Path], index: int) -> None:
+        part = self.part
+        self._say("starting TensorFlow", 0, 1)
         v2 = not needs_control_flow_v1(self.original)
-        ran.settings, _ = self._both("begin", options.imports, v2)
+        settings, _ = self._both("begin", self.imports, v2)
+        more = {"seeds": "by name of the op or tensor", "processes": "one for each model"}
+        part.ran["settings"] = {**settings, "graph_optimiser": ["off", "on"], **more}
         registered = set[str]()
         for number, process in enumerate((self.before, self.after)):
-            options.say("importing the models", number, 2)
-            name = process.name
+            self._say("importing the models", number, 2)
             try:
-                registered = process.keep("open", str(files[number]), name, index)
-            except (ProcessDiedError, ModelError) as error:
-                ran.why = f"{name}: {error}" if isinstance(error, ModelError) else str(error)
-                ran.is_wrong = process is self.after
-                return ran
-        try:
-            self._forward(ran, *self._tensors())
-        except ProcessDiedError as error:
-            return RunResult(ran.settings, why=str(error), is_wrong=error.process is self.after)
-        if not graph.around.is_object_based:
-            ran.unseen = list(_uncompared_ops(graph, ran.compared))
-        ran.formulas = self.after.ask("formulas")
-        asked = self._backward(ran)
-        ends = [(pair.source, pair.target) for pair in ran.gradients]
-        firing = Firing(self.original, model, graph, asked, ends, registered, v2)
-        ran.fired, unfired = firing.sort()
-        self._probe(ran, unfired)
-        return ran
+                registered = process.keep("open", str(files[number]), process.name, index)
+            except ModelError as error:
+                part.stop(f"{process.name}: {error}", is_wrong=process is self.after)
+                return
+        first = self._forward(*self._tensors())
+        formulas = self.after.ask("formulas")
+        asked, failed = self._backward(first)
+        graphs = self.original, self.patched
+        overrides = sorted_overrides(*graphs, asked, registered, failed)
+        part.failures += (f"override of {o}: {o.why}" for o in overrides if o.is_wrong)
+        part.gaps += (f"override of {o} did not fire: {o.why}" for o in overrides if o.is_gap)
+        part.failures += (failure for check in formulas if (failure := check.failure))
+        if part.made.why or part.made.faults:  # else they are what the rules write
+            gaps = (check for check in formulas if check.not_compared)
+            part.gaps += (f"{check.place}: {check.not_compared}" for check in gaps)
+        by_state = {FIRED: "fired", UNCALLED: "not_called"}
+        of_state: dict[str, list[Any]] = {"fired": [], "not_fired": [], "not_called": []}
+        for override in overrides:
+            of_state[by_state.get(override.state, "not_fired")].append(override.document())
+        part.ran |= {"overrides": of_state, "formulas": list(map(to_builtins, formulas))}
+
+    def _say(self, what: str, done: int, total: int) -> None:
+        """Say how far a stage has come, to whoever wants to know."""
+        if self.progress is not None:
+            self.progress(what, done, total)
 
     def _both(self, method: str, *arguments: Any) -> list[Any]:
         """Return what both answer; one works while the other does."""
@@ -271,14 +281,14 @@ class _Comparison:
 
     def _tensors(self) -> tuple[list[str], dict[str, str]]:
         """Return the tensors to compare; and of others why they are not."""
-        graph, options = self.original, self.options
+        graph = self.original
         touched = [f"{op}:0" for body, op in rules_at(self.patched) if body == "main"]
-        tensors, writing = self.before.ask("tensors", touched, options.targets)
+        tensors, writing = self.before.ask("tensors", touched, self.targets)
         tensors = self.after.ask("there", tensors)
         if graph.around.is_object_based:
             return tensors, {}
         saved: list[str] = []
-        if not options.allow_unsafe_ops:
+        if not self.allow_unsafe_ops:
             tensors, saved = apart_from_savers(graph, tensors)
         reasons = dict.fromkeys(writing, "it comes after a write to a variable")
         reasons |= dict.fromkeys(saved, "it saves variables to files, or restores them")
@@ -287,134 +297,161 @@ class _Comparison:
         assigns = (f"{graph.main.heads.names[index]}/Assign" for index in variables)
         initialisers = [name for name in assigns if name in graph.main.by_name]
         for compared in (graph, self.patched):
-            refuse_unsafe(compared, options.allow_unsafe_ops, [*tensors, *initialisers])
+            refuse_unsafe(compared, self.allow_unsafe_ops, [*tensors, *initialisers])
         return tensors, reasons
 
-    def _forward(self, ran: RunResult, tensors: list[str], reasons: Mapping[str, str]) -> None:
-        """Compare the tensors on each set of values, and watch which branches those take."""
-        options, fed = self.options, self.options.feed
-        options.say("forward pass", 0, PASSES)
-        feeds, variables = self.before.ask("choose", tensors, fed)
+    def _forward(self, tensors: list[str], reasons: Mapping[str, str]) -> _ComparedValues:
+        """Compare the tensors on each set of values; return the first of these.
+
+        It watches which branches the values take.
+        """
+        self._say("forward pass", 0, 1 + len(SETS))
+        feeds, variables = self.before.ask("choose", tensors, self.feeds)
         self._both("values", variables)
-        ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
-        fixed = {name for name in feeds if {name, f"{name.partition(':')[2]}:0"} & fed.keys()}
-        ran.is_seeded = bool(feeds.keys() - fixed)
+        names = {name: {name, f"{name.partition(':')[2]}:0"} for name in feeds}
+        fixed = {name for name, spelled in names.items() if spelled & self.feeds.keys()}
         self._both("feed", feeds)
-        first = self._run_both(tensors, optimise=False)
-        first.name = "seeded"
-        ran.sets.append(first)
-        taken, ran.hidden = self._branches()
-        ran.reach(taken, by_inputs=True)
+        first = self._run_both("seeded", tensors)
+        self.sets.append(first)
+        hidden = self._watch()
         equal = [name for name in first.compared if name not in first.differing]
-        ran.fused = self._run_both(equal, optimise=True).differing
+        fused = self._run_both("optimised", equal, optimise=True).differing
         first.uncompared |= reasons
         tensors = first.compared  # what waits for a queue that nobody fills is not run again
         for name, values in value_sets(feeds, fixed) if tensors else ():
-            options.say("forward pass", len(ran.sets), PASSES)
-            self._more(ran, name, values, tensors, by_inputs=True)
-        for name, upwards in STEERED.items():
-            options.say("forward pass", PASSES - 1, PASSES)
-            ops = ran.unreached() if tensors else []
-            self._both("feed", feeds)
-            if ops and (values := self.before.ask("steer", ops, upwards)):
-                asked = list(dict.fromkeys([*tensors, *(f"{op}:0" for op in ops)]))
-                present = self.after.ask("there", self.before.ask("there", asked))
-                self._more(ran, name, {**feeds, **values}, present, by_inputs=False)
+            self._more(name, values, tensors)
         self._both("feed", feeds)
+        self._note_forward(first, fused, is_seeded=bool(feeds.keys() - fixed))
+        shapes = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
+        branches = {
+            "watched": len(self.taken),
+            "reached_by_inputs": sum(map(all, self.taken.values())),
+            "reached": sum(map(all, self.taken.values())),
+            "not_reached": {
+                op: _unread(sides) for op, sides in self.taken.items() if not all(sides)
+            },
+            "not_watched": hidden,
+        }
+        self.part.ran |= {"fed": shapes, "branches": branches}
+        return first
 
-    def _more(
-        self, ran: RunResult, name: str, feeds: Values, tensors: Sequence[str], by_inputs: bool
+    def _note_forward(
+        self, first: _ComparedValues, fused: Mapping[str, str], is_seeded: bool
     ) -> None:
+        """Write down what all sets of values showed."""
+        part, differing = self.part, dict[str, str]()
+        compared = list(dict.fromkeys(name for item in self.sets for name in item.compared))
+        for item in self.sets:
+            where = "" if item is first else f" ({item.name} values)"
+            for name, how in item.differing.items():
+                differing.setdefault(name, f"{how}{where}")
+        missing = {n: why for n, why in first.uncompared.items() if n not in set(compared)}
+        part.failures += (f"forward: {tensor}: {how}" for tensor, how in differing.items())
+        if not compared:
+            says = "; ".join(list(dict.fromkeys(missing.values()))[:MOST_REASONS])
+            hint = f"; {FEED}" if is_seeded and missing else ""
+            says = says or "there is no output to compare"
+            part.gaps.append(f"nothing could be compared: {says}{hint}")
+        if not self.patched.around.is_object_based:
+            without = "forward: no tensor was compared that is computed of"
+            part.gaps += (f"{without} {op}" for op in _uncompared_ops(self.patched, compared))
+        part.ran["settings"]["sets_of_values"] = [item.name for item in self.sets]
+        part.ran["forward"] = {
+            "compared": compared,
+            "differing": differing,
+            "optimised_differing": fused,
+            "not_compared": missing,
+            "sets": [item.document() for item in self.sets],
+        }
+
+    def _more(self, name: str, feeds: Values, tensors: Sequence[str]) -> None:
         """Compare these tensors on one more set of values, by which a process may end."""
+        self._say("forward pass", len(self.sets), 1 + len(SETS))
         self._both("feed", feeds)
         try:
-            compared = self._run_both(tensors, optimise=False)
+            compared = self._run_both(name, tensors)
         except ProcessDiedError as error:
             ended = dict.fromkeys(tensors, str(error))
-            compared = ComparedValues(uncompared=ended)
+            compared = _ComparedValues(name, uncompared=ended)
             if error.process is self.after:
-                compared = ComparedValues(compared=list(tensors), differing=ended)
-        compared.name = name
-        ran.sets.append(compared)
-        ran.reach(self._branches()[0], by_inputs)
+                compared = _ComparedValues(name, list(tensors), differing=ended)
+        self.sets.append(compared)
+        self._watch()
 
-    def _branches(self) -> tuple[dict[str, BranchesTaken], dict[str, int]]:
+    def _watch(self) -> dict[str, int]:
+        """Note the branches that the values took; return how many nobody can watch, by place."""
         try:
             taken, hidden = self.before.ask("branches")
         except ProcessDiedError:
-            return {}, {}
-        return taken, hidden
+            return {}
+        for name, (below, above) in taken.items():
+            known = self.taken.get(name, (False, False))
+            self.taken[name] = known[0] or below, known[1] or above
+        return dict(hidden)
 
-    def _run_both(self, tensors: Sequence[str], optimise: bool) -> ComparedValues:
+    def _run_both(
+        self, name: str, tensors: Sequence[str], optimise: bool = False
+    ) -> _ComparedValues:
         before, reasons = self.before.ask("run", tensors, optimise)
         after, failed = self.after.ask("run", list(before), optimise)
-        compared = ComparedValues(uncompared=reasons, values=before)
+        compared = _ComparedValues(name, uncompared=reasons, values=before)
         unlike = [
             name for name in before if name not in after or not same_bits(before[name], after[name])
         ]
         again = self.before.ask("run", list(before), optimise)[0] if unlike else {}
-        for name in unlike:
-            if name not in again or not same_bits(before[name], again[name]):
-                compared.uncompared[name] = NOISY
-            elif name not in after:
-                why = failed.get(name, "no value")
-                compared.differing[name] = f"it fails in the patched model: {why}"
+        for tensor in unlike:
+            if tensor not in again or not same_bits(before[tensor], again[tensor]):
+                compared.uncompared[tensor] = NOISY
+            elif tensor not in after:
+                why = failed.get(tensor, "no value")
+                compared.differing[tensor] = f"it fails in the patched model: {why}"
             else:
-                compared.differing[name] = difference_in_words(before[name], after[name])
-        compared.compared = [name for name in before if name not in compared.uncompared]
+                compared.differing[tensor] = difference_in_words(before[tensor], after[tensor])
+        compared.compared = [tensor for tensor in before if tensor not in compared.uncompared]
         return compared
 
-    def _backward(self, ran: RunResult) -> set[OpKey]:
-        """Compare the gradients of each target; return the ops that were asked for theirs."""
-        graph, options, first = self.patched, self.options, ran.sets[0]
-        patched = [op for body, op in rules_at(graph) if body == "main"]
-        read = ops_before_rules(graph.main)
-        named = options.sources, options.targets
-        sources, targets, trained = self.before.ask("ends", *named, patched, read, first.compared)
-        if options.targets:
+    def _backward(self, first: _ComparedValues) -> tuple[set[OpKey], dict[str, str]]:
+        """Compare the gradients of each target; return the ops that were asked for theirs.
+
+        With them come the targets whose gradients cannot be taken, each with the reason.
+        """
+        part, graph, untaken = self.part, self.patched, list[str]()
+        near = [op for body, op in rules_at(graph) if body == "main"], ops_before_rules(graph.main)
+        ends = self.before.ask("ends", self.sources, self.targets, *near, first.compared)
+        sources, targets, trained = ends
+        if self.targets:
             missing = [name for name in targets if name not in first.values]
-            whys = (first.uncompared.get(name, NOT_AMONG) for name in missing)
-            ran.untaken += map("of {}: {}".format, missing, whys)
+            untaken += (f"of {n}: {first.uncompared.get(n, NOT_AMONG)}" for n in missing)
             targets = [name for name in targets if name not in missing]
         elif trained and len(trained) < len(targets):
             targets = [name for name in targets if name not in trained]
-            ran.untaken.append(
+            untaken.append(
                 f"of {plural(len(trained), 'output')} that training computes from its gradients; "
                 "--to names those that matter"
             )
-        if len(targets) > TARGETS and not options.targets:
+        if len(targets) > TARGETS and not self.targets:
             more = len(targets) - TARGETS
-            ran.untaken.append(f"of {more} more outputs; --to names those that matter")
+            untaken.append(f"of {more} more outputs; --to names those that matter")
             targets = targets[:TARGETS]
         if not sources:
-            ran.untaken.append(
+            untaken.append(
                 "nothing is fed that is a float, and there are no float variables or constants"
             )
-            return set()
-        values = {name: first.values[name] for name in targets}
-        ran.gradients, asked = gradients_compared(
-            self.before, self.after, sources, values, options.say
-        )
-        return asked
+        values = {name: first.values[name] for name in targets if sources}
+        sides = self.before, self.after
+        pairs, asked = gradients_compared(*sides, sources, values, self._say)
+        for pair in pairs:
+            if pair["state"] == "fails":
+                ends_of = f"{pair['to']} with respect to {pair['from']}"
+                part.failures.append(f"gradient of {ends_of}: {pair['before']} -> {pair['after']}")
+        part.ran |= {"gradients": pairs, "gradients_not_taken": untaken}
+        states = ("fails", "uncompared")
+        return asked, {pair["to"]: pair["after"] for pair in pairs if pair["state"] in states}
 
-    def _probe(self, ran: RunResult, unfired: Sequence[UnfiredOverride]) -> None:
-        """Ask which of the overrides fired that TensorFlow differentiates in C++."""
-        unseen = {item.override.place: item.override for item in unfired if item.kind == "unseen"}
-        fired = set[OpKey]()
-        if unseen:
-            values, pairs = ran.sets[0].values, ran.gradients
-            targets = dict.fromkeys(pair.target for pair in pairs)
-            dys = {name: upstream_weights(name, values[name]) for name in targets}
-            sources = list(dict.fromkeys(pair.source for pair in pairs))
-            self.after.close()
-            try:
-                fired = self.after.ask("probed", list(unseen), sources, dys)
-            except ProcessDiedError:
-                fired = set()
-        ran.fired += [override for place, override in unseen.items() if place in fired]
-        others = [item for item in unfired if item.override.place not in fired]
-        ran.unfired = [item for item in others if item.kind != "uncalled"]
-        ran.uncalled = [item for item in others if item.kind == "uncalled"]
+
+def _unread(taken: tuple[bool, bool]) -> str:
+    sides = zip(taken, ("below 0, or false", "above 0, or true"), strict=True)
+    return f"never reads what is {'; nor '.join(words for is_read, words in sides if not is_read)}"
 
 
 def gradients_compared(
@@ -423,13 +460,13 @@ def gradients_compared(
     sources: Sequence[str],
     targets: Mapping[str, Any],
     say: Progress,
-) -> tuple[list[ComparedGradient], set[OpKey]]:
+) -> tuple[list[dict[str, Any]], set[OpKey]]:
     """Compare the gradients of each target, which has this value, with respect to each source.
 
-    With them come the ops of the patched graph whose gradient was asked for. What changed is run
-    once more: it may differ from run to run.
+    Returns them as `verify --json` prints them, and the ops of the patched graph whose gradient was
+    asked for. What changed is run once more: it may differ from run to run.
     """
-    pairs: list[ComparedGradient] = []
+    pairs: list[dict[str, Any]] = []
     asked = set[OpKey]()
     for number, (target, value) in enumerate(targets.items()):
         say("gradients", number, len(targets))
@@ -437,68 +474,52 @@ def gradients_compared(
         before, _ = original.gradients(sources, target, dy)
         after, fired = patched.gradients(sources, target, dy)
         asked |= fired
-        changes = [_compare_gradient(name, target, before[name], after[name]) for name in sources]
-        moved = [pair.source for pair in changes if pair.state == "changed" and pair.largest > 0]
+        changes = {name: _compare_gradient(before[name], after[name]) for name in sources}
+        moved = [name for name, pair in changes.items() if float(pair["max_abs"]) > 0]
         again, _ = original.gradients(moved, target, dy) if moved else ({}, set())
-        noise = {
-            name: distance(before[name].value, answer.value)[0]
-            for name, answer in again.items()
-            if answer.kind == "tensor"
-        }
-        for pair in changes:
-            if 0 < pair.largest <= NOISE * noise.get(pair.source, 0.0):
-                pair.state = "same"
-        pairs += changes
+        for name, answer in again.items():
+            noise = distance(before[name].value, answer.value)[0] if answer.kind == "tensor" else 0
+            if float(changes[name]["max_abs"]) <= NOISE * noise:
+                changes[name]["state"] = "same"
+        pairs += ({"from": name, "to": target, **pair} for name, pair in changes.items())
     return pairs, asked
 
 
-def _compare_gradient(
-    source: str, target: str, before: GradientAnswer, after: GradientAnswer
-) -> ComparedGradient:
-    """Compare one gradient: `same`, `changed`, `fails` (it could be had before), `uncompared`."""
-    pair = ComparedGradient(source, target, "same", str(before), str(after))
-    kinds = before.kind, after.kind
-    if kinds[1] == "error":
-        pair.state = "uncompared" if kinds[0] == "error" else "fails"
-    elif "tensor" not in kinds:
-        pair.state = "same"
-    elif kinds[0] != kinds[1]:
-        pair.state = "changed"
-    elif same_bits(before.value, after.value):
-        pair.zero = not np.any(before.value)
-    elif before.value.shape != after.value.shape:
-        pair.state = "fails"
-        pair.before, pair.after = str(list(before.value.shape)), str(list(after.value.shape))
-    else:
-        pair.state = "changed"
-        pair.largest, pair.relative = distance(before.value, after.value)
-    return pair
+def _compare_gradient(before: GradientAnswer, after: GradientAnswer) -> dict[str, Any]:
+    """Compare one gradient: `same`, `changed`, `fails` (it could be had before), `uncompared`.
+
+    `zero`: it is the same, and every element is 0: these values tell nothing of the two models.
+    """
+    state, is_zero, largest, relative = "same", False, 0.0, 0.0
+    texts = [str(before), str(after)]
+    if after.kind == "error":
+        state = "uncompared" if before.kind == "error" else "fails"
+    elif before.kind != after.kind:
+        state = "changed"
+    elif before.kind == "tensor" and same_bits(before.value, after.value):
+        is_zero = not np.any(before.value)
+    elif before.kind == "tensor" and before.value.shape != after.value.shape:
+        state, texts = "fails", [str(list(before.value.shape)), str(list(after.value.shape))]
+    elif before.kind == "tensor":
+        state = "changed"
+        largest, relative = distance(before.value, after.value)
+    sizes = {"max_abs": finite(largest), "max_rel": finite(relative)}
+    return {"state": state, "before": texts[0], "after": texts[1], **sizes, "zero": is_zero}
 
 
-def _uncompared_ops(graph: Graph, compared: Sequence[str]) -> Iterator[str]:
+def _uncompared_ops(graph: ModelGraph, compared: Sequence[str]) -> Iterator[str]:
     """Yield the patched ops, as their rules name them, of which nothing was compared.
 
     What no op of the main graph calls counts for nothing.
     """
-    main = graph.main
+    main, bodies = graph.main, Bodies(graph)
     marks = upstream(main, [TensorName(op_of(name)) for name in compared], control=True)
-    called = _functions_below(graph, [node for node in main if marks[node.index]])
-    callable_ones = _functions_below(graph, list(main))
     for body, op in rules_at(graph):
         if body == main.label:
             index = main.by_name.get(op)
             if index is None or not marks[index]:
                 yield repr(op)
-        elif body not in called and body in callable_ones:
-            yield f"{op!r} in function {body!r}"
-
-
-def _functions_below(graph: Graph, todo: list[Any]) -> set[str]:
-    """Return the functions that these ops call, and those that these call in their turn."""
-    called: set[str] = set()
-    while todo:
-        for name in called_functions(todo.pop()):
-            if name not in called:
-                called.add(name)
-                todo += graph.functions.get(name, ())
-    return called
+        else:
+            calls = [caller.index for caller in all_callers(bodies, body) if caller.body.is_main]
+            if calls and not any(marks[index] for index in calls):
+                yield f"{op!r} in function {body!r}"

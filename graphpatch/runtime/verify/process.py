@@ -1,7 +1,7 @@
 """A process of its own in which TensorFlow runs one model, and the messages that it is sent.
 
-A message is the name of a method and its arguments: `begin`, `open` and `sizes` of `worker.Worker`,
-and then those that `worker.SessionModel` and `worker.LoadedModel` both have.
+A message is the name of a method and its arguments: `begin`, `open` and `sizes` of `Worker`, and
+then those of `session.SessionModel` or `LoadedModel`.
 
 The original and the patched model never share one: TensorFlow keeps a table of functions for each
 process, and what it adds to that while it differentiates a loop of one would be met by the other. A
@@ -10,13 +10,16 @@ TensorFlow that aborts ends that process alone.
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +30,9 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.names import OpKey
 
-if TYPE_CHECKING:
-    from graphpatch.runtime.tf_gradients import GradientAnswer  # imports numpy
+if TYPE_CHECKING:  # they import numpy
+    from graphpatch.runtime.tf_gradients import GradientAnswer
+    from graphpatch.runtime.verify.session import LoadedModel, SessionModel
 
 # Kernels that compute the same bits fused or not and wherever a tensor lies in memory (those of
 # oneDNN for AVX-512 and AMX do not), no chatter, and the same device everywhere.
@@ -38,9 +42,10 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "CUDA_VISIBLE_DEVICES": "-1",
 }
-WORKER_PROGRAM = "from graphpatch.runtime.verify.worker import main; main()"
+WORKER_PROGRAM = "from graphpatch.runtime.verify.process import answer_messages; answer_messages()"
 FATAL = re.compile(r"\bF\d{4} |\bF .*\.(cc|h):\d+\]|terminate called")
-SAID = 4096  # bytes of what a process that ended said last
+LAST_WORDS = 4096  # bytes of what a process that ended said last
+WITHOUT_RUN = "; run=False (verify --no-run) looks at the graphs alone"
 
 
 def needs_control_flow_v1(graph: ModelGraph) -> bool:
@@ -54,12 +59,11 @@ def command() -> list[str]:
 
 
 class ProcessDiedError(GraphpatchError):
-    """The process of a model ended without an answer: `why` says how."""
+    """The process of a model ended without an answer."""
 
     def __init__(self, process: TensorFlowProcess, why: str) -> None:
         super().__init__(f"{process.name}: {why}")
         self.process = process
-        self.why = why
 
 
 @dataclass(eq=False)
@@ -116,12 +120,12 @@ class TensorFlowProcess:
         With it come the ops that were asked for theirs. TensorFlow rewrites TF2 loops and branches
         as it differentiates them: what it cannot give a second time, a new process is asked for.
         """
+        from graphpatch.runtime.tf_gradients import GradientAnswer
+
         try:
             answers, asked = self.ask("gradients", sources, target, dy)
         except ProcessDiedError as error:
-            from graphpatch.runtime.tf_gradients import GradientAnswer
-
-            return dict.fromkeys(sources, GradientAnswer("error", says=error.why)), set()
+            return dict.fromkeys(sources, GradientAnswer("error", says=str(error))), set()
         is_second, self._differentiated = self._differentiated, True
         if is_second and any(answer.kind == "error" for answer in answers.values()):
             self.close()
@@ -152,17 +156,15 @@ class TensorFlowProcess:
     def _last_words(self, status: int) -> str:
         """Return how the process ended, and the line in which TensorFlow says why."""
         assert self._stderr is not None
-        if status >= 0:
-            how = f"with exit status {status}"
-        else:
+        how = f"with exit status {status}"
+        if status < 0:
             known = -status in {number.value for number in signal.Signals}
             how = f"by {signal.Signals(-status).name if known else f'signal {-status}'}"
-        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - SAID))
-        lines = self._stderr.read().decode(errors="backslashreplace").splitlines()
-        fatal = [line for line in lines if FATAL.search(line)]
-        words = [line.strip() for line in fatal or lines if line.strip()]
-        says = f": {words[0] if fatal else words[-1]}" if words else ""
-        return f"TensorFlow ended the process that ran it, {how}{says}"
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - LAST_WORDS))
+        text = self._stderr.read().decode(errors="backslashreplace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        words = [line for line in lines if FATAL.search(line)][:1] or lines[-1:]
+        return ": ".join([f"TensorFlow ended the process that ran it, {how}", *words])
 
     def close(self) -> None:
         """End the process; a new one takes its place at the next question."""
@@ -174,3 +176,96 @@ class TensorFlowProcess:
         if self._stderr is not None:
             self._stderr.close()
             self._stderr = None
+
+
+def answer_messages() -> None:
+    """Be such a process: answer messages by standard input until there are no more."""
+    messages, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what ops print must not come between answers
+    worker = Worker()
+    while True:
+        try:
+            method, arguments = pickle.load(messages)
+        except EOFError:
+            return
+        try:
+            target = worker if hasattr(worker, method) else worker.model
+            answer = "done", getattr(target, method)(*arguments)
+        except GraphpatchError as error:
+            answer = "refused", error
+        except Exception:
+            answer = "failed", traceback.format_exc()
+        pickle.dump(answer, answers, protocol=5)
+        answers.flush()
+
+
+class Worker:
+    """What a process answers: about TensorFlow, and one model once it was opened."""
+
+    model: SessionModel | LoadedModel
+
+    def begin(self, imports: Sequence[str], control_flow_v2: bool) -> dict[str, Any]:
+        """Import TensorFlow, and what the user names; return the settings under which models run.
+
+        `control_flow_v2=False` calls `disable_control_flow_v2()`, as programs for v1 graphs do.
+        """
+        from graphpatch.runtime.graph_run import require_tensorflow
+
+        tf = require_tensorflow("models are run by", hint=WITHOUT_RUN)
+        if not control_flow_v2:
+            tf.compat.v1.disable_control_flow_v2()
+        with tf.Graph().as_default(), tf.compat.v1.Session():
+            devices = [device.device_type for device in tf.config.list_physical_devices()]
+        for name in imports:
+            try:
+                if name.endswith(".py"):
+                    runpy.run_path(name, run_name=Path(name).stem)
+                else:
+                    importlib.import_module(name)
+            except Exception as error:
+                says = f"{type(error).__name__}: {error}"
+                raise GraphpatchError(f"cannot import {name}: {says}") from error
+        flags = os.environ.get("TF_XLA_FLAGS", "")
+        return {
+            "tensorflow": str(tf.__version__),
+            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in {"1", "true"},
+            "onednn_max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
+            "xla_flags": flags,
+            "auto_clustering": bool(tf.config.optimizer.get_jit()) or "auto_jit=" in flags,
+            "control_flow_v2": bool(tf.compat.v1.control_flow_v2_enabled()),
+            "deterministic_ops": os.environ.get("TF_DETERMINISTIC_OPS", "0"),
+            "devices": devices,
+            "cores": os.cpu_count() or 1,
+        }
+
+    def open(self, file: str, path: str, index: int) -> set[str]:
+        """Read the model from a file; return the keys under which gradients are registered then.
+
+        `path` is what the user calls the model.
+        """
+        from tensorflow.python.framework import ops
+
+        from graphpatch.runtime.verify.session import running_model
+
+        self.model = running_model(file, path, index)
+        return set(ops.gradient_registry.list())
+
+    def sizes(
+        self, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
+    ) -> dict[str, tuple[float | None, Any, str]]:
+        """Return the largest |gradient| of the target with respect to each tensor, NaN above all.
+
+        With it come the gradient itself of the tensors in `whole`, and what TensorFlow raises; the
+        size of no gradient is None.
+        """
+        import numpy as np
+
+        sizes = {}
+        for name, answer in self.model.gradients(names, target, dy)[0].items():
+            size = None
+            if answer.kind == "tensor":
+                size = float(np.max(np.abs(answer.value), initial=0.0))
+            says = answer.says if answer.kind == "error" else ""
+            sizes[name] = size, answer.value if name in whole else None, says
+        return sizes

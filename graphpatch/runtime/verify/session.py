@@ -1,10 +1,16 @@
-"""A model's graph in TensorFlow: seeded, its outputs, its variables, the branches it takes."""
+"""A model that TensorFlow runs, in this process: as a graph in a Session, or as it is loaded.
+
+Both kinds answer the same messages of `process.TensorFlowProcess`: what there is to compare, what
+to feed, values, gradients, branches and formulas.
+"""
 
 from __future__ import annotations
 
 import re
+import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,36 +18,47 @@ from typing import Any
 import numpy as np
 
 from graphpatch import opdefs
+from graphpatch.analysis.interface import refuse_unknown_ends
 from graphpatch.analysis.training import gradient_scopes
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.dtypes import HANDLES
 from graphpatch.errors import ModelError
-from graphpatch.formats import Model
-from graphpatch.formats.container import META
+from graphpatch.formats import Model, load
+from graphpatch.formats.container import META, meta_around
+from graphpatch.formats.model import MESSAGE
 from graphpatch.formats.output import refuse_odd_files
 from graphpatch.graph import provenance
-from graphpatch.graph.graph import Graph, ModelGraph
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body
-from graphpatch.graph.op_types import IFS, PARSERS, PIPELINES, VARIABLES
-from graphpatch.names import OpKey
+from graphpatch.graph.op_types import CALLS, IFS, PARSERS, PIPELINES, VARIABLES
+from graphpatch.graph.wire import piece_bytes
+from graphpatch.names import OpKey, op_of
 from graphpatch.runtime.graph_run import (
     ASSIGNED,
     GraphRun,
+    first_line,
+    may_be_endless,
+    ops_before,
     run_op_by_op,
+    seeded_feeds,
     seeded_variable,
     variables_of,
     waiting_ops,
 )
 from graphpatch.runtime.imported import bare_meta, imported
 from graphpatch.runtime.register import register_lone_keys
-from graphpatch.runtime.values import Values
+from graphpatch.runtime.tf_gradients import (
+    GradientAnswer,
+    RaisedError,
+    gradients_or_raised,
+    recorded,
+)
+from graphpatch.runtime.values import GUESSES, Values, full_tensor_name, seeded_value
 
 SEEDS = ("seed", "seed2")
 # They move on the state of a tf.random.Generator, which is a variable.
 GENERATOR = frozenset({"NonDeterministicInts", "RngReadAndSkip", "RngSkip"})
 OUR_PREFIX = "graphpatch_"  # what functions that a rule adds are called
-STDERR = 2
-FIRED = "graphpatch fired "
 MOST_CONSTANTS = 8  # with respect to which gradients are taken at most
 RESERVED = "reserve_space"
 WRITES = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)|CountUpTo|ResourceCountUpTo")
@@ -50,21 +67,379 @@ LARGEST_OUTPUT = 1 << 24  # elements of a tensor that is compared
 SIGNED = frozenset({"Abs", "Elu", "LeakyRelu", "Relu", "Relu6", "Selu", "Sign"})
 # Ops that choose by a condition, and which input that is.
 TRUTHS = dict.fromkeys(("Select", "SelectV2", *IFS), 0) | dict.fromkeys(SWITCHES, 1)
+DEAD = "does not have value"  # what TensorFlow says of a tensor in a branch that is not taken
+
+Answers = tuple[dict[str, GradientAnswer], set[OpKey]]  # and the ops that were asked for theirs
+Ends = tuple[list[str], list[str], list[str]]  # sources, targets, and which targets are trained
+Branches = tuple[dict[str, tuple[bool, bool]], dict[str, int]]  # taken, and hidden by where
+Ran = tuple[dict[str, Any], dict[str, str]]  # values, and why there are no others
 
 
-def seeded_graph(
-    model: Model, graph: ModelGraph, probed: Sequence[OpKey] = (), optimise: bool = False
-) -> Any:
+def running_model(file: str, path: str, index: int) -> SessionModel | LoadedModel:
+    """Return a graph of the model in a file, which the user calls `path`, as TensorFlow runs it."""
+    model = load(file)
+    graph = model.graphs[index]
+    if graph.around.is_object_based:
+        return LoadedModel(model, graph)
+    return SessionModel(replace(model, path=path), graph)
+
+
+class RunningModel:
+    """A graph of a model that is run on `feeds`, its variables with the values of `variables`."""
+
+    def __init__(self, graph: ModelGraph) -> None:
+        self.graph = graph
+        self.feeds: Values = {}
+        self.variables: Values = {}
+
+    def guess(self, feed: Values, size: int, whole: tuple[int, ...]) -> None:
+        """Take what is fed, and seeded values of these sizes for all else."""
+        raise NotImplementedError
+
+    def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
+        """Return the values of those tensors that can be computed, and why the others cannot.
+
+        With `optimise` as TensorFlow optimises graphs by default, else op by op.
+        """
+        raise NotImplementedError
+
+    def choose(self, tensors: Sequence[str], feed: Values) -> tuple[Values, Values]:
+        """Return what to feed, and what variables hold: the guess with which most of it runs."""
+        most, best, tried = -1, (self.feeds, self.variables), list[list[Any]]()
+        for size, whole in GUESSES:
+            self.guess(feed, size, whole)
+            values = *self.feeds.values(), *self.variables.values()
+            shapes = list(map(np.shape, values))
+            if shapes in tried:
+                continue
+            tried.append(shapes)
+            count = len(self.run(tensors, False)[0])
+            if count > most:
+                best, most = (self.feeds, self.variables), count
+            if count == len(tensors):
+                break
+        self.feeds, self.variables = best
+        return best
+
+    def values(self, variables: Values) -> None:
+        """Let the variables hold these values, where its own checkpoint has no others."""
+        self.variables = variables
+
+    def feed(self, feeds: Values) -> None:
+        """Feed these values from now on."""
+        self.feeds = feeds
+
+    def formulas(self) -> Sequence[Any]:
+        """Return each formula that the graph carries, compared with numpy."""
+        from graphpatch.runtime.verify.formulas import check_formulas
+
+        return check_formulas(self.graph, None)
+
+    def branches(self) -> Branches:
+        """Return for each op that takes branches whether the values that are fed take each of them.
+
+        Then how many stand where nobody can look, by where that is.
+        """
+        inside = sum(
+            len(body.by_type.get(op, ()))
+            for body in self.graph.functions.values()
+            for op in SIGNED | TRUTHS.keys()
+            if not body.is_ours
+        )
+        return {}, {"functions": inside}
+
+
+class SessionModel(RunningModel):
+    """A graph in a Session; where the model has a checkpoint, variables have its values."""
+
+    def __init__(self, model: Model, graph: ModelGraph) -> None:
+        super().__init__(graph)
+        self.model, self.prefix = model, checkpoint(model)
+        self.tf_graph = seeded_graph(model, graph)
+        self.watched, self.hidden = branch_inputs(self.tf_graph)
+        is_limited = may_be_endless(op for body in graph.bodies for op in body.by_type)
+        self._run = GraphRun(self.tf_graph, is_limited=is_limited)
+
+    @property
+    def running(self) -> GraphRun:
+        """Return the graph with what it is fed now."""
+        self._run.feeds, self._run.variables = self.feeds, self.variables
+        return self._run
+
+    def _full_names(self, names: Iterable[str], are_sources: bool = False) -> list[str]:
+        """Return tensors as TensorFlow spells them; ModelError for one that is not there."""
+        names = list(names)
+        ends = (names, []) if are_sources else ([], names)
+        refuse_unknown_ends(self.model.path, [self.graph], *ends)
+        return list(map(full_tensor_name, names))
+
+    def tensors(self, more: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return outputs, those of signatures, `more`, and the targets that are asked for."""
+        signatures = meta_around(self.graph).signature_def.values()
+        signed = (info.name for item in signatures for info in item.outputs.values() if info.name)
+        asked = [*signed, *more, *self._full_names(targets)]
+        names = dict.fromkeys([*result_tensors(self.tf_graph), *asked])
+        # An import adds Exits that freezing pruned; what is compared is what the file has.
+        present = self.there([name for name in names if op_of(name) in self.graph.main.by_name])
+        # In the same run others read a variable that is written, and who is faster decides.
+        behind = waiting_ops(list(filter(_writes, self.tf_graph.get_operations())))
+        after = [n for n in present if self.tf_graph.get_tensor_by_name(n).op in behind]
+        return present, after
+
+    def there(self, names: Sequence[str]) -> list[str]:
+        """Return those of these tensors that exist and can be fetched."""
+        return list(fetchable(self.tf_graph, names))
+
+    def guess(self, feed: Values, size: int, whole: tuple[int, ...]) -> None:
+        """Take what is fed, what a checkpoint or an initialiser gives, and seeded values."""
+        fed = dict(zip(self._full_names(feed, True), feed.values(), strict=True))
+        restored = restored_values(self.tf_graph, self.prefix)
+        self.feeds = seeded_feeds(self.tf_graph, size, whole, fed)
+        self.variables = initial_values(self.tf_graph, restored, size, whole)
+
+    def values(self, variables: Values) -> None:
+        """Let the variables hold these values, where its own checkpoint has no others."""
+        names = {op.name for op in variables_of(self.tf_graph)}
+        shared = {name: value for name, value in variables.items() if name in names}
+        self.variables = {**shared, **restored_values(self.tf_graph, self.prefix)}
+
+    def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
+        """Run in a Session; optimised, calls have their functions optimised as the model says."""
+        running = self.running
+        if optimise and any(CALLS & body.by_type.keys() for body in self.graph.bodies):
+            graph = seeded_graph(self.model, self.graph, optimise=True)
+            limited = running.is_limited
+            running = GraphRun(graph, self.feeds, self.variables, is_limited=limited)
+        return running.run(fetches, optimise)
+
+    def gradients(self, sources: Sequence[str], target: str, dy: Any) -> Answers:
+        """Return what tf.gradients gives."""
+        return session_gradients(self.running, sources, target, dy)
+
+    def ends(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        patched: Sequence[str],
+        read: Sequence[str],
+        compared: Sequence[str],
+    ) -> Ends:
+        """Return between which tensors gradients are taken."""
+        graph, near = self.tf_graph, [*patched, *read]
+        xs = self._full_names(sources, True) or default_sources(graph, self.feeds, near)
+        if targets:
+            return xs, self._full_names(targets), []
+        ys = default_targets(graph, compared, patched)
+        ops = trained(graph, self.graph.main)
+        return xs, ys, [name for name in ys if graph.get_tensor_by_name(name).op in ops]
+
+    def formulas(self) -> Sequence[Any]:
+        """Return each formula that the graph carries, compared with numpy."""
+        from graphpatch.runtime.verify.formulas import check_formulas
+
+        return check_formulas(self.graph, self.running)
+
+    def branches(self) -> Branches:
+        """Return which branches the values take, of ops that are in no loop, branch or function."""
+        values, _ = self.running.run(sorted(set(self.watched.values())), False)
+        # What waits for a queue that nobody fills is asked once.
+        self.watched = {op: name for op, name in self.watched.items() if name in values}
+        taken = {
+            name: (
+                bool(np.any(~value if value.dtype == bool else value < 0)),
+                bool(np.any(value > 0)),
+            )
+            for name, value in values.items()
+        }
+        hidden = {"v1 loops or branches": self.hidden, **super().branches()[1]}
+        return {op: taken[name] for op, name in self.watched.items()}, hidden
+
+
+def session_gradients(running: GraphRun, sources: Sequence[str], target: str, dy: Any) -> Answers:
+    """Take the gradient of a target, weighted by dy, with respect to each source, and run it.
+
+    In a branch that is not taken there is no gradient.
+    """
+    import tensorflow as tf
+
+    with running.graph.as_default(), recorded() as asked:
+        upstream = tf.constant(dy, running.graph.get_tensor_by_name(target).dtype)
+        try:
+            built = gradients_or_raised(running.graph, target, sources, upstream, dense=True)
+        except RaisedError as error:
+            return dict.fromkeys(sources, GradientAnswer("error", says=str(error))), asked
+    names = {name: dx.name for name, dx in zip(sources, built, strict=True) if dx is not None}
+    values, reasons = running.run(list(names.values()), False)
+    answers = dict.fromkeys(sources, GradientAnswer("none"))
+    for source, name in names.items():
+        if name in values:
+            answers[source] = GradientAnswer("tensor", np.asarray(values[name]))
+        elif DEAD not in reasons[name]:
+            answers[source] = GradientAnswer("error", says=f"running it fails: {reasons[name]}")
+    return answers, asked
+
+
+class LoadedModel(RunningModel):
+    """A TF2 SavedModel as tf.saved_model.load gives it; tensors are called `signature:name`.
+
+    Its ops are in functions, where nobody can look. Each run loads it anew where it has random ops,
+    which else would draw on. Variables have the values of its own checkpoint.
+    """
+
+    def __init__(self, model: Model, graph: ModelGraph) -> None:
+        import tensorflow as tf
+
+        super().__init__(graph)
+        self._loaded: Any = None
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = Path(self._folder.name, "model")
+        if not tf.executing_eagerly():
+            raise ModelError("TensorFlow does not execute eagerly, which a TF2 SavedModel needs")
+        self.is_random = self._write_seeded(model)
+        try:
+            signatures = self.signatures()
+        except Exception as error:  # whatever the loader says is the reason
+            raise ModelError(f"tf.saved_model.load raises {first_line(error)}") from error
+        self.inputs, self.outputs = dict[str, Any](), dict[str, Any]()
+        for key, function in signatures.items():
+            takes, gives = function.structured_input_signature[1], function.structured_outputs
+            self.inputs |= {f"{key}:{name}": spec for name, spec in takes.items()}
+            self.outputs |= {f"{key}:{name}": spec for name, spec in gives.items()}
+
+    def _write_seeded(self, model: Model) -> bool:
+        """Write the model, its random ops seeded, beside its variables; whether it has such ops."""
+        from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+        message = SavedModel.FromString(b"".join(map(piece_bytes, model.pieces())))
+        draws = False
+        for meta, graph in zip(message.meta_graphs, model.graphs, strict=True):
+            draws |= set_seeds(meta.graph_def, graph)
+            for node in meta.object_graph_def.nodes:  # of an optimiser, which loaders may not know
+                node.ClearField("slot_variables")
+        self.folder.mkdir()
+        (self.folder / MESSAGE).write_bytes(message.SerializeToString())
+        if not model.in_memory:
+            refuse_odd_files(Path(model.path))
+            for path in Path(model.path).iterdir():
+                if path.name not in {MESSAGE, "saved_model.pbtxt", "fingerprint.pb"}:
+                    (self.folder / path.name).symlink_to(path.resolve())
+        return draws
+
+    def signatures(self) -> Mapping[str, Any]:
+        """Return the functions of the model that have names for their inputs and outputs."""
+        import tensorflow as tf
+
+        if self._loaded is None or self.is_random:
+            self._loaded = tf.saved_model.load(str(self.folder))
+        signatures: Mapping[str, Any] = self._loaded.signatures
+        return signatures
+
+    def _checked(self, names: Sequence[str]) -> list[str]:
+        legal = [*self.inputs, *self.outputs]
+        for name in names:
+            if name not in legal:
+                listed = ", ".join(legal)
+                raise ModelError(f"no input or output is named {name!r}; there are: {listed}")
+        return list(names)
+
+    def tensors(self, more: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the outputs of signatures; none comes after a write that could be left out."""
+        self._checked(targets)
+        return list(self.outputs), []
+
+    def there(self, names: Sequence[str]) -> list[str]:
+        """Return those of these outputs that there are."""
+        return [name for name in names if name in self.outputs]
+
+    def guess(self, feed: Values, size: int, whole: tuple[int, ...]) -> None:
+        """Take what is fed, by the name of an input with or without its signature, and seeds."""
+        short = {full: f"{full.partition(':')[2]}:0" for full in self.inputs}
+        self._checked([name for name in feed if name not in short.values()])
+        self.feeds = {
+            full: seeded_value(full, spec.dtype, spec.shape, size, whole)
+            if (value := feed.get(full, feed.get(short[full]))) is None
+            else value
+            for full, spec in self.inputs.items()
+        }
+
+    def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
+        """Call the signatures of these outputs."""
+        values: dict[str, Any] = {}
+        reasons: dict[str, str] = {}
+        functions = self.signatures()
+        for key in dict.fromkeys(map(op_of, fetches)):
+            wanted = [name for name in fetches if op_of(name) == key]
+            try:
+                self._set_optimiser(optimise)
+                results = functions[key](**self._arguments(key, functions[key]))
+            except Exception as error:  # whatever TensorFlow says is the reason
+                reasons |= dict.fromkeys(wanted, first_line(error))
+                continue
+            values |= {name: np.asarray(results[name.removeprefix(f"{key}:")]) for name in wanted}
+        return values, reasons
+
+    def gradients(self, sources: Sequence[str], target: str, dy: Any) -> Answers:
+        """Return the gradient of a target, weighted by dy, as a tape gives it."""
+        import tensorflow as tf
+
+        key = op_of(target)
+        near = [name for name in sources if op_of(name) == key]
+        function = self.signatures()[key]
+        answers = dict.fromkeys(sources, GradientAnswer("none"))
+        self._set_optimiser(True)
+        with recorded() as asked:
+            try:
+                arguments = self._arguments(key, function)
+                with tf.GradientTape() as tape:
+                    xs = [arguments[name.removeprefix(f"{key}:")] for name in near]
+                    tape.watch(xs)
+                    y = function(**arguments)[target.removeprefix(f"{key}:")]
+                built = tape.gradient(y, xs, output_gradients=tf.constant(dy, y.dtype))
+            except Exception as error:  # whatever a gradient function raises is the answer
+                failed = GradientAnswer("error", says=f"a tape raises {first_line(error)}")
+                return dict.fromkeys(sources, failed), asked
+        for name, dx in zip(near, built, strict=True):
+            if dx is not None:
+                answers[name] = GradientAnswer("tensor", np.asarray(tf.convert_to_tensor(dx)))
+        return answers, asked
+
+    def _set_optimiser(self, optimise: bool) -> None:
+        """Let functions run as TensorFlow optimises them from now on, or op by op."""
+        import tensorflow as tf
+
+        options = {"disable_meta_optimizer": not optimise}
+        tf.config.optimizer.set_experimental_options(options)
+
+    def _arguments(self, key: str, function: Any) -> dict[str, Any]:
+        import tensorflow as tf
+
+        specs = function.structured_input_signature[1]
+        return {name: tf.constant(self.feeds[f"{key}:{name}"], specs[name].dtype) for name in specs}
+
+    def ends(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        patched: Sequence[str],
+        read: Sequence[str],
+        compared: Sequence[str],
+    ) -> Ends:
+        """Return the inputs and outputs between which gradients are taken."""
+        specs = {**self.inputs, **self.outputs}
+        xs = self._checked(sources) or filter(lambda name: _is_float(specs[name]), self.inputs)
+        ys = self._checked(targets) or filter(lambda name: _is_float(specs[name]), compared)
+        return list(xs), list(ys), []
+
+
+def seeded_graph(model: Model, graph: ModelGraph, optimise: bool = False) -> Any:
     """Return the tf.Graph of a model's graph, with its control-flow contexts and seeded random ops.
 
-    The gradient functions of the `probed` ops tell when they run. Functions that are called run op
-    by op; with `optimise`, as the calls say. Raises ModelError where TensorFlow does not take it,
-    in its words.
+    Functions that are called run op by op; with `optimise`, as the calls say. Raises ModelError
+    where TensorFlow does not take it, in its words.
     """
 
     def prepare(graph_def: Any) -> None:
         set_seeds(graph_def, graph)
-        _add_probes(graph_def, probed)
         if not optimise:
             run_op_by_op(graph_def)
 
@@ -107,40 +482,6 @@ def set_seeds(graph_def: Any, graph: ModelGraph) -> bool:
 def _has_seeds(op: str) -> bool:
     known = opdefs.lookup(op)
     return known is not None and set(SEEDS) <= {attr.name for attr in known.attrs}
-
-
-def _add_probes(graph_def: Any, places: Sequence[OpKey]) -> None:
-    """Let the gradient function of each of these calls of functions print its number.
-
-    For what TensorFlow differentiates in C++: Python is not asked there which gradient an op has.
-    So each op gets gradient functions of its own, which give what they gave, and print a line.
-    """
-    library = graph_def.library
-    functions = {item.signature.name: item for item in library.function}
-    gradients = {item.function_name: item.gradient_func for item in library.gradient}
-
-    def copied(name: str, new: str) -> Any:
-        copy = library.function.add()
-        copy.CopyFrom(functions[name])
-        copy.signature.name = new
-        return copy
-
-    for number, (body, name) in enumerate(places):
-        nodes = graph_def.node if body == "main" else functions[body].node_def
-        node = next(item for item in nodes if item.name == name)
-        probe = f"{node.op}_probe_{number}"
-        copied(node.op, probe)
-        backward = copied(gradients[node.op], f"{probe}_gradient")
-        library.gradient.add(function_name=probe, gradient_func=f"{probe}_gradient")
-        node.op = probe
-        for index, arg in enumerate(backward.signature.output_arg):
-            printing = backward.node_def.add(name=f"probe_{index}", op="Print")
-            printing.input.extend([backward.ret[arg.name]] * 2)
-            printing.attr["T"].type = arg.type
-            printing.attr["U"].list.type.append(arg.type)
-            printing.attr["message"].s = f"{FIRED}{number};".encode()
-            printing.attr["summarize"].i = 0
-            backward.ret[arg.name] = f"probe_{index}:output:0"
 
 
 def checkpoint(model: Model) -> str | None:
@@ -222,7 +563,7 @@ def result_tensors(graph: Any) -> list[str]:
 def _gives_comparable(tensor: Any) -> bool:
     """Return whether another tensor that can be compared in its place is computed of it."""
     outputs = [to for reader in tensor.consumers() for to in reader.outputs if _is_value(to)]
-    return any(map(_is_differentiable, outputs)) if _is_differentiable(tensor) else bool(outputs)
+    return any(map(_is_float, outputs)) if _is_float(tensor) else bool(outputs)
 
 
 def _is_scratch(tensor: Any) -> bool:
@@ -242,7 +583,7 @@ def default_targets(graph: Any, compared: Iterable[str], patched: Iterable[str])
     ends = [graph.get_tensor_by_name(name) for name in result_tensors(graph) if name in among]
     unread = [t for t in ends if not any(map(_gives_comparable, t.op.outputs))]
     behind = waiting_ops([ops[name] for name in patched if name in ops])
-    targets = sorted(filter(_is_differentiable, unread), key=lambda tensor: tensor.op not in behind)
+    targets = sorted(filter(_is_float, unread), key=lambda tensor: tensor.op not in behind)
     return [tensor.name for tensor in targets]
 
 
@@ -261,15 +602,6 @@ def trained(graph: Any, main: Body) -> set[Any]:
         if not before_others and any(map(_writes, behind)):
             updating |= behind
     return updating
-
-
-def writing(graph: Any, names: Iterable[str]) -> list[str]:
-    """Return those of these tensors that come after an op that writes to a variable.
-
-    In the same run others read it, and who is faster decides what they give.
-    """
-    behind = waiting_ops(list(filter(_writes, graph.get_operations())))
-    return [name for name in names if graph.get_tensor_by_name(name).op in behind]
 
 
 def _writes(op: Any) -> bool:
@@ -299,7 +631,7 @@ def _is_value(tensor: Any) -> bool:
     return size <= LARGEST_OUTPUT and is_array
 
 
-def _is_differentiable(tensor: Any) -> bool:
+def _is_float(tensor: Any) -> bool:
     """Return whether TensorFlow takes gradients of it, or with respect to it."""
     dtype = tensor.dtype
     return bool(dtype.is_floating or dtype.is_complex) and not dtype._is_ref_dtype
@@ -315,18 +647,12 @@ def default_sources(graph: Any, fed: Iterable[str], patched: Iterable[str]) -> l
     parsed = [op for op in ops if op.type in PARSERS | PIPELINES]
     tensors = [graph.get_tensor_by_name(name) for name in fed]
     tensors += (tensor for op in parsed for tensor in op.outputs)
-    sources = dict.fromkeys(tensor.name for tensor in tensors if _is_differentiable(tensor))
+    sources = dict.fromkeys(tensor.name for tensor in tensors if _is_float(tensor))
     if not sources:
         return _variables_or_constants(graph, ops)
     behind = waiting_ops([graph.get_tensor_by_name(name).op for name in sources])
-    by_name, before = {op.name: op for op in ops}, set[Any]()
-    todo = [by_name[name] for name in patched if name in by_name and by_name[name] not in behind]
-    while todo:
-        op = todo.pop()
-        if op not in before:
-            before.add(op)
-            todo += [tensor.op for tensor in op.inputs]
-    return [*sources, *_variables_or_constants(graph, sorted(before, key=lambda op: op._id))]
+    others = [op for op in ops if op.name in set(patched) and op not in behind]
+    return [*sources, *_variables_or_constants(graph, ops_before(others, control=False))]
 
 
 def _variables_or_constants(graph: Any, ops: Sequence[Any]) -> list[str]:
@@ -337,9 +663,7 @@ def _variables_or_constants(graph: Any, ops: Sequence[Any]) -> list[str]:
         return names
     hidden = ops_in_control_flow(graph)
     outputs = [op.outputs[0] for op in ops if op.type == "Const" and op not in hidden]
-    constants = sorted(
-        filter(_is_differentiable, outputs), key=lambda t: -(t.shape.num_elements() or 0)
-    )
+    constants = sorted(filter(_is_float, outputs), key=lambda t: -(t.shape.num_elements() or 0))
     return [tensor.name for tensor in constants[:MOST_CONSTANTS]]
 
 
@@ -357,78 +681,24 @@ def ops_in_control_flow(graph: Any) -> set[Any]:
     return inside
 
 
-class BranchWatch:
-    """The ops of a graph that take branches; nothing changes in what others compute.
+def branch_inputs(graph: Any) -> tuple[dict[str, str], int]:
+    """Return the ops that take branches, each with the tensor by which it decides.
 
-    `read` has the tensor by which each decides, `hidden` counts those in v1 loops and branches,
-    which cannot be looked at.
+    Then how many there are in v1 loops and branches, which cannot be looked at.
     """
-
-    def __init__(self, graph: Any) -> None:
-        self.graph, self.hidden = graph, 0
-        self.read: dict[str, str] = {}
-        inside = ops_in_control_flow(graph)
-        for op in graph.get_operations():
-            if op.name.startswith(ASSIGNED) or op.type not in SIGNED | TRUTHS.keys():
-                continue
-            tensor = op.inputs[TRUTHS.get(op.type, 0)]
-            if not (tensor.dtype.is_bool if op.type in TRUTHS else tensor.dtype.is_floating):
-                continue
-            # In a loop or branch an op does not run by what it reads; a Switch is where it begins.
-            is_open = op not in inside or op.type in TRUTHS
-            # A constant of a loop's body reads nothing of the loop: its context tells.
-            context = tensor.op._get_control_flow_context()
-            if is_open and tensor.op not in inside and context is None and _is_value(tensor):
-                self.read[op.name] = tensor.name
-            else:
-                self.hidden += 1
-        self._questions: dict[str, tuple[str, str]] | None = None
-
-    def taken(self, running: GraphRun) -> dict[str, tuple[bool, bool]]:
-        """Return for each op whether something below 0 (or false) came to it, and above (true)."""
-        is_first = self._questions is None
-        asked = dict(self._asked()) if self._questions is None else self._questions
-        values, _ = running.run([name for pair in asked.values() for name in pair], False)
-        answers = {
-            tensor: (bool(values[below]), bool(values[above]))
-            for tensor, (below, above) in asked.items()
-            if below in values and above in values
-        }
-        # What waits for a queue that nobody fills is asked once.
-        self._questions = {name: asked[name] for name in answers} if is_first else asked
-        return {name: answers[tensor] for name, tensor in self.read.items() if tensor in answers}
-
-    def _asked(self) -> Iterator[tuple[str, tuple[str, str]]]:
-        """Ask for each tensor whether some of it is below 0, or false; and above, or true."""
-        import tensorflow as tf
-
-        with self.graph.as_default(), tf.control_dependencies(None), tf.name_scope(ASSIGNED):
-            for name in sorted(set(self.read.values())):
-                value = self.graph.get_tensor_by_name(name)
-                sides = (~value, value) if value.dtype.is_bool else (value < 0, value > 0)
-                below, above = (tf.reduce_any(side) for side in sides)
-                yield name, (below.name, above.name)
-
-    def steered(self, running: GraphRun, names: Sequence[str], upwards: bool) -> dict[str, Any]:
-        """Return values for what these ops read: of both signs or true (`upwards`), or false."""
-        tensors = [self.graph.get_tensor_by_name(self.read[name]) for name in names]
-        fed = {t.name for t in tensors if self.graph.is_feedable(t) and t.name not in running.feeds}
-        likes, _ = running.run(sorted(fed), False)
-        return {name: _random_values(name, like, upwards) for name, like in likes.items()}
-
-
-def _random_values(name: str, like: Any, upwards: bool) -> Any:
-    if like.dtype == bool:
-        return np.full(like.shape, upwards)
-    random = np.random.default_rng(zlib.crc32(f"{name} {upwards}".encode()))
-    return np.asarray(random.standard_normal(like.shape, np.float32) * 4).astype(like.dtype)
-
-
-def branches_in_functions(graph: Graph) -> int:
-    """Return how many ops that take branches stand in functions, where nobody can look."""
-    return sum(
-        len(body.by_type.get(op, ()))
-        for body in graph.functions.values()
-        for op in SIGNED | TRUTHS.keys()
-        if not body.is_ours
-    )
+    read, hidden, inside = dict[str, str](), 0, ops_in_control_flow(graph)
+    for op in graph.get_operations():
+        if op.name.startswith(ASSIGNED) or op.type not in SIGNED | TRUTHS.keys():
+            continue
+        tensor = op.inputs[TRUTHS.get(op.type, 0)]
+        if not (tensor.dtype.is_bool if op.type in TRUTHS else tensor.dtype.is_floating):
+            continue
+        # In a loop or branch an op does not run by what it reads; a Switch is where it begins.
+        is_open = op not in inside or op.type in TRUTHS
+        # A constant of a loop's body reads nothing of the loop: its context tells.
+        context = tensor.op._get_control_flow_context()
+        if is_open and tensor.op not in inside and context is None and _is_value(tensor):
+            read[op.name] = tensor.name
+        else:
+            hidden += 1
+    return read, hidden
