@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.bodies import Bodies, Unreached
-from graphpatch.differentiation.hidden import shadowed_ops
+from graphpatch.differentiation.bodies import Bodies
+from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.override_keys import CUSTOM, override_key
 from graphpatch.gradients.attach import PASS, is_guard
 from graphpatch.graph import provenance
@@ -96,7 +96,12 @@ def sorted_overrides(
     its process has gradients, `failed` says of targets why their gradients could not be taken.
     """
     known = {(override.place, override.key) for override in overrides(original)}
-    passed, bodies = shadowed_ops(patched), Bodies(patched)
+    passed = {
+        (body.label, body.heads.names[index]): Node(body, custom)
+        for body in patched.bodies
+        for index, custom in hidden_ops(body).items()
+    }
+    bodies = Bodies(patched)
     is_loaded, behind = patched.around.is_object_based, cache(ops_behind_returns)
     results = []
     for override in overrides(patched):
@@ -158,7 +163,7 @@ def _state_unasked(
     # C++ differentiates the function as a whole, all that its returns are computed of, and does not
     # ask Python.
     is_asked = any((caller.body.label, caller.name) in asked for caller in callers)
-    return (FIRED, "") if is_asked and not Unreached(bodies).why(node) else (IDLE, came)
+    return (FIRED, "") if is_asked and not bodies.why_unreached(node) else (IDLE, came)
 
 
 def all_callers(bodies: Bodies, function: str) -> Iterator[Node]:
