@@ -60,7 +60,7 @@ def test_only_what_an_optimizer_computes_is_left_out(
         tf1.train.export_meta_graph(str(tmp_path / "model.meta"))
     model = load(tmp_path / "model.meta")
     worker = SessionModel(model, model.graphs[0])
-    _, _, trained = worker.ends([], [], [], [], worker.tensors([], [])[0])
+    _, _, trained = worker.ends(([], []), ([], []), worker.tensors([], [])[0])
     assert kept.isdisjoint(trained)
     assert left_out <= set(trained)
 

@@ -39,7 +39,14 @@ from graphpatch.runtime.values import (
     same_bits,
     upstream_weights,
 )
-from graphpatch.runtime.verify.overrides import FIRED, UNCALLED, all_callers, sorted_overrides
+from graphpatch.runtime.verify.overrides import (
+    FIRED,
+    IDLE,
+    IGNORED,
+    UNCALLED,
+    all_callers,
+    sorted_overrides,
+)
 from graphpatch.runtime.verify.process import (
     ProcessDiedError,
     TensorFlowProcess,
@@ -261,11 +268,12 @@ class _Comparison:
         if part.made.why or part.made.faults:  # else they are what the rules write
             gaps = (check for check in formulas if check.not_compared)
             part.gaps += (f"{check.place}: {check.not_compared}" for check in gaps)
-        by_state = {FIRED: "fired", UNCALLED: "not_called"}
-        of_state: dict[str, list[Any]] = {"fired": [], "not_fired": [], "not_called": []}
-        for override in overrides:
-            of_state[by_state.get(override.state, "not_fired")].append(override.document())
-        part.ran |= {"overrides": of_state, "formulas": list(map(to_builtins, formulas))}
+        states = {"fired": [FIRED], "not_fired": [IGNORED, IDLE], "not_called": [UNCALLED]}
+        by_state = {
+            key: [override.document() for override in overrides if override.state in some]
+            for key, some in states.items()
+        }
+        part.ran |= {"overrides": by_state, "formulas": list(map(to_builtins, formulas))}
 
     def _say(self, what: str, done: int, total: int) -> None:
         """Say how far a stage has come, to whoever wants to know."""
@@ -417,7 +425,7 @@ class _Comparison:
         """
         part, graph, untaken = self.part, self.patched, list[str]()
         near = [op for body, op in rules_at(graph) if body == "main"], ops_before_rules(graph.main)
-        ends = self.before.ask("ends", self.sources, self.targets, *near, first.compared)
+        ends = self.before.ask("ends", (self.sources, self.targets), near, first.compared)
         sources, targets, trained = ends
         if self.targets:
             missing = [name for name in targets if name not in first.values]

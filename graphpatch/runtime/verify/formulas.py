@@ -23,7 +23,7 @@ from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients import interpreter
 from graphpatch.gradients.attach import is_guard
-from graphpatch.gradients.fits import signature, windows_of
+from graphpatch.gradients.fits import signature
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import (
     Computed,
@@ -279,9 +279,8 @@ def _expect(stored: StoredGradient, kind: str, patch: Mapping[str, Any], is_join
             place = list(map(names.parse, stored.reads)).index(names.parse(roots[0]))
         texts = [f"sum_like(dy, x{n})" if n == place else None for n in range(len(stored.reads))]
         stored.expected = InlineFormula(Formula.parse(texts))
-    elif kind == "override_gradient" and patch.get("on") == WHOLE:
-        stored.attrs = windows_of(_match_ops(moved))
-        _expect_gradient(stored, patch[kind])
+    elif patch.get("on") == WHOLE and kind == "override_gradient":
+        _expect_gradient(stored, patch[kind])  # attrs would be those of one of its ops
     else:
         stored.attrs = dict(signature(moved).attrs)
         if kind == "surrogate_gradient":
@@ -320,15 +319,3 @@ def _counted(body: Body, text: str) -> str:
         text = node.data_inputs[0]
         node = body.producer(text)
     return text
-
-
-def _match_ops(last: Node) -> list[Node]:
-    """Return the ops of a match as one op: its last, and those that no gradient reaches now."""
-    ops: dict[str, Node] = {}
-    waiting: list[Node | None] = [last]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node.name not in ops and (node is last or provenance.shadow(node)):
-            ops[node.name] = node
-            waiting += map(node.body.producer, node.data_inputs)
-    return list(ops.values())

@@ -70,6 +70,7 @@ TRUTHS = dict.fromkeys(("Select", "SelectV2", *IFS), 0) | dict.fromkeys(SWITCHES
 DEAD = "does not have value"  # what TensorFlow says of a tensor in a branch that is not taken
 
 Answers = tuple[dict[str, GradientAnswer], set[OpKey]]  # and the ops that were asked for theirs
+Near = tuple[Sequence[str], Sequence[str]]  # ops that rules patched, and those that they read
 Ends = tuple[list[str], list[str], list[str]]  # sources, targets, and which targets are trained
 Branches = tuple[dict[str, tuple[bool, bool]], dict[str, int]]  # taken, and hidden by where
 Ran = tuple[dict[str, Any], dict[str, str]]  # values, and why there are no others
@@ -217,21 +218,17 @@ class SessionModel(RunningModel):
         return session_gradients(self.running, sources, target, dy)
 
     def ends(
-        self,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        patched: Sequence[str],
-        read: Sequence[str],
-        compared: Sequence[str],
+        self, named: tuple[Sequence[str], Sequence[str]], near: Near, compared: Sequence[str]
     ) -> Ends:
         """Return between which tensors gradients are taken."""
-        graph, near = self.tf_graph, [*patched, *read]
-        xs = self._full_names(sources, True) or default_sources(graph, self.feeds, near)
-        if targets:
-            return xs, self._full_names(targets), []
+        graph, (patched, read) = self.tf_graph, near
+        ops = *patched, *read
+        xs = self._full_names(named[0], True) or default_sources(graph, self.feeds, ops)
+        if named[1]:
+            return xs, self._full_names(named[1]), []
         ys = default_targets(graph, compared, patched)
-        ops = trained(graph, self.graph.main)
-        return xs, ys, [name for name in ys if graph.get_tensor_by_name(name).op in ops]
+        updates = trained(graph, self.graph.main)
+        return xs, ys, [name for name in ys if graph.get_tensor_by_name(name).op in updates]
 
     def formulas(self) -> Sequence[Any]:
         """Return each formula that the graph carries, compared with numpy."""
@@ -417,17 +414,12 @@ class LoadedModel(RunningModel):
         return {name: tf.constant(self.feeds[f"{key}:{name}"], specs[name].dtype) for name in specs}
 
     def ends(
-        self,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        patched: Sequence[str],
-        read: Sequence[str],
-        compared: Sequence[str],
+        self, named: tuple[Sequence[str], Sequence[str]], near: Near, compared: Sequence[str]
     ) -> Ends:
         """Return the inputs and outputs between which gradients are taken."""
         specs = {**self.inputs, **self.outputs}
-        xs = self._checked(sources) or filter(lambda name: _is_float(specs[name]), self.inputs)
-        ys = self._checked(targets) or filter(lambda name: _is_float(specs[name]), compared)
+        xs = self._checked(named[0]) or filter(lambda name: _is_float(specs[name]), self.inputs)
+        ys = self._checked(named[1]) or filter(lambda name: _is_float(specs[name]), compared)
         return list(xs), list(ys), []
 
 
