@@ -47,9 +47,8 @@ def test_a_patched_model_is_verified(folder: Path) -> None:
 
 def test_the_same_model_twice_has_no_change(folder: Path) -> None:
     found = graphpatch.verify(folder / "model.pb", folder / "model.pb")
-    assert found.ok
     [graph] = found.document()["graphs"]
-    assert {one["state"] for one in graph["gradients"]} == {"same"}
+    assert (found.ok, {pair["state"] for pair in graph["gradients"]}) == (True, {"same"})
 
 
 def test_it_says_by_how_much_a_gradient_changed(folder: Path) -> None:
@@ -59,19 +58,6 @@ def test_it_says_by_how_much_a_gradient_changed(folder: Path) -> None:
     [pair] = graph["gradients"]
     assert (pair["from"], pair["to"], pair["state"]) == ("relu:0", "y:0", "changed")
     assert pair["max_rel"] == pytest.approx(0.5)
-
-
-def test_sequences_have_lengths(tmp_path: Path) -> None:
-    tf1 = pytest.importorskip("tensorflow").compat.v1
-    with tf1.Graph().as_default() as graph:
-        x = tf1.placeholder(tf1.float32, [2, 3], "x")
-        lengths = tf1.placeholder(tf1.int32, [2], "n")  # seeded by this name, all were 0
-        with tf1.control_dependencies([tf1.debugging.assert_positive(lengths)]):
-            tf1.multiply(tf1.nn.relu(x), tf1.sequence_mask(lengths, 3, tf1.float32), name="y")
-        (tmp_path / "model.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-    graphpatch.apply([rule], tmp_path / "model.pb").save(tmp_path / "patched.pb")
-    assert verify(tmp_path).ok
 
 
 def weight_byte(graph: Any, nodes: Any) -> None:
@@ -135,34 +121,20 @@ def test_what_is_broken_is_found(folder: Path, name: str) -> None:
         assert any(re.search(text, one) for one in found.failures), found.failures
 
 
-def test_a_weight_that_changed_changes_what_comes_forward(folder: Path) -> None:
-    def edit(graph: Any, nodes: Any) -> None:
-        content = np.frombuffer(nodes["w"].attr["value"].tensor.tensor_content, np.float32)
-        nodes["w"].attr["value"].tensor.tensor_content = (content * np.float32(1.0001)).tobytes()
-
-    nets.edited(nets.patched_net(folder), edit)
-    assert any(one.startswith("forward: y:0: ") for one in verify(folder).failures)
-
-
 def test_a_formula_that_was_tampered_with_is_found(folder: Path) -> None:
     """The bound 0.1 of the clip becomes 0.1001: forward nothing changes, and all fires."""
 
     def tamper(graph: Any, nodes: Any) -> None:
-        [function] = [
-            one
-            for one in graph.library.function
-            if one.signature.name == f"{nodes['hidden'].op}_gradient"
-        ]
-        consts = [node for node in function.node_def if node.op == "Const"]
-        [bound] = [
-            node for node in consts if abs(node.attr["value"].tensor.float_val[0] - 0.1) < 1e-6
-        ]
-        bound.attr["value"].tensor.float_val[0] = 0.1001
+        name = f"{nodes['hidden'].op}_gradient"
+        [function] = [f for f in graph.library.function if f.signature.name == name]
+        values = [n.attr["value"].tensor for n in function.node_def if n.op == "Const"]
+        [bound] = [value for value in values if abs(value.float_val[0] - 0.1) < 1e-6]
+        bound.float_val[0] = 0.1001
 
     nets.edited(nets.patched_net(folder), tamper)
     found = verify(folder)
     changed, failure = found.failures
-    assert changed.startswith("Const 'c0' in function 'graphpatch_") or "in function" in changed
+    assert "in function 'graphpatch_" in changed
     assert found.verdict == "differs"
     assert failure.startswith("formula filter_gradient clip(min=-0.1, max=0.1), at ")
     assert "TensorFlow and numpy differ by 0.000" in failure or "0.001" in failure
@@ -211,40 +183,20 @@ def test_an_override_that_does_not_fire_is_told_with_the_reason(folder: Path) ->
     assert idle["relu"].startswith("no gradient that was taken comes to it")
 
 
-def test_gradients_are_taken_of_outputs_behind_the_patched_ops(tmp_path: Path) -> None:
-    """Of 33 outputs gradients are taken of 32; the 32 first are not computed from the Relu."""
+def test_an_override_that_a_failing_gradient_does_not_reach(tmp_path: Path) -> None:
+    """Mod has no gradient: tf.gradients raises before it comes to the Relu, in both models."""
 
     def build() -> None:
         import tensorflow as tf
 
-        x = tf.compat.v1.placeholder(tf.float32, [2], "x")
-        for index in range(32):
-            tf.exp(x, f"a{index}")
-        tf.sinh(tf.nn.relu(x, "relu"), "y")
+        x = tf.compat.v1.placeholder(tf.float32, [4], "x")
+        tf.exp(tf.raw_ops.Mod(x=tf.nn.relu(x, "relu"), y=tf.fill([4], 0.7)), name="y")
 
     save(build, tmp_path / "model.pb")
     nets.patched_net(tmp_path, nets.RULES[:1])
-    found = verify(tmp_path)
-    assert found.ok, found.not_compared
-    [graph] = found.document()["graphs"]
-    assert [one["op"] for one in graph["overrides"]["fired"]] == ["relu"]
-
-
-def test_keys_of_ours_fire_and_are_compared_with_numpy(folder: Path) -> None:
-    nets.patched_net(folder, nets.RULES[:2], emit="attr")
-    found = verify(folder, sources=["w"])
-    assert found.ok, found.failures
-    [graph] = found.document()["graphs"]
-    assert len(graph["overrides"]["fired"]) == 2
-    assert [one["max_error"] for one in graph["formulas"]] == [0, 0]
-
-
-def test_random_ops_draw_the_same(folder: Path) -> None:
-    """`noise` has no seeds: what it draws hangs on its place, which a patch moves."""
-    nets.patched_net(folder)
-    found = verify(folder)
-    assert "y:0" in found.document()["graphs"][0]["forward"]["compared"]
-    assert found.ok
+    [gap] = verify(tmp_path).not_compared
+    assert gap.startswith("override of ")
+    assert " relu did not fire: the gradients of y:0 cannot be taken: tf.gradients raises " in gap
 
 
 @pytest.mark.slow
@@ -290,24 +242,3 @@ def test_ops_that_touch_files_are_not_run(tmp_path: Path) -> None:
     assert not written.exists()
     assert graphpatch.verify(path, path, allow_unsafe_ops=True).ok
     assert written.exists()
-
-
-def test_without_running_the_graph_alone_is_looked_at(folder: Path) -> None:
-    nets.patched_net(folder)
-    assert verify(folder, run=False).verdict == "same structure"
-    nets.edited(folder / "patched.pb", dangling)
-    assert verify(folder, run=False).verdict == "differs"
-
-
-@pytest.mark.parametrize("pipeline", ["iterator", "queue"])
-def test_what_an_input_pipeline_gives_is_fed(tmp_path: Path, pipeline: str) -> None:
-    """No program fills the iterator or the queue here: what they give is fed as an input is."""
-    model = save(lambda: nets.piped(pipeline), tmp_path / "model.pb")
-    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-    found = graphpatch.verify(model, nets.patched_beside(model, rule))
-    assert found.failures == []
-    [graph] = found.document()["graphs"]
-    assert "y:0" in graph["forward"]["compared"]
-    assert [one["op"] for one in graph["overrides"]["fired"]] == ["relu"]
-    changed = [(one["from"], one["to"]) for one in graph["gradients"] if one["state"] == "changed"]
-    assert changed == [("next:0", "y:0")]

@@ -80,30 +80,6 @@ def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
-def test_a_formula_with_null_is_compared(tmp_path: Path) -> None:
-    def build() -> None:
-        import tensorflow as tf
-
-        x = tf.compat.v1.placeholder(tf.float32, [4], "x")
-        w = tf.compat.v1.placeholder(tf.float32, [4], "w")
-        tf.multiply(x, w, "y")
-
-    gradient = {"override_gradient": {"formula": ["dy * x1", None]}}
-    path = save(build, tmp_path / "model.pb")
-    rule = {"match": {"op": "Mul"}, "patch": gradient, "emit": "function"}
-    found = graphpatch.verify(path, patched_beside(path, rule))
-    assert (found.verdict, found.not_compared) == ("verified", [])
-    [graph] = found.document()["graphs"]
-    [formula] = graph["formulas"]
-    assert formula["max_error"] == 0
-    assert graph["settings"]["onednn"] is False
-    assert graph["settings"]["tensorflow"]
-    assert {"negated", "zeros", "huge", "infinite", "NaN"} <= set(
-        graph["settings"]["sets_of_values"]
-    )
-
-
 def test_branches_that_no_value_takes_are_listed(tmp_path: Path) -> None:
     """A Relu and a branch of which positive feeds show one side; `feed` keeps all inputs > 0."""
 
@@ -246,49 +222,3 @@ def test_a_file_that_grappler_optimised_is_never_verified(tmp_path: Path) -> Non
     gone = "the gradients of rule 'guided' are gone at 1 of 1 ops (relu)"
     told = graphpatch.verify(whole, optimised, run=False).failures
     assert any(gone in one for one in told)
-
-
-def test_a_constant_condition_in_the_body_of_a_v1_loop(tmp_path: Path) -> None:
-    """It is in the loop, though it reads nothing of it: no op outside may read it."""
-    import tensorflow as tf
-
-    tf1, path = tf.compat.v1, tmp_path / "model.meta"
-
-    def body(i: Any, y: Any) -> Any:
-        mask = tf.constant([[True, False], [False, True]])
-        return i + 1, tf.tanh(tf.matmul(y, tf1.where(mask, tf.zeros_like(y), y)))
-
-    tf1.disable_control_flow_v2()
-    try:
-        with tf1.Graph().as_default():
-            x = tf1.placeholder(tf.float32, [2, 2], "x")
-            tf.identity(tf1.while_loop(lambda i, _: i < 3, body, (0, x))[1], "y")
-            tf1.train.export_meta_graph(str(path))
-    finally:
-        tf1.enable_control_flow_v2()
-    rule = {"match": {"op": "Tanh"}, "patch": {"filter_gradient": {"scale": 0.5}}}
-    found = graphpatch.verify(path, patched_beside(path, rule))
-    assert (found.verdict, found.failures, found.not_compared) == ("verified", [], [])
-
-
-def test_a_branch_that_is_not_taken_has_no_gradient(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    tf1, path = tf.compat.v1, tmp_path / "model.meta"
-    tf1.disable_control_flow_v2()
-    try:
-        with tf1.Graph().as_default():
-            x = tf1.placeholder(tf.float32, [3], "x")
-            taken = tf1.placeholder_with_default(True, [], name="taken")
-            draw = lambda: tf1.random_uniform([3], seed=1)  # noqa: E731
-            y = tf1.cond(taken, draw, lambda: tf.ones([3]) * tf.constant(0.5))
-            tf.reduce_sum(tf.math.ceil(tf.subtract(x, y)), name="loss")
-            tf1.train.export_meta_graph(str(path))
-    finally:
-        tf1.enable_control_flow_v2()
-    rules = [
-        {"match": {"op": "Ceil"}, "patch": {"straight_through": True}},
-        {"match": {"op": "Sub"}, "patch": {"override_gradient": {"formula": ["dy", "0"]}}},
-    ]
-    found = graphpatch.verify(path, patched_beside(path, *rules))
-    assert (found.verdict, found.failures) == ("verified", [])
