@@ -263,32 +263,25 @@ TOO_LARGE = [
 
 
 @pytest.mark.parametrize("error", TOO_LARGE, ids=lambda error: type(error).__name__)
-def test_the_limit_of_protobuf_is_told_of_a_live_graph(
+def test_the_limit_of_protobuf_is_told_of_what_is_taken(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """On the way in."""
-
     def too_large(*_: Any, **__: Any) -> Any:
         raise error
-
-    monkeypatch.setattr(tf1.train, "export_meta_graph", too_large)
-    with pytest.raises(graphpatch.ModelError, match=r"<tf.Graph>: .*limited to 2 GB"):
-        graphpatch.load(built())
-
-    monkeypatch.undo()
-    graph = built()
-    monkeypatch.setattr(type(graph), "as_graph_def", too_large)
-    with pytest.raises(graphpatch.ModelError, match=r"<tf.Graph>: .*limited to 2 GB"):
-        graphpatch.register_gradients(graph)
-
-
-def test_the_limit_of_protobuf_is_told_of_a_message() -> None:
-    def too_large(*_: Any, **__: Any) -> Any:
-        raise EncodeError("Failed to serialize proto")
 
     class Large(Message):
         DESCRIPTOR = tf1.GraphDef.DESCRIPTOR
         SerializeToString = too_large
 
-    with pytest.raises(graphpatch.ModelError, match=r"<GraphDef>: .*limited to 2 GB"):
-        graphpatch.load(Large())
+    graph = built()
+    for owner, name, take in (
+        (tf1.train, "export_meta_graph", graphpatch.load),
+        (type(graph), "as_graph_def", graphpatch.register_gradients),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, too_large)
+            with pytest.raises(graphpatch.ModelError, match=r"<tf.Graph>: .*limited to 2 GB"):
+                take(graph)
+    if isinstance(error, EncodeError):
+        with pytest.raises(graphpatch.ModelError, match=r"<GraphDef>: .*limited to 2 GB"):
+            graphpatch.load(Large())
