@@ -115,7 +115,7 @@ def _operator(name: str, *row: Any) -> Function:
     return _function(f"{name}({'x' if name in ('-x', 'not') else 'a, b'})", *row)
 
 
-def _reduction(name: str, does: str, reduce: sequences.Reduce, wide: Wide = NATIVE) -> Function:
+def _reduction(name: str, does: str, reduce: FunctionBuilder, wide: Wide = NATIVE) -> Function:
     text = f"{name}(x, axes=, from_axis=, keepdims=)"
     return _function(text, does, sequences.reduction(reduce), wide)
 
@@ -186,8 +186,8 @@ _NAMED = (
         "a in the dtype of b; true is 1, false 0",
         *(sequences.cast_like, NATIVE, "any", "tensor"),
     ),
-    _reduction("sum", "sum", sequences.by_op("Sum"), SINGLE),
-    _reduction("mean", "mean", sequences.by_op("Mean"), SINGLE),
+    _reduction("sum", "sum", lambda by, x: by("Sum", x), SINGLE),
+    _reduction("mean", "mean", lambda by, x: by("Mean", x), SINGLE),
     _reduction("max", "largest element", sequences.extreme("Max")),
     _reduction("min", "smallest element", sequences.extreme("Min")),
     _reduction("norm", "Euclidean norm", sequences.euclidean, DOUBLE),

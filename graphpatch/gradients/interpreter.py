@@ -57,8 +57,8 @@ def value(formula: Formula, inputs: Sequence[Array]) -> Array:
     return np.asarray(run([result], arguments)[0])
 
 
-def op_output(op_type: str, inputs: Sequence[Any], attrs: Attrs) -> Array:
-    """Return output 0 of one op. Raises FormulaError for an op type that is not here."""
+def op_output(op_type: str, inputs: Sequence[Any], attrs: Attrs) -> Any:
+    """Return output 0 of one op, a list where it is one. Raises FormulaError for foreign types."""
     if op_type not in _PLAIN and op_type not in _KERNELS:
         known = ", ".join(sorted(_PLAIN | _KERNELS))
         raise FormulaError(f"numpy has no {op_type}; there is: {known}")
@@ -67,29 +67,34 @@ def op_output(op_type: str, inputs: Sequence[Any], attrs: Attrs) -> Array:
     texts = {k: v.decode() if isinstance(v, bytes) else v for k, v in attrs.items()}
     try:
         if op_type in _PLAIN:
-            result = np.asarray(_PLAIN[op_type](*inputs))
+            result = _PLAIN[op_type](*inputs)
         else:
-            result = np.asarray(_KERNELS[op_type](*inputs, {**defaults, **texts}))
+            result = _KERNELS[op_type](*inputs, {**defaults, **texts})
     except (ValueError, IndexError) as error:  # shapes that do not fit
         raise FormulaError(f"{op_type}: {error}") from None
-    output = definition.outputs[0]
+    if isinstance(result, list):
+        return result
+    result, output = np.asarray(result), definition.outputs[0]
     dtype = output.dtype or attrs.get(output.type_attr)
     return result if dtype is None else result.astype(np.dtype(dtype), copy=False)
 
 
 def run(values: Sequence[Value | None], arguments: Mapping[str, Array]) -> list[Any]:
     """Return the arrays that these values of a program are; None for None."""
-    computed: dict[str | int, Array] = dict(arguments.items())
+    computed: dict[str | int, Any] = dict(arguments.items())
     wanted = [item for item in values if item is not None]
 
     def array(item: StepInput) -> Any:
-        return computed[item.source] if isinstance(item, Value) else list(map(array, item))
+        if not isinstance(item, Value):
+            return list(map(array, item))
+        value = computed[item.source]
+        return value[item.output] if isinstance(value, list) else value
 
     with np.errstate(all="ignore"):
         for number in needed(wanted):
             step = wanted[0].program.steps[number]
             computed[number] = op_output(step.op_type, [*map(array, step.inputs)], dict(step.attrs))
-    return [None if item is None else computed[item.source] for item in values]
+    return [None if item is None else array(item) for item in values]
 
 
 def _dtypes(arrays: Sequence[Array]) -> list[str]:
@@ -137,15 +142,9 @@ def _repeated_axes(shape: Array, target: Array) -> Array:
     return np.array([axis for axis, size in enumerate(sizes) if size == 1], np.int32)
 
 
-def _strided_slice(x: Array, begin: Array, end: Array, strides: Array, attrs: Attrs) -> Array:
-    def part(place: int) -> Any:
-        if attrs["ellipsis_mask"] >> place & 1:
-            return Ellipsis
-        start = None if attrs["begin_mask"] >> place & 1 else int(begin[place])
-        stop = None if attrs["end_mask"] >> place & 1 else int(end[place])
-        return slice(start, stop, int(strides[place]))
-
-    return np.asarray(x[tuple(part(place) for place in range(len(begin)))])
+def _part_of_vector(x: Array, begin: Array, end: Array, _: Array, attrs: Attrs) -> Array:
+    """Return a StridedSlice of a vector, in steps of 1."""
+    return np.asarray(x[begin[0] : None if attrs["end_mask"] else end[0]])
 
 
 def _random_uniform(shape: Array, attrs: Attrs) -> Array:
@@ -405,8 +404,9 @@ _KERNELS: dict[str, Kernel] = {
     "Prod": _reduction(np.prod),
     "RandomStandardNormal": _random_normal,
     "RandomUniform": _random_uniform,
+    "Split": lambda axis, x, attrs: np.split(x, attrs["num_split"], int(axis)),
     "SparseMatMul": _product("transpose_a", "transpose_b"),
-    "StridedSlice": _strided_slice,
+    "StridedSlice": _part_of_vector,
     "Sum": _reduction(np.sum),
 }
 """The functions of other ops."""

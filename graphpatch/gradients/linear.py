@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients import sequences
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import SINGLE
 from graphpatch.gradients.library import LIBRARY
@@ -36,6 +35,7 @@ from graphpatch.gradients.ops import (
     shape_of_tensor,
 )
 from graphpatch.gradients.program import input_values
+from graphpatch.gradients.sequences import joined, size_along, sum_to
 from graphpatch.gradients.signature import Signature
 
 DY, Y = "dy0", "y0"
@@ -58,10 +58,10 @@ JOINTLY: Mapping[str, tuple[int, ...]] = {
 
 ALONE: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys("Identity StopGradient Neg Cast RealDiv Sum Reshape BroadcastTo".split(), (0,)),
-    **dict.fromkeys("Transpose BiasAddGrad AvgPool StridedSlice".split(), (0,)),
+    **dict.fromkeys("Transpose BiasAddGrad AvgPool".split(), (0,)),
     **dict.fromkeys("ReluGrad Relu6Grad LeakyReluGrad EluGrad SeluGrad".split(), (0,)),
     **dict.fromkeys("SoftplusGrad SoftsignGrad".split(), (0,)),
-    **dict.fromkeys("AvgPoolGrad SigmoidGrad TanhGrad".split(), (1,)),
+    **dict.fromkeys("AvgPoolGrad SigmoidGrad TanhGrad Split".split(), (1,)),
     **dict.fromkeys("Mul BatchMatMulV2 Conv2D DepthwiseConv2dNative".split(), (0, 1)),
     **dict.fromkeys(("Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput"), (1, 2)),
     **dict.fromkeys(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter"), (0, 2)),
@@ -171,7 +171,7 @@ class Adjoint:
     ) -> None:
         self.program, self.signature = program, signature
         self.linear, self.shapes = linear, shapes
-        self.came: dict[int | str, Value] = {}
+        self.came: dict[tuple[int | str, int], Value] = {}
         for number, step in enumerate(program.steps):
             if number in linear and step.op_type in JOINED:
                 shapes[number] = broadcast_together(*map(self.shape, step.tensors))
@@ -189,7 +189,7 @@ class Adjoint:
         shape, came, at = self.shape(dx), x.cast(dx.dtype), _StepCall((dx,), {}, adjoint=self)
         if shape.exactly is None or shape.exactly != x.shape.exactly:
             if shape.most is not None and shape.most <= x.shape.least:
-                came = sequences.sum_to(came, self.sizes(dx), came.sizes, shape)
+                came = sum_to(came, self.sizes(dx), came.sizes, shape)
             elif x.shape.least <= shape.least:
                 came = at.repeated(0, came)
             else:
@@ -200,19 +200,21 @@ class Adjoint:
     def finish(self) -> Value:
         """Return what comes to dy: g, of the shape and dtype of y."""
         for number, step in reversed(list(enumerate(self.program.steps))):
-            if number in self.linear and number in self.came:
+            outputs = [output for source, output in self.came if source == number]
+            for output in outputs if number in self.linear else ():
                 at = _StepCall(tuple(step.tensors), dict(step.attrs), step.op_type, adjoint=self)
+                at.part, dy = output, self.came[number, output]
                 for place, value in enumerate(at.xs):
                     is_linear = value.source == DY or value.source in self.linear
                     if is_linear and place in _linear_places(step)[0]:
-                        self.arrive(value, BACKWARD[step.op_type](at, place, self.came[number]))
-        return self.came[DY]
+                        self.arrive(value, BACKWARD[step.op_type](at, place, dy))
+        return self.came[DY, 0]
 
     def arrive(self, value: Value, came: Value) -> None:
         """Add what came to a value, of its shape, to what came before."""
-        before = self.came.get(value.source)
+        before = self.came.get((value.source, value.output))
         total = came if before is None else before + came
-        self.came[value.source] = replace(total, shape=self.shape(value))
+        self.came[value.source, value.output] = replace(total, shape=self.shape(value))
 
     def sizes(self, value: Value) -> Value:
         """Return the sizes of a value, those of y where it has its shape."""
@@ -259,12 +261,19 @@ def _transpose(at: OpCall, place: int, dy: Value) -> Value:
     return op("Transpose", dy, op("InvertPermutation", at.xs[1]))
 
 
+def _parts(at: OpCall, place: int, dy: Value) -> Value:
+    """Return dy as one of several equal parts, the others of which are zeros."""
+    parts = [op("ZerosLike", dy)] * int(str(at.attrs["num_split"]))
+    parts[at.part] = dy
+    return op("ConcatV2", tuple(parts), at.xs[0])
+
+
 def _part_of_concat(at: OpCall, place: int, dy: Value) -> Value:
     """Return the part of a concatenation that this input is."""
-    axis, ends = int(at.xs[-1].number), [dy.program.vector(0)]
-    for n in range(place + 1):
-        ends.append(ends[-1] + sequences.size_along(at.sizes(n), axis))
-    return sequences.span(dy, axis, ends[-2], ends[-1])
+    *parts, axis = at.xs
+    spans = [size_along(at.sizes(n), int(axis.number)) for n in range(len(parts))]
+    part = op("SplitV", dy, joined(*spans), axis, num_split=len(parts))
+    return replace(part, output=place)
 
 
 def _convolution_gradients(kind: str) -> dict[str, OpGradient]:
@@ -289,7 +298,7 @@ BACKWARD: Mapping[str, OpGradient] = {
     "BiasAddGrad": lambda at, place, dy: at.op("BiasAdd", op("ZerosLike", at.xs[0]), dy),
     "AvgPoolGrad": ops("AvgPool dy"),
     "MaxPoolGrad": ops("MaxPoolGradGrad x0 x1 dy"),
-    "StridedSlice": ops("StridedSliceGrad #x0 x1 x2 x3 dy"),
+    "Split": _parts,
     "ConcatV2": _part_of_concat,
     **{f"{name}Grad": ops(f"{name}Grad dy x1") for name in ("Relu", "Relu6", "LeakyRelu", "Elu")},
     **{f"{name}Grad": ops(f"{name}Grad dy x1") for name in ("Selu", "Softplus", "Softsign")},

@@ -76,8 +76,9 @@ def node_defs(
     def spelled(value: Value) -> str:
         if isinstance(value.source, str):
             return tensors.get(value.source, value.source)
-        output = op_def(steps[value.source].op_type).outputs[0].name
-        return names[value.source] + (f":{output}:0" if in_function else "")
+        arg = op_def(steps[value.source].op_type).outputs[0].name
+        text = names[value.source] + (f":{arg}" if in_function else "")
+        return f"{text}:{value.output}" if in_function or value.output else text
 
     nodes = []
     for number in needed(results):

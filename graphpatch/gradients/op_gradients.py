@@ -28,12 +28,17 @@ from graphpatch.gradients.signature import Signature
 
 
 class OpCall(msgspec.Struct):
-    """An op with these attrs, at these inputs; `output` is its output 0, where that is computed."""
+    """An op with these attrs, at these inputs.
+
+    `output` is its output 0, where that is computed; `part` is the number of the output that dy is
+    of, where there are several.
+    """
 
     xs: tuple[Value, ...]
     attrs: Mapping[str, object]
     op_type: str = ""
     output: Value | None = None
+    part: int = 0
 
     @property
     def y(self) -> Value:

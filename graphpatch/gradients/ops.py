@@ -189,7 +189,7 @@ AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | Cons
 
 
 class Value(msgspec.Struct, frozen=True):
-    """A tensor: an argument by its name, or output 0 of a step of the program by its number.
+    """A tensor: an argument by its name, or an output of a step of the program by its number.
 
     Python's operators write ops; a plain number is a constant of this dtype.
     """
@@ -199,6 +199,7 @@ class Value(msgspec.Struct, frozen=True):
     dtype: str
     shape: BroadcastShape
     constant: Constant | None = None
+    output: int = 0
 
     def __add__(self, right: Operand) -> Value:
         return op("AddV2", self, right)

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from graphpatch.gradients.ops import SCALAR, UNKNOWN, BroadcastShape, Value, op
 
 _ERF_IS_ONE = 30.0
@@ -122,31 +124,26 @@ def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = Fa
     return op("BatchMatMulV2", a, b, adj_x=transpose_a, adj_y=transpose_b)
 
 
-Reduce = Callable[[Value, Value, BroadcastShape, bool], Value]
+Reduced = Callable[[str, Value], Value]
+"""What reduces a value by an op of this type, over the axes that are asked for."""
 
 
-def by_op(op_type: str) -> Reduce:
-    """Reduce by one op."""
-    return lambda x, over, shape, keepdims: op(op_type, x, over, shape=shape, keep_dims=keepdims)
-
-
-def extreme(op_type: str) -> Reduce:
+def extreme(op_type: str) -> Callable[[Reduced, Value], Value]:
     """Reduce by Max or Min, to NaN where `Any` finds one among the elements."""
 
-    def reduce(x: Value, over: Value, shape: BroadcastShape, keepdims: bool) -> Value:
-        extremum = by_op(op_type)(x, over, shape, keepdims)
-        spoilt = by_op("Any")(op("IsNan", x), over, shape, keepdims)
+    def reduce(by: Reduced, x: Value) -> Value:
+        extremum, spoilt = by(op_type, x), by("Any", op("IsNan", x))
         return op("SelectV2", spoilt, x.like(math.nan), extremum)
 
     return reduce
 
 
-def euclidean(x: Value, over: Value, shape: BroadcastShape, keepdims: bool) -> Value:
+def euclidean(by: Reduced, x: Value) -> Value:
     """Reduce to the square root of the sum of squares."""
-    return op("Sqrt", by_op("Sum")(op("Square", x), over, shape, keepdims))
+    return op("Sqrt", by("Sum", op("Square", x)))
 
 
-def reduction(reduce: Reduce) -> Callable[..., Value]:
+def reduction(reduce: Callable[[Reduced, Value], Value]) -> Callable[..., Value]:
     """Return a function that reduces over the given axes, over all from one on, or over all."""
 
     def build(
@@ -160,7 +157,7 @@ def reduction(reduce: Reduce) -> Callable[..., Value]:
         shape = SCALAR if axes is None and from_axis == 0 else UNKNOWN
         if keepdims:
             shape = BroadcastShape(x.shape.most, frozenset())
-        return reduce(x, over, shape, keepdims)
+        return reduce(lambda kind, value: op(kind, value, over, shape=shape, keep_dims=keepdims), x)
 
     return build
 
@@ -189,41 +186,12 @@ def before_axis(sizes: Value, axis: int) -> list[Value]:
     return [part_of(sizes, 0, axis)] if axis else []
 
 
-def after_axis(sizes: Value, axis: int) -> list[Value]:
-    """Return the sizes behind an axis."""
-    return [] if axis == -1 else [part_of(sizes, axis + 1, None)]
-
-
-def span(x: Value, axis: int, start: Value, stop: Value) -> Value:
-    """Cut x along an axis from `start` to `stop`, vectors of one int32."""
-    vector, others = x.program.vector, -axis - 1 if axis < 0 else axis
-    zeros = [vector(*[0] * others)] if others else []
-    if axis < 0:  # `...` stands for the axes before
-        begin, end = ([vector(0), edge, *zeros] for edge in (start, stop))
-        free = sum(1 << (2 + edge) for edge in range(others))
-    else:
-        begin, end = ([*zeros, edge] for edge in (start, stop))
-        free = (1 << axis) - 1
-    ends = joined(*begin), joined(*end), vector(*[1] * (others + 1 + (axis < 0)))
-    masks: dict[str, Any] = {"begin_mask": free, "end_mask": free, "ellipsis_mask": int(axis < 0)}
-    return op("StridedSlice", x, *ends, **masks)
-
-
 def split(x: Value, parts: int, index: int, axis: int = 0) -> Value:
-    """Return part `index` of `parts` equal ones: raises, as it runs, where they are not equal.
-
-    x gets one more axis, of `parts`, before the one that is split.
-    """
+    """Return part `index` of `parts` equal ones: raises, as it runs, where they are not equal."""
     if index >= parts:
         raise ValueError(f"index counts from 0 to {parts - 1}, and this is {index}")
-    sizes, vector = x.sizes, x.program.vector
-    before, after = before_axis(sizes, axis), after_axis(sizes, axis)
-    whole, count = size_along(sizes, axis), vector(parts)
-    each = op("FloorDiv", whole, count)
-    folded = op("Reshape", x, joined(*before, count, each, *after))
-    along = axis - 1 if axis < 0 else axis
-    part = span(folded, along, vector(index), vector(index + 1))
-    return op("Reshape", part, joined(*before, each, *after))
+    part = op("Split", x.program.scalar(axis, "int32"), x, num_split=parts)
+    return replace(part, output=index)
 
 
 def concat(*tensors: Value, axis: int = 0) -> Value:

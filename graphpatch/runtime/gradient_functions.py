@@ -12,7 +12,7 @@ from graphpatch import names, opdefs
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import FormulaError, ModelError, RulesError, did_you_mean
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.ops import Constant, Value, needed, op_def
+from graphpatch.gradients.ops import Constant, StepInput, Value, needed, op_def
 from graphpatch.gradients.program import formula_ops, gradient_ops
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
@@ -37,7 +37,7 @@ from graphpatch.runtime.tf_gradients import gradients
 
 GradientFunction = Callable[..., "list[Any]"]
 
-_RAW_NAMES = {"reduction_indices": "axis"}
+_RAW_NAMES = {"reduction_indices": "axis", "split_dim": "axis"}
 """The input args that tf.raw_ops calls otherwise than the op does."""
 
 
@@ -175,6 +175,13 @@ def result_values(results: Sequence[Value | None], arguments: Mapping[str, Any])
 
     computed: dict[Any, Any] = dict(arguments)  # by variable, or by number of the step
     values = [value for value in results if value is not None]
+
+    def tensor(value: StepInput) -> Any:
+        if not isinstance(value, Value):
+            return list(map(tensor, value))
+        outputs = computed[value.source]
+        return outputs[value.output] if isinstance(outputs, list | tuple) else outputs
+
     for number in needed(values):
         step = values[0].program.steps[number]
         attrs, definition = dict(step.attrs), op_def(step.op_type)
@@ -185,20 +192,15 @@ def result_values(results: Sequence[Value | None], arguments: Mapping[str, Any])
             computed[number] = tf.constant(numbers, value.dtype, value.shape)
             continue
         inputs = {
-            _RAW_NAMES.get(arg.name, arg.name): (
-                computed[value.source]
-                if isinstance(value, Value)
-                else [computed[item.source] for item in value]
-            )
+            _RAW_NAMES.get(arg.name, arg.name): tensor(value)
             for arg, value in zip(definition.inputs, step.inputs, strict=True)
         }
         for arg in definition.inputs:  # which imply these
             attrs.pop(arg.type_attr, None)
             attrs.pop(arg.number_attr, None)
         inputs |= {name: _as_text(value) for name, value in attrs.items()}
-        outputs = getattr(tf.raw_ops, step.op_type)(**inputs)
-        computed[number] = outputs[0] if len(definition.outputs) > 1 else outputs
-    return [None if value is None else computed[value.source] for value in results]
+        computed[number] = getattr(tf.raw_ops, step.op_type)(**inputs)
+    return [None if value is None else tensor(value) for value in results]
 
 
 def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
