@@ -1,7 +1,7 @@
 """Formulas in numpy, by what each function means: the oracle that programs are compared with.
 
 It reads the parsed formula itself and shares no lowering with the package, so that a mistake in one
-does not hide in the other.
+does not hide in the other. The gradient of a linear op is what each unit of the input gives.
 """
 
 from __future__ import annotations
@@ -35,14 +35,6 @@ Attrs: TypeAlias = Mapping[str, Any]
 Operand: TypeAlias = Scalar | Array
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
-OPERATORS = {
-    **{"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "-x": np.negative},
-    **{"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal},
-    **{"==": np.equal, "!=": np.not_equal},
-    **{"and": np.logical_and, "or": np.logical_or, "not": np.logical_not},
-    **{"is_finite": np.isfinite, "is_nan": np.isnan, "round": np.rint},
-}
-"""The functions that numpy calls otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +79,9 @@ def numpy_gradient(
             results.append(None)
             continue
         op = TheOp(op_type, place, inputs, attrs or {})
-        found = evaluate(expression, text, variables, values, attrs or {}, default, op)
-        results.append(_fitted(found, like))
+        with np.errstate(all="ignore"):
+            found = evaluate(expression, text, variables, values, default, op)
+            results.append(_fitted(found, like))
         same_as_program(program[place], results[-1], str(formula))
     return results
 
@@ -115,44 +108,33 @@ def evaluate(
     text: str,
     variables: Mapping[str, Array],
     values: Mapping[str, Scalar | ConstantTensor],
-    attrs: Mapping[str, Any],
-    default: Any = np.float64,
-    op: TheOp | None = None,
+    default: Any,
+    op: TheOp,
 ) -> Operand:
     """The array, or the plain number or boolean, that an expression is.
 
     `default` is the dtype of a `where` between plain numbers, and of tensors of the rule.
     """
-    done: dict[int, Operand] = {}
+    done: dict[Expression, Operand] = {}
 
     def value_of(part: Expression) -> Operand:
         if isinstance(part, Call):
-            if id(part) not in done:
-                done[id(part)] = _call(part, text, value_of, default, op)
-            return done[id(part)]
+            if part not in done:
+                done[part] = _call(part, text, value_of, default, op)
+            return done[part]
         if isinstance(part, Literal):
             return part.value
         if isinstance(part, NumberList):
             raise formula_error(text, part.column, "a list stands only in axes=, perm= and gather")
-        known: Mapping[str, Any] = (
-            variables
-            if isinstance(part, Variable)
-            else values
-            if isinstance(part, ParameterRef)
-            else attrs
-        )
+        named: dict[type, Mapping[str, Any]] = {Variable: variables, ParameterRef: values}
+        known = named.get(type(part), op.attrs)
         if part.name not in known:
-            raise formula_error(
-                text, part.column, f"there is no {part.name}; there is: {', '.join(known)}"
-            )
-        value = known[part.name]
-        found: Operand = (
-            value.array().astype(default) if isinstance(value, ConstantTensor) else value
-        )
-        return found
+            names = ", ".join(known)
+            raise formula_error(text, part.column, f"there is no {part.name}; there is: {names}")
+        value: Any = known[part.name]
+        return value.array().astype(default) if isinstance(value, ConstantTensor) else value  # type: ignore[no-any-return]
 
-    with np.errstate(all="ignore"):
-        return value_of(expression)
+    return value_of(expression)
 
 
 def option(expression: Expression, value_of: Any) -> Any:
@@ -179,7 +161,7 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: TheOp | None) 
     if function.name in OF_THE_OP:
         return _of_the_op(call, text, operands, op)
     given = {name: option(value, value_of) for name, value in call.options}
-    compute = named(function.name)
+    compute = FUNCTIONS.get(function.name) or getattr(np, function.name)
     if not function.options and not any(isinstance(operand, np.ndarray) for operand in operands):
         plain = [one if isinstance(one, bool) else float(one) for one in operands]
         return np.asarray(compute(*map(np.asarray, plain))).item()  # type: ignore[no-any-return]
@@ -196,7 +178,7 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: TheOp | None) 
         )
     wide = np.dtype(function.wide.get(dtype.name, dtype))
     arrays = [
-        _as_array(operand, dtype).astype(wide)
+        np.asarray(operand, dtype).astype(wide)
         if kind in ("number", "tensor")
         else np.asarray(operand)
         for kind, operand in zip(kinds, operands, strict=True)
@@ -205,23 +187,19 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: TheOp | None) 
     return result.astype(dtype) if result.dtype == wide else result
 
 
-def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: TheOp | None) -> Array:
-    if call.function in NUMPY_WINDOWS:
-        return numpy_windowed(call.function, operands, op.attrs if op is not None else {})
-    if op is None or not op.type:
+def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: TheOp) -> Array:
+    if call.function in WINDOWS:
+        return np.asarray(WINDOWS[call.function](*operands, op.attrs)).astype(operands[0].dtype)
+    if not op.type:
         raise formula_error(text, call.column, f"{call.function} needs one op, and there is none")
     if call.function == "forward":
         return numpy_op_forward(op.type, op.at(operands), op.attrs)
     return numpy_op_gradient(op.type, op.place, operands[0], op.at(operands[1:]), op.attrs)
 
 
-def _as_array(operand: Operand, dtype: Any) -> Array:
-    return np.asarray(operand, dtype=dtype)
-
-
 def _fitted(found: Operand, like: Array) -> Array:
     """The result in the dtype of the input, summed down or repeated to its shape."""
-    value = _as_array(found, None if isinstance(found, np.ndarray) else like.dtype)
+    value = np.asarray(found, None if isinstance(found, np.ndarray) else like.dtype)
     try:
         shape = np.broadcast_shapes(value.shape, like.shape)
     except ValueError:
@@ -234,133 +212,66 @@ def _fitted(found: Operand, like: Array) -> Array:
 def power(base: Array, exponent: Array) -> Array:
     """`base ** exponent`; for the numbers 0.5 and -0.5 the square root, so NaN below 0."""
     if exponent.ndim == 0 and abs(exponent) == 0.5:
-        return np.sqrt(base) if exponent > 0 else rsqrt(base)
-    found: Array = np.power(base, exponent)
-    return found
-
-
-def rsqrt(x: Array) -> Array:
-    """1 / sqrt(x)."""
-    return 1 / np.sqrt(x)
+        root = np.sqrt(base)
+        return root if exponent > 0 else 1 / root
+    return np.asarray(np.power(base, exponent))
 
 
 def relu(x: Array) -> Array:
-    """The positive part: x where positive, else 0; NaN for NaN."""
     return np.maximum(x, np.zeros_like(x))
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), which does not overflow."""
     tail = np.exp(-np.abs(x))
-    larger: Array = np.where(x < 0, tail, np.ones_like(x))
-    found: Array = larger / (1 + tail)
-    return found
+    return np.asarray(np.where(x < 0, tail, np.ones_like(x)) / (1 + tail))
 
 
 def softplus(x: Array) -> Array:
-    """log(1 + exp(x)), which does not overflow."""
     return np.logaddexp(x, np.zeros_like(x))
 
 
+def softmax(x: Array) -> Array:
+    tops = np.exp(x - np.max(x, -1, keepdims=True))
+    return np.asarray(tops / np.sum(tops, -1, keepdims=True))
+
+
 def erf(x: Array) -> Array:
-    """The error function, element by element."""
-    found: Array = np.vectorize(math.erf, otypes=[np.float64])(x)
-    return found.astype(x.dtype)
-
-
-def clip(x: Array, low: Array, high: Array) -> Array:
-    """The nearest to x within low and high; high where these are the wrong way round."""
-    return np.minimum(np.maximum(x, low), high)
-
-
-def stop(x: Array) -> Array:
-    """X itself: there is nothing to stop here."""
-    return x
-
-
-def cast_like(value: Array, like: Array) -> Array:
-    """The value in the dtype of another."""
-    return value.astype(like.dtype)
-
-
-def _reduced_axes(x: Array, axes: Sequence[int] | int | None, first: int) -> tuple[int, ...]:
-    given = (axes,) if isinstance(axes, int) else axes
-    return tuple(given) if given is not None else tuple(range(first, x.ndim))
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x), x.dtype)
 
 
 def _reduction(ufunc: Callable[..., Array]) -> Callable[..., Array]:
-    def reduce(
-        x: Array,
-        axes: Sequence[int] | int | None = None,
-        from_axis: int = 0,
-        keepdims: bool = False,
-    ) -> Array:
-        return ufunc(x, axis=_reduced_axes(x, axes, from_axis), keepdims=keepdims)
+    def reduce(x: Array, axes: Any = None, from_axis: int = 0, keepdims: bool = False) -> Array:
+        over = tuple(range(from_axis, x.ndim)) if axes is None else axes
+        return ufunc(x, axis=over, keepdims=keepdims)
 
     return reduce
 
 
 def norm(x: Array, **options: Any) -> Array:
-    """The Euclidean norm: the square root of the sum of squares."""
     return np.sqrt(_reduction(np.sum)(x * x, **options))
-
-
-def reshape_like(value: Array, like: Array) -> Array:
-    """The value with the shape of another."""
-    return value.reshape(like.shape)
-
-
-def broadcast_like(value: Array, like: Array) -> Array:
-    """The value repeated up to the shape of another."""
-    return np.broadcast_to(value, like.shape)
 
 
 def sum_like(value: Array, like: Array) -> Array:
     """The value summed down to the shape of another."""
     sizes = (1,) * (value.ndim - like.ndim) + like.shape
     axes = tuple(axis for axis, size in enumerate(sizes) if size == 1)
-    total: Array = value.sum(axis=axes, keepdims=True)
-    return total.reshape(like.shape)
+    return np.asarray(value.sum(axis=axes, keepdims=True).reshape(like.shape))
 
 
 def transpose(x: Array, perm: Sequence[int] | None = None) -> Array:
-    """The axes in the order of perm; the last two swapped without."""
     return np.swapaxes(x, -1, -2) if perm is None else np.transpose(x, perm)
 
 
 def matmul(a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False) -> Array:
-    """The matrix product over the last two axes."""
     left = np.swapaxes(a, -1, -2) if transpose_a else a
-    right = np.swapaxes(b, -1, -2) if transpose_b else b
-    product: Array = np.matmul(left, right)
-    return product
+    return np.asarray(left @ (np.swapaxes(b, -1, -2) if transpose_b else b))
 
 
-def split_part(x: Array, parts: int, index: int, axis: int = 0) -> Array:
-    """Part `index` of `parts` equal ones along an axis."""
-    return np.split(x, parts, axis)[index]
-
-
-def concat(*arrays: Array, axis: int = 0) -> Array:
-    """The arrays one after the other along an axis."""
-    return np.concatenate(arrays, axis)
-
-
-def gather(x: Array, indices: Array, axis: int = 0) -> Array:
-    """The parts of x at these places along an axis."""
-    return np.take(x, indices, axis)
-
-
-def lower_quantile(x: Array, q: float, from_axis: int = 0) -> Array:
+def quantile(x: Array, q: float, from_axis: int = 0) -> Array:
     """The element at place floor(q * (n - 1)) of those in order, over the axes from this one on."""
     rows = np.sort(x.reshape(*x.shape[:from_axis], -1), axis=-1)
     found = rows[..., math.floor(q * (rows.shape[-1] - 1))]
     return found.reshape(x.shape[:from_axis] + (1,) * (x.ndim - from_axis))
-
-
-def softmax(x: Array) -> Array:
-    tops = np.exp(x - np.max(x, -1, keepdims=True))
-    return np.asarray(tops / np.sum(tops, -1, keepdims=True))
 
 
 def philox(counter: int, seed: int) -> list[int]:
@@ -399,41 +310,28 @@ def normal_like(x: Array, seed: int) -> Array:
     return found[: x.size].reshape(x.shape).astype(x.dtype)
 
 
-_OWN: dict[str, Callable[..., Any]] = {
-    **OPERATORS,
-    "**": power,
-    "split": split_part,
-    "concat": concat,
-    "gather": gather,
-    "quantile": lower_quantile,
-    "normal_like": normal_like,
-    "uniform_like": uniform_like,
-    "softmax": softmax,
-    "pow": power,
-    "rsqrt": rsqrt,
-    "relu": relu,
-    "sigmoid": sigmoid,
-    "softplus": softplus,
-    "erf": erf,
-    "clip": clip,
-    "stop": stop,
-    "cast_like": cast_like,
-    "sum": _reduction(np.sum),
-    "mean": _reduction(np.mean),
-    "max": _reduction(np.max),
-    "min": _reduction(np.min),
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "-x": np.negative},
+    **{"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal},
+    **{"==": np.equal, "!=": np.not_equal, "**": power, "pow": power},
+    **{"and": np.logical_and, "or": np.logical_or, "not": np.logical_not},
+    **{"is_finite": np.isfinite, "is_nan": np.isnan, "round": np.rint, "erf": erf},
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    **{"relu": relu, "sigmoid": sigmoid, "softplus": softplus, "softmax": softmax},
+    "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "stop": lambda x: x,
+    "cast_like": lambda value, like: value.astype(like.dtype),
+    **{name: _reduction(getattr(np, name)) for name in ("sum", "mean", "max", "min")},
     "norm": norm,
-    "reshape_like": reshape_like,
-    "broadcast_like": broadcast_like,
-    "sum_like": sum_like,
-    "transpose": transpose,
-    "matmul": matmul,
+    "reshape_like": lambda value, like: value.reshape(like.shape),
+    "broadcast_like": lambda value, like: np.broadcast_to(value, like.shape),
+    **{"sum_like": sum_like, "transpose": transpose, "matmul": matmul},
+    "split": lambda x, parts, index, axis=0: np.split(x, parts, axis)[index],
+    "concat": lambda *arrays, axis=0: np.concatenate(arrays, axis),
+    "gather": lambda x, indices, axis=0: np.take(x, indices, axis),
+    **{"quantile": quantile, "normal_like": normal_like, "uniform_like": uniform_like},
 }
-
-
-def named(name: str) -> Callable[..., Any]:
-    """The function of this name: one of this file, or else numpy's."""
-    return _OWN.get(name) or getattr(np, name)
+"""Functions of formulas; of others the name is numpy's."""
 
 
 def spatial(attrs: Attrs, name: str) -> tuple[int, int]:
@@ -500,220 +398,125 @@ class Windows:
         return total
 
 
-def sliding_windows(x: Array, window: Sequence[int], attrs: Attrs) -> Windows:
+def _cut(x: Array, window: Sequence[int], attrs: Attrs, fill: float = 0.0) -> Array:
     """The windows on an image as the op has it."""
-    return Windows(channels_last(x, attrs).shape[1:3], window, attrs)
+    image = channels_last(x, attrs)
+    return Windows(image.shape[1:3], window, attrs).of(image, fill)
 
 
-def convolve(x: Array, weights: Array, attrs: Attrs, depthwise: bool = False) -> Array:
-    """Conv2D, or DepthwiseConv2dNative, of an image."""
-    cut = sliding_windows(x, weights.shape[:2], attrs).of(channels_last(x, attrs))
-    if depthwise:
-        found = np.einsum("brcijk,ijkm->brckm", cut, weights)
-        return as_given(found.reshape(*found.shape[:3], -1), attrs)
+def convolve(x: Array, weights: Array, attrs: Attrs) -> Array:
+    cut = _cut(x, weights.shape[:2], attrs)
     return as_given(np.einsum("brcijk,ijkm->brcm", cut, weights), attrs)
 
 
-def by_input(dy: Array, weights: Array, shape: Any, attrs: Attrs, depthwise: bool = False) -> Array:
-    """The gradient of a convolution by an image of this shape."""
-    like = channels_last(np.empty(shape, dy.dtype), attrs)
-    places = Windows(like.shape[1:3], weights.shape[:2], attrs)
-    dy = channels_last(dy, attrs)
-    if depthwise:
-        dy = dy.reshape(*dy.shape[:3], *weights.shape[2:])
-        spread = np.einsum("brckm,ijkm->brcijk", dy, weights)
-    else:
-        spread = np.einsum("brcm,ijkm->brcijk", dy, weights)
-    return as_given(places.image(spread), attrs)
-
-
-def by_filter(x: Array, dy: Array, shape: Any, attrs: Attrs, depthwise: bool = False) -> Array:
-    """The gradient of a convolution by a filter of this shape."""
-    cut = sliding_windows(x, tuple(shape[:2]), attrs).of(channels_last(x, attrs))
-    dy = channels_last(dy, attrs)
-    if depthwise:
-        dy = dy.reshape(*dy.shape[:3], *shape[2:])
-    text = "brcijk,brckm->ijkm" if depthwise else "brcijk,brcm->ijkm"
-    found: Array = np.einsum(text, cut, dy)
-    return found
-
-
-def _pooled(x: Array, attrs: Attrs, fill: float) -> tuple[Windows, Array]:
-    places = sliding_windows(x, spatial(attrs, "ksize"), attrs)
-    return places, places.of(channels_last(x, attrs), fill)
+def depthwise(x: Array, weights: Array, attrs: Attrs) -> Array:
+    cut = _cut(x, weights.shape[:2], attrs)
+    found = np.einsum("brcijk,ijkm->brckm", cut, weights)
+    return as_given(found.reshape(*found.shape[:3], -1), attrs)
 
 
 def average(x: Array, attrs: Attrs) -> Array:
     """AvgPool: the mean of those pixels of a window that are in the image."""
-    _, cut = _pooled(x, attrs, np.nan)
+    cut = _cut(x, spatial(attrs, "ksize"), attrs, np.nan)
     return as_given(np.nanmean(cut, axis=(3, 4)), attrs)
 
 
-def average_by_input(x: Array, dy: Array, attrs: Attrs) -> Array:
-    """The gradient of AvgPool: each pixel of a window gets an equal part."""
-    places, cut = _pooled(np.zeros_like(x), attrs, np.nan)
-    inside = ~np.isnan(cut)
-    parts = inside / inside.sum(axis=(3, 4), keepdims=True)
-    whole = channels_last(dy, attrs)[:, :, :, np.newaxis, np.newaxis]
-    return as_given(places.image((parts * whole).astype(dy.dtype)), attrs)
-
-
 def max_pool(x: Array, attrs: Attrs) -> Array:
-    """MaxPool."""
-    _, cut = _pooled(x, attrs, -np.inf)
-    return as_given(cut.max(axis=(3, 4)), attrs)
+    return as_given(_cut(x, spatial(attrs, "ksize"), attrs, -np.inf).max(axis=(3, 4)), attrs)
 
 
-def largest_by_input(x: Array, dy: Array, attrs: Attrs) -> Array:
+def largest_by_input(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
     """The gradient of MaxPool: the first of the largest pixels of a window gets it all."""
-    places, cut = _pooled(x, attrs, -np.inf)
+    cut = _cut(xs[0], spatial(attrs, "ksize"), attrs, -np.inf)
     rows = cut.reshape(*cut.shape[:3], -1, cut.shape[-1])
     taken = np.arange(rows.shape[3])[:, np.newaxis] == rows.argmax(axis=3)[..., np.newaxis, :]
-    whole = channels_last(dy, attrs)[:, :, :, np.newaxis]
-    return as_given(places.image((taken * whole).astype(dy.dtype).reshape(cut.shape)), attrs)
+    parts = taken * channels_last(dy, attrs)[:, :, :, np.newaxis]
+    places = Windows(channels_last(xs[0], attrs).shape[1:3], spatial(attrs, "ksize"), attrs)
+    return as_given(places.image(parts.astype(dy.dtype).reshape(cut.shape)), attrs)
 
 
-ForwardFunction = Callable[..., Array]
-NumpyGradient = Callable[[int, Array, Sequence[Array], Attrs], Array]
+def _bias(x: Array, bias: Array, attrs: Attrs) -> Array:
+    return x + (bias.reshape(1, -1, 1, 1) if attrs.get("data_format") == "NCHW" else bias)
+
+
+def _product(first: str, second: str) -> Callable[..., Array]:
+    return lambda a, b, attrs: matmul(a, b, bool(attrs.get(first)), bool(attrs.get(second)))
+
+
+def _reduced(reduce: Any) -> Callable[..., Array]:
+    return lambda x, axes, attrs: reduce(
+        x, axis=tuple(np.ravel(axes)), keepdims=bool(attrs.get("keep_dims"))
+    )
+
+
+def _normalised(*xs: Any) -> Array:
+    (x, scale, offset, mean, variance), attrs = xs[:-1], xs[-1]
+    return np.asarray((x - mean) / np.sqrt(variance + float(attrs["epsilon"])) * scale + offset)
+
+
+def by_units(op: Callable[..., Array]) -> Callable[..., Array]:
+    """The gradient of an op that is affine in an input: dy times what each unit gives."""
+
+    def gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+        wide = [x.astype(np.float64) if x.dtype.kind not in "iub" else x for x in xs]
+        zeros, like = np.zeros(xs[place].shape), xs[place]
+        found = np.zeros(like.size)
+        origin = op(*wide[:place], zeros, *wide[place + 1 :], attrs)
+        for n in range(like.size):
+            unit = zeros.copy()
+            unit.flat[n] = 1
+            given = op(*wide[:place], unit, *wide[place + 1 :], attrs) - origin
+            found[n] = (given * dy.astype(np.float64)).sum()
+        return found.reshape(like.shape)
+
+    return gradient
+
+
+def _image_of(sizes: Any, weights: Array, dy: Array, attrs: Attrs, op: Any = convolve) -> Array:
+    """The gradient of a convolution by an image of this shape."""
+    return by_units(op)(0, dy, [np.zeros(tuple(sizes)), weights], attrs)
+
+
+WINDOWS: Mapping[str, Callable[..., Any]] = {
+    "conv2d": convolve,
+    "conv2d_transpose": lambda dy, w, x, attrs: _image_of(x.shape, w, dy, attrs),
+    "depthwise_conv2d": depthwise,
+    "depthwise_conv2d_transpose": lambda dy, w, x, attrs: _image_of(
+        x.shape, w, dy, attrs, depthwise
+    ),
+    "avg_pool": average,
+    "avg_pool_transpose": lambda dy, x, attrs: by_units(average)(0, dy, [x], attrs),
+    "max_pool": max_pool,
+    "max_pool_transpose": lambda dy, x, attrs: largest_by_input(0, dy, [x], attrs),
+    "bias_add": _bias,
+}
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.7580993408473768
 
 
 def numpy_op_forward(op_type: str, xs: Sequence[Array], attrs: Attrs) -> Array:
     """Output 0 of an op. Raises FormulaError for an op type that is not here."""
-    if op_type not in NUMPY_FORWARD:
-        raise FormulaError(f"numpy has no {op_type}; there is: {', '.join(NUMPY_FORWARD)}")
+    if op_type not in FORWARD:
+        raise FormulaError(f"numpy has no {op_type}; there is: {', '.join(FORWARD)}")
     dtype = next((x.dtype for x in xs if x.dtype.kind not in "iu"), xs[0].dtype)
-    return np.asarray(NUMPY_FORWARD[op_type](*xs, attrs)).astype(dtype)
+    return np.asarray(FORWARD[op_type](*xs, attrs)).astype(dtype)
 
 
 def numpy_op_gradient(
     op_type: str, place: int, dy: Array, xs: Sequence[Array], attrs: Attrs
 ) -> Array:
-    """The gradient of an op by one of its inputs. Raises FormulaError as `forward` does."""
-    if op_type not in NUMPY_GRADIENTS:
-        raise FormulaError(
-            f"numpy has no gradient of {op_type}; there is: {', '.join(NUMPY_GRADIENTS)}"
-        )
-    return np.asarray(NUMPY_GRADIENTS[op_type](place, dy, xs, attrs)).astype(dy.dtype)
+    """The gradient of an op by one of its inputs; of a foreign type it is that of a linear op."""
+    gradient = GRADIENTS.get(op_type) or by_units(FORWARD[op_type])
+    return np.asarray(gradient(place, dy, xs, attrs)).astype(dy.dtype)
 
 
-NUMPY_WINDOWS: Mapping[str, ForwardFunction] = {
-    "conv2d": convolve,
-    "conv2d_transpose": lambda dy, w, x, attrs: by_input(dy, w, x.shape, attrs),
-    "depthwise_conv2d": lambda x, w, attrs: convolve(x, w, attrs, depthwise=True),
-    "depthwise_conv2d_transpose": lambda dy, w, x, attrs: by_input(
-        dy, w, x.shape, attrs, depthwise=True
-    ),
-    "avg_pool": average,
-    "avg_pool_transpose": lambda dy, x, attrs: average_by_input(x, dy, attrs),
-    "max_pool": max_pool,
-    "max_pool_transpose": lambda dy, x, attrs: largest_by_input(x, dy, attrs),
-    "bias_add": lambda x, bias, attrs: x + _channels(bias, attrs),
-}
-
-
-def numpy_windowed(function: str, given: Sequence[Array], attrs: Attrs) -> Array:
-    """A function of formulas with the windows of an op. Raises FormulaError where it has none."""
-    return np.asarray(NUMPY_WINDOWS[function](*given, attrs)).astype(given[0].dtype)
-
-
-def _matrices(first: str, second: str) -> tuple[ForwardFunction, NumpyGradient]:
-    def of(a: Array, b: Array, attrs: Attrs) -> Array:
-        return matmul(a, b, bool(attrs.get(first)), bool(attrs.get(second)))
-
-    def numpy_op_gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
-        a, b = (
-            np.swapaxes(x, -1, -2) if attrs.get(name) else x
-            for x, name in zip(xs, (first, second), strict=True)
-        )
-        found = dy @ np.swapaxes(b, -1, -2) if place == 0 else np.swapaxes(a, -1, -2) @ dy
-        turned = np.swapaxes(found, -1, -2) if attrs.get((first, second)[place]) else found
-        return sum_like(turned, xs[place])
-
-    return of, numpy_op_gradient
-
-
-def _convolved(depthwise: bool) -> tuple[ForwardFunction, NumpyGradient]:
-    def of(x: Array, weights: Array, attrs: Attrs) -> Array:
-        return convolve(x, weights, attrs, depthwise)
-
-    def numpy_op_gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
-        x, weights = xs
-        if place == 0:
-            return by_input(dy, weights, x.shape, attrs, depthwise)
-        return by_filter(x, dy, weights.shape, attrs, depthwise)
-
-    return of, numpy_op_gradient
-
-
-def _transposed(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
-    if place == 2:
-        return convolve(dy, xs[1], attrs)
-    return by_filter(dy, xs[2], xs[1].shape, attrs)
-
-
-def _channels(bias: Array, attrs: Attrs) -> Array:
-    return bias.reshape(1, -1, 1, 1) if attrs.get("data_format") == "NCHW" else bias
-
-
-def _bias(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
-    return dy if place == 0 else sum_like(dy, _channels(xs[1], attrs)).reshape(-1)
-
-
-def _reduced(mean: bool) -> tuple[ForwardFunction, NumpyGradient]:
-    reduce: Any = np.mean if mean else np.sum
-
-    def of(x: Array, axes: Array, attrs: Attrs) -> Array:
-        kept = bool(attrs.get("keep_dims"))
-        return np.asarray(reduce(x, axis=tuple(np.ravel(axes)), keepdims=kept))
-
-    def numpy_op_gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
-        x, axes = xs
-        whole = dy.reshape(x.sum(axis=tuple(np.ravel(axes)), keepdims=True).shape)
-        return np.broadcast_to(whole * (dy.size / x.size if mean else 1), x.shape)
-
-    return of, numpy_op_gradient
-
-
-def _normalised(*xs: Any) -> Array:
-    (x, scale, offset, mean, variance), attrs = xs[:-1], xs[-1]
-    found: Array = (x - mean) / np.sqrt(variance + float(attrs["epsilon"])) * scale + offset
-    return found
-
-
-def _normalised_own(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
-    found: Array = dy * (xs[1] / np.sqrt(xs[4] + float(attrs["epsilon"])))
-    return found
-
-
-def _slope(of: Callable[[Array, Attrs], Array]) -> NumpyGradient:
-    """Of an op that works element by element: dy times the derivative at x."""
-    return lambda place, dy, xs, attrs: dy * of(xs[0], attrs)
+def _softmax_gradient(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
+    y = softmax(xs[0])
+    return np.asarray((dy - (dy * y).sum(axis=-1, keepdims=True)) * y)
 
 
 def _exp(x: Array) -> Array:
-    found: Array = np.exp(np.minimum(x, 0))
-    return found
-
-
-def _softmax(x: Array, attrs: Attrs) -> Array:
-    tops = np.exp(x - x.max(axis=-1, keepdims=True))
-    found: Array = tops / tops.sum(axis=-1, keepdims=True)
-    return found
-
-
-def _softmax_own(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
-    y = _softmax(xs[0], attrs)
-    found: Array = (dy - (dy * y).sum(axis=-1, keepdims=True)) * y
-    return found
-
-
-def _of_two(first: Any, second: Any) -> NumpyGradient:
-    """Of an op of a and b: dy times these functions of a and b, summed to their shapes."""
-    return lambda place, dy, xs, attrs: sum_like(
-        dy * (first, second)[place](*np.broadcast_arrays(*xs)), xs[place]
-    )
+    return np.asarray(np.exp(np.minimum(x, 0)))
 
 
 _ELEMENTWISE: Mapping[str, tuple[Any, Any]] = {
@@ -750,41 +553,34 @@ _PAIRS: Mapping[str, tuple[Any, Any, Any]] = {
 }
 
 
-def _ignoring_attrs(of: Any) -> ForwardFunction:
-    return lambda a, b, _: of(a, b)
-
-
-_BOTH: Mapping[str, tuple[ForwardFunction, NumpyGradient]] = {
-    "MatMul": _matrices("transpose_a", "transpose_b"),
-    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _matrices("adj_x", "adj_y")),
-    "Conv2D": _convolved(depthwise=False),
-    "DepthwiseConv2dNative": _convolved(depthwise=True),
-    "BiasAdd": (lambda x, bias, attrs: x + _channels(bias, attrs), _bias),
-    "AvgPool": (
-        average,
-        lambda place, dy, xs, attrs: average_by_input(xs[0], dy, attrs),
-    ),
-    "MaxPool": (
-        max_pool,
-        lambda place, dy, xs, attrs: largest_by_input(xs[0], dy, attrs),
-    ),
-    "Sum": _reduced(mean=False),
-    "Mean": _reduced(mean=True),
-    **dict.fromkeys(
-        ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), (_normalised, _normalised_own)
-    ),
-    "Softmax": (_softmax, _softmax_own),
-    **{name: (of, _slope(slope)) for name, (of, slope) in _ELEMENTWISE.items()},
-    **{name: (_ignoring_attrs(of), _of_two(*slopes)) for name, (of, *slopes) in _PAIRS.items()},
+FORWARD: Mapping[str, Callable[..., Any]] = {
+    **{name: of for name, (of, _) in _ELEMENTWISE.items()},
+    **{name: lambda a, b, _, of=of: of(a, b) for name, (of, *_) in _PAIRS.items()},
+    "MatMul": _product("transpose_a", "transpose_b"),
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _product("adj_x", "adj_y")),
+    **{"Conv2D": convolve, "DepthwiseConv2dNative": depthwise, "BiasAdd": _bias},
+    "Conv2DBackpropInput": _image_of,
+    **{"AvgPool": average, "MaxPool": max_pool, "Sum": _reduced(np.sum), "Mean": _reduced(np.mean)},
+    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _normalised),
+    "Softmax": lambda x, _: softmax(x),
 }
 
-NUMPY_FORWARD: Mapping[str, ForwardFunction] = {
-    **{name: of for name, (of, _) in _BOTH.items()},
-    "Conv2DBackpropInput": lambda sizes, weights, x, attrs: by_input(
-        x, weights, tuple(sizes), attrs
-    ),
+
+def _slope(of: Any) -> Callable[..., Any]:
+    """Of an op that works element by element: dy times the derivative at x."""
+    return lambda place, dy, xs, attrs: dy * of(xs[0], attrs)
+
+
+def _of_two(*slopes: Any) -> Callable[..., Any]:
+    """Of an op of a and b: dy times these functions of a and b, summed to their shapes."""
+    return lambda place, dy, xs, attrs: sum_like(
+        dy * slopes[place](*np.broadcast_arrays(*xs)), xs[place]
+    )
+
+
+GRADIENTS: Mapping[str, Callable[..., Any]] = {
+    **{name: _slope(slope) for name, (_, slope) in _ELEMENTWISE.items()},
+    **{name: _of_two(*slopes) for name, (_, *slopes) in _PAIRS.items()},
+    **{"MaxPool": largest_by_input, "Softmax": _softmax_gradient},
 }
-NUMPY_GRADIENTS: Mapping[str, NumpyGradient] = {
-    **{name: gradient for name, (_, gradient) in _BOTH.items()},
-    "Conv2DBackpropInput": _transposed,
-}
+"""Those of ops that are not linear in their inputs."""

@@ -68,6 +68,11 @@ class Regimes:
         return f"{self.name}-{self.parameters}"
 
 
+def _of(name: str, forward: Any, *rows: Row, parameters: Any = None, attrs: Any = None) -> Regimes:
+    """A gradient of an op that computes this, in rows of numbers."""
+    return Regimes(name, forward, rows, parameters, attrs or {})
+
+
 def _of_dy(name: str, *pairs: tuple[float, float], parameters: Any = None) -> Regimes:
     """A gradient that looks at dy alone: the same for every x."""
     rows = tuple((x, dy, dx) for dy, dx in pairs for x in (-1.0, 0.0, 2.0, N, I))
@@ -98,167 +103,137 @@ FILTERS = (
 )
 
 ACTIVATIONS = (
-    Regimes(
+    _of(
         "guided_relu",
         relu,
-        (
-            *((1, 2, 2), (1, -2, 0), (-1, 2, 0), (-1, -2, 0)),
-            *((0, 2, 0), (0, -2, 0), (1, 0, 0), (-1, 0, 0)),
-            *((N, 2, 0), (1, N, 0), (-1, N, 0), (I, 2, 2), (-I, 2, 0)),
-            *((1, I, I), (1, -I, 0), (-1, I, 0), (0, I, 0)),
-        ),
+        *((1, 2, 2), (1, -2, 0), (-1, 2, 0), (-1, -2, 0)),
+        *((0, 2, 0), (0, -2, 0), (1, 0, 0), (-1, 0, 0)),
+        *((N, 2, 0), (1, N, 0), (-1, N, 0), (I, 2, 2), (-I, 2, 0)),
+        *((1, I, I), (1, -I, 0), (-1, I, 0), (0, I, 0)),
     ),
-    Regimes(
+    _of(
         "guided_relu6",
         relu6,
-        (
-            *((1, 2, 2), (1, -2, 0), (-1, 2, 0), (-1, -2, 0), (7, 2, 0), (7, -2, 0)),
-            *((0, 2, 0), (6, 2, 0), (5.5, 2, 2), (6, -2, 0)),
-            *((N, 2, 0), (1, N, 0), (I, 2, 0), (-I, 2, 0), (1, I, I), (7, I, 0)),
-        ),
+        *((1, 2, 2), (1, -2, 0), (-1, 2, 0), (-1, -2, 0), (7, 2, 0), (7, -2, 0)),
+        *((0, 2, 0), (6, 2, 0), (5.5, 2, 2), (6, -2, 0)),
+        *((N, 2, 0), (1, N, 0), (I, 2, 0), (-I, 2, 0), (1, I, I), (7, I, 0)),
     ),
-    Regimes(
+    _of(
         "guided_leaky_relu",
         leaky,
-        (
-            *((1, 2, 2), (1, -2, 0), (-1, 2, 0.4), (-1, -2, 0), (0, 2, 0.4), (0, -2, 0)),
-            *((1, 0, 0), (N, 2, 0.4), (1, N, 0), (1, I, I), (-1, I, I), (-1, -I, 0), (-I, 2, 0.4)),
-        ),
+        *((1, 2, 2), (1, -2, 0), (-1, 2, 0.4), (-1, -2, 0), (0, 2, 0.4), (0, -2, 0)),
+        *((1, 0, 0), (N, 2, 0.4), (1, N, 0), (1, I, I), (-1, I, I), (-1, -I, 0), (-I, 2, 0.4)),
         attrs={"alpha": 0.2},
     ),
-    Regimes(
+    _of(
         "guided_elu",
         elu,
-        (
-            *((1, 2, 2), (1, -2, 0), (LN05, 2, 1), (LN05, -2, 0), (0, 2, 2), (-I, 2, 0)),
-            *((1, N, 0), (1, I, I), (LN05, I, I), (LN05, -I, 0), (I, 3, 3), (N, 2, 2)),
-        ),
+        *((1, 2, 2), (1, -2, 0), (LN05, 2, 1), (LN05, -2, 0), (0, 2, 2), (-I, 2, 0)),
+        *((1, N, 0), (1, I, I), (LN05, I, I), (LN05, -I, 0), (I, 3, 3), (N, 2, 2)),
     ),
-    Regimes(
+    _of(
         "guided_selu",
         selu,
-        (
-            *((1, 2, 2 * SELU), (1, -2, 0), (LN05, 2, SELU_ALPHA), (LN05, -2, 0)),
-            *((0, 2, 2 * SELU), (-I, 2, 0), (1, N, 0), (1, I, I), (LN05, -I, 0)),
-        ),
+        *((1, 2, 2 * SELU), (1, -2, 0), (LN05, 2, SELU_ALPHA), (LN05, -2, 0)),
+        *((0, 2, 2 * SELU), (-I, 2, 0), (1, N, 0), (1, I, I), (LN05, -I, 0)),
     ),
-    Regimes(
+    _of(
         "guided_softplus",
         softplus,
-        (
-            *((0, 2, 1), (0, -2, 0), (LN3, 2, 1.5), (-LN3, 2, 0.5), (LN3, -2, 0)),
-            *((I, 2, 2), (-I, 2, 0), (N, 2, N), (N, -2, 0), (1, N, 0), (0, I, I), (0, -I, 0)),
-        ),
+        *((0, 2, 1), (0, -2, 0), (LN3, 2, 1.5), (-LN3, 2, 0.5), (LN3, -2, 0)),
+        *((I, 2, 2), (-I, 2, 0), (N, 2, N), (N, -2, 0), (1, N, 0), (0, I, I), (0, -I, 0)),
     ),
-    Regimes(
+    _of(
         "redirected_relu",
         relu,
-        (
-            *((1, 1, 1), (1, -1, -1), (-1, 1, 0), (-1, -1, -1), (0, 1, 1), (0, -1, -1)),
-            *((1, 0, 0), (-1, 0, 0), (N, 1, 1), (1, N, N), (-1, N, N)),
-            *((1, I, I), (-1, I, 0), (-1, -I, -I), (I, 1, 1), (-I, 1, 0), (-I, -1, -1)),
-        ),
+        *((1, 1, 1), (1, -1, -1), (-1, 1, 0), (-1, -1, -1), (0, 1, 1), (0, -1, -1)),
+        *((1, 0, 0), (-1, 0, 0), (N, 1, 1), (1, N, N), (-1, N, N)),
+        *((1, I, I), (-1, I, 0), (-1, -I, -I), (I, 1, 1), (-I, 1, 0), (-I, -1, -1)),
     ),
-    Regimes(
+    _of(
         "redirected_relu6",
         relu6,
-        (
-            *((1, 1, 1), (1, -1, -1), (-1, 1, 0), (-1, -1, -1), (7, 1, 1), (7, -1, 0)),
-            *((0, 1, 1), (0, -1, -1), (6, 1, 1), (6, -1, -1), (N, 1, 1), (7, N, N)),
-            *((-1, I, 0), (-1, -I, -I), (7, I, I), (7, -I, 0), (I, 1, 1), (I, -1, 0)),
-        ),
+        *((1, 1, 1), (1, -1, -1), (-1, 1, 0), (-1, -1, -1), (7, 1, 1), (7, -1, 0)),
+        *((0, 1, 1), (0, -1, -1), (6, 1, 1), (6, -1, -1), (N, 1, 1), (7, N, N)),
+        *((-1, I, 0), (-1, -I, -I), (7, I, I), (7, -I, 0), (I, 1, 1), (I, -1, 0)),
     ),
 )
 
 STEPS = (
-    Regimes(
+    _of(
         "hard_tanh_ste",
         np.sign,
-        (
-            *((0, 3, 3), (0.5, -3, -3), (1, 3, 3), (-1, 3, 3), (1.5, 3, 0), (-1.5, -3, 0)),
-            *((N, 3, 0), (0, N, N), (2, N, 0), (0, I, I), (2, I, 0), (I, 3, 0)),
-        ),
+        *((0, 3, 3), (0.5, -3, -3), (1, 3, 3), (-1, 3, 3), (1.5, 3, 0), (-1.5, -3, 0)),
+        *((N, 3, 0), (0, N, N), (2, N, 0), (0, I, I), (2, I, 0), (I, 3, 0)),
     ),
-    Regimes(
+    _of(
         "sigmoid_surrogate",
         np.sign,
-        (
-            *((0, 3, 1.5), (0, -3, -1.5), (LN3 / 2, 4, 1.5), (-LN3 / 2, -4, -1.5)),
-            *((I, 3, 0), (-I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (I, I, N)),
-        ),
+        *((0, 3, 1.5), (0, -3, -1.5), (LN3 / 2, 4, 1.5), (-LN3 / 2, -4, -1.5)),
+        *((I, 3, 0), (-I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (I, I, N)),
         parameters=2,
     ),
-    Regimes(
+    _of(
         "arctan_surrogate",
         np.sign,
-        (
-            *((0, 3, 3), (0, -3, -3), (1 / math.pi, 3, 1.5), (-1 / math.pi, -3, -1.5)),
-            *((I, 3, 0), (-I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (I, I, N)),
-        ),
+        *((0, 3, 3), (0, -3, -3), (1 / math.pi, 3, 1.5), (-1 / math.pi, -3, -1.5)),
+        *((I, 3, 0), (-I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (I, I, N)),
     ),
-    Regimes(
+    _of(
         "fast_sigmoid_surrogate",
         np.sign,
-        (
-            *((0, 3, 3), (1, 4, 1), (-1, -4, -1), (3, 16, 1), (-3, 16, 1)),
-            *((I, 3, 0), (-I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (I, I, N)),
-        ),
+        *((0, 3, 3), (1, 4, 1), (-1, -4, -1), (3, 16, 1), (-3, 16, 1)),
+        *((I, 3, 0), (-I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (I, I, N)),
     ),
-    Regimes(
+    _of(
         "triangle_surrogate",
         np.sign,
-        (
-            *((0, 3, 3), (0.5, 3, 1.5), (-0.5, -3, -1.5), (1, 3, 0), (-1, 3, 0), (2, 3, 0)),
-            *((I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (2, I, N)),
-        ),
+        *((0, 3, 3), (0.5, 3, 1.5), (-0.5, -3, -1.5), (1, 3, 0), (-1, 3, 0), (2, 3, 0)),
+        *((I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (2, I, N)),
     ),
-    Regimes(
+    _of(
         "triangle_surrogate",
         np.sign,
-        ((0, 3, 0.9), (1, 3, 0.45), (-1, -3, -0.45), (2, 3, 0), (-4, 3, 0)),
+        *((0, 3, 0.9), (1, 3, 0.45), (-1, -3, -0.45), (2, 3, 0), (-4, 3, 0)),
         parameters={"height": 0.3, "width": 2},
     ),
 )
 
 ATTRIBUTION = (
-    Regimes(
+    _of(
         "lrp_epsilon",
         relu,
-        (
-            *((1.5, 4, 3), (1.5, -4, -3), (-1.5, 4, 0), (0, 4, 0), (-1.5, -4, 0)),
-            *((N, 1, N), (1, N, N), (1.5, I, I), (I, 1, N), (-I, 1, 0)),
-        ),
+        *((1.5, 4, 3), (1.5, -4, -3), (-1.5, 4, 0), (0, 4, 0), (-1.5, -4, 0)),
+        *((N, 1, N), (1, N, N), (1.5, I, I), (I, 1, N), (-I, 1, 0)),
         parameters=0.5,
     ),
-    Regimes(
+    _of(
         "lrp_epsilon",
         np.tanh,
-        ((LN3, 1, 0.8 / (LN3 + 0.5)), (-LN3, 1, 0.8 / (LN3 + 0.5)), (0, 1, 0), (I, 1, 0)),
+        *((LN3, 1, 0.8 / (LN3 + 0.5)), (-LN3, 1, 0.8 / (LN3 + 0.5)), (0, 1, 0), (I, 1, 0)),
         parameters={"epsilon": 0.5},
     ),
-    Regimes(
+    _of(
         "deeplift_rescale",
         relu,
-        (
-            *((1, 4, 2), (3, 4, 3), (3, -4, -3), (-3, 4, 0), (-1, 4, 0), (0, 4, 0)),
-            *((N, 4, 0), (1, N, N), (1, I, I), (-1, I, 0)),
-        ),
+        *((1, 4, 2), (3, 4, 3), (3, -4, -3), (-3, 4, 0), (-1, 4, 0), (0, 4, 0)),
+        *((N, 4, 0), (1, N, N), (1, I, I), (-1, I, 0)),
         parameters={"reference": -1},
     ),
-    Regimes(
+    _of(
         "deeplift_rescale",
         relu,
-        ((2, 3, 3), (-2, 3, 0), (0, 3, 0), (2, -3, -3), (0.25, 3, 3)),
+        *((2, 3, 3), (-2, 3, 0), (0, 3, 0), (2, -3, -3), (0.25, 3, 3)),
     ),
-    Regimes(
+    _of(
         "deeplift_rescale_sigmoid",
         sigmoid,
-        ((LN3, 1, 0.25 / LN3), (-LN3, 1, 0.25 / LN3), (0, 4, 1), (0, -4, -1), (I, 1, 0)),
+        *((LN3, 1, 0.25 / LN3), (-LN3, 1, 0.25 / LN3), (0, 4, 1), (0, -4, -1), (I, 1, 0)),
     ),
-    Regimes(
+    _of(
         "deeplift_rescale_tanh",
         np.tanh,
-        ((LN3, 1, 0.8 / LN3), (-LN3, -1, -0.8 / LN3), (0, 4, 4), (I, 1, 0), (0, N, N)),
+        *((LN3, 1, 0.8 / LN3), (-LN3, -1, -0.8 / LN3), (0, 4, 4), (I, 1, 0), (0, N, N)),
     ),
 )
 
@@ -278,10 +253,10 @@ SPIKES = (
         *((0, 1, 1 / math.sqrt(math.pi)), (math.sqrt(LN3), 3, 1 / math.sqrt(math.pi)), (I, 1, 0)),
         parameters=1,
     ),
-    Regimes(
+    _of(
         "piecewise_leaky_surrogate",
         np.sign,
-        ((0, 4, 1), (2, 4, 1), (-2, -4, -1), (2.5, 4, 1), (-I, 8, 2), (N, 4, 1), (0, N, N)),
+        *((0, 4, 1), (2, 4, 1), (-2, -4, -1), (2.5, 4, 1), (-I, 8, 2), (N, 4, 1), (0, N, N)),
         parameters={"width": 2, "leak": 0.25},
     ),
     _spike(
@@ -299,33 +274,33 @@ SPIKES = (
         ),
         parameters={"terms": 3, "period": 4},
     ),
-    Regimes(
+    _of(
         "leaky_step_surrogate",
         np.sign,
-        ((0, 3, 6), (5, 3, 6), (-1, 4, 1), (-I, 4, 1), (I, 1, 2), (N, 1, 2), (0, N, N)),
+        *((0, 3, 6), (5, 3, 6), (-1, 4, 1), (-I, 4, 1), (I, 1, 2), (N, 1, 2), (0, N, N)),
         parameters={"leak": 0.25, "slope": 2},
     ),
     _spike("reciprocal_surrogate", (0, 4, 2), (1, 4, 2), (-4, 4, 1), (I, 1, 0), parameters=0.5),
-    Regimes(
+    _of(
         "log_tailed_surrogate",
         np.sign,
-        ((0, 4, 1), (-3, 4, 1), (0.5, 3, 3), (1, 3, 3), (4, 4, 1), (I, 1, 0), (N, 1, N)),
+        *((0, 4, 1), (-3, 4, 1), (0.5, 3, 3), (1, 3, 3), (4, 4, 1), (I, 1, 0), (N, 1, N)),
         parameters={"leak": 0.25},
     ),
     _spike("escape_rate_surrogate", (1, 2, 50), (1 + LN3, 3, 25), (1 - LN3, 3, 25), (I, 1, 0)),
-    Regimes(
+    _of(
         "sparse_fast_sigmoid_surrogate",
         np.sign,
-        ((0, 3, 3), (1, 4, 1), (-1, 4, 1), (-2, 4, 0), (-3, 4, 0), (I, 1, 0), (N, 1, 0)),
+        *((0, 3, 3), (1, 4, 1), (-1, 4, 1), (-2, 4, 0), (-3, 4, 0), (I, 1, 0), (N, 1, 0)),
         parameters={"slope": 1, "reach": 2},
     ),
 )
 
 OTHERS = (
-    Regimes(
+    _of(
         "deeplift_rescale_other",
         relu6,
-        ((9, 4, 2.5), (9, -4, -2.5), (1, 4, 4), (-2, 4, 4 / 3), (0.5, 4, 4), (9, N, N)),
+        *((9, 4, 2.5), (9, -4, -2.5), (1, 4, 4), (-2, 4, 4 / 3), (0.5, 4, 4), (9, N, N)),
         parameters={"reference": 1},
     ),
 )
@@ -355,48 +330,3 @@ NORMS: tuple[tuple[str, dict[str, float], Vector, Vector], ...] = (
 """A gradient, its parameters, dy of one tensor, and dx. x is -1 throughout."""
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-6, "float64": 1e-12}
-
-# The values of parameters that a rule does not give, as the sources in the library have them.
-DEFAULTS: dict[str, dict[str, float]] = {
-    "reverse": {"strength": 1.0},
-    "finite": {"value": 0.0},
-    "sigmoid_surrogate": {"slope": 1.0},
-    "arctan_surrogate": {"slope": 2.0},
-    "fast_sigmoid_surrogate": {"slope": 1.0},
-    "triangle_surrogate": {"height": 1.0, "width": 1.0},
-    "exponential_surrogate": {"slope": 1.0},
-    "softsign_surrogate": {"slope": 2.0},
-    "log_abs_surrogate": {"slope": 1.0},
-    "erf_surrogate": {"slope": 2.0},
-    "piecewise_leaky_surrogate": {"width": 1.0, "leak": 0.01},
-    "s2nn_surrogate": {"slope": 4.0, "tail": 1.0},
-    "q_pseudo_spike_surrogate": {"q": 2.0},
-    "leaky_step_surrogate": {"leak": 0.0, "slope": 1.0},
-    "reciprocal_surrogate": {"most": 0.3},
-    "log_tailed_surrogate": {"leak": 0.0},
-    "escape_rate_surrogate": {"decay": 1.0, "slope": 25.0},
-    "stochastic_spike_surrogate": {"mean": 0.0, "variance": 0.2, "seed": 0.0},
-    "square_wave_surrogate": {"terms": 1.0, "period": 8.0},
-    "sparse_fast_sigmoid_surrogate": {"slope": 25.0, "reach": 1.0},
-    "lrp_epsilon": {"epsilon": 0.0001},
-    "deeplift_rescale": {"reference": 0.0, "tolerance": 1e-05},
-    "deeplift_rescale_sigmoid": {"reference": 0.0, "tolerance": 1e-05},
-    "deeplift_rescale_tanh": {"reference": 0.0, "tolerance": 1e-05},
-    "deeplift_rescale_other": {"reference": 0.0, "tolerance": 1e-05},
-    "lrp_epsilon_linear": {"epsilon": 0.0001},
-    "lrp_epsilon_pool": {"epsilon": 0.0001},
-    "lrp_epsilon_batch_norm": {"epsilon": 0.0001},
-    "lrp_alpha_beta": {"alpha": 2.0, "beta": 1.0},
-    "lrp_alpha_beta_pool": {"alpha": 2.0, "beta": 1.0},
-    "lrp_gamma": {"gamma": 0.25, "epsilon": 1e-09},
-    "lrp_pass": {"epsilon": 1e-09},
-    "lrp_pass_batch_norm": {"epsilon": 1e-09},
-    "reveal_cancel_batch": {"tolerance": 1e-06},
-    "reveal_cancel_conv_batch": {"tolerance": 1e-06},
-    "reveal_cancel_depthwise_batch": {"tolerance": 1e-06},
-    "deeplift_batch": {"tolerance": 1e-06},
-    "shap_max_pool_batch": {"tolerance": 1e-07},
-    "shap_softmax_batch": {"tolerance": 1e-06},
-    "gradient_noise": {"seed": 0.0},
-    "rectified_gradient": {"q": 0.98},
-}

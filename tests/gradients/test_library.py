@@ -12,7 +12,7 @@ from graphpatch.gradients.library.differences import DIFFERENCES
 from graphpatch.gradients.library.quantization import QUANTIZATION
 from graphpatch.gradients.library.relevance import RELEVANCE
 from tests.gradients.oracle import numpy_gradient
-from tests.gradients.regimes import DEFAULTS, NORMS, REGIMES, TOLERANCE, Regimes
+from tests.gradients.regimes import NORMS, REGIMES, TOLERANCE, Regimes
 
 
 @pytest.mark.parametrize("regimes", REGIMES, ids=str)
@@ -156,13 +156,3 @@ def test_an_unknown_name_names_the_nearest() -> None:
 def test_a_name_that_is_near_none_names_those_of_its_words() -> None:
     with pytest.raises(RulesError, match="nearest: reveal_cancel_conv_batch, lrp_epsilon_batch"):
         library_entry("batchwise_conv_deep")
-
-
-def test_the_defaults() -> None:
-    assert {
-        name: values
-        for name, entry in LIBRARY.items()
-        if (
-            values := {one.name: one.default for one in entry.parameters if one.default is not None}
-        )
-    } == DEFAULTS

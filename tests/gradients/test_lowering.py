@@ -11,21 +11,10 @@ from graphpatch import opdefs
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import FUNCTIONS, WINDOWED
-from graphpatch.gradients.library import LIBRARY, Entry
-from graphpatch.gradients.lowering import gradient_function
+from graphpatch.gradients.lowering import FormulaNodes, formula_nodes, gradient_function
 from graphpatch.gradients.signature import Signature
 from graphpatch.protos import FunctionDef
 from tests import graphs
-
-NEEDED: dict[str, dict[str, float]] = {
-    "lsq": {"low": -8, "high": 7},
-    "gradient_noise": {"stddev": 0.1},
-    "scale": {"factor": 2},
-    "clip": {"min": -1, "max": 1},
-    "clip_by_norm": {"norm": 1},
-    "clip_by_global_norm": {"norm": 1},
-}
-ATTRS = {"alpha": 0.2, "transpose_a": False, "transpose_b": True, "adj_x": True, "adj_y": False}
 
 
 def function(source: Any, dtype: str = "float32", inputs: int = 1, **options: Any) -> FunctionDef:
@@ -188,27 +177,6 @@ def test_every_op_is_known_to_both_tensorflows_and_has_a_kernel_dtype(dtype: str
     assert {"BatchMatMulV2", "SelectV2", "Any", "BroadcastGradientArgs"} <= used
 
 
-def attrs_of(entry: Entry) -> dict[str, object]:
-    """What an op of the entry has; a convolution and a pooling have windows."""
-    windows = {"strides": [1, 1, 1, 1], "ksize": [1, 2, 2, 1], "padding": "VALID"}
-    return {**ATTRS, **windows, "is_training": False, "epsilon": 0.1}
-
-
-@pytest.mark.parametrize("name", LIBRARY)
-def test_the_library_gives_the_same_bytes_each_time(name: str) -> None:
-    def built() -> bytes:
-        entry = LIBRARY[name]
-        arity = 1 + ("x1" in entry.text) if isinstance(entry.text, str) else len(entry.text)
-        inputs = ["float32"] * arity
-        formula = entry.formula(NEEDED.get(name))
-        op_type = next(iter(entry.ops), "")
-        op = Signature.of(inputs, ["float32"], attrs_of(entry), op_type=op_type)
-        found = gradient_function(formula, op)
-        return found.SerializeToString(deterministic=True)
-
-    assert built() == built()
-
-
 def test_the_bytes_are_the_same_in_another_process() -> None:
     code = (
         "import hashlib\n"
@@ -248,3 +216,45 @@ def test_ops_that_broadcast_and_others_share_no_function() -> None:
         and function.signature.name.endswith("_gradient")
     ]
     assert sorted("BroadcastTo" in types for types in gradients) == [False, True]
+
+
+def nodes(source: Any, in_function: bool = False, **parameters: float) -> FormulaNodes:
+    inputs = [("a:1", "float32"), ("b", "float16")]
+    formula = Formula.parse(source, parameters)
+    return formula_nodes(formula, inputs, "float32", "r/g", in_function)
+
+
+def test_tensors_of_a_graph() -> None:
+    found = nodes("tanh(4 * x) + tanh(4 * x) * k", k=0.5)
+    spelled = [(node.name, node.op, list(node.input)) for node in found.nodes]
+    assert spelled == [
+        ("r/g/Const", "Const", []),
+        ("r/g/Mul", "Mul", ["r/g/Const", "a:1"]),
+        ("r/g/Tanh", "Tanh", ["r/g/Mul"]),
+        ("r/g/Const_1", "Const", []),
+        ("r/g/Mul_1", "Mul", ["r/g/Tanh", "r/g/Const_1"]),
+        ("r/g/AddV2", "AddV2", ["r/g/Tanh", "r/g/Mul_1"]),
+    ]
+    assert found.results == ("r/g/AddV2",)
+
+
+def test_tensors_of_a_body() -> None:
+    found = nodes("relu(x) / 2", in_function=True)
+    assert [list(node.input) for node in found.nodes] == [
+        *(["a:1"], []),
+        ["r/g/Relu:activations:0", "r/g/Const:output:0"],
+    ]
+    assert found.results == ("r/g/RealDiv:z:0",)
+
+
+def test_the_result_has_the_dtype_asked_for() -> None:
+    assert [node.op for node in nodes("x1 * 2").nodes] == ["Const", "Mul", "Cast"]
+    assert nodes("x").results == ("a:1",)
+
+
+@pytest.mark.parametrize("source", ["dy * x", "x + y", "x2", ["x", None], [None, "x"]])
+def test_what_is_no_function_of_the_inputs(source: Any) -> None:
+    with pytest.raises(FormulaError, match="expected one formula of x0, x1"):
+        nodes(source)
+    with pytest.raises(FormulaError, match="this is a condition"):
+        nodes("x > 0")
