@@ -103,8 +103,8 @@ def test_the_order_of_rules_counts(model: Model) -> None:
     moved = [b.model.graphs[0].main.node("relu/forward") for b in both]
     records = [provenance.record(node) for node in moved]
     assert [r and (r.rules, r.shadow, r.keys) for r in records] == [
-        ([0, 1], None, [1]),
-        ([0, 1], None, [0]),
+        ((0, 1), None, (1,)),
+        ((0, 1), None, (0,)),
     ]
     relu = {"op": "Relu", "name": "relu", "body": "main"}
     twice = apply([mine_at("Relu", STOP), {"match": relu, "patch": STOP}], model)

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
+
 import graphpatch
 from graphpatch import names
 from graphpatch.analysis.compare import differences, differences_around, same_bytes, unlike_by_name
@@ -235,7 +237,7 @@ def _faults(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureFault]:
 def _node_faults(made: Node, actual: Node, touched: set[str]) -> Iterator[StructureFault]:
     changes = [change for change in differences(made, actual) if not NOTED.match(change)]
     records = [
-        record and [getattr(record, name) for name in (*provenance.FIELDS, "original")]
+        record and structs.replace(record, model=None)
         for record in map(provenance.record, (made, actual))
     ]
     if changes:
@@ -308,9 +310,9 @@ def damage(model: Model) -> str:
             return ""
         return f"{error}; {AGAIN}"
     for made, graph in zip(expected.graphs, model.graphs, strict=True):
-        record, reads = read_record(graph), provenance.reads_of_patched(graph)
-        if record is not None and reads < record.reads:
-            return f"{record.reads} inputs read what rules patched, and now {reads}; {AGAIN}"
+        reads, wanted = map(provenance.reads_of_patched, (graph, made))
+        if reads < wanted:
+            return f"{wanted} inputs read what rules patched, and now {reads}; {AGAIN}"
         for fault in _faults(made, graph):
             if fault.is_of_rules and fault.kind != "record":
                 return f"{fault.says}; {AGAIN}"

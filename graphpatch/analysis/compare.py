@@ -12,7 +12,7 @@ from graphpatch.formats.container import meta_around
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import ConstTensor, constant
 from graphpatch.graph.graph import LIBRARY, Graph, ModelGraph
-from graphpatch.graph.node import Body, Node, behind_inputs, with_attr
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import PROVENANCE_ATTR
 from graphpatch.graph.wire import Piece, Span, message, piece_bytes, read_span
 from graphpatch.protos import GraphDef, MetaGraphDef
@@ -101,14 +101,8 @@ def differences(before: Node, after: Node) -> list[str]:
     for slot, (old, new) in enumerate(zip_longest(before.inputs, after.inputs, fillvalue=NOTHING)):
         if old != new:
             changes.append(f"input {slot}: {old} -> {new}")
-    rests = [
-        behind_inputs(
-            with_attr(node.body.payload(node.index), PROVENANCE_ATTR, None),
-            *(node.name, node.op, node.inputs),
-        )
-        for node in (before, after)
-    ]
-    if None not in rests and rests[0] == rests[1]:
+    is_small = not before.large and not after.large
+    if is_small and before.form(PROVENANCE_ATTR) == after.form(PROVENANCE_ATTR):
         return changes
     if before.device != after.device:
         changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")

@@ -18,10 +18,9 @@ from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph, Progress
-from graphpatch.graph.node import INPUT, NAME, Body, Node, payload_fields, with_attr
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import name_in_model, op_type_in_model
 from graphpatch.graph.record import labels
-from graphpatch.graph.wire import Span
 from graphpatch.names import OpKey
 from graphpatch.table import html_table
 
@@ -252,10 +251,5 @@ def _look(node: Node, renamed: Mapping[str, str]) -> object:
     """Return an op without its name; of a large field its length alone."""
     read = [(text, names.op_of(text)) for text in node.inputs]
     inputs = tuple(text.replace(op, renamed.get(op, op), 1) for text, op in read)
-    payload = with_attr(node.body.payload(node.index), provenance.PROVENANCE_ATTR, None)
-    rest = [
-        piece.end - piece.start if isinstance(piece, Span) else piece
-        for number, piece in payload_fields(payload)
-        if number not in (NAME, INPUT)
-    ]
-    return node.op, inputs, tuple(sorted(map(repr, rest)))
+    sizes = [span.end - span.start for span in node.large]
+    return node.op, inputs, node.form(provenance.PROVENANCE_ATTR), *sizes

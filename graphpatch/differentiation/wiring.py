@@ -13,8 +13,9 @@ from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.override_keys import gradient_type
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import Body, Node
+from graphpatch.graph.node import COLOCATION, Body, Node
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
+from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.walk import tensor_named
 from graphpatch.opdefs import FlatArg, tensor_index
 
@@ -112,8 +113,8 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         """Return a number that ops of one type and with the same attrs have in common."""
         form = self._form_of.get(index)
         if form is None:
-            rest = Node(self.body, index).behind_inputs()
-            key = self.body.heads.ops[index], index if rest is None else rest
+            node = Node(self.body, index)
+            key = node.op, index if node.large else node.form(PROVENANCE_ATTR, COLOCATION)
             form = self._form_of[index] = self._forms.setdefault(key, len(self._forms))
         return form
 

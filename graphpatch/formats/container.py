@@ -11,9 +11,10 @@ from operator import itemgetter
 import msgspec
 
 from graphpatch.errors import ModelError
-from graphpatch.graph.graph import MOST_ENTRIES, ContainerFacts, ModelGraph, Progress, graph_pieces
+from graphpatch.graph.graph import ContainerFacts, ModelGraph, Progress, graph_pieces
 from graphpatch.graph.wire import (
     BYTES,
+    MOST_FIELDS,
     VARINT,
     Field,
     Piece,
@@ -71,7 +72,7 @@ def recognise(source: Source) -> Container:
 def _not_a_message(source: Source) -> str:
     """Return why the bytes are not a message at all; nothing where they are one."""
     try:
-        for _ in islice(fields(source.data, 0, len(source.data)), MOST_ENTRIES):
+        for _ in islice(fields(source.data, 0, len(source.data)), MOST_FIELDS):
             pass
     except ModelError as error:
         return f" ({error})"
@@ -135,12 +136,7 @@ def meta_pieces(
 
 
 def _fields_numbered(source: Source, outer: Field, number: int) -> list[Field]:
-    parts = list(islice(fields(source.data, outer.value, outer.end), MOST_ENTRIES + 1))
-    if len(parts) > MOST_ENTRIES:
-        raise ModelError(
-            f"more than {MOST_ENTRIES:,} fields around the graph; graphpatch reads no more"
-        )
-    return [part for part in parts if part.holds(number)]
+    return [part for part in fields(source.data, outer.value, outer.end) if part.holds(number)]
 
 
 def _level(

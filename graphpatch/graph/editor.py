@@ -13,14 +13,22 @@ from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
 from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
 from graphpatch.graph.graph import ModelGraph, Restored
-from graphpatch.graph.node import Body, EditedNode, Node, attr_key
-from graphpatch.graph.record import PROVENANCE_ATTR, Author, node_record
+from graphpatch.graph.node import (
+    BEFORE_RULES,
+    Body,
+    EditedNode,
+    Node,
+    attr_entry,
+    large_part,
+    small_part,
+)
+from graphpatch.graph.record import PROVENANCE_ATTR, Author, NodeRecord
 from graphpatch.graph.walk import uses
+from graphpatch.graph.wire import Span, message
 from graphpatch.protos import AttrValue, FunctionDef, NodeDef
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
 INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")
-MANY_USES = 200  # uses of one op from which on a list is too slow to search
 
 Attrs = Mapping[str, AttrValue]
 T = TypeVar("T")
@@ -93,14 +101,14 @@ class Editor:
     def set_attr(self, node: Node, key: str, value: AttrValue | None) -> None:
         """Set an attr of an op, or drop it where the value is None."""
         edited = self._open(node)
-        if any(attr_key(span) == key for span in edited.large):
+        if any(attr_entry(span)[0] == key for span in edited.large):
             edited.keep_large()
         if value is None:
             edited.node.attr.pop(key, None)
         else:
             edited.node.attr[key].CopyFrom(value)
         if key == OVERRIDE and self.rule is not None and self.rule not in edited.record.keys:
-            edited.record.keys.append(self.rule)
+            edited.record.keys += (self.rule,)
 
     def set_input(self, node: Node, slot: int, text: str) -> None:
         """Let an op read another tensor in this slot of NodeDef.input."""
@@ -133,15 +141,14 @@ class Editor:
 
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
         """Add an op that is another one on other inputs, written next to it."""
-        copied = EditedNode.open(node.body.payload(node.index), None)
-        proto = copied.node
+        payload = node.body.payload(node.index)
+        proto = message(NodeDef, small_part(payload))
         proto.name, proto.input[:] = names.fresh(name, TakenNames(node.body)), inputs
         for key in (OUTPUT_SHAPES, PROVENANCE_ATTR):
             proto.attr.pop(key, None)
-        large = [span for span in copied.large if attr_key(span) != PROVENANCE_ATTR]
-        new = self._add(proto, node, before=False, clone_of=node.name)
-        new.body.open_node(new.index).large = large
-        return new
+        large = [span for span in large_part(payload) if attr_entry(span)[0] != PROVENANCE_ATTR]
+        vars(node.body).pop(BEFORE_RULES, None)
+        return self._add(proto, node, before=False, large=large, clone_of=node.name)
 
     def add_function(self, function: FunctionDef, gradient: str = "") -> None:
         """Put a function into the library, and the name of its gradient function beside it.
@@ -204,8 +211,8 @@ class Editor:
         proto = NodeDef(name=node.name, op=op, input=node.inputs, device=node.device)
         _inherit(proto, node)
         edited = self._open(node)
-        edited.keep_large()
         edited.node = proto
+        edited.keep_large()
         body.heads.ops[node.index] = op
         if "by_type" in body.__dict__:
             body.by_type[was].remove(node.index)
@@ -233,15 +240,23 @@ class Editor:
             _give_output(body, key, tensor)
         return count + len(returned)
 
-    def _add(self, proto: NodeDef, beside: Node, before: bool, **fields: Any) -> Node:
+    def _add(
+        self,
+        proto: NodeDef,
+        beside: Node,
+        before: bool,
+        large: Sequence[Span] = (),
+        **fields: Any,
+    ) -> Node:
         """Put a new node into the body, and write down that it was added."""
-        rules = [] if self.rule is None else [self.rule]
-        record = node_record(rules=rules, patched=self.patched, **fields)
+        rules = () if self.rule is None else (self.rule,)
+        record = NodeRecord(rules=rules, patched=self.patched, **fields)
         if OVERRIDE in proto.attr:
-            record.keys = list(rules)
+            record.keys = rules
         body = beside.body
-        node = Node(body, append_all(body, [proto.name], [proto.op], [tuple(proto.input)]))
-        body.edited[node.index] = EditedNode(proto, [], record)
+        node = Node(body, append_all(body, [proto]))
+        edited = body.edited[node.index] = EditedNode(proto, [*large], record)
+        edited.write_record()
         _place_beside(node, beside.index, before)
         return node
 
@@ -282,23 +297,20 @@ def _spelled(node: Node) -> dict[str, int]:
     return {node.tensor(output): output for output in range(len(node.outputs))}
 
 
-def append_all(
-    body: Body, new: Sequence[str], ops: Sequence[str], inputs: Sequence[tuple[str, ...]]
-) -> int:
-    """Append new ops, without NodeDefs yet, to the columns; return the index of the first."""
+def append_all(body: Body, protos: Sequence[NodeDef]) -> int:
+    """Append new ops to the columns of a body; return the index of the first."""
     heads, first = body.heads, len(body)
-    heads.names += new
-    heads.ops += ops
-    heads.inputs += inputs
-    body.by_name.update(zip(new, range(first, len(body)), strict=True))
+    heads.names += [proto.name for proto in protos]
+    heads.ops += [proto.op for proto in protos]
+    heads.inputs += [tuple(proto.input[:]) for proto in protos]
+    body.by_name.update(zip(heads.names[first:], range(first, len(body)), strict=True))
     # The cached indices are kept up to date where they were made: making them anew is linear.
-    if "by_type" in body.__dict__:
-        for index, op in enumerate(ops, first):
-            body.by_type.setdefault(op, []).append(index)
-    if "readers" in body.__dict__:
-        for index, read in enumerate(inputs, first):
-            for slot, text in enumerate(read):
-                _add_use(body, names.op_of(text), (index, slot))
+    for index in range(first, len(body)):
+        if "by_type" in body.__dict__:
+            body.by_type.setdefault(heads.ops[index], []).append(index)
+        if "readers" in body.__dict__:
+            for slot, text in enumerate(heads.inputs[index]):
+                body.readers.setdefault(names.op_of(text), []).append((index, slot))
     return first
 
 
@@ -317,42 +329,21 @@ def _place_beside(new: Node, beside: int, before: bool) -> None:
     body = new.body
     root = body.root.get(beside, beside)
     order = body.placed.setdefault(root, [root])
-    at = _place(body, order, beside)
+    at = order.index(beside)
     if not before:
         producers = {body.by_name.get(names.op_of(text), -1) for text in new.inputs} - {-1}
-        beside_it = (index for index in producers if body.root.get(index, index) == root)
-        at = max([at, *(_place(body, order, index) for index in beside_it)]) + 1
+        siblings = (index for index in producers if body.root.get(index, index) == root)
+        at = max([at, *map(order.index, siblings)]) + 1
     order.insert(at, new.index)
     body.root[new.index] = root
-
-
-def _place(body: Body, order: list[int], index: int) -> int:
-    """Return where an op stands in an order, which only grows: from where it stood before on."""
-    place = body.places[index] = order.index(index, body.places.get(index, 0))
-    return place
 
 
 def _move_use(node: Node, slot: int, was: str, text: str) -> None:
     """Let the body know that a slot is read from another op, where it keeps who reads what."""
     body, old, new = node.body, names.op_of(was), names.op_of(text)
-    if old == new or "readers" not in body.__dict__:
-        return
-    readers, use = body.readers[old], (node.index, slot)
-    if isinstance(readers, list) and len(readers) >= MANY_USES:
-        readers = body.readers[old] = dict.fromkeys(readers)
-    if isinstance(readers, list):
-        readers.remove(use)
-    else:
-        del readers[use]
-    _add_use(body, new, use)
-
-
-def _add_use(body: Body, op: str, use: tuple[int, int]) -> None:
-    readers = body.readers.setdefault(op, [])
-    if isinstance(readers, list):
-        readers.append(use)
-    else:
-        readers[use] = None
+    if old != new and "readers" in body.__dict__:
+        body.readers[old].remove((node.index, slot))
+        body.readers.setdefault(new, []).append((node.index, slot))
 
 
 def _give_output(body: Body, key: str, tensor: str) -> None:

@@ -10,7 +10,7 @@ from graphpatch import names, opdefs
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
 from graphpatch.graph.graph import VERSIONS, ModelGraph, library_pieces
-from graphpatch.graph.node import COLOCATION, Body, Node, Payload, with_attr, with_inputs
+from graphpatch.graph.node import COLOCATION, Body, Node, Payload, large_part, small_part
 from graphpatch.graph.op_types import PLACEHOLDER, PLACEHOLDERS
 from graphpatch.graph.wire import Piece, Span, enclosed, message
 from graphpatch.protos import AttrValue, FunctionDef, NodeDef, TensorShapeProto
@@ -87,18 +87,19 @@ def _moved(
     TensorFlow refuses a colocation with an op that is not `inside`, where they are `located`.
     """
     payload = node.body.payload(node.index)
-    for key in left_out:
-        payload = with_attr(payload, key, None)
-    if inputs != list(node.inputs):
-        payload = with_inputs(payload, inputs)
-    classes = node.attr(COLOCATION)
-    if classes is None:
+    proto = message(NodeDef, small_part(payload))
+    classes = list(proto.attr[COLOCATION].list.s) if COLOCATION in proto.attr else []
+    stays = [text for text in classes if text in inside or not text.startswith(LOC)]
+    gone = [key for key in left_out if key in proto.attr]
+    if stays != classes:
+        proto.attr[COLOCATION].list.s[:] = stays
+        gone += [] if stays else [COLOCATION]
+    elif not gone and inputs == list(node.inputs):
         return payload
-    stays = [text for text in classes.list.s if text in inside or not text.startswith(LOC)]
-    if len(stays) == len(classes.list.s):
-        return payload
-    raw = AttrValue(list=AttrValue.ListValue(s=stays)).SerializeToString(deterministic=True)
-    return with_attr(payload, COLOCATION, raw if stays else None)
+    proto.input[:] = inputs
+    for key in gone:
+        del proto.attr[key]
+    return [proto.SerializeToString(deterministic=True), *large_part(payload)]
 
 
 @dataclass(frozen=True, eq=False)

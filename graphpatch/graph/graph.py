@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -21,11 +19,22 @@ from msgspec.structs import replace
 
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import MAIN, PROVENANCE, Body, Heads, Library, Node
+from graphpatch.graph.node import (
+    MAIN,
+    PROVENANCE,
+    Body,
+    Heads,
+    Library,
+    Node,
+    carries_record,
+    payload_at,
+    small_part,
+)
 from graphpatch.graph.record import PROVENANCE_ATTR, ModelRecord
 from graphpatch.graph.wire import (
     BYTES,
     LARGE,
+    MOST_FIELDS,
     Field,
     Piece,
     Replacement,
@@ -39,30 +48,21 @@ from graphpatch.graph.wire import (
     message,
     reframed,
     splice,
+    too_many_fields,
     utf8,
 )
 from graphpatch.protos import (
     FunctionDef,
     FunctionDefLibrary,
-    GradientDef,
     GraphDef,
     NodeDef,
-    RegisteredGradient,
-    VersionDef,
 )
 
-NODE, LIBRARY, VERSIONS, DEBUG_INFO = 1, 2, 4, 5  # fields of a GraphDef
+NODE, LIBRARY, VERSIONS = 1, 2, 4  # fields of a GraphDef
 FUNCTION_NODE, FUNCTION_RET = 3, 4  # fields of a FunctionDef
 RUN = 1 << 20  # bytes that go to protobuf in one call
 MOST_NODES = 2_000_000  # of one body; the largest graph that we know has 400,000
-MOST_FIELDS = 500_000  # of one node; the widest op that we know reads 66,000 tensors
-MOST_OTHERS = 1_000  # fields of a body that are not nodes, and one more for so many bytes:
-BYTES_FOR_ONE = 32
-LEAST = 6  # bytes of a NodeDef with a name and an op type
-MOST_FUNCTIONS = 100_000  # ten times those of the largest libraries that we know
-MOST_ENTRIES = 3 * MOST_FUNCTIONS  # of a library: each function, its gradient, and its key
-MOST_LISTED = 1 << 14  # tensors of one list, where no input of the node shows them
-MOST_IN_ALL = 2_000_000  # outputs of such lists, of all nodes of a graph
+MOST_LISTED = 2_000_000  # tensors of lists that no input shows, of all nodes of a graph
 
 Progress = Callable[[str, int, int], None]
 _START = itemgetter(0)
@@ -121,20 +121,16 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
 
         Raises ModelError where it is none, is cut short, or passes one of the limits.
         """
-        library = Library()
-        starts, others = scan(source, start, end, NODE)
-        main = Body(MAIN, library, source, read_heads(source, starts, NODE, progress))
-        graph = cls(source, start, end, main, others, library)
+        library, data = Library(), source.data
+        heads, others = read_nodes(source, start, end, NODE, progress)
+        graph = cls(source, start, end, Body(MAIN, library, source, heads), others, library)
         _share_library(graph)
         for part in others:
             if part.holds(LIBRARY):
                 _open_library(graph, part)
-            elif part.holds(VERSIONS):
-                versions = message(VersionDef, source.data[part.value : part.end])
-                library.producer = versions.producer
-            elif part.holds(DEBUG_INFO):
-                message(GraphDef, source.data[part.start : part.end])
-        refuse_long_lists(graph.bodies)
+        rest = [data[part.start : part.end] for part in others if not part.holds(LIBRARY)]
+        library.producer = message(GraphDef, b"".join(rest)).versions.producer
+        _refuse_long_lists(graph)
         _read_rules(graph)
         return graph
 
@@ -238,8 +234,7 @@ def read_record(graph: Graph) -> ModelRecord | None:
 def carrier(graph: Graph) -> tuple[Body, int] | None:
     """Return the node that carries the model's record: of a file, the first that rules touched."""
     for body in graph.bodies:
-        first = body.first_touched()
-        for index in () if first is None else chain([first], body.heads.marked, body.edited):
+        for index in body.signed():
             record = body.record(index)
             if record is not None and record.model is not None:
                 return body, index
@@ -259,29 +254,44 @@ def _read_rules(graph: Graph) -> None:
         body.returns.update(outputs)
 
 
-def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int], list[Field]]:
-    """Return where the fields `number` of a message start, and all its other fields.
+def read_nodes(
+    source: Source, start: int, end: int, number: int, progress: Progress | None = None
+) -> tuple[Heads, list[Field]]:
+    """Return the heads of the nodes of a message, its fields `number`, and its other fields.
 
-    Raises ModelError where the bytes are not a message, or end in the middle of a field.
+    Raises ModelError where the bytes are not such a message, or end in the middle of a field.
     """
-    data, tag, starts, others, at = source.data, number << 3 | BYTES, array("Q"), [], start
-    # A function has a field for each output.
-    most = MOST_OTHERS + ((end - start) // BYTES_FOR_ONE if number != NODE else 0)
+    data, tag, heads, others = source.data, number << 3 | BYTES, Heads(), list[Field]()
+    run = at = start
+
+    def read_run(stop: int) -> None:
+        if run < stop:
+            _read_heads(heads, source, run, stop, number)
+            if progress is not None:
+                progress("reading", stop, len(data))
+
     try:
         while at < end:
-            if data[at] == tag:
-                starts.append(at)
-                size = data[at + 1]
-                if size < LEAST:
-                    raise ModelError(f"the node at byte {at} has no name, or no op type")
-                at = entry(source, at)[1] if size > 0x7F else at + 2 + size
-            else:
+            if data[at] != tag:
+                read_run(at)
                 others.append(field_at(data, at, end))
-                at = others[-1].end
-                if len(others) > most:
-                    raise ModelError(
-                        f"more than {most:,} fields besides its nodes; graphpatch reads no more"
-                    )
+                at = run = others[-1].end
+                if len(others) > MOST_FIELDS:
+                    raise too_many_fields(start)
+                continue
+            size = data[at + 1]
+            value, stop = (at + 2, at + 2 + size) if size < 0x80 else entry(source, at)
+            is_large = stop - value >= LARGE
+            if is_large or stop - run > RUN:
+                read_run(at)
+                run = at
+            heads.starts.append(at)
+            if is_large and stop <= end:
+                _read_large_head(heads, source, at)
+                run = stop
+                if progress is not None:
+                    progress("reading", stop, len(data))
+            at = stop
     except IndexError:
         at = end + 1
     if at != end:
@@ -289,60 +299,33 @@ def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int],
             f"truncated: the last of its nodes should end at byte {at}, not {end}; "
             "copy or download the file again"
         )
-    if len(starts) > MOST_NODES:
-        raise ModelError(f"{len(starts):,} nodes; graphpatch reads up to {MOST_NODES:,}")
-    return starts, others
+    read_run(end)
+    return heads, others
 
 
-def read_heads(
-    source: Source, starts: array[int], number: int, progress: Progress | None = None
-) -> Heads:
-    """Return the heads of the NodeDefs whose fields (of this number) start at `starts`.
-
-    Raises ModelError where one of them is not a NodeDef.
-    """
-    heads, data = Heads(starts), source.data
-    for start, end, is_large in _runs(source, starts):
-        first = len(heads.names)
-        # A list: protobuf makes an object for each node whenever it is asked for it. Three
-        # comprehensions are a third faster than one loop, and a slice of inputs than tuple() alone.
-        nodes = list(_large_head(source, start) if is_large else _parse(source, start, end, number))
-        heads.names += [node.name for node in nodes]
-        heads.ops += map(sys.intern, [node.op for node in nodes])
-        heads.inputs += [tuple(node.input[:]) for node in nodes]
-        if not all(heads.names[first:]) or not all(heads.ops[first:]):
-            raise ModelError(f"a node at byte {start} or behind has no name, or no op type")
-        if is_large:
-            heads.marked.append(first)
-        elif data.find(PROVENANCE, start, end) >= 0:
-            stops = [*starts[first + 1 : len(heads.names)], end]
-            for index, stop in enumerate(stops, first):
-                if data.find(PROVENANCE, starts[index], stop) >= 0:
-                    heads.marked.append(index)
-        if progress is not None:
-            progress("reading", end, len(data))
-    return heads
+def _read_heads(heads: Heads, source: Source, start: int, end: int, number: int) -> None:
+    """Read the heads of small nodes that lie side by side: from `start` to `end`."""
+    first, data = len(heads.names), source.data
+    # A list: protobuf makes an object for each node whenever it is asked for it. Three
+    # comprehensions are a third faster than one loop, and a slice of inputs than tuple() alone.
+    nodes = list(_parse(source, start, end, number))
+    _append_heads(heads, nodes, start)
+    if data.find(PROVENANCE, start, end) >= 0:
+        stops = [*heads.starts[first + 1 :], end]
+        for index, stop in enumerate(stops, first):
+            if data.find(PROVENANCE, heads.starts[index], stop) >= 0:
+                heads.marked.append(index)
 
 
-def _runs(source: Source, starts: array[int]) -> Iterator[tuple[int, int, bool]]:
-    """Yield stretches of adjacent small NodeDefs, and each large one alone: start, end, large."""
-    run_start = run_end = -1
-    data = source.data
-    for start in starts:
-        value, end = start + 2, start + 2 + data[start + 1]
-        if end - value > 0x7F:  # then the length takes more than that byte
-            value, end = entry(source, start)
-        is_large = end - value >= LARGE
-        if is_large or start != run_end or end - run_start >= RUN:
-            if run_end > run_start:
-                yield run_start, run_end, False
-            run_start = start
-        if is_large:
-            yield start, end, True
-            run_start = end
-        run_end = end
-    if run_end > run_start:
-        yield run_start, run_end, False
+def _append_heads(heads: Heads, nodes: Sequence[NodeDef], start: int) -> None:
+    first = len(heads.names)
+    heads.names += [node.name for node in nodes]
+    heads.ops += map(sys.intern, [node.op for node in nodes])
+    heads.inputs += [tuple(node.input[:]) for node in nodes]
+    if not all(heads.names[first:]) or not all(heads.ops[first:]):
+        raise ModelError(f"a node at byte {start} or behind has no name, or no op type")
+    if len(heads.names) > MOST_NODES:
+        raise ModelError(f"more than {MOST_NODES:,} nodes; graphpatch reads no more")
 
 
 def _parse(source: Source, start: int, end: int, number: int) -> Any:
@@ -357,34 +340,25 @@ def _parse(source: Source, start: int, end: int, number: int) -> Any:
             try:
                 NodeDef.FromString(source.data[field.value : field.end])
             except DecodeError:
-                raise _broken(source, field.start, field.value, field.end) from None
+                raise _broken(source, field.start) from None
         raise ModelError(f"not a GraphDef: the nodes at byte {start} do not parse") from None
 
 
-def _large_head(source: Source, start: int) -> list[NodeDef]:
-    """Return the NodeDef without fields as large as weights, which are not read."""
-    rest, (value, end) = bytearray(), entry(source, start)
-    run = value
-    for count, part in enumerate(fields(source.data, value, end)):
-        if part.end - part.start >= LARGE and part.number > 3:
-            rest += source.data[run : part.start]
-            run = part.end
-        if count == MOST_FIELDS:
-            raise ModelError(
-                f"the node at byte {start} has more than {MOST_FIELDS:,} inputs and attrs; "
-                f"graphpatch reads no more"
-            )
-    rest += source.data[run:end]
+def _read_large_head(heads: Heads, source: Source, start: int) -> None:
+    """Read the head of a node without its fields that are as large as weights."""
+    payload = payload_at(source, start)
+    if carries_record(payload):
+        heads.marked.append(len(heads.names))
     try:
-        return [NodeDef.FromString(bytes(rest))]
+        _append_heads(heads, [NodeDef.FromString(small_part(payload))], start)
     except DecodeError:
-        raise _broken(source, start, value, end) from None
+        raise _broken(source, start) from None
 
 
-def _broken(source: Source, start: int, value: int, end: int) -> ModelError:
-    """Return the error that names the NodeDef that lies from `value` to `end`."""
-    texts = (part for part in fields(source.data, value, end) if part.holds(1))
-    name = next((utf8(source.data, part.value, part.end) for part in texts), "")
+def _broken(source: Source, start: int) -> ModelError:
+    """Return the error that names the NodeDef whose field starts at `start`."""
+    parts = [part for part in fields(source.data, *entry(source, start)) if part.holds(1)]
+    name = utf8(source.data, parts[0].value, parts[0].end) if parts else ""
     return ModelError(
         f"not a protobuf: the node {name!r} at byte {start} is broken; "
         f"TensorFlow cannot read it either"
@@ -392,88 +366,57 @@ def _broken(source: Source, start: int, value: int, end: int) -> ModelError:
 
 
 def _open_library(graph: Graph, library: Field) -> None:
-    data = graph.source.data
-    first = islice(fields(data, library.value, library.end), MOST_ENTRIES + 1)
-    numbers = Counter(part.number for part in first)
-    if numbers[1] > MOST_FUNCTIONS:
-        raise ModelError(f"more than {MOST_FUNCTIONS:,} functions; graphpatch reads no more")
-    if numbers.total() > MOST_ENTRIES:
-        raise ModelError(
-            f"a library of more than {MOST_ENTRIES:,} entries; graphpatch reads no more"
-        )
+    data, rest = graph.source.data, list[bytes]()
     for part in fields(data, library.value, library.end):
-        if part.holds(1):
-            body = _function_body(graph.library, graph.source, part.value, part.end)
-            if len(graph.functions) == MOST_FUNCTIONS:
-                raise ModelError(
-                    f"graphpatch reads up to {MOST_FUNCTIONS:,} functions; it has more"
-                )
-            if body.label in graph.functions:
-                raise ModelError(f"two functions are named {body.label!r}")
-            graph.functions[body.label] = body
-            if body.signature is not None:
-                graph.library.signatures[body.label] = opdefs.from_proto(body.signature)
-            graph.function_fields[body.label] = (library, part)
-        elif part.holds(2):
-            gradient = message(GradientDef, data[part.value : part.end])
-            graph.library.gradients[gradient.function_name] = gradient.gradient_func
-        elif part.holds(3):
-            message(RegisteredGradient, data[part.value : part.end])
+        if not part.holds(1):
+            rest.append(data[part.start : part.end])
+            continue
+        body = _function_body(graph.library, graph.source, part.value, part.end)
+        if body.label in graph.functions:
+            raise ModelError(f"two functions are named {body.label!r}")
+        graph.functions[body.label] = body
+        assert body.signature is not None, "it is a function"
+        graph.library.signatures[body.label] = opdefs.from_proto(body.signature)
+        graph.function_fields[body.label] = (library, part)
+    for gradient in message(FunctionDefLibrary, b"".join(rest)).gradient:
+        graph.library.gradients[gradient.function_name] = gradient.gradient_func
 
 
 def _function_body(library: Library, source: Source, start: int, end: int) -> Body:
     """Return the body of the FunctionDef from `start` to `end`."""
-    starts, others = scan(source, start, end, FUNCTION_NODE)
+    heads, others = read_nodes(source, start, end, FUNCTION_NODE)
     for part in others:  # a signature of empty arguments takes 100 times its bytes
-        inner = fields(source.data, part.value, part.end) if part.wire == BYTES else iter(())
-        if part.end - part.start >= LARGE and next(islice(inner, MOST_FUNCTIONS, None), None):
-            raise ModelError(
-                f"a function with more than {MOST_FUNCTIONS:,} arguments; graphpatch reads no more"
-            )
+        if part.wire == BYTES and part.end - part.start >= LARGE:
+            deque(fields(source.data, part.value, part.end), maxlen=0)
     rest = message(FunctionDef, b"".join(source.data[part.start : part.end] for part in others))
-    signature, ret = rest.signature, dict(rest.ret)
-    heads = read_heads(source, starts, FUNCTION_NODE)
-    body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
+    signature = rest.signature
+    body = Body(signature.name, library, source, heads, dict(rest.ret), signature, others)
     body.is_ours = signature.description.startswith(PROVENANCE_ATTR)
     return body
 
 
-def refuse_long_lists(bodies: Iterable[Body]) -> None:
+def _refuse_long_lists(graph: Graph) -> None:
     """Raise ModelError where attrs (`num_split`, `N`) ask for more tensors than graphpatch makes.
 
-    A list of inputs may be as long as the node has inputs, which take bytes of the file each.
+    A list may be as long as the node has inputs, which take bytes of the file each.
     """
     total = 0
-    for body in bodies:
-        listing: dict[str, opdefs.OpDef] = {}
+    for body in graph.bodies:
         for op in set(body.heads.ops):
-            known = body.library.opdef(op)
-            if known and any(arg.number_attr for arg in (*known.inputs, *known.outputs)):
-                listing[op] = known
-        for index, op in enumerate(body.heads.ops if listing else ()):
-            if op not in listing:
-                continue
-            node = Node(body, index)
-            for arg in listing[op].inputs:
-                _list_size(node, arg, max(MOST_LISTED, len(node.inputs)))
-            total += sum(_list_size(node, arg, MOST_LISTED) for arg in listing[op].outputs)
-            if total > MOST_IN_ALL:
-                raise ModelError(
-                    f"lists of outputs have more than {MOST_IN_ALL:,} tensors up to {node}; "
-                    f"graphpatch reads no more"
-                )
-
-
-def _list_size(node: Node, arg: opdefs.Arg, most: int) -> int:
-    """Return how many tensors an attr says that the list has; 0 where it says nothing."""
-    value = node.attr(arg.number_attr) if arg.number_attr else None
-    count = value.i if value is not None else arg.number_default or 0
-    if count > most:
-        raise ModelError(
-            f"{node}: attr {arg.number_attr!r} asks for {count:,} tensors in the list "
-            f"{arg.name!r}; graphpatch reads up to {most:,}"
-        )
-    return max(count, 0)
+            opdef = body.library.opdef(op)
+            args = (*opdef.inputs, *opdef.outputs) if opdef is not None else ()
+            keys = {arg.number_attr: arg.number_default or 0 for arg in args if arg.number_attr}
+            for index in body.by_type[op] if keys else ():
+                node = Node(body, index)
+                for key, default in keys.items():
+                    value = node.attr(key)
+                    count = default if value is None else value.i
+                    total += max(0, count - len(node.inputs))
+                    if total > MOST_LISTED:
+                        raise ModelError(
+                            f"{node}: attr {key!r} asks for {count:,} tensors; all lists of "
+                            f"tensors together may be {MOST_LISTED:,} longer than what is read"
+                        )
 
 
 def graph_pieces(graph: ModelGraph) -> list[Piece]:
@@ -514,20 +457,16 @@ def _node_changes(body: Body, number: int) -> Iterator[Replacement]:
 
     One by one, in the order of the file: all of them together would take the memory of the model.
     """
-    source, starts, data = body.source, body.heads.starts, body.source.data
+    source, starts = body.source, body.heads.starts
     changed = (body.edited.keys() - body.root.keys()) | body.placed.keys()
     places = [(starts[index], index) for index in changed]
     for start, index in sorted([*places, *((start, -1) for start in body.cut)]):
-        is_short = data[start + 1] < 0x80  # else the length takes more than that byte
-        end = start + 2 + data[start + 1] if is_short else entry(source, start)[1]
         pieces: list[Piece] = []
         for node in body.placed.get(index, (index,)) if index >= 0 else ():
             payload = body.payload(node)
-            if is_short or node != index:
-                pieces += enclosed(number, payload)
-            else:
-                pieces += reframed(source, start, payload)
-        yield start, end, pieces
+            is_root = node == index
+            pieces += reframed(source, start, payload) if is_root else enclosed(number, payload)
+        yield start, entry(source, start)[1], pieces
 
 
 def _library_changes(graph: ModelGraph) -> list[Replacement]:
@@ -565,17 +504,15 @@ def _library_changes(graph: ModelGraph) -> list[Replacement]:
 def _output_changes(body: Body) -> Iterator[Replacement]:
     """Yield the outputs of a function that are other tensors than in the file."""
     source, data = body.source, body.source.data
-    for part in body.others if body.ret != body.file_ret else ():
+    for part in body.others if body.returns or body.edited or body.cut else ():
         if not part.holds(FUNCTION_RET):
             continue
         entries = [field for field in fields(data, part.value, part.end) if field.wire == BYTES]
-        keys = [utf8(data, field.value, field.end) for field in entries if field.number == 1]
-        name = keys[-1] if keys else ""
-        if body.ret[name] != body.file_ret[name]:
-            values = [field for field in entries if field.number == 2]
-            changes: list[Replacement] = [(field.start, field.end, ()) for field in values[:-1]]
-            for field in values[-1:]:
-                value = reframed(source, field.start, [body.ret[name].encode()])
-                changes.append((field.start, field.end, value))
+        texts = {field.number: utf8(data, field.value, field.end) for field in entries}
+        tensor = body.ret[texts.get(1, "")]
+        if tensor != texts.get(2, ""):
+            *doubled, last = [field for field in entries if field.number == 2]
+            changes: list[Replacement] = [(field.start, field.end, ()) for field in doubled]
+            changes.append((last.start, last.end, reframed(source, last.start, [tensor.encode()])))
             pieces = splice(source, part.value, part.end, changes)
             yield part.start, part.end, reframed(source, part.start, pieces)

@@ -5,22 +5,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
-from itertools import chain, compress
 from typing import Any
 
 import xxhash
+from msgspec import structs
 
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.graph import Graph, read_record
-from graphpatch.graph.node import Body, EditedNode, Node, Payload, carries_record, mentions
+from graphpatch.graph.node import BEFORE_RULES, Body, Node, Payload, carries_record, small_part
 from graphpatch.graph.record import PROVENANCE_ATTR as PROVENANCE_ATTR
-from graphpatch.graph.record import Author, NodeRecord, node_record
-from graphpatch.graph.wire import message, piece_bytes
+from graphpatch.graph.record import Author, NodeRecord
+from graphpatch.graph.wire import message
 from graphpatch.protos import FunctionDef, NodeDef
 
-FIELDS = ("rules", "inputs", "keys", "shadow", "patched", "clone_of", "reads")
 LOST = Author("(a rule whose record is gone)", "")
 
 
@@ -36,7 +35,7 @@ def touched(body: Body) -> Iterator[Node]:
 
 def may_be_signed(body: Body) -> list[Node]:
     """Return the nodes of a body that may carry a record, without reading them."""
-    return [Node(body, index) for index in sorted({*body.heads.marked, *body.edited})]
+    return [Node(body, index) for index in body.signed()]
 
 
 def authors(node: Node, places: Collection[int]) -> list[Author]:
@@ -119,97 +118,63 @@ def key_setter(node: Node) -> str:
 
 def as_written(node: Node) -> bytes:
     """Return the NodeDef with its record, without large fields and what is written of the model."""
-    payload = node.body.payload(node.index)
-    known = record(node)
-    if len(payload) == 1 and (known is None or known.model is None):
-        return piece_bytes(payload[0])
-    proto = EditedNode.open(payload, known).node
-    if known is not None:
-        without_model = {field: getattr(known, field) for field in FIELDS}
-        bare = node_record(known.original, **without_model)
-        proto.attr[PROVENANCE_ATTR].list.CopyFrom(bare.attr())
+    proto, known = message(NodeDef, small_part(node.body.payload(node.index))), record(node)
+    if known is not None and PROVENANCE_ATTR in proto.attr:
+        proto.attr[PROVENANCE_ATTR].list.s[0] = structs.replace(known, model=None).json()
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
 
-def _signed(body: Body) -> Iterator[tuple[int, Payload]]:
-    """Yield the nodes that carry a record, which is not read, with their payloads."""
-    size = len(body.heads.starts)
-    for index in {*body.heads.marked, *body.edited}:
-        payload = body.payload(index)
-        if index >= size or carries_record(payload):  # what was added in this run does
-            yield index, payload
-
-
 def checksum_of_rules(graph: Graph) -> str:
-    """Return a checksum of what rules wrote, and of what all other ops are called and read."""
-    total, columns = 0, xxhash.xxh3_64()
-    for body in sorted(graph.bodies, key=lambda body: body.label):
+    """Return a checksum of what rules wrote, and of what all ops are called and read."""
+    digest = xxhash.xxh3_64()
+    for body in graph.bodies:
         if body.is_ours:
             continue
-        is_of_model = bytearray(b"\1") * len(body)
-        for index, payload in _signed(body):
-            is_of_model[index] = 0
-            raw = payload[0] if len(payload) == 1 else b""
-            if not isinstance(raw, bytes) or not raw or b'"model":' in raw:
-                raw = as_written(Node(body, index))
-            total += xxhash.xxh3_64_intdigest(raw)
-        heads = body.heads
-        for column in (heads.names, heads.ops, map("\0".join, heads.inputs)):
-            columns.update("\0\0".join(compress(column, is_of_model)).encode())
-        columns.update(repr(sorted(body.ret.items())).encode())
-    for function in _functions_of_rules(graph):
-        total += xxhash.xxh3_64_intdigest(function)
-    return f"{(total + columns.intdigest()) % (1 << 64):016x}"
-
-
-def _functions_of_rules(graph: Graph) -> Iterator[bytes]:
-    """Yield the functions that rules added, of a file or not, and their gradient functions."""
-    for function in graph.added.function:
-        yield function.SerializeToString(deterministic=True)
-        yield graph.library.gradients.get(function.signature.name, "").encode()
-    for name, (_, part) in graph.function_fields.items():
-        if name in graph.functions and graph.functions[name].is_ours:
-            raw = graph.source.data[part.value : part.end]
-            yield message(FunctionDef, raw).SerializeToString(deterministic=True)
-            yield graph.library.gradients.get(name, "").encode()
+        order, heads, signed = body.in_file_order(), body.heads, set(body.signed())
+        for column in (heads.names, heads.ops, [*map("\0".join, heads.inputs)]):
+            digest.update("\0\0".join([column[index] for index in order]).encode())
+        for payload, index in ((body.payload(i), i) for i in order if i in signed):
+            if carries_record(payload):
+                raw = small_part(payload)
+                digest.update(as_written(Node(body, index)) if b'"model":' in raw else raw)
+        digest.update(repr(sorted(body.ret.items())).encode())
+    data = graph.source.data
+    ours = [
+        message(FunctionDef, data[part.value : part.end])
+        for name, (_, part) in graph.function_fields.items()
+        if graph.functions[name].is_ours
+    ]
+    for function in (*ours, *graph.added.function):
+        digest.update(function.SerializeToString(deterministic=True))
+        digest.update(graph.library.gradients.get(function.signature.name, "").encode())
+    return str(digest.hexdigest())
 
 
 def reads_of_patched(graph: Graph) -> int:
     """Count the inputs of the model, and outputs of its functions, that read what rules touched."""
     count = 0
     for body in graph.bodies:
-        names_now, size, is_of_model = body.heads.names, len(body.heads.starts), bytearray(b"\1")
-        is_of_model *= size  # what was added in this run stands behind
-        patched = set(names_now[size:])
-        for index, _ in () if body.is_ours else _signed(body):
-            patched.add(names_now[index])
-            if index in body.marks:  # else it was not added in an earlier run
-                is_of_model[index] = not is_added(Node(body, index))
-        if patched:
-            inputs = chain.from_iterable(compress(body.heads.inputs, is_of_model))
-            for text in chain(inputs, body.ret.values()):
-                # Most inputs are spelled as the op's name: no call for them.
-                is_plain = ":" not in text and text[:1] != "^"
-                count += text in patched or (not is_plain and names.op_of(text) in patched)
+        records = {} if body.is_ours else body.touched()
+        patched = {body.heads.names[index] for index in records}
+        for index, inputs in enumerate(body.heads.inputs if patched else ()):
+            if index not in records or not records[index].is_added:
+                count += sum([names.op_of(text) in patched for text in inputs])
+        count += sum(names.op_of(text) in patched for text in body.ret.values())
     return count
 
 
 ADDED = "\0"  # begins the names of ops that a rule added, which no tensor name can
-CACHE = "model"
 
 
 class ModelBody(Body):
     """The model's ops as they were before all rules, each with the index that it has in `now`.
 
     What rules added is not there, or reads nothing and is read by nothing. Clones are there: the
-    gradient flows through them. `size` is how many nodes `now` had when this was made or asked for
-    last, and `is_undone` tells whether rules had done something then.
+    gradient flows through them.
     """
 
     now: weakref.ref[Body] | None = None
-    size: int = 0
-    is_undone: bool = False
 
     def __iter__(self) -> Iterator[Node]:
         return (Node(self, index) for index in range(len(self)) if self.is_there(index))
@@ -225,9 +190,7 @@ class ModelBody(Body):
     def payload(self, index: int) -> Payload:
         """Return the NodeDef as it is now; of an op that a rule put into a function, before."""
         now = self._now()
-        known = None
-        if index < len(self) and self.heads.ops[index] != now.heads.ops[index]:
-            known = now.record(index)
+        known = now.record(index) if self.heads.ops[index] != now.heads.ops[index] else None
         return now.payload(index) if known is None else [b"".join(known.original)]
 
     def record(self, index: int) -> NodeRecord | None:
@@ -251,13 +214,14 @@ class ModelBody(Body):
 def as_model(body: Body) -> Body:
     """Return the body without what rules did; itself as long as they did nothing.
 
-    It is kept, as rules do not change the model: ask before the first rule edits the body.
+    It is kept until a rule clones an op: rules do not change the model otherwise.
     """
-    model = body.__dict__.get(CACHE)
-    if model is None or len(body) < model.size or _has_clone_since(body, model.size):
-        model = body.__dict__[CACHE] = _body_before_rules(body)
-    model.size = len(body)
-    return model if body.edited or model.is_undone else body
+    if not body.edited and not body.file_records:
+        return body
+    if BEFORE_RULES not in vars(body):
+        vars(body)[BEFORE_RULES] = _body_before_rules(body)
+    model: ModelBody = vars(body)[BEFORE_RULES]
+    return model
 
 
 def op_type_in_model(node: Node) -> str:
@@ -270,46 +234,30 @@ def op_type_in_model(node: Node) -> str:
     return node.op if index is None else model.heads.ops[index]
 
 
-def _has_clone_since(body: Body, size: int) -> bool:
-    """Tell whether rules cloned an op after the first `size` nodes."""
-    for index in range(size, len(body)):
-        payload = body.edited.get(index)
-        is_template = isinstance(payload, list) and not mentions(payload, '"of":')
-        if not is_template and clone_of(Node(body, index)):
-            return True
-    return False
-
-
 def _body_before_rules(body: Body) -> ModelBody:
-    heads = body.heads.copy()
-    model = ModelBody(
+    heads, old_names, clones = body.heads.copy(), dict[str, str](), list[Node]()
+    for node in touched(body):
+        before = original(node)
+        if before is not None:
+            old_names[node.name] = before.name
+            heads.names[node.index], heads.ops[node.index] = before.name, before.op
+            heads.inputs[node.index] = tuple(before.input)
+        elif clone_of(node):
+            clones.append(node)
+        else:
+            heads.names[node.index], heads.inputs[node.index] = f"{ADDED}{node.index}", ()
+    for node in clones:  # which read ops by the names that they have now
+        read = ((text, names.op_of(text)) for text in node.inputs)
+        heads.inputs[node.index] = tuple(
+            text.replace(op, old_names.get(op, op), 1) for text, op in read
+        )
+    return ModelBody(
         body.label,
         body.library,
         body.source,
         heads,
         {**body.ret, **body.returns},
         body.signature,
-        edited=body.edited,
         is_ours=body.is_ours,
         now=weakref.ref(body),
     )
-    changed = list(touched(body))
-    model.is_undone = bool(changed)
-    for node in changed:
-        before = original(node)
-        if before is not None:
-            heads.names[node.index], heads.ops[node.index] = before.name, before.op
-            heads.inputs[node.index] = tuple(before.input)
-        elif not clone_of(node):
-            heads.names[node.index], heads.inputs[node.index] = f"{ADDED}{node.index}", ()
-    in_model = {node.name: heads.names[node.index] for node in changed}
-    for node in changed:
-        if clone_of(node):  # it reads ops by the names that they have now
-            read = []
-            for text in node.inputs:
-                op = names.op_of(text)
-                before_name = in_model.get(op, op)
-                is_renamed = before_name != op and not before_name.startswith(ADDED)
-                read.append(text.replace(op, before_name, 1) if is_renamed else text)
-            heads.inputs[node.index] = tuple(read)
-    return model

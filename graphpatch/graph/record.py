@@ -73,8 +73,7 @@ class ModelRecord(
     `library`, `contexts`, `collections` and `fingerprint` are what `formats` must know to give the
     container back; `size` and `hash` are of the file, and missing where it was `text` or there was
     none. `contexts` is None outside of a MetaGraphDef. `returns` has for functions whose outputs
-    are other tensors now what these were, `written` a checksum of what rules wrote. `reads`
-    is how many inputs of the model read ops that rules touched.
+    are other tensors now what these were, `written` a checksum of what rules wrote.
     """
 
     version: str = ""
@@ -90,7 +89,6 @@ class ModelRecord(
     collections: dict[str, HEX] = {}
     fingerprint: HEX = ""
     returns: dict[str, dict[str, str]] = {}
-    reads: Count = 0
     written: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{0,16}$")] = ""
 
     @property
@@ -99,63 +97,52 @@ class ModelRecord(
         return [None if self.live or rule.is_python else rule.rule for rule in self.rules]
 
 
-class NodeRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, dict=True):
+class NodeRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """What rules did to one node, the rules by their places in the ModelRecord.
 
     `rules` patched it, `inputs` only let it read other tensors. `keys` set the key of its gradient,
     `shadow` gave its outputs another gradient, so that none reaches it. Of an added node: the op
     that the rule was at (`patched`), the op that it is a clone of, and what x0, x1, ... are in the
     formula of a match that counts as one op. No rule is named where the container needs the node.
+
+    `original` is the node before the first rule, without large fields; empty for an added one. It
+    stands beside the JSON.
     """
 
-    rules: list[Count] = []
-    inputs: list[Count] = []
-    keys: list[Count] = []
+    rules: tuple[Count, ...] = ()
+    inputs: tuple[Count, ...] = ()
+    keys: tuple[Count, ...] = ()
     shadow: Count | None = None
     patched: str = msgspec.field(name="for", default="")
     clone_of: str = msgspec.field(name="of", default="")
     reads: tuple[str, ...] = ()
     model: ModelRecord | None = None
-
-    @property
-    def original(self) -> tuple[bytes, ...]:
-        """The node before the first rule, without large fields; empty for an added one."""
-        original: tuple[bytes, ...] = self.__dict__.get("original_bytes", ())
-        return original
+    original: tuple[bytes, ...] = ()
 
     @property
     def is_added(self) -> bool:
         """Whether a rule added the node."""
-        return "original_bytes" not in self.__dict__
+        return not self.original
 
-    def copy(self) -> NodeRecord:
-        """Return the same record, to be changed."""
-        copied = structs.replace(
-            self, rules=[*self.rules], inputs=[*self.inputs], keys=[*self.keys]
-        )
-        copied.__dict__.update(self.__dict__)
-        return copied
+    def json(self) -> bytes:
+        """Return the record as JSON, without the original."""
+        return _ENCODER.encode(structs.replace(self, original=()))
 
-    def attr(self) -> AttrValue.ListValue:
-        """The record as it is written."""
-        return AttrValue.ListValue(s=[_ENCODER.encode(self), *self.original])
+    def texts(self) -> list[bytes]:
+        """Return the strings of the attr."""
+        return [self.json(), *self.original]
 
     def touch(self, rule: int | None, only_input: bool = False) -> None:
         """Write down a rule that changed the node."""
-        places = self.inputs if only_input else self.rules
-        if rule is not None and (not places or places[-1] != rule) and rule not in places:
-            places.append(rule)
+        if rule is None:
+            return
+        if only_input and rule not in self.inputs:
+            self.inputs += (rule,)
+        elif not only_input and rule not in self.rules:
+            self.rules += (rule,)
 
 
 _DECODER, _ENCODER = decoder(NodeRecord), msgspec.json.Encoder()
-
-
-def node_record(original: tuple[bytes, ...] = (), **fields: Any) -> NodeRecord:
-    """Return a new record of a node that was this, or that is added."""
-    record = NodeRecord(**fields)
-    if original:
-        record.__dict__["original_bytes"] = original
-    return record
 
 
 def read_attr(value: AttrValue) -> NodeRecord:
@@ -171,8 +158,7 @@ def read_attr(value: AttrValue) -> NodeRecord:
         if b'"did"' in texts[0]:
             raise ModelError(OLD) from None
         raise ValueError(str(error)) from None
-    if len(texts) > 1:
-        record.__dict__["original_bytes"] = tuple(texts[1:])
+    record.original = tuple(texts[1:])
     return record
 
 

@@ -11,15 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, compress
 
-from msgspec.structs import replace
-
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import LIBRARY, Graph
-from graphpatch.graph.node import Body, Heads, Node, Payload, attr_key
+from graphpatch.graph.node import Body, Heads, Node, Payload, attr_entry, large_part
 from graphpatch.graph.record import PROVENANCE_ATTR, NodeRecord
-from graphpatch.graph.wire import Span, fields, message
+from graphpatch.graph.wire import fields, message
 from graphpatch.protos import AttrValue, GradientDef, NodeDef, RegisteredGradient
 
 GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
@@ -75,31 +73,26 @@ def _undo_body(graph: Graph, body: Body) -> UndoneBody:
         if record.is_added:
             undone.dropped[index] = None
             continue
-        node, payload = Node(body, index), body.payload(index)
+        node = Node(body, index)
         original = provenance.original(node)
         assert original is not None, "no rule added it"
         _check_restored(graph, node, original, node.attrs())
-        undone.payloads[index] = _payload_before(node, payload, record)
+        undone.payloads[index] = _payload_before(node, record)
         undone.restored[index] = original
     return undone
 
 
-def _payload_before(node: Node, now: Payload, record: NodeRecord) -> Payload:
+def _payload_before(node: Node, record: NodeRecord) -> Payload:
     """Return the NodeDef as it was; fields as large as weights stay where they lie."""
-    if len(now) == 1 == len(record.original):
-        return [record.original[0]]
-    large = [
-        piece for piece in now if isinstance(piece, Span) and attr_key(piece) != PROVENANCE_ATTR
-    ]
-    if len(record.original) != len(large) + 1:
+    first, *others = record.original
+    spans = large_part(node.body.payload(node.index)) if others else []
+    large = [span for span in spans if attr_entry(span)[0] != PROVENANCE_ATTR]
+    if len(others) != len(large):
         raise ModelError(
-            f"{node} has {len(large)} large fields, and its record tells of "
-            f"{len(record.original) - 1}; it was changed since"
+            f"{node} has {len(large)} large fields, and its record tells of {len(others)}; it was "
+            f"changed since"
         )
-    payload: Payload = [record.original[0]]
-    for span, rest in zip(large, record.original[1:], strict=True):
-        payload += [span, rest]
-    return payload
+    return [first, *(piece for pair in zip(large, others, strict=True) for piece in pair)]
 
 
 def _check_restored(
@@ -138,27 +131,31 @@ def _check_enclosed(graph: Graph, node: Node, op: str) -> None:
 
 def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
     """Put the body into the graph with the nodes as they were, and without those dropped."""
-    old, restored = undone.body, undone.restored
-    heads = old.heads.copy()
-    for index, node in restored.items():
+    old, heads = undone.body, undone.body.heads.copy()
+    for index, node in undone.restored.items():
         heads.names[index], heads.ops[index] = node.name, node.op
         heads.inputs[index] = tuple(node.input[:])
     stays = bytearray(b"\1") * len(old)
     for index in undone.dropped:
         stays[index] = 0
-    columns = Heads(
+    remaining = Heads(
         array("Q", compress(heads.starts, stays)),
         list(compress(heads.names, stays)),
         list(compress(heads.ops, stays)),
         list(compress(heads.inputs, stays)),
     )
     index_now = list(accumulate(stays, initial=0))
-    edited = {index_now[index]: payload for index, payload in undone.payloads.items()}
-    cut = [*old.cut, *(heads.starts[index] for index in undone.dropped)]
-    body = replace(
-        old, heads=columns, edited=edited, cut=cut, large={}, tensors={}, records={}, returns={}
+    body = Body(
+        old.label,
+        old.library,
+        old.source,
+        remaining,
+        {**old.ret, **old.returns},
+        old.signature,
+        old.others,
+        {index_now[index]: payload for index, payload in undone.payloads.items()},
+        cut=[*old.cut, *(heads.starts[index] for index in undone.dropped)],
     )
-    body.ret.update(old.returns)
     if body.is_main:
         graph.main = body
     else:

@@ -1,7 +1,7 @@
 """Protobuf's wire format, read where it lies and written as pieces of what was there.
 
-A message is never parsed whole: `fields` walks over its fields, `splice` puts new bytes in
-place of some of them, and what lies between is a `Span` that a writer copies inside the kernel.
+A message is never parsed whole: `fields` walks over its fields, `splice` puts new bytes in place of
+some of them, and what lies between is a `Span` that a writer copies inside the kernel.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -24,6 +23,7 @@ SMALL = 1 << 24  # bytes up to which a file is read: it may be cut short later, 
 SHORT = 1 << 12  # bytes up to which an unchanged part is read, and not copied from file to file
 LARGE = 1 << 14  # bytes from which on a node is read field by field, and a field left in the file
 MANY = 1 << 12  # pieces that are put together at once
+MOST_FIELDS = 200_000  # of one message, nodes aside; the widest op that we know reads 66,000
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 M = TypeVar("M", bound=Message)
@@ -59,26 +59,30 @@ def map_file(path: Path) -> Source:
         stamp = _stamp(descriptor)
         if stamp[0] == 0:
             raise ModelError(f"{path} is empty; copy or download the model again")
-        if stamp[0] <= SMALL:
-            data = _read_whole(descriptor, stamp)
-            os.close(descriptor)
-            return Source(data)
-        for each in mapped.BEFORE_MAPPING:
-            each()
-        source = Source(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor, stamp)
+        if stamp[0] > SMALL:
+            for each in mapped.BEFORE_MAPPING:
+                each()
+            source = Source(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor, stamp)
+            weakref.finalize(source, os.close, descriptor)
+            return source
+        whole = _read(descriptor, 0, stamp[0])
+        if _stamp(descriptor) != stamp:
+            raise ModelError(CHANGED)
     except BaseException:
         os.close(descriptor)
         raise
-    weakref.finalize(source, os.close, descriptor)
-    return source
+    os.close(descriptor)
+    return Source(whole)
 
 
-def _read_whole(descriptor: int, stamp: tuple[int, int]) -> bytes:
+def _read(descriptor: int, start: int, end: int) -> bytes:
+    """Return a part of a file; ModelError where the file ends before."""
     whole = bytearray()
-    while data := os.read(descriptor, SMALL):
+    while len(whole) < end - start:
+        data = os.pread(descriptor, end - start - len(whole), start + len(whole))
+        if not data:
+            raise ModelError(CHANGED)
         whole += data
-    if _stamp(descriptor) != stamp or len(whole) != stamp[0]:
-        raise ModelError(CHANGED)
     return bytes(whole)
 
 
@@ -137,8 +141,6 @@ def read_varint(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
 
 def varint(number: int) -> bytes:
     """Return `number`, encoded."""
-    if number < 0x80:
-        return b"%c" % number
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -150,25 +152,26 @@ def varint(number: int) -> bytes:
 def fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Field]:
     """Yield each field of the message from `start` to `end`; ModelError where it is none."""
     at = start
-    while at < end:
-        tag, size = data[at], data[at + 1] if at + 1 < end else 0x80
-        if tag & 7 == BYTES and 8 <= tag < 0x80 and size < 0x80 and at + 2 + size <= end:
-            field = Field(tag >> 3, BYTES, at, at + 2, at + 2 + size)  # nearly all: no calls
-        else:
-            field = field_at(data, at, end)
+    for _ in range(MOST_FIELDS):
+        if at >= end:
+            return
+        field = field_at(data, at, end)
         yield field
         at = field.end
+    if at < end:
+        raise too_many_fields(start)
+
+
+def too_many_fields(start: int) -> ModelError:
+    """Return the error that a message has more fields than are read."""
+    return ModelError(
+        f"more than {MOST_FIELDS:,} fields in the message at byte {start}; graphpatch reads no more"
+    )
 
 
 def entry(source: Source, start: int) -> tuple[int, int]:
     """Return where the value of the length-delimited field at `start` begins and ends."""
-    data = source.data
-    length = data[start + 1]
-    if length < 0x80:
-        return start + 2, start + 2 + length
-    if (high := data[start + 2]) < 0x80:  # nearly all that are longer: no loop for them
-        return start + 3, start + 3 + (length & 0x7F | high << 7)
-    length, at = read_varint(data, start + 1)
+    length, at = read_varint(source.data, start + 1)
     return at, at + length
 
 
@@ -187,7 +190,7 @@ def field_at(data: bytes | mmap.mmap, start: int, limit: int) -> Field:
         raise ModelError(f"truncated: a field that starts at byte {start} has no end") from None
     if wire not in (VARINT, FIXED64, BYTES, FIXED32) or tag < 8:
         raise ModelError(f"not a protobuf: byte {start} starts no field (tag {tag})")
-    if len(varint(tag)) < behind_tag - start:
+    if behind_tag - start > 1 and len(varint(tag)) < behind_tag - start:
         raise ModelError(f"the tag of the field at byte {start} is longer than it needs to be")
     if end > limit:
         raise ModelError(f"truncated: the field at byte {start} should end at {end}, not {limit}")
@@ -225,14 +228,17 @@ def read_span(span: Span) -> bytes:
     """Return the bytes of a span, read and not mapped; ModelError where the file ends before."""
     if span.source.descriptor < 0:
         return bytes(span.source.data[span.start : span.end])
-    whole, at = bytearray(), span.start
-    while at < span.end:
-        data = os.pread(span.source.descriptor, span.end - at, at)
-        if not data:
-            raise ModelError(CHANGED)
-        whole += data
-        at += len(data)
-    return bytes(whole)
+    return _read(span.source.descriptor, span.start, span.end)
+
+
+def encoded(number: int, value: bytes) -> bytes:
+    """Return a length-delimited field `number` with this value."""
+    tag, length = number << 3 | BYTES, len(value)
+    if length < 0x4000 and tag < 0x80:  # nearly all are: one call for them
+        if length < 0x80:
+            return b"%c%c%b" % (tag, length, value)
+        return b"%c%c%c%b" % (tag, length & 0x7F | 0x80, length >> 7, value)
+    return varint(tag) + varint(length) + value
 
 
 def enclosed(number: int, pieces: Sequence[Piece]) -> list[Piece]:
@@ -250,23 +256,12 @@ def reframed(source: Source, start: int, pieces: Sequence[Piece]) -> list[Piece]
     """
     tag, at = read_varint(source.data, start)
     length, value = read_varint(source.data, at)
-    if len(varint(length)) == value - at:
+    padding = value - at - len(varint(length))
+    if not padding:
         return enclosed(tag >> 3, pieces)
     padded = bytearray(varint(size(pieces)))
-    for _ in range(value - at - len(varint(length))):
-        padded[-1] |= 0x80
-        padded.append(0)
-    return [varint(tag) + bytes(padded), *pieces]
-
-
-def encoded(number: int, value: bytes) -> bytes:
-    """Return a length-delimited field `number` with this value."""
-    tag, length = number << 3 | BYTES, len(value)
-    if length < 0x4000 and tag < 0x80:  # nearly all are: one call for them
-        if length < 0x80:
-            return b"%c%c%b" % (tag, length, value)
-        return b"%c%c%c%b" % (tag, length & 0x7F | 0x80, length >> 7, value)
-    return varint(tag) + varint(length) + value
+    padded[-1] |= 0x80
+    return [varint(tag) + padded + b"\x80" * (padding - 1) + b"\0", *pieces]
 
 
 def splice(
@@ -278,30 +273,28 @@ def splice(
     """
     out: list[Piece] = []
     run: list[bytes] = []
-    at, data = start, source.data
-    for first, last, pieces in chain(replacements, [(end, end, ())]):
-        if len(run) > MANY:
-            _end(run, out)
-        if at < first < at + SHORT and (run or out or pieces):
-            run.append(data[at:first])
-        elif first > at:
-            _end(run, out)
-            out.append(Span(source, at, first))
+
+    def put(piece: Piece) -> None:
+        if isinstance(piece, bytes):
+            run.append(piece)
+        if run and (not isinstance(piece, bytes) or len(run) > MANY):
+            out.append(b"".join(run))
+            run.clear()
+        if not isinstance(piece, bytes):
+            out.append(piece)
+
+    at = start
+    for first, last, pieces in replacements:
+        if first > at:
+            put(source.data[at:first] if first < at + SHORT else Span(source, at, first))
         for piece in pieces:
-            if isinstance(piece, bytes):
-                run.append(piece)
-            else:
-                _end(run, out)
-                out.append(piece)
+            put(piece)
         at = last
-    _end(run, out)
+    if at < end:
+        is_read = at > start and end < at + SHORT
+        put(source.data[at:end] if is_read else Span(source, at, end))
+    if run:
+        out.append(b"".join(run))
     if source.descriptor >= 0 and out:
         out.append(Span(source, end, end))  # so that the file is asked whether it was changed
     return out
-
-
-def _end(run: list[bytes], out: list[Piece]) -> None:
-    """Put what lies side by side there, in parts of some size."""
-    if run:
-        out.append(b"".join(run))
-        run.clear()

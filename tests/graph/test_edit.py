@@ -99,7 +99,7 @@ def test_an_attr_is_set_and_dropped(graph: Graph, editor: Editor) -> None:
     assert consistent(graph).main.node("again").attr("_gradient_op_type") is None
     record = provenance.record(again)
     assert record is not None
-    assert (record.rules, record.keys) == ([0], [0])
+    assert (record.rules, record.keys) == ((0,), (0,))
     assert NodeDef.FromString(record.original[0]) == split_and_readers()[2]
 
 
@@ -113,7 +113,7 @@ def test_another_input(graph: Graph, editor: Editor, label: str) -> None:
     consistent(graph)
     record = provenance.record(body.node("sum"))
     assert record is not None
-    assert (record.rules, record.inputs) == ([], [0])
+    assert (record.rules, record.inputs) == ((), (0,))
     assert tuple(NodeDef.FromString(record.original[0]).input) == before
 
 
@@ -192,7 +192,7 @@ def test_in_a_function_outputs_are_spelled_anew(graph: Graph, editor: Editor) ->
     assert found.ret == {"y": "relu:output:0", "s": "split:output:1"}
     record = provenance.record(body.node("elu"))
     assert record is not None
-    assert (record.rules, record.inputs) == ([], [0])
+    assert (record.rules, record.inputs) == ((), (0,))
     assert body.returns == {"y": "relu:activations:0"}
 
 

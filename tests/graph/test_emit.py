@@ -76,6 +76,7 @@ def test_a_function_returns_what_it_was_told_to() -> None:
     inner = function("f", ["a"], [node("m", "Neg", "a")], {"b": "m:y:0", "c": "a", "": "a"})
     graph = graphs.opened(graphdef(functions=[inner])).copy()
     graph.functions["f"].ret["b"] = "a"
+    graph.functions["f"].returns["b"] = "m:y:0"
     [found] = graphs.parsed(graph).library.function
     assert dict(found.ret) == {"b": "a", "c": "a", "": "a"}
     found.ret["b"] = "m:y:0"

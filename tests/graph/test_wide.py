@@ -15,7 +15,7 @@ from graphpatch.formats import load
 from graphpatch.graph import editor as edit
 from graphpatch.graph import node as nodedef
 from graphpatch.graph import wire
-from graphpatch.graph.graph import MOST_IN_ALL, MOST_LISTED
+from graphpatch.graph.graph import MOST_LISTED
 from graphpatch.graph.node import Node
 from graphpatch.graph.record import Author
 from graphpatch.protos import GraphDef
@@ -55,28 +55,22 @@ def test_a_few_bytes_that_ask_for_millions_of_outputs(
     code, text = ran(*command)
     assert code == 1
     assert "Split 's': attr 'num_split' asks for 67,108,864 tensors" in text
-    assert f"graphpatch reads up to {MOST_LISTED:,}" in text
 
 
 @pytest.mark.parametrize("graph", [
     graphdef(X, node("s", "AddN", "x", N=1 << 40, T=attr("float32"))),
     graphdef(X, node("y", "f", "x"), functions=[
         function("f", ["a"], [node("s", "Split", "a", "a", num_split=1 << 26)], {"o": "a"})]),
-    graphdef(X, *(split(MOST_LISTED, f"s{n}") for n in range(MOST_IN_ALL // MOST_LISTED + 1))),
+    graphdef(X, *(split(MOST_LISTED // 4, f"s{n}") for n in range(5))),
 ], ids=["inputs", "in a function", "many nodes"])  # fmt: skip
 def test_what_else_asks_for_millions(graph: object) -> None:
-    with pytest.raises(ModelError, match="graphpatch reads"):
+    with pytest.raises(ModelError, match="all lists of tensors together may be 2,000,000 longer"):
         load(graph)
 
 
-def test_lists_at_the_limit() -> None:
-    model = load(graphdef(X, split(MOST_LISTED)))
-    assert len(model.graphs[0].main.node("s").outputs or ()) == MOST_LISTED
-
-
 def test_inputs_may_be_more_than_that() -> None:
-    model = load(graphdef(X, added(MOST_LISTED + 1)))
-    assert len(model.graphs[0].main.node("s").arguments or ()) == MOST_LISTED + 1
+    model = load(graphdef(X, added(20_000)))
+    assert len(model.graphs[0].main.node("s").arguments or ()) == 20_000
 
 
 def walks(command: tuple[str, ...], inputs: int, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -162,13 +156,6 @@ def test_the_shape_of_an_input_is_inferred_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Shapes, "_inferred", counted)
     Shapes(Wiring(body)).of((body.by_name["s"], 0))
     assert asked == [(body.by_name["x"], 0), (body.by_name["s"], 0)]
-
-
-def test_the_page_tells_how_many_outputs_are_read() -> None:
-    """Few enough that a patch on each of them takes seconds: 65,536 took twenty."""
-    page = Path(__file__).parents[2] / "docs" / "hostile-input.md"
-    assert f"{MOST_LISTED:,}, or as many as the node has inputs" in page.read_text()
-    assert MOST_LISTED <= 1 << 14
 
 
 def test_the_inputs_of_an_op_are_not_read_for_each_of_its_outputs() -> None:
