@@ -367,7 +367,7 @@ def _broken(source: Source, start: int) -> ModelError:
 
 def _open_library(graph: Graph, library: Field) -> None:
     data, rest = graph.source.data, list[bytes]()
-    for part in fields(data, library.value, library.end):
+    for part in list(fields(data, library.value, library.end)):  # too many: before any is read
         if not part.holds(1):
             rest.append(data[part.start : part.end])
             continue
