@@ -28,7 +28,6 @@ from graphpatch.graph.wire import (
     fields,
     message,
     piece_bytes,
-    size,
     utf8,
 )
 from graphpatch.protos import AttrValue, NodeDef
@@ -190,10 +189,15 @@ class EditedNode(msgspec.Struct, eq=False):
         """Let the NodeDef carry the record, whole."""
         self.node.attr[PROVENANCE_ATTR].list.s[:] = self.record.texts()
 
+    def current(self) -> NodeDef:
+        """Return the NodeDef with the record as it is now, whose original stays the same."""
+        self.node.attr[PROVENANCE_ATTR].list.s[0] = self.record.json()
+        return self.node
+
     def payload(self) -> Payload:
         """Return the serialized NodeDef, with its record."""
         if self.written is None:
-            self.node.attr[PROVENANCE_ATTR].list.s[0] = self.record.json()
+            self.current()
             self.written = [self.node.SerializeToString(deterministic=True), *self.large]
         return self.written
 
@@ -313,36 +317,38 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             return edited if isinstance(edited, list) else edited.payload()
         if index in self.large:
             return self.large[index][0]
-        payload = payload_at(self.source, self.heads.starts[index])
-        if size(payload) >= LARGE:
-            self.large[index] = payload, message(NodeDef, small_part(payload))
+        start = self.heads.starts[index]
+        value, end = entry(self.source, start)
+        if end - value < LARGE:
+            return [self.source.data[value:end]]
+        payload = payload_at(self.source, start)
+        self.large[index] = payload, message(NodeDef, small_part(payload))
         return payload
 
     def node_def(self, index: int) -> NodeDef:
         """Return the NodeDef without fields as large as weights; only `editor` changes it."""
+        return self._parsed(index)[0]
+
+    def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, list[Span]]:
+        """Return the NodeDef and its large fields; of a small one without this attr, nothing."""
         edited = self.edited.get(index)
         if isinstance(edited, EditedNode):
-            return edited.node
+            return edited.current(), edited.large
+        if index in self.large and index not in self.edited:
+            payload, proto = self.large[index]
+            return proto, large_part(payload)
         payload = self.payload(index)
-        if edited is None and index in self.large:
-            return self.large[index][1]
-        return message(NodeDef, small_part(payload))
+        raw, large = small_part(payload), large_part(payload)
+        return message(NodeDef, raw) if large or key.encode() in raw else NodeDef(), large
 
     def attr(self, index: int, key: str) -> AttrValue | None:
         """Return the value of an attr of a node, or None. Of large attrs it reads that alone."""
-        edited = self.edited.get(index)
-        if isinstance(edited, EditedNode):
-            large = edited.large
-        else:
-            payload = self.payload(index)
-            if not mentions(payload, key):
-                return None
-            large = large_part(payload)
+        proto, large = self._parsed(index, key)
         for span in large:
             name, value = attr_entry(span)
             if name == key:
                 return attr_value(value)
-        small: AttrValue | None = self.node_def(index).attr.get(key)
+        small: AttrValue | None = proto.attr.get(key)
         return small
 
     def may_be_signed(self, index: int) -> bool:

@@ -17,7 +17,7 @@ from graphpatch.graph.graph import Graph, read_record
 from graphpatch.graph.node import BEFORE_RULES, Body, Node, Payload, carries_record, small_part
 from graphpatch.graph.record import PROVENANCE_ATTR as PROVENANCE_ATTR
 from graphpatch.graph.record import Author, NodeRecord
-from graphpatch.graph.wire import message
+from graphpatch.graph.wire import Span, message
 from graphpatch.protos import FunctionDef, NodeDef
 
 LOST = Author("(a rule whose record is gone)", "")
@@ -193,6 +193,12 @@ class ModelBody(Body):
         known = now.record(index) if self.heads.ops[index] != now.heads.ops[index] else None
         return now.payload(index) if known is None else [b"".join(known.original)]
 
+    def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, list[Span]]:
+        """Return the same, parsed."""
+        if self.heads.ops[index] == self._now().heads.ops[index]:
+            return self._now()._parsed(index, key)
+        return message(NodeDef, small_part(self.payload(index))), []
+
     def record(self, index: int) -> NodeRecord | None:
         """Return what rules did to a node."""
         return self._now().record(index)
@@ -258,6 +264,7 @@ def _body_before_rules(body: Body) -> ModelBody:
         heads,
         {**body.ret, **body.returns},
         body.signature,
+        edited=body.edited,
         is_ours=body.is_ours,
         now=weakref.ref(body),
     )
