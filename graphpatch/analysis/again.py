@@ -310,9 +310,9 @@ def damage(model: Model) -> str:
             return ""
         return f"{error}; {AGAIN}"
     for made, graph in zip(expected.graphs, model.graphs, strict=True):
-        reads, wanted = map(provenance.reads_of_patched, (graph, made))
-        if reads < wanted:
-            return f"{wanted} inputs read what rules patched, and now {reads}; {AGAIN}"
+        record, reads = read_record(graph), provenance.reads_of_patched(graph)
+        if record is not None and reads < record.reads:
+            return f"{record.reads} inputs read what rules patched, and now {reads}; {AGAIN}"
         for fault in _faults(made, graph):
             if fault.is_of_rules and fault.kind != "record":
                 return f"{fault.says}; {AGAIN}"

@@ -16,7 +16,7 @@ from graphpatch.formats.container import GRAPH, open_graphs
 from graphpatch.formats.model import FINGERPRINT, Model
 from graphpatch.graph.graph import LIBRARY, ModelGraph, carrier, read_record
 from graphpatch.graph.node import Body
-from graphpatch.graph.provenance import checksum_of_rules
+from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched
 from graphpatch.graph.record import AppliedRule, ModelRecord
 from graphpatch.graph.wire import Source, piece_bytes
 
@@ -42,8 +42,12 @@ def write_down(model: Model, patched: Model, rules: Sequence[AppliedRule]) -> No
         )
         if (last := carrier(before)) is not None:
             after.body(last[0].label).open_node(last[1]).record.model = None
-        written = "" if patched.export is not None else checksum_of_rules(after)
-        was = structs.replace(was, written=written)
+        exported = patched.export is not None
+        was = structs.replace(
+            was,
+            written="" if exported else checksum_of_rules(after),
+            reads=0 if exported else reads_of_patched(after),
+        )
         _put_on_first(patched, after, was)
 
 

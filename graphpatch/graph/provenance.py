@@ -155,10 +155,20 @@ def reads_of_patched(graph: Graph) -> int:
     """Count the inputs of the model, and outputs of its functions, that read what rules touched."""
     count = 0
     for body in graph.bodies:
-        records = {} if body.is_ours else body.touched()
-        patched = {body.heads.names[index] for index in records}
+        size = len(body.heads.starts)  # what was added in this run stands behind
+        signed = [
+            index
+            for index in (() if body.is_ours else body.signed())
+            if index >= size or carries_record(body.payload(index))
+        ]
+        patched = {body.heads.names[index] for index in signed}
+        added = {
+            index
+            for index in signed
+            if index >= size or (index in body.marks and is_added(Node(body, index)))
+        }
         for index, inputs in enumerate(body.heads.inputs if patched else ()):
-            if index not in records or not records[index].is_added:
+            if index not in added:
                 count += sum([names.op_of(text) in patched for text in inputs])
         count += sum(names.op_of(text) in patched for text in body.ret.values())
     return count

@@ -73,7 +73,8 @@ class ModelRecord(
     `library`, `contexts`, `collections` and `fingerprint` are what `formats` must know to give the
     container back; `size` and `hash` are of the file, and missing where it was `text` or there was
     none. `contexts` is None outside of a MetaGraphDef. `returns` has for functions whose outputs
-    are other tensors now what these were, `written` a checksum of what rules wrote.
+    are other tensors now what these were, `written` a checksum of what rules wrote. `reads`
+    is how many inputs of the model read ops that rules touched.
     """
 
     version: str = ""
@@ -89,6 +90,7 @@ class ModelRecord(
     collections: dict[str, HEX] = {}
     fingerprint: HEX = ""
     returns: dict[str, dict[str, str]] = {}
+    reads: Count = 0
     written: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{0,16}$")] = ""
 
     @property
