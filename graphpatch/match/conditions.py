@@ -27,8 +27,8 @@ from graphpatch.graph.walk import (
 )
 from graphpatch.match import glob, inside, keys, values
 from graphpatch.match.glob import texts
-from graphpatch.match.keys import CLASSES, EVERY_OP, Condition, Test
-from graphpatch.match.nth import NTH, natural_sort_key, nth
+from graphpatch.match.keys import EVERY_OP, Condition, Test
+from graphpatch.match.nth import natural_sort_key, nth
 from graphpatch.match.spec import (
     Between,
     DependencySearch,
@@ -601,18 +601,6 @@ WITH_OTHERS = (*ON_EDGES, "nth")
 """Those in whose meaning other keys of the match have a say."""
 
 
-INSIDE = '"loop", "branch", or an object with one or more of loop, branch, when'
-TENSOR = "a tensor's name, or a list of them"
-
-# By key, what it takes where the key alone does not tell; then of the lists in their objects.
-LEGAL = {"class": ", ".join(CLASSES), "nth": NTH, "inside": INSIDE}
-LEGAL_INSIDE = {
-    **{"of": TENSOR, "from": TENSOR, "to": TENSOR, "at": NTH},
-    **{"loop": "the name of a loop, or a list of them"},
-    **{"branch": "the name of a branch, or a list of them"},
-    **{"in": "one or more values, in a list"},
-}
-
 MAY_BE_EMPTY = ("value", "shape", "all", "pattern")
 """Those whose lists mean something without anything in them: a scalar's shape, no condition."""
 
@@ -620,25 +608,14 @@ MAY_BE_EMPTY = ("value", "shape", "all", "pattern")
 def refuse_empty(written: Mapping[str, Any]) -> None:
     """Raise RulesError where a key of a match, or a key in it, has an empty list or object."""
     for key, value in written.items():
-        if value == () and key not in MAY_BE_EMPTY:
-            legal = f"; legal: {LEGAL[key]}" if key in LEGAL else ""
+        empty = [key] if value in ((), {}, Inside()) and key not in MAY_BE_EMPTY else []
+        for name, part in value.items() if key == "attr" else [("", value)]:
+            if isinstance(part, DependencySearch | Between | Nth | Inside | OneOf):
+                fields = zip(part.__struct_encode_fields__, part.__struct_fields__, strict=True)
+                lists = (encoded for encoded, field in fields if getattr(part, field) == ())
+                empty += [".".join(filter(None, (key, name, encoded))) for encoded in lists]
+        for where in empty:
+            what = "the list" if value != {} and where != "inside" else "it"
             raise RulesError(
-                f"{key}: the list is empty, so it says nothing; leave {key} out{legal}"
+                f"{where}: {what} is empty, so it says nothing; leave {where} out, or say which"
             )
-        if value == {}:
-            raise RulesError(f"{key}: it is empty, so it says nothing; leave {key} out")
-        if value == Inside():
-            raise RulesError(f"inside: it is empty, so it says nothing; expected {INSIDE}")
-        parts = value if key == "attr" else {"": value}
-        for name, part in parts.items():
-            if not isinstance(part, DependencySearch | Between | Nth | Inside | OneOf):
-                continue
-            for encoded, field in zip(
-                part.__struct_encode_fields__, part.__struct_fields__, strict=True
-            ):
-                if getattr(part, field) == () and encoded in LEGAL_INSIDE:
-                    where = ".".join(filter(None, (key, name, encoded)))
-                    raise RulesError(
-                        f"{where}: the list is empty, so it says nothing; expected"
-                        f" {LEGAL_INSIDE[encoded]}"
-                    )

@@ -232,26 +232,23 @@ def test_an_empty_list_is_refused(key: str) -> None:
         conditions(Match(**{key: ()}))
 
 
-EMPTY: dict[str, tuple[dict[str, Any], str]] = {
-    "class": ({"class": []}, r"class: the list is empty, .*; legal: activation, convolution, "),
-    "nth": ({"nth": []}, r'nth: the list is empty, .*; legal: a number, "first", "last", '),
-    "nth.at": ({"nth": {"at": []}}, r'nth.at: the list is empty, .*; expected a number, "first"'),
-    "taken": ({"taken": []}, r"taken: the list is empty, so it says nothing; leave taken out"),
-    "inside": ({"inside": {}}, r'inside: it is empty, .*; expected "loop", "branch", or an object'),
-    "inside.loop": ({"inside": {"loop": []}}, r"inside.loop: the list is empty, .* of a loop"),
-    "attr.in": ({"attr": {"T": {"in": []}}}, r"attr.T.in: the list is empty, .*; expected one or"),
-    "between.from": ({"between": {"from": [], "to": "b"}}, r"between.from: the list is empty"),
-    "between.to": (
-        {"between": {"from": "b", "to": []}},
-        r"between.to: the list is empty, .* tensor",
-    ),
-    "upstream_of.of": ({"upstream_of": {"of": []}}, r"upstream_of.of: the list is empty, so it"),
-}
+EMPTY: list[tuple[str, dict[str, Any]]] = [
+    ("class", {"class": []}),
+    ("nth", {"nth": []}),
+    ("nth.at", {"nth": {"at": []}}),
+    ("taken", {"taken": []}),
+    ("inside", {"inside": {}}),
+    ("inside.loop", {"inside": {"loop": []}}),
+    ("attr.T.in", {"attr": {"T": {"in": []}}}),
+    ("between.from", {"between": {"from": [], "to": "b"}}),
+    ("between.to", {"between": {"from": "b", "to": []}}),
+    ("upstream_of.of", {"upstream_of": {"of": []}}),
+]
 
 
-@pytest.mark.parametrize(("match", "said"), EMPTY.values(), ids=EMPTY)
-def test_what_is_empty_is_told_with_what_it_needs(match: dict[str, Any], said: str) -> None:
-    with pytest.raises(RulesError, match=said):
+@pytest.mark.parametrize(("where", "match"), EMPTY, ids=str)
+def test_what_is_empty_is_refused(where: str, match: dict[str, Any]) -> None:
+    with pytest.raises(RulesError, match=f"{where}: .* is empty, so it says nothing; leave"):
         rules_from([{"match": match, "patch": {"stop_gradient": True}}])
 
 
