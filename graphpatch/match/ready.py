@@ -18,52 +18,6 @@ from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.match.spec import Match, Pattern
 
 MatchJson = dict[str, Any]
-
-_LEAF: MatchJson = {"op": ["Const", "ReadVariableOp", *REF_VARIABLES]}
-
-
-def _through_reshapes(what: MatchJson) -> MatchJson:
-    return {"op": list(RESHAPED), "inputs": {"0": what}}
-
-
-PARAMETER: MatchJson = {
-    "any": [_LEAF, _through_reshapes(_LEAF), _through_reshapes(_through_reshapes(_LEAF))]
-}
-"""A variable or constant, read, reshaped or led into a loop: up to two such ops."""
-
-READS_PARAMETER: MatchJson = {"inputs": {"any": PARAMETER}}
-
-BIAS: MatchJson = {
-    "any": [{"op": ["BiasAdd", "BiasAddV1"]}, {"op": ["Add", "AddV2"], **READS_PARAMETER}],
-}
-"""The op adds a parameter; the sum of two branches of a net is not a bias."""
-
-_WITHOUT_BATCH: MatchJson = {
-    "not": {
-        "op": "Const",
-        "any": [
-            {"value": value}
-            for value in (0, [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 2, 3], [0, 2, 3, 4])
-        ],
-    }
-}
-
-EACH_EXAMPLE: MatchJson = {"inputs": {"1": _WITHOUT_BATCH}}
-"""The op reduces over axes of which the first one, that of the batch, is none."""
-
-OF_A_BATCH: MatchJson = {
-    "inputs": {
-        "none": {
-            "any": [
-                {"op": "Mean", **EACH_EXAMPLE},
-                {"op": "Sub", "inputs": {"0": {"inputs": {"any": {"op": "Sum", **EACH_EXAMPLE}}}}},
-            ]
-        }
-    }
-}
-"""The op reads no variance of single examples, in the forms of tf.nn.moments."""
-
-
 OpMatches = Mapping[str, Mapping[str, Any]]
 
 
@@ -102,49 +56,78 @@ def form_pattern(text: str, where: OpMatches) -> Pattern:
     return replace(parsed, nodes=nodes)
 
 
-CONV = "|".join(CONVOLUTIONS)
-MATMUL = "MatMul|BatchMatMul|BatchMatMulV2|BatchMatMulV3|Einsum"
-ACTIVATION = "|".join(ACTIVATIONS)
+def forms(*texts: str, **where: MatchJson) -> dict[str, OpMatches]:
+    """Return forms in which these ops must also be what a match says, where they have them."""
+    return {
+        text: {name: match for name, match in where.items() if f"{name}:" in text} for text in texts
+    }
+
+
+_LEAF: MatchJson = {"op": ["Const", "ReadVariableOp", *REF_VARIABLES]}
+
+
+def _through_reshapes(what: MatchJson) -> MatchJson:
+    return {"op": list(RESHAPED), "inputs": {"0": what}}
+
+
+# A variable or constant, read, reshaped or led into a loop: up to two such ops.
+_PARAMETER = {"any": [_LEAF, _through_reshapes(_LEAF), _through_reshapes(_through_reshapes(_LEAF))]}
+_READS_PARAMETER: MatchJson = {"inputs": {"any": _PARAMETER}}
+
+# The op adds a parameter; the sum of two branches of a net is not a bias.
+_ADDS_PARAMETER: MatchJson = {
+    "any": [{"op": ["BiasAdd", "BiasAddV1"]}, {"op": ["Add", "AddV2"], **_READS_PARAMETER}]
+}
+
+# The op reduces over axes of which the first one, that of the batch, is none.
+_BATCH_AXES = (0, [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 2, 3], [0, 2, 3, 4])
+_EACH_EXAMPLE: MatchJson = {
+    "inputs": {"1": {"not": {"op": "Const", "any": [{"value": axes} for axes in _BATCH_AXES]}}}
+}
+
+# The op reads no variance of single examples, in the forms of tf.nn.moments.
+_BY_SUMS = {"op": "Sub", "inputs": {"0": {"inputs": {"any": {"op": "Sum", **_EACH_EXAMPLE}}}}}
+_OF_A_BATCH: MatchJson = {"inputs": {"none": {"any": [{"op": "Mean", **_EACH_EXAMPLE}, _BY_SUMS]}}}
+
+_CONV = "|".join(CONVOLUTIONS)
+_MATMUL = "MatMul|BatchMatMul|BatchMatMulV2|BatchMatMulV3|Einsum"
+_ACTIVATION = "|".join(ACTIVATIONS)
 _BIAS = "bias:BiasAdd|BiasAddV1|Add|AddV2 -> back:Reshape|Squeeze|Identity?"
 
-LAYER_PATTERNS = (
+LAYERS = (
     ReadyPattern(
         "conv_bias_activation",
         "a convolution, also depthwise or transposed, its bias and its activation",
-        {
-            (
-                f"conv:{CONV} -> shape:Reshape|Squeeze|BatchToSpaceND?"
-                f" -> shape_2:BatchToSpaceND? -> {_BIAS} -> activation:{ACTIVATION}"
-            ): {"bias": BIAS},
-        },
+        forms(
+            f"conv:{_CONV} -> shape:Reshape|Squeeze|BatchToSpaceND? -> shape_2:BatchToSpaceND?"
+            f" -> {_BIAS} -> activation:{_ACTIVATION}",
+            bias=_ADDS_PARAMETER,
+        ),
     ),
     ReadyPattern(
         "dense_bias_activation",
         "a matrix product, its bias and its activation",
-        {
-            f"matmul:{MATMUL} -> shape:Reshape? -> {_BIAS} -> activation:{ACTIVATION}|Softmax": {
-                "bias": BIAS
-            },
-        },
+        forms(
+            f"matmul:{_MATMUL} -> shape:Reshape? -> {_BIAS} -> activation:{_ACTIVATION}|Softmax",
+            bias=_ADDS_PARAMETER,
+        ),
     ),
     ReadyPattern(
         "folded_batch_norm",
         "a batch norm whose constants were folded: a convolution or product, times a parameter, "
         "plus a parameter",
-        {
-            "scale:Mul -> shift:Add|AddV2|Sub|BiasAdd": {
-                "scale": {
-                    "all": [
-                        {"inputs": {"any": {"op": [*CONV.split("|"), "MatMul", "BiasAdd"]}}},
-                        READS_PARAMETER,
-                    ]
-                },
-                "shift": READS_PARAMETER,
+        forms(
+            "scale:Mul -> shift:Add|AddV2|Sub|BiasAdd",
+            scale={
+                "all": [
+                    {"inputs": {"any": {"op": [*CONVOLUTIONS, "MatMul", "BiasAdd"]}}},
+                    _READS_PARAMETER,
+                ]
             },
-        },
+            shift=_READS_PARAMETER,
+        ),
     ),
 )
-
 
 # As tf.nn.batch_normalization has it: x * scale + (beta - mean * scale).
 _SCALED = (
@@ -179,43 +162,42 @@ _ROOTS = (
     "root:Pow:0; Const=0.5 -> root:1; root -> unit:RealDiv|Div:1; centered -> unit:0",
 )
 
-
-_BY_HAND = {"variance": EACH_EXAMPLE, "gamma": READS_PARAMETER, "beta": READS_PARAMETER}
-
-NORM_PATTERNS = (
+NORMS = (
     ReadyPattern(
         "batch_norm",
         "a batch norm of single ops, as tf.nn.batch_normalization builds it",
-        {f"{_SCALED}; {shift}": {"epsilon": OF_A_BATCH} for shift in _SHIFTS},
+        forms(*(f"{_SCALED}; {shift}" for shift in _SHIFTS), epsilon=_OF_A_BATCH),
     ),
     ReadyPattern(
         "fused_batch_norm",
         "a batch norm that is one op",
-        {
-            (
-                "norm:FusedBatchNorm|FusedBatchNormV2|FusedBatchNormV3"
-                "|BatchNormWithGlobalNormalization"
-            ): {},
-        },
+        forms(
+            "norm:FusedBatchNorm|FusedBatchNormV2|FusedBatchNormV3|BatchNormWithGlobalNormalization"
+        ),
     ),
     ReadyPattern(
         "layer_norm",
         "a layer norm, or instance norm, of single ops: by the moments of each example",
-        {
-            f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS}; mean -> shift": {"variance": EACH_EXAMPLE},
-            f"{_SCALED}; {_KERAS_SHIFT}; {_MOMENTS}; mean -> negative": {"variance": EACH_EXAMPLE},
-            f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS_BY_SUMS}; mean -> shift": {
-                "squares": EACH_EXAMPLE
-            },
-            **{
+        forms(
+            f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS}; mean -> shift",
+            f"{_SCALED}; {_KERAS_SHIFT}; {_MOMENTS}; mean -> negative",
+            variance=_EACH_EXAMPLE,
+        )
+        | forms(
+            f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS_BY_SUMS}; mean -> shift", squares=_EACH_EXAMPLE
+        )
+        | forms(
+            *(
                 f"{_CENTERED}; {variance}; variance -> epsilon:Add|AddV2 -> {root};"
-                " unit -> gamma:Mul? -> beta:Add|AddV2?": _BY_HAND
+                " unit -> gamma:Mul? -> beta:Add|AddV2?"
                 for variance, root in product(_VARIANCES, _ROOTS)
-            },
-        },
+            ),
+            variance=_EACH_EXAMPLE,
+            gamma=_READS_PARAMETER,
+            beta=_READS_PARAMETER,
+        ),
     ),
 )
-
 
 _CLIPS = (
     "clip:Relu6",
@@ -285,15 +267,104 @@ _BELOW = (
     f"{_DOUBLE}below -> half -> scaled:Mul -> prelu; slope:_ -> scaled",
     f"{_DOUBLE}below -> scaled:Mul -> prelu; slope:_ -> half -> scaled",
 )
-_PRELUS = (
-    "x:_ -> positive:Greater|GreaterEqual:0 -> prelu:Select|SelectV2:0; Const=0 -> positive:1;"
-    " x -> prelu:1; x -> scaled:Mul -> prelu:2; slope:_ -> scaled",
-    "x:_ -> negative:Less|LessEqual:0 -> prelu:Select|SelectV2:0; Const=0 -> negative:1;"
-    " x -> scaled:Mul -> prelu:1; x -> prelu:2; slope:_ -> scaled",
-    f"x:_ -> positive:Relu -> prelu:Sub:0; {_TURNED} -> scaled:Mul -> prelu:1; slope:_ -> scaled",
-    "x:_ -> positive:Relu -> prelu:Sub:0; x -> scaled:Mul -> turned:Neg -> below:Relu -> prelu:1;"
-    " slope:_ -> scaled",
-    *(above + below for above, below in product(_ABOVE, _BELOW)),
+
+ACTIVATION_PATTERNS = (
+    ReadyPattern(
+        "leaky_relu",
+        "max(x, slope * x) with a slope that is a constant from 0 to 1, or a variable",
+        forms(
+            "x:_ -> scaled:Mul -> largest:Maximum; x -> largest; slope:_ -> scaled",
+            scaled=_LEAKY_SLOPE,
+        ),
+    ),
+    ReadyPattern(
+        "leaky_relu_by_abs",
+        "a leaky ReLU as f1 * x + f2 * abs(x); as one op it reads x, f1 and f2",
+        forms(
+            "x:_ -> linear:Mul -> leaky:Add|AddV2; f1:_ -> linear;"
+            " x -> size:Abs -> even:Mul -> leaky; f2:_ -> even"
+        ),
+    ),
+    ReadyPattern(
+        "prelu",
+        "x where it is positive, slope * x elsewhere: by a choice, or as a sum of two parts; as one"
+        " op it reads x and the slope",
+        forms(
+            "x:_ -> positive:Greater|GreaterEqual:0 -> prelu:Select|SelectV2:0;"
+            " Const=0 -> positive:1; x -> prelu:1; x -> scaled:Mul -> prelu:2; slope:_ -> scaled",
+            "x:_ -> negative:Less|LessEqual:0 -> prelu:Select|SelectV2:0; Const=0 -> negative:1;"
+            " x -> scaled:Mul -> prelu:1; x -> prelu:2; slope:_ -> scaled",
+            f"x:_ -> positive:Relu -> prelu:Sub:0; {_TURNED} -> scaled:Mul -> prelu:1;"
+            " slope:_ -> scaled",
+            "x:_ -> positive:Relu -> prelu:Sub:0; x -> scaled:Mul -> turned:Neg -> below:Relu"
+            " -> prelu:1; slope:_ -> scaled",
+            *(above + below for above, below in product(_ABOVE, _BELOW)),
+            half=_HALVED,
+        ),
+    ),
+    ReadyPattern(
+        "prelu_of_negated_slope",
+        "the same with a constant that is minus the slope: relu(x) + negated * relu(-x), as"
+        " folding leaves a PReLU, or relu(x) - relu(negated * x)",
+        forms(
+            f"x:_ -> positive:Relu -> prelu:Add|AddV2; {_TURNED} -> scaled:Mul -> prelu;"
+            " negated:_ -> scaled",
+            "x:_ -> positive:Relu -> prelu:Sub:0; x -> scaled:Mul -> below:Relu -> prelu:1;"
+            " negated:_ -> scaled",
+            scaled=_NEGATED_SLOPE,
+        ),
+    ),
+    ReadyPattern(
+        "prelu_of_half_slope",
+        "the same with a constant that is half the slope: relu(x) + half * (x - abs(x))",
+        forms(
+            *(
+                f"{above}x -> below:Sub:0; x -> size:Abs -> below:1; below -> scaled:Mul -> prelu;"
+                " half:_ -> scaled"
+                for above in _ABOVE
+            ),
+            scaled={"inputs": {"any": {"op": "Const"}}},
+        ),
+    ),
+    ReadyPattern(
+        "masked_relu",
+        "x times a mask of whether it is above or below a number: a ReLU, or a part of a leaky one",
+        forms(
+            "x:_ -> compared:Greater|GreaterEqual|Less|LessEqual:0 -> mask:Cast -> masked:Mul;"
+            " x -> masked; threshold:Const -> compared:1"
+        ),
+    ),
+    ReadyPattern(
+        "swish",
+        "x * sigmoid(x), or x * sigmoid(beta * x); where tf.custom_gradient put an IdentityN behind"
+        " it, the gradient of that one counts",
+        forms(
+            "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul",
+            "x:_ -> scale:Mul -> sigmoid:Sigmoid -> mul:Mul; x -> mul",
+            scale=_READS_PARAMETER,
+        ),
+    ),
+    ReadyPattern(
+        "hard_swish",
+        "x * relu6(x + 3) / 6",
+        forms(
+            *(
+                f"x:_ -> shift:Add|AddV2 -> {clip}; Const=3 -> shift; {sixth}"
+                for clip, sixth in product(_CLIPS, _SIXTHS)
+            )
+        ),
+    ),
+    ReadyPattern(
+        "gelu",
+        "x * Phi(x) by erf, or its approximation by tanh",
+        forms(
+            *(
+                f"{cdf}; cdf -> one:Add|AddV2; Const=1 -> one; {half}"
+                for cdf, half in product((*_ERFS, *_TANHS), _HALVES)
+            ),
+            _ERFC,
+        ),
+    ),
 )
 
 NEEDED = {
@@ -309,111 +380,16 @@ NEEDED = {
 }
 """For each of them op types of which one is there, where it is."""
 
-ACTIVATION_PATTERNS = (
-    ReadyPattern(
-        "leaky_relu",
-        "max(x, slope * x) with a slope that is a constant from 0 to 1, or a variable",
-        {
-            "x:_ -> scaled:Mul -> largest:Maximum; x -> largest; slope:_ -> scaled": {
-                "scaled": _LEAKY_SLOPE
-            },
-        },
-    ),
-    ReadyPattern(
-        "leaky_relu_by_abs",
-        "a leaky ReLU as f1 * x + f2 * abs(x); as one op it reads x, f1 and f2",
-        {
-            (
-                "x:_ -> linear:Mul -> leaky:Add|AddV2; f1:_ -> linear;"
-                " x -> size:Abs -> even:Mul -> leaky; f2:_ -> even"
-            ): {},
-        },
-    ),
-    ReadyPattern(
-        "prelu",
-        "x where it is positive, slope * x elsewhere: by a choice, or as a sum of two parts; as one"
-        " op it reads x and the slope",
-        {text: {"half": _HALVED} if "half:" in text else {} for text in _PRELUS},
-    ),
-    ReadyPattern(
-        "prelu_of_negated_slope",
-        "the same with a constant that is minus the slope: relu(x) + negated * relu(-x), as"
-        " folding leaves a PReLU, or relu(x) - relu(negated * x)",
-        {
-            (
-                f"x:_ -> positive:Relu -> prelu:Add|AddV2; {_TURNED} -> scaled:Mul -> prelu;"
-                " negated:_ -> scaled"
-            ): {"scaled": _NEGATED_SLOPE},
-            (
-                "x:_ -> positive:Relu -> prelu:Sub:0; x -> scaled:Mul -> below:Relu -> prelu:1;"
-                " negated:_ -> scaled"
-            ): {"scaled": _NEGATED_SLOPE},
-        },
-    ),
-    ReadyPattern(
-        "prelu_of_half_slope",
-        "the same with a constant that is half the slope: relu(x) + half * (x - abs(x))",
-        {
-            (
-                f"{above}x -> below:Sub:0; x -> size:Abs -> below:1; below -> scaled:Mul -> prelu;"
-                " half:_ -> scaled"
-            ): {"scaled": {"inputs": {"any": {"op": "Const"}}}}
-            for above in _ABOVE
-        },
-    ),
-    ReadyPattern(
-        "masked_relu",
-        "x times a mask of whether it is above or below a number: a ReLU, or a part of a leaky one",
-        {
-            (
-                "x:_ -> compared:Greater|GreaterEqual|Less|LessEqual:0 -> mask:Cast"
-                " -> masked:Mul; x -> masked; threshold:Const -> compared:1"
-            ): {},
-        },
-    ),
-    ReadyPattern(
-        "swish",
-        "x * sigmoid(x), or x * sigmoid(beta * x); where tf.custom_gradient put an IdentityN behind"
-        " it, the gradient of that one counts",
-        {
-            "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul": {},
-            "x:_ -> scale:Mul -> sigmoid:Sigmoid -> mul:Mul; x -> mul": {"scale": READS_PARAMETER},
-        },
-    ),
-    ReadyPattern(
-        "hard_swish",
-        "x * relu6(x + 3) / 6",
-        {
-            f"x:_ -> shift:Add|AddV2 -> {clip}; Const=3 -> shift; {sixth}": {}
-            for clip, sixth in product(_CLIPS, _SIXTHS)
-        },
-    ),
-    ReadyPattern(
-        "gelu",
-        "x * Phi(x) by erf, or its approximation by tanh",
-        {
-            **{
-                f"{cdf}; cdf -> one:Add|AddV2; Const=1 -> one; {half}": {}
-                for cdf, half in product((*_ERFS, *_TANHS), _HALVES)
-            },
-            _ERFC: {},
-        },
-    ),
-)
-
-
 _NOISE = (
     "noise:RandomUniform|StatelessRandomUniform|StatelessRandomUniformV2"
     " -> range:Mul? -> random:Add|AddV2?"
 )
 # By a constant or by 1 / (1 - rate): in a training graph gradients are multiplied by masks too.
 _DROPOUT_SCALE = {
-    "scaled": {
-        "any": [
-            {"op": "Mul", "inputs": {"any": {"op": ["Const", "RealDiv", "Div"]}}},
-            {"op": ["RealDiv", "Div"], "inputs": {"1": {"op": "Sub"}}},
-        ]
-    }
+    "any": [
+        {"op": "Mul", "inputs": {"any": {"op": ["Const", "RealDiv", "Div"]}}},
+        {"op": ["RealDiv", "Div"], "inputs": {"1": {"op": "Sub"}}},
+    ]
 }
 
 _LOGS = (
@@ -432,48 +408,39 @@ TRAINING = (
     ReadyPattern(
         "dropout",
         "dropout as in training: x / keep * mask, where the mask is drawn in every run",
-        {
-            (
-                f"x:_ -> scaled:RealDiv|Div:0 -> drop:Mul; {_NOISE} -> sum:Add|AddV2"
-                " -> mask:Floor -> drop; keep:_ -> sum; keep -> scaled:1"
-            ): {},
-            (
-                f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Mul; {_NOISE} -> kept:GreaterEqual:0"
-                " -> mask:Cast -> drop"
-            ): _DROPOUT_SCALE,
-            (
-                f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Select|SelectV2:1;"
-                f" {_NOISE} -> mask:GreaterEqual:0 -> drop:0; Const=0 -> drop:2"
-            ): _DROPOUT_SCALE,
-        },
+        forms(
+            f"x:_ -> scaled:RealDiv|Div:0 -> drop:Mul; {_NOISE} -> sum:Add|AddV2"
+            " -> mask:Floor -> drop; keep:_ -> sum; keep -> scaled:1"
+        )
+        | forms(
+            f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Mul; {_NOISE} -> kept:GreaterEqual:0"
+            " -> mask:Cast -> drop",
+            f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Select|SelectV2:1;"
+            f" {_NOISE} -> mask:GreaterEqual:0 -> drop:0; Const=0 -> drop:2",
+            scaled=_DROPOUT_SCALE,
+        ),
     ),
     ReadyPattern(
         "fake_quantization",
         "values rounded as a quantized net will have them, in floats",
-        {
-            (
-                "quantize:FakeQuantWithMinMaxArgs|FakeQuantWithMinMaxVars"
-                "|FakeQuantWithMinMaxVarsPerChannel|QuantizeAndDequantize"
-                "|QuantizeAndDequantizeV2|QuantizeAndDequantizeV3|QuantizeAndDequantizeV4"
-            ): {},
-        },
+        forms(
+            "quantize:FakeQuantWithMinMaxArgs|FakeQuantWithMinMaxVars"
+            "|FakeQuantWithMinMaxVarsPerChannel|QuantizeAndDequantize"
+            "|QuantizeAndDequantizeV2|QuantizeAndDequantizeV3|QuantizeAndDequantizeV4"
+        ),
     ),
     ReadyPattern(
         "softmax_cross_entropy",
         "the loss of a classifier: one op, or labels times the log of a softmax, summed",
-        {
-            "loss:SoftmaxCrossEntropyWithLogits|SparseSoftmaxCrossEntropyWithLogits": {},
-            **{f"{log}; {sums}": {} for log, sums in product(_LOGS, _CROSS_ENTROPY_SUMS)},
-        },
+        forms(
+            "loss:SoftmaxCrossEntropyWithLogits|SparseSoftmaxCrossEntropyWithLogits",
+            *(f"{log}; {sums}" for log, sums in product(_LOGS, _CROSS_ENTROPY_SUMS)),
+        ),
     ),
 )
 
-
 READY: Mapping[str, ReadyPattern] = MappingProxyType(
-    {
-        entry.name: entry
-        for entry in (*LAYER_PATTERNS, *NORM_PATTERNS, *ACTIVATION_PATTERNS, *TRAINING)
-    }
+    {entry.name: entry for entry in (*LAYERS, *NORMS, *ACTIVATION_PATTERNS, *TRAINING)}
 )
 
 
@@ -488,7 +455,7 @@ def ready_pattern(name: str) -> ReadyPattern:
 
 
 def pattern_document(entry: ReadyPattern) -> dict[str, Any]:
-    """A ready pattern as `patterns --json` prints it: each form as a rules file can have it."""
+    """Return a ready pattern as `patterns --json` prints it: forms as a rules file has them."""
     return {
         "name": f"@{entry.name}",
         "for": entry.purpose,
