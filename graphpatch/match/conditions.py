@@ -411,45 +411,42 @@ def _on_neighbours(
 
 TensorsOrSearch = str | Sequence[str] | DependencySearch
 
-CUT = "the path leads through ops that `within` or `stop_at` leaves out"
-
 
 def upstream_of(value: TensorsOrSearch, match: Match) -> Condition:
     """Return the condition that a tensor is computed from the op; its own op is among them."""
-    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
-    ends, limits = texts(search.of), _limits(search)
-
-    def in_words(node: Node) -> str:
-        if _leads(node, ends, match.control):
-            return CUT
-        if _leads(node, ends, control=True):
-            return f"{short(ends)} runs after it, by control edges alone"
-        return f"{short(ends)} is not computed from it; {_ends_behind(node)}"
+    ends, marks_in = _walked(upstream, value, match.control)
 
     def prepared(body: Body) -> Test:
-        marks = upstream(body, tensors_in(body, ends), match.control, *limits(body))
-        return Test(lambda node: bool(marks[node.index]), in_words)
+        marks = marks_in(body)
+        return Test(
+            lambda node: bool(marks[node.index]),
+            lambda node: _why_no_path(node, (), ends, match.control),
+        )
 
     return prepared
 
 
 def downstream_of(value: TensorsOrSearch, match: Match) -> Condition:
     """Return the condition that the op is computed from a tensor; the tensor's own op is not."""
-    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
-    ends, limits = texts(search.of), _limits(search)
-
-    def in_words(node: Node) -> str:
-        if _depends(node, ends, match.control):
-            return CUT
-        if _depends(node, ends, control=True):
-            return f"it runs after {short(ends)}, by control edges alone"
-        return f"it is not computed from {short(ends)}; {_ends_before(node)}"
+    ends, marks_in = _walked(downstream, value, match.control)
 
     def prepared(body: Body) -> Test:
-        marks = downstream(body, tensors_in(body, ends), match.control, *limits(body))
-        return Test(lambda node: bool(marks[node.index]), in_words)
+        marks = marks_in(body)
+        return Test(
+            lambda node: bool(marks[node.index]),
+            lambda node: _why_no_path(node, ends, (), match.control),
+        )
 
     return prepared
+
+
+def _walked(
+    walk: Callable[..., bytearray], value: TensorsOrSearch, control: bool
+) -> tuple[tuple[str, ...], Callable[[Body], bytearray]]:
+    """Return where a walk starts, and what marks in a body the ops that it leads to."""
+    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
+    ends, limits = texts(search.of), _limits(search)
+    return ends, lambda body: walk(body, tensors_in(body, ends), control, *limits(body))
 
 
 def between(value: Between, match: Match) -> Condition:
@@ -466,15 +463,11 @@ def between(value: Between, match: Match) -> Condition:
         ends = {body.by_name.get(tensor.op) for tensor in (*firsts, *lasts)}
 
         def in_words(node: Node) -> str:
-            is_end, parts = node.index in ends, []
-            if is_end and not value.ends:
+            if node.index not in ends:
+                return _why_no_path(node, sources, targets, match.control)
+            if not value.ends:
                 return "it is an end of the path"
-            if not _depends(node, sources, match.control) and not is_end:
-                parts.append(f"it is not computed from {short(sources)}; {_ends_before(node)}")
-            if not _leads(node, targets, match.control):
-                parts.append(f"{short(targets)} is not computed from it; {_ends_behind(node)}")
-            is_limited = (value.within, value.stop_at) != (None, None)
-            return ", and ".join(parts) or (CUT if is_limited else "no path leads from end to end")
+            return _why_no_path(node, (), targets, match.control)
 
         meant = on_paths if value.ends else on_paths - ends
         return Test(lambda node: node.index in meant, in_words)
@@ -540,12 +533,15 @@ def tensors_in(body: Body, wanted: Iterable[str]) -> list[TensorName]:
     return [tensor for tensor in tensors if tensor is not None]
 
 
-def _leads(node: Node, targets: Iterable[str], control: bool) -> bool:
-    return bool(upstream(node.body, tensors_in(node.body, targets), control)[node.index])
-
-
-def _depends(node: Node, sources: Iterable[str], control: bool) -> bool:
-    return bool(downstream(node.body, tensors_in(node.body, sources), control)[node.index])
+def _why_no_path(node: Node, sources: Sequence[str], targets: Sequence[str], control: bool) -> str:
+    """Return from which tensors no path leads to an op, and to which none leads on from it."""
+    body, parts = node.body, []
+    if sources and not downstream(body, tensors_in(body, sources), control)[node.index]:
+        parts.append(f"it is not computed from {short(sources)}; {_ends_before(node)}")
+    if targets and not upstream(body, tensors_in(body, targets), control)[node.index]:
+        parts.append(f"{short(targets)} is not computed from it; {_ends_behind(node)}")
+    cut = "the path leads through ops that `within` or `stop_at` leaves out"
+    return ", and ".join(parts) or cut
 
 
 def _ends_behind(node: Node) -> str:
