@@ -70,9 +70,7 @@ class Shape(NamedTuple):
 class Matcher(DiGraphMatcher):
     """networkx's VF2 on a neighbourhood, which counts its steps and remembers how far it came."""
 
-    def __init__(
-        self, around: Shape, pattern: PatternGraph, order: Sequence[int], budget: Budget
-    ) -> None:
+    def __init__(self, around: Shape, places: Neighbourhoods) -> None:
         # Between two vertices the links: a slot, and the edge of the pattern that it can be.
         self.links: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for source, reader, slot, edge in around.links:
@@ -80,10 +78,10 @@ class Matcher(DiGraphMatcher):
         graph: nx.DiGraph[int] = nx.DiGraph(self.links.keys())
         graph.add_nodes_from(range(len(around.roles)))
         wanted: nx.DiGraph[int] = nx.DiGraph()
-        wanted.add_nodes_from(order)
-        wanted.add_edges_from(pattern.between)
+        wanted.add_nodes_from(places.order)
+        wanted.add_edges_from(places.pattern.between)
         super().__init__(graph, wanted)
-        self.roles, self.pattern, self.budget = around.roles, pattern, budget
+        self.roles, self.pattern, self.budget = around.roles, places.pattern, places.budget
         self.furthest: dict[int, int] = {}
         self.refused: int | None = None  # the node for which the furthest partial match had no op
 
@@ -130,14 +128,6 @@ def are_apart(choices: Sequence[Sequence[int]], taken: Collection[int] = ()) -> 
     )
 
 
-class Step(NamedTuple):
-    """The next node to walk to: by which edge, from which node that was reached before."""
-
-    known: int
-    node: int
-    edge: int
-
-
 class Neighbourhoods:
     """The parts of a body that could hold a match, each around an op that one node can be.
 
@@ -173,12 +163,11 @@ class Neighbourhoods:
             costs, paths = routes
             plans.append((round(max(costs.values()), 1), counts[anchor], anchor, costs, paths))
         _, _, self.anchor, costs, paths = min(plans, key=lambda plan: plan[:3])
-        self.steps = [
-            Step(paths[node][-2], node, walks.edges[paths[node][-2:]]["edge"])
-            for node in sorted(costs, key=lambda node: (costs[node], node))
-            if node != self.anchor
+        self.order = sorted(costs, key=lambda node: (costs[node], node))
+        # The next node to walk to: from which node that was reached before, by which edge.
+        self.steps: list[tuple[int, int, int]] = [
+            (*paths[node][-2:], walks.edges[paths[node][-2:]]["edge"]) for node in self.order[1:]
         ]
-        self.order = [self.anchor, *(step.node for step in self.steps)]
         self.ends: list[tuple[Column, Column]] = []  # of each step: from where to where
         for known, _, edge in self.steps:
             columns = links[edge].source, links[edge].reader
@@ -256,10 +245,6 @@ class Neighbourhoods:
             if source in number
         ]
         return list(roles), Shape(tuple(roles.values()), tuple(links))
-
-    def matcher(self, shape: Shape) -> Matcher:
-        """Return networkx's matcher for neighbourhoods like this one."""
-        return Matcher(shape, self.pattern, self.order, self.budget)
 
     def most_meant(self, shape: Shape) -> str:
         """Return which node of the pattern can be the most ops, in words."""
@@ -368,23 +353,14 @@ class Search:
         for edge in runs:
             source, end, _ = self.edges[edge]
             if all(end != source for source, _, _ in self.edges):  # nothing follows the run
-                run = self._run(edge, masks[source])
-                masks[end][...] &= ~run.surely_goes_on(self._others(end, masks))
-        for edge in runs:
+                others = np.zeros(self.size, np.bool_)
+                for candidates in self.candidates[:end] + self.candidates[end + 1 :]:
+                    others[candidates.indexed] = True
+                masks[end][...] &= ~self._run(edge, masks[source]).surely_goes_on(others)
             links[edge] = self._links(edge, masks)
             if not self._narrow(masks, links):
                 return None
         return masks, [links[edge] for edge in range(len(links))]
-
-    def _others(self, end: int, masks: Sequence[Flags]) -> Flags:
-        """Return the ops that can be in a match, apart from the end of a run."""
-        others = np.zeros(self.size, np.bool_)
-        for node in range(self.variant.op_count):
-            if node != end:
-                others |= masks[node]
-                if any(target == node and link.repeat for _, target, link in self.edges):
-                    others[self.candidates[node].indexed] = True
-        return others
 
     def _assignments(self) -> Iterator[Vertices]:
         """Every way in which the pattern lies in the body."""
@@ -403,7 +379,7 @@ class Search:
             if matches is None:
                 around = Node(self.body, vertices[0])
                 self.budget.task = f"around {around}, {places.most_meant(shape)}"
-                decided[shape] = matches = list(places.matcher(shape).matches())
+                decided[shape] = matches = list(Matcher(shape, places).matches())
             self.budget.spend(len(matches) * len(places.order))
             for assigned in matches:
                 yield tuple([vertices[number] for number in assigned])
@@ -489,7 +465,7 @@ class Search:
                 vertices, shape = places.around(reached)
                 refused[shape] += 1
                 if refused[shape] <= most:
-                    yield from self._refused(vertices, places.matcher(shape))
+                    yield from self._refused(vertices, Matcher(shape, places))
 
     def _where_it_stopped(
         self, reached: Mapping[int, Collection[int]], places: Neighbourhoods

@@ -122,15 +122,6 @@ VertexOrder = tuple[str, ...]
 """The tensors that a match reads from outside: x0, x1, ..."""
 
 
-def tensor_orders(bindings: Iterable[Binding]) -> dict[tuple[int, ...], dict[VertexOrder, None]]:
-    """Return by their ops the orders in which matches read their tensors, however they lie."""
-    orders: dict[tuple[int, ...], dict[VertexOrder, None]] = {}
-    for binding in bindings:
-        every = orders.setdefault(binding.indices, {})
-        every.update((image.inputs, None) for image in (binding, *binding.swapped))
-    return orders
-
-
 class DroppedMatch(msgspec.Struct, frozen=True):
     """A match that does not count, and why."""
 
@@ -168,12 +159,17 @@ def resolve(
     """
     whole = tuple(on) == (WHOLE,)
     bindings = list(bindings)
-    orders = tensor_orders(bindings) if whole else {}
+    orders: dict[tuple[int, ...], dict[VertexOrder, None]] = {}
+    for binding in bindings if whole else ():
+        every = orders.setdefault(binding.indices, {})
+        every.update((image.inputs, None) for image in (binding, *binding.swapped))
     counting: list[KeptMatch] = []
     dropped: list[DroppedMatch] = []
     owners: dict[int, Binding] = {}
     known: set[tuple[int, ...]] = set()
-    for binding in sorted(bindings, key=_order_of):
+    for binding in sorted(
+        bindings, key=lambda match: (match.indices[0], -len(match.indices), match.indices)
+    ):
         wanted = binding.indices if whole else binding.of(on) if on else (binding.last,)
         taken = [index for index in wanted if index in owners]
         new = tuple(index for index in wanted if index not in owners)
@@ -182,7 +178,7 @@ def resolve(
                 dropped.append(DroppedMatch(binding, _reason(binding, on, taken, owners)))
         else:
             nodes = wanted if whole else new
-            every = orders.get(binding.indices, ())
+            every = orders.get(binding.indices, {})
             others = tuple(order for order in every if order != binding.inputs)
             counting.append(
                 KeptMatch(binding, tuple(Node(binding.body, index) for index in nodes), others)
@@ -191,10 +187,6 @@ def resolve(
                 owners[index] = binding
         known.add(binding.indices)
     return counting, dropped
-
-
-def _order_of(binding: Binding) -> tuple[int, int, tuple[int, ...]]:
-    return binding.indices[0], -len(binding.indices), binding.indices
 
 
 def _reason(
