@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -107,106 +107,73 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
     if match.pattern is not None:
         return _find_pattern(graph, match, on)
     matched, wanted = MatchedOps(), holds(match)
-    but_for_shape = holds(replace(match, shape=None, nth=None))
     for body in _matching_bodies(graph, match):
         model = body_to_match(body, match)
         matched.nodes.extend(Node(body, index) for index in wanted(model).indices())
         if match.shape is not None:
-            others = (Node(model, index) for index in but_for_shape(model).indices())
+            but_for_shape = holds(replace(match, shape=None, nth=None))(model)
+            others = (Node(model, index) for index in but_for_shape.indices())
             matched.undecided.extend(undecided(model, others, match.shape))
     return matched
 
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     from graphpatch.match.pattern.matcher import Finder
+    from graphpatch.match.pattern.overlaps import DroppedMatch, resolve
     from graphpatch.match.pattern.syntax import forms
     from graphpatch.match.pattern.topology import Topology
 
-    matched = MatchedOps()
+    matched, is_whole = MatchedOps(), tuple(on) == (WHOLE,)
     finders = [Finder(form) for form in forms(match.pattern or ())]
-    meant = holds(replace(match, pattern=None, nth=None))
+    others = holds(replace(match, pattern=None, nth=None))
+
+    def is_meant(candidates: Candidates, binding: Binding) -> bool:
+        asked = binding.of(on) if on and not is_whole else (binding.last,)
+        return all(map(candidates.passes, asked))
 
     def searched(body: Body) -> tuple[list[KeptMatch], list[DroppedMatch]]:
-        topology_of = cache(Topology)
-        every = [finder.matches(body, topology_of) for finder in finders]
-        return _that_count(body, match, every, meant, on)
+        topology_of, candidates = cache(Topology), others(body)
+        bindings = [match for finder in finders for match in finder.matches(body, topology_of)]
+        if candidates.tests:
+            bindings = [binding for binding in bindings if is_meant(candidates, binding)]
+        counting, dropped = resolve(bindings, on)
+        return (counting if match.nth is None else _nth_matches(body, counting, match.nth)), dropped
 
-    whole = tuple(on) == (WHOLE,)
     for body in _matching_bodies(graph, match):
         model = body_to_match(body, match)
         # Ops that count as one are to be beside each other now, whatever they were before.
-        counting, dropped = searched(body if whole else model)
-        if whole and model is not body:
-            dropped += _separated_by_rules(counting, searched(model)[0])
-        counting = [
-            replace(counted, nodes=tuple(Node(body, node.index) for node in counted.nodes))
-            for counted in counting
-        ]
-        matched.kept.extend(counting)
+        counting, dropped = searched(body if is_whole else model)
+        if is_whole and model is not body:
+            last_ops = {counted.binding.last for counted in counting}
+            reason = "its ops are not beside each other any more, since rules before patched them"
+            dropped += [
+                DroppedMatch(counted.binding, reason)
+                for counted in searched(model)[0]
+                if counted.binding.last not in last_ops
+            ]
+        nodes: set[int] = set()
+        for counted in counting:
+            now = tuple(Node(body, node.index) for node in counted.nodes)
+            matched.kept.append(replace(counted, nodes=now))
+            nodes.update(node.index for node in now)
         matched.dropped.extend(dropped)
-        nodes = {node for counted in counting for node in counted.nodes}
-        matched.nodes.extend(sorted(nodes, key=lambda node: node.index))
+        matched.nodes.extend(Node(body, index) for index in sorted(nodes))
     return matched
 
 
-def _separated_by_rules(
-    counting: Sequence[KeptMatch], before: Sequence[KeptMatch]
-) -> list[DroppedMatch]:
-    """Return the matches of the model that are none any more, as rules put ops between theirs."""
-    from graphpatch.match.pattern.overlaps import DroppedMatch
-
-    last_ops = {counted.binding.last for counted in counting}
-    reason = "its ops are not beside each other any more, since rules before patched them"
-    return [
-        DroppedMatch(counted.binding, reason)
-        for counted in before
-        if counted.binding.last not in last_ops
-    ]
-
-
 def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
-    wanted = texts(match.body) if match.body is not None else ("**",)
-    for body in graph.bodies:
-        if not body.is_ours and any(
-            glob.matches_glob(label_glob, body.label) for label_glob in wanted
-        ):
-            yield body
-
-
-def _that_count(
-    body: Body,
-    match: Match,
-    every: list[list[Binding]],
-    meant: Callable[[Body], Candidates],
-    on: Sequence[str],
-) -> tuple[list[KeptMatch], list[DroppedMatch]]:
-    from graphpatch.match.pattern.overlaps import resolve
-
-    bindings_that_pass = [binding for bindings in every for binding in bindings]
-    candidates = meant(body)
-    if candidates.tests:
-        bindings_that_pass = [
-            binding
-            for binding in bindings_that_pass
-            if all(map(candidates.passes, _ops_to_check(binding, on)))
-        ]
-    counting, dropped = resolve(bindings_that_pass, on)
-    return (counting if match.nth is None else _nth_matches(body, counting, match.nth)), dropped
-
-
-def _ops_to_check(binding: Binding, on: Sequence[str]) -> Sequence[int]:
-    """Return the ops of a match of which the other keys of the match are asked."""
-    return (binding.last,) if not on or tuple(on) == (WHOLE,) else binding.of(on)
+    is_meant = glob.one_of(("**",) if match.body is None else texts(match.body))
+    return (body for body in graph.bodies if not body.is_ours and is_meant(body.label))
 
 
 def _nth_matches(body: Body, counting: list[KeptMatch], wanted: Any) -> list[KeptMatch]:
-    """Those of the matches that `nth` means, counted by their last ops, in the file's order."""
+    """Return those of the matches that `nth` means, counted by their last ops; in file order."""
     by_last: dict[int, list[KeptMatch]] = {}
     for counted in counting:
         by_last.setdefault(counted.binding.last, []).append(counted)
     order = counted_in_order(wanted, body, by_last)
     meant = picker(wanted)([counted for index in order for counted in by_last[index]])
-    return [counted for counted in counting if any(counted is meant_match for meant_match in meant)]
+    return [counted for counted in counting if any(counted is match for match in meant)]
 
 
 def match_of_ops(nodes: Iterable[Node]) -> dict[str, Any]:
