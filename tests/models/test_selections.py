@@ -178,77 +178,29 @@ CELL = (
     " s[3] -> o:Sigmoid -> h"
 )
 SELECTIONS: dict[str, tuple[str, dict[str, Any], Callable[[Walk], Iterator[str]], int]] = {
-    "every Relu after a batch norm in block 4 except the last": (
-        RESNET,
-        {
-            "pattern": "norm:FusedBatchNorm -> relu:Relu",
-            "between": {"from": "block_layer3", "to": "block_layer4"},
-            "nth": ":-1",
-        },
-        relus_of_block_4,
-        5,
-    ),
-    "residual adds": (
-        RESNET,
-        {"op": "Add", "inputs": {"all": {"op": ["Conv2D", "Add", "MaxPool"]}}},
-        residual_adds,
-        16,
-    ),
-    "stride-2 convolutions": (
-        MOBILENET,
-        {"class": "convolution", "attr": {"strides": [1, 2, 2, 1]}},
-        strided,
-        5,
-    ),
-    "1x1 convolutions": (
-        MOBILENET,
-        {"op": "Conv2D", "inputs": {"1": {"shape": [1, 1, None, None]}}},
-        pointwise,
-        14,
-    ),
-    "where a batch norm adds its epsilon": (
-        MOBILENET,
-        {"op": "Add", "inputs": {"any": {"value": {">": 0, "<": 0.01}}}},
-        epsilons,
-        27,
-    ),
-    "the first convolution": (
-        MOBILENET,
-        {"class": "convolution", "nth": "first"},
-        first_convolution,
-        1,
-    ),
-    "embedding lookups": (
-        NER,
-        {"op": "Gather*", "class": "has_weights", "inputs": {"0": {"op": "Identity"}}},
-        embeddings,
-        2,
-    ),
-    "what has weights in the recurrent loop": (
-        SPEECH,
-        {"class": "has_weights", "inside": {"loop": "LSTM-Layer/lstm/rnn/while"}},
-        loop_weights,
-        2,
-    ),
+    "every Relu after a batch norm in block 4 except the last": (RESNET,
+     {"pattern": "norm:FusedBatchNorm -> relu:Relu", "between": {"from": "block_layer3",
+     "to": "block_layer4"}, "nth": ":-1"}, relus_of_block_4, 5),
+    "residual adds": (RESNET,
+     {"op": "Add", "inputs": {"all": {"op": ["Conv2D", "Add", "MaxPool"]}}}, residual_adds, 16),
+    "stride-2 convolutions": (MOBILENET,
+     {"class": "convolution", "attr": {"strides": [1, 2, 2, 1]}}, strided, 5),
+    "1x1 convolutions": (MOBILENET,
+     {"op": "Conv2D", "inputs": {"1": {"shape": [1, 1, None, None]}}}, pointwise, 14),
+    "where a batch norm adds its epsilon": (MOBILENET,
+     {"op": "Add", "inputs": {"any": {"value": {">": 0, "<": 0.01}}}}, epsilons, 27),
+    "the first convolution": (MOBILENET, {"class": "convolution", "nth": "first"},
+     first_convolution, 1),
+    "embedding lookups": (NER,
+     {"op": "Gather*", "class": "has_weights", "inputs": {"0": {"op": "Identity"}}}, embeddings, 2),
+    "what has weights in the recurrent loop": (SPEECH,
+     {"class": "has_weights", "inside": {"loop": "LSTM-Layer/lstm/rnn/while"}}, loop_weights, 2),
     "the LSTM cell": (DIGITS, {"pattern": CELL}, cells, 28),
-    "dequantize, op, quantize": (
-        STYLE,
-        {
-            "op": "*",
-            "inputs": {"any": {"op": "Dequantize"}},
-            "consumers": {"0": {"op": "QuantizeV2"}},
-            "not": {"op": ["Min", "Max"]},
-        },
-        requantized,
-        9,
-    ),
-    "batch norms of the branch for training": (
-        FACE,
-        {"op": "FusedBatchNorm", "inside": {"when": True}},
-        trained,
-        3,
-    ),
-}
+    "dequantize, op, quantize": (STYLE, {"op": "*", "inputs": {"any": {"op": "Dequantize"}},
+     "consumers": {"0": {"op": "QuantizeV2"}}, "not": {"op": ["Min", "Max"]}}, requantized, 9),
+    "batch norms of the branch for training": (FACE,
+     {"op": "FusedBatchNorm", "inside": {"when": True}}, trained, 3),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "match", "walk", "count"), SELECTIONS.values(), ids=SELECTIONS)

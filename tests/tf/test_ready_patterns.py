@@ -17,57 +17,39 @@ from tests.tf.tensorflow1 import ran
 
 # fmt: off
 BUILT: dict[str, list[str]] = {
-    "conv_bias_activation": [
-        "layers conv2d", "layers conv1d dilated", "layers conv3d", "layers conv2d dilated",
-        "layers conv2d transposed", "layers separable", "contrib conv2d", "keras conv2d",
-        "keras conv2d leaky", "training",
-    ],
-    "dense_bias_activation": [
-        "layers dense", "layers dense of an image", "layers dense softmax", "keras dense",
-        "contrib fully connected", "contrib fully connected image",
-    ],
+    "conv_bias_activation": ["layers conv2d", "layers conv1d dilated", "layers conv3d",
+     "layers conv2d dilated", "layers conv2d transposed", "layers separable", "contrib conv2d",
+     "keras conv2d", "keras conv2d leaky", "training"],
+    "dense_bias_activation": ["layers dense", "layers dense of an image", "layers dense softmax",
+     "keras dense", "contrib fully connected", "contrib fully connected image"],
     "folded_batch_norm": ["folded"],
-    "batch_norm": [
-        "layers batch norm", "layers batch norm training", "layers batch norm fed",
-        "contrib batch norm", "contrib batch norm training", "keras batch norm",
-        "nn batch norm", "nn batch norm bare", "nn batch norm kept", "training",
-    ],
-    "fused_batch_norm": [
-        "layers fused batch norm", *["layers fused batch norm fed"] * 2,
-        "contrib conv2d batch norm", "nn fused batch norm",
-    ],
-    "layer_norm": [
-        "contrib layer norm", "contrib layer norm image", "contrib layer norm bert",
-        "contrib layer norm bare", "contrib instance norm", *["contrib lstm"] * 5,
-        "keras layer norm", "keras layer norm image", "keras layer norm centered",
-        "keras layer norm scaled", "layer norm t2t", "layer norm gpt2", "layer norm moments",
-    ],
+    "batch_norm": ["layers batch norm", "layers batch norm training", "layers batch norm fed",
+     "contrib batch norm", "contrib batch norm training", "keras batch norm", "nn batch norm",
+     "nn batch norm bare", "nn batch norm kept", "training"],
+    "fused_batch_norm": ["layers fused batch norm", *["layers fused batch norm fed"] * 2,
+     "contrib conv2d batch norm", "nn fused batch norm"],
+    "layer_norm": ["contrib layer norm", "contrib layer norm image", "contrib layer norm bert",
+     "contrib layer norm bare", "contrib instance norm", *["contrib lstm"] * 5, "keras layer norm",
+     "keras layer norm image", "keras layer norm centered", "keras layer norm scaled",
+     "layer norm t2t", "layer norm gpt2", "layer norm moments"],
     "leaky_relu": ["leaky maximum", "leaky variable"],
     "leaky_relu_by_abs": ["leaky abs"],
-    "prelu": [
-        "prelu chosen", "prelu minimum", "prelu absolute", "keras prelu", "prelu keras 2",
-        "prelu facenet",
-    ],
+    "prelu": ["prelu chosen", "prelu minimum", "prelu absolute", "keras prelu", "prelu keras 2",
+     "prelu facenet"],
     "prelu_of_negated_slope": ["prelu folded"],
     "prelu_of_half_slope": ["prelu half"],
     "masked_relu": ["masked"],
     "swish": ["nn swish", "nn swish beta", "keras silu", "training"],
     "hard_swish": ["hard swish", "hard swish slim", "hard swish clipped", "keras hard silu"],
-    "gelu": [
-        "gelu erf", "gelu tanh", "gelu bert", "nn gelu", "nn gelu tanh", "keras gelu",
-        "keras gelu tanh",
-    ],
-    "dropout": [
-        "layers dropout", "layers dropout fed", "contrib dropout", "keras dropout", "nn dropout",
-        "nn dropout keep", "nn dropout fed", "training",
-    ],
+    "gelu": ["gelu erf", "gelu tanh", "gelu bert", "nn gelu", "nn gelu tanh", "keras gelu",
+     "keras gelu tanh"],
+    "dropout": ["layers dropout", "layers dropout fed", "contrib dropout", "keras dropout",
+     "nn dropout", "nn dropout keep", "nn dropout fed", "training"],
     "fake_quantization": ["fake quantization", "fake quantization args"],
-    "softmax_cross_entropy": [
-        "nn softmax cross entropy", "nn sparse cross entropy", "losses softmax",
-        "cross entropy log", "cross entropy eps", "cross entropy clipped",
-        "cross entropy log softmax", "training",
-    ],
-}
+    "softmax_cross_entropy": ["nn softmax cross entropy", "nn sparse cross entropy",
+     "losses softmax", "cross entropy log", "cross entropy eps", "cross entropy clipped",
+     "cross entropy log softmax", "training"],
+}  # fmt: skip
 NOTHING = {"layers conv2d no bias", "layers dropout off", "losses sigmoid", "gate"}
 # fmt: on
 

@@ -118,70 +118,40 @@ JSON: dict[str, tuple[Any, str]] = {
     "empty": ({"nodes": {}}, "pattern.nodes: the pattern is empty"),
     "all absent": ({"nodes": {"a": RELU}, "absent": ["a"]}, "pattern.nodes: the pattern is empty"),
     "disconnected": ({"nodes": BOTH}, "pattern, node 'b': 'b' is not linked with 'a'"),
-    "a cycle": (
-        {"nodes": BOTH, "edges": [["a", "b"], ["b", "a"]]},
-        "pattern.edges[1]: a cycle: a -> b -> a",
-    ),
-    "no such input": (
-        {"nodes": BOTH, "edges": [["a", "b", {"input": 1}]]},
-        "pattern.edges[0][2].input: Tanh has no input 1; it has 0 (x)",
-    ),
-    "no such output": (
-        {"nodes": BOTH, "edges": [["a", "b", {"output": 1}]]},
-        "pattern.edges[0][2].output: Relu has no output 1; it has 0 (activations)",
-    ),
-    "an unknown end": (
-        {"nodes": {"act": RELU}, "edges": [["act", "atc"]]},
-        "pattern.edges[0]: no node is called 'atc'; nearest: act",
-    ),
-    "an unknown optional op": (
-        {"nodes": BOTH, "edges": [["a", "b"]], "optional": ["c"]},
-        "pattern.optional: no node is called 'c'; legal: a, b",
-    ),
-    "an unknown closed op": (
-        {"nodes": BOTH, "edges": [["a", "b"]], "closed": ["c"]},
-        "pattern.closed: no node is called 'c'; legal: a, b",
-    ),
-    "a tensor that is a node": (
-        {"nodes": BOTH, "edges": [["a", "b"]], "tensors": ["a"]},
-        "pattern.tensors: 'a' is a node: a name is one or the other",
-    ),
-    "absent without a link": (
-        {"nodes": BOTH, "absent": ["b"]},
-        "pattern, node 'b': nothing says where 'b' must be absent",
-    ),
-    "absent beside absent": (
-        {"nodes": {**BOTH, "c": RELU}, "edges": [["a", "b"], ["b", "c"]], "absent": ["b", "c"]},
-        "pattern.edges[1]: an absent op is linked to ops that are there, not to another",
-    ),
-    "too many optional ops": (
-        {
-            "nodes": {f"n{k}": RELU for k in range(11)},
-            "edges": [[f"n{k}", f"n{k + 1}"] for k in range(10)],
-            "optional": [f"n{k}" for k in range(10)],
-        },
-        "pattern, node 'n8': more than 8 optional ops",
-    ),
+    "a cycle": ({"nodes": BOTH, "edges": [["a", "b"], ["b", "a"]]},
+     "pattern.edges[1]: a cycle: a -> b -> a"),
+    "no such input": ({"nodes": BOTH, "edges": [["a", "b", {"input": 1}]]},
+     "pattern.edges[0][2].input: Tanh has no input 1; it has 0 (x)"),
+    "no such output": ({"nodes": BOTH, "edges": [["a", "b", {"output": 1}]]},
+     "pattern.edges[0][2].output: Relu has no output 1; it has 0 (activations)"),
+    "an unknown end": ({"nodes": {"act": RELU}, "edges": [["act", "atc"]]},
+     "pattern.edges[0]: no node is called 'atc'; nearest: act"),
+    "an unknown optional op": ({"nodes": BOTH, "edges": [["a", "b"]], "optional": ["c"]},
+     "pattern.optional: no node is called 'c'; legal: a, b"),
+    "an unknown closed op": ({"nodes": BOTH, "edges": [["a", "b"]], "closed": ["c"]},
+     "pattern.closed: no node is called 'c'; legal: a, b"),
+    "a tensor that is a node": ({"nodes": BOTH, "edges": [["a", "b"]], "tensors": ["a"]},
+     "pattern.tensors: 'a' is a node: a name is one or the other"),
+    "absent without a link": ({"nodes": BOTH, "absent": ["b"]},
+     "pattern, node 'b': nothing says where 'b' must be absent"),
+    "absent beside absent": ({"nodes": {**BOTH, "c": RELU}, "edges": [["a", "b"], ["b", "c"]],
+     "absent": ["b", "c"]},
+     "pattern.edges[1]: an absent op is linked to ops that are there, not to another"),
+    "too many optional ops": ({"nodes": {f"n{k}": RELU for k in range(11)},
+     "edges": [[f"n{k}", f"n{k + 1}"] for k in range(10)],
+     "optional": [f"n{k}" for k in range(10)]}, "pattern, node 'n8': more than 8 optional ops"),
     "an empty list": ([], "pattern: the list is empty: it needs a pattern"),
     "one bad of several": (["Relu", {"nodes": {}}], "pattern.nodes: the pattern is empty"),
     "an unknown key": ({"nodes": BOTH, "edge": []}, ".pattern: unknown key 'edge'; nearest: edges"),
-    "an unknown key of a node": (
-        {"nodes": {"a": {"ops": "Relu"}}},
-        ".pattern.nodes[...]: unknown key 'ops'; nearest: op",
-    ),
-    "an unknown key of an edge": (
-        {"nodes": BOTH, "edges": [["a", "b", {"inputs": 0}]]},
-        ".pattern.edges[0][2]: unknown key 'inputs'; nearest: input",
-    ),
-    "a value that means nothing": (
-        {"nodes": {"a": {"name_regex": "("}}},
-        "name_regex '(' is not a regular expression",
-    ),
-    "a bad pattern in a pattern": (
-        {"nodes": {"a": {"pattern": "Relu ->"}}},
-        "pattern, column 8: an op type or a capture is expected, not the end",
-    ),
-}
+    "an unknown key of a node": ({"nodes": {"a": {"ops": "Relu"}}},
+     ".pattern.nodes[...]: unknown key 'ops'; nearest: op"),
+    "an unknown key of an edge": ({"nodes": BOTH, "edges": [["a", "b", {"inputs": 0}]]},
+     ".pattern.edges[0][2]: unknown key 'inputs'; nearest: input"),
+    "a value that means nothing": ({"nodes": {"a": {"name_regex": "("}}},
+     "name_regex '(' is not a regular expression"),
+    "a bad pattern in a pattern": ({"nodes": {"a": {"pattern": "Relu ->"}}},
+     "pattern, column 8: an op type or a capture is expected, not the end"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("pattern", "message"), JSON.values(), ids=JSON)

@@ -110,23 +110,13 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     "either Relu": (PRODUCT, "Relu -> Mul", ["a mul", "b mul"]),
     "both of the same x": (PRODUCT, "x:_ -> a:Relu -> m:Mul; x -> b:Relu -> m", ["a mul b"]),
     # Diamonds: a capture that is named again is the same op.
-    "a diamond": (
-        DIAMOND,
-        "s:Relu -> Sigmoid -> m:Mul; s -> Tanh -> m",
-        ["split left join right"],
-    ),
-    "what looks like one and is none": (
-        DIAMOND,
-        "s:Placeholder -> Relu -> Sigmoid -> m:Mul; s -> Tanh -> m",
-        ["x split left apart other"],
-    ),
+    "a diamond": (DIAMOND, "s:Relu -> Sigmoid -> m:Mul; s -> Tanh -> m", ["split left join right"]),
+    "what looks like one and is none": (DIAMOND,
+     "s:Placeholder -> Relu -> Sigmoid -> m:Mul; s -> Tanh -> m", ["x split left apart other"]),
     "commutative where no slot is given": (DIAMOND, "Sigmoid -> Mul", ["left join", "left apart"]),
     "not where one is": (DIAMOND, "Sigmoid -> Mul:0", ["left apart"]),
-    "a wildcard in the middle": (
-        DIAMOND,
-        "Relu -> * -> Mul",
-        ["split left join", "split left apart", "split right join"],
-    ),
+    "a wildcard in the middle": (DIAMOND, "Relu -> * -> Mul",
+     ["split left join", "split left apart", "split right join"]),
     "a wildcard alone": (SQUARE, "*", ["x", "relu", "mul"]),
     "a glob": (CHAIN, "*2D -> B*", ["conv bias"]),
     # Control edges are no data edges.
@@ -138,50 +128,29 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     "the last of a list": (MANY, "Relu -> ConcatV2:8", ["r8 cat"]),
     "what is behind a list": (MANY, "Placeholder -> ConcatV2:9", ["x cat"]),
     # Shared captures.
-    "two names of tensors, each read by its own input": (
-        HALVES,
-        "a:_ -> m:Mul; b:_ -> m; !Placeholder -> m:0",
-        ["b"],
-    ),
+    "two names of tensors, each read by its own input": (HALVES,
+     "a:_ -> m:Mul; b:_ -> m; !Placeholder -> m:0", ["b"]),
     "swish reads its x twice": (SHARED, "x:_ -> s:Sigmoid -> m:Mul; x -> m", ["sigmoid swish"]),
     "a gate does not": (SHARED, "Sigmoid -> Mul", ["sigmoid swish", "sigmoid gate"]),
     "x as an op of the match": (SHARED, "x:* -> Sigmoid -> m:Mul; x -> m", ["x sigmoid swish"]),
     # Optional ops, before and after.
-    "optional in the middle": (
-        CHAIN,
-        "Conv2D -> BiasAdd? -> Relu",
-        ["conv bias relu", "conv_1 relu_1"],
-    ),
+    "optional in the middle": (CHAIN, "Conv2D -> BiasAdd? -> Relu",
+     ["conv bias relu", "conv_1 relu_1"]),
     "optional before": (CHAIN, "BiasAdd? -> Relu", ["bias relu", "relu_1"]),
     "optional after": (CHAIN, "BiasAdd? -> Relu -> Tanh?", ["bias relu", "relu_1 tanh"]),
     # Without the optional op it is a match for those that read past it.
-    "optional, and read beside": (
-        [*CHAIN, node("exp", "Exp", "relu_1")],
-        "Relu -> Tanh?",
-        ["relu", "relu_1", "relu_1 tanh"],
-    ),
-    "optional, and its shape is read beside": (
-        [*CHAIN, node("shape", "Shape", "relu_1")],
-        "Relu -> Tanh?",
-        ["relu", "relu_1 tanh"],
-    ),
-    "optional, in the middle, with one end": (
-        [*CHAIN, node("sum", "AddV2", "conv_1", "relu_1"), node("exp", "Exp", "sum")],
-        "Conv2D -> Relu? -> AddV2",
-        ["conv_1 relu_1 sum"],
-    ),
+    "optional, and read beside": ([*CHAIN, node("exp", "Exp", "relu_1")], "Relu -> Tanh?",
+     ["relu", "relu_1", "relu_1 tanh"]),
+    "optional, and its shape is read beside": ([*CHAIN, node("shape", "Shape", "relu_1")],
+     "Relu -> Tanh?", ["relu", "relu_1 tanh"]),
+    "optional, in the middle, with one end": ([*CHAIN, node("sum", "AddV2", "conv_1", "relu_1"),
+     node("exp", "Exp", "sum")], "Conv2D -> Relu? -> AddV2", ["conv_1 relu_1 sum"]),
     "alternatives": (CHAIN, "Relu|BiasAdd -> Conv2D|Relu", ["bias relu", "relu conv_1"]),
     # Runs.
-    "a run is all of it": (
-        RUNS,
-        "Conv2D ->+ Relu|Tanh -> Softmax",
-        ["conv (relu tanh relu_1) out"],
-    ),
-    "a run that nothing follows goes to its end": (
-        RUNS,
-        "Conv2D ->+ Relu|Tanh",
-        ["conv (relu tanh relu_1)"],
-    ),
+    "a run is all of it": (RUNS, "Conv2D ->+ Relu|Tanh -> Softmax",
+     ["conv (relu tanh relu_1) out"]),
+    "a run that nothing follows goes to its end": (RUNS, "Conv2D ->+ Relu|Tanh",
+     ["conv (relu tanh relu_1)"]),
     "a run of one": (CHAIN, "Conv2D ->+ BiasAdd -> Relu", ["conv bias relu"]),
     "no run of none": (CHAIN, "Conv2D ->+ Elu -> Relu", []),
     # Outputs.
@@ -205,7 +174,7 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     "not followed by any": (FOLLOWED, "c:Conv2D -> !*", ["c"]),
     "not fed by": (SHARED, "m:Mul; y:Placeholder -> m; !Relu -> m", ["swish x", "gate y"]),
     "not beside": (SHARED, "s:Sigmoid -> m:Mul; !p:Placeholder -> s; p -> m", ["sigmoid gate"]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("nodes", "pattern", "wanted"), CASES.values(), ids=CASES)
