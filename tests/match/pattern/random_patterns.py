@@ -13,9 +13,7 @@ from graphpatch.match.pattern.syntax import check_pattern
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from graphpatch.names import op_of
 from tests.match.pattern.random_bodies import TYPES
-from tests.match.pattern.random_keys import ASKED
 
-CLASS = {"Relu": "activation", "Identity": "elementwise", "Mul": "elementwise"}
 WANTED: list[Any] = [*TYPES, "*", ("Relu", "Identity"), "*N"]
 
 
@@ -27,7 +25,9 @@ def patterns(draw: st.DrawFn, body: Body) -> Pattern:
     """
     ops = draw(grown(body))
     names = {index: f"p{place}" for place, index in enumerate(sorted(ops))}
-    nodes = {name: draw(wanted(body, index)) for index, name in sorted(names.items())}
+    nodes = {
+        name: Match(op=draw(types(body.heads.ops[index]))) for index, name in sorted(names.items())
+    }
     edges, tensors = [], []
     for index in sorted(ops):
         for slot, text in enumerate(body.heads.inputs[index]):
@@ -76,24 +76,6 @@ def grown(draw: st.DrawFn, body: Body) -> set[int]:
         if near:
             ops.add(draw(st.sampled_from(sorted(near))))
     return ops
-
-
-@st.composite
-def wanted(draw: st.DrawFn, body: Body, index: int) -> Match:
-    """What an op is asked to be: mostly its type, and now and then another key besides.
-
-    What the other keys ask for is mostly what the op is.
-    """
-    op = body.heads.ops[index]
-    more: list[dict[str, Any]] = [
-        {},
-        {"class_": CLASS[op]} if op in CLASS else {},
-        {"class_": ("pooling", "activation")},
-        {"nth": draw(st.sampled_from(["first", "last", ":-1", 1]))},
-    ]
-    told = [one for one in (key(body, index) for key in ASKED) if one is not None]
-    key = draw(st.sampled_from([*more, *told, *told, *told]))
-    return Match(op=draw(types(op)), **key if isinstance(key, dict) else draw(key))
 
 
 def types(op: str) -> st.SearchStrategy[Any]:

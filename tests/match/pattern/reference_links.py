@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import networkx as nx
-from msgspec.structs import replace
 
 from graphpatch.graph.node import Body
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import Link, Match
-from tests.match.pattern.reference_facts import is_told
 
 Tensor = tuple[str, str, int]
 
@@ -43,43 +41,7 @@ def output_number(body: Body, read: Tensor) -> int | None:
 
 
 def is_such(body: Body, index: int, match: Match) -> bool:
-    known: dict[tuple[int, str], bool] = body.__dict__.setdefault("such", {})
-    key = (index, repr(match))
-    if key not in known:
-        known[key] = _is_such(body, index, match)
-    return known[key]
-
-
-def _is_such(body: Body, index: int, match: Match) -> bool:
-    types = texts(match.op or "*")
-    if not any(glob.matches_glob(one, body.heads.ops[index]) for one in types):
-        return False
-    if match.class_ and not set(texts(match.class_)) & CLASSES.get(body.heads.ops[index], set()):
-        return False
-    if not is_told(body, index, match):
-        return False
-    return match.nth is None or index in numbered(body, match)
-
-
-CLASSES = {
-    "Relu": {"activation", "elementwise"},
-    **{op: {"elementwise"} for op in ("Identity", "Mul", "AddN", "IsFinite")},
-}
-
-
-def numbered(body: Body, match: Match) -> list[int]:
-    """The ops that `nth` means, counted by the longest way to each, then by name."""
-    graph: Any = nx.DiGraph()
-    graph.add_nodes_from(range(len(body)))
-    for reader, _, read in reads(body):
-        source = body.by_name.get(read[0]) if read else None
-        if source is not None and body.heads.ops[source] != "NextIteration":
-            graph.add_edge(source, reader)
-    before = {i: graph.subgraph({i, *nx.ancestors(graph, i)}) for i in graph}
-    depth = {i: len(nx.dag_longest_path(some)) for i, some in before.items()}
-    every = [i for i in graph if is_such(body, i, replace(match, nth=None))]
-    every.sort(key=lambda index: (depth[index], body.heads.names[index]))
-    return {"first": every[:1], "last": every[-1:], ":-1": every[:-1], 1: every[1:2]}[match.nth]
+    return any(glob.matches_glob(text, body.heads.ops[index]) for text in texts(match.op or "*"))
 
 
 def fits(body: Body, use: tuple[int, int, Tensor | None], source: int | Tensor, link: Link) -> bool:

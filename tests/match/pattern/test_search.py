@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -16,40 +14,34 @@ from graphpatch.match.pattern.matcher import Finder
 from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from tests import graphs
+from tests.draws import draws
 from tests.match.pattern import reference
-from tests.match.pattern.random_bodies import PLACES, bodies
+from tests.match.pattern.random_bodies import bodies
 from tests.match.pattern.random_patterns import patterns
 from tests.match.pattern.searched import bindings
 
-DRAWN = bodies(PLACES, told=True).flatmap(lambda body: st.tuples(st.just(body), patterns(body)))
+DRAWN = bodies(loops=True).flatmap(lambda body: st.tuples(st.just(body), patterns(body)))
 UNHURRIED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
-KEYS = ("attr", "value", "shape", "inside", "taken", "nth", "class", "compared")
-BOUND = re.compile(r"\b(above|below|least|most|other)=[-\d]")
 
-
-def search_as_the_reference(examples: int, **how: Any) -> tuple[Counter[str], Counter[str]]:
-    """Compare them on this many patterns; which keys these asked for, and how many matched."""
-    asked, matched = Counter[str](), Counter[str]()
-
-    @settings(UNHURRIED, max_examples=examples, **how)
-    @given(DRAWN)
-    def compared(drawn: tuple[Body, Pattern]) -> None:
-        body, pattern = drawn
-        keys = {key for one in pattern.nodes.values() for key in one.given()} & {*KEYS}
-        keys |= {"compared"} if BOUND.search(repr(pattern)) else set()
-        asked.update(keys)
-        if compare(body, pattern):
-            matched.update(keys)
-
-    compared()
-    return asked, matched
+@settings(UNHURRIED, max_examples=draws(160))
+@given(DRAWN)
+def test_the_same_matches_as_by_networkx_on_the_whole_graph(drawn: tuple[Body, Pattern]) -> None:
+    compare(*drawn)
 
 
 @pytest.mark.slow
-def test_the_same_matches_as_by_brute_force() -> None:
-    asked, matched = search_as_the_reference(100, derandomize=True, database=None)
-    assert sum(matched.values()) >= sum(asked.values()) / 4
+def test_the_same_matches_in_two_thousand_graphs() -> None:
+    """At least a quarter of the patterns match."""
+    matched: list[bool] = []
+
+    @settings(UNHURRIED, max_examples=2_000)
+    @given(DRAWN)
+    def compared(drawn: tuple[Body, Pattern]) -> None:
+        matched.append(compare(*drawn))
+
+    compared()
+    assert sum(matched) >= len(matched) / 4
 
 
 @pytest.mark.parametrize(
@@ -71,18 +63,6 @@ def test_networkx_decides_every_match(pattern: str, monkeypatch: pytest.MonkeyPa
     nothing = lambda self: iter(())  # noqa: E731
     monkeypatch.setattr(DiGraphMatcher, "subgraph_monomorphisms_iter", nothing)
     assert not bindings(body, pattern)
-
-
-@pytest.mark.slow
-def test_the_same_matches_in_two_thousand_graphs() -> None:
-    """Each key is drawn often, and matches in a good part of the cases.
-
-    Of 600 patterns 75 to 209 asked for each key, and 35 % to 84 % of these matched.
-    """
-    asked, matched = search_as_the_reference(2_000)
-    for key in KEYS:
-        assert asked[key] >= 50, f"{key} is asked for in {asked[key]} patterns alone"
-        assert matched[key] >= asked[key] / 5, f"{key}: {matched[key]} of {asked[key]} match"
 
 
 def test_a_run_in_a_circle_is_there_once() -> None:
