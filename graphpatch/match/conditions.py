@@ -612,6 +612,4 @@ def refuse_empty(written: Mapping[str, Any]) -> None:
                 empty += [".".join(filter(None, (key, name, encoded))) for encoded in lists]
         for where in empty:
             what = "the list" if value != {} and where != "inside" else "it"
-            raise RulesError(
-                f"{where}: {what} is empty, so it says nothing; leave {where} out, or say which"
-            )
+            raise RulesError(f"{where}: {what} is empty, so it says nothing; leave {where} out")
