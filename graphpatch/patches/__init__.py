@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -110,57 +111,17 @@ class PatchKind(msgspec.Struct, frozen=True):
     verified: Literal["formula", "join", ""] = ""
 
 
-# A kind is imported when a rule asks for it: most rules files ask for one.
-
-
-def _override(value: GradientSpec, emit: str) -> Patch:
-    from graphpatch.patches.override import OverrideGradient
-
-    return OverrideGradient(parse_gradient(value), emit)
-
-
-def _filter(value: GradientSpec, emit: str, at: str = "outputs") -> Patch:
-    from graphpatch.patches.filter import FilterGradient
-
-    return FilterGradient(parse_gradient(value), at, emit)
-
-
-def _stop(value: bool, emit: str, at: str = "outputs") -> Patch:
-    from graphpatch.patches.filter import StopGradient
-
-    return StopGradient(at)
-
-
-def _freeze(value: bool, emit: str) -> Patch:
-    from graphpatch.patches.freeze import Freeze
-
-    return Freeze()
-
-
-def _straight_through(value: bool | Input, emit: str) -> Patch:
-    from graphpatch.patches.straight_through import StraightThrough
-
-    return StraightThrough(value.input if isinstance(value, Input) else 0)
-
-
-def _surrogate(value: str, emit: str) -> Patch:
-    from graphpatch.patches.surrogate import SurrogateGradient, surrogate_formula
-
-    return SurrogateGradient(surrogate_formula(value), emit)
-
-
-def _backward_as(argument: Until, emit: str) -> Patch:
-    from graphpatch.patches.backward_as import BackwardAsPatch
-
-    until = (argument.until,) if isinstance(argument.until, str) else argument.until
-    return BackwardAsPatch(argument.input, until, emit)
+def _kind(name: str) -> Any:
+    """Import a kind when a rule asks for it: most rules files ask for one."""
+    module, _, kind = name.rpartition(".")
+    return getattr(importlib.import_module(f"graphpatch.patches.{module}"), kind)
 
 
 KINDS: dict[str, PatchKind] = {
     "override_gradient": PatchKind(
         GradientSpec,
         described("The gradient of the op is replaced by this one.", "guided_relu"),
-        _override,
+        lambda value, emit: _kind("override.OverrideGradient")(parse_gradient(value), emit),
         verified="formula",
     ),
     "filter_gradient": PatchKind(
@@ -169,12 +130,17 @@ KINDS: dict[str, PatchKind] = {
             "What flows back through the op's outputs, or `at`, passes through this gradient.",
             {"clip": {"min": -0.1, "max": 0.1}},
         ),
-        _filter,
+        lambda value, emit, at="outputs": _kind("filter.FilterGradient")(
+            parse_gradient(value), at, emit
+        ),
         {"at": At},
         verified="formula",
     ),
     "stop_gradient": PatchKind(
-        Literal[True], described("Nothing flows back.", True), _stop, {"at": At}
+        Literal[True],
+        described("Nothing flows back.", True),
+        lambda value, emit, at="outputs": _kind("filter.StopGradient")(at),
+        {"at": At},
     ),
     "freeze": PatchKind(
         Literal[True],
@@ -183,7 +149,7 @@ KINDS: dict[str, PatchKind] = {
             "an optimizer in the model its gradient stops.",
             True,
         ),
-        _freeze,
+        lambda value, emit: _kind("freeze.Freeze")(),
     ),
     "straight_through": PatchKind(
         Literal[True] | Input,
@@ -191,13 +157,13 @@ KINDS: dict[str, PatchKind] = {
             "On the way back the op counts as the identity of its input: 0, or the one named.",
             {"input": 0},
         ),
-        _straight_through,
+        lambda value, emit: _kind("straight_through.StraightThrough")(getattr(value, "input", 0)),
         verified="join",
     ),
     "surrogate_gradient": PatchKind(
         str,
         described("On the way back the op counts as this formula of its inputs.", "tanh(4 * x)"),
-        _surrogate,
+        lambda value, emit: _kind("surrogate.SurrogateGradient").parsed(value, emit),
         verified="join",
     ),
     "backward_as": PatchKind(
@@ -207,7 +173,9 @@ KINDS: dict[str, PatchKind] = {
             "input.",
             {"input": 0, "until": ["z"]},
         ),
-        _backward_as,
+        lambda value, emit: _kind("backward_as.BackwardAsPatch")(
+            value.input, (value.until,) if isinstance(value.until, str) else value.until, emit
+        ),
         verified="join",
     ),
 }

@@ -26,6 +26,7 @@ from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.names import op_of
 from graphpatch.patches.function_carrier import attach, computed_functions, numbered, stopped_output
+from graphpatch.patches.inline import put_op
 from graphpatch.patches.reach import differentiated_as_whole, in_control_flow, shadow_behind
 from graphpatch.patches.target import Target, carries, known_outputs
 
@@ -131,10 +132,9 @@ def _select(
 
     def selected(moved: Node, output: int) -> list[str]:
         stop, suffix = stopped_output(moved, output, name, editor), numbered(output)
-        typed = {"T": attrs.dtype(flat[output].dtype or "")}
-        same = editor.add(f"{name}/same{suffix}", "Equal", [stop, stop], typed, moved).tensor(0)
-        typed = {"T": attrs.dtype("bool")}
-        true = editor.add(f"{name}/true{suffix}", "OnesLike", [same], typed, moved).tensor(0)
+        dtype = flat[output].dtype or ""
+        same = put_op(editor, f"{name}/same{suffix}", "Equal", [stop, stop], dtype, moved)
+        true = put_op(editor, f"{name}/true{suffix}", "OnesLike", [same], "bool", moved)
         return [true, stop, backward(moved, output, stop, name)]
 
     def through(moved: Node) -> list[str]:
@@ -159,10 +159,9 @@ def _select(
 
 def repeat_to_shape(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
     """Return the tensor repeated to the shape of another; an error at run time if it cannot be."""
-    typed = {"T": attrs.dtype(known_outputs(beside)[0].dtype or "")}
-    shape = editor.add(f"{name}/Shape", "Shape", [like], typed, beside).tensor(0)
-    texts = [tensor, shape]
-    return editor.add(f"{name}/BroadcastTo", "BroadcastTo", texts, typed, beside).tensor(0)
+    dtype = known_outputs(beside)[0].dtype or ""
+    shape = put_op(editor, f"{name}/Shape", "Shape", [like], dtype, beside)
+    return put_op(editor, f"{name}/BroadcastTo", "BroadcastTo", [tensor, shape], dtype, beside)
 
 
 def constructed(gradient: Computed, target: Target, editor: Editor, emit: str) -> bool:

@@ -24,7 +24,7 @@ from graphpatch.graph.node import Node
 from graphpatch.patches import Patch
 from graphpatch.patches.carrier import carry, check_named, named_tensors, refuse_key
 from graphpatch.patches.construction import suits_filter
-from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
+from graphpatch.patches.function_carrier import filter_inline, is_restored
 from graphpatch.patches.inline import OUTPUTS, inline_op, parsed, put_at, tensors_at, why_idle
 from graphpatch.patches.noise import noise_notes
 from graphpatch.patches.reach import differentiated_as_whole, in_control_flow, place_of
@@ -109,12 +109,14 @@ class FilterGradient(SidePatch):
         if isinstance(gradient, RegisteredKey) or self._by_identity(gradient, node, dtypes, editor):
             is_read_in_loop = bool(named_tensors(gradient)) and in_control_flow(node, editor)
             emit = "function" if is_read_in_loop and self.emit == "auto" else self.emit
-            for added in put_at(target, editor, inline_op("Identity", "filter"), self.at):
+
+            def carried(added: Node) -> None:
                 carry(gradient, Target.of(added), editor, emit)
-            return
-        inline, functions = filter_inline(gradient, node, editor)
-        for call in put_at(target, editor, inline, self.at):
-            keep_gradient(call, functions[call.op], editor)
+
+            inline = inline_op("Identity", "filter", carried)
+        else:
+            inline = filter_inline(gradient, node, editor)
+        put_at(target, editor, inline, self.at)
 
     def _by_identity(
         self, gradient: Computed | PythonGradient, node: Node, dtypes: set[str], editor: Editor

@@ -43,7 +43,7 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.patches.inline import InlineOp, put_before
+from graphpatch.patches.inline import InlineOp, put_op
 from graphpatch.patches.reach import differentiated_as_whole, place_of
 from graphpatch.patches.target import (
     Target,
@@ -119,13 +119,8 @@ def traced_functions(gradient: PythonGradient, target: Target, editor: Editor) -
     return _added(lambda: attached_traced(traced, is_kept), editor)
 
 
-def filter_inline(
-    gradient: Computed | PythonGradient, node: Node, editor: Editor
-) -> tuple[InlineOp, dict[str, AttachedFunctions]]:
-    """Return a call in line with a tensor of `node`: gives it on, and filters what flows back.
-
-    The functions that it came to use are in the second value, by the op type of the call.
-    """
+def filter_inline(gradient: Computed | PythonGradient, node: Node, editor: Editor) -> InlineOp:
+    """Return a call in line with a tensor of `node`: gives it on, and filters what flows back."""
     functions: dict[str, AttachedFunctions] = {}
     is_kept = differentiated_as_whole(node, editor)
 
@@ -146,7 +141,7 @@ def filter_inline(
         editor.used("function", tape=pair.key)
         return name, {attrs.OVERRIDE: attrs.text(pair.key)}
 
-    return InlineOp("filter", of), functions
+    return InlineOp("filter", of, lambda call: _keep_gradient(call, functions[call.op], editor))
 
 
 def _traced(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> TracedFunction:
@@ -205,7 +200,7 @@ def attach(
 
     op, values = functions.attach.signature.name, {attrs.OVERRIDE: attrs.text(functions.key)}
     call = editor.take_name(node, op, inputs, values, shadow=True, reads=noted)
-    keep_gradient(call, functions, editor)
+    _keep_gradient(call, functions, editor)
     editor.used("function", tape="" if restored else functions.key)
 
 
@@ -219,24 +214,21 @@ def _argument(
     arg = functions.attach.signature.input_arg[functions.read.index(place)]
     dtype = DTYPE_NAMES[arg.type]
     if place in functions.stopped:
-        typed = {"T": attrs.dtype(dtype)}
-        stop = editor.add(f"{moved.name}/stop_{place}", "StopGradient", [text], typed, moved)
-        return stop.tensor(0)
+        return put_op(editor, f"{moved.name}/stop_{place}", "StopGradient", [text], dtype, moved)
     if place_of(moved, editor).ignoring is not None:
         return text
     guard = editor.cached(("guard", dtype), lambda: _added(lambda: guard_functions(dtype), editor))
     values = {attrs.OVERRIDE: attrs.text(guard_key(functions, dtype))}
     op = guard.attach.signature.name
     call = editor.add(f"{name}/guard{numbered(place)}", op, [text], values, moved)
-    keep_gradient(call, guard, editor)
+    _keep_gradient(call, guard, editor)
     return call.tensor(0)
 
 
 def stopped_output(moved: Node, output: int, name: str, editor: Editor) -> str:
     """Return an output of an op that made room, behind a StopGradient named after the op."""
-    typed = {"T": attrs.dtype(known_outputs(moved)[output].dtype or "")}
-    stop = (f"{name}/stop{numbered(output)}", "StopGradient", [moved.tensor(output)], typed)
-    return editor.add(*stop, moved).tensor(0)
+    dtype, texts = known_outputs(moved)[output].dtype or "", [moved.tensor(output)]
+    return put_op(editor, f"{name}/stop{numbered(output)}", "StopGradient", texts, dtype, moved)
 
 
 def _through_tape(
@@ -274,7 +266,7 @@ def _through_tape(
 # Gradient functions in the bodies of While, If and Case.
 
 
-def keep_gradient(call: Node, functions: AttachedFunctions, editor: Editor) -> None:
+def _keep_gradient(call: Node, functions: AttachedFunctions, editor: Editor) -> None:
     """In the body of a While, If or Case, keep the gradient function of a call of `attach`."""
     outputs = len(functions.attach.signature.output_arg)
     _keep_function(call, functions.gradient.signature.name, call.inputs[-outputs:], editor)
@@ -341,36 +333,28 @@ def _isolate(behind: Sequence[Node], editor: Editor) -> None:
                 f"spoils the new one where it is infinite"
             )
         elif node.op in IN_PLACE:
-            inline, functions = filter_inline(LibraryGradient("zero"), node, editor)
-            for slot in range(len(node.data_inputs)):
-                for call in (
-                    () if _reads_source(node, slot) else put_before(node, editor, inline, slot)
-                ):
-                    keep_gradient(call, functions[call.op], editor)
+            _zero_inputs([node], editor)
         else:
             _enclose(node, editor)
 
 
 def _zero_inputs(ops: Sequence[Node], editor: Editor) -> None:
+    """Put one call that gives zeros back before each tensor that ops read from outside."""
     inside, calls = {node.name for node in ops}, dict[str, str]()
-    inline, functions = filter_inline(LibraryGradient("zero"), ops[-1], editor)
+    inline = filter_inline(LibraryGradient("zero"), ops[-1], editor)
     for node in ops:
         for slot, (text, arg) in enumerate(zip(node.data_inputs, known_inputs(node), strict=True)):
-            tensor = str(names.parse(text))
-            if names.op_of(text) in inside or not carries(arg) or _reads_source(node, slot):
+            tensor, producer = str(names.parse(text)), node.body.producer(text)
+            # A constant or the like takes no gradient in a function.
+            is_constant = producer is not None and is_source(producer)
+            if names.op_of(text) in inside or not carries(arg) or is_constant:
                 continue
             if tensor not in calls:
                 name = f"{node.name}/{inline.suffix}_{slot}"
                 call = inline.add(editor, name, text, arg, node, before=True)
-                keep_gradient(call, functions[call.op], editor)
+                inline.then(call)
                 calls[tensor] = call.tensor(0)
             editor.set_input(node, slot, calls[tensor])
-
-
-def _reads_source(node: Node, slot: int) -> bool:
-    """Return whether the op reads a constant or the like, which takes no gradient in a function."""
-    producer = node.body.producer(node.data_inputs[slot])
-    return producer is not None and is_source(producer)
 
 
 def _enclose(node: Node, editor: Editor) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -18,20 +18,26 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.walk import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches.reach import check_reached
-from graphpatch.patches.target import Target, carries, is_source, known_inputs, why_not
+from graphpatch.patches.target import Target, carries, is_source, why_not
 from graphpatch.protos import AttrValue
 
 OUTPUTS = "outputs"
 
 
+def no_more(_: Node) -> None:
+    """Do nothing with an op once it is in line."""
+
+
 class InlineOp(msgspec.Struct, frozen=True):
     """An op of one input and one output that gives on, bit for bit, what it reads.
 
-    `of` gives its op type and attrs for a tensor of a dtype.
+    `of` gives its op type and attrs for a tensor of a dtype; `then` is done with each once it is
+    in line.
     """
 
     suffix: str
     of: Callable[[str], tuple[str, Mapping[str, AttrValue]]]
+    then: Callable[[Node], None] = no_more
 
     def add(
         self, editor: Editor, name: str, text: str, arg: FlatArg, beside: Node, before: bool = False
@@ -41,9 +47,16 @@ class InlineOp(msgspec.Struct, frozen=True):
         return editor.add(name, op, [text], typed, beside, before)
 
 
-def inline_op(op: str, suffix: str) -> InlineOp:
+def inline_op(op: str, suffix: str, then: Callable[[Node], None] = no_more) -> InlineOp:
     """Return an op that has its dtype as attr T, like Identity."""
-    return InlineOp(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}))
+    return InlineOp(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}), then)
+
+
+def put_op(
+    editor: Editor, name: str, op: str, inputs: Sequence[str], dtype: str, beside: Node
+) -> str:
+    """Add an op that has its dtype as attr T; return its tensor."""
+    return editor.add(name, op, inputs, {"T": attrs.dtype(dtype)}, beside).tensor(0)
 
 
 def parsed(at: str) -> tuple[str, int | None]:
@@ -78,25 +91,23 @@ def why_idle(target: Target, at: str) -> str:
     return f"{target}: {'; '.join(reasons)}" if reasons else f"{target} has no {side}s"
 
 
-def put_at(target: Target, editor: Editor, inline: InlineOp, at: str) -> list[Node]:
-    """Put `inline` on a side of a target, and return the ops added for it.
+def put_at(target: Target, editor: Editor, inline: InlineOp, at: str) -> bool:
+    """Put `inline` on a side of a target, and return whether that was done.
 
     Where nothing flows back there, there is nothing to do, and the report says so.
     """
     if reason := why_idle(target, at):
         editor.skipped(reason)
-        return []
+        return False
     check_reached(target.last, editor)
     flowing = {n: arg for n, arg in tensors_at(target, at).items() if carries(arg)}
     if parsed(at)[0] == "input":
-        return [_before(target, n, arg, editor, inline) for n, arg in flowing.items()]
-    return _behind(target.last, flowing, editor, inline)
-
-
-def put_before(node: Node, editor: Editor, inline: InlineOp, slot: int) -> list[Node]:
-    """Put `inline` before one input of an op, where that carries a gradient."""
-    arg = known_inputs(node)[slot]
-    return [_before(Target.of(node), slot, arg, editor, inline)] if carries(arg) else []
+        added = [_before(target, n, arg, editor, inline) for n, arg in flowing.items()]
+    else:
+        added = _behind(target.last, flowing, editor, inline)
+    for op in added:
+        inline.then(op)
+    return True
 
 
 def _before(target: Target, place: int, arg: FlatArg, editor: Editor, inline: InlineOp) -> Node:

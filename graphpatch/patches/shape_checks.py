@@ -80,20 +80,14 @@ def refuse_contradicted(
 
 
 def _in_question(target: Target, joined: JoinedShapes, constants_alone: bool) -> JoinedShapes:
-    """Leave out what suits the target whatever its shapes: those that an op keeps."""
-    op, node = target.last.opdef, target.last
-    kept = frozenset(() if target.is_match or op is None else op.keeps_shape)
-    has_lists = op is None or any(arg.number_attr or arg.type_list_attr for arg in op.inputs)
-    is_elementwise = not has_lists and kept >= set(range(len(node.data_inputs)))
-    alike = frozenset({"y0", "dy0", *(f"x{slot}" for slot in kept)}) if kept else frozenset()
-    in_question = {}
-    for goal, names in joined.items():
-        if constants_alone or (is_elementwise and not target.is_match):
-            names = frozenset(filter(sizes_of_constant, names))
-        names -= {goal}
-        if names and not (goal in alike and names <= alike):
-            in_question[goal] = names
-    return in_question
+    """Leave out what suits an op whatever its shapes: all that it broadcasts but constants."""
+    op = target.last.opdef
+    if op is not None and not target.is_match:
+        has_lists = any(arg.number_attr or arg.type_list_attr for arg in op.inputs)
+        constants_alone |= not has_lists and {*op.keeps_shape} >= {*range(len(op.inputs))}
+    if constants_alone:
+        joined = {goal: frozenset(filter(sizes_of_constant, joined[goal])) for goal in joined}
+    return {goal: names - {goal} for goal, names in joined.items() if names - {goal}}
 
 
 def _tensors(target: Target, wiring: Wiring) -> dict[str, Tensor]:

@@ -11,11 +11,12 @@ from graphpatch.gradients.fits import signature
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.lowering import FormulaNodes, formula_nodes
 from graphpatch.gradients.syntax import Call, Expression, Variable
-from graphpatch.graph import attrs
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.op_types import FED
+from graphpatch.names import op_of
 from graphpatch.patches import Patch
 from graphpatch.patches.construction import BackwardTensor, by_function, join, put_beside
+from graphpatch.patches.inline import put_op
 from graphpatch.patches.reach import UNKNOWN_TO_FUNCTIONS, check_together, in_control_flow
 from graphpatch.patches.shape_checks import JoinedShapes, refuse_contradicted
 from graphpatch.patches.target import Target, carries, dtypes_of, why_not
@@ -75,6 +76,11 @@ class SurrogateGradient(Patch):
     formula: Formula
     emit: str = "auto"
 
+    @classmethod
+    def parsed(cls, text: str, emit: str) -> SurrogateGradient:
+        """Return the patch for a formula; raises RulesError as `surrogate_formula` does."""
+        return cls(surrogate_formula(text), emit)
+
     def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where the formula cannot have the shape of a target's output."""
 
@@ -133,10 +139,9 @@ class SurrogateGradient(Patch):
             str
         ]()  # what constants wait for, to be in the v1 loop or branch that the op is in
         if in_control_flow(node, editor):
-            typed = {"T": attrs.dtype(target.inputs[0].dtype or "")}
-            texts = [node.data_inputs[0]]
-            added = editor.add(f"{node.name}/surrogate/in", "Identity", texts, typed, node)
-            anchor = [f"^{added.name}"]
+            name, read = f"{node.name}/surrogate/in", node.data_inputs[:1]
+            dtype = target.inputs[0].dtype or ""
+            anchor = [f"^{op_of(put_op(editor, name, 'Identity', read, dtype, node))}"]
         tensor = put_beside(formula, node, {}, editor, anchor)
         join(target, {0: BackwardTensor(tensor, not is_known)}, editor, self.emit, noted)
 
