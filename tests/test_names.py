@@ -27,18 +27,11 @@ def test_each_spelling_is_taken_apart_and_put_together(text: str, name: TensorNa
     assert op_of(text) == name.op
 
 
-def test_output_0_has_two_spellings_and_is_one_tensor() -> None:
+def test_spellings_that_are_one_tensor_and_that_are_not() -> None:
     assert parse("op:0") == parse("op")
     assert str(parse("op:0")) == "op"
-
-
-def test_in_full_the_output_is_always_there() -> None:
     assert [parse(text).full for text in ("op", "op:0", "a/op:1")] == ["op:0", "op:0", "a/op:1"]
-
-
-def test_an_output_arg_is_not_an_index() -> None:
-    assert parse("op:1:0") == TensorName("op", 0, "1")
-    assert parse("op:1:0") != parse("op:1")
+    assert parse("op:1:0") == TensorName("op", 0, "1") != parse("op:1")
 
 
 @pytest.mark.parametrize(

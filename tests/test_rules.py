@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,6 @@ from graphpatch.gradients.spec import DEFAULT
 from graphpatch.match.spec import Match
 from graphpatch.rules import EMITS, Expect, Rule, load_rules, rules_from
 from tests.rule_dicts import matched, patching, rule
-
-KIND_NAMES = "override_gradient, filter_gradient, stop_gradient, straight_through"
-
 
 # What is read
 
@@ -64,27 +60,6 @@ def test_how_often_a_rule_must_match(value: Any, expect: Expect, words: str) -> 
     assert str(found.expect) == words
 
 
-@pytest.mark.parametrize(
-    "patch",
-    [
-        {"override_gradient": "stock"},
-        {"override_gradient": "Relu6"},
-        {"override_gradient": {"registered": "Mine"}},
-        {"filter_gradient": {"clip": {"min": -0.1, "max": 0.1}}},
-        {"filter_gradient": {"scale": 0.5}, "at": "inputs"},
-        {"filter_gradient": {"reverse": {"strength": 0.3}}, "at": "output:1"},
-        {"stop_gradient": True},
-        {"stop_gradient": True, "at": "input:0"},
-        {"straight_through": True},
-        {"straight_through": {"input": 1}},
-    ],
-    ids=json.dumps,
-)
-def test_patches_that_are_legal(patch: dict[str, Any]) -> None:
-    [found] = rules_from([patching(**patch)])
-    assert type(found.patch).__name__.lower() == next(iter(patch)).replace("_", "")
-
-
 def test_the_default_gradient_has_an_older_name() -> None:
     """Rules files of 0.1 say "stock"."""
     [old], [new] = ([rules_from([patching(override_gradient=one)])[0].patch] for one in DEFAULT)
@@ -103,6 +78,8 @@ def emit_of(rules: list[Rule]) -> Any:
     return getattr(rules[0].patch, "emit")  # noqa: B009
 
 
+# If this changes, a model that was patched by the version before can be patched twice.
+FINGERPRINT = "139c4084e9fdfb67"
 SAME = rule(name="a", expect=3, emit="attr")
 OTHERS = [matched(op="Relu6"), matched(op=["Relu"]), patching(stop_gradient=True)]
 
@@ -116,13 +93,4 @@ def test_a_fingerprint_is_what_a_rule_does() -> None:
     assert one_way.author.id == the_other.author.id
     others = [rules_from([other])[0].author.id for other in OTHERS]
     assert len({one.author.id, *others}) == 1 + len(OTHERS)
-    assert re.fullmatch("[0-9a-f]{16}", one.author.id)
-
-
-def test_a_fingerprint_is_the_same_in_every_process() -> None:
-    [one] = rules_from([rule()])
-    assert one.author.id == rules_from([rule()])[0].author.id == FINGERPRINT
-
-
-# If this changes, a model that was patched by the version before can be patched twice.
-FINGERPRINT = "139c4084e9fdfb67"
+    assert one.author.id == FINGERPRINT

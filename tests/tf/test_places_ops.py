@@ -83,32 +83,20 @@ def _parts(a: Any, b: Any, c: Any) -> Any:
     return tf.stack([tf.reshape(part, []) for part in (a * a, b * 2.0, c * 3.0)])
 
 
-def _three_upstream(x: Any, text: Any, read: int) -> tuple[Any, Pullback]:
-    a, inputs = 3 * x, [np.int32(0), 3 * x]
-    y = np.array([a[0] * a[0], a[1] * 2, a[2] * 3], np.float32) + x
-
-    def pullback(d: Any) -> Any:
-        upstream = [np.array([2 * a[0] * d[0]]), np.array([2 * d[1]]), np.array([3 * d[2]])]
-        found = formula(text)(inputs[2 - read :], [p.reshape(1) for p in a], upstream)
-        return d + 3 * found[-1]
-
-    return y, pullback
-
-
-@unit(
-    lambda x: _parts(*tf.raw_ops.Unpack(value=3.0 * x, num=3, axis=0, name="patched")) + x,
-    override(THREE),
-)
-def three_outputs(x: Any) -> tuple[Any, Pullback]:
-    return _three_upstream(x, THREE, 1)
-
-
 @unit(
     lambda x: _parts(*tf.raw_ops.Split(axis=0, value=3.0 * x, num_split=3, name="patched")) + x,
     override([None, THREE]),
 )
 def three_outputs_and_an_integer(x: Any) -> tuple[Any, Pullback]:
-    return _three_upstream(x, [None, THREE], 2)
+    a, inputs = 3 * x, [np.int32(0), 3 * x]
+    y = np.array([a[0] * a[0], a[1] * 2, a[2] * 3], np.float32) + x
+
+    def pullback(d: Any) -> Any:
+        upstream = [np.array([2 * a[0] * d[0]]), np.array([2 * d[1]]), np.array([3 * d[2]])]
+        found = formula([None, THREE])(inputs, [p.reshape(1) for p in a], upstream)
+        return d + 3 * found[-1]
+
+    return y, pullback
 
 
 INDEXED = ["dy * dy + cast_like(x1, dy)", None, None]
@@ -151,14 +139,6 @@ def overridden_and_filtered(x: Any) -> tuple[Any, Pullback]:
 
 
 @unit(
-    lambda x: tf.cast(tf.square(tf.tanh(3 * tf.cast(x, tf.float64), "patched")), tf.float32) + x,
-    override(SQUARE),
-)
-def double(x: Any) -> tuple[Any, Pullback]:
-    return _tanh(x, formula(SQUARE))
-
-
-@unit(
     lambda x: tf.square(tf.raw_ops.LeakyRelu(features=3.0 * x, alpha=0.3, name="patched")) + x,
     override("dy * attr.alpha + 1"),
 )
@@ -166,12 +146,6 @@ def no_gradient_in_a_function(x: Any) -> tuple[Any, Pullback]:
     a, t = 3 * x, np.where(x > 0, 3 * x, np.float32(0.9) * x)
     one = formula("dy * attr.alpha + 1", alpha=float(np.float32(0.3)))
     return t * t + x, lambda d: d + 3 * one([a], [t], [2 * t * d])[0]
-
-
-@unit(lambda x: tf.square(tf.round(3.0 * x, "patched")) + x, {"straight_through": True})
-def rounded(x: Any) -> tuple[Any, Pullback]:
-    t = np.rint(3 * x)
-    return t * t + x, lambda d: d + 3 * (2 * t * d)
 
 
 @unit(lambda x: tf.square(tf.sqrt(tf.abs(x - X[0]), "patched")) + x, override(NAN))
