@@ -47,15 +47,15 @@ Ends: TypeAlias = dict[Node, list[int]]
 class CleanPath:
     """The ops from noisy ones on, in one body; `noisy` has which input each counts as.
 
-    `clones` are the originals that are cloned, in the order in which they are computed; `met` the
-    noisy ops that were met on the path.
+    `order` has the noisy ops that were met on the path and the originals that are cloned, as they
+    are computed; `read` are those that another of them reads.
     """
 
     body: Body
     noisy: Mapping[int, int]
     editor: Editor
-    clones: list[Node] = field(default_factory=list)
-    met: set[int] = field(default_factory=set)
+    order: list[Node] = field(default_factory=list)
+    read: set[int] = field(default_factory=set)
     clean: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,6 +67,11 @@ class CleanPath:
     def holds(self, node: Node | None) -> bool:
         """Return whether an op is noisy, or behind one that is."""
         return node is not None and (node.index in self.noisy or bool(self.behind[node.index]))
+
+    @property
+    def clones(self) -> list[Node]:
+        """Return the originals that are cloned."""
+        return [node for node in self.order if node.index not in self.noisy]
 
     @property
     def in_loop(self) -> bool:
@@ -90,19 +95,19 @@ class CleanPath:
             following = next(producers, None)
             if following is None:
                 stack.pop()
-                if node is not None and node.index not in self.noisy:
-                    self.clones.append(node)
-            elif following.index not in visited:
+                self.order += [] if node is None else [node]
+                continue
+            self.read |= {following.index} if node is not None else set()
+            if following.index not in visited:
                 visited.add(following.index)
-                if following.index in self.noisy:
-                    self.met.add(following.index)
                 if following.index in self.noisy or not self._is_shared(following):
                     stack.append((following, self._producers(following)))
-        added = [node for node in self.clones if node.index in self.body.root]
-        again, whole = (sum(1 + len(n.inputs) for n in nodes) for nodes in (added, self.clones))
+        clones = self.clones
+        added = [node for node in clones if node.index in self.body.root]
+        again, whole = (sum(1 + len(n.inputs) for n in nodes) for nodes in (added, clones))
         if again > MOST_AGAIN + TIMES_THE_FILE * (whole - again):
             raise PatchError(
-                f"{len(added):,} of the {len(self.clones):,} ops on the noise-free path were added "
+                f"{len(added):,} of the {len(clones):,} ops on the noise-free path were added "
                 f"by earlier rules, as each rule clones what those before it cloned; give the "
                 f"noisy ops to one rule, which clones each op once"
             )
@@ -137,34 +142,23 @@ class CleanPath:
         return True
 
     def make(self) -> None:
-        """Add the clones."""
-        for node in self.clones:
-            inputs = [text if text.startswith("^") else self.of(text) for text in node.inputs]
-            clone = self.editor.clone(node, f"{node.name}/clean", inputs)
-            for output in range(len(node.outputs or ())):
-                self.clean[_spelled(node.tensor(output))] = clone.tensor(output)
+        """Add the clones, and what repeats the input of a noisy op to the op's shape."""
+        for node in self.order:
+            if node.index not in self.noisy:
+                inputs = [text if text.startswith("^") else self.of(text) for text in node.inputs]
+                clone = self.editor.clone(node, f"{node.name}/clean", inputs)
+                for output in range(len(node.outputs or ())):
+                    self.clean[_spelled(node.tensor(output))] = clone.tensor(output)
+            elif node.index in self.read:
+                counted, noisy, name = self.counted(node), node.tensor(0), f"{node.name}/clean"
+                self.clean[_spelled(noisy)] = (
+                    repeat_to_shape(counted.tensor, noisy, name, node, self.editor)
+                    if counted.repeated
+                    else counted.tensor
+                )
 
     def of(self, text: str) -> str:
         """Return the clean tensor for one, which is itself where it is not behind the noise."""
-        chain: dict[str, Node] = {}
-        tensor = text
-        while _spelled(tensor) not in self.clean:
-            producer = self.body.producer(tensor)
-            if producer is None or producer.index not in self.noisy:
-                break
-            if tensor in chain:
-                raise PatchError(
-                    f"{producer} depends on itself: there is no noise-free input to begin with"
-                )
-            chain[tensor] = producer
-            tensor = producer.data_inputs[self.noisy[producer.index]]
-        for tensor, noisy in reversed(chain.items()):
-            counted, name = self.counted(noisy), f"{noisy.name}/clean"
-            self.clean[_spelled(tensor)] = (
-                repeat_to_shape(counted.tensor, tensor, name, noisy, self.editor)
-                if counted.repeated
-                else counted.tensor
-            )
         return self.clean.get(_spelled(text), text)
 
     def counted(self, noisy: Node) -> BackwardTensor:
@@ -257,7 +251,8 @@ class BackwardAsPatch(Patch):
         path.plan(ends)
         for node, outputs in ends.items():
             refuse_in_part(node, outputs, editor, self.emit)
-        unmet = [node for node in nodes if node.index not in path.met]
+        met = {node.index for node in path.order}
+        unmet = [node for node in nodes if node.index not in met]
         if unmet and not provenance.shadow(unmet[0]):
             reached = ", ".join(node.name for node in ends)
             raise PatchError(
@@ -332,8 +327,7 @@ def _unreached(path: CleanPath, ends: Ends) -> tuple[list[Node], dict[Node, str]
     function).
     """
     body = path.body
-    noisy = [Node(body, index) for index in sorted(path.met)]
-    region = {node.index: node for node in (*path.clones, *noisy)}
+    region = {node.index: node for node in path.order}
     for node, outputs in ends.items():
         carrying = {n for n, arg in enumerate(node.outputs or ()) if carries(arg)}
         if carrying <= set(outputs):
