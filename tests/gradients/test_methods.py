@@ -220,14 +220,19 @@ def test_shap_softmax_gives_the_difference_of_the_outputs() -> None:
                                    (y[:3] - y[3:])[:, which])  # fmt: skip
 
 
+def revealed(name: str, inputs: Any, y: Any, dy: Any, attrs: Any = None) -> Any:
+    formula = LIBRARY[name].formula()
+    found, *others = numpy_gradient(formula, inputs, [y], [dy], attrs)
+    assert others == [None, None]
+    assert found is not None
+    return found
+
+
 def test_reveal_cancel() -> None:
     x, weights, bias = drawn(4, 5, seed=1), drawn(5, 3, seed=2), drawn(3, seed=3)
     y = np.maximum(x @ weights + bias, 0)
     dy = np.tile(drawn(2, 3, seed=4), (2, 1))
-    formula = LIBRARY["reveal_cancel_batch"].formula()
-    found, *others = numpy_gradient(formula, [x, weights, bias], [y], [dy])
-    assert others == [None, None]
-    assert found is not None
+    found = revealed("reveal_cancel_batch", [x, weights, bias], y, dy)
     given = ((x[:2] - x[2:]) * found[:2]).sum(1)
     np.testing.assert_allclose(given, (dy[:2] * (y[:2] - y[2:])).sum(1))
 
@@ -246,15 +251,12 @@ def test_reveal_cancel_of_a_convolution_is_that_of_its_matrix(name: str) -> None
     pre = numpy_op_forward(op_type, [x, weights], attrs)
     bias = drawn(pre.shape[-1], seed=3)
     y, dy = np.maximum(pre + bias, 0), np.tile(drawn(2, *pre.shape[1:], seed=4), (2, 1, 1, 1))
-    formula = LIBRARY[name].formula()
-    found, *others = numpy_gradient(formula, [x, weights, bias], [y], [dy], attrs)
-    assert others == [None, None]
+    found = revealed(name, [x, weights, bias], y, dy, attrs)
     matrix = dense(op_type, x[:1], weights, attrs)
     flat = [one.reshape(4, -1) for one in (x, y, dy)]
     given = [flat[0], matrix, np.tile(bias, matrix.shape[1] // len(bias))]
-    plain = LIBRARY["reveal_cancel_batch"].formula()
-    expected = numpy_gradient(plain, given, [flat[1]], [flat[2]])[0]
-    np.testing.assert_allclose(found.reshape(4, -1), expected)  # type: ignore[union-attr, arg-type]
+    expected = revealed("reveal_cancel_batch", given, flat[1], flat[2])
+    np.testing.assert_allclose(found.reshape(4, -1), expected)
 
 
 def test_reveal_cancel_shows_both_inputs_of_a_minimum() -> None:
@@ -262,9 +264,7 @@ def test_reveal_cancel_shows_both_inputs_of_a_minimum() -> None:
     x = np.array([[4.0, 1.0], [0.0, 0.0]])
     weights, bias = np.array([[1.0], [-1.0]]), np.zeros(1)
     y = np.maximum(x @ weights + bias, 0)
-    formula = LIBRARY["reveal_cancel_batch"].formula()
-    (found, _, _) = numpy_gradient(formula, [x, weights, bias], [y], [np.full((2, 1), -1.0)])
-    assert found is not None
+    found = revealed("reveal_cancel_batch", [x, weights, bias], y, np.full((2, 1), -1.0))
     of_min = found[0] * x[0] + [x[0, 0], 0]
     np.testing.assert_allclose(of_min, [0.5, 0.5])
 
@@ -293,13 +293,6 @@ def test_rectified_gradient_and_noise() -> None:
     found = one("gradient_noise", "", np.zeros((40, 50)), y, np.ones((40, 50)), stddev=0.5, seed=7)
     assert abs(found.mean() - 1) < 0.05
     assert abs(found.std() - 0.5) < 0.05
-
-
-def test_a_square_wave_of_so_many_terms() -> None:
-    x = np.array([1e-5, 1e-4, 1e-3, 0.3, 1.9, 2, 2.0001, -3.1, 40.0, 41.7])
-    found = one("square_wave_surrogate", "Sign", x, x, 3 * np.ones(10), terms=4, period=4)
-    expected = 3 * sum(np.cos((2 * k + 1) * np.pi / 2 * x) for k in range(4))
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_a_unit_without_a_spike_passes_a_uniform_part_on() -> None:
