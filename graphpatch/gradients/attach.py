@@ -91,9 +91,7 @@ def filter_functions(gradient: Computed, dtype: str, is_kept: bool = False) -> A
 
     Raises FormulaError where the formula does not suit one tensor of this dtype.
     """
-    op = Signature.of_tensor(dtype)
-    function = gradient_function(gradient.formula, op, is_filter=True)
-    return _attached(_gradient_label(gradient), function, is_kept)
+    return _filter(_gradient_label(gradient), gradient.formula, dtype, is_kept)
 
 
 def guard_functions(dtype: str) -> AttachedFunctions:
@@ -102,9 +100,12 @@ def guard_functions(dtype: str) -> AttachedFunctions:
     Where a runtime drops GradientDefs, the gradient of its body raises. Nothing of it is left in
     the forward pass of a Session, as the body of `attach` does not read x.
     """
-    op = Signature.of_tensor(dtype)
-    function = gradient_function(Formula.parse("dy"), op, is_filter=True)
-    return _attached(f"{GUARD}_{dtype}", function, is_kept=False)
+    return _filter(f"{GUARD}_{dtype}", Formula.parse("dy"), dtype, is_kept=False)
+
+
+def _filter(name: str, formula: Formula, dtype: str, is_kept: bool) -> AttachedFunctions:
+    function = gradient_function(formula, Signature.of_tensor(dtype), is_filter=True)
+    return _attached(name, function, is_kept)
 
 
 def guard_key(functions: AttachedFunctions, dtype: str) -> str:

@@ -20,16 +20,36 @@ FILTER = "Identity"
 def check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:
     """Raise PatchError where TensorFlow would fail with this gradient on this op.
 
-    Of a gradient that the consumer registers nothing is known, so it fits everywhere.
+    Of a gradient that the consumer registers nothing is known, so it fits everywhere. A gradient
+    with the shape of dy is one of x only where the op keeps the shape of x.
     """
+    op = node.opdef
     if isinstance(gradient, RegisteredKey):
-        if gradient.by_name:
-            _check_arity(gradient.key, node)
+        theirs = opdefs.lookup(gradient.key) if gradient.by_name else None
+        if theirs is not None and op is not None and theirs.name != op.name:
+            _check_arity(theirs, op, node)
         return
     if isinstance(gradient, LibraryGradient):
-        _check_family(gradient, node)
-        _check_shape(gradient, node)
-    _check_formula(gradient, node)
+        entry = LIBRARY[gradient.name]
+        if entry.ops and node.op not in (*entry.ops, FILTER):
+            raise PatchError(
+                f"{gradient.name} is for {', '.join(entry.ops)}, not for {node}; where it is meant "
+                f'all the same, {{"formula": ...}} says it'
+            )
+        is_known = op is not None and op.known_to != "library"
+        for slot, arg in enumerate(node.arguments or [] if entry.elementwise and is_known else []):
+            if arg.dtype in opdefs.DIFFERENTIABLE and op and slot not in op.keeps_shape:
+                raise PatchError(
+                    f"{gradient.name} gives a gradient of the shape of the output, but {node} does "
+                    f"not keep the shape of its input {slot} ({arg.name}); filter_gradient changes "
+                    f"what flows back to its output, or through its inputs"
+                )
+    if node.outputs is None or gradient.formula.tensors:
+        return  # what is read is known to the consumer alone: it is checked when it is built
+    try:
+        gradient_ops(gradient.formula, signature(node))
+    except (FormulaError, ValueError) as error:
+        raise PatchError(f"{node}: {error}") from error
 
 
 def signature(node: Node) -> Signature:
@@ -53,56 +73,21 @@ def windows_of(nodes: Iterable[Node]) -> Mapping[str, object]:
     return signature(windowed[0]).attrs if len(windowed) == 1 else {}
 
 
-def _check_family(gradient: LibraryGradient, node: Node) -> None:
-    legal = LIBRARY[gradient.name].ops
-    if legal and node.op not in legal and node.op != FILTER:
-        raise PatchError(
-            f"{gradient.name} is for {', '.join(legal)}, not for {node}; where it is meant all the "
-            f'same, {{"formula": ...}} says it'
-        )
-
-
-def _check_formula(gradient: Computed, node: Node) -> None:
-    if node.outputs is None or gradient.formula.tensors:
-        return  # what is read is known to the consumer alone: it is checked when it is built
-    try:
-        gradient_ops(gradient.formula, signature(node))
-    except (FormulaError, ValueError) as error:
-        raise PatchError(f"{node}: {error}") from error
-
-
-def _check_shape(gradient: LibraryGradient, node: Node) -> None:
-    """A gradient with the shape of dy is one of x only where the op keeps the shape of x."""
-    op = node.opdef
-    if not LIBRARY[gradient.name].elementwise or op is None or op.known_to == "library":
-        return
-    for slot, arg in enumerate(node.arguments or []):
-        if arg.dtype in opdefs.DIFFERENTIABLE and slot not in op.keeps_shape:
-            raise PatchError(
-                f"{gradient.name} gives a gradient of the shape of the output, but {node} does "
-                f"not keep the shape of its input {slot} ({arg.name}); filter_gradient changes "
-                f"what flows back to its output, or through its inputs"
-            )
-
-
-def _check_arity(key: str, node: Node) -> None:
-    """The gradient of op type `key` gives one gradient for each input of `key`."""
-    theirs, op = opdefs.lookup(key), node.opdef
-    if theirs is None or op is None or theirs.name == op.name:
-        return
+def _check_arity(theirs: opdefs.OpDef, op: opdefs.OpDef, node: Node) -> None:
+    """The gradient of another op type gives one gradient for each input of that type."""
     for which, expected, actual in (
         ("inputs", theirs.inputs, op.inputs),
         ("outputs", theirs.outputs, op.outputs),
     ):
         if not any(arg.is_list for arg in (*expected, *actual)) and len(expected) != len(actual):
             raise PatchError(
-                f"the gradient of {key} is for {len(expected)} {which}; {node} has {len(actual)}"
+                f"the gradient of {theirs.name} is for {len(expected)} {which}; {node} has "
+                f"{len(actual)}"
             )
-    missing = {attr.name for attr in theirs.attrs if attr.type != "type"} - {
-        attr.name for attr in op.attrs
-    }
+    own = {attr.name for attr in op.attrs}
+    missing = sorted({attr.name for attr in theirs.attrs if attr.type != "type"} - own)
     if missing:
         raise PatchError(
-            f"the gradient of {key} may read the attr {', '.join(sorted(missing))}, which {node} "
-            f'does not have; {{"registered": "{key}"}} is for who knows that it does not'
+            f"the gradient of {theirs.name} may read the attr {', '.join(missing)}, which {node} "
+            f'does not have; {{"registered": "{theirs.name}"}} is for who knows that it does not'
         )
