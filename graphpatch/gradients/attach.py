@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 import msgspec
 
@@ -80,8 +79,7 @@ def attached_functions(
         for place, (name, _) in enumerate(signature.inputs)
         if place in flowing or name in formula.variables or formula.reads_op
     )
-    inputs = tuple(signature.inputs[place] for place in read)
-    function = gradient_function(formula, replace(signature, inputs=inputs))
+    function = gradient_function(formula, signature, read=read)
     stopped = frozenset(read) - flowing
     return _attached(_gradient_label(gradient), function, is_kept, read, stopped)
 

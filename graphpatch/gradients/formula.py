@@ -75,12 +75,6 @@ class Formula:
         merged = {**dict(self.values), **values}
         return replace(self, values=tuple(sorted(merged.items())))
 
-    def cut(self, count: int) -> Formula:
-        """Return the formula for the first inputs, where the list has null for all others."""
-        if self.alike or any(text is not None for text in self.texts[count:]):
-            return self
-        return replace(self, texts=self.texts[:count], expressions=self.expressions[:count])
-
     def _names(self, kind: type[Name]) -> tuple[str, ...]:
         """Return the names of one kind that it reads, each once, in the text's order."""
         read = (part.name for part in self._parts() if isinstance(part, kind))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -113,44 +113,45 @@ def _attr_proto(value: AttrValue) -> AttrValueProto:
 
 
 def gradient_function(
-    formula: Formula, signature: Signature, name: str = "", is_filter: bool = False
+    formula: Formula,
+    signature: Signature,
+    name: str = "",
+    read: Collection[int] | None = None,
+    is_filter: bool = False,
 ) -> FunctionDef:
     """Return the function (x..., y..., dy...) -> (dx..., zeros like y...) of a gradient.
 
-    An input of the op that the formula neither reads nor has a gradient for may be left out of the
-    signature. dx is called `dx0`, the gradient of the output that is passed through `gy0`. An input
-    without a gradient gets zeros, since a function returns a tensor for everything: whoever calls
-    it puts a StopGradient before such an input where there shall be none. Of a filter x0 is y0 as
-    well: it is (x0, dy0) -> dx0.
+    `read` are the inputs of the op that it takes, default: all. The others the formula neither
+    reads nor has a gradient for. dx is called `dx0`, the gradient of the output that is passed
+    through `gy0`. An input without a gradient gets zeros, since a function returns a tensor for
+    everything: whoever calls it puts a StopGradient before such an input where there shall be none.
+    Of a filter x0 is y0 as well: it is (x0, dy0) -> dx0.
 
     The same arguments give the same function, node for node. Raises FormulaError where the
     formula does not suit the op.
     """
-    for argument, dtype in (*signature.inputs, *signature.outputs):
+    dxs = gradient_ops(formula, signature)
+    program = next((dx.program for dx in dxs if dx is not None), Program())
+    unread = {f"x{n}" for n in range(len(dxs)) if read is not None and n not in read}
+    unread |= {"y0"} if is_filter else set()
+    arguments = {n: dtype for n, dtype in signature.variables.items() if n not in unread}
+    results: dict[str, Value] = {}
+    for argument, dtype in arguments.items():
         if dtype in NO_NUMBERS:
             raise FormulaError(f"{argument} is {dtype}; a gradient function cannot take it")
-    count = max((int(argument[1:]) + 1 for argument, _ in signature.inputs), default=0)
-    dxs = gradient_ops(formula.cut(count), signature)
-    program = next((dx.program for dx in dxs if dx is not None), Program())
-    passed = () if is_filter else signature.outputs
-    arguments = [*signature.inputs, *passed]
-    results = {}
-    for place, (argument, _) in enumerate(arguments):
-        dx = dxs[place] if place < len(dxs) else None
-        results[argument] = dx or op("ZerosLike", signature.value(program, argument))
-    # A function returns no argument as it came.
-    values = [
-        op("Identity", value) if isinstance(value.source, str) else value
-        for value in results.values()
-    ]
-    body = node_defs(values, {"y0": "x0"} if is_filter else {}, in_function=True)
+        dx = dxs[int(argument[1:])] if argument[0] == "x" else None
+        if argument[0] != "d":
+            result = f"{'d' if argument[0] == 'x' else 'g'}{argument}"
+            results[result] = dx or op("ZerosLike", signature.value(program, argument))
+    for result, value in results.items():  # a function returns no argument as it came
+        if isinstance(value.source, str):
+            results[result] = op("Identity", value)
+    body = node_defs(results.values(), {"y0": "x0"} if is_filter else {}, in_function=True)
     function = FunctionDef(node_def=body.nodes)
     function.signature.name = name
-    for argument, dtype in signature.variables.items():
-        if not (is_filter and argument == "y0"):
-            function.signature.input_arg.add(name=argument, type=DTYPE_NUMBERS[dtype])
-    for argument, value, tensor in zip(results, values, body.results, strict=True):
-        result = f"{'d' if argument[0] == 'x' else 'g'}{argument}"
+    for argument, dtype in arguments.items():
+        function.signature.input_arg.add(name=argument, type=DTYPE_NUMBERS[dtype])
+    for (result, value), tensor in zip(results.items(), body.results, strict=True):
         function.signature.output_arg.add(name=result, type=DTYPE_NUMBERS[value.dtype])
         function.ret[result] = tensor
     function.signature.is_stateful = any(op_def(node.op).stateful for node in body.nodes)

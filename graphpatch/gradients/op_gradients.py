@@ -256,14 +256,6 @@ OP_GRADIENTS: Mapping[str, OpGradient] = {
 """The gradients that `own(dy)` computes of ops that models are made of."""
 
 
-def _softsign(at: OpCall, place: int, dy: Value) -> Value:
-    """Return that of g / (1 + |x|) ** 2, made of ops that have gradients themselves."""
-    g, x = at.xs
-    wide = op("Abs", x) + 1.0
-    slope = dy / op("Square", wide)
-    return -2.0 * (g * slope) * (op("Sign", x) / wide) if place else slope
-
-
 def _segments(kind: str) -> OpGradient:
     """Return the sums of what dy has at the indices, by segment, divided by their numbers."""
 
@@ -355,15 +347,20 @@ _SECOND: Mapping[str, tuple[OpGradient, tuple[str | None, ...]]] = {
         ops("ScaleAndTranslate dy #x0[1,2] x2 x3"),
         (_OWN, None, None, None),
     ),
-    "SoftsignGrad": (_softsign, (_OWN, _OWN)),
     **{
         f"SparseSegment{kind}Grad": (_segments(kind), (_OWN, None, None, None))
         for kind in ("Mean", "SqrtN", "Sum")
     },
 }
 
-SECOND: Mapping[str, tuple[str | None, ...]] = {name: row[1] for name, row in _SECOND.items()}
-"""Ops of which TensorFlow has no gradient, and `own(dy)` has one: a formula for each input."""
+SECOND: Mapping[str, tuple[str | None, ...]] = {
+    **{name: texts for name, (_, texts) in _SECOND.items()},
+    "SoftsignGrad": (
+        "dy / square(1 + abs(x1))",
+        "-2 * (x0 * (dy / square(1 + abs(x1)))) * (sign(x1) / (1 + abs(x1)))",
+    ),
+}
+"""Ops of which TensorFlow has no gradient: a formula for each input."""
 
 
 WINDOWS: Mapping[str, tuple[str, str]] = {

@@ -132,19 +132,14 @@ def chosen_formulas(
     Raises FormulaError where the list has more or fewer entries than the op has inputs, or where
     one is for an input that carries no gradient.
     """
-    indices = [int(name[1:]) for name, _ in signature.inputs]
-    if not formula.alike:
-        count, texts = max(indices, default=-1) + 1, formula.texts
-        foreign = [n for n, text in enumerate(texts) if text is not None and n not in indices]
-        if len(texts) != count:
-            raise FormulaError(
-                f"the list has {plural(len(texts), 'formula')}, and the op has "
-                f"{plural(count, 'input')}; write one formula for each input, null for no gradient"
-            )
-        if foreign:
-            raise FormulaError(f"x{foreign[0]} carries no gradient: write null for it in the list")
+    count, texts = len(signature.inputs), formula.texts
+    if not formula.alike and len(texts) != count:
+        raise FormulaError(
+            f"the list has {plural(len(texts), 'formula')}, and the op has "
+            f"{plural(count, 'input')}; write one formula for each input, null for no gradient"
+        )
     chosen = []
-    for index, (name, dtype) in zip(indices, signature.inputs, strict=True):
+    for index, (name, dtype) in enumerate(signature.inputs):
         place = 0 if formula.alike else index
         text, expression = formula.texts[place], formula.expressions[place]
         if formula.alike and dtype in NOT_SERVED:

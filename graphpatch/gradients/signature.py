@@ -23,13 +23,12 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS
 class Signature:
     """An op's inputs (`x0`, ...) and outputs (`y0`, ...) with their dtypes, and its attrs.
 
-    An input that no gradient needs may be missing. `same_shape`: all these tensors have one
-    shape, in every run, but for the `scalars`, whose shape is (). `broadcast` names the inputs
-    whose joint shape is that of the outputs, where that is known. The last `more` inputs are not
-    the op's: a formula reads them besides. `op_type` is empty for what is
-    no one op: a match as a whole, a filter. `attrs` are those that are
-    numbers or booleans, with the op type's defaults where the NodeDef leaves them out; others may
-    be there, and cannot be read.
+    `same_shape`: all these tensors have one shape, in every run, but for the `scalars`, whose shape
+    is (). `broadcast` names the inputs whose joint shape is that of the outputs, where that is
+    known. The last `more` inputs are not the op's: a formula reads them besides. `op_type` is empty
+    for what is no one op: a match as a whole, a filter. `attrs` are those that are numbers or
+    booleans, with the op type's defaults where the NodeDef leaves them out; others may be there,
+    and cannot be read.
     """
 
     inputs: tuple[tuple[str, str], ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,15 +111,6 @@ def test_a_parameter_without_a_value() -> None:
 def test_inputs_that_carry_no_gradient_get_none() -> None:
     found = gradient_ops(Formula.parse("dy"), MIXED)
     assert [value and value.dtype for value in found] == ["float32", None, "float64"]
-
-
-def test_an_input_that_is_left_out_keeps_the_numbers_of_the_others() -> None:
-    op = Signature.of(["float32"] * 3, ["float32"])
-    signature = replace(op, inputs=(op.inputs[0], op.inputs[2]))
-    found = gradient_ops(Formula.parse(["dy * x2", None, "dy * x0"]), signature)
-    assert all(value is not None for value in found)
-    with pytest.raises(FormulaError, match="x1 carries no gradient: write null"):
-        gradient_ops(Formula.parse(["dy", "dy", "dy"]), signature)
 
 
 @pytest.mark.parametrize("number", ["2147483648", "-99999999999999999999999", "1e308", "254"])
