@@ -227,17 +227,23 @@ def _report(
         listed.append(PATCH_LAST)
     if any(graph.restored for graph in after.graphs):
         listed.append(TAPE_FLOOR)
+    nodes = {"before": before.node_count, "after": after.node_count}
+    return report_of(steps, listed, nodes=nodes)
+
+
+def report_of(steps: Sequence[RuleResult], notes: Sequence[str], **more: Any) -> dict[str, Any]:
+    """Return what rules did and need as a report has it, and these notes, each once."""
     return {
         "rules": [
             {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}
             for step in steps
         ],
-        "nodes": {"before": before.node_count, "after": after.node_count},
+        **more,
         "consumer": {
             "session": list(dict.fromkeys(key for step in steps for key in step.session)),
             "tape": list(dict.fromkeys(key for step in steps for key in step.tape)),
         },
-        "notes": list(dict.fromkeys(listed)),
+        "notes": list(dict.fromkeys(notes)),
     }
 
 

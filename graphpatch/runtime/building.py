@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.application import RulesLike, rules_of
+from graphpatch.application import RulesLike, report_of, rules_of
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import ModelGraph, graph_of
@@ -159,8 +159,9 @@ class RuleOnNewOps:
         Raises MatchError where it did not match as often as it expects, PatchError where it means
         nothing on any of the ops it matched.
         """
-        rule, expect, count = self.rule, self.rule.expect, len(self.result.matches)
-        if not (count and expect.min <= count and (expect.max is None or count <= expect.max)):
+        rule, count = self.rule, len(self.result.matches)
+        least, most = rule.expect.min, rule.expect.max
+        if not count or not least <= count <= (count if most is None else most):
             with naming_rule(rule):
                 try:
                     check_expected(rule, [model_of(live).graphs[0] for live in made], count)
@@ -286,17 +287,8 @@ class Building:
             results += apply_on_leaving(self.on_leaving, self.made)
         self.made.clear()
         results.sort(key=lambda result: self.order.index(result.rule))
-        self.report = {
-            "rules": [
-                {"name": result.rule, "matches": result.matches, "emit": "+".join(result.emit)}
-                for result in results
-            ],
-            "consumer": {
-                "session": list(dict.fromkeys(key for result in results for key in result.session)),
-                "tape": list(dict.fromkeys(key for result in results for key in result.tape)),
-            },
-            "notes": list(dict.fromkeys(note for result in results for note in result.notes)),
-        }
+        notes = [note for result in results for note in result.notes]
+        self.report = report_of(results, notes)
 
     @property
     def ok(self) -> bool:

@@ -614,9 +614,8 @@ def number_in(value: Any) -> Any:
     """Return the number that a Python or numpy scalar is, None for a tensor or a variable."""
     import numpy as np
 
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        return value.item()
-    return value if isinstance(value, bool | int | float) else None
+    is_number = isinstance(value, bool | int | float | np.generic | np.ndarray)
+    return np.asarray(value).item() if is_number and np.ndim(value) == 0 else None
 
 
 def fitting(function: str, name: str, value: Any, tensor: Any) -> Any:
