@@ -25,7 +25,6 @@ from graphpatch.runtime.gradient_functions import (
     tensorflow_gradient,
 )
 from graphpatch.runtime.unconverted import unconverted
-from graphpatch.table import plural
 
 Spec: TypeAlias = GradientSpec | Callable[..., Any]
 # Gradients that give the same whether slices are added up before or after: G(a + b) = G(a) + G(b).
@@ -330,10 +329,8 @@ def straight_through(f: Callable[[Any], Any], x: Any) -> Any:
         array([3., 3.], dtype=float32)
     """
     check_function("straight_through", "f", f)
-    clean = on_values(lambda value: carrying("straight_through", value, complex_too=True), x)
-    noisy, variables = _called(f, clean)
-    _refuse_lost("straight_through", variables)
-    return _two_functions("straight_through", noisy, clean)
+    x = on_values(lambda value: carrying("straight_through", value, complex_too=True), x)
+    return _counted("straight_through", f, lambda x: x, x)
 
 
 @unconverted
@@ -367,10 +364,14 @@ def surrogate(f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
     for argument, function in (("f", f), ("g", g)):
         check_function("surrogate", argument, function)
     x = tuple(on_values(lambda value: as_tensor("surrogate", value), value) for value in x)
-    noisy, variables = _called(f, *x)
-    clean, trained = _called(g, *x)
-    _refuse_lost("surrogate", variables, trained)
-    return _two_functions("surrogate", noisy, clean)
+    return _counted("surrogate", f, g, *x)
+
+
+def _counted(function: str, f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
+    """Return `f(*x)` with the gradient of `g(*x)`, which reads all variables that `f` reads."""
+    (noisy, variables), (clean, trained) = _called(f, *x), _called(g, *x)
+    _refuse_lost(function, variables, trained)
+    return _two_functions(function, noisy, clean)
 
 
 @unconverted
@@ -425,7 +426,10 @@ def _two_functions(function: str, noisy: Any, clean: Any) -> Any:
             counted = tf.broadcast_to(counted, tf.shape(forward))
         return with_gradient([forward], [counted], lambda _, dy: [dy])[0]
 
-    return on_values(on_tensors, noisy, in_places_of(function, noisy, clean))
+    kinds = _kind(noisy), _kind(clean)
+    if kinds[0] != kinds[1]:
+        raise TypeError(f"{function}: the value is a {kinds[0]}, what it counts as a {kinds[1]}")
+    return on_values(on_tensors, noisy, clean)
 
 
 def _broadcasts(shape: Any, whole: Any) -> bool:
@@ -555,43 +559,18 @@ def check_function(function: str, argument: str, value: Any) -> None:
 
 
 def on_values(change: Callable[..., Any], *tensors: Any) -> Any:
-    """`change` of the tensors; of the values of ragged and sparse tensors, whose form is kept."""
-    import tensorflow as tf
+    """Return `change` of the tensors; of ragged and sparse ones of their values, in their form.
 
-    first = tensors[0]
-    if isinstance(first, tf.RaggedTensor):
-        return first.with_flat_values(change(*(tensor.flat_values for tensor in tensors)))
-    if isinstance(first, tf.SparseTensor):
-        changed = change(*(tensor.values for tensor in tensors))
-        return tf.SparseTensor(first.indices, changed, first.dense_shape)
-    return change(*tensors)
-
-
-def in_places_of(function: str, value: Any, like: Any) -> Any:
-    """Return `like`, whose values must stand in the places of those of `value`, ragged or sparse.
-
-    Raises TypeError where one is ragged or sparse and the other is not, ValueError where they are
-    nested in other ways. TensorFlow raises InvalidArgumentError where places are found to differ.
+    TensorFlow raises ValueError or InvalidArgumentError where the values of several are in other
+    places.
     """
     import tensorflow as tf
 
-    kinds = _kind(value), _kind(like)
-    if kinds[0] != kinds[1]:
-        raise TypeError(f"{function}: the value is a {kinds[0]}, what it counts as a {kinds[1]}")
-    places, others = _value_places(value), _value_places(like)
-    if len(places) != len(others):
-        raise ValueError(
-            f"{function}: the value has {plural(len(places), 'ragged dimension')}, what it counts "
-            f"as has {len(others)}"
-        )
-    said = f"{function}: what the value counts as has its values in other places"
-    checks = [
-        tf.debugging.assert_equal(tf.cast(a, tf.int64), tf.cast(b, tf.int64), message=said)
-        for a, b in zip(places, others, strict=True)
-        if a is not b
-    ]
-    with tf.control_dependencies(checks if not tf.executing_eagerly() else []):
-        return on_values(tf.identity, like) if checks else like
+    if isinstance(tensors[0], tf.RaggedTensor):
+        return tf.ragged.map_flat_values(change, *tensors)
+    if isinstance(tensors[0], tf.SparseTensor):
+        return tf.sparse.map_values(change, *tensors)
+    return change(*tensors)
 
 
 def _kind(value: Any) -> str:
@@ -599,15 +578,6 @@ def _kind(value: Any) -> str:
 
     composite = isinstance(value, tf.RaggedTensor | tf.SparseTensor)
     return type(value).__name__ if composite else DENSE
-
-
-def _value_places(value: Any) -> list[Any]:
-    """Return the tensors that say where the values of a ragged or sparse tensor stand."""
-    import tensorflow as tf
-
-    if isinstance(value, tf.RaggedTensor):
-        return list(value.nested_row_splits)
-    return [value.indices, value.dense_shape] if isinstance(value, tf.SparseTensor) else []
 
 
 def number_in(value: Any) -> Any:

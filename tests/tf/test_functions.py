@@ -398,13 +398,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "rows in other places": (
         lambda: graphpatch.backward_as(ragged([0, 1, 3]), ragged([0, 2, 3])),
-        tf.errors.InvalidArgumentError, "backward_as: what the value counts as has its values in",
+        tf.errors.InvalidArgumentError, "partitions have incompatible row_splits",
     ),
     "more ragged dimensions": (
         lambda: graphpatch.surrogate(
             tf.identity, lambda x: tf.RaggedTensor.from_row_splits(x, [0, 2]), ragged([0, 1, 3])
         ),
-        ValueError, "the value has 1 ragged dimension, what it counts as has 2",
+        ValueError, "must have the same ragged_rank",
     ),
     "ragged and dense": (
         lambda: graphpatch.backward_as(ragged([0, 1, 3]), tf.ones([3])),
@@ -415,7 +415,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             lambda x: tf.SparseTensor(x.indices + 1, x.values, x.dense_shape),
             tf.SparseTensor([[0]], [1.0], [3]),
         ),
-        tf.errors.InvalidArgumentError, "what the value counts as has its values in other places",
+        tf.errors.InvalidArgumentError, "Mismatched indices",
     ),
     "a shape that does not broadcast": (
         lambda: graphpatch.backward_as(tf.ones([2]), tf.ones([3])),
@@ -440,9 +440,9 @@ def test_rows_that_differ_when_run_are_refused() -> None:
         [dx] = tf.gradients(graphpatch.backward_as(noisy, clean).flat_values, x)
         return dx
 
-    assert weighted(tf.constant([0, 1, 3])).numpy().tolist() == [2.0] * 3
-    with pytest.raises(tf.errors.InvalidArgumentError, match="in other places"):
-        weighted(tf.constant([0, 2, 3]))
+    assert weighted(tf.constant([0, 1, 3], tf.int64)).numpy().tolist() == [2.0] * 3
+    with pytest.raises(tf.errors.InvalidArgumentError, match="incompatible row_splits"):
+        weighted(tf.constant([0, 2, 3], tf.int64))
 
 
 def test_a_gradient_function_of_another_shape_is_refused() -> None:
