@@ -139,6 +139,15 @@ def test_in_closed_form(name: str, mode: str) -> None:
         np.testing.assert_allclose(one, np.broadcast_to(other, 4), rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("wrapped", [lambda f: f, tf.function])
+@pytest.mark.parametrize("name", ["scale", "an override that reads x", "surrogate"])
+def test_forward_mode_is_right_for_gradients_that_are_linear(name: str, wrapped: Any) -> None:
+    case, x = CASES[name], tf.constant(X.astype(np.float32))
+    with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
+        y = wrapped(case.f)(x)
+    np.testing.assert_allclose(accumulator.jvp(y), case.by_dy, rtol=2e-6, atol=1e-6)
+
+
 FILTERS = {name: case.f for name, case in CASES.items() if same_bits(np.asarray(case.value), X)}
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, -1e-40, 1.5)

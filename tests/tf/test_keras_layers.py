@@ -273,6 +273,27 @@ def test_the_second_derivative_of_a_patched_graph(built: Built, tmp_path: Path, 
     np.testing.assert_allclose(outer.gradient(dx, x), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("emit", ["function", "attr"])
+def test_a_patched_op_with_integers_beside_what_is_differentiated(
+    built: Built, tmp_path: Path, emit: str
+) -> None:
+    def build() -> None:
+        x = tf.compat.v1.placeholder(tf.float32, [3], name="x")
+        tf.square(tf.math.top_k(x, tf.constant(2), name="op").values, name="y")
+
+    formula = {"override_gradient": {"formula": ["sum(dy0) * ones_like(x0)", None]}}
+    rules = [{"match": {"op": "TopKV2"}, "patch": formula, "emit": emit}]
+    file, ends = consumer.save(build, tmp_path / "top.pb"), ["y", "op:0", "op:1"]
+    layer = built.layers.PatchedModel(file, "x", ends, rules=rules)
+    x = tf.constant([3.0, 1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y, values, indices = layer(x)
+        loss = tf.reduce_sum(y) + tf.reduce_sum(values)
+    assert (values.numpy().tolist(), indices.numpy().tolist()) == ([3.0, 2.0], [0, 2])
+    assert tape.gradient(loss, x).numpy().tolist() == [2 * 3.0 + 2 * 2.0 + 2] * 3
+
+
 def test_patched_ops_in_bodies_of_functions(built: Built, tmp_path: Path) -> None:
     """In a branch and in a loop that runs twice; beside the same functions unpatched."""
 
