@@ -98,7 +98,7 @@ class KeyedPatch(Patch):
             check_named(self.patch.gradient, target, editor)  # an op is alone while it is made
         now = composed_gradient(gradient_type(node))
         try:
-            new = composed(self.patch, node, now, editor)
+            new = composed(self.patch, target, now, editor)
         except FormulaError as error:
             raise PatchError(f"{node}: {error}") from error
         if new == now:
@@ -129,25 +129,26 @@ def keyed(rule: Rule, bodies: bool) -> Rule:
     return replace(rule, patch=KeyedPatch(rule.patch, bodies, reason), on=on)
 
 
-def composed(patch: Any, node: Node, now: ComposedGradient, editor: Editor) -> ComposedGradient:
+def composed(patch: Any, target: Target, now: ComposedGradient, editor: Editor) -> ComposedGradient:
     """Return what the gradient of an op is composed of after a patch, and is `now` before it."""
+    node = target.last
     if isinstance(patch, Freeze):
         variable = variable_read(node)
         if variable is not None and variable.name in Updates(node.body).of:
             raise NoKeyError(f"an optimizer changes {variable}, and a key takes out no update")
         patch = StopGradient()
-    is_override, is_side = isinstance(patch, OverrideGradient), isinstance(patch, SidePatch)
-    if is_override and isinstance(patch.gradient, DefaultGradient):
+    is_side = isinstance(patch, SidePatch)
+    if isinstance(patch, OverrideGradient | FilterGradient):
+        refuse_key(patch.gradient, patch.emit)
+    if isinstance(patch, OverrideGradient) and isinstance(patch.gradient, DefaultGradient):
         if now.own == node.op:
             raise PatchError(
                 f"{node} has no override to take off; its gradient is TensorFlow's default"
             )
         return msgspec.structs.replace(now, own=node.op)
-    if isinstance(patch, OverrideGradient | FilterGradient):
-        refuse_key(patch.gradient, patch.emit)
-    reason = (
-        why_idle(Target.of(node), patch.at) if is_side else never_fires(node) if is_override else ""
-    )
+    reason = why_idle(target, patch.at) if is_side else ""
+    if isinstance(patch, OverrideGradient):
+        reason = never_fires(node)
     if reason:
         editor.skipped(reason)
         return now
@@ -159,32 +160,27 @@ def composed(patch: Any, node: Node, now: ComposedGradient, editor: Editor) -> C
         raise NoKeyError(f"{node} leads into or out of a loop or branch")
     if is_side:
         return _filtered(patch, node, now, editor)
-    return msgspec.structs.replace(now, own=_own_key(patch, node, editor))
+    return msgspec.structs.replace(now, own=_own_key(patch, target, editor))
 
 
-def _own_key(patch: Any, node: Node, editor: Editor) -> str:
+def _own_key(patch: Any, target: Target, editor: Editor) -> str:
     """Return the key of the gradient that a patch gives an op in the place of its own."""
-    gradient: Gradient
+    if isinstance(patch, SurrogateGradient | StraightThrough):
+        patch.check_target(target)
     if isinstance(patch, SurrogateGradient):
-        patch.check_target(Target.of(node))
         return surrogate_key(patch.formula)
     if isinstance(patch, StraightThrough):
-        patch.check_target(Target.of(node))
-        inputs = range(len(known_inputs(node)))
-        if len(inputs) == 1:
+        if len(target.inputs) == 1:
             return FILTER
-        texts = ["dy" if place == patch.input else None for place in inputs]
-        gradient = InlineFormula(Formula.parse(texts))
-    else:
-        gradient = patch.gradient
+        patch = OverrideGradient(InlineFormula(Formula.parse(patch.formulas(target))), "attr")
+    gradient: Gradient = patch.gradient
     assert not isinstance(gradient, DefaultGradient), "it is taken off"
     if isinstance(gradient, PythonGradient):
         return gradient.key
-    exact = None
+    node, exact = target.last, None
     if not isinstance(gradient, RegisteredKey):
         gradient = gradient.for_op(node.op)
-        is_auto = isinstance(patch, OverrideGradient) and patch.emit == "auto"
-        exact = built_in_key(gradient, node.opdef) if is_auto else None
+        exact = built_in_key(gradient, node.opdef) if patch.emit == "auto" else None
     check_once(gradient, node, editor)
     return exact or gradient.key
 
