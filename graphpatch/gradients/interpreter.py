@@ -129,9 +129,8 @@ def _reduction(reduce: Callable[..., Any]) -> Kernel:
 
 def _product(first: str, second: str) -> Kernel:
     def matmul(a: Array, b: Array, attrs: Attrs) -> Array:
-        left = np.swapaxes(a, -1, -2) if attrs[first] else a
-        right = np.swapaxes(b, -1, -2) if attrs[second] else b
-        return np.asarray(np.matmul(left, right))
+        pair = ((a, attrs[first]), (b, attrs[second]))
+        return np.asarray(np.matmul(*(np.swapaxes(x, -1, -2) if turn else x for x, turn in pair)))
 
     return matmul
 

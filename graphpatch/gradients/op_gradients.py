@@ -262,7 +262,7 @@ def _segments(kind: str) -> OpGradient:
     def gradient(at: OpCall, place: int, dy: Value) -> Value:
         grads, indices, segments, _ = at.xs
         rows = op("Squeeze", sizes_of(grads, 0))
-        zero, one = segments.program.scalar(0, "int32"), segments.program.scalar(1, "int32")
+        zero, step = (segments.program.scalar(number, "int32") for number in (0, 1))
         parts = op("GatherV2", dy, indices, zero, batch_dims=0)
         sums = op("UnsortedSegmentSum", parts, segments, rows, shape=grads.shape)
         if kind == "Sum":
@@ -271,7 +271,7 @@ def _segments(kind: str) -> OpGradient:
         counts = op("Maximum", op("UnsortedSegmentSum", each, segments, rows), dy.like(1.0))
         if kind == "SqrtN":
             counts = op("Sqrt", counts)
-        axes = op("Range", one, op("Rank", grads, shape=SCALAR), one)
+        axes = op("Range", step, op("Rank", grads, shape=SCALAR), step)
         column = op("Sum", grads, axes, keep_dims=True)
         return op("RealDiv", sums, op("Reshape", counts, column.sizes), shape=grads.shape)
 

@@ -55,15 +55,15 @@ class Signature:
 
         Raises FormulaError for a dtype that is not known.
         """
-        read = tuple((f"x{place}", dtype) for place, dtype in enumerate(inputs))
-        given = tuple((f"y{place}", dtype) for place, dtype in enumerate(outputs))
-        for name, dtype in (*read, *given):
+        xs = tuple((f"x{place}", dtype) for place, dtype in enumerate(inputs))
+        ys = tuple((f"y{place}", dtype) for place, dtype in enumerate(outputs))
+        for name, dtype in (*xs, *ys):
             if dtype not in DTYPE_NUMBERS:
                 raise FormulaError(
                     f"the dtype of {name} is not known ({dtype!r}): an attr must name it"
                 )
         scalars = frozenset(scalars)
-        return cls(read, given, attrs or {}, same_shape, scalars, op_type=op_type, more=more)
+        return cls(xs, ys, attrs or {}, same_shape, scalars, op_type=op_type, more=more)
 
     @classmethod
     def of_tensor(cls, dtype: str) -> Signature:

@@ -279,33 +279,33 @@ class _FormulaParser:
         self.depth += 1
         if self.depth > _DEEPEST:
             raise self.error(self.next.column, f"nested more than {_DEEPEST} deep")
-        left = self.operand(least)
+        result = self.operand(least)
         while (binds := self.binding()) > least:
             if binds == _COMPARE:
-                left = self.comparison(left)
+                result = self.comparison(result)
             else:
                 sign = self.advance()
                 right = self.expression(_SIGN - 1 if binds == _POWER else binds)
-                left = Call(sign.text, (left, right), column=sign.column)
+                result = Call(sign.text, (result, right), column=sign.column)
         self.depth -= 1
-        return left
+        return result
 
     def binding(self) -> int:
         if self.next.kind == "end":
             return 0
         return _POWER if self.sees("**") else _BINDS.get(self.next.text, 0)
 
-    def comparison(self, left: Expression) -> Expression:
+    def comparison(self, first: Expression) -> Expression:
         """Read `a < b`, or a chain: `a < b < c` holds where `a < b and b < c` does."""
-        result: Expression | None = None
+        holds: Expression | None = None
         while self.binding() == _COMPARE:
             sign = self.advance()
-            right = self.expression(_COMPARE)
-            holds = Call(sign.text, (left, right), column=sign.column)
-            result = holds if result is None else Call("and", (result, holds), column=sign.column)
-            left = right
-        assert result is not None
-        return result
+            second = self.expression(_COMPARE)
+            pair = Call(sign.text, (first, second), column=sign.column)
+            holds = Call("and", (holds, pair), column=sign.column) if holds else pair
+            first = second
+        assert holds is not None
+        return holds
 
     def operand(self, least: int) -> Expression:
         token = self.advance()
