@@ -146,9 +146,8 @@ def _attached(
     args = [arg for arg in function.signature.input_arg if arg.name[0] in "xy"]
     attach.signature.input_arg.extend(args)
     for place, arg in enumerate([arg for arg in args if arg.name[0] == "y"] or args):
-        attach.signature.output_arg.add(name=f"out{place}", type=arg.type)
         attach.node_def.append(_giving_on(arg, label))
-        attach.ret[f"out{place}"] = f"{attach.node_def[-1].name}:output:0"
+        _return(attach, f"out{place}", arg.type, f"{attach.node_def[-1].name}:output:0")
     key = f"{FUNCTION_PREFIX}{label}_{content}"
     return AttachedFunctions(attach, function, key, read, stopped, library)
 
@@ -183,6 +182,12 @@ def _giving_on(arg: OpDef.ArgDef, label: str) -> NodeDef:
     if flows:
         node.attr["message"].s = _DROPPED.format(label).encode()
     return node
+
+
+def _return(function: FunctionDef, name: str, dtype: int, tensor: str) -> None:
+    """Let a function return a tensor, too."""
+    function.signature.output_arg.add(name=name, type=dtype)
+    function.ret[name] = tensor
 
 
 class TapeFunctions(msgspec.Struct, frozen=True, eq=False):
@@ -232,8 +237,7 @@ def _tape(
     carry.attr["T"].list.type.extend(arg.type for arg in (*outputs, *inputs))
     carry.attr[OVERRIDE].s = key.encode()
     for place, arg in enumerate(outputs):
-        tape.signature.output_arg.add(name=f"out{place}", type=arg.type)
-        tape.ret[f"out{place}"] = f"{CARRY}:output:{place}"
+        _return(tape, f"out{place}", arg.type, f"{CARRY}:output:{place}")
     return tape
 
 
@@ -271,11 +275,10 @@ def _passing(name: str, key: str, inputs: int, outputs: list[OpDef.ArgDef]) -> R
         flows = DTYPE_NAMES[arg.type] in DIFFERENTIABLE
         results.append(f"g{arg.name}" if flows else "")
         if flows:
-            node = function.node_def.add(name=f"{FORMULA_SCOPE}/{arg.name}", op="Identity")
-            node.input.append(f"d{arg.name}")
+            name, read = f"{FORMULA_SCOPE}/{arg.name}", [f"d{arg.name}"]
+            node = function.node_def.add(name=name, op="Identity", input=read)
             node.attr["T"].type = arg.type
-            function.signature.output_arg.add(name=f"g{arg.name}", type=arg.type)
-            function.ret[f"g{arg.name}"] = f"{node.name}:output:0"
+            _return(function, f"g{arg.name}", arg.type, f"{name}:output:0")
     return Restored(key, function, tuple(results))
 
 

@@ -94,22 +94,17 @@ def node_defs(
     return FormulaNodes(tuple(nodes), tuple(map(spelled, results)), shapes)
 
 
+_ATTR_FIELDS: Mapping[type, str] = {bool: "b", int: "i", float: "f", bytes: "s"}
+
+
 def _attr_proto(value: AttrValue) -> AttrValueProto:
-    match value:
-        case Constant():
-            return AttrValueProto(tensor=value.proto())
-        case bool():
-            return AttrValueProto(b=value)
-        case int():
-            return AttrValueProto(i=value)
-        case float():
-            return AttrValueProto(f=value)
-        case bytes():
-            return AttrValueProto(s=value)
-        case tuple():
-            return AttrValueProto(list=AttrValueProto.ListValue(i=value))
-        case str():
-            return AttrValueProto(type=DTYPE_NUMBERS[value])
+    if isinstance(value, Constant):
+        return AttrValueProto(tensor=value.proto())
+    if isinstance(value, tuple):
+        return AttrValueProto(list=AttrValueProto.ListValue(i=value))
+    if isinstance(value, str):
+        return AttrValueProto(type=DTYPE_NUMBERS[value])
+    return AttrValueProto(**{_ATTR_FIELDS[type(value)]: value})
 
 
 def gradient_function(
