@@ -1,26 +1,25 @@
 """DeepLIFT and DeepSHAP with a reference for each unit.
 
-Entries whose name ends in `_batch` take the second half of the batch as references of the first:
-example k is compared with example k + n / 2. What arrives at the input is a multiplier: its product
-with the difference of the two inputs is the attribution.
+The reference of `deeplift_rescale` is a number for all units, or a tensor. Entries whose name ends
+in `_batch` take the second half of the batch as references of the first: example k is compared with
+example k + n / 2. What arrives at the input is a multiplier: its product with the difference of the
+two inputs is the attribution, and taken by whoever reads it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from graphpatch.gradients.library import papers
-from graphpatch.gradients.library.entry import Entry, Parameter
+from graphpatch.gradients.library.entry import Entry, Parameter, positive
 
 _RESCALE = ("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "Sigmoid", "Tanh")
 
 _SHAP = "Lundberg and Lee, A Unified Approach to Interpreting Model Predictions, 2017; shap,"
 _TWICE = "the batch is not examples followed by as many references: deeplift_rescale fits then"
 
-TOLERANCE = Parameter(
-    "tolerance",
-    "where x is nearer to the reference than this, the derivative is used",
-    1e-6,
-    "tolerance > 0 and is_finite(tolerance)",
-)
+_NEAR = "where x is nearer to the reference than this, the derivative is used"
+TOLERANCE = positive("tolerance", 1e-6, _NEAR)
 
 
 def _minus(tensor: str, name: str) -> str:
@@ -93,6 +92,58 @@ def _reveal_cancel(name: str, layer: str, product: str, back: str) -> Entry:
     )
 
 
+_DEEPLIFT_REACH = (
+    "a number is the reference of all units; a tensor has one for each unit, as `graphpatch"
+    " references` measures them on a reference input; deeplift_batch takes them from the batch"
+)
+_OTHERS = ("Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign")
+
+
+def _rescale(
+    name: str, activation: str, derivative: str, ops: tuple[str, ...], by_op_type: Mapping[str, str]
+) -> Entry:
+    """Return the difference quotient to the reference, and the derivative close to it."""
+    near = "abs(x - reference) > tolerance"
+    quotient = f"dy * ((y - {activation}) / (x - reference))"
+    return Entry(
+        name,
+        f"where({near}, {quotient}, {derivative})",
+        purpose="DeepLIFT's rescale rule: the slope from the reference to x, not the slope at x",
+        avoid="units have different inputs on the reference image: give a tensor",
+        source=f"{papers.DEEPLIFT}; as a gradient: Ancona et al., 2018",
+        parameters=(
+            Parameter(
+                "reference", "the input of each unit on the reference image", 0.0, is_tensor=True
+            ),
+            positive("tolerance", 1e-5, _NEAR),
+        ),
+        ops=ops,
+        by_op_type=by_op_type,
+        reach=_DEEPLIFT_REACH,
+    )
+
+
+RESCALE = (
+    _rescale(
+        "deeplift_rescale",
+        "relu(reference)",
+        "where(x > 0, dy, 0)",
+        ("Relu",),
+        {
+            "Sigmoid": "deeplift_rescale_sigmoid",
+            "Tanh": "deeplift_rescale_tanh",
+            **dict.fromkeys(_OTHERS, "deeplift_rescale_other"),
+        },
+    ),
+    _rescale(
+        "deeplift_rescale_sigmoid", "sigmoid(reference)", "dy * (y * (1 - y))", ("Sigmoid",), {}
+    ),
+    _rescale("deeplift_rescale_tanh", "tanh(reference)", "dy * (1 - square(y))", ("Tanh",), {}),
+    _rescale(
+        "deeplift_rescale_other", "forward(zeros_like(x) + reference)", "own(dy)", _OTHERS, {}
+    ),
+)
+
 DIFFERENCES = (
     _reveal_cancel(
         "reveal_cancel_batch",
@@ -132,7 +183,7 @@ DIFFERENCES = (
         purpose="DeepSHAP's rule of max pooling: the difference goes to the inputs that made it",
         avoid=_TWICE,
         source=f"{_SHAP} deep_tf.py, maxpool",
-        parameters=(Parameter("tolerance", TOLERANCE.does, 1e-7, TOLERANCE.legal),),
+        parameters=(positive("tolerance", 1e-7, _NEAR),),
         ops=("MaxPool",),
         by_element=False,
     ),

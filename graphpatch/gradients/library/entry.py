@@ -28,6 +28,11 @@ class Parameter(msgspec.Struct, frozen=True):
     is_tensor: bool = False
 
 
+def positive(name: str, default: float | None, does: str) -> Parameter:
+    """Return a number above 0, and finite."""
+    return Parameter(name, does, default, f"{name} > 0 and is_finite({name})")
+
+
 class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A gradient of the library.
 

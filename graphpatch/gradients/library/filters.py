@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphpatch.gradients.library.entry import Entry, Parameter
+from graphpatch.gradients.library.entry import Entry, Parameter, positive
 
 _PASCANU = "Pascanu, Mikolov and Bengio, On the difficulty of training recurrent networks, 2013"
 _NOT_FINITE = "An infinite norm (or, in float16, one above 65504) makes all elements NaN"
@@ -14,7 +14,7 @@ NORM_GRADIENTS = (
         purpose="a gradient with a larger norm is scaled down to this norm; its direction stays",
         avoid=f"you want to bound single elements: clip does that. {_NOT_FINITE}",
         source=f"{_PASCANU}; tf.clip_by_norm",
-        parameters=(Parameter("norm", "the largest norm", legal="norm > 0 and is_finite(norm)"),),
+        parameters=(positive("norm", None, "the largest norm"),),
         by_element=False,
     ),
     Entry(
@@ -23,7 +23,7 @@ NORM_GRADIENTS = (
         purpose="what tf.clip_by_global_norm gives for this one tensor",
         avoid=f"you want the norm of several gradients: an op sees only its own. {_NOT_FINITE}",
         source=f"{_PASCANU}; tf.clip_by_global_norm",
-        parameters=(Parameter("norm", "the largest norm", legal="norm > 0 and is_finite(norm)"),),
+        parameters=(positive("norm", None, "the largest norm"),),
         by_element=False,
         reach="tf.clip_by_global_norm takes several tensors; the gradient of an op sees one",
     ),

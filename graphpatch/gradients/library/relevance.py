@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphpatch.gradients.library import papers
-from graphpatch.gradients.library.entry import Entry, Parameter
+from graphpatch.gradients.library.entry import Entry, Parameter, positive
 
 _PURPOSE = "the op's own gradient as a formula: a start for your own"
 _SAME_AS_TENSORFLOW = "you do not change it: TensorFlow's own gradient is faster"
@@ -63,10 +63,8 @@ MONTAVON = "Montavon et al., Layer-Wise Relevance Propagation: An Overview, 2019
 DEEP_TAYLOR = "Montavon et al., Explaining NonLinear Classification Decisions with Deep Taylor"
 BASTINGS = "Bach et al., Controlling Explanatory Heatmap Resolution and Semantics, 2016"
 
-EPSILON = Parameter(
-    "epsilon", "keeps the quotient finite at 0", 1e-4, "epsilon > 0 and is_finite(epsilon)"
-)
-SMALLER_EPSILON = Parameter("epsilon", EPSILON.does, 1e-9, EPSILON.legal)
+EPSILON = positive("epsilon", 1e-4, "keeps the quotient finite at 0")
+SMALLER_EPSILON = positive("epsilon", 1e-9, EPSILON.does)
 
 STABLE = "own(dy * (y / where(y < 0, y - epsilon, y + epsilon)))"
 PASSED = "dy * (y / where(x < 0, x - epsilon, x + epsilon))"
@@ -113,6 +111,26 @@ def _epsilon(name: str, ops: tuple[str, ...], inputs: int, **rest: Any) -> Entry
 
 _BY_MEAN = dict.fromkeys(("AvgPool",), "lrp_epsilon_pool")
 _FIRST = "the op is not in the first layer: the rule does not look at the values of x"
+
+ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softsign")
+
+AT_ACTIVATIONS = (
+    Entry(
+        "lrp_epsilon",
+        "dy * (y / where(x < 0, x - epsilon, x + epsilon))",
+        purpose="layer-wise relevance propagation by the epsilon rule, through an activation",
+        avoid="the activation is not 0 at 0 (Sigmoid, Softplus): relevance would come from nothing",
+        source=f"{papers.LRP}; as a gradient: {papers.ANCONA}",
+        parameters=(positive("epsilon", 1e-4, "keeps the quotient y / x finite at 0"),),
+        ops=ACTIVATIONS,
+        by_op_type={
+            **dict.fromkeys((*LINEAR_OPS, "BiasAdd", "Mean", "Sum"), "lrp_epsilon_linear"),
+            **dict.fromkeys(BATCH_NORMS, "lrp_epsilon_batch_norm"),
+            "AvgPool": "lrp_epsilon_pool",
+        },
+        reach="x is the output of the linear op before, with its bias",
+    ),
+)
 
 RELEVANCE = (
     _epsilon(

@@ -5,7 +5,7 @@ The step is at x = 0. Each is the derivative of a smooth function that looks lik
 
 from __future__ import annotations
 
-from graphpatch.gradients.library.entry import Entry, Parameter
+from graphpatch.gradients.library.entry import Entry, Parameter, positive
 
 _STEPS = ("Sign", "Round", "Rint", "Floor", "Ceil")
 _SPIKINGJELLY = "spikingjelly, surrogate.py"
@@ -18,17 +18,13 @@ def _spike(
     slope: str,
     purpose: str,
     source: str,
-    *parameters: tuple[str, str, float, str],
+    *parameters: Parameter,
     whole: bool = False,
 ) -> Entry:
-    """Return dy * slope; a parameter is its name, what it does, its default and what is legal."""
+    """Return dy * slope."""
     lets, semicolon, value = slope.rpartition("; ")
-    text, legal = f"{lets}{semicolon}dy * ({value})", tuple(Parameter(*row) for row in parameters)
-    return Entry(name, text, purpose, _AT_ZERO, source, legal, ("Sign",), whole=whole)
-
-
-def _positive(name: str, default: float, does: str) -> tuple[str, str, float, str]:
-    return (name, does, default, f"{name} > 0 and is_finite({name})")
+    text = f"{lets}{semicolon}dy * ({value})"
+    return Entry(name, text, purpose, _AT_ZERO, source, parameters, ("Sign",), whole=whole)
 
 
 STEPS = (
@@ -56,7 +52,7 @@ STEPS = (
         "slope * sigmoid(slope * x) * sigmoid(-slope * x)",
         "the step counts as a logistic function",
         "Neftci, Mostafa and Zenke, Surrogate Gradient Learning in Spiking Neural Networks, 2019",
-        _positive("slope", 1.0, "the steepness; at 0 dx is slope / 4 * dy"),
+        positive("slope", 1.0, "the steepness; at 0 dx is slope / 4 * dy"),
         whole=True,
     ),
     _spike(
@@ -65,7 +61,7 @@ STEPS = (
         "the step counts as arctan(pi / 2 * slope * x) / pi + 1 / 2",
         "Fang et al., Incorporating Learnable Membrane Time Constant to Enhance Learning"
         " of Spiking Neural Networks, 2021",
-        _positive("slope", 2.0, "the steepness; at 0 dx is slope / 2 * dy"),
+        positive("slope", 2.0, "the steepness; at 0 dx is slope / 2 * dy"),
         whole=True,
     ),
     Entry(
@@ -74,7 +70,7 @@ STEPS = (
         purpose="the step counts as x / (1 + slope * abs(x)), which needs no exp",
         avoid=_AT_ZERO,
         source="Zenke and Ganguli, SuperSpike, 2018",
-        parameters=(Parameter(*_positive("slope", 1.0, "how fast it falls; at 0 dx is dy")),),
+        parameters=(positive("slope", 1.0, "how fast it falls; at 0 dx is dy"),),
         ops=("Sign",),
         whole=True,
     ),
@@ -85,8 +81,8 @@ STEPS = (
         "Esser et al., Convolutional Networks for Fast, Energy-Efficient Neuromorphic"
         " Computing, 2016; height 0.3: Bellec et al., Long Short-Term Memory and"
         " Learning-to-Learn in Networks of Spiking Neurons, 2018",
-        _positive("height", 1.0, "dx / dy at 0"),
-        _positive("width", 1.0, "where it reaches 0"),
+        positive("height", 1.0, "dx / dy at 0"),
+        positive("width", 1.0, "where it reaches 0"),
         whole=True,
     ),
 )
@@ -97,81 +93,81 @@ SPIKES = (
         "slope / 2 * exp(-slope * abs(x))",
         "the derivative of the step falls exponentially",
         f"{_SPIKINGJELLY}, PiecewiseExp",
-        _positive("slope", 1.0, "the steepness; at 0 dx is slope / 2 * dy"),
+        positive("slope", 1.0, "the steepness; at 0 dx is slope / 2 * dy"),
     ),
     _spike(
         "softsign_surrogate",
         "slope / 2 / square(1 + slope * abs(x))",
         "the step counts as a soft sign, which needs no exp",
         f"{_SPIKINGJELLY}, SoftSign",
-        _positive("slope", 2.0, "the steepness; at 0 dx is slope / 2 * dy"),
+        positive("slope", 2.0, "the steepness; at 0 dx is slope / 2 * dy"),
     ),
     _spike(
         "log_abs_surrogate",
         "1 / (1 / slope + abs(x))",
         "the step counts as sign(x) * log(1 + slope * abs(x)): a long tail",
         f"{_SPIKINGJELLY}, NonzeroSignLogAbs",
-        _positive("slope", 1.0, "at 0 dx is slope * dy"),
+        positive("slope", 1.0, "at 0 dx is slope * dy"),
     ),
     _spike(
         "erf_surrogate",
         "slope / sqrt(pi) * exp(-square(slope * x))",
         "the step counts as the error function: the derivative is a normal distribution",
         f"{_SPIKINGJELLY}, Erf; Esser et al., 2015",
-        _positive("slope", 2.0, "the steepness; at 0 dx is slope / sqrt(pi) * dy"),
+        positive("slope", 2.0, "the steepness; at 0 dx is slope / sqrt(pi) * dy"),
     ),
     _spike(
         "piecewise_leaky_surrogate",
         "where(abs(x) <= width, 1 / (2 * width), leak)",
         "the step counts as a line within its width, with a small slope beyond",
         f"{_SPIKINGJELLY}, PiecewiseLeakyReLU",
-        _positive("width", 1.0, "how far the line goes"),
-        ("leak", "dx / dy beyond", 0.01, "leak >= 0"),
+        positive("width", 1.0, "how far the line goes"),
+        Parameter("leak", "dx / dy beyond", 0.01, "leak >= 0"),
     ),
     _spike(
         "s2nn_surrogate",
         "where(x < 0, slope * sigmoid(slope * x) * sigmoid(-slope * x), tail / (1 + x))",
         "the step counts as a logistic function below 0 and as a logarithm above",
         f"{_SPIKINGJELLY}, S2NN; Suetake et al., S2NN, 2022",
-        _positive("slope", 4.0, "the steepness below 0"),
-        _positive("tail", 1.0, "dx / dy at 0 from above"),
+        positive("slope", 4.0, "the steepness below 0"),
+        positive("tail", 1.0, "dx / dy at 0 from above"),
     ),
     _spike(
         "q_pseudo_spike_surrogate",
         "(1 + 2 / (q - 1) * abs(x)) ** -q",
         "the derivative of the step has a tail that falls as a power",
         f"{_SPIKINGJELLY}, QPseudoSpike; Herranz-Celotti and Rouat, 2022",
-        ("q", "how fast the tail falls", 2.0, "q > 1 and is_finite(q)"),
+        Parameter("q", "how fast the tail falls", 2.0, "q > 1 and is_finite(q)"),
     ),
     _spike(
         "leaky_step_surrogate",
         "where(x < 0, leak, slope)",
         "one slope below the step and one above: a leaky ReLU",
         f"{_SPIKINGJELLY}, LeakyKReLU; {_SNNTORCH}, LeakySpikeOperator (leak 0.1, slope 1)",
-        ("leak", "dx / dy below 0", 0.0, "is_finite(leak)"),
-        ("slope", "dx / dy from 0 on", 1.0, "is_finite(slope)"),
+        Parameter("leak", "dx / dy below 0", 0.0, "is_finite(leak)"),
+        Parameter("slope", "dx / dy from 0 on", 1.0, "is_finite(slope)"),
     ),
     _spike(
         "reciprocal_surrogate",
         "minimum(1 / abs(x), most)",
         "the slope of the line from the origin to the step",
         f"{_SPIKINGJELLY}, FakeNumericalGradient",
-        _positive("most", 0.3, "the largest dx / dy"),
+        positive("most", 0.3, "the largest dx / dy"),
     ),
     _spike(
         "log_tailed_surrogate",
         "where(x <= 0, leak, where(x <= 1, 1, 1 / x))",
         "the step counts as a ReLU that goes on as a logarithm from 1",
         f"{_SPIKINGJELLY}, LogTailedReLU",
-        ("leak", "dx / dy below 0", 0.0, "is_finite(leak)"),
+        Parameter("leak", "dx / dy below 0", 0.0, "is_finite(leak)"),
     ),
     _spike(
         "escape_rate_surrogate",
         "slope * exp(-decay * abs(x - 1))",
         "an escape rate: the derivative falls exponentially around x = 1",
         f"{_SNNTORCH}, SpikeRateEscape; Gerstner and Kistler, Spiking Neuron Models, 2002",
-        _positive("decay", 1.0, "how fast it falls"),
-        _positive("slope", 25.0, "dx / dy at x = 1"),
+        positive("decay", 1.0, "how fast it falls"),
+        positive("slope", 25.0, "dx / dy at x = 1"),
     ),
     Entry(
         "stochastic_spike_surrogate",
@@ -197,15 +193,17 @@ SPIKES = (
         " sin(2 * terms * w) / (2 * s))",
         "the step counts as the first terms of the Fourier series of a square wave",
         f"{_SPIKINGJELLY}, SquarewaveFourierSeries (n = terms + 1, T_period = period)",
-        ("terms", "how many terms, an integer", 1.0, "terms >= 1 and terms == floor(terms)"),
-        _positive("period", 8.0, "period of the wave"),
+        Parameter(
+            "terms", "how many terms, an integer", 1.0, "terms >= 1 and terms == floor(terms)"
+        ),
+        positive("period", 8.0, "period of the wave"),
     ),
     _spike(
         "sparse_fast_sigmoid_surrogate",
         "where(x > -reach, 1 / square(1 + slope * abs(x)), 0)",
         "as fast_sigmoid_surrogate, but 0 far below the step: gradients are sparse",
         f"{_SNNTORCH}, SFS; Perez-Nieves and Goodman, Sparse Spiking Gradient Descent, 2021",
-        _positive("slope", 25.0, "how fast it falls; at 0 dx is dy"),
-        _positive("reach", 1.0, "how far below the step a gradient flows"),
+        positive("slope", 25.0, "how fast it falls; at 0 dx is dy"),
+        positive("reach", 1.0, "how far below the step a gradient flows"),
     ),
 )
