@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +36,7 @@ Operand: TypeAlias = Scalar | Array
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
 
 
-@dataclass(frozen=True, slots=True)
-class TheOp:
+class TheOp(NamedTuple):
     """The op that a formula is for, and the input whose gradient it is."""
 
     type: str

@@ -157,39 +157,32 @@ def test_a_leaky_relu_of_several_ops_has_the_gradient_of_one(name: str) -> None:
     np.testing.assert_allclose(found, expected)  # type: ignore[arg-type]
 
 
-def _swish(x: Any) -> Any:
-    return x / (1 + np.exp(-x))
+SMOOTH: dict[str, Any] = {
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "gelu": lambda x: x * (0.5 + 0.5 * np.vectorize(math.erf)(x / math.sqrt(2))),
+}
 
 
-def _hard_swish(x: Any) -> Any:
-    return x * np.clip(x + 3, 0, 6) / 6
-
-
-def _gelu(x: Any) -> Any:
-    return x * (0.5 + 0.5 * np.vectorize(math.erf)(x / math.sqrt(2)))
-
-
-@pytest.mark.parametrize(
-    ("kind", "function"), [("swish", _swish), ("hard_swish", _hard_swish), ("gelu", _gelu)]
-)
-def test_smooth_activations_of_several_ops_give_differences(kind: str, function: Any) -> None:
-    x, dy = 3 * drawn(4, 6, seed=1), drawn(4, 6, seed=2)
-    x[2:, 0] = x[:2, 0]
-    y = function(x)
-    rules = {rule["name"]: rule for rule in several_ops("any", "deeplift_batch", {})}
+def of_recipe(kind: str, recipe: str, inputs: list[Any], y: Any, dy: Any) -> Any:
+    rules = {rule["name"]: rule for rule in several_ops("any", recipe, {})}
     gradient = parse_gradient(rules[f"@any: {kind}"]["patch"]["override_gradient"])
     assert isinstance(gradient, InlineFormula)
-    [found] = numpy_gradient(gradient.formula, [x], [y], [dy])
-    assert found is not None
+    return numpy_gradient(gradient.formula, inputs, [y], [dy])[0]
+
+
+@pytest.mark.parametrize("kind", SMOOTH)
+def test_smooth_activations_of_several_ops_give_differences(kind: str) -> None:
+    x, dy, function = 3 * drawn(4, 6, seed=1), drawn(4, 6, seed=2), SMOOTH[kind]
+    x[2:, 0] = x[:2, 0]
+    y = function(x)
+    found = of_recipe(kind, "deeplift_batch", [x], y, dy)
     given, moved = np.tile(y[:2] - y[2:], (2, 1)), np.tile(x[:2] - x[2:], (2, 1))
     np.testing.assert_allclose(found * moved, dy * given, atol=1e-12)
     slope = (function(x[:, 0] + 1e-6) - function(x[:, 0] - 1e-6)) / 2e-6
     np.testing.assert_allclose(found[:, 0], dy[:, 0] * slope, rtol=1e-6)
-    rules = {rule["name"]: rule for rule in several_ops("any", "lrp_epsilon", {})}
-    gradient = parse_gradient(rules[f"@any: {kind}"]["patch"]["override_gradient"])
-    assert isinstance(gradient, InlineFormula)
-    [found] = numpy_gradient(gradient.formula, [x], [y], [dy])
-    np.testing.assert_allclose(found, dy * y / np.where(x < 0, x - 1e-4, x + 1e-4))  # type: ignore[arg-type]
+    found = of_recipe(kind, "lrp_epsilon", [x], y, dy)
+    np.testing.assert_allclose(found, dy * y / np.where(x < 0, x - 1e-4, x + 1e-4))
 
 
 LIBRARY_OWN = LIBRARY["identity"].formula().parse("own(dy)")
