@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from graphpatch.errors import RulesError
 
@@ -97,18 +96,24 @@ def whole(expression: str) -> Callable[[str], bool]:
     The syntax is RE2's: Python's without lookarounds, backreferences, atomic groups and possessive
     repeats; `\d`, `\w` and `\s` are ASCII. Raises RulesError where it is none, or too large.
     """
-    from re2 import error as Invalid
+    import re2
 
     refuse_long(expression)
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
     repeat = _FROM_NOTHING.search(expression)
     if repeat is not None:  # RE2 reads it as these letters, Python as a repeat
         raise RulesError(f"a repeat needs its least number: write {{0{repeat[1]}}}")
     try:
-        compiled = _compiled(expression)
+        compiled = re2.compile(expression.encode(), options)
     except UnicodeEncodeError:
         raise RulesError("it is not valid Unicode") from None
-    except Invalid as error:
-        raise RulesError(_what_is_wrong(error)) from None
+    except re2.error as error:
+        cause = error.args[0]
+        text = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
+        lacks = [f", {lack}" for sign, lack in _LACKS if re.search(sign, text)][:1]
+        raise RulesError(f"{text[:LONGEST_QUOTE]} (in RE2's syntax{''.join(lacks)})") from None
     if compiled.programsize > MOST_STEPS:
         raise RulesError(
             f"compiled, it has {compiled.programsize:,} steps, and {MOST_STEPS:,} is the most: use"
@@ -123,19 +128,3 @@ def refuse_long(expression: str) -> None:
         raise RulesError(
             f"it has {len(expression):,} characters, and {LONGEST_EXPRESSION:,} is the most"
         )
-
-
-def _compiled(expression: str) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.never_capture = True
-    return re2.compile(expression.encode(), options)
-
-
-def _what_is_wrong(error: Exception) -> str:
-    cause = error.args[0]
-    text = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
-    lacks = [said for sign, said in _LACKS if re.search(sign, text)]
-    return f"{text[:LONGEST_QUOTE]} (in RE2's syntax{''.join(f', {word}' for word in lacks[:1])})"
