@@ -168,16 +168,19 @@ def shape_holds(sizes: Sizes, wanted: Shape, unknown: bool = False) -> bool:
     """Return whether a shape is what is asked for; `unknown` is said of what is not known of it."""
     if sizes is None:
         return unknown
-    if wanted.sizes is not None and not _sizes_fit(sizes, wanted.sizes, unknown):
+    if wanted.sizes is not None and len(wanted.sizes) != len(sizes):
         return False
-    if wanted.rank is not None and not _size_is(len(sizes), wanted.rank):
-        return False
-    if wanted.elements is None:
-        return True
     known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
-        return unknown
-    return _size_is(math.prod(known), wanted.elements)
+    count = math.prod(known) if len(known) == len(sizes) else None
+    pairs: list[tuple[int | None, int | Compared | None]] = [
+        (len(sizes), wanted.rank),
+        (count, wanted.elements),
+        *zip(sizes, wanted.sizes or [None] * len(sizes), strict=True),
+    ]
+    return all(
+        asked in (None, -1) or (unknown if size is None else _size_is(size, asked))
+        for size, asked in pairs
+    )
 
 
 def undecided(
@@ -192,14 +195,5 @@ def undecided(
             yield node, sizes
 
 
-def _sizes_fit(sizes: Sequence[int | None], wanted: Sequence[Any], unknown: bool) -> bool:
-    if len(sizes) != len(wanted):
-        return False
-    return all(
-        wanted_size in (None, -1) or (unknown if size is None else _size_is(size, wanted_size))
-        for size, wanted_size in zip(sizes, wanted, strict=True)
-    )
-
-
-def _size_is(size: int, wanted: int | Compared) -> bool:
+def _size_is(size: int, wanted: int | Compared | None) -> bool:
     return meets(size, wanted) if isinstance(wanted, Compared) else size == wanted

@@ -41,7 +41,7 @@ from graphpatch.match.pattern.topology import (
     Topology,
     grouped,
 )
-from graphpatch.match.spec import Edge, Link, Pattern
+from graphpatch.match.spec import Edge, Pattern
 from graphpatch.table import IN_MESSAGE, and_more
 
 TEST = 8
@@ -425,24 +425,19 @@ class Search:
     @cached_property
     def _in_place_of(self) -> dict[str, list[tuple[str, dict[int, list[int]]]]]:
         """Return for each absent op its edges: the name that is there, and the ops beside it."""
-        ends: dict[str, list[tuple[str, dict[int, list[int]]]]] = {}
+        places: dict[str, list[tuple[str, dict[int, list[int]]]]] = {}
+        number, every = self.variant.names.index, np.ones(self.size, np.bool_)
         for edge in self.pattern.edges:
             if edge.target in self.pattern.absent:
-                beside = self._beside(edge.link, True, self.variant.names.index(edge.source))
-                ends.setdefault(edge.target, []).append((edge.source, beside))
+                offset = self.offsets.get(number(edge.source))
+                links = self.topology.links(edge.link, every, every, offset)
+                beside = grouped(links.source, links.reader.tolist())
+                places.setdefault(edge.target, []).append((edge.source, beside))
             elif edge.source in self.pattern.absent:
-                ends.setdefault(edge.source, []).append((edge.target, self._beside(edge.link)))
-        return ends
-
-    def _beside(
-        self, link: Link, is_behind: bool = False, source: int | None = None
-    ) -> dict[int, list[int]]:
-        """Return by op the vertices that it reads by such a link; or by vertex its readers."""
-        every = np.ones(self.size, np.bool_)
-        offset = None if source is None else self.offsets.get(source)
-        links = self.topology.links(link, every, every, offset)
-        ends = (links.source, links.reader) if is_behind else (links.reader, links.source)
-        return grouped(ends[0], ends[1].tolist())
+                links = self.topology.links(edge.link, every, every)
+                beside = grouped(links.reader, links.source.tolist())
+                places.setdefault(edge.source, []).append((edge.target, beside))
+        return places
 
     # Why there is no match: the same walk and the same matcher, before anything is narrowed.
 
@@ -477,12 +472,16 @@ class Search:
             bound[node] = next(iter(leads.get(bound[known], reached[node])))
         known, node, edge = places.steps[len(reached) - 1]
         source, _, link = self.edges[edge]
-        beside = self._beside(link, known == source, source)
-        linked = sorted({op for vertex in reached[known] for op in beside.get(vertex, ())})
+        here, anywhere = np.zeros(self.size, np.bool_), np.ones(self.size, np.bool_)
+        here[list(reached[known])] = True
+        if known == source:
+            linked = self.topology.links(link, here, anywhere, self.offsets.get(source)).reader
+        else:
+            linked = self.topology.links(link, anywhere, here).source
         reasons = [
             _why_not(self.candidates[node], Node(self.body, op))
-            for op in linked
-            if op < len(self.body)
+            for op in np.unique(linked).tolist()
+            if node < self.variant.op_count
         ]
         rejections = [reason for reason in reasons if reason]
         words = [*rejections[:IN_MESSAGE], and_more(rejections, IN_MESSAGE)]
