@@ -391,7 +391,7 @@ class Search:
         variant, count = self.variant, self.variant.op_count
         ops: list[tuple[int, ...]] = [(vertex,) for vertex in vertices[:count]]
         if variant.is_plain:
-            return Binding(self.body, self.pattern, tuple(ops), ())
+            return Binding(self.body, self.pattern, tuple(ops), (), tuple(sorted(vertices)))
         bound = dict(zip(variant.names, vertices, strict=True))
         for name, run in self.runs.items():
             run_ops = run.ops(bound)
@@ -399,7 +399,8 @@ class Search:
                 return f"the run to {name!r} leads through another op of the match"
             ops[variant.names.index(name)] = run_ops
         read = tuple([self.topology.tensor_of(vertex) for vertex in vertices[count:]])
-        binding = Binding(self.body, self.pattern, tuple(ops), read)
+        indices = tuple(sorted(chain.from_iterable(ops)))
+        binding = Binding(self.body, self.pattern, tuple(ops), read, indices)
         self.budget.spend(len(binding.indices))
         return next(self._reasons(binding, bound), binding)
 

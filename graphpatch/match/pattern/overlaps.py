@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -28,12 +27,8 @@ class Binding(msgspec.Struct, frozen=True):
     pattern: Pattern
     bound: tuple[tuple[int, ...], ...]
     read: tuple[TensorName, ...]
+    indices: tuple[int, ...]
     swapped: tuple[Binding, ...] = ()
-    indices: tuple[int, ...] = ()  # found out, not given
-
-    def __post_init__(self) -> None:
-        indices = sorted(itertools.chain.from_iterable(self.bound))
-        msgspec.structs.force_setattr(self, "indices", tuple(indices))
 
     @property
     def captures(self) -> dict[str, Node]:
@@ -66,17 +61,18 @@ class Binding(msgspec.Struct, frozen=True):
         of its ops and their slots.
         """
         heads = self.body.heads
-        mine = set(map(heads.names.__getitem__, self.indices))
-        tensors = list(map(str, self.read))
-        for index in itertools.chain.from_iterable(self.bound):
-            for text in heads.inputs[index]:
-                if text in mine or text[:1] == "^":
-                    continue
-                if ":" not in text:  # most are an op's output 0, spelled as its name
-                    tensors.append(text)
-                elif names.op_of(text) not in mine:
-                    tensors.append(str(names.parse(text)))
-        return tuple(dict.fromkeys(tensors))
+        mine = {heads.names[index] for index in self.indices}
+        tensors = dict.fromkeys(map(str, self.read))
+        for indices in self.bound:
+            for index in indices:
+                for text in heads.inputs[index]:
+                    if text in mine or text[:1] == "^":
+                        continue
+                    if ":" not in text:  # most are an op's output 0, spelled as its name
+                        tensors[text] = None
+                    elif names.op_of(text) not in mine:
+                        tensors[str(names.parse(text))] = None
+        return tuple(tensors)
 
     @property
     def outputs(self) -> tuple[str, ...]:

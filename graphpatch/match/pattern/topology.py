@@ -172,7 +172,7 @@ class PatternGraph:
         # What equal neighbourhoods are decided to hold, for all bodies.
         self.decided: dict[Hashable, list[tuple[int, ...]]] = {}
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """Return whether the edges are all that a match must keep to."""
         pattern = self.pattern
