@@ -98,6 +98,11 @@ class Matcher(DiGraphMatcher):
         """Return whether each edge to a node that is bound can be a link of its own."""
         bound = {**self.core_2, node: vertex}
         self.budget.spend(len(bound) + len(self.G1) // 4)
+        for first, second in self.pattern.twins:
+            if node in (first, second) and bound.get(first, -1) > bound.get(
+                second, len(self.roles)
+            ):
+                return False
         targets = (node, *self.G2.successors(node))
         return all(self._has_slots(target, bound) for target in targets if target in bound)
 
@@ -199,7 +204,7 @@ class Neighbourhoods:
         edges = enumerate(self.pattern.edges)
         links = ((place[source], place[end], -1 - edge, edge) for edge, (source, end, _) in edges)
         shape = Shape(tuple(1 << node for node in self.order), tuple(links))
-        if len(self.steps) < len(self.pattern.edges):
+        if len(self.steps) < len(self.pattern.edges) or self.pattern.twins:
             return [], shape, starts.tolist()
         columns, is_tree = {self.anchor: starts}, np.ones(len(starts), np.bool_)
         for (known, node, _), (ends, linked) in zip(self.steps, self.ends, strict=True):
@@ -236,6 +241,8 @@ class Neighbourhoods:
         for node, vertices in reached.items():
             for vertex in vertices:
                 roles[vertex] = roles.get(vertex, 0) | 1 << node
+        if self.pattern.twins:
+            roles = dict(sorted(roles.items()))  # numbered in the file's order
         number = {vertex: place for place, vertex in enumerate(roles)}
         links = [
             (number[source], place, slot, edge)
@@ -604,7 +611,17 @@ def _apart_from_swaps(search: Search) -> Iterable[Binding]:
     alike: dict[Hashable, list[Binding]] = {}
     for binding in search.bindings():
         alike.setdefault(search.variant.identity(binding), []).append(binding)
-    return [replace(first, swapped=tuple(rest)) for first, *rest in alike.values()]
+    twins = search.variant.twins
+    return [
+        replace(first, swapped=(*rest, *(_with_twins_swapped(first, *pair) for pair in twins)))
+        for first, *rest in alike.values()
+    ]
+
+
+def _with_twins_swapped(binding: Binding, first: int, second: int) -> Binding:
+    bound = list(binding.bound)
+    bound[first], bound[second] = bound[second], bound[first]
+    return replace(binding, bound=tuple(bound))
 
 
 def _within(matches: Iterable[Binding], pattern: Pattern) -> dict[frozenset[int], list[Binding]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from functools import cached_property
-from itertools import chain, repeat
+from itertools import chain, combinations, repeat
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -169,6 +169,11 @@ class PatternGraph:
         self.slotted |= {target for (_, target), edges in self.between.items() if len(edges) > 1}
         self.kinds = _kinds(pattern)
         self.may_be_swapped = len(set(self.kinds.values())) < len(self.kinds)
+        # Of ops that could be swapped alone, the first is bound to what stands first in the file.
+        ops = [
+            number for number, name in enumerate(pattern.present) if name not in pattern.optional
+        ]
+        self.twins = [pair for pair in combinations(ops, 2) if self._are_twins(*pair)]
         # What equal neighbourhoods are decided to hold, for all bodies.
         self.decided: dict[Hashable, list[tuple[int, ...]]] = {}
 
@@ -177,6 +182,18 @@ class PatternGraph:
         """Return whether the edges are all that a match must keep to."""
         pattern = self.pattern
         return not (pattern.tensors or pattern.absent or self.runs or pattern.closed is not False)
+
+    def _are_twins(self, first: int, second: int) -> bool:
+        """Return whether the pattern stays as it is where two of its nodes are swapped."""
+        name, twin = self.names[first], self.names[second]
+        if self.kinds[name] != self.kinds[twin]:
+            return False
+        edges = Counter((edge.source, edge.target, edge.link) for edge in self.pattern.edges)
+        swap = {name: twin, twin: name}
+        return edges == Counter(
+            (swap.get(edge.source, edge.source), swap.get(edge.target, edge.target), edge.link)
+            for edge in self.pattern.edges
+        )
 
     def identity(self, binding: Binding) -> Hashable:
         """Return what matches have in common that differ by a swap of nodes alone.
