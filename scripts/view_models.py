@@ -1,20 +1,24 @@
 """Write the page of each model of a folder, open it in Chromium, and tell what went wrong.
 
-Usage: view_models.py FOLDER [--keep DIR]. A model that graphpatch refuses with one message counts
-as refused; what counts as wrong is any other exception, a message in the browser's console, a
-page that shows no line of those that it has, and one whose header, rows and panel do not name the
-same op where a gradient ends. Says at the end how many models were shown, with how many lines.
-Exits 1 where something is wrong.
+Usage: view_models.py FOLDER [--keep DIR] [--screenshots DIR] [--only TEXT...]. A model that
+graphpatch refuses with one message counts as refused; what counts as wrong is any other exception,
+a message in the browser's console, a page that shows no line of those that it has, and one whose
+header, rows and panel do not name the same op where a gradient ends. Says at the end how many
+models were shown, with how many lines. Exits 1 where something is wrong.
+
+`--screenshots` writes pictures of each page, 1,400 and 800 pixels wide, light and dark, with the
+first op at which a gradient ends in the panel.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +67,7 @@ number => {
   return {
     header: link.textContent, why: link.title, row: row ? row.textContent : "",
     title: row ? row.querySelector(".name").title : "", panel: text("#panel h2"),
-    what: text("#panel .finding p"),
+    what: [...document.querySelectorAll("#panel .finding p:first-of-type")].map(p => p.textContent),
   };
 }
 """
@@ -79,8 +83,21 @@ def disagreeing(page: Any) -> Iterator[str]:
             yield f"the header names {said['header']!r}, which has no row"
         elif said["panel"] != f"{said['header'].partition(' ')[0]} {said['title']}":
             yield f"the header names {said['header']!r}, the panel {said['panel']!r}"
-        elif said["why"] != said["what"] or said["why"] not in said["row"]:
+        elif said["why"] not in said["what"] or said["what"][0] not in said["row"]:
             yield f"{said['header']}: header, row and panel give other reasons: {said}"
+
+
+def write_screenshots(browser: Any, page: Path, folder: Path) -> None:
+    """Write how a page looks at two widths, light and dark, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for width, scheme in itertools.product((1400, 800), ("light", "dark")):
+        opened = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        opened.goto(page.resolve().as_uri())
+        if width == 800 or scheme == "dark":
+            opened.keyboard.press("b")
+        opened.wait_for_timeout(50)
+        opened.screenshot(path=folder / f"{page.stem}.{width}.{scheme}.png")
+        opened.close()
 
 
 def shown(path: Path, target: Path, browser: Any) -> tuple[int, list[str]]:
@@ -98,11 +115,11 @@ def shown(path: Path, target: Path, browser: Any) -> tuple[int, list[str]]:
     return sum(len(body["names"]) for body in view.document()["bodies"]), faults
 
 
-def tried(folder: Path, out: Path, browser: Any) -> dict[str, int]:
-    """Write and open the page of each model of a folder, and print what went wrong."""
+def tried(paths: Sequence[Path], folder: Path, out: Path, browser: Any) -> dict[str, int]:
+    """Write and open the page of each of the models of a folder, and print what went wrong."""
     counts = {"shown": 0, "lines": 0, "refused": 0, "with faults": 0}
     out.mkdir(parents=True, exist_ok=True)
-    for path in models(folder):
+    for path in paths:
         name = str(path.relative_to(folder)).replace("/", "__")
         begun = time.monotonic()
         try:
@@ -125,11 +142,19 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--keep", type=Path, help="where the pages stay")
+    parser.add_argument("--screenshots", type=Path, help="where pictures of the pages go")
+    parser.add_argument(
+        "--only", nargs="*", default=[""], help="models with such a text in the path"
+    )
     options = parser.parse_args(arguments)
     from playwright.sync_api import sync_playwright
 
+    paths = [p for p in models(options.folder) if any(text in str(p) for text in options.only)]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        counts = tried(options.folder, options.keep or Path(folder), launched(playwright))
+        browser, out = launched(playwright), options.keep or Path(folder)
+        counts = tried(paths, options.folder, out, browser)
+        for page in sorted(out.glob("*.html")) if options.screenshots else ():
+            write_screenshots(browser, page, options.screenshots)
     print(", ".join(f"{count:,} {what}" for what, count in counts.items()))
     return 1 if counts["with faults"] else 0
 

@@ -195,7 +195,8 @@ def _findings(
             if row not in on_path:
                 findings.setdefault(row, []).append(tables.finding(finding, False))
     for row, blames in on_path.items():
-        findings[row] = [tables.finding(finding, True) for finding in blames]
+        first = {finding.what: finding for finding in reversed(blames)}  # of those of all pairs
+        findings[row] = [tables.finding(finding, True) for finding in reversed(first.values())]
     return {row: list(dict.fromkeys(findings[row])) for row in sorted(findings)}
 
 

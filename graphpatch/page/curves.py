@@ -15,7 +15,6 @@ import numpy as np
 
 from graphpatch.errors import FormulaError, GraphpatchError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.interpreter import Array, gradient, op_output, value
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import (
@@ -25,14 +24,17 @@ from graphpatch.gradients.spec import (
     RegisteredKey,
     parse_gradient,
 )
-from graphpatch.gradients.syntax import Call, Expression, Literal, walk
+from graphpatch.gradients.syntax import Literal, walk
 from graphpatch.gradients.tensors import ConstantTensor
 
 LOWEST, HIGHEST = -3.0, 3.0
 MARGIN, FURTHEST = 2.0, 100.0  # beyond the outermost knee; what lies further out is no knee
 POINTS = 61
 UPSTREAM = (1.0, -1.0)
+STEP = 1e-4  # of a derivative
 ATTRS = {"alpha": 0.2}
+# What says that a gradient is no curve: it needs other inputs, or tensors of another shape.
+NO_CURVE = (FormulaError, ValueError, TypeError, LookupError)
 
 # TensorFlow's default gradient of ops of one input.
 DEFAULTS: dict[str, str | None] = {
@@ -88,7 +90,9 @@ class DrawnGradient(NamedTuple):
         """Return the numbers of the formula, at which its curve may have a knee."""
         if self.formula is None:
             return []
-        literals = [part.value for part in _parts(self.formula) if isinstance(part, Literal)]
+        trees = [tree for tree in self.formula.expressions if tree is not None]
+        parts = (part for tree in trees for part in walk(tree))
+        literals = [part.value for part in parts if isinstance(part, Literal)]
         values = [number for _, number in self.formula.values]
         numbers = [number for number in values if not isinstance(number, ConstantTensor)]
         return [float(number) for number in (*literals, *numbers) if math.isfinite(number)]
@@ -96,20 +100,33 @@ class DrawnGradient(NamedTuple):
     def points(self, op_type: str, dy: float | None, across: Array) -> list[list[float]] | None:
         """Return its curve over x for this dy, or over dy without one; None for no gradient.
 
-        Raises FormulaError where numpy does not compute it.
+        Raises FormulaError where it is no curve: numpy does not compute it, or an element of dx
+        depends on other elements.
         """
         if self.formula is None:
             return None
+        dx = self._dx(op_type, dy, across)
+        if dx is None:
+            return None
+        part = self._dx(op_type, dy, across[1:-1])
+        if dx.shape != across.shape or part is None or not np.array_equal(dx[2:-2], part[1:-1]):
+            raise FormulaError("each element depends on others")
+        if not np.isfinite(dx).all():
+            raise FormulaError("it is not finite")
+        return [[round(float(a), 3), round(float(b), 3)] for a, b in zip(across, dx, strict=True)]
+
+    def _dx(self, op_type: str, dy: float | None, across: Array) -> Array | None:
+        assert self.formula is not None
         x = np.ones_like(across) if dy is None else across
         upstream = across if dy is None else np.full_like(across, dy)
         if self.is_forward:
-            dx = upstream * np.gradient(value(self.formula, [x]), x)
-        else:
-            y = op_output(op_type, [x], ATTRS) if "y0" in self.formula.variables else x
-            dx = gradient(self.formula, [x], [y], [upstream])[0]
-        if dx is None:
-            return None
-        return [[round(float(a), 3), round(float(b), 3)] for a, b in zip(across, dx, strict=True)]
+            up, down = (value(self.formula, [x + step]) for step in (STEP, -STEP))
+            return np.asarray(upstream * (up - down) / (2 * STEP))
+        reads_y = "y0" in self.formula.variables
+        if reads_y and op_type not in DEFAULTS:
+            raise FormulaError("it is no op of one element")
+        y = op_output(op_type, [x], ATTRS) if reads_y else x
+        return gradient(self.formula, [x], [y], [upstream])[0]
 
 
 def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None:
@@ -126,16 +143,13 @@ def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None
         return None
     axis = "x" if any(drawn.reads_op for drawn in sides.values()) else "dy"
     across = _range_with_knees([knee for drawn in sides.values() for knee in drawn.knees])
-    curves, numbers = list[dict[str, Any]](), list[float]()
-    for side, drawn in sides.items():
-        for dy in (None,) if axis == "dy" else UPSTREAM:
-            try:
-                points = drawn.points(op_type, dy, across)
-            except FormulaError:
-                return None
-            curves.append({"side": side, "dy": dy, "points": points})
-            numbers += [y for _, y in points or ()]
-    if not np.isfinite(numbers).all():
+    try:
+        curves = [
+            {"side": side, "dy": dy, "points": drawn.points(op_type, dy, across)}
+            for side, drawn in sides.items()
+            for dy in ((None,) if axis == "dy" else UPSTREAM)
+        ]
+    except NO_CURVE:
         return None
     words = {side: drawn.words for side, drawn in sides.items()}
     low, high = float(across[0]), float(across[-1])
@@ -168,9 +182,7 @@ def _patched(patch: Mapping[str, Any], op_type: str) -> DrawnGradient | None:
     if "stop_gradient" in patch or "freeze" in patch:
         return DrawnGradient(None)
     if "surrogate_gradient" in patch:
-        formula = Formula.parse(str(patch["surrogate_gradient"]))
-        is_curve = formula.variables == {"x0"} and _is_by_element(formula)
-        return DrawnGradient(formula, is_forward=True) if is_curve else None
+        return DrawnGradient(Formula.parse(str(patch["surrogate_gradient"])), is_forward=True)
     kinds = [kind for kind in ("override_gradient", "filter_gradient") if kind in patch]
     try:
         drawn = parse_gradient(patch[kinds[0]]) if kinds else None
@@ -182,31 +194,8 @@ def _patched(patch: Mapping[str, Any], op_type: str) -> DrawnGradient | None:
         return None
     own = drawn.for_op(op_type)
     entry = LIBRARY.get(own.name) if isinstance(own, LibraryGradient) else None
-    if entry is None:
-        is_curve = _is_by_element(own.formula)
-    else:
-        is_curve = entry.elementwise or entry.name == "zero"
-    return DrawnGradient(own.formula) if is_curve and _is_of_one_input(own.formula) else None
-
-
-def _parts(formula: Formula) -> list[Expression]:
-    trees = [expression for expression in formula.expressions if expression is not None]
-    return [part for expression in trees for part in walk(expression)]
-
-
-def _is_by_element(formula: Formula) -> bool:
-    """Return whether each element of dx is computed of the same one of x, y and dy."""
-    called = {part.function for part in _parts(formula) if isinstance(part, Call)}
-    functions = [FUNCTIONS[name] for name in called & FUNCTIONS.keys()]  # and operators, which are
-    return not formula.tensors and all(
-        not function.options and {*function.kinds} <= {"number", "truth"} for function in functions
-    )
-
-
-def _is_of_one_input(formula: Formula) -> bool:
-    """Return whether a formula reads x, y and dy alone, and the same numbers for each element."""
-    is_alone = not formula.attrs and not formula.variables - {"x0", "y0", "dy0"} and formula.alike
-    return is_alone and not any(isinstance(number, ConstantTensor) for _, number in formula.values)
+    is_whole = entry is not None and not entry.elementwise and entry.name != "zero"
+    return None if is_whole else DrawnGradient(own.formula)
 
 
 IDENTITY = DrawnGradient(Formula.parse("dy"))

@@ -17,6 +17,7 @@ from graphpatch.analysis.doctor.causes import Finding
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
 from graphpatch.analysis.doctor.trial import offered
 from graphpatch.analysis.interface import InterfaceTensor, interface
+from graphpatch.differentiation.gradient_reach import differentiate
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -24,7 +25,7 @@ from graphpatch.graph import provenance
 from graphpatch.names import op_of
 from graphpatch.page.body_table import Tables, body_table
 from graphpatch.page.ends import GradientEnds, ends_of, pairs
-from graphpatch.page.lines import BodySide, lines_on_path, reached
+from graphpatch.page.lines import BodySide, depending_on, lines_on_path, reached
 from graphpatch.page.rule_marks import RuleMarks
 from graphpatch.shown import one_line
 from graphpatch.table import plural, short
@@ -136,7 +137,14 @@ class _Graph:
         wiring = answers.wiring(answers.graph.main)
         ends = wiring.named(self.ends.sources), wiring.named(self.ends.targets)
         back = answers.backward(wiring.body, *ends)
-        return BodySide(answers, back, *ends, self._rules(answers), rows, self.marks.is_applied)
+        visited = back.visited
+        if not back.live.issuperset(ends[0]):
+            # tf.gradients asks no op on a path that ends; the page shows how far a gradient comes.
+            within = set(depending_on(wiring, ends[0]))
+            ask, is_v2 = answers.ask, answers.control_flow_v2
+            back = differentiate(wiring, *ends, ask, answers.stored, is_v2, within)
+        rules = self._rules(answers)
+        return BodySide(answers, back, visited, *ends, rules, rows, self.marks.is_applied)
 
     def _rules(self, answers: GradientReplay, label: str = "main") -> Mapping[str, tuple[str, ...]]:
         """Return the rules at the ops of a body: of the model after, or of the only one."""
@@ -166,7 +174,7 @@ class _Graph:
             ends = [(index, 0) for index in wiring.arguments.values()], wiring.returned
             back = tape.inside(name) or tape.backward(body, *ends)
             rules = self._rules(tape, name)
-            yield BodySide(tape, back, *ends, rules, rows, self.marks.is_applied)
+            yield BodySide(tape, back, back.visited, *ends, rules, rows, self.marks.is_applied)
 
     def refuse_apart(self, path: str) -> None:
         """Raise ModelError where no tensor leads from any source to any target."""

@@ -57,6 +57,7 @@ def reached(starts: Iterable[int], after: Callable[[int], Iterable[int]]) -> dic
 class BodySide:
     """A body of one model: its lines by number, and what flows between them.
 
+    `visited` are the ops that tf.gradients visits: it raises at no other, wherever `back` comes.
     `rows` numbers the lines of the body by their keys, in all its models; this side adds its own.
     `nodes` are those of each line, the op itself first; `line_of` is the line of each node.
     `reads` has, by the line that a line reads, what flows back there. `is_applied`: what the rules
@@ -65,6 +66,7 @@ class BodySide:
 
     answers: GradientReplay
     back: GradientReach
+    visited: Set[int]
     sources: Sequence[Tensor]
     targets: Sequence[Tensor]
     rules: Mapping[str, tuple[str, ...]]  # at ops, by the name that each op had
@@ -126,7 +128,8 @@ class BodySide:
 
         In any case at ops of v1 loops, and at the ends of those whose contexts are not there.
         """
-        refusals = list(self.back.refusals_here())
+        here = self.back.refusals_here()
+        refusals = [refusal for refusal in here if refusal.node.index in self.visited]
         raising = {refusal.node.index: False for refusal in refusals}
         if any(refusal.kind == "loop" for refusal in refusals):
             stored, ops = self.answers.stored.in_loops, self.body.heads.ops
@@ -164,7 +167,7 @@ class BodySide:
             answer = answer or NO_ANSWER
             if index in raising and comes > NONE:
                 raises = raises or raising[index] or not answer.slots
-            raises = raises or (bool(answer.raised) and answer.raises)
+            raises = raises or (bool(answer.raised) and answer.raises and index in self.visited)
         best = max(reads.values(), default=arrives)
         ends = BLOCKED if arrives > NONE and best == NONE else min(best, arrives)
         self.arrives[row], self.flow[row], self.reads[row] = (

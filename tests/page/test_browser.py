@@ -412,7 +412,7 @@ def test_the_pages_of_a_folder_are_tried(
     (models / "saved").mkdir(parents=True)
     (models / "digits.pb").write_bytes(DIGITS.read_bytes())
     (models / "saved" / "saved_model.pb").write_bytes(b"no model")
-    counts = view_models.tried(models, tmp_path / "pages", chrome)
+    counts = view_models.tried(view_models.models(models), models, tmp_path / "pages", chrome)
     assert counts == {"shown": 1, "lines": 26, "refused": 1, "with faults": 0}
     assert capsys.readouterr().out.startswith("saved: refused: ")
     assert (tmp_path / "pages" / "digits.pb.html").exists()

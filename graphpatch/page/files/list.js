@@ -8,7 +8,8 @@ const INDENT = 14; // pixels
 const MOST_PRINTED = 4000;
 const TEXT_LINE = 18; // pixels of a further line of text in a row
 const HEAD_ROOM = 36; // pixels that "before" takes above its lanes
-const BESIDE_TEXT = 200; // pixels of the badge, of the gaps, and of what flows, at the right
+const BESIDE_TEXT = 110; // pixels of the badge and of the gaps
+const FLOWS = 80; // pixels of what flows on a side, at the right
 const LETTER = 7.9; // pixels of a letter, at most
 
 function make(name, className, ...children) {
@@ -82,11 +83,11 @@ class List {
   furtherLines(row, lanes) {
     if (row.kind !== "line") return 0;
     const { body, name } = this.view.line(row), leaf = name.slice(row.scope ? row.scope.length + 1 : 0);
-    const type = this.view.doc.tables.types[body.types[row.row]], why = this.why(row);
-    const room = Math.max(90, this.box.clientWidth - lanes - Math.min(row.depth, DEEPEST) * INDENT - BESIDE_TEXT);
-    const lead = Math.min(room * 0.6, (Math.min(type.length, 24) + leaf.length + 1) * LETTER);
-    const lines = Math.ceil(leaf.length * LETTER / Math.max(room - Math.min(type.length, 24) * LETTER, 90));
-    return Math.min(5, Math.max(lines, Math.ceil(why.length * 6.6 / Math.max(room - lead, 90))) - 1) || 0;
+    const type = this.view.doc.tables.types[body.types[row.row]].length * LETTER, why = this.why(row).length * LETTER * 0.84;
+    const beside = lanes + Math.min(row.depth, DEEPEST) * INDENT + BESIDE_TEXT + FLOWS * this.view.sides().length;
+    const room = Math.max(90, this.box.clientWidth - beside - type);
+    const ofName = leaf.length * LETTER, ofReason = Math.max(90, room - Math.min(ofName, room * 0.6));
+    return Math.min(6, Math.ceil(Math.max(1, ofName / room, why / ofReason))) - 1;
   }
 
   // The index of the row at a height.

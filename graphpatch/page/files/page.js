@@ -61,8 +61,8 @@ class View {
     const { places, shown, bodies } = this;
     let most = MOST_OPEN, short = this.graph.body;
     for (const body of places.places.keys()) for (const row of bodies[body].callRows) {
-      const { names, callRows, calls } = bodies[body], inside = places.holds(body, row, row);
-      const isAlone = body === short && names.length <= SHORT && callRows.length === 1;
+      const { names, group, callRows, calls } = bodies[body], inside = places.holds(body, row, row);
+      const isAlone = body === short && Math.min(names.length, group) <= SHORT && callRows.length === 1;
       if (most-- > 0 && (inside.isEnd || inside.rules.size || isAlone)) shown.open([...places.pathTo(body), { body, row }]);
       if (isAlone) [short] = calls[row];
     }
@@ -106,11 +106,13 @@ class View {
       element.title = [end.signature, row >= 0 ? "" : "not between these ends: name it with --from or --to"].filter(Boolean).join("; ");
       return element;
     };
-    const parts = ["inputs", "outputs"].filter(name => this.graph[name].length).flatMap(name => {
-      const ends = this.graph[name], more = ends.length - FIRST_ENDS;
-      return [make("span", "soft", `${name} `), ...ends.slice(0, FIRST_ENDS).flatMap(end => [button(end), " "]), make("span", "soft", more > 0 ? `and ${number(more)} more ` : "")];
+    const hasLine = end => body.names.includes(end.op), { weights } = this.graph;
+    const lines = ["inputs", "outputs"].filter(name => this.graph[name].length).map(name => {
+      const ends = this.graph[name], first = [...ends.filter(hasLine), ...ends.filter(end => !hasLine(end))].slice(0, FIRST_ENDS);
+      const more = ends.length - first.length;
+      return make("div", "", make("span", "soft", `${name} `), ...first.flatMap(end => [button(end), " "]), make("span", "soft", more ? `and ${number(more)} more` : ""));
     });
-    byId("ends").replaceChildren(...parts, make("span", "soft", this.graph.weights));
+    byId("ends").replaceChildren(...lines, weights ? make("span", "soft", weights) : "");
   }
 
   verdicts(most) {

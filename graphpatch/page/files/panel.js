@@ -102,7 +102,8 @@ class Panel {
   // Doctor's words; of what ends before rules and flows on after them, that it was so before.
   finding(finding, body, at) {
     const isBefore = body.sides.length > 1 && [Flow.FULL, Flow.CHANGED].includes(body.sides[1].flow[at]);
-    const title = `${finding.on_path ? "Why it ends here" : "Ends here"}${isBefore ? ", before" : ""}`;
+    const comes = body.sides.some(side => side.arrives[at] > Flow.NONE);
+    const title = `${!comes ? "Nothing could flow on" : finding.on_path ? "Why it ends here" : "Ends here"}${isBefore ? ", before" : ""}`;
     const element = section(title, make("p", "", finding.what), make("p", "", finding.consequence), make("p", "", make("b", "", "Fix: "), finding.remedy), ...ruleText(finding.rule));
     element.className = "finding";
     return element;
