@@ -34,9 +34,9 @@ from graphpatch.step import (
     RuleResult,
     check_expected,
     idle_notes,
-    matched_graph,
+    left_out_notes,
+    listed_matches,
     naming_rule,
-    patch_matched,
     patch_target,
     unchanged_notes,
 )
@@ -124,30 +124,49 @@ def is_alone(match: Match) -> bool:
 
 @dataclass(eq=False)
 class RuleOnNewOps:
-    """A rule on ops as they are made, and what it did. `rule` is one whose patch is by key."""
+    """A rule on the ops that are made, and what it did. `rule` is one whose patch is by key."""
 
     rule: Rule
     result: RuleResult = field(init=False)
+    count: int = 0
     idle: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     known: dict[Hashable, Any] = field(default_factory=dict)  # of all ops: see Editor.cached
 
     def __post_init__(self) -> None:
         self.result = RuleResult(self.rule.author.rule)
-        self.holds = holds(self.rule.match)
+        self.is_alone, self.holds = is_alone(self.rule.match), holds(self.rule.match)
         self.is_type = glob.one_of(glob.texts(self.rule.match.op or "**"))
 
     def take(self, graph: ModelGraph, node: Node, live: Any) -> None:
-        """Patch the node, of a live graph, where the rule means it.
+        """Patch a new op of a live graph where the rule means it. Raises PatchError."""
+        if self.holds(node.body)(node):
+            self.count += 1
+            entry = {"body": node.body.label, "op": node.name, "type": node.op}
+            self._patch(graph, node, live, entry, self.known)
 
-        Raises PatchError, with the rule's name.
+    def take_all(self, graph: ModelGraph, live: Any, made: set[str]) -> list[Node]:
+        """Patch the ops of a whole graph, of these names, that the rule means; return them.
+
+        Raises PatchError where one is in a function that was traced to its end, or its gradient was
+        built already.
         """
-        if not self.holds(node.body)(node):
-            return
-        entry = {"body": node.body.label, "op": node.name, "type": node.op}
+        matched = _made_inside(find(graph, self.rule.match, self.rule.on), made)
+        self.count += matched.count
+        self.result.notes.update(dict.fromkeys(left_out_notes(self.result.rule, matched)))
+        known: dict[Hashable, Any] = {}
+        for node, entry in zip(matched.nodes, listed_matches(matched, None), strict=True):
+            with naming_rule(self.rule):
+                _refuse_late(live, node)
+            self._patch(graph, node, live, entry, known)
+        return matched.nodes
+
+    def _patch(
+        self, graph: ModelGraph, node: Node, live: Any, entry: dict[str, Any], known: dict[Any, Any]
+    ) -> None:
         self.result.matches.append(entry)
         self.unchanged += unchanged_notes(self.rule, [node])
-        editor = Editor(graph, self.rule.author, node.name, known=self.known)
+        editor = Editor(graph, self.rule.author, node.name, known=known)
         with naming_rule(self.rule):
             refuse_defun(live, node)
             patch_target(self.rule, Target.of(node), editor, self.result)
@@ -159,7 +178,7 @@ class RuleOnNewOps:
         Raises MatchError where it did not match as often as it expects, PatchError where it means
         nothing on any of the ops it matched.
         """
-        rule, count = self.rule, len(self.result.matches)
+        rule, count, ops = self.rule, self.count, len(self.result.matches)
         least, most = rule.expect.min, rule.expect.max
         if not count or not least <= count <= (count if most is None else most):
             with naming_rule(rule):
@@ -167,41 +186,12 @@ class RuleOnNewOps:
                     check_expected(rule, [model_of(live).graphs[0] for live in made], count)
                 except MatchError as error:
                     raise MatchError(f"of the ops made in this context it {error}") from error
-        if self.idle and len(self.idle) == count:
+        if self.idle and len(self.idle) == ops:
             raise PatchError(f"rule {rule.author.rule!r}: {self.idle[0]}")
-        unchanged = self.unchanged if len(self.unchanged) == count else []
-        notes = [*idle_notes(rule, self.idle, count), *unchanged]
+        unchanged = self.unchanged if len(self.unchanged) == ops else []
+        notes = [*idle_notes(rule, self.idle, ops), *unchanged]
         self.result.notes.update(dict.fromkeys(notes))
         return self.result
-
-
-def apply_on_leaving(rules: list[Rule], made: dict[Any, set[str]]) -> list[RuleResult]:
-    """Apply rules, whose patches are by key, to the ops that were made, by graph and name.
-
-    Raises MatchError where one does not match as often as it expects; PatchError where one means
-    ops in a function that was traced to its end, or ops whose gradients were built already.
-    Nothing is changed then.
-    """
-    models = {live: named_graph(live, model_of(live).copy().graphs[0]) for live in made}
-    results, changed = [], []
-    for rule in rules:
-        matched_in = {
-            live: _made_inside(find(graph, rule.match, rule.on), made[live])
-            for live, graph in models.items()
-        }
-        nodes = [(live, node) for live, matched in matched_in.items() for node in matched.nodes]
-        with naming_rule(rule):
-            count = sum(matched.count for matched in matched_in.values())
-            check_expected(rule, list(models.values()), count)
-            for live, node in nodes:
-                _refuse_late(live, node)
-            graphs = [matched_graph(rule, models[live], ops) for live, ops in matched_in.items()]
-            rule.patch.check([target for graph in graphs for target in graph.targets])
-        results.append(patch_matched(rule, graphs))
-        changed += nodes
-    keys = [key for result in results for key in result.session]
-    set_keys([(node, live.get_operation_by_name(node.name)) for live, node in changed], keys)
-    return results
 
 
 def _made_inside(matched: MatchedOps, names: set[str]) -> MatchedOps:
@@ -253,9 +243,7 @@ class Building:
         ['act']
     """
 
-    at_once: list[RuleOnNewOps]
-    on_leaving: list[Rule]
-    order: list[str]
+    rules: list[RuleOnNewOps]
     report: dict[str, Any] = field(default_factory=dict)
     made: dict[Any, set[str]] = field(default_factory=dict)  # names of the ops, by their graph
 
@@ -266,7 +254,7 @@ class Building:
         op, or a key that it has already, cannot be read.
         """
         self.made.setdefault(op.graph, set()).add(op.name)
-        rules = [rule for rule in self.at_once if rule.is_type(op.type)]
+        rules = [rule for rule in self.rules if rule.is_alone and rule.is_type(op.type)]
         if not rules:
             return
         alone = named_graph(op.graph, graph_of(encoded(NODE, op.node_def.SerializeToString())))
@@ -282,13 +270,19 @@ class Building:
 
         Raises MatchError, PatchError, ModelError and RulesError as leaving the context does.
         """
-        results = [rule.finish(self.made) for rule in self.at_once]
-        if self.on_leaving:
-            results += apply_on_leaving(self.on_leaving, self.made)
+        waiting = [rule for rule in self.rules if not rule.is_alone]
+        live_graphs = self.made if waiting else ()
+        models = {live: named_graph(live, model_of(live).copy().graphs[0]) for live in live_graphs}
+        changed = [
+            (node, live.get_operation_by_name(node.name))
+            for rule in waiting
+            for live, graph in models.items()
+            for node in rule.take_all(graph, live, self.made[live])
+        ]
+        results = [rule.finish(self.made) for rule in self.rules]
+        set_keys(changed, [key for result in results for key in result.session])
         self.made.clear()
-        results.sort(key=lambda result: self.order.index(result.rule))
-        notes = [note for result in results for note in result.notes]
-        self.report = report_of(results, notes)
+        self.report = report_of(results, [note for result in results for note in result.notes])
 
     @property
     def ok(self) -> bool:
@@ -300,9 +294,8 @@ class Building:
         return self.report
 
     def __repr__(self) -> str:
-        rules = len(self.at_once) + len(self.on_leaving)
-        count = sum(len(rule.result.matches) for rule in self.at_once)
-        return f"<Building: {rules} rules, {count} ops matched as they were made>"
+        count = sum(len(rule.result.matches) for rule in self.rules)
+        return f"<Building: {len(self.rules)} rules, {count} ops matched as they were made>"
 
 
 @unconverted
@@ -338,12 +331,8 @@ def building(rules: RulesLike, allow_python: bool = False) -> Iterator[Building]
         ...     print(tf.compat.v1.Session().run(dx))
         [0.]
     """
-    ready = [keyed(rule, bodies=True) for rule in rules_of(rules, allow_python)]
-    active = Building(
-        [RuleOnNewOps(rule) for rule in ready if is_alone(rule.match)],
-        [rule for rule in ready if not is_alone(rule.match)],
-        [rule.author.rule for rule in ready],
-    )
+    ready = (keyed(rule, bodies=True) for rule in rules_of(rules, allow_python))
+    active = Building(list(map(RuleOnNewOps, ready)))
     with listening(active.hear):
         yield active
     active.finish()

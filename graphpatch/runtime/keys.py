@@ -92,6 +92,8 @@ class KeyedPatch(Patch):
     def rewrite(self, target: Target, editor: Editor) -> None:
         """Set the key of one op. Raises NoKeyError where a key cannot do it."""
         node = target.last
+        if self.why_not:
+            raise NoKeyError(self.why_not)
         if not (self.bodies or node.body.is_main):
             raise NoKeyError(f"{node} is in a function, which TensorFlow has a copy of already")
         if isinstance(self.patch, OverrideGradient | FilterGradient) and not self.bodies:

@@ -285,6 +285,10 @@ REFUSED: dict[str, tuple[Rule, Callable[[Any], Any] | None, str]] = {
         {**MATCHED, "patch": {"override_gradient": "zero", "on": "match"}},
         None, "mine'.*\"on\": \"match\"",
     ),
+    "backward_as that may match": (
+        {"match": {"op": "Floor"}, "patch": {"backward_as": {"input": 0}}, "expect": {"min": 0}},
+        tf.floor, "mine': backward_as adds ops",
+    ),
     "emit": ({**TEN[0], "emit": "function"}, None, "mine'.*emit: function"),
 }  # fmt: skip
 
