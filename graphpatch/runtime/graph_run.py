@@ -113,7 +113,7 @@ class GraphRun:
                     wanted = computable
         again = [name for name, why in reasons.items() if NO_GRADIENT_OF_CALL.search(why)]
         if again and not optimise:
-            more, still = self.run(again, optimise=True)
+            more, still = GraphRun.run(self, again, optimise=True)
             values, reasons = {**values, **more}, {**reasons, **still}
             reasons = {name: why for name, why in reasons.items() if name not in more}
         return values, reasons

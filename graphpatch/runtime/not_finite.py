@@ -68,7 +68,7 @@ def first_not_finite(
     """
     session = SessionModel(model, model.graphs[place])
     session.choose([target], feed)
-    seeded = tuple(t.name for t in placeholders(session.tf_graph) if t.name not in feed)
+    seeded = tuple(t.name for t in placeholders(session.graph) if t.name not in feed)
     reasons = session.run([target], False)[1]
     if reasons:
         return NotFinite(target, "not run", reasons[target], seeded=seeded)
@@ -81,7 +81,7 @@ class _Search:
     def __init__(
         self, session: SessionModel, target: str, sources: Sequence[str], seeded: tuple[str, ...]
     ) -> None:
-        self.graph, self.running = session.tf_graph, session.running
+        self.graph, self.running = session.graph, session
         self.target, self.sources, self.seeded = target, sources, seeded
         inside = ops_in_control_flow(self.graph)
         self.order = [

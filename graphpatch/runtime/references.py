@@ -94,7 +94,20 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
             raise GraphpatchError(f"the feed has no {missing[0]}; it has: {', '.join(fed) or '-'}")
         inputs = {name: graph.get_operation_by_name(name).inputs[0].name for name in ops}
         values, reasons = GraphRun(graph, fed).run(sorted(set(inputs.values())), optimise=False)
-    return _rules_written(inputs, values, reasons, stem, skipped)
+    rules, arrays = [], {}
+    for number, (name, tensor) in enumerate(sorted(inputs.items())):
+        value, file = np.asarray(values.get(tensor)), f"{stem}/{number:03}.npy"
+        if tensor not in values:
+            skipped[name] = reasons.get(tensor, "it was not computed")
+        elif value.ndim and value.shape[0] != 1:
+            skipped[name] = f"it reads {list(value.shape)}: the reference is not a batch of one"
+        else:
+            arrays[file] = value
+            patch = {"override_gradient": {RESCALE: {"reference": file}}}
+            rules.append({"name": name, "match": {"name": name, "body": "main"}, "patch": patch})
+    if not rules:
+        raise GraphpatchError(f"nothing was measured: {next(iter(skipped.items()))}")
+    return References({"version": 1, "rules": rules}, arrays, skipped)
 
 
 def _measurable_activations(graph: Graph) -> tuple[list[str], dict[str, str]]:
@@ -111,29 +124,3 @@ def _measurable_activations(graph: Graph) -> tuple[list[str], dict[str, str]]:
             batch = IN_BATCH if kind in BY_BATCH or kind.startswith("@") else ""
             skipped[node.name] = f"{kind} keeps TensorFlow's own gradient{batch}"
     return ops, skipped
-
-
-def _rules_written(
-    inputs: Mapping[str, str],
-    values: Mapping[str, Any],
-    reasons: Mapping[str, str],
-    stem: str,
-    left_out: Mapping[str, str],
-) -> References:
-    rules, arrays, skipped = [], {}, dict(left_out)
-    for number, (name, tensor) in enumerate(sorted(inputs.items())):
-        if tensor not in values:
-            skipped[name] = reasons.get(tensor, "it was not computed")
-            continue
-        value = np.asarray(values[tensor])
-        if value.ndim and value.shape[0] != 1:
-            skipped[name] = f"it reads {list(value.shape)}: the reference is not a batch of one"
-            continue
-        file = f"{stem}/{number:03}.npy"
-        arrays[file] = value
-        gradient = {RESCALE: {"reference": file}}
-        match = {"name": name, "body": "main"}
-        rules.append({"name": name, "match": match, "patch": {"override_gradient": gradient}})
-    if not rules:
-        raise GraphpatchError(f"nothing was measured: {next(iter(skipped.items()))}")
-    return References({"version": 1, "rules": rules}, arrays, skipped)

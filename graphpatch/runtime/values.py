@@ -115,11 +115,8 @@ def difference_in_words(before: Any, after: Any) -> str:
         return f"{before.dtype.name} {list(before.shape)} -> {after.dtype.name} {list(after.shape)}"
     if before.dtype == object or before.dtype == bool:
         return f"{int(np.sum(before != after))} of {before.size} elements differ"
-    raw = (
-        np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(before.size, -1)
-        for array in (before, after)
-    )
-    count = int(np.any(np.not_equal(*raw), axis=1).sum())
+    bits = (np.frombuffer(each.tobytes(), f"V{each.itemsize}") for each in (before, after))
+    count = int(np.sum(np.not_equal(*bits)))
     largest, relative = distance(before, after)
     part = f" ({relative:.3g} of the largest element)"
     if np.isinf(relative) and np.isfinite(largest):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.runtime.graph_run import run_op_by_op
 from graphpatch.runtime.values import same_bits
 from graphpatch.runtime.verify.formulas import INSIDE, FormulaCheck
 from graphpatch.runtime.verify.session import SessionModel
@@ -272,21 +271,6 @@ def test_functions_run_op_by_op(folder: Path) -> None:
             side.feed({"x:0": values[0], "w:0": values[1]})
         before, after = (side.run(["y:0"], optimise=False)[0]["y:0"] for side in sides)
         assert same_bits(before, after)
-
-
-def test_the_other_settings_of_a_call_stay(folder: Path) -> None:
-    graph_def = tf.compat.v1.GraphDef.FromString((folder / "called.pb").read_bytes())
-    [call] = [node for node in graph_def.node if node.op == "PartitionedCall"]
-    graph_def.library.function[0].node_def.add(name="nested", op="StatefulPartitionedCall")
-    call.attr["config"].s = b"of TensorFlow 1.13"
-    before = tf.compat.v1.ConfigProto.FromString(call.attr["config_proto"].s)
-    assert before.device_count
-    assert run_op_by_op(graph_def)
-    nested = graph_def.library.function[0].node_def[-1]
-    for node, devices in ((call, before.device_count), (nested, {})):
-        config = tf.compat.v1.ConfigProto.FromString(node.attr["config_proto"].s)
-        assert config.graph_options.rewrite_options.disable_meta_optimizer
-        assert (config.device_count, node.attr["config"].s) == (devices, b"")
 
 
 def test_nothing_is_put_behind_constants_of_functions(folder: Path) -> None:

@@ -120,6 +120,12 @@ def words() -> None:
     tf.multiply(states, keep, name="logits")
 
 
+def in_c_plus_plus() -> None:
+    """A Session differentiates the body of a PartitionedCall without asking Python."""
+    inner = tf.function(lambda x: (tf.nn.relu(x) * 2.0, tf.nn.relu(-x)))
+    tf.identity(inner(tf1.placeholder(tf.float32, [4], "x"))[0], "y")
+
+
 def outputs() -> None:
     """Of 33 outputs gradients are taken of 32; the 32 first are not computed from the Relu."""
     x = tf1.placeholder(tf.float32, [2], "x")
@@ -138,6 +144,7 @@ MODELS: dict[Any, tuple[Any, set[tuple[str, str]], list[str]]] = {
     sequences: (GUIDED, {("x:0", "y:0")}, ["Relu"]),
     refused_table: (GUIDED, {("x:0", "y:0")}, ["Relu"]),
     words: (HALVED, {("table:0", "logits:0")}, ["scan/while/state"]),
+    in_c_plus_plus: (GUIDED, {("x:0", "y:0")}, ["Relu", "Relu_1"]),
     outputs: (GUIDED, {("x:0", "y:0")}, ["relu"]),
     lambda: piped("iterator"): (GUIDED, {("next:0", "y:0")}, ["relu"]),
     lambda: piped("queue"): (GUIDED, {("next:0", "y:0")}, ["relu"]),
@@ -147,7 +154,7 @@ MODELS: dict[Any, tuple[Any, set[tuple[str, str]], list[str]]] = {
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
 def test_it_is_verified(build: Any, tmp_path: Path) -> None:
     rule, pairs, ops = MODELS[build]
-    graph = verified(meta(build, tmp_path), rule)
+    graph = verified(meta(build, tmp_path, v2=build is in_c_plus_plus), rule)
     assert pairs <= changed(graph)
     assert fired(graph) == ops
     assert graph["settings"]["control_flow_v2"] is (build is not words)

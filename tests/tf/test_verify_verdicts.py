@@ -170,27 +170,6 @@ def test_sets_of_values_are_made_of_what_is_seeded_alone() -> None:
     assert dict(value_sets(seeded, set(seeded))) == {}
 
 
-@pytest.mark.slow
-def test_an_override_that_fires_in_c_plus_plus_is_seen(tmp_path: Path) -> None:
-    """A Session differentiates the body of a PartitionedCall without asking Python."""
-
-    def build() -> None:
-        import tensorflow as tf
-
-        @tf.function
-        def inner(x: Any) -> Any:
-            return tf.nn.relu(x) * 2.0, tf.nn.relu(-x)
-
-        tf.identity(inner(tf.compat.v1.placeholder(tf.float32, [4], "x"))[0], "y")
-
-    path = save(build, tmp_path / "model.pb")
-    found = graphpatch.verify(path, patched_beside(path, GUIDED))
-    [graph] = found.document()["graphs"]
-    fired = [one["op"] for one in graph["overrides"]["fired"]]
-    assert len(fired) == 2
-    assert found.verdict == "verified"
-
-
 def test_a_file_that_grappler_optimised_is_never_verified(tmp_path: Path) -> None:
     """Grappler inlines the call: guided_relu is silently TensorFlow's own gradient again."""
     import tensorflow as tf

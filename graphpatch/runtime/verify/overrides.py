@@ -20,6 +20,7 @@ from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.names import OpKey, op_of
 
 FIRED, IGNORED, UNCALLED, IDLE = "fired", "ignored", "uncalled", "idle"
+CAME = "no gradient that was taken comes to it"
 LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")
 
 
@@ -122,7 +123,7 @@ def sorted_overrides(
             state, why = _state_unasked(override, bodies, asked, behind)
             if state == IDLE and failed:
                 target, says = next(iter(failed.items()))
-                why = f"the gradients of {target} cannot be taken: {says}"
+                why = f"{CAME}; those of {target} cannot be taken: {says}"
         results.append(replace(override, is_new=is_new, state=state, why=why))
     return results
 
@@ -146,9 +147,8 @@ def _state_unasked(
 ) -> tuple[str, str]:
     """Return what became of an override for which Python was not asked, and why, in words."""
     node, body = override.node, override.node.body
-    came = "no gradient that was taken comes to it; graphpatch doctor says where gradients end"
     if body.is_main:
-        return IDLE, came
+        return IDLE, f"{CAME}; graphpatch doctor says where gradients end"
     callers = list(all_callers(bodies, body.label))
     if not any(caller.body.is_main for caller in callers):
         return UNCALLED, f"nothing that runs calls function {body.label}"
@@ -156,14 +156,18 @@ def _state_unasked(
         return UNCALLED, f"no output of function {body.label} is computed of it"
     ignoring = bodies.place_of(node).ignoring
     if bodies.graph.around.is_object_based or ignoring is None:
-        return IDLE, came
+        return IDLE, f"{CAME}; graphpatch doctor says where gradients end"
     if not override.is_function:
         says = f"function {body.label} is called by {ignoring}, where a Session ignores it"
         return IGNORED, says
     # C++ differentiates the function as a whole, all that its returns are computed of, and does not
     # ask Python.
     is_asked = any((caller.body.label, caller.name) in asked for caller in callers)
-    return (FIRED, "") if is_asked and not bodies.why_unreached(node) else (IDLE, came)
+    return (
+        (FIRED, "")
+        if is_asked and not bodies.why_unreached(node)
+        else (IDLE, f"{CAME}; graphpatch doctor says where gradients end")
+    )
 
 
 def all_callers(bodies: Bodies, function: str) -> Iterator[Node]:

@@ -88,10 +88,9 @@ def running_model(file: str, path: str, index: int) -> SessionModel | LoadedMode
 class RunningModel:
     """A graph of a model that is run on `feeds`, its variables with the values of `variables`."""
 
-    def __init__(self, graph: ModelGraph) -> None:
-        self.graph = graph
-        self.feeds: Values = {}
-        self.variables: Values = {}
+    model_graph: ModelGraph
+    feeds: Values
+    variables: Values
 
     def guess(self, feed: Values, size: int, whole: tuple[int, ...]) -> None:
         """Take what is fed, and seeded values of these sizes for all else."""
@@ -134,7 +133,7 @@ class RunningModel:
         """Return each formula that the graph carries, compared with numpy."""
         from graphpatch.runtime.verify.formulas import check_formulas
 
-        return check_formulas(self.graph, None)
+        return check_formulas(self.model_graph, None)
 
     def branches(self) -> Branches:
         """Return for each op that takes branches whether the values that are fed take each of them.
@@ -143,102 +142,95 @@ class RunningModel:
         """
         inside = sum(
             len(body.by_type.get(op, ()))
-            for body in self.graph.functions.values()
+            for body in self.model_graph.functions.values()
             for op in SIGNED | TRUTHS.keys()
             if not body.is_ours
         )
         return {}, {"functions": inside}
 
 
-class SessionModel(RunningModel):
+class SessionModel(GraphRun, RunningModel):
     """A graph in a Session; where the model has a checkpoint, variables have its values."""
 
     def __init__(self, model: Model, graph: ModelGraph) -> None:
-        super().__init__(graph)
-        self.model, self.prefix = model, checkpoint(model)
-        self.tf_graph = seeded_graph(model, graph)
-        self.watched, self.hidden = branch_inputs(self.tf_graph)
         is_limited = may_be_endless(op for body in graph.bodies for op in body.by_type)
-        self._run = GraphRun(self.tf_graph, is_limited=is_limited)
-
-    @property
-    def running(self) -> GraphRun:
-        """Return the graph with what it is fed now."""
-        self._run.feeds, self._run.variables = self.feeds, self.variables
-        return self._run
+        super().__init__(seeded_graph(model, graph), is_limited=is_limited)
+        self.model, self.model_graph, self.prefix = model, graph, checkpoint(model)
+        self.watched, self.hidden = branch_inputs(self.graph)
 
     def _full_names(self, names: Iterable[str], are_sources: bool = False) -> list[str]:
         """Return tensors as TensorFlow spells them; ModelError for one that is not there."""
         names = list(names)
         ends = (names, []) if are_sources else ([], names)
-        refuse_unknown_ends(self.model.path, [self.graph], *ends)
+        refuse_unknown_ends(self.model.path, [self.model_graph], *ends)
         return list(map(full_tensor_name, names))
 
     def tensors(self, more: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return outputs, those of signatures, `more`, and the targets that are asked for."""
-        signatures = meta_around(self.graph).signature_def.values()
+        signatures = meta_around(self.model_graph).signature_def.values()
         signed = (info.name for item in signatures for info in item.outputs.values() if info.name)
         asked = [*signed, *more, *self._full_names(targets)]
-        names = dict.fromkeys([*result_tensors(self.tf_graph), *asked])
+        names = dict.fromkeys([*result_tensors(self.graph), *asked])
         # An import adds Exits that freezing pruned; what is compared is what the file has.
-        present = self.there([name for name in names if op_of(name) in self.graph.main.by_name])
+        present = self.there(
+            [name for name in names if op_of(name) in self.model_graph.main.by_name]
+        )
         # In the same run others read a variable that is written, and who is faster decides.
-        behind = waiting_ops(list(filter(_writes, self.tf_graph.get_operations())))
-        after = [n for n in present if self.tf_graph.get_tensor_by_name(n).op in behind]
+        behind = waiting_ops(list(filter(_writes, self.graph.get_operations())))
+        after = [n for n in present if self.graph.get_tensor_by_name(n).op in behind]
         return present, after
 
     def there(self, names: Sequence[str]) -> list[str]:
         """Return those of these tensors that exist and can be fetched."""
-        return list(fetchable(self.tf_graph, names))
+        return list(fetchable(self.graph, names))
 
     def guess(self, feed: Values, size: int, whole: tuple[int, ...]) -> None:
         """Take what is fed, what a checkpoint or an initialiser gives, and seeded values."""
         fed = dict(zip(self._full_names(feed, True), feed.values(), strict=True))
-        restored = restored_values(self.tf_graph, self.prefix)
-        self.feeds = seeded_feeds(self.tf_graph, size, whole, fed)
-        self.variables = initial_values(self.tf_graph, restored, size, whole)
+        restored = restored_values(self.graph, self.prefix)
+        self.feeds = seeded_feeds(self.graph, size, whole, fed)
+        self.variables = initial_values(self.graph, restored, size, whole)
 
     def values(self, variables: Values) -> None:
         """Let the variables hold these values, where its own checkpoint has no others."""
-        names = {op.name for op in variables_of(self.tf_graph)}
+        names = {op.name for op in variables_of(self.graph)}
         shared = {name: value for name, value in variables.items() if name in names}
-        self.variables = {**shared, **restored_values(self.tf_graph, self.prefix)}
+        self.variables = {**shared, **restored_values(self.graph, self.prefix)}
 
     def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
         """Run in a Session; optimised, calls have their functions optimised as the model says."""
-        running = self.running
-        if optimise and any(CALLS & body.by_type.keys() for body in self.graph.bodies):
-            graph = seeded_graph(self.model, self.graph, optimise=True)
-            limited = running.is_limited
-            running = GraphRun(graph, self.feeds, self.variables, is_limited=limited)
-        return running.run(fetches, optimise)
+        if optimise and any(CALLS & body.by_type.keys() for body in self.model_graph.bodies):
+            graph = seeded_graph(self.model, self.model_graph, optimise=True)
+            run = GraphRun(graph, self.feeds, self.variables, is_limited=self.is_limited)
+            return run.run(fetches, optimise)
+        return super().run(fetches, optimise)
 
     def gradients(self, sources: Sequence[str], target: str, dy: Any) -> Answers:
         """Return what tf.gradients gives."""
-        return session_gradients(self.running, sources, target, dy)
+        return session_gradients(self, sources, target, dy)
 
     def ends(
         self, named: tuple[Sequence[str], Sequence[str]], near: Near, compared: Sequence[str]
     ) -> Ends:
         """Return between which tensors gradients are taken."""
-        graph, (patched, read) = self.tf_graph, near
+        graph, (patched, read) = self.graph, near
         ops = *patched, *read
         xs = self._full_names(named[0], True) or default_sources(graph, self.feeds, ops)
         if named[1]:
             return xs, self._full_names(named[1]), []
         ys = default_targets(graph, compared, patched)
-        updates = trained(graph, self.graph.main)
+        updates = trained(graph, self.model_graph.main)
         return xs, ys, [name for name in ys if graph.get_tensor_by_name(name).op in updates]
 
     def formulas(self) -> Sequence[Any]:
         """Return each formula that the graph carries, compared with numpy."""
         from graphpatch.runtime.verify.formulas import check_formulas
 
-        return check_formulas(self.graph, self.running)
+        return check_formulas(self.model_graph, self)
 
     def branches(self) -> Branches:
         """Return which branches the values take, of ops that are in no loop, branch or function."""
-        values, _ = self.running.run(sorted(set(self.watched.values())), False)
+        values, _ = super().run(sorted(set(self.watched.values())), False)
         # What waits for a queue that nobody fills is asked once.
         self.watched = {op: name for op, name in self.watched.items() if name in values}
         taken = {
@@ -286,7 +278,7 @@ class LoadedModel(RunningModel):
     def __init__(self, model: Model, graph: ModelGraph) -> None:
         import tensorflow as tf
 
-        super().__init__(graph)
+        self.model_graph, self.feeds, self.variables = graph, {}, {}
         self._loaded: Any = None
         self._folder = tempfile.TemporaryDirectory()
         self.folder = Path(self._folder.name, "model")
