@@ -115,8 +115,8 @@ def difference_in_words(before: Any, after: Any) -> str:
         return f"{before.dtype.name} {list(before.shape)} -> {after.dtype.name} {list(after.shape)}"
     if before.dtype == object or before.dtype == bool:
         return f"{int(np.sum(before != after))} of {before.size} elements differ"
-    bits = (np.frombuffer(each.tobytes(), f"V{each.itemsize}") for each in (before, after))
-    count = int(np.sum(np.not_equal(*bits)))
+    bits, bits_after = (np.frombuffer(a.tobytes(), f"V{a.itemsize}") for a in (before, after))
+    count = int(np.sum(bits != bits_after))
     largest, relative = distance(before, after)
     part = f" ({relative:.3g} of the largest element)"
     if np.isinf(relative) and np.isfinite(largest):

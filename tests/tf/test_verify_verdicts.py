@@ -74,7 +74,7 @@ def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
     found = graphpatch.verify(edited(path, put_on), target)
     assert found.verdict == "differs"
     [graph] = found.document()["graphs"]
-    assert {one["op"] for one in graph["overrides"]["not_fired"]} >= {"mul", "mul_1"}
+    assert [one["op"] for one in graph["overrides"]["not_fired"]] == ["mul_1"]
     assert any(
         "IdentityN 'IdentityN' has a gradient of its own" in one for one in found.not_compared
     )
