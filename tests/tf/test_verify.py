@@ -93,10 +93,6 @@ def last_bit(graph: Any, nodes: Any) -> None:
     y.input[:] = ["y/moved", "one"]
 
 
-def unknown_key(graph: Any, nodes: Any) -> None:
-    nodes["y"].attr["_gradient_op_type"].s = b"NobodyRegistersThis"
-
-
 BROKEN: dict[str, tuple[Edit, list[str]]] = {
     "weight": (weight_byte, [r"Const 'w' differs: value: 1 of 24 elements, by up to"]),
     "dangling": (dangling, [r"Tanh 'y' differs: input 0: add -> ad", "TensorFlow does not import"]),
@@ -106,7 +102,6 @@ BROKEN: dict[str, tuple[Edit, list[str]]] = {
         last_bit,
         ["Mul 'y' differs: op type: Tanh", r"forward: y:0: \d+ of 6 elements differ, by at most"],
     ),
-    "key": (unknown_key, [r"no program registers the key", "Tanh 'y' differs: attr _gradient_op"]),
 }
 
 

@@ -186,11 +186,6 @@ def flipped(name: str) -> Edit:
     return lambda graph, nodes: negated(graph, nodes["sign/true"], nodes[name], 2)
 
 
-def live(graph: Any, nodes: Any) -> None:
-    """What multiplies dy is no longer behind a StopGradient."""
-    nodes["relu/backward/StopGradient"].op = "Identity"
-
-
 def constant(prefix: str) -> Edit:
     """A constant, changed."""
 
@@ -215,11 +210,6 @@ def other_input(graph: Any, nodes: Any) -> None:
     nodes["max"].input[2] = nodes["max/forward"].input[0]
 
 
-def other_tensor(graph: Any, nodes: Any) -> None:
-    """The function passes the gradient to the op's input, not to the formula of it."""
-    nodes["sign/guard"].input[0] = nodes["sign/forward"].input[0]
-
-
 def other_function(graph: Any, nodes: Any) -> None:
     """The gradient functions give twice what comes."""
     names = {one.gradient_func for one in graph.library.gradient}
@@ -232,16 +222,11 @@ def other_function(graph: Any, nodes: Any) -> None:
 
 WRONG: dict[str, tuple[str, Edit, str]] = {
     "sign": ("constructions", sign, "relu_1"),
-    "live factor": ("constructions", live, "relu"),
     "constant of a filter": ("constructions", constant("Tanh/backward"), "Tanh"),
     "inputs of a match": ("constructions", swapped, "product"),
     "surrogate, negated": ("joins", flipped("sign"), "sign"),
-    "surrogate of a match, negated": ("joins", flipped("prod"), "prod"),
-    "constant of a surrogate": ("joins", constant("sign/surrogate"), "sign"),
-    "straight through, negated": ("joins", flipped("max"), "max"),
     "straight through to another input": ("joins", other_input, "max"),
     "constant, function": ("functions", constant("sign/surrogate"), "sign"),
-    "the input itself, function": ("functions", other_tensor, "sign"),
     "another gradient function": ("functions", other_function, "sign"),
 }
 
