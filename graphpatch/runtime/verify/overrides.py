@@ -21,6 +21,7 @@ from graphpatch.names import OpKey, op_of
 
 FIRED, IGNORED, UNCALLED, IDLE = "fired", "ignored", "uncalled", "idle"
 CAME = "no gradient that was taken comes to it"
+BLOCKED = f"{CAME}; graphpatch doctor says where gradients end"
 LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")
 
 
@@ -61,8 +62,6 @@ class Override:
     def document(self) -> dict[str, Any]:
         """Return the override as `verify --json` prints it."""
         op = {"body": self.node.body.label, "op": self.node.name, "key": self.key}
-        if self.state == FIRED:
-            return op
         return {**op, "type": op_type_in_model(self.node), "why": self.why, "fails": self.is_wrong}
 
 
@@ -148,7 +147,7 @@ def _state_unasked(
     """Return what became of an override for which Python was not asked, and why, in words."""
     node, body = override.node, override.node.body
     if body.is_main:
-        return IDLE, f"{CAME}; graphpatch doctor says where gradients end"
+        return IDLE, BLOCKED
     callers = list(all_callers(bodies, body.label))
     if not any(caller.body.is_main for caller in callers):
         return UNCALLED, f"nothing that runs calls function {body.label}"
@@ -156,18 +155,14 @@ def _state_unasked(
         return UNCALLED, f"no output of function {body.label} is computed of it"
     ignoring = bodies.place_of(node).ignoring
     if bodies.graph.around.is_object_based or ignoring is None:
-        return IDLE, f"{CAME}; graphpatch doctor says where gradients end"
+        return IDLE, BLOCKED
     if not override.is_function:
         says = f"function {body.label} is called by {ignoring}, where a Session ignores it"
         return IGNORED, says
     # C++ differentiates the function as a whole, all that its returns are computed of, and does not
     # ask Python.
     is_asked = any((caller.body.label, caller.name) in asked for caller in callers)
-    return (
-        (FIRED, "")
-        if is_asked and not bodies.why_unreached(node)
-        else (IDLE, f"{CAME}; graphpatch doctor says where gradients end")
-    )
+    return (FIRED, "") if is_asked and not bodies.why_unreached(node) else (IDLE, BLOCKED)
 
 
 def all_callers(bodies: Bodies, function: str) -> Iterator[Node]:

@@ -504,27 +504,23 @@ def initial_values(graph: Any, fixed: Values, size: int, whole: tuple[int, ...])
 
     An initialiser that reads other variables finds their seeded values, so that no order counts.
     """
-    variables = {op.name: op for op in variables_of(graph) if op.name not in fixed}
-    seeded = {name: seeded_variable(op, size, whole) for name, op in variables.items()}
-    initial = {name: _initial_tensor(graph, op) for name, op in variables.items()}
-    asked = sorted(set(filter(None, initial.values())))
+    import tensorflow as tf
+
+    seeded, initial = dict[str, Any](), dict[str, str]()
+    for op in variables_of(graph):
+        if op.name in fixed:
+            continue
+        seeded[op.name] = seeded_variable(op, size, whole)
+        for reader in op.outputs[0].consumers():
+            named = reader.name == f"{op.name}/Assign" and reader.type.startswith("Assign")
+            is_first = named and reader.inputs[0].op is op
+            shape = tf.TensorShape(op.get_attr("shape"))
+            if is_first and reader.inputs[1].shape.is_compatible_with(shape):
+                initial[op.name] = reader.inputs[1].name
+    asked = sorted(set(initial.values()))
     values = GraphRun(graph, variables={**fixed, **seeded}).run(asked, False)[0] if asked else {}
     drawn = {name: values[tensor] for name, tensor in initial.items() if tensor in values}
     return {**fixed, **seeded, **drawn}
-
-
-def _initial_tensor(graph: Any, variable: Any) -> str:
-    """Return the tensor that the variable is assigned first, where its shape fits."""
-    import tensorflow as tf
-
-    try:
-        op = graph.get_operation_by_name(f"{variable.name}/Assign")
-    except KeyError:
-        return ""
-    if not op.type.startswith("Assign") or op.inputs[0].op is not variable:
-        return ""
-    shape = tf.TensorShape(variable.get_attr("shape"))
-    return str(op.inputs[1].name) if op.inputs[1].shape.is_compatible_with(shape) else ""
 
 
 def result_tensors(graph: Any) -> list[str]:
