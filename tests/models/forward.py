@@ -22,6 +22,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.record import Author
+from graphpatch.patches.target import Target
 from graphpatch.rules import rules_from
 from graphpatch.runtime.verify import process
 from tests import forked
@@ -165,8 +166,8 @@ def _rules(graph: ModelGraph, kind: str, outcome: Outcome) -> list[dict[str, Any
             outcome.floats += any(arg.dtype in FLOATS for arg in node.arguments or ())
             name, idle = node.name, len(editor.idle)
             try:
-                rule.patch.check([node])
-                rule.patch.rewrite(node, editor)
+                rule.patch.check([Target.of(node)])
+                rule.patch.rewrite(Target.of(node), editor)
             except PatchError:
                 continue
             if len(editor.idle) == idle:
