@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from graphpatch.errors import did_you_mean, nearest
@@ -191,11 +192,12 @@ NEAR_MISSES = 3
 def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
     """Return what the nodes of a pattern alone could be, and where its best form came near."""
     from graphpatch.match.pattern.matcher import Finder
+    from graphpatch.match.pattern.topology import Topology
 
-    every = forms(wanted)
-    places = []
-    for pattern in every:
-        misses = [m for body in bodies for m in Finder(pattern).near_misses(body, NEAR_MISSES)]
+    every, places, topology_of = forms(wanted), [], cache(Topology)
+    for finder in map(Finder, every):
+        near = (finder.near_misses(body, topology_of, NEAR_MISSES) for body in bodies)
+        misses = list(chain.from_iterable(near))
         places.append(sorted(misses, key=lambda miss: -len(miss.reached))[:NEAR_MISSES])
     parts = [
         max((len(miss.reached) / len(pattern.present) for miss in misses), default=0)
@@ -211,8 +213,8 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
         lines.insert(0, f"    of {len(every)} forms, form {best + 1} comes nearest{shown}")
     for name, match in pattern.nodes.items():
         if not counts[name] and name not in pattern.absent:
-            near = [] if misses else [f"  {line}" for line in nearly_matching(bodies, match)]
-            lines += list(_unfound_types(bodies, name, match)) or near
+            lacking = [] if misses else [f"  {line}" for line in nearly_matching(bodies, match)]
+            lines += list(_unfound_types(bodies, name, match)) or lacking
     return lines + [f"    near: {miss}" for miss in misses]
 
 

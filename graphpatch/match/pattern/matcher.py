@@ -594,10 +594,12 @@ class Finder:
                     matches.append(binding)
         return sorted(matches, key=attrgetter("indices"))
 
-    def near_misses(self, body: Body, most: int) -> list[NearMiss]:
+    def near_misses(
+        self, body: Body, topology_of: Callable[[Body], Topology], most: int
+    ) -> list[NearMiss]:
         """Return where a pattern that matches nothing came furthest; then the file's order."""
         misses: list[tuple[int, int, int, NearMiss]] = []
-        for rank, search in enumerate(self.searches(body, Topology, whole=False)):
+        for rank, search in enumerate(self.searches(body, topology_of, whole=False)):
             for place, miss in enumerate(islice(search.near_misses(most), most)):
                 missing = search.variant.op_count - len(miss.reached)
                 misses.append((missing, rank, place, miss))
