@@ -201,10 +201,11 @@ class Neighbourhoods:
         of the others come last.
         """
         place = {node: number for number, node in enumerate(self.order)}
-        edges = enumerate(self.pattern.edges)
-        links = ((place[source], place[end], -1 - edge, edge) for edge, (source, end, _) in edges)
+        edges = [(place[source], place[end]) for source, end, _ in self.pattern.edges]
+        links = ((*ends, -1 - edge, edge) for edge, ends in enumerate(edges))
         shape = Shape(tuple(1 << node for node in self.order), tuple(links))
-        if len(self.steps) < len(self.pattern.edges) or self.pattern.twins:
+        # Where slots or the file's order decide, neighbourhoods with the same links may differ.
+        if len(self.steps) < len(edges) or self.pattern.slotted or self.pattern.twins:
             return [], shape, starts.tolist()
         columns, is_tree = {self.anchor: starts}, np.ones(len(starts), np.bool_)
         for (known, node, _), (ends, linked) in zip(self.steps, self.ends, strict=True):

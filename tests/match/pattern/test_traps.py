@@ -130,6 +130,8 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     # Shared captures.
     "two names of tensors, each read by its own input": (HALVES,
      "a:_ -> m:Mul; b:_ -> m; !Placeholder -> m:0", ["b"]),
+    "two names of one tensor, which an op reads once": (SHARED,
+     "a:_ -> s:Sigmoid; b:_ -> s; a -> m:Mul", []),
     "swish reads its x twice": (SHARED, "x:_ -> s:Sigmoid -> m:Mul; x -> m", ["sigmoid swish"]),
     "a gate does not": (SHARED, "Sigmoid -> Mul", ["sigmoid swish", "sigmoid gate"]),
     "x as an op of the match": (SHARED, "x:* -> Sigmoid -> m:Mul; x -> m", ["x sigmoid swish"]),
