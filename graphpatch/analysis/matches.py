@@ -14,9 +14,9 @@ from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.graph import ModelGraph, Progress
-from graphpatch.graph.node import Body, Node
+from graphpatch.graph.node import Node
 from graphpatch.match.misses import explain
-from graphpatch.match.pattern.overlaps import Binding, KeptMatch
+from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.syntax import forms, type_notes
 from graphpatch.match.select import MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE, Match, Pattern
@@ -192,14 +192,35 @@ def match_rules(
     match and comes out. Raises ModelError where the graph is
     broken, PatchError where the model carries the rules.
     """
-    applied = _PatchedCopies(model)
-    check_all(rules, applied.graphs)
-    matched = list[RuleMatches]()
-    missed = 0
+    # Changed in place, as a copy for each rule would make many rules slow. A rule that fails in the
+    # middle is taken back by doing again, on a copy from before, those since then.
+    graphs, before, since = _copies(model.graphs), model.graphs, list[Rule]()
+    check_all(rules, graphs)
+    matched, missed = list[RuleMatches](), 0
     for rule in rules:
-        matched.append(_as_matched(rule, applied, why, with_places, names=missed < EXPLAINED))
-        missed += not matched[-1].matches
+        known = [find(graph, rule.match, rule.on) for graph in graphs]
+        names, error = missed < EXPLAINED, ""
+        of_rule = _rule_matches(rule, rule.match, rule.on, graphs, known, why, with_places, names)
+        missed += not of_rule.matches
+        try:
+            targets = ops_by_graph(rule, graphs, why=False, known=known)  # `misses` tells why
+        except GraphpatchError as refusal:  # nothing has been changed
+            error = str(refusal)
+        else:
+            try:
+                patch_matched(rule, targets)
+                since.append(rule)
+            except GraphpatchError as refusal:
+                error, graphs = str(refusal), _copies(before)
+                for earlier in since:
+                    apply_rule(earlier, graphs)
+                before, since = _copies(graphs), []
+        matched.append(replace(of_rule, error=error.partition("\n")[0]))
     return matched
+
+
+def _copies(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
+    return [graph.copy() for graph in graphs]
 
 
 def match_only(
@@ -210,94 +231,48 @@ def match_only(
     Where a pattern leaves open which tensor is x0, x1, ..., the notes say so.
     """
     known = [find(graph, match) for graph in model.graphs]
-    matched = _rule_document("", match, (), model.graphs, known, why, with_places)
-    return replace(matched, notes=(*matched.notes, *_left_open(match, model.graphs)))
-
-
-def _left_open(match: Match, graphs: Sequence[ModelGraph]) -> Iterator[str]:
-    """That the pattern does not tell which of the tensors that a match reads is which."""
+    matched = _rule_matches(None, match, (), model.graphs, known, why, with_places)
     if match.pattern is None or not any(form.tensors for form in forms(match.pattern)):
-        return
-    every = (undecided for graph in graphs for undecided in find(graph, match, (WHOLE,)).kept)
+        return matched
+    every = (undecided for graph in model.graphs for undecided in find(graph, match, (WHOLE,)).kept)
     undecided = next((first for first in every if first.orders), None)
-    if undecided is not None:
-        first, second = undecided.binding.inputs, undecided.orders[0]
-        place = next(n for n, text in enumerate(first) if text != second[n])
-        yield (
-            f"the pattern leaves open which tensor is x{place}: in the match that ends in "
-            f"{undecided.last} it could be {first[place]} or {second[place]}; where that matters, "
-            "write "
-            f"the input slot, as in x:_ -> m:{undecided.last.op}:0"
-        )
+    if undecided is None:
+        return matched
+    first, second = undecided.binding.inputs, undecided.orders[0]
+    place = next(n for n, text in enumerate(first) if text != second[n])
+    note = (
+        f"the pattern leaves open which tensor is x{place}: in the match that ends in "
+        f"{undecided.last} it could be {first[place]} or {second[place]}; where that matters, "
+        f"write the input slot, as in x:_ -> m:{undecided.last.op}:0"
+    )
+    return replace(matched, notes=(*matched.notes, note))
 
 
-class _PatchedCopies:
-    """The graphs of a model as the rules so far leave them, where each was done wholly or not.
-
-    They are changed in place, as a copy for each rule would make many rules slow. A rule that
-    fails in the middle is taken back by doing again, on a copy from before, those since then.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self.before, self.since = model.graphs, list[Rule]()
-        self.graphs = _copies(self.before)
-
-    def take(self, rule: Rule, known: Sequence[MatchedOps]) -> str:
-        """Apply a rule to what it matches, where it can be done; what `apply` says otherwise."""
-        try:
-            # `_rule_document` tells why.
-            matched = ops_by_graph(rule, self.graphs, why=False, known=known)
-        except GraphpatchError as error:  # nothing has been changed
-            return str(error)
-        try:
-            patch_matched(rule, matched)
-        except GraphpatchError as error:
-            self._restore()
-            return str(error)
-        self.since.append(rule)
-        return ""
-
-    def _restore(self) -> None:
-        self.graphs = _copies(self.before)
-        for rule in self.since:
-            apply_rule(rule, self.graphs)
-        self.before, self.since = _copies(self.graphs), []
-
-
-def _copies(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
-    return [graph.copy() for graph in graphs]
-
-
-def _as_matched(
-    rule: Rule, applied: _PatchedCopies, why: bool, with_places: bool, names: bool
-) -> RuleMatches:
-    name, match, graphs = rule.author.rule, rule.match, applied.graphs
-    known = [find(graph, match, rule.on) for graph in graphs]
-    matched = _rule_document(name, match, rule.on, graphs, known, why, with_places, names)
-    return replace(matched, error=applied.take(rule, known).partition("\n")[0])
-
-
-def _rule_document(
-    rule: str,
+def _rule_matches(
+    rule: Rule | None,
     match: Match,
     on: Sequence[str],
     graphs: Sequence[ModelGraph],
-    matched: Sequence[MatchedOps],
+    known: Sequence[MatchedOps],
     why: bool,
     with_places: bool,
     names: bool = True,
 ) -> RuleMatches:
+    name = "" if rule is None else rule.author.rule
     listed, places = list[dict[str, Any]](), list[Place]()
-    for graph, of_graph in zip(graphs, matched, strict=True):
+    for graph, matched in zip(graphs, known, strict=True):
         tags = graph.around.tags if len(graphs) > 1 else None
-        listed += listed_matches(of_graph, tags, whole=on == (WHOLE,))
-        places += places_of_match(of_graph, tags or "") if with_places else ()
-    left_out = [text for of_graph in matched for text in left_out_notes(rule, of_graph)]
+        listed += listed_matches(matched, tags, whole=on == (WHOLE,))
+        places += _places_of(matched, tags or "") if with_places else ()
+    left_out = [text for matched in known for text in left_out_notes(name, matched)]
     misses = ""
     if why or not listed:
         misses = explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)
     notes = tuple(type_notes(match.pattern))
-    return RuleMatches(rule, listed, left_out, "", misses, tuple(places), notes)
+    return RuleMatches(name, listed, left_out, "", misses, tuple(places), notes)
+
+
+MOST_NAMED = 8  # tensors of a match that are printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,57 +308,39 @@ class Place:
 
     def __repr__(self) -> str:
         function = "" if self.body == "main" else f" in function {self.body}"
-        named = {**self.captures, **self.inputs}
-        return f"<{self.type} {self.op!r}{function}: {_pairs_in_words(named) or 'reads nothing'}>"
+        pairs = [f"{key}={value}" for key, value in {**self.captures, **self.inputs}.items()]
+        shown = ", ".join(pairs[:MOST_NAMED] + ["..."] * (len(pairs) > MOST_NAMED))
+        return f"<{self.type} {self.op!r}{function}: {shown or 'reads nothing'}>"
 
 
-def _pairs_in_words(named: Mapping[str, str], most: int = 8) -> str:
-    pairs = [f"{key}={value}" for key, value in named.items()]
-    return ", ".join(pairs[:most] + ["..."] * (len(pairs) > most))
-
-
-def places_of_match(matched: MatchedOps, graph: str) -> Iterator[Place]:
+def _places_of(matched: MatchedOps, graph: str) -> Iterator[Place]:
     """Yield each match, in the file's order; `graph` are the tags of the graph that it is in."""
-    if matched.kept:
-        yield from (_of_pattern(match, graph) for match in matched.kept)
-    else:
-        yield from (_of_op(node, graph) for node in matched.nodes)
+    for match in matched.kept:
+        binding = match.binding
+        captures = {name: node.name for name, node in binding.captures.items()}
+        last, ops = binding.captures[binding.pattern.last], [node.name for node in match.nodes]
+        yield _place(last, ops, captures, binding.inputs, binding.outputs, graph)
+    for node in () if matched.kept else matched.nodes:
+        outputs = [node.tensor(index) for index in range(len(node.outputs or ()))]
+        yield _place(node, [node.name], {}, node.data_inputs, outputs, graph)
 
 
-def _of_pattern(match: KeptMatch, graph: str) -> Place:
-    binding: Binding = match.binding
-    captures = binding.captures
-    last, body = captures[binding.pattern.last], binding.body
-    return Place(
-        body.label,
-        last.name,
-        last.op,
-        tuple(node.name for node in match.nodes),
-        {name: node.name for name, node in captures.items()},
-        _numbered_tensors("x", body, binding.inputs),
-        _numbered_tensors("y", body, binding.outputs),
-        graph,
-    )
+def _place(
+    last: Node,
+    ops: Iterable[str],
+    captures: Mapping[str, str],
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    graph: str,
+) -> Place:
+    def numbered(letter: str, tensors: Iterable[str]) -> dict[str, str]:
+        """Tensors by number; those of the main graph as TensorFlow spells them, `op:0`."""
+        is_main = last.body.is_main
+        named = [text if ":" in text or not is_main else f"{text}:0" for text in tensors]
+        return {f"{letter}{number}": text for number, text in enumerate(named)}
 
-
-def _of_op(node: Node, graph: str) -> Place:
-    made = [node.tensor(index) for index in range(len(node.outputs or ()))]
-    return Place(
-        node.body.label,
-        node.name,
-        node.op,
-        (node.name,),
-        {},
-        _numbered_tensors("x", node.body, node.data_inputs),
-        _numbered_tensors("y", node.body, made),
-        graph,
-    )
-
-
-def _numbered_tensors(letter: str, body: Body, tensors: Iterable[str]) -> dict[str, str]:
-    """Tensors by number; those of the main graph as TensorFlow spells them, `op:0`."""
-    named = [text if ":" in text or not body.is_main else f"{text}:0" for text in tensors]
-    return {f"{letter}{number}": text for number, text in enumerate(named)}
+    ends = numbered("x", inputs), numbered("y", outputs)
+    return Place(last.body.label, last.name, last.op, tuple(ops), captures, *ends, graph)
 
 
 def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
@@ -393,7 +350,7 @@ def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
     of their own would be refused. Raises what `apply` raises: matches that cannot be patched are
     nothing to write down; MatchError where there is no match at all.
     """
-    graphs = model.copy().graphs
+    graphs = _copies(model.graphs)
     check_all(rules, graphs)
     written: list[dict[str, Any]] = []
     for rule in rules:
@@ -404,38 +361,28 @@ def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
     return {"version": 1, "rules": written}
 
 
-def _saved_rules(rule: Rule, matched: Sequence[MatchedOps]) -> list[dict[str, Any]]:
-    if rule.on == (WHOLE,):
-        places = [_whole_match(match.binding) for of_graph in matched for match in of_graph.kept]
-        counts = [1] * len(places)
+def _saved_rules(rule: Rule, known: Sequence[MatchedOps]) -> list[dict[str, Any]]:
+    """Return a rule for each match of one rule: its name, its match, and how many ops it means."""
+    is_whole = rule.on == (WHOLE,)
+    if is_whole:
+        places = [(*_whole_match(m.binding), 1) for matched in known for m in matched.kept]
     else:
-        groups = _groups(rule, [node for of_graph in matched for node in of_graph.nodes])
-        places = [(nodes[0].name, match_of_ops(nodes)) for nodes in groups]
-        counts = [len(nodes) for nodes in groups]
-    merged: dict[bytes, dict[str, Any]] = {}
-    for (name, match), count in zip(places, counts, strict=True):
-        # Several graphs of one model may have an op of the same name: it is one rule for all.
-        written = merged.setdefault(msgspec.json.encode(match), _saved_rule(rule, name, match))
-        written["expect"] += count
-    return list(merged.values())
-
-
-def _saved_rule(rule: Rule, name: str, match: dict[str, Any]) -> dict[str, Any]:
+        nodes = [node for matched in known for node in matched.nodes]
+        means = [_means_something(rule, node) for node in nodes]
+        groups = [[node] for node, is_meant in zip(nodes, means, strict=True) if is_meant]
+        if groups:
+            groups[0] += [n for n, is_meant in zip(nodes, means, strict=True) if not is_meant]
+        places = [(group[0].name, match_of_ops(group), len(group)) for group in groups]
     spec: dict[str, Any] = msgspec.to_builtins(rule.written)
-    patch = spec["patch"] if rule.on == (WHOLE,) else {**spec["patch"], "on": None}
-    patch = {key: value for key, value in patch.items() if (key, value) != ("on", None)}
+    patch = {key: value for key, value in spec["patch"].items() if is_whole or key != "on"}
     emit = {"emit": spec["emit"]} if spec.get("emit") else {}
-    name = f"{rule.author.rule}: {name}"
-    return {"name": name, "match": match, "patch": patch, "expect": 0, **emit}
-
-
-def _groups(rule: Rule, nodes: Sequence[Node]) -> list[list[Node]]:
-    """Return the ops of each rule: one, besides those on which the patch means nothing alone."""
-    meant = [_means_something(rule, node) for node in nodes]
-    groups = [[node] for node, means in zip(nodes, meant, strict=True) if means]
-    if groups:
-        groups[0] += [node for node, means in zip(nodes, meant, strict=True) if not means]
-    return groups
+    merged: dict[bytes, dict[str, Any]] = {}
+    for name, match, count in places:
+        # Several graphs of one model may have an op of the same name: it is one rule for all.
+        rule_name = f"{rule.author.rule}: {name}"
+        saved = {"name": rule_name, "match": match, "patch": patch, "expect": 0, **emit}
+        merged.setdefault(msgspec.json.encode(match), saved)["expect"] += count
+    return list(merged.values())
 
 
 def _means_something(rule: Rule, node: Node) -> bool:

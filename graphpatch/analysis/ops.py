@@ -8,26 +8,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch import names, opdefs
+from graphpatch.analysis.again import damage
+from graphpatch.analysis.rule_words import rules_at
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.override_keys import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node, mentions
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import as_model
 from graphpatch.graph.walk import outputs_there
 from graphpatch.match import glob
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
-from graphpatch.names import OpKey
+
+
+def _all_bodies(model: Model) -> Iterator[Body]:
+    return (body for graph in model.graphs for body in graph.bodies)
+
+
+def all_ops(model: Model) -> list[Node]:
+    """Every op of the model."""
+    return [node for body in _all_bodies(model) for node in body]
 
 
 def count_types(model: Model) -> dict[str, int]:
     """How many ops there are of each op type, function bodies included; the most frequent first."""
-    counts: Counter[str] = Counter()
-    for body in _all_bodies(model):
-        counts.update(body.heads.ops)
+    return _by_count(Counter(op for body in _all_bodies(model) for op in body.heads.ops))
+
+
+def _by_count(counts: Counter[str]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -46,47 +56,26 @@ class ModelOps:
 
 def count_model_ops(model: Model) -> ModelOps:
     """Count the ops of a model by the op types that they had before any rule."""
-    counts, is_told = ModelOps(), _is_as_rules_left_it(model)
+    counts = ModelOps()
+    touched = {body for body in _all_bodies(model) if body.touched()}
+    is_told = bool(touched) and not damage(model)  # else TensorFlow alone tells what flows back
     for graph in model.graphs:
-        rules = _rules_at_ops(graph) if is_told else {}
+        rules = rules_at(graph) if is_told else {}
         for body in graph.bodies:
-            _count_body(body, rules, counts)
-    counts.types = Counter(dict(sorted(counts.types.items(), key=lambda item: (-item[1], item[0]))))
+            own: Iterable[Node] = () if body.is_ours else body
+            if body in touched and not body.is_ours:
+                own = [node for node in as_model(body) if not provenance.clone_of(node)]
+            types: Counter[str] = Counter()
+            for node in own:
+                types[node.op] += 1
+                at = rules.get((body.label, node.name)) if body in touched else None
+                by = _by_whom(node, at)
+                if by:
+                    counts.patched.setdefault(node.op, Counter())[by] += 1
+            counts.types.update(types)
+            counts.by_rules += len(body) - types.total()
+    counts.types = Counter(_by_count(counts.types))
     return counts
-
-
-def _is_as_rules_left_it(model: Model) -> bool:
-    """Whether the records of rules tell what flows back, and not what TensorFlow finds alone."""
-    if not any(body.touched() for body in _all_bodies(model)):
-        return True
-    from graphpatch.analysis.again import damage  # imports all kinds of patches
-
-    return not damage(model)
-
-
-def _rules_at_ops(graph: Graph) -> Mapping[OpKey, dict[str, str]]:
-    if not any(body.touched() for body in graph.bodies):
-        return {}
-    from graphpatch.analysis.rule_words import rules_at  # imports all kinds of patches
-
-    return rules_at(graph)
-
-
-def _count_body(body: Body, rules: Mapping[OpKey, dict[str, str]], counted: ModelOps) -> None:
-    may_be_patched = bool(body.touched())
-    own: Iterable[Node] = () if body.is_ours else body
-    if may_be_patched and own:
-        own = [node for node in as_model(body) if not provenance.clone_of(node)]
-    counts: Counter[str] = Counter()
-    for node in own:
-        op = node.op
-        counts[op] += 1
-        at = rules.get((body.label, node.name)) if may_be_patched else None
-        by = _by_whom(node, at)
-        if by:
-            counted.patched.setdefault(op, Counter())[by] += 1
-    counted.types.update(counts)
-    counted.by_rules += len(body) - counts.total()
 
 
 def _by_whom(node: Node, rules: Mapping[str, str] | None) -> str:
@@ -110,7 +99,11 @@ def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[st
             faults.append(f"{model.path}: there is no tensor {text!r}: {outputs}")
             continue
         op = names.op_of(text)
-        named = [node for body in _all_bodies(model) for node in _named_in_body(body, op)]
+        if glob.is_glob(op):
+            is_meant = glob.compiled(op)
+            named = [node for node in all_ops(model) if is_meant(node.name)]
+        else:
+            named = [body.node(op) for body in _all_bodies(model) if op in body.by_name]
         nodes += named
         if not named:
             faults.append(f"{model.path}: no op is named {text!r}{_did_you_mean_op(model, text)}")
@@ -119,43 +112,35 @@ def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[st
 
 def _did_you_mean_op(model: Model, text: str) -> str:
     legal = [name for body in _all_bodies(model) for name in body.heads.names]
-    deeper = elsewhere(text, legal)
-    if deeper:
-        return deeper
     of_type = [node.name for node in all_ops(model) if node.op == text]
-    if of_type:
-        return f"; {text} is the op type of {', '.join(of_type[:NEAREST])}"
-    near = ", ".join(nearest_names(names.op_of(text), legal))
-    return f"; nearest: {near}" if near else ""
-
-
-def _named_in_body(body: Body, text: str) -> Iterator[Node]:
-    if not glob.is_glob(text):
-        if text in body.by_name:
-            yield Node(body, body.by_name[text])
-        return
-    meant = glob.compiled(text)
-    for index, name in enumerate(body.heads.names):
-        if meant(name):
-            yield Node(body, index)
-
-
-def all_ops(model: Model) -> list[Node]:
-    """Every op of the model."""
-    return [node for body in _all_bodies(model) for node in body]
+    near = nearest_names(names.op_of(text), legal)
+    return (
+        elsewhere(text, legal)
+        or (of_type and f"; {text} is the op type of {', '.join(of_type[:NEAREST])}")
+        or (near and f"; nearest: {', '.join(near)}")
+        or ""
+    )
 
 
 def op_document(node: Node) -> dict[str, Any]:
     """Return an op as `ops --json` prints it."""
-    outputs = node.outputs
+    outputs = (
+        None
+        if node.outputs is None
+        else [
+            {
+                "tensor": node.tensor(index),
+                "dtype": arg.dtype and f"{arg.dtype}{'_ref' if arg.is_ref else ''}",
+            }
+            for index, arg in enumerate(node.outputs)
+        ]
+    )
     return {
         "body": node.body.label,
         "name": node.name,
         "type": node.op,
         "inputs": list(node.inputs),
-        "outputs": None
-        if outputs is None
-        else [_output_document(node, k) for k in range(len(outputs))],
+        "outputs": outputs,
         "attrs": {
             key: attrs.as_json(value)
             for key in node.attr_names
@@ -171,13 +156,10 @@ def _changes(node: Node) -> Iterator[dict[str, str]]:
     record = provenance.record(node)
     if record is None:
         return
-    if record.is_added:
-        did = dict.fromkeys(record.rules, "added")
-    else:
-        is_moved = provenance.name_in_model(node) != node.name
-        word = "enclosed" if provenance.original_type(node) != node.op else "shadowed"
-        did = dict.fromkeys(record.rules, "renamed" if is_moved else word)
-        did |= dict.fromkeys(record.keys, "attr")
+    word = "enclosed" if provenance.original_type(node) != node.op else "shadowed"
+    word = "renamed" if provenance.name_in_model(node) != node.name else word
+    did = dict.fromkeys(record.rules, "added" if record.is_added else word)
+    did |= {} if record.is_added else dict.fromkeys(record.keys, "attr")
     for place in sorted({*did, *record.inputs}):
         rule = provenance.authors(node, [place])[0].rule
         yield from [{"rule": rule, "did": did[place]}] if place in did else []
@@ -195,9 +177,8 @@ def gradient_state(node: Node) -> dict[str, str]:
     """
     key = override_key(node)
     if key is not None:
-        overridden = {"state": "overridden", "key": key}
         function = node.body.library.gradients.get(node.op)
-        return {**overridden, "function": function} if function else overridden
+        return {"state": "overridden", "key": key, **({"function": function} if function else {})}
     state = type_gradient(node.opdef)
     gives = flow.gives(node.op) if state == "default" else ""
     return {"state": state, **({"gives": gives} if gives else {})}
@@ -210,13 +191,3 @@ def type_gradient(known: opdefs.OpDef | None) -> str:
     if known.known_to == "library" or known.name in OP_BY_OP | CALLS:
         return "function"
     return {"registered": "default"}.get(known.gradient, known.gradient)
-
-
-def _output_document(node: Node, index: int) -> dict[str, Any]:
-    flat = (node.outputs or [])[index]
-    ref = "_ref" if flat.is_ref else ""
-    return {"tensor": node.tensor(index), "dtype": None if flat.dtype is None else flat.dtype + ref}
-
-
-def _all_bodies(model: Model) -> Iterator[Body]:
-    return (body for graph in model.graphs for body in graph.bodies)

@@ -32,6 +32,10 @@ LOST_RECORD = (
 )
 
 
+ALL_OFF = "take all rules off, and apply again those that are to stay"
+LEAST_ID = 4  # digits by which a rule may be named
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Reverted(HasModel):
     """A model of which edits were taken back, not yet written, and what was taken off.
@@ -100,47 +104,47 @@ def revert(
     """
     loaded = model_from("model", model, progress)
     try:
-        applied = _applied(loaded)
-        names = labels(applied_rule.author for applied_rule in applied)
+        records = [record for graph in loaded.graphs if (record := read_record(graph)) is not None]
+        applied = {rule.author: rule for record in records for rule in record.rules}
+        bodies = [body for graph in loaded.graphs for body in graph.bodies]
+        if not applied and any(body.touched() for body in bodies):
+            raise ModelError(LOST_RECORD)
+        names = labels(applied)
         off = chosen_rules(loaded.graphs, names, rule)
         refuse_exported(loaded)
-        reverted = opened_again(loaded)  # which knows what was read of the nodes
-        undone = taken_off(reverted)
-        notes = [note for graph in reverted.graphs for note in _unsafe(graph, undone)]
-        others = [applied_rule for applied_rule in applied if applied_rule.author not in off]
-        original = as_before(reverted)
+        taken = opened_again(loaded)  # which knows what was read of the nodes
+        undone = taken_off(taken)
+        notes = [note for graph in taken.graphs for note in _unsafe(graph, undone)]
+        others = [applied[author] for author in applied if author not in off]
+        original = as_before(taken)
         notes += _notes(original, allow_changed)
-        reverted_model = _with_others(others, reverted, progress) if others else original
+        reverted = _with_others(others, taken, progress) if others else original
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
-    return Reverted(
-        reverted_model, _revert_report(loaded, reverted_model, names, off, undone, notes)
-    )
-
-
-def _applied(model: Model) -> list[AppliedRule]:
-    """Return the rules that a model carries. Raises ModelError where their record is gone."""
-    records = [record for graph in model.graphs if (record := read_record(graph)) is not None]
-    rules = {rule.author: rule for record in records for rule in record.rules}
-    bodies = (body for graph in model.graphs for body in graph.bodies)
-    if not rules and any(True for body in bodies for _ in provenance.touched(body)):
-        raise ModelError(LOST_RECORD)
-    return list(rules.values())
+    report = {
+        "rules": [label for author, label in names.items() if author in off],
+        "left": [label for author, label in names.items() if author not in off],
+        "ops": {
+            "restored": sum(len(undone_body.restored) for undone_body in undone),
+            "dropped": sum(len(undone_body.dropped) for undone_body in undone),
+        },
+        "nodes": {"before": loaded.node_count, "after": reverted.node_count},
+        "notes": list(dict.fromkeys(notes)),
+    }
+    return Reverted(reverted, report)
 
 
 def taken_off(model: Model) -> list[UndoneBody]:
     """Take all rules off a model as a file holds it, which is changed."""
-    return [undone_body for graph in model.graphs for undone_body in _undo(graph)]
-
-
-def _undo(graph: ModelGraph) -> list[UndoneBody]:
-    record = read_record(graph)
-    if record is None:
-        return []
-    bodies, functions = undo(graph)
-    main = bodies[0]
-    graph.undone = UndoneGraph(main.dropped_names, main.old_names, functions, record)
-    return bodies
+    undone: list[UndoneBody] = []
+    for graph in model.graphs:
+        record = read_record(graph)
+        if record is not None:
+            bodies, functions = undo(graph)
+            main = bodies[0]
+            graph.undone = UndoneGraph(main.dropped_names, main.old_names, functions, record)
+            undone += bodies
+    return undone
 
 
 def _with_others(
@@ -150,47 +154,21 @@ def _with_others(
     from graphpatch.application import apply_rules  # here: to take all off, no rule is read
     from graphpatch.rules import rules_from
 
-    records = records_before(original)
-    lost = [
-        applied_rule.name
-        for applied_rule in others
-        if applied_rule.is_python or any(was.live for was in records)
-    ]
+    is_live = any(record.live for record in records_before(original))
+    lost = [applied.name for applied in others if applied.is_python or is_live]
     if lost:
         raise PatchError(
             f"the rules that are to stay are applied again, and the file alone cannot apply "
             f"{', '.join(map(repr, lost))}: its gradient is in Python, or the model was a live "
-            f"graph; take all rules off, and apply again those that are to stay"
+            f"graph; {ALL_OFF}"
         )
     try:
-        return apply_rules(
-            rules_from([applied_rule.rule for applied_rule in others]), original, progress, None
-        ).model
+        rules = rules_from([applied.rule for applied in others])
+        return apply_rules(rules, original, progress, None).model
     except GraphpatchError as error:
         raise PatchError(
-            f"without that rule the others do not apply: {error}; take all rules off, and apply "
-            f"again those that are to stay"
+            f"without that rule the others do not apply: {error}; {ALL_OFF}"
         ) from error
-
-
-def _revert_report(
-    model: Model,
-    reverted: Model,
-    names: Mapping[Author, str],
-    off: Set[Author],
-    undone: Sequence[UndoneBody],
-    notes: Sequence[str],
-) -> dict[str, Any]:
-    return {
-        "rules": [label for rule, label in names.items() if rule in off],
-        "left": [label for rule, label in names.items() if rule not in off],
-        "ops": {
-            "restored": sum(len(undone_body.restored) for undone_body in undone),
-            "dropped": sum(len(undone_body.dropped) for undone_body in undone),
-        },
-        "nodes": {"before": model.node_count, "after": reverted.node_count},
-        "notes": list(dict.fromkeys(notes)),
-    }
 
 
 def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
@@ -205,38 +183,29 @@ def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
 
 def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
     """Yield what keeps a model from being its original byte for byte, or from being known to be."""
-    if model.is_text or any(was.text for was in records_before(model)):
+    records, same = records_before(model), is_original(model)
+    if model.is_text or any(record.text for record in records):
         yield "the text holds the same message as the original, perhaps formatted in another way"
-    same = is_original(model)
-    if same:
-        return
-    for graph in model.graphs:
+    for graph in () if same else model.graphs:
         check_graph(graph)
     if same is None:
         yield (
             "whether it is the original cannot be checked: the file has no checksum of it "
             "(live graphs write none), or it was written as text since"
         )
-    else:
-        said = (
-            f"{_sizes_in_words(model)}, and its checksum differs: something other than graphpatch "
-            f"changed the file after the first rule"
+    if same is False:
+        now = size(model.pieces())
+        before = next((record.size for record in records if record.size), now)
+        says = (
+            f"the original had {before} bytes, this has {now}, and its checksum differs: something "
+            f"other than graphpatch changed the file after the first rule"
         )
         if not allow_changed:
             raise ModelError(
-                f"the original cannot be restored: {said}; --allow-changed writes the model "
+                f"the original cannot be restored: {says}; --allow-changed writes the model "
                 f"without its rules anyway (in Python: allow_changed=True)"
             )
-        yield f"this is not the original: {said}"
-
-
-def _sizes_in_words(model: Model) -> str:
-    now = size(model.pieces())
-    before = next((was.size for was in records_before(model) if was.size), now)
-    return f"the original had {before} bytes, this has {now}"
-
-
-LEAST_ID = 4  # digits by which a rule may be named
+        yield f"this is not the original: {says}"
 
 
 def chosen_rules(
@@ -258,20 +227,13 @@ def chosen_rules(
         near = did_you_mean(wanted, names) or f"; there are: {', '.join(map(repr, names))}"
         raise PatchError(f"no rule {wanted!r} was applied to it{near}")
     if len(chosen) > 1:
-        of_one_name = len({rule.rule for rule in chosen}) == 1
-        which = "id" if of_one_name else "name"
-        listed = "\n".join(_rule_lines(graphs, labels, chosen[:IN_LIST]))
-        raise PatchError(f"{wanted!r} is each of {len(chosen)} rules; give the {which}:\n{listed}")
+        which = "id" if len({rule.rule for rule in chosen}) == 1 else "name"
+        lines = [f"{wanted!r} is each of {len(chosen)} rules; give the {which}:"]
+        at = [(op, words) for graph in graphs for (_, op), words in rules_at(graph, labels).items()]
+        patches = {key: p for graph in graphs for key, p in provenance.patches(graph).items()}
+        for rule in chosen[:IN_LIST]:
+            ops = short(list(dict.fromkeys(op for op, words in at if labels[rule] in words)))
+            patch = patch_in_words(patches.get(rule.id))
+            lines.append(f"  {rule.id}  {rule.rule!r}: {patch}{f' at {ops}' if ops else ''}")
+        raise PatchError("\n".join(lines))
     return set(chosen)
-
-
-def _rule_lines(
-    graphs: Sequence[Graph], labels: Mapping[Author, str], rules: Sequence[Author]
-) -> Iterator[str]:
-    """Yield what tells rules apart: the id, the name, the patch, the ops."""
-    at = [(op, words) for graph in graphs for (_, op), words in rules_at(graph, labels).items()]
-    patches = {key: patch for graph in graphs for key, patch in provenance.patches(graph).items()}
-    for rule in rules:
-        ops = list(dict.fromkeys(op for op, words in at if labels[rule] in words))
-        where = f" at {short(ops)}" if ops else ""
-        yield f"  {rule.id}  {rule.rule!r}: {patch_in_words(patches.get(rule.id))}{where}"

@@ -1,4 +1,4 @@
-"""Which rules are at which ops of a graph, what they do in words, and what is wrong there."""
+"""Which rules are at which ops of a graph, and what they do in words."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import name_in_model
 from graphpatch.graph.record import Author, labels
 from graphpatch.names import OpKey
-from graphpatch.rules import OPTIONS
-
-BESIDE = (*OPTIONS, "on")  # the keys of a patch that are no kind
 
 
 def rules_at(
@@ -53,27 +50,23 @@ def ops_before_rules(body: Body) -> list[str]:
 
 def patch_in_words(patch: Mapping[str, Any] | None) -> str:
     """Return a patch in words: `guided_relu`, `filter_gradient clip(min=-1, max=1) at inputs`."""
-    if not patch:
-        return "changed"
-    kind = next((key for key in patch if key not in BESIDE), None)
-    if kind is None:
+    from graphpatch.rules import OPTIONS  # here: it imports all kinds of patches
+
+    beside = (*OPTIONS, "on")  # the keys of a patch that are no kind
+    kind = next((key for key in patch or () if key not in beside), None)
+    if not patch or kind is None:
         return "changed"
     words = _in_text(patch[kind])
     words = words if kind == "override_gradient" else f"{kind} {words}".rstrip()
-    options = [f" {key} {_in_text(patch[key])}" for key in BESIDE if key in patch]
-    return words + "".join(options)
+    return words + "".join(f" {key} {_in_text(patch[key])}" for key in beside if key in patch)
 
 
 def _in_text(value: Any) -> str:
-    if value is True:
-        return ""
-    if isinstance(value, str):
-        return value
+    if value is True or isinstance(value, str):
+        return "" if value is True else value
     if isinstance(value, Mapping) and len(value) == 1:
         ((name, content),) = value.items()
-        if isinstance(content, Mapping):
-            return (
-                f"{name}({', '.join(f'{key}={_in_text(item)}' for key, item in content.items())})"
-            )
-        return f"{name} {_in_text(content)}"
+        if not isinstance(content, Mapping):
+            return f"{name} {_in_text(content)}"
+        return f"{name}({', '.join(f'{key}={_in_text(item)}' for key, item in content.items())})"
     return json.dumps(value)
