@@ -10,7 +10,6 @@ from graphpatch.analysis.again import damage
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph as refuse_broken
 from graphpatch.match.select import find
 from graphpatch.rules import Rule
@@ -90,27 +89,20 @@ def missing_rules(rules: Sequence[Rule], model: Model) -> dict[str, str]:
     """
     for graph in model.graphs:
         refuse_broken(graph)
-    touched = [
-        node for graph in model.graphs for b in graph.bodies for node in provenance.touched(b)
-    ]
+    bodies = [body for graph in model.graphs for body in graph.bodies]
+    touched = {(body.label, index) for body in bodies for index in body.touched()}
     ids = {rule.id for graph in model.graphs for rule in graph.library.rules}
-    lacking, fault = {}, damage(model) if touched else ""
+    missing, fault = {}, damage(model) if touched else ""
     for rule in rules:
+        name = rule.author.rule
         if rule.author.id in ids or (fault and not ids):
             if fault:
-                lacking[rule.author.rule] = f"is not in it as it was applied: {fault}"
-            continue
-        if rule.expect.min > 0:
-            lacking[rule.author.rule] = "has not been applied"
-        elif unpatched := _left(rule, model, {str(node) for node in touched}):
-            lacking[rule.author.rule] = f"has not been applied, and {unpatched} is an op for it"
-    return lacking
-
-
-def _left(rule: Rule, model: Model, touched: set[str]) -> str:
-    """Return the first op that the rule would match and that none has touched."""
-    for graph in model.graphs:
-        for node in find(graph, rule.match, rule.on).nodes:
-            if str(node) not in touched:
-                return str(node)
-    return ""
+                missing[name] = f"is not in it as it was applied: {fault}"
+        elif rule.expect.min > 0:
+            missing[name] = "has not been applied"
+        else:
+            nodes = (n for graph in model.graphs for n in find(graph, rule.match, rule.on).nodes)
+            unpatched = [node for node in nodes if (node.body.label, node.index) not in touched]
+            if unpatched:
+                missing[name] = f"has not been applied, and {unpatched[0]} is an op for it"
+    return missing

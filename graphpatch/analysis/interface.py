@@ -80,27 +80,23 @@ def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
     what signatures name, else what no op reads and may be a loss or a prediction. Those of
     signatures come first.
     """
-    signatures = meta_around(graph).signature_def
-    shapes = Shapes(wiring)
-
-    def shape_of(tensor: Tensor) -> str:
-        # To infer the shape of an output, one goes through all that it is computed of.
-        is_asked = wiring.body.heads.ops[tensor[0]] in FED or len(wiring.body) <= MOST_INFERRED
-        shape = shapes.of(tensor) if is_asked else None
-        return "" if shape is None else sizes_in_words(shape)
+    shapes, ops = Shapes(wiring), wiring.body.heads.ops
 
     def described(defaults: Iterable[Tensor], ends: Mapping[Tensor, list[str]]) -> Iterator[Any]:
         for tensor in dict.fromkeys([*ends, *defaults]):
+            # To infer the shape of an output, one goes through all that it is computed of.
+            is_asked = ops[tensor[0]] in FED or len(ops) <= MOST_INFERRED
+            shape = shapes.of(tensor) if is_asked else None
             yield InterfaceTensor(
                 one_line(wiring.spelled(tensor)),
                 wiring.dtype(tensor) or "",
-                shape_of(tensor),
+                "" if shape is None else sizes_in_words(shape),
                 tuple(map(one_line, ends.get(tensor, ()))),
             )
 
     inputs: dict[Tensor, list[str]] = {}
     outputs: dict[Tensor, list[str]] = {}
-    for key, signature in sorted(signatures.items()):
+    for key, signature in sorted(meta_around(graph).signature_def.items()):
         for infos, ends in ((signature.inputs, inputs), (signature.outputs, outputs)):
             for argument, info in sorted(infos.items()):
                 for tensor in wiring.named([info.name]) if info.name else ():
@@ -117,19 +113,16 @@ def fed_floats(wiring: Wiring) -> list[Tensor]:
 
     Where there is one, placeholders of texts are left out: they name an iterator, or are Examples.
     """
-    tensors = [(index, 0) for op in sorted(FED) for index in _of_type(wiring, op)]
-    read = [
+    fed, by_type = FED | PARSERS | PIPELINES, wiring.body.by_type
+    tensors = [
         (index, output)
-        for op in sorted(PARSERS | PIPELINES)
-        for index in _of_type(wiring, op)
-        for output in range(len(wiring.outputs(index)))
-        if wiring.dtype((index, output)) in DIFFERENTIABLE
+        for op in sorted(fed & by_type.keys(), key=lambda op: (op not in FED, op))
+        for index in by_type[op]
+        for output in range(1 if op in FED else len(wiring.outputs(index)))
+        if op in FED or wiring.dtype((index, output)) in DIFFERENTIABLE
     ]
-    return [tensor for tensor in tensors if not read or wiring.dtype(tensor) != "string"] + read
-
-
-def _of_type(wiring: Wiring, op: str) -> Sequence[int]:
-    return wiring.body.by_type.get(op, ())
+    is_read = any(wiring.body.heads.ops[index] not in FED for index, _ in tensors)
+    return [tensor for tensor in tensors if not is_read or wiring.dtype(tensor) != "string"]
 
 
 def refuse_unknown_ends(
@@ -143,8 +136,9 @@ def refuse_unknown_ends(
     for is_source, text in [*((True, name) for name in sources), *((False, n) for n in targets)]:
         if any(tensor_named(main, text) is not None for main in mains):
             continue
-        words = f": {outputs}" if (outputs := outputs_there(mains, text)) else ""
-        if not words:
+        outputs = outputs_there(mains, text)
+        words = f": {outputs}"
+        if not outputs:
             words = nearest_tensors(text, (name for main in mains for name in main.heads.names))
             words += f"; {_ends_there(graphs, is_source)}"
         raise ModelError(f"{path}: no tensor of the main graph is named {text!r}{words}")
@@ -163,30 +157,23 @@ def _ends_there(graphs: Sequence[ModelGraph], are_inputs: bool) -> str:
 
 
 def default_targets(graph: ModelGraph, wiring: Wiring, every: bool = True) -> list[Tensor]:
-    """Return what no op reads, as `unread_outputs` has it, and the floats that signatures give."""
-    signatures = meta_around(graph).signature_def.values()
-    names = [
-        info.name for signature in signatures for info in signature.outputs.values() if info.name
-    ]
-    signed = wiring.named(names)
-    floats = [signature for signature in signed if wiring.dtype(signature) in DIFFERENTIABLE]
-    return list(dict.fromkeys([*unread_outputs(wiring, every), *floats]))
+    """Return what is computed and no op reads, and the floats that signatures give.
 
-
-def unread_outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
-    """Return what is computed from tensors by ops that no op reads; or what of it may be a loss.
-
-    Placeholders with a default are fed, and no outputs.
+    Unless `every`, what of it may be a loss, where anything may. Placeholders with a default are
+    fed, and no outputs.
     """
-    ops = wiring.body.heads.ops
     ends = (
         index
-        for index in range(len(wiring.body))
-        if wiring.inputs(index) and not wiring.readers(index) and ops[index] not in FED
+        for index, op in enumerate(wiring.body.heads.ops)
+        if wiring.inputs(index) and not wiring.readers(index) and op not in FED
     )
     unread = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
     losses = [] if every else [tensor for tensor in unread if may_be_loss(wiring, tensor)]
-    return losses or unread
+    signatures = meta_around(graph).signature_def.values()
+    infos = (info for signature in signatures for info in signature.outputs.values())
+    signed = wiring.named(info.name for info in infos if info.name)
+    floats = [tensor for tensor in signed if wiring.dtype(tensor) in DIFFERENTIABLE]
+    return list(dict.fromkeys([*(losses or unread), *floats]))
 
 
 def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:

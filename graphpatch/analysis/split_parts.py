@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -110,27 +110,38 @@ class Split:
     def document(self) -> dict[str, Any]:
         """Return what parts.json says: the runs in their order, what to feed and what to fetch."""
         steps = [self._step(place, run) for place, run in enumerate(self.runs)]
-        backward = self.backward
-        named = {value for step in steps for value in _tensor_names(step)}
-        fetched = {value for step in steps for value in step["fetch"].values()}
+        backward, main = self.backward, self.backward.graph.main
+        parts = []
+        for part, extract in enumerate(self.extracts):
+            nodes = [Node(main, index) for index in extract.part.indices]
+            variables = [node.name for node in nodes if node.op in ALL_VARIABLES]
+            count = len(nodes) + len(extract.fed)
+            parts.append({"file": _part_file(part), "nodes": count, "variables": variables})
+        named = {
+            value for step in steps for key in ("feed", "fetch") for value in step[key].values()
+        }
+        tensors = {}
+        for name in sorted(named):
+            dtype, shape = backward.tensors[name]
+            tensors[name] = {"dtype": dtype, "shape": None if shape is None else list(shape)}
         return {
             "version": 1,
             "model": self.model,
             "loss": backward.loss,
             "wrt": list(backward.at_wrt),
             "cuts": [list(cut) for cut in backward.cuts],
-            "parts": [self._described(k) for k in range(len(self.extracts))],
+            "parts": parts,
             "steps": steps,
-            "inputs": sorted(named - fetched),
+            "inputs": sorted(named.difference(*(step["fetch"].values() for step in steps))),
             "gradients": dict(backward.at_wrt),
-            "tensors": {value: self._tensor(value) for value in sorted(named)},
+            "tensors": tensors,
         }
 
     @cached_property
     def runs(self) -> list[PartRun]:
         """Return the runs in their order."""
-        last = len(self.backward.cuts)
-        fetched = [(k, tuple(cut)) for k, cut in enumerate(self.backward.cuts)]
+        cuts, last = self.backward.cuts, len(self.backward.cuts)
+        fetched = [(k, tuple(cut)) for k, cut in enumerate(cuts)]
         fetched.append((last, (self.backward.loss, *self._gradients(last))))
         fetched += [(k, self._gradients(k)) for k in reversed(range(last))]
         return [
@@ -144,19 +155,32 @@ class Split:
         fetched: list[list[str]] = [[] for _ in range(len(self.backward.cuts) + 1)]
         for run in self.runs:
             fetched[run.part] += run.fetch
-        return [self._extract(k, tuple(some)) for k, some in enumerate(fetched)]
+        return [self._extract(k, tuple(tensors)) for k, tensors in enumerate(fetched)]
 
     @cached_property
     def handed(self) -> dict[str, int]:
         """The tensors that must be the same in several runs, with the first run that has them."""
-        return dict(self._handed())
+        graph = self.backward.graph
+        called, frames = called_by_op(graph.main), in_frames(graph.main)
+        handed, done = dict[str, int](), set[int]()
+        for place, run in enumerate(self.runs):
+            later = frozenset().union(*(later_run.indices for later_run in self.runs[place + 1 :]))
+            for index in sorted(run.indices & later - done):
+                done.add(index)
+                node = Node(graph.main, index)
+                if must_be_handed_on(graph, node, called.get(index, ()), index in frames):
+                    for output in range(len(node.outputs or ())):
+                        tensor = names.TensorName(node.name, output)
+                        if any(reader in later for reader, _ in readers_of(graph.main, tensor)):
+                            handed[tensor.full] = place
+        return handed
 
     def _extract(self, part: int, fetch: tuple[str, ...]) -> Extract:
         tensors = self.backward.tensors
-        fed = tuple(Fed(name, *tensors[name]) for name in self._given(part))
+        fed = tuple(Fed(name, *tensors[name]) for name in self._given_by_others(part))
         return Extract(self.backward.graph, fed, fetch)
 
-    def _given(self, part: int) -> list[str]:
+    def _given_by_others(self, part: int) -> list[str]:
         """The tensors that a part has from the others: its cut, and the gradient behind it."""
         backward = self.backward
         before = backward.cuts[part - 1] if part else ()
@@ -168,65 +192,22 @@ class Split:
         gradients = self.backward.at_cuts[part - 1] if part else self.backward.at_wrt
         return tuple(gradients.values())
 
-    def _handed(self) -> Iterator[tuple[str, int]]:
-        body, called = self.backward.graph.main, called_by_op(self.backward.graph.main)
-        frames = in_frames(body)
-        handed: set[int] = set()
-        for place, run in enumerate(self.runs):
-            later = frozenset().union(*(later_run.indices for later_run in self.runs[place + 1 :]))
-            for index in sorted(run.indices & later - handed):
-                handed.add(index)
-                node = Node(body, index)
-                if must_be_handed_on(
-                    self.backward.graph, node, called.get(index, ()), index in frames
-                ):
-                    yield from ((tensor, place) for tensor in self._read(node, later))
-
-    def _read(self, node: Node, by: frozenset[int]) -> Iterator[str]:
-        for output in range(len(node.outputs or ())):
-            tensor = names.TensorName(node.name, output)
-            if any(index in by for index, _ in readers_of(node.body, tensor)):
-                yield f"{node.name}:{output}"
-
     def _step(self, place: int, run: PartRun) -> dict[str, Any]:
         """One run as parts.json has it: tensors of the part's graph, and the values they are."""
-        stand_ins = self.extracts[run.part].placeholders()
-        feed = {f"{stand_ins[name]}:0": name for name in self._needed(run)}
-        feed |= {name: name for name in self._placeholders(run, PLACEHOLDERS)}
+        main, stand_ins = self.backward.graph.main, self.extracts[run.part].placeholders()
+        feed: dict[str, str] = {}
+        for name in self._given_by_others(run.part):
+            readers = readers_of(main, names.parse(name))
+            if name in run.fetch or any(index in run.indices for index, _ in readers):
+                feed[f"{stand_ins[name]}:0"] = name
+        nodes = [Node(main, index) for index in sorted(run.indices)]
+        feed |= {f"{n.name}:0": f"{n.name}:0" for n in nodes if n.op in PLACEHOLDERS}
         fetch = {f"{stand_ins[name]}:0" if name in stand_ins else name: name for name in run.fetch}
         for tensor, first in self.handed.items():
-            if self._has(run, tensor):
+            if main.by_name[names.op_of(tensor)] in run.indices:
                 (fetch if first == place else feed)[tensor] = tensor
-        optional = list(self._placeholders(run, {OPTIONAL_PLACEHOLDER}))
+        optional = [f"{node.name}:0" for node in nodes if node.op == OPTIONAL_PLACEHOLDER]
         return {"part": _part_file(run.part), "feed": feed, "fetch": fetch, "may_feed": optional}
-
-    def _needed(self, run: PartRun) -> Iterator[str]:
-        """Yield the given tensors that a run reads, or gives on."""
-        body = self.backward.graph.main
-        for name in self._given(run.part):
-            readers = readers_of(body, names.parse(name))
-            if name in run.fetch or any(index in run.indices for index, _ in readers):
-                yield name
-
-    def _has(self, run: PartRun, tensor: str) -> bool:
-        return self.backward.graph.main.by_name[names.op_of(tensor)] in run.indices
-
-    def _placeholders(self, run: PartRun, types: set[str] | frozenset[str]) -> Iterator[str]:
-        for index in sorted(run.indices):
-            node = Node(self.backward.graph.main, index)
-            if node.op in types:
-                yield f"{node.name}:0"
-
-    def _described(self, part: int) -> dict[str, Any]:
-        indices = self.extracts[part].part.indices
-        nodes = [Node(self.backward.graph.main, index) for index in indices]
-        variables = [node.name for node in nodes if node.op in ALL_VARIABLES]
-        fed = len(self.extracts[part].fed)
-        return {"file": _part_file(part), "nodes": len(indices) + fed, "variables": variables}
-
-    def _tensor(self, name: str) -> dict[str, Any]:
-        dtype, shape = self.backward.tensors[name]
-        return {"dtype": dtype, "shape": None if shape is None else list(shape)}
 
 
 def is_part(name: str) -> bool:
@@ -236,10 +217,6 @@ def is_part(name: str) -> bool:
 
 def _part_file(part: int) -> str:
     return f"part{part + 1}.pb"
-
-
-def _tensor_names(step: Mapping[str, Any]) -> list[str]:
-    return [*step["feed"].values(), *step["fetch"].values()]
 
 
 def refuse_folder(path: Path, model: str) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from graphpatch import names, opdefs
+from graphpatch import opdefs
 from graphpatch.errors import UnsafeError
 from graphpatch.formats.container import meta_around
 from graphpatch.graph.functions import called_functions
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import downstream, upstream
-from graphpatch.names import TensorName
+from graphpatch.names import TensorName, op_of
 from graphpatch.table import short
 
 _FILES = """
@@ -82,78 +82,6 @@ class Unsafe:
         return f"{self.node} {self.does}"
 
 
-def refuse_unsafe(graph: ModelGraph, allow: bool, fetched: Iterable[str] | None = None) -> None:
-    """Raise UnsafeError where what is to be run holds ops that do more than compute.
-
-    Looked at is what `unsafe_ops` looks at. `allow`: the model is trusted.
-    """
-    unsafe = [] if allow else unsafe_ops(graph, fetched)
-    if unsafe:
-        raise UnsafeError(_refusal(unsafe))
-
-
-def apart_from_savers(graph: ModelGraph, fetched: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Of these tensors of the main graph, those that need no op of a Saver; and those that do."""
-    savers = [unsafe.node for unsafe in unsafe_ops(graph, fetched) if unsafe.node.op in SAVERS]
-    ends = [  # of an op without outputs, what waits for it
-        TensorName(node.name, place)
-        for node in savers
-        for place in range(max(1, len(node.outputs or ())))
-    ]
-    marks = downstream(graph.main, ends, control=True)
-    for node in savers:
-        marks[node.index] = 1
-    saved = {name for name in fetched if marks[graph.main.by_name[names.op_of(name)]]}
-    return [name for name in fetched if name not in saved], sorted(saved)
-
-
-def _refusal(unsafe: Sequence[Unsafe]) -> str:
-    return (
-        f"running it would do more than compute: {short(list(map(str, unsafe)), by='; ')}; if "
-        f"you trust the model, --allow-unsafe-ops lets it run (in Python: allow_unsafe_ops=True)"
-    )
-
-
-def refuse_unsafe_load(graph: ModelGraph, allow: bool) -> None:
-    """Raise UnsafeError where loading a TF2 SavedModel, or calling it, would do more than compute.
-
-    All counts but what its saver alone needs: loaders restore variables by ops of their own.
-    """
-    meta = meta_around(graph)
-    ends = [
-        names.op_of(text)
-        for text in (meta.saver_def.save_tensor_name, meta.saver_def.restore_op_name)
-    ]
-    saver = _fetched_ops(graph.main, [name for name in ends if name in graph.main.by_name])
-    spared = {(node.body.label, node.index) for node in _with_called_ops(graph, saver)}
-    restored = meta.object_graph_def.concrete_functions
-    nodes = (node for body in graph.bodies for node in body)
-    counted = [
-        n for n in nodes if (n.body.label, n.index) not in spared or n.body.label in restored
-    ]
-    reached = {(node.body.label, node.index): node for node in _with_called_ops(graph, counted)}
-    unsafe = (
-        [] if allow else [cause for cause in map(unsafe_op, reached.values()) if cause is not None]
-    )
-    if unsafe:
-        raise UnsafeError(_refusal(unsafe))
-
-
-def unsafe_ops(graph: ModelGraph, fetched: Iterable[str] | None = None) -> list[Unsafe]:
-    """Return the ops that do more than compute, among those that the tensors `fetched` need.
-
-    Control inputs and called functions with their gradient functions count; so does the whole main
-    graph where `fetched` is silent. Ops without a state count wherever they are: TensorFlow
-    computes those of constants as it imports a graph, to know shapes (measured with ReadFile).
-    """
-    unsafe = {}
-    for node in (*_with_called_ops(graph, _fetched_ops(graph.main, fetched)), *_at_import(graph)):
-        what = unsafe_op(node)
-        if what is not None:
-            unsafe[node.body.label, node.index] = what
-    return list(unsafe.values())
-
-
 def unsafe_op(node: Node) -> Unsafe | None:
     """Return what an op does besides computing; None where it does nothing else."""
     if node.op in UNSAFE:
@@ -167,20 +95,89 @@ def unsafe_op(node: Node) -> Unsafe | None:
     return None
 
 
-def _fetched_ops(body: Body, fetched: Iterable[str] | None) -> list[Node]:
+def unsafe_ops(graph: ModelGraph, fetched: Iterable[str] | None = None) -> list[Unsafe]:
+    """Return the ops that do more than compute, among those that the tensors `fetched` need.
+
+    Control inputs and called functions with their gradient functions count; so does the whole main
+    graph where `fetched` is silent. Ops without a state count wherever they are: TensorFlow
+    computes those of constants as it imports a graph, to know shapes (measured with ReadFile).
+    """
+    at_import = (
+        Node(body, index)
+        for body in graph.bodies
+        for op in (UNSAFE.keys() | BY_ATTR) & body.by_type.keys()
+        for index in (() if _is_stateful(op) else body.by_type[op])
+    )
+    return _unsafe_of([*_with_called_ops(graph, _needed_ops(graph.main, fetched)), *at_import])
+
+
+def refuse_unsafe(graph: ModelGraph, allow: bool, fetched: Iterable[str] | None = None) -> None:
+    """Raise UnsafeError where what is to be run holds ops that do more than compute.
+
+    Looked at is what `unsafe_ops` looks at. `allow`: the model is trusted.
+    """
+    _refuse([] if allow else unsafe_ops(graph, fetched))
+
+
+def refuse_unsafe_load(graph: ModelGraph, allow: bool) -> None:
+    """Raise UnsafeError where loading a TF2 SavedModel, or calling it, would do more than compute.
+
+    All counts but what its saver alone needs: loaders restore variables by ops of their own.
+    """
+    meta = meta_around(graph)
+    ends = (meta.saver_def.save_tensor_name, meta.saver_def.restore_op_name)
+    saver = _needed_ops(graph.main, [text for text in ends if op_of(text) in graph.main.by_name])
+    spared = {_place(node) for node in _with_called_ops(graph, saver)}
+    restored = meta.object_graph_def.concrete_functions
+    nodes = (node for body in graph.bodies for node in body)
+    counted = [n for n in nodes if _place(n) not in spared or n.body.label in restored]
+    _refuse([] if allow else _unsafe_of(_with_called_ops(graph, counted)))
+
+
+def apart_from_savers(graph: ModelGraph, fetched: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Of these tensors of the main graph, those that need no op of a Saver; and those that do."""
+    savers = [unsafe.node for unsafe in unsafe_ops(graph, fetched) if unsafe.node.op in SAVERS]
+    ends = [  # of an op without outputs, what waits for it
+        TensorName(node.name, place)
+        for node in savers
+        for place in range(max(1, len(node.outputs or ())))
+    ]
+    marks = downstream(graph.main, ends, control=True)
+    for node in savers:
+        marks[node.index] = 1
+    saved = {name for name in fetched if marks[graph.main.by_name[op_of(name)]]}
+    return [name for name in fetched if name not in saved], sorted(saved)
+
+
+def _refuse(unsafe: Sequence[Unsafe]) -> None:
+    if unsafe:
+        raise UnsafeError(
+            f"running it would do more than compute: {short(list(map(str, unsafe)), by='; ')}; if "
+            f"you trust the model, --allow-unsafe-ops lets it run (in Python: "
+            f"allow_unsafe_ops=True)"
+        )
+
+
+def _unsafe_of(nodes: Iterable[Node]) -> list[Unsafe]:
+    """Return those of the ops that do more than compute, each once."""
+    unsafe = {_place(node): does for node in nodes if (does := unsafe_op(node)) is not None}
+    return list(unsafe.values())
+
+
+def _place(node: Node) -> tuple[str, int]:
+    return node.body.label, node.index
+
+
+def _is_stateful(op: str) -> bool:
+    known = opdefs.lookup(op)
+    return known is None or known.stateful
+
+
+def _needed_ops(body: Body, fetched: Iterable[str] | None) -> list[Node]:
     if fetched is None:
         return list(body)
-    marks = upstream(body, [TensorName(names.op_of(text)) for text in fetched], control=True)
+    marks = upstream(body, [TensorName(op_of(text)) for text in fetched], control=True)
     return [Node(body, index) for index, mark in enumerate(marks) if mark]
-
-
-def _at_import(graph: ModelGraph) -> Iterator[Node]:
-    """Yield the ops that may run though nobody asks for them."""
-    for body in graph.bodies:
-        for op, indices in body.by_type.items():
-            known = opdefs.lookup(op)
-            if op in UNSAFE.keys() | BY_ATTR and known is not None and not known.stateful:
-                yield from (Node(body, index) for index in indices)
 
 
 def _with_called_ops(graph: ModelGraph, nodes: Iterable[Node]) -> Iterator[Node]:

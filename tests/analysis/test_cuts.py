@@ -64,7 +64,7 @@ REFUSED: list[tuple[list[list[str]], list[str]]] = [
     ([["b"]], ["b:0 is not a cut", "x:0 -> skip:0 -> add:0", "with it: b:0, skip:0", "it: add:0"]),
     ([["skip"]], ["x:0 -> a:0 -> b:0 -> add:0", "near it: add:0"]),
     ([["bb"]], ["no tensor 'bb'", "nearest: b"]),
-    ([["b:1"]], ["no tensor 'b:1'", "'b' has 1 outputs"]),
+    ([["b:1"]], ["no tensor 'b:1'", "'b' has 1 output,"]),
     ([["^b"]], ["no tensor '^b'"]),
     ([["elsewhere"]], ["elsewhere:0 is not upstream of loss:0"]),
     ([["y"]], ["y:0 is not upstream of loss:0"]),
