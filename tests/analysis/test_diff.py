@@ -108,6 +108,19 @@ def test_the_command(run_cli: Run, rules_file: Callable[..., Path], model_file: 
     assert run_cli("diff", model_file, model_file, "--json").code == 0
 
 
+def test_ops_tells_what_each_rule_did(run_cli: Run, model_file: Path) -> None:
+    match = {"op": "Relu", "body": "main"}
+    named = {**GUIDED, "match": match, "patch": {"override_gradient": "Relu6"}}
+    apply([named], model_file).save(model_file.with_name("out.pb"))
+    [before], [after] = (
+        [op for op in run_cli("ops", path, "relu", "--json").json["ops"] if op["body"] == "main"]
+        for path in (model_file, model_file.with_name("out.pb"))
+    )
+    assert (before["gradient"], before["changed"]) == ({"state": "default"}, [])
+    assert after["gradient"] == {"state": "overridden", "key": "Relu6"}
+    assert after["changed"] == [{"rule": "guided", "did": "attr"}]
+
+
 def listings(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """How often the bodies are listed to compare a model of so many patched functions."""
     relu = [node("r", "Relu", "a")]

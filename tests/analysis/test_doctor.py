@@ -47,193 +47,91 @@ def cast(name: str, read: str, source: str, target: str) -> NodeDef:
     return node(name, "Cast", read, SrcT=source, DstT=target)
 
 
+# fmt: off
+F = {"T": "float32"}
+I32 = {"dtype": "int32"}
+C, ROUND, Y = const("c"), node("a", "Round", "x"), node("y", "Tanh", "a")
+KEYED = {"T": ["float32", "float32"], "_gradient_op_type": "CustomGradient-7"}
+NORM = node("n", "FusedBatchNormV3", "x", "c", "c", "c", "c", T="float32", U="float32")
 # Of each cause: the ops between x and y, the verdict, the findings, and whether rules fix it.
 CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
     "nothing": ([node("y", "Tanh", "x")], "flows", [], False),
-    "step": ([node("a", "Round", "x"), node("y", "Tanh", "a")], "none", [("step", "a")], True),
-    "zero": ([node("a", "Sign", "x"), node("y", "Tanh", "a")], "zero", [("zero", "a")], True),
-    "stop": (
-        [node("a", "StopGradient", "x"), node("y", "Tanh", "a")],
-        "none",
-        [("stop_gradient", "a")],
-        True,
-    ),
-    "prevent": (
-        [node("a", "PreventGradient", "x"), node("y", "Tanh", "a")],
-        "error",
-        [("prevent", "a")],
-        True,
-    ),
+    "step": ([ROUND, Y], "none", [("step", "a")], True),
+    "zero": ([node("a", "Sign", "x"), Y], "zero", [("zero", "a")], True),
+    "stop": ([node("a", "StopGradient", "x"), Y], "none", [("stop_gradient", "a")], True),
+    "prevent": ([node("a", "PreventGradient", "x"), Y], "error", [("prevent", "a")], True),
     "missing, and no identity": (
-        [
-            node("a", "Mfcc", "x", "rate"),
-            node("rate", "Const", dtype="int32"),
-            node("y", "Tanh", "a"),
-        ],
-        "error",
-        [("missing", "a")],
-        False,
-    ),
-    "argmax": ([node("y", "ArgMax", "x", "axis"), const("axis")], "none", [("argmax", "y")], False),
-    "comparison": (
+        [node("a", "Mfcc", "x", "rate"), node("rate", "Const", **I32), Y],
+        "error", [("missing", "a")], False),
+    "argmax": ([node("y", "ArgMax", "x", "c"), C], "none", [("argmax", "y")], False),
+    "comparison": (  # both sides are the same tensor
         [node("a", "Greater", "x", "x"), cast("y", "a", "bool", "float32")],
-        "none",
-        [("comparison", "a")],
-        False,  # both sides are the same tensor
-    ),
+        "none", [("comparison", "a")], False),
     "casts there and back": (
-        [
-            cast("a", "x", "float32", "int32"),
-            cast("b", "a", "int32", "float32"),
-            node("y", "Tanh", "b"),
-        ],
-        "none",
-        [("cast", "a")],
-        True,
-    ),
+        [cast("a", "x", "float32", "int32"), cast("b", "a", "int32", "float32"),
+         node("y", "Tanh", "b")],
+        "none", [("cast", "a")], True),
     "a comparison, cast to a float": (
-        [node("a", "Greater", "x", "w"), const("w"), cast("y", "a", "bool", "float32")],
-        "none",
-        [("comparison", "a")],
-        True,
-    ),
-    "a rest": ([const("w"), node("y", "TruncateMod", "x", "w")], "error", [("missing", "y")], True),
+        [node("a", "Greater", "x", "c"), C, cast("y", "a", "bool", "float32")],
+        "none", [("comparison", "a")], True),
+    "a rest": ([C, node("y", "TruncateMod", "x", "c")], "error", [("missing", "y")], True),
     "a quotient without its rest": (
-        [const("w"), node("y", "FloorDiv", "w", "x")],
-        "none",
-        [("step", "y")],
-        True,
-    ),
+        [C, node("y", "FloorDiv", "c", "x")], "none", [("step", "y")], True),
     "points on a line": (
-        [const("w"), node("n", "Const", dtype="int32"), node("y", "LinSpace", "x", "w", "n")],
-        "none",
-        [("not_differentiable", "y")],
-        True,
-    ),
+        [C, node("n", "Const", **I32), node("y", "LinSpace", "x", "c", "n")],
+        "none", [("not_differentiable", "y")], True),
     "noise with this mean": (
-        [
-            node("n", "Const", dtype="int32"),
-            node("y", "RandomPoissonV2", "n", "x", R="float32", dtype="float32"),
-        ],
-        "error",
-        [("missing", "y")],
-        True,
-    ),
-    "contrast": (
-        [const("w"), node("y", "AdjustContrastv2", "x", "w")],
-        "error",
-        [("missing", "y")],
-        True,
-    ),
+        [node("n", "Const", **I32),
+         node("y", "RandomPoissonV2", "n", "x", R="float32", dtype="float32")],
+        "error", [("missing", "y")], True),
+    "contrast": ([C, node("y", "AdjustContrastv2", "x", "c")], "error", [("missing", "y")], True),
     "a cast alone": ([cast("y", "x", "float32", "int32")], "none", [("cast", "y")], False),
     "shape": (
         [node("a", "Shape", "x"), cast("y", "a", "int32", "float32")],
-        "none",
-        [("shape", "a")],
-        False,
-    ),
+        "none", [("shape", "a")], False),
     "slot": (
-        [const("w"), node("y", "PadV2", "w", "p", "x"), node("p", "Const", dtype="int32")],
-        "none",
-        [("slot", "y")],
-        False,
-    ),
+        [C, node("y", "PadV2", "c", "p", "x"), node("p", "Const", **I32)],
+        "none", [("slot", "y")], False),
     "swish": (
-        [
-            node("s", "Sigmoid", "x"),
-            node("m", "Mul", "x", "s"),
-            node(
-                "a",
-                "IdentityN",
-                "m",
-                "x",
-                T=["float32", "float32"],
-                _gradient_op_type="CustomGradient-7",
-            ),
-            node("y", "Tanh", "a"),
-        ],
-        "error",
-        [("swish", "a")],
-        True,
-    ),
+        [node("s", "Sigmoid", "x"), node("m", "Mul", "x", "s"),
+         node("a", "IdentityN", "m", "x", **KEYED), Y],
+        "error", [("swish", "a")], True),
     "custom gradient": (
-        [
-            node("s", "Sigmoid", "x"),
-            node("m", "Tanh", "s"),
-            node(
-                "a",
-                "IdentityN",
-                "m",
-                "x",
-                T=["float32", "float32"],
-                _gradient_op_type="CustomGradient-7",
-            ),
-            node("y", "Tanh", "a"),
-        ],
-        "error",
-        [("custom_gradient", "a")],
-        False,
-    ),
+        [node("s", "Sigmoid", "x"), node("m", "Tanh", "s"),
+         node("a", "IdentityN", "m", "x", **KEYED), Y],
+        "error", [("custom_gradient", "a")], False),
     "a key of nobody": (
-        [node("a", "Relu", "x", _gradient_op_type="Mine"), node("y", "Tanh", "a")],
-        "error",
-        [("key", "a")],
-        True,
-    ),
+        [node("a", "Relu", "x", _gradient_op_type="Mine"), Y], "error", [("key", "a")], True),
     "the first blocker first": (
-        [node("a", "Round", "x"), node("b", "StopGradient", "a"), node("y", "Tanh", "b")],
-        "none",
-        [("stop_gradient", "b"), ("step", "a")],
-        True,
-    ),
+        [ROUND, node("b", "StopGradient", "a"), node("y", "Tanh", "b")],
+        "none", [("stop_gradient", "b"), ("step", "a")], True),
     "another way around": (
-        [node("a", "Round", "x"), node("b", "Exp", "x"), node("y", "Mul", "a", "b")],
-        "flows",
-        [],
-        False,
-    ),
+        [ROUND, node("b", "Exp", "x"), node("y", "Mul", "a", "b")], "flows", [], False),
     "an error beside the way": (
-        [
-            node("a", "MatrixExponential", "x"),
-            node("b", "Exp", "x"),
-            node("y", "Mul", "a", "b"),
-        ],
-        "error",
-        [("missing", "a")],
-        True,
-    ),
+        [node("a", "MatrixExponential", "x"), node("b", "Exp", "x"), node("y", "Mul", "a", "b")],
+        "error", [("missing", "a")], True),
     "a gradient without a gradient beside the way": (
-        [
-            node("a", "UnbatchGrad", "x", "n", "x", "n"),
-            node("n", "Const", dtype="int64"),
-            node("b", "Exp", "x"),
-            node("y", "Mul", "a", "b"),
-        ],
-        "error",
-        [("missing", "a")],
-        False,
-    ),
+        [node("a", "UnbatchGrad", "x", "n", "x", "n"), node("n", "Const", dtype="int64"),
+         node("b", "Exp", "x"), node("y", "Mul", "a", "b")],
+        "error", [("missing", "a")], False),
     "second": (
-        [
-            node("y", "ResizeNearestNeighborGrad", "x", "n"),
-            node("n", "Const", dtype="int32"),
-        ],
-        "error",
-        [("second", "y")],
-        True,
-    ),
+        [node("y", "ResizeNearestNeighborGrad", "x", "n"), node("n", "Const", **I32)],
+        "error", [("second", "y")], True),
     "TensorArray": (
-        [
-            node("h", "TensorArrayV3", "n", dtype="float32"),
-            node("n", "Const", dtype="int32"),
-            node("f", "TensorArrayWriteV3", "h", "n", "x", "h:1"),
-            node("y", "TensorArrayReadV3", "h", "n", "f", dtype="float32"),
-        ],
-        "error",
-        [("tensor_array", "y"), ("tensor_array", "f")],
-        False,
-    ),
+        [node("h", "TensorArrayV3", "n", dtype="float32"), node("n", "Const", **I32),
+         node("f", "TensorArrayWriteV3", "h", "n", "x", "h:1"),
+         node("y", "TensorArrayReadV3", "h", "n", "f", dtype="float32")],
+        "error", [("tensor_array", "y"), ("tensor_array", "f")], False),
+    "the features of a ReluGrad": (
+        [C, node("y", "ReluGrad", "c", "x", **F)], "zero", [("zero_slot", "y")], True),
+    "the gradients of a ReluGrad": ([C, node("y", "ReluGrad", "x", "c", **F)], "flows", [], False),
+    "the image of a batch norm": ([C, NORM, node("y", "Neg", "n", **F)], "flows", [], False),
+    "the mean of a batch norm": (
+        [C, NORM, node("y", "Neg", "n:1", **F)], "zero", [("zero_slot", "n")], False),
+    "an identity beside a sign": (
+        [node("s", "Sign", "x", **F), node("y", "AddV2", "s", "x", **F)], "flows", [], False),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("case", CAUSES)
@@ -265,6 +163,13 @@ def test_what_no_rule_fixes_gets_none(model: Any, case: str) -> None:
     fixed = fix(model(X, *nodes), ["x"], ["y"])
     assert fixed.rules == []
     assert len(fixed.left) == (verdict != "flows")
+
+
+def test_a_key_that_nobody_registers_is_named_with_tensorflows_words(model: Any) -> None:
+    [finding] = one(model(X, node("y", "Relu", "x", _gradient_op_type="Mine"))).findings
+    assert "override key Mine" in finding.what
+    says = "LookupError: No gradient defined for operation 'y' (op type: Relu)"
+    assert finding.consequence.startswith(says)
 
 
 def test_not_connected_is_told_from_blocked(model: Any) -> None:
