@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphpatch import names
@@ -72,6 +72,7 @@ def gradient_scopes(body: Body) -> list[GradientScope]:
 
 
 MOST_NAMED = 8  # names in a message
+INTEGERS = {"int32", "int64"}  # the dtypes of the indices of a sparse gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,8 @@ def gradient_sections(body: Body, losses: Sequence[str] = ()) -> list[GradientSe
         if names.op_of(text) not in body.by_name:
             raise PatchError(f"--loss: there is no tensor {text}")
     scopes = gradient_scopes(body)
-    outputs_by_scope = {scope: _given_out(body, scope) for scope in scopes}
-    candidates = [_section(body, scope, outputs_by_scope, losses) for scope in scopes]
+    read_outside = {scope: _read_outside(body, scope) for scope in scopes}
+    candidates = [_Section(body, scope, read_outside).built(losses) for scope in scopes]
     sections = [section for section in candidates if section is not None]
     if losses and len(sections) > 1:
         listed = ", ".join(section.scope.name for section in sections)
@@ -131,46 +132,7 @@ def gradient_sections(body: Body, losses: Sequence[str] = ()) -> list[GradientSe
     return sections
 
 
-def _section(
-    body: Body,
-    scope: GradientScope,
-    outputs_by_scope: Mapping[GradientScope, set[str]],
-    asked: Sequence[str],
-) -> GradientSection | None:
-    """One scope; None where no update of a variable reads its gradients."""
-    updates = _UpdateOps(body, scope, outputs_by_scope)
-    if not any(updates.reached(node) for node, _ in updates.all):
-        return None
-    losses, upstreams = (tuple(asked), ()) if asked else _losses(body, scope)
-    updates.marks = upstream(body, map(names.parse, losses))
-    _refuse_gradients_in(body, updates.marks, outputs_by_scope, scope)
-    gradients: dict[str, BuiltGradient] = {}
-    for node, variable in updates.all:
-        if updates.marks[variable.index] and (reached := updates.reached(node)):
-            gradients[variable.name] = _gradient_of_update(node, variable, reached, scope)
-    if not gradients:
-        raise PatchError(
-            f"{scope}: none of the variables that its gradients update is read by the loss "
-            f"{', '.join(losses)}"
-        )
-    return GradientSection(scope, losses, upstreams, tuple(gradients.values()))
-
-
-def _refuse_gradients_in(
-    body: Body, marks: Sequence[int], scopes: Iterable[GradientScope], of: GradientScope
-) -> None:
-    """Raise PatchError for a loss that is computed from gradients, as of a gradient penalty."""
-    for name, index in body.by_name.items():
-        if marks[index] and (holding := [scope for scope in scopes if scope.holds(name)]):
-            raise PatchError(
-                f"{of}: its loss is computed from gradients that were built before ({holding[0]}, "
-                f"{name!r}), and the file does not tell by which tensors these were taken, so "
-                f"they cannot be built anew; patch where the graph is built, with "
-                f"graphpatch.building"
-            )
-
-
-def _given_out(body: Body, scope: GradientScope) -> set[str]:
+def _read_outside(body: Body, scope: GradientScope) -> set[str]:
     """Return the tensors of a scope that ops outside of it read."""
     inside = f"{scope}/"
     return {
@@ -182,23 +144,64 @@ def _given_out(body: Body, scope: GradientScope) -> set[str]:
     }
 
 
-class _UpdateOps:
-    """The ops that change variables, and which gradients of a scope they are computed from.
+class _Section:
+    """One scope of gradients, the ops that change variables, and the gradients these read.
 
-    `marks` are the ops that the loss is computed from, where it is known.
+    `marks` are the ops that the loss is computed from, once it is known.
     """
 
     def __init__(
-        self, body: Body, scope: GradientScope, outputs_by_scope: Mapping[GradientScope, set[str]]
+        self, body: Body, scope: GradientScope, read_outside: Mapping[GradientScope, set[str]]
     ) -> None:
-        self.body, self.given = body, outputs_by_scope[scope]
-        self.others = set[str]().union(
-            *(outputs for key, outputs in outputs_by_scope.items() if key != scope)
-        )
-        self.all = [pair for pair in updates(body) if not scope.holds(pair[0].name)]
+        self.body, self.scope, self.scopes = body, scope, list(read_outside)
+        self.given = read_outside[scope]
+        self.others = set[str]().union(*(t for key, t in read_outside.items() if key != scope))
+        self.updates = [pair for pair in updates(body) if not scope.holds(pair[0].name)]
         self.marks: Sequence[int] | None = None
 
-    def reached(self, node: Node) -> list[str]:
+    def built(self, asked: Sequence[str]) -> GradientSection | None:
+        """Return what the call built; None where no update of a variable reads its gradients."""
+        if not any(self._reached(node) for node, _ in self.updates):
+            return None
+        losses, upstreams = (tuple(asked), ()) if asked else self._losses()
+        marks = self.marks = upstream(self.body, map(names.parse, losses))
+        for name, index in self.body.by_name.items():
+            holding = [scope for scope in self.scopes if scope.holds(name)] if marks[index] else []
+            if holding:
+                raise PatchError(
+                    f"{self.scope}: its loss is computed from gradients that were built before "
+                    f"({holding[0]}, {name!r}), and the file does not tell by which tensors these "
+                    f"were taken, so they cannot be built anew; patch where the graph is built, "
+                    f"with graphpatch.building"
+                )
+        gradients: dict[str, BuiltGradient] = {}
+        for node, variable in self.updates:
+            if marks[variable.index] and (reached := self._reached(node)):
+                gradients[variable.name] = self._gradient_of(node, variable, reached)
+        if not gradients:
+            raise PatchError(
+                f"{self.scope}: none of the variables that its gradients update is read by the "
+                f"loss {', '.join(losses)}"
+            )
+        return GradientSection(self.scope, losses, upstreams, tuple(gradients.values()))
+
+    def _losses(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The tensors that are differentiated, and what was given as their upstream gradients."""
+        losses, upstreams = dict[str, None](), list[str]()
+        for node in self.scope.seeds(self.body):
+            read = {self.body.heads.names[index] for index, *_ in data_uses(self.body, node.name)}
+            first = {self.scope.forward_of(self.body, name) for name in read}
+            losses |= dict.fromkeys(filter(None, sorted(first)))
+            upstreams += [] if node.op == "Fill" else node.data_inputs[:1]
+        if not losses or (upstreams and len(upstreams) != len(losses)):
+            listed = ", ".join(losses) or "none"
+            raise PatchError(
+                f"{self.scope}: the file does not tell which loss these gradients are of "
+                f"(candidates: {listed}); give it: --loss TENSOR"
+            )
+        return tuple(losses), tuple(upstreams)
+
+    def _reached(self, node: Node) -> list[str]:
         """Return the gradients that an update is computed from, in the order in which they are met.
 
         Through whatever lies between: clipping, schedules, averages and sums that other variables
@@ -212,62 +215,50 @@ class _UpdateOps:
                 texts_reached[text] = None
             elif text not in self.others and producer is not None and producer.index not in visited:
                 visited.add(producer.index)
-                waiting += self._before(producer, text)
+                if producer.op not in VARIABLES:
+                    waiting += [] if self._dtype(text) == "bool" else producer.data_inputs
+                elif self.marks is not None and not self.marks[producer.index]:
+                    for update, variable in self.updates:
+                        if variable.index == producer.index:
+                            waiting += update.data_inputs[1:]
         return list(texts_reached)
 
-    def _before(self, producer: Node, text: str) -> list[str]:
-        if producer.op not in VARIABLES:
-            return [] if _dtype_read(self.body, text) == "bool" else list(producer.data_inputs)
-        if self.marks is None or self.marks[producer.index]:
-            return []
-        updates = [node for node, variable in self.all if variable.index == producer.index]
-        return [text for node in updates for text in node.data_inputs[1:]]
+    def _gradient_of(self, node: Node, variable: Node, reached: list[str]) -> BuiltGradient:
+        """Return which of the gradients that an update reads is that of its variable."""
+        indices = [text for text in reached if self._dtype(text) in INTEGERS]  # of a sparse one
+        floats = [text for text in reached if text not in indices]
+        if len(floats) > 1:
+            floats = [text for text in floats if self._is_of(text, variable)]
+        if len(floats) != 1:
+            raise PatchError(
+                f"{node} reads {len(reached)} gradients, and the file does not tell which of them "
+                f"is that of {variable.name!r}: {', '.join(reached[:MOST_NAMED])}"
+            )
+        if len(indices) > 1:
+            of = self._forward_of(floats[0])
+            indices = [text for text in indices if self._forward_of(text) == of]
+        return BuiltGradient(variable.tensor(0), floats[0], indices[0] if indices else "")
 
+    def _forward_of(self, text: str) -> str:
+        return self.scope.forward_of(self.body, names.op_of(text))
 
-def _gradient_of_update(
-    node: Node, variable: Node, reached: list[str], scope: GradientScope
-) -> BuiltGradient:
-    """Return which of the gradients that an update reads is that of its variable."""
-    floats = [text for text in reached if not _is_index(node.body, text)]
-    if len(floats) > 1:
-        floats = [text for text in floats if _is_gradient_of(node.body, text, variable, scope)]
-    if len(floats) != 1:
-        raise PatchError(
-            f"{node} reads {len(reached)} gradients, and the file does not tell which of them is "
-            f"that of {variable.name!r}: {', '.join(reached[:MOST_NAMED])}"
-        )
-    values = floats[0]
-    of = scope.forward_of(node.body, names.op_of(values))
-    indices = [text for text in reached if _is_index(node.body, text)]
-    if len(indices) > 1:
-        indices = [t for t in indices if scope.forward_of(node.body, names.op_of(t)) == of]
-    return BuiltGradient(variable.tensor(0), values, indices[0] if indices else "")
+    def _dtype(self, text: str) -> str | None:
+        tensor = names.parse(text)
+        flat = self.body.node(tensor.op).outputs
+        return flat[tensor.index].dtype if flat and tensor.index < len(flat) else None
 
-
-def _is_index(body: Body, text: str) -> bool:
-    """Return whether a tensor holds integers: the indices of a sparse gradient."""
-    return _dtype_read(body, text) in {"int32", "int64"}
-
-
-def _dtype_read(body: Body, text: str) -> str | None:
-    tensor = names.parse(text)
-    flat = body.node(tensor.op).outputs
-    return flat[tensor.index].dtype if flat and tensor.index < len(flat) else None
-
-
-def _is_gradient_of(body: Body, text: str, variable: Node, scope: GradientScope) -> bool:
-    """Return whether a gradient belongs to ops that read this variable: their names tell them."""
-    name = names.op_of(text)
-    forward = scope.forward_of(body, name)
-    if forward:
-        return variable.name in _variables_read(body, forward)
-    node = body.node(name)  # the sum of several gradients, some of which may have been sparse
-    terms = [
-        term
-        for term in node.data_inputs
-        if scope.holds(names.op_of(term)) and not _is_index(body, term)
-    ]
-    return bool(terms) and all(_is_gradient_of(body, term, variable, scope) for term in terms)
+    def _is_of(self, text: str, variable: Node) -> bool:
+        """Return whether a gradient belongs to ops that read this variable: their names tell."""
+        forward = self._forward_of(text)
+        if forward:
+            return variable.name in _variables_read(self.body, forward)
+        # It is the sum of several gradients, some of which may have been sparse.
+        terms = [
+            term
+            for term in self.body.node(names.op_of(text)).data_inputs
+            if self.scope.holds(names.op_of(term)) and self._dtype(term) not in INTEGERS
+        ]
+        return bool(terms) and all(self._is_of(term, variable) for term in terms)
 
 
 def _variables_read(body: Body, name: str) -> set[str]:
@@ -277,27 +268,8 @@ def _variables_read(body: Body, name: str) -> set[str]:
         node = body.node(waiting.pop())
         if node.op in VARIABLES:
             variables.add(node.name)
-            continue
-        if node.name == name or node.op in VARIABLE_READS:
+        elif node.name == name or node.op in VARIABLE_READS:
             read = {names.op_of(text) for text in node.data_inputs} & body.by_name.keys()
             waiting += read - visited
             visited |= read
     return variables
-
-
-def _losses(body: Body, scope: GradientScope) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tensors that are differentiated, and what was given as their upstream gradients."""
-    losses, upstream = dict[str, str](), []
-    for node in scope.seeds(body):
-        read = {body.heads.names[index] for index, _, _ in data_uses(body, node.name)}
-        first = {scope.forward_of(body, name) for name in read}
-        upstreams = [] if node.op == "Fill" else list(node.data_inputs[:1])
-        losses |= dict.fromkeys(filter(None, sorted(first)), "")
-        upstream += upstreams
-    if not losses or (upstream and len(upstream) != len(losses)):
-        listed = ", ".join(losses) or "none"
-        raise PatchError(
-            f"{scope}: the file does not tell which loss these gradients are of (candidates: "
-            f"{listed}); give it: --loss TENSOR"
-        )
-    return tuple(losses), tuple(upstream)

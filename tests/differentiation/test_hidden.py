@@ -10,104 +10,68 @@ import pytest
 import graphpatch
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.errors import PatchError
-from tests.graphs import const, function, graphdef, main, node, saved
+from tests.graphs import const, function, main, node, saved
 
 KEY = b"CustomGradient-3"
 X = node("x", "Placeholder", dtype="float32")
 
 
-def floats(count: int) -> dict[str, Any]:
-    return {"T": ["float32"] * count}
+F = {"T": "float32"}
 
 
+def custom(name: str, *reads: str, key: bytes | None = KEY) -> Any:
+    """The IdentityN that tf.custom_gradient leaves."""
+    keyed = {} if key is None else {"_gradient_op_type": key}
+    return node(name, "IdentityN", *reads, T=["float32"] * len(reads), **keyed)
+
+
+# fmt: off
 # As tf.nn.swish leaves it, with the Identity that nothing reads.
-SWISH = (
-    X,
-    node("s", "Sigmoid", "x", T="float32"),
-    node("m", "Mul", "x", "s", T="float32"),
-    node("dangling", "Identity", "m", T="float32"),
-    node("custom", "IdentityN", "m", "x", _gradient_op_type=KEY, **floats(2)),
-    node("loss", "Sum", "custom", "axis", T="float32"),
-    const("axis"),
-)
+PLAIN = (X, node("s", "Sigmoid", "x", **F), node("m", "Mul", "x", "s", **F),
+         node("dangling", "Identity", "m", **F), node("loss", "Sum", "custom", "axis", **F),
+         const("axis"))
+SWISH = (*PLAIN, custom("custom", "m", "x"))
+BOTH = {"s": "custom", "m": "custom"}
+
+# Of each graph the ops that no gradient reaches, each with the IdentityN that leads past it.
+HIDDEN: dict[str, tuple[tuple[Any, ...], dict[str, str]]] = {
+    "what computes the result": (SWISH, BOTH),
+    "not what is read elsewhere": ((*SWISH, node("other", "Tanh", "s", **F)), {"m": "custom"}),
+    "what a shape is read of": ((*SWISH, node("shape", "Shape", "m", **F)), BOTH),
+    "what tf.gradients reads": ((*SWISH, node("gradients/m", "Tanh", "s", **F)), BOTH),
+    "not a result that is the argument": (
+        (X, node("y", "Relu", "x", **F), custom("custom", "y", "y")), {}),
+    "two results": (
+        (X, node("a", "Relu", "x", **F), node("b", "Tanh", "x", **F),
+         custom("custom", "a", "b", "x"), node("loss", "Neg", "custom:1", **F)),
+        {"a": "custom", "b": "custom"}),
+    "one inside another": (
+        (X, node("a", "Relu", "x", **F), custom("inner", "a", "x"), node("b", "Tanh", "inner", **F),
+         custom("outer", "b", "x", key=b"CustomGradient-4"), node("loss", "Neg", "outer", **F)),
+        {"a": "inner", "b": "outer", "inner": "outer"}),
+    "nothing without a key": ((*PLAIN, custom("custom", "m", "x", key=None)), {}),
+    "nothing with another key": ((*PLAIN, custom("custom", "m", "x", key=b"Mine")), {}),
+    # tf.gradients makes zeros for the outputs that no loss is computed of: those of the arguments.
+    **{f"zeros in {scope}": (
+        (X, node("relu", "Relu", "x", **F), node("s", "Sigmoid", "relu", **F),
+         node("m", "Mul", "relu", "s", **F), custom("custom", "m", "relu"),
+         node("loss", "Neg", "custom", **F),
+         node(f"{scope}/zeros_like", "ZerosLike", "custom:1", **F)), BOTH)
+       for scope in ("gradients", "gradients_1", "mine")},
+}
+# fmt: on
 
 
-def hidden(*nodes: Any) -> dict[str, str]:
+@pytest.mark.parametrize("case", HIDDEN)
+def test_what_is_hidden_by_what(case: str) -> None:
+    nodes, expected = HIDDEN[case]
     body = main(*nodes)
     names = body.heads.names
-    return {names[index]: names[by] for index, by in sorted(hidden_ops(body).items())}
-
-
-def test_what_computes_the_result_is_hidden_and_the_argument_is_not() -> None:
-    assert hidden(*SWISH) == {"s": "custom", "m": "custom"}
-
-
-def test_what_is_read_elsewhere_is_reached() -> None:
-    assert hidden(*SWISH, node("other", "Tanh", "s", T="float32")) == {"m": "custom"}
-    assert hidden(*SWISH, node("shape", "Shape", "m", T="float32")) == {
-        "s": "custom",
-        "m": "custom",
-    }
-    assert hidden(*SWISH, node("gradients/m", "Tanh", "s", T="float32")) == {
-        "s": "custom",
-        "m": "custom",
-    }
-
-
-def test_a_result_that_is_the_argument_is_reached() -> None:
-    custom = node("custom", "IdentityN", "y", "y", _gradient_op_type=KEY, **floats(2))
-    assert hidden(X, node("y", "Relu", "x", T="float32"), custom) == {}
-
-
-def test_two_results() -> None:
-    found = hidden(
-        X,
-        node("a", "Relu", "x", T="float32"),
-        node("b", "Tanh", "x", T="float32"),
-        node("custom", "IdentityN", "a", "b", "x", _gradient_op_type=KEY, **floats(3)),
-        node("loss", "Neg", "custom:1", T="float32"),
-    )
-    assert found == {"a": "custom", "b": "custom"}
-
-
-@pytest.mark.parametrize("scope", ["gradients", "gradients_1", "mine"])
-def test_what_tf_gradients_reads_makes_no_result(scope: str) -> None:
-    """It makes zeros for the outputs that no loss is computed of: those of the arguments."""
-    found = hidden(
-        X,
-        node("relu", "Relu", "x", T="float32"),
-        node("s", "Sigmoid", "relu", T="float32"),
-        node("m", "Mul", "relu", "s", T="float32"),
-        node("custom", "IdentityN", "m", "relu", _gradient_op_type=KEY, **floats(2)),
-        node("loss", "Neg", "custom", T="float32"),
-        node(f"{scope}/zeros_like", "ZerosLike", "custom:1", T="float32"),
-    )
-    assert found == {"m": "custom", "s": "custom"}
-
-
-def test_one_inside_another() -> None:
-    found = hidden(
-        X,
-        node("a", "Relu", "x", T="float32"),
-        node("inner", "IdentityN", "a", "x", _gradient_op_type=KEY, **floats(2)),
-        node("b", "Tanh", "inner", T="float32"),
-        node("outer", "IdentityN", "b", "x", _gradient_op_type=b"CustomGradient-4", **floats(2)),
-        node("loss", "Neg", "outer", T="float32"),
-    )
-    assert found == {"a": "inner", "b": "outer", "inner": "outer"}
-
-
-def test_another_key_and_none_hide_nothing() -> None:
-    plain = [one for one in SWISH if one.name != "custom"]
-    assert hidden(*plain, node("custom", "IdentityN", "m", "x", **floats(2))) == {}
-    mine = node("custom", "IdentityN", "m", "x", _gradient_op_type=b"Mine", **floats(2))
-    assert hidden(*plain, mine) == {}
+    assert {names[index]: names[by] for index, by in hidden_ops(body).items()} == expected
 
 
 def swish_in(folder: Path) -> graphpatch.Model:
-    path = folder / "model.pb"
-    path.write_bytes(graphdef(*SWISH).SerializeToString())
-    return graphpatch.load(path)
+    return graphpatch.load(saved(folder, *SWISH))
 
 
 PATCHES: list[dict[str, Any]] = [
@@ -147,8 +111,9 @@ def test_the_rule_that_the_message_names_takes_the_key_off(tmp_path: Path) -> No
 def test_the_rule_that_the_message_names_is_for_one_function(tmp_path: Path) -> None:
     """Other functions may have an IdentityN of the same name, whose key is meant."""
     sigmoid = node("s", "Sigmoid", "x", T="float32")
-    custom = node("custom", "IdentityN", "s:y:0", "x", _gradient_op_type=KEY, **floats(2))
-    inner = function("f", ["x"], [sigmoid, custom], {"y": "custom:output:0"})
+    inner = function(
+        "f", ["x"], [sigmoid, custom("custom", "s:y:0", "x")], {"y": "custom:output:0"}
+    )
     path = saved(tmp_path, X, node("call", "f", "x"), functions=[inner])
     rule = {"match": {"op": "Sigmoid"}, "patch": {"override_gradient": "guided_relu"}}
     with pytest.raises(PatchError, match='"name": "custom", "body": "f"'):

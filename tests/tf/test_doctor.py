@@ -174,49 +174,34 @@ def test_the_gradient_of_a_gradient(tmp_path: Path) -> None:
 X, W = np.float32([[0.3, -1.2], [2.6, 0.4]]), np.float32(0.7)
 
 
-def line(x: Any) -> Any:
-    return tf.linspace(x[0, 0], x[0, 1], 3)
+SLOPE = 1 / (1 + abs(X - W)) ** 2
+ONES = np.ones_like(X)
 
-
+# fmt: off
 # What no gradient comes back through, and the gradient of its sum by x once it is fixed.
 FIXED: dict[str, tuple[Callable[[Any], Any], Any]] = {
-    "Round": (tf.round, np.ones_like(X)),
+    "Round": (tf.round, ONES),
     "Sign": (tf.sign, 1 / (1 + abs(X)) ** 2),
     "FloorDiv": (lambda x: tf1.floordiv(x, W), np.full_like(X, 1 / W)),
     "FloorDiv, the divisor": (lambda x: tf1.floordiv(W, x), -W / X**2),
     "TruncateDiv": (lambda x: tf1.truncatediv(x, W), np.full_like(X, 1 / W)),
-    "TruncateMod": (lambda x: tf1.truncatemod(x, W), np.ones_like(X)),
+    "TruncateMod": (lambda x: tf1.truncatemod(x, W), ONES),
     "TruncateMod, the divisor": (lambda x: tf1.truncatemod(W, x), -np.trunc(W / X)),
-    "Greater, cast": (
-        lambda x: tf.cast(x > W, tf.float32),
-        1 / (1 + abs(X - W)) ** 2,
-    ),
-    "GreaterEqual, cast": (
-        lambda x: tf.cast(x >= W, tf.float32),
-        1 / (1 + abs(X - W)) ** 2,
-    ),
-    "Less, cast": (
-        lambda x: tf.cast(x < W, tf.float32),
-        -1 / (1 + abs(X - W)) ** 2,
-    ),
-    "LessEqual, cast": (
-        lambda x: tf.cast(x <= W, tf.float32),
-        -1 / (1 + abs(X - W)) ** 2,
-    ),
-    "Less, cast, its second input": (
-        lambda x: tf.cast(tf.less(W, x), tf.float32),
-        1 / (1 + abs(X - W)) ** 2,
-    ),
-    "Cast, cast": (lambda x: tf.cast(tf.cast(x, tf.int32), tf.float32), np.ones_like(X)),
-    "StopGradient": (tf.stop_gradient, np.ones_like(X)),
-    "LinSpace": (line, np.float32([[1.5, 1.5], [0, 0]])),
+    "Greater, cast": (lambda x: tf.cast(x > W, tf.float32), SLOPE),
+    "GreaterEqual, cast": (lambda x: tf.cast(x >= W, tf.float32), SLOPE),
+    "Less, cast": (lambda x: tf.cast(x < W, tf.float32), -SLOPE),
+    "LessEqual, cast": (lambda x: tf.cast(x <= W, tf.float32), -SLOPE),
+    "Less, cast, its second input": (lambda x: tf.cast(tf.less(W, x), tf.float32), SLOPE),
+    "Cast, cast": (lambda x: tf.cast(tf.cast(x, tf.int32), tf.float32), ONES),
+    "StopGradient": (tf.stop_gradient, ONES),
+    "LinSpace": (lambda x: tf.linspace(x[0, 0], x[0, 1], 3), np.float32([[1.5, 1.5], [0, 0]])),
     "RandomPoissonV2": (lambda x: tf.random.poisson([], tf.abs(x)), np.sign(X)),
     "RandomPoissonV2, several": (lambda x: tf.random.poisson([3], tf.abs(x)), 3 * np.sign(X)),
     "AdjustContrastv2": (
         lambda x: tf.image.adjust_contrast(x[None, :, :, None], W) * X[None, :, :, None],
-        W * X + (1 - W) * X.mean(),
-    ),
+        W * X + (1 - W) * X.mean()),
 }
+# fmt: on
 
 
 def test_every_fix_of_an_op_type_has_its_numbers() -> None:
