@@ -98,7 +98,7 @@ GRAPHS: dict[str, tuple[Callable[[int], GraphDef], int, Work, bool]] = {
     "each other op blocks": (lambda count: chain(count, "Round", "Relu"), 50, of_y, False),
     "many outputs of one input": (wide, 100, asked, False),
     "called twice each": (nested_branches, 10, of_y, True),
-    "a function of many outputs": (many_outputs, 50, of_y, False),
+    "a function of many outputs": (many_outputs, 260, of_y, False),  # from 256 on they are kept
     "the page of nested calls": (nested_calls, 30, page, True),
 }
 
