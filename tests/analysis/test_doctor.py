@@ -14,11 +14,10 @@ from graphpatch.analysis.doctor import causes, trial
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import GraphDiagnosis, missing_end, survey
-from graphpatch.differentiation.wiring import Wiring, holds_no_number
 from graphpatch.errors import ModelError, PatchError
-from graphpatch.protos import AttrValue, NodeDef, TensorShapeProto
+from graphpatch.protos import NodeDef
 from tests import graphs
-from tests.graphs import const, function, graphdef, metagraph, node, saved_model_folder
+from tests.graphs import const, graphdef, metagraph, node, saved_model_folder
 
 X = node("x", "Placeholder")
 
@@ -477,25 +476,6 @@ def test_what_cannot_be_an_end_is_named_with_what_can(model: Any) -> None:
     assert "name a source with --from, for example y:0" in missing_end(
         model(const("c"), node("y", "Tanh", "c")).graphs[0]
     )
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_an_argument_of_a_main_graph_has_its_handle_data(kept: bool) -> None:
-    """As TensorFlow's Grappler tests have it: a function of a variable, called as an op."""
-    shapes = AttrValue(list=AttrValue.ListValue(shape=[TensorShapeProto()]))
-    data = {"_handle_shapes": shapes} if kept else {}
-    body = function("f", ["r", "a"], [node("t", "Tanh", "a")], {"o": "t:y:0"})
-    body.signature.input_arg[0].type = 20
-    graph = graphs.opened(
-        graphdef(
-            node("r", "_Arg", T="resource", index=0, **data),
-            node("x", "Placeholder", dtype="float32"),
-            node("y", "f", "r", "x"),
-            functions=[body],
-        )
-    )
-    wiring = Wiring(graph.main)
-    assert holds_no_number(wiring, (0, 0)) is not kept
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from graphpatch import load, rules, step
+from graphpatch import load, rules
 from graphpatch.analysis import matches
 from graphpatch.analysis.matches import match_rules
 from graphpatch.errors import PatchError
 from graphpatch.graph.graph import Graph
-from graphpatch.match.select import find
 from graphpatch.rules import Rule
 from graphpatch.step import RuleResult, patch_matched
 
@@ -77,22 +76,3 @@ def test_a_rule_that_fails_halfway_leaves_nothing(
     assert (failed.error, failed.matches) == ("halfway", whole)
     assert found == others
     assert len(copies) == 3
-
-
-def test_a_rule_that_matches_nothing_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of thousands of rules, much time went into finding each again, and into `isinstance`."""
-    found, asked = list[Any](), list[Any]()
-
-    def counted(*given: Any) -> Any:
-        found.append(given)
-        return find(*given)
-
-    monkeypatch.setattr(matches, "find", counted)
-    monkeypatch.setattr(step, "find", counted)
-    monkeypatch.setattr(step, "_patch_targets", lambda *given: asked.append(given))
-    given = [stop(f"rule {n}", name=f"no{n}") | {"expect": {"min": 0}} for n in range(5)]
-    match_rules(rules.rules_from(given), load(DIGITS))
-    assert len(found) == 5
-    assert not asked
-    step.apply_rule(rules.rules_from([stop("bias", op="BiasAdd")])[0], load(DIGITS).graphs)
-    assert len(asked) == 1
