@@ -34,7 +34,6 @@ TESTS = {
     "graphpatch/graph/wire.py": "tests/graph/test_wire.py",
     "graphpatch/control_flow/contexts.py": "tests/control_flow",
     "graphpatch/differentiation/flow.py": "tests/differentiation",
-    "graphpatch/differentiation/gradient_table.py": "tests/differentiation",
 }
 """For each module the tests that are about it; they need no TensorFlow and take seconds."""
 

@@ -16,7 +16,6 @@ from graphpatch.differentiation.gradient_reach import (
     differentiate,
     ops_reached,
 )
-from graphpatch.differentiation.gradient_table import outputs_of
 from graphpatch.differentiation.override_keys import (
     CARRIED,
     CUSTOM,
@@ -259,7 +258,7 @@ def _outputs_that_reach(
 ) -> Mapping[int, frozenset[int]]:
     """For each slot, the outputs from which a gradient comes to it that is not always zero."""
     count, outputs = len(wiring.inputs(node.index)), wiring.outputs(node.index)
-    names_by_slot = {slot: outputs_of(op, slot, count) or frozenset() for slot in slots}
+    names_by_slot = {slot: flow.outputs_of(op, slot, count) or frozenset() for slot in slots}
     if op != node.op:  # its outputs have other names
         everywhere = frozenset(range(max(len(outputs), 1)))
         return {slot: everywhere if names else frozenset() for slot, names in names_by_slot.items()}

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
 from graphpatch import names, opdefs
-from graphpatch.differentiation.flow import lets_through
-from graphpatch.differentiation.gradient_table import is_linear
+from graphpatch.differentiation.flow import is_linear, lets_through
 from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.graph import walk
 from graphpatch.graph.node import Body, Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphpatch.differentiation.gradient_table import is_linear
+from graphpatch.differentiation.flow import is_linear
 
 V, C, F = (True, False), (False, True), (False, False)  # varies, is a constant, is fed
 

@@ -10,18 +10,18 @@ import pytest
 
 import graphpatch
 from graphpatch.analysis.doctor.survey import survey
-from graphpatch.differentiation import flow, gradient_table
+from graphpatch.differentiation import flow
 from tests.models.doctor_oracle import Agreement, compare_pairs
 
 tf = pytest.importorskip("tensorflow")
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
-ROWS = gradient_table.gradient_table().ops
+ROWS = flow.gradient_table().ops
 STEP = 12  # the others are asked in a slow run
 
 same_version = pytest.mark.skipif(
-    tf.__version__ != gradient_table.gradient_table().tensorflow[1],
-    reason=f"the table is of TensorFlow {gradient_table.gradient_table().tensorflow[1]}, "
+    tf.__version__ != flow.gradient_table().tensorflow[1],
+    reason=f"the table is of TensorFlow {flow.gradient_table().tensorflow[1]}, "
     f"here is {tf.__version__}",
 )
 
@@ -54,7 +54,7 @@ def asked() -> Any:
         if not row.name.startswith("Cudnn") and row.name != "EagerPyFunc"
     ],
 )
-def test_the_table_has_what_tensorflow_gives(row: gradient_table.GradientRow, asked: Any) -> None:
+def test_the_table_has_what_tensorflow_gives(row: flow.GradientRow, asked: Any) -> None:
     found = asked(row.name)
     if found is None:
         pytest.skip("an op of TensorFlow 1")

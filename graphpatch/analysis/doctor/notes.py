@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
@@ -46,7 +47,7 @@ class Note:
 
 
 class OpsOnPath:
-    """The ops between the tensors of some pairs, those of functions too, class by class.
+    """The ops between the tensors of some pairs, those of functions that they call too.
 
     `keyed` are the ops of all bodies that have an override, with its key.
     """
@@ -74,6 +75,15 @@ class OpsOnPath:
             if (key := override_key(node)) is not None
         ]
 
+    def holds(self, node: Node) -> bool:
+        """Return whether an op is one of them."""
+        return (node.body.label, node.index) in self.places
+
+    def is_known(self, key: str) -> bool:
+        """Return whether TensorFlow or the file registers a gradient of this key."""
+        return is_registered(key) or key in self.doctor.tape.restored
+
+    @cached_property
     def is_patched(self) -> bool:
         """Return whether some activation on the path has another gradient than its own.
 
@@ -92,85 +102,9 @@ class OpsOnPath:
             if node.op in types
         )
 
-    def unpatched_activations(self) -> Iterator[Node]:
-        """Return those whose gradient is still their own, where rules changed that of others."""
-        if self.is_patched():
-            yield from (n for n in self.nodes if n.op in RECTIFIERS and not _is_covered(n))
 
-    def unpatched_patterns(self) -> Iterator[Node]:
-        """Return the last ops of activations that consist of several, where others are patched."""
-        types = {node.op for node in self.nodes}
-        names = [name for name, ops in NEEDED.items() if ops & types]
-        for name in names if names and self.is_patched() else ():
-            for node in find(self.graph, as_match(name)).nodes:
-                if (node.body.label, node.index) in self.places and not _is_covered(node):
-                    yield node
-
-    def training(self) -> Iterator[Node]:
-        """Return the batch norms in training form."""
-        for node in self.nodes:
-            value = node.attr("is_training") if node.op in TRAINED else None
-            if node.op in TRAINED and (value is None or value.b):
-                yield node
-
-    def unregistered(self) -> Iterator[Node]:
-        """Return the ops whose key no program registers by itself."""
-        for node, key in self.keyed:
-            known = is_registered(key) or key in self.doctor.tape.restored
-            is_call = node.op in self.graph.library.signatures
-            if not known and not key.startswith(CUSTOM) and not is_call:
-                yield node
-
-    def ignored(self) -> Iterator[Node]:
-        """Overrides in bodies that a call reaches, where a Session differentiates in C++.
-
-        Not those of ours that are no news: of a call whose gradient a function carries, and those
-        that are there for a tape.
-        """
-        for node, key in self.keyed:
-            is_news = not is_carrier(node) and key not in self.doctor.tape.restored
-            is_inside = is_news and not node.body.is_main
-            if is_inside and self.bodies.place_of(node).ignoring is not None:
-                yield node
-
-    def off_the_path(self) -> Iterator[Node]:
-        """Return the overrides of the main graph that are not on the path."""
-        for node, _ in self.keyed:
-            if node.body.is_main and (node.body.label, node.index) not in self.places:
-                yield node
-
-    def stripped(self) -> Iterator[Node]:
-        """Return what offline optimisers take out."""
-        for node in self.nodes:
-            is_keyed = node.op in STRIPPED and override_key(node) is not None
-            if node.op == "StopGradient" or is_keyed:
-                yield node
-
-    def branches_without_context(self) -> Iterator[Node]:
-        """The Merge at the end of a branch is not in its context; what it reads is."""
-        contexts = self.doctor.session.stored
-        stored = contexts.in_branches | contexts.in_loops.keys()
-        for node in self.nodes:
-            if node.body.is_main and node.op in BRANCHES and node.name not in stored:
-                read = map(op_of, node.data_inputs) if node.op in MERGES else ()
-                if stored.isdisjoint(read):
-                    yield node
-
-    def calls(self) -> Iterator[Node]:
-        """Return the calls of functions that a Session differentiates as a whole."""
-        functions = self.graph.functions
-        for node in self.nodes:
-            if node.op in CALLS or (node.op in functions and not functions[node.op].is_ours):
-                yield node
-
-    def nested_calls(self) -> Iterator[Node]:
-        """Calls on the path in what is called that Grappler does not inline."""
-        for label in dict.fromkeys(name for node in self.calls() for name in called_bodies(node)):
-            reach = self.doctor.tape.inside(label)
-            nodes = [reach.wiring.node(index) for index in sorted(reach.between)] if reach else ()
-            for node in nodes:
-                if node is not None and node.op in CALLS and not self.bodies.is_inlined(node):
-                    yield node
+def _is_covered(node: Node) -> bool:
+    return override_key(node) is not None or provenance.record(node) is not None
 
 
 def as_match(ready: str) -> Match:
@@ -179,68 +113,96 @@ def as_match(ready: str) -> Match:
     return rules_from([rule])[0].match
 
 
-def _is_covered(node: Node) -> bool:
-    return override_key(node) is not None or provenance.record(node) is not None
+def _unpatched_patterns(ops: OpsOnPath) -> Iterator[Node]:
+    types = {node.op for node in ops.nodes}
+    names = [name for name, needed in NEEDED.items() if needed & types]
+    for name in names if names and ops.is_patched else ():
+        nodes = find(ops.graph, as_match(name)).nodes
+        yield from (node for node in nodes if ops.holds(node) and not _is_covered(node))
 
 
+def _training(ops: OpsOnPath) -> Iterator[Node]:
+    for node in ops.nodes:
+        value = node.attr("is_training") if node.op in TRAINED else None
+        if node.op in TRAINED and (value is None or value.b):
+            yield node
+
+
+def _ignored(ops: OpsOnPath) -> Iterator[Node]:
+    """Overrides in bodies that a call reaches, where a Session differentiates in C++.
+
+    Not those of ours that are no news: of a call whose gradient a function carries, and those
+    that are there for a tape.
+    """
+    for node, key in ops.keyed:
+        is_news = not is_carrier(node) and key not in ops.doctor.tape.restored
+        if is_news and not node.body.is_main and ops.bodies.place_of(node).ignoring is not None:
+            yield node
+
+
+def _branches_without_context(ops: OpsOnPath) -> Iterator[Node]:
+    """The Merge at the end of a branch is not in its context; what it reads is."""
+    contexts = ops.doctor.session.stored
+    stored = contexts.in_branches | contexts.in_loops.keys()
+    for node in ops.nodes:
+        if node.body.is_main and node.op in BRANCHES and node.name not in stored:
+            read = map(op_of, node.data_inputs) if node.op in MERGES else ()
+            if stored.isdisjoint(read):
+                yield node
+
+
+def _calls(ops: OpsOnPath) -> list[Node]:
+    functions = ops.graph.functions
+    theirs = {label for label, body in functions.items() if not body.is_ours}
+    return [node for node in ops.nodes if node.op in CALLS or node.op in theirs]
+
+
+def _nested_calls(ops: OpsOnPath) -> Iterator[Node]:
+    """Calls on the path in what is called that Grappler does not inline."""
+    for label in dict.fromkeys(name for node in _calls(ops) for name in called_bodies(node)):
+        reach = ops.doctor.tape.inside(label)
+        nodes = [reach.wiring.node(index) for index in sorted(reach.between)] if reach else ()
+        for node in nodes:
+            if node is not None and node.op in CALLS and not ops.bodies.is_inlined(node):
+                yield node
+
+
+# fmt: off
 NOTE_KINDS: tuple[tuple[str, Callable[[OpsOnPath], Iterable[Node]], str], ...] = (
-    (
-        "activations",
-        OpsOnPath.unpatched_activations,
-        "activations on the way that no rule covers",
-    ),
-    (
-        "activation_patterns",
-        OpsOnPath.unpatched_patterns,
-        "activations made of several ops that no rule covers",
-    ),
-    (
-        "training_batch_norm",
-        OpsOnPath.training,
-        "batch norms in training form: fed one example, they give no gradient but zero (--run)",
-    ),
-    (
-        "unregistered_key",
-        OpsOnPath.unregistered,
-        "overrides by a key that TensorFlow does not register: the program that loads it must",
-    ),
-    (
-        "ignored_override",
-        OpsOnPath.ignored,
-        "overrides in functions that PartitionedCall calls: a Session ignores them silently "
-        '(write them with "emit": "function")',
-    ),
-    (
-        "idle_override",
-        OpsOnPath.off_the_path,
-        "overrides that never fire: these ops are not on the way",
-    ),
-    (
-        "stripped",
-        OpsOnPath.stripped,
-        "offline optimisers (freezing tools, tf_optimizer) drop these, and what they do to "
-        "gradients",
-    ),
-    (
-        "branch",
-        OpsOnPath.branches_without_context,
-        "v1 branches and loops without their control-flow contexts: tf.gradients works, running it "
-        f"may fail (Retval does not have value); {LOOP_REMEDY}",
-    ),
-    (
-        "nested_call",
-        OpsOnPath.nested_calls,
-        "no gradient in a Session, though tf.gradients builds one: running it raises NotFoundError "
-        "(No gradient defined for op), as these are in called functions and Grappler does not "
-        "inline them; inline them, or differentiate on a tape",
-    ),
-    (
-        "function",
-        OpsOnPath.calls,
-        "called functions: a Session differentiates them in C++ (SymbolicGradient), which knows "
-        "fewer ops than a tape (--run shows whether it works)",
-    ),
+    ("activations",
+     lambda ops: (n for n in ops.nodes
+                  if n.op in RECTIFIERS and ops.is_patched and not _is_covered(n)),
+     "activations on the way that no rule covers"),
+    ("activation_patterns", _unpatched_patterns,
+     "activations made of several ops that no rule covers"),
+    ("training_batch_norm", _training,
+     "batch norms in training form: fed one example, they give no gradient but zero (--run)"),
+    ("unregistered_key",
+     lambda ops: (n for n, key in ops.keyed if not ops.is_known(key)
+                  and not key.startswith(CUSTOM) and n.op not in ops.graph.library.signatures),
+     "overrides by a key that TensorFlow does not register: the program that loads it must"),
+    ("ignored_override", _ignored,
+     "overrides in functions that PartitionedCall calls: a Session ignores them silently "
+     '(write them with "emit": "function")'),
+    ("idle_override",
+     lambda ops: (n for n, _ in ops.keyed if n.body.is_main and not ops.holds(n)),
+     "overrides that never fire: these ops are not on the way"),
+    ("stripped",
+     lambda ops: (n for n in ops.nodes if n.op == "StopGradient"
+                  or (n.op in STRIPPED and override_key(n) is not None)),
+     "offline optimisers (freezing tools, tf_optimizer) drop these, and what they do to gradients"),
+    ("branch", _branches_without_context,
+     "v1 branches and loops without their control-flow contexts: tf.gradients works, running it "
+     f"may fail (Retval does not have value); {LOOP_REMEDY}"),
+    ("nested_call", _nested_calls,
+     "no gradient in a Session, though tf.gradients builds one: running it raises NotFoundError "
+     "(No gradient defined for op), as these are in called functions and Grappler does not "
+     "inline them; inline them, or differentiate on a tape"),
+    ("function", _calls,
+     "called functions: a Session differentiates them in C++ (SymbolicGradient), which knows "
+     "fewer ops than a tape (--run shows whether it works)"),
 )
+# fmt: on
 """Kind, which ops, and what is said: in the order in which they are told."""
 
 
