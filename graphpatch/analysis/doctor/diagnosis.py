@@ -124,9 +124,10 @@ class Doctor:
     def _shapes(self) -> Shapes:
         return Shapes(self.main)
 
-    def or_swapped(self, source: Tensor, target: Tensor) -> PairDiagnosis:
-        """Return the diagnosis of the one pair; of ends that were swapped, that they were."""
-        diagnosis = self.diagnose(source, target)
+    def noting_swap(
+        self, diagnosis: PairDiagnosis, source: Tensor, target: Tensor
+    ) -> PairDiagnosis:
+        """Return the diagnosis of a pair; where its ends were swapped, it says so."""
         if diagnosis.connected or self._path(self.main, target, source) is None:
             return diagnosis
         says = (

@@ -96,7 +96,7 @@ def _diagnose_graph(
         if pair not in diagnosed:
             diagnosed[pair] = asked.diagnose(*pair)
     if len(ends[0]) == len(ends[1]) == 1:
-        diagnosed = {pair: asked.or_swapped(*pair) for pair in diagnosed}
+        diagnosed = {pair: asked.noting_swap(d, *pair) for pair, d in diagnosed.items()}
     source_places, target_places = ({t: n for n, t in enumerate(tensors)} for tensors in ends)
     pairs = sorted(diagnosed, key=lambda pair: (target_places[pair[1]], source_places[pair[0]]))
     notes = notes_on_pairs(asked, pairs)
