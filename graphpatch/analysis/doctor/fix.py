@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from graphpatch.analysis.doctor.causes import Finding, RuleDict, rule_for
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.survey import diagnose_graphs
-from graphpatch.analysis.doctor.trial import Place, Trials, place_of
+from graphpatch.analysis.doctor.trial import Offer, Place, Trials, place_of
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.formats import Model
 
@@ -71,7 +71,8 @@ def _is_one_fixed(trials: Trials, graph: int, pair: PairDiagnosis, hopeless: set
     for finding in findings:
         place = place_of(graph, finding)
         if place not in hopeless:
-            if any(not trials.refusal(r, place, pair) for r in _rules_to_try(finding, pair)):
+            rules = _rules_to_try(finding, pair)
+            if any(not trials.refusals([Offer(place, pair, rule)]) for rule in rules):
                 return True
             hopeless.add(place)
     return False

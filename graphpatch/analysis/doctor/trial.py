@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
+from typing import NamedTuple
 
 from graphpatch.analysis.doctor.causes import Finding, RuleDict
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
@@ -34,6 +35,14 @@ def applied(model: Model, rules: Sequence[RuleDict]) -> Model | str:
         return str(error)
 
 
+class Offer(NamedTuple):
+    """An op that blocks a pair of tensors, and a rule that may fix it."""
+
+    place: Place
+    pair: PairDiagnosis
+    rule: RuleDict
+
+
 @dataclass(eq=False)
 class Trials:
     """A model with the rules that were tried on it and work, each on the result of those before."""
@@ -50,26 +59,37 @@ class Trials:
         asked = self._doctors[graph]
         return asked.diagnose(*map(asked.main.tensor, (pair.source, pair.target)))
 
-    def refusal(self, rule: RuleDict, place: Place, pair: PairDiagnosis) -> str:
-        """Say why a rule does not fix the op that blocks a pair; nothing where it does, and stays.
+    def refusals(self, offers: Sequence[Offer]) -> dict[Place, str]:
+        """Apply rules together; they stay if all fix their ops. Else say which don't, and why.
 
         One rule may be for several ops. Ops of two functions may have one name: a number stands
         behind that of the second rule then.
         """
-        names = {known["name"] for known in self.rules}
-        numbered = chain([rule["name"]], (f"{rule['name']} ({number})" for number in count(2)))
-        if rule not in self.rules:
-            rule = {**rule, "name": next(name for name in numbered if name not in names)}
-        patched = self.model if rule in self.rules else applied(self.model, [rule])
+        rules = {rule["name"]: rule for rule in self.rules}
+        for *_, rule in offers:
+            numbered = (f"{rule['name']} ({number})" for number in count(2))
+            for name in chain([rule["name"]], numbered):
+                if rules.setdefault(name, {**rule, "name": name})["match"] == rule["match"]:
+                    break
+        more = list(rules.values())[len(self.rules) :]
+        patched = applied(self.model, more) if more else self.model
         if isinstance(patched, str):
-            return patched
-        trial = Trials(patched, self.control_flow_v2, [*self.rules, rule])
-        after = trial.diagnose(place[0], pair)
-        if place in {place_of(place[0], finding) for finding in after.of_session}:
-            return "it blocks all the same"
-        if rule not in self.rules:
+            return dict.fromkeys((offer.place for offer in offers), patched)
+        trial = Trials(patched, self.control_flow_v2, list(rules.values()))
+        blocking: dict[tuple[int, str, str], set[Place]] = {}  # of each pair, asked once
+        for (graph, *_), pair, _ in offers:
+            ends = graph, pair.source, pair.target
+            if ends not in blocking:
+                after = trial.diagnose(graph, pair)
+                blocking[ends] = {place_of(graph, finding) for finding in after.of_session}
+        failed = {
+            place: "it blocks all the same"
+            for place, pair, _ in offers
+            if place in blocking[place[0], pair.source, pair.target]
+        }
+        if not failed:
             self.model, self.rules, self._doctors = trial.model, trial.rules, trial._doctors
-        return ""
+        return failed
 
 
 def offered(
@@ -77,32 +97,43 @@ def offered(
 ) -> list[list[PairDiagnosis]]:
     """Return the diagnoses of each graph with those rules alone that were tried and mend their op.
 
-    In a large model some are not tried, which their findings say.
+    First all together; those that do not work so are tried one by one. In a large model some are
+    not tried, which their findings say.
     """
     trials, room = Trials(model, control_flow_v2), MOST_TRIED
-    answers: dict[Place, tuple[RuleDict | None, str]] = {}
+    offers: dict[Place, list[Offer]] = {}
     for graph, pairs in enumerate(diagnoses):
         for pair in pairs:
             for finding in pair.of_session:
-                place, first = place_of(graph, finding), ""
-                for rule in finding.rules if place not in answers else ():
-                    room -= model.node_count
-                    if room < 0:
-                        break
-                    refusal = trials.refusal(rule, place, pair)
-                    first = first or refusal
-                    answers[place] = (None, first) if refusal else (rule, "")
-                    if not refusal:
-                        break
+                place = place_of(graph, finding)
+                if finding.rules and place not in offers:
+                    offers[place] = [Offer(place, pair, rule) for rule in finding.rules]
+    working, refused = dict[Place, RuleDict](), dict[Place, str]()
+    together, failed = [of_op[0] for of_op in offers.values()], dict[Place, str]()
+    for _ in range(2):  # once more without those that fail
+        room -= model.node_count
+        if together and room >= 0 and not (failed := trials.refusals(together)):
+            working |= {offer.place: offer.rule for offer in together}
+            break
+        together = [offer for offer in together if offer.place not in failed]
+    for place, of_op in offers.items():
+        for offer in of_op if place not in working else ():
+            room -= model.node_count
+            if room < 0 or place in working:
+                break
+            if refusals := trials.refusals([offer]):
+                refused.setdefault(place, refusals[place])
+            else:
+                working[place] = offer.rule
 
     def answered(graph: int, finding: Finding) -> Finding:
+        place = place_of(graph, finding)
         if not finding.rules or finding.is_of_tape:
             return finding
-        rule, refusal = answers.get(place_of(graph, finding), (None, ""))
-        if rule is not None:
-            return replace(finding, rules=[rule], is_tried=True)
-        if refusal:
-            remedy = f"none: its rule was tried here, and {refusal}"
+        if place in working:
+            return replace(finding, rules=[working[place]], is_tried=True)
+        if place in refused:
+            remedy = f"none: its rule was tried here, and {refused[place]}"
             return replace(finding, rules=[], remedy=remedy, is_tried=True)
         return replace(finding, remedy=f"{finding.remedy}{NOT_TRIED}")
 
