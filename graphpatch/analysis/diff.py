@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from graphpatch import names
 from graphpatch.analysis import ops
 from graphpatch.analysis.again import damage
 from graphpatch.analysis.compare import differences, differences_around, unlike_pairs
@@ -214,29 +213,15 @@ def _backward_in_words(rules: dict[str, str], node: Node | None) -> str:
 
 
 def paired_ops(before: Body, after: Body) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Pair the ops of two bodies by name, and what differs in its name alone; with the others.
+    """Pair the ops of two bodies by name; with those of the first alone, and of the second.
 
-    An op is known by its name before any rule, what a rule added apart from those. Of several that
-    differ in their names alone, none is paired.
+    An op is known by its name before any rule, what a rule added apart from those.
     """
     old_keys, new_keys = _op_keys(before), _op_keys(after)
     unpaired = dict(zip(new_keys, range(len(new_keys)), strict=True))
     partners = [unpaired.pop(key, -1) for key in old_keys]
     pairs = [pair for pair in enumerate(partners) if pair[1] >= 0]
-    removed, added = [n for n, at in enumerate(partners) if at < 0], sorted(unpaired.values())
-    if not (removed and added):
-        return pairs, removed, added
-    by_look: dict[object, list[int]] = {}
-    for index in added:
-        by_look.setdefault(_look(Node(after, index), {}), []).append(index)
-    renamed: dict[str, str] = {}
-    for index in removed:
-        alike = by_look.pop(_look(Node(before, index), renamed), [])
-        if len(alike) == 1:
-            pairs.append((index, alike[0]))
-            renamed[before.heads.names[index]] = after.heads.names[alike[0]]
-    olds, news = {old for old, _ in pairs}, {new for _, new in pairs}
-    return pairs, [n for n in removed if n not in olds], [n for n in added if n not in news]
+    return pairs, [n for n, at in enumerate(partners) if at < 0], sorted(unpaired.values())
 
 
 def _op_keys(body: Body) -> list[str]:
@@ -245,11 +230,3 @@ def _op_keys(body: Body) -> list[str]:
         node = Node(body, index)
         keys[index] = f"+{node.name}" if record.is_added else name_in_model(node)
     return keys
-
-
-def _look(node: Node, renamed: Mapping[str, str]) -> object:
-    """Return an op without its name; of a large field its length alone."""
-    read = [(text, names.op_of(text)) for text in node.inputs]
-    inputs = tuple(text.replace(op, renamed.get(op, op), 1) for text, op in read)
-    sizes = [span.end - span.start for span in node.large]
-    return node.op, inputs, node.form(provenance.PROVENANCE_ATTR), *sizes

@@ -154,7 +154,7 @@ class _Section:
         self, body: Body, scope: GradientScope, read_outside: Mapping[GradientScope, set[str]]
     ) -> None:
         self.body, self.scope, self.scopes = body, scope, list(read_outside)
-        self.given = read_outside[scope]
+        self.read_outside = read_outside[scope]
         self.others = set[str]().union(*(t for key, t in read_outside.items() if key != scope))
         self.updates = [pair for pair in updates(body) if not scope.holds(pair[0].name)]
         self.marks: Sequence[int] | None = None
@@ -211,7 +211,7 @@ class _Section:
         while waiting:
             text = str(names.parse(waiting.pop(0)))
             producer = self.body.producer(text)
-            if text in self.given:
+            if text in self.read_outside:
                 texts_reached[text] = None
             elif text not in self.others and producer is not None and producer.index not in visited:
                 visited.add(producer.index)

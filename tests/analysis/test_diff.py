@@ -81,9 +81,9 @@ def test_ops_that_come_go_and_change() -> None:
         node("x", "Placeholder"), node("a", "Relu6", "x"), node("c", "Neg", "a"), node("d", "NoOp")
     )
     found = diff(in_memory(one), in_memory(other))
-    assert kinds(found) == {"added", "renamed", "changed"}
-    assert [one["op"] for one in found.added] == ["d"]
-    assert [(one["op"], one["to"]) for one in found.renamed] == [("b", "c")]
+    assert kinds(found) == {"added", "removed", "changed"}
+    assert [one["op"] for one in found.added] == ["c", "d"]
+    assert [one["op"] for one in found.removed] == ["b"]
     assert found.changed[0]["changes"] == ["op type: Relu -> Relu6"]
 
 
