@@ -17,7 +17,7 @@ import msgspec
 from graphpatch import opdefs
 from graphpatch.control_flow.op_types import CONTROL_FLOW, MERGES
 from graphpatch.decoding import decode
-from graphpatch.differentiation.override_keys import gradient_type, is_registered, override_key
+from graphpatch.differentiation.override_keys import gradient_type, override_key
 from graphpatch.dtypes import DIFFERENTIABLE, HANDLES
 from graphpatch.graph.node import Node
 from graphpatch.opdefs import FlatArg
@@ -267,17 +267,21 @@ def refused(node: Node, op_type: str) -> str:
     return row.raises if row is not None else ""
 
 
-def is_none(node: Node, slot: int) -> bool:
-    """Whether TensorFlow gives None for an input of an op, by the op's type or by its override.
+def _known_gradient(node: Node) -> opdefs.OpDef | None:
+    """Return the op type whose gradient is taken, where it is known and may be asked.
 
-    Not for one whose gradient is not known: that of a function, or of a key of somebody's own.
+    Not that of a function, or of a key of somebody's own.
     """
     key = override_key(node)
     known = node.opdef if key is None else opdefs.lookup(key)
-    if known is None or known.gradient == "missing":
-        return False
-    if known.gradient == "none":
-        return True
+    return None if known is None or known.gradient == "missing" else known
+
+
+def is_none(node: Node, slot: int) -> bool:
+    """Whether TensorFlow gives None for an input of an op, by the op's type or by its override."""
+    known = _known_gradient(node)
+    if known is None or known.gradient == "none":
+        return known is not None
     # Control inputs come last, so they need not all be looked at to know how many they are.
     count = bisect_left(node.inputs, True, key=lambda text: text.startswith("^"))
     return outputs_of(gradient_type(node), slot, count) is None
@@ -285,10 +289,7 @@ def is_none(node: Node, slot: int) -> bool:
 
 def lets_through(node: Node) -> bool:
     """Whether a gradient comes back through an op to one of its inputs, as far as is known."""
-    key = override_key(node)
-    if key is not None and not is_registered(key):
-        return True
-    known = node.opdef if key is None else opdefs.lookup(key)
-    if known is None or known.gradient == "missing":
+    known = _known_gradient(node)
+    if known is None:
         return True
     return known.gradient == "registered" and gives(gradient_type(node)) != "none"

@@ -19,9 +19,6 @@ from graphpatch.graph.walk import data_uses
 GRADIENTS = "gradients"
 """What TensorFlow calls the scope of what tf.gradients adds: no loss is computed from it."""
 
-InputSlot = tuple[int, int]
-"""An op that reads, and the slot by which it does."""
-
 
 def hidden_ops(body: Body) -> dict[int, int]:
     """The ops that lie behind a tf.custom_gradient on all their paths, each with its IdentityN."""
@@ -35,7 +32,7 @@ def hidden_ops(body: Body) -> dict[int, int]:
         if index is None:
             continue
         if index not in open_uses:
-            open_uses[index] = sum(1 for _ in _ways_on(body, index, customs))
+            open_uses[index] = _open_uses(body, index, customs)
         open_uses[index] -= 1
         if not open_uses[index]:
             hidden[index] = by
@@ -123,14 +120,11 @@ def _is_idle_identity(node: Node) -> bool:
     return node.op == "Identity" and not is_read
 
 
-def _ways_on(body: Body, index: int, customs: dict[int, int]) -> Iterator[InputSlot]:
-    """The uses of an op by which a gradient may come back to it, or would but for an IdentityN."""
-    node = Node(body, index)
-    for reader, slot, _ in data_uses(body, node.name):
-        if _leads_back(Node(body, reader), slot, customs):
-            yield reader, slot
-    for _ in body.returned.get(node.name, ()):
-        yield -1, 0
+def _open_uses(body: Body, index: int, customs: dict[int, int]) -> int:
+    """Count the uses of an op by which a gradient may come back to it, or would but for these."""
+    name = body.heads.names[index]
+    uses = (_leads_back(Node(body, n), slot, customs) for n, slot, _ in data_uses(body, name))
+    return sum(uses) + len(body.returned.get(name, ()))
 
 
 def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:
