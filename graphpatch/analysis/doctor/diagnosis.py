@@ -139,7 +139,7 @@ class Doctor:
     def diagnose(self, source: Tensor, target: Tensor) -> PairDiagnosis:
         """Return why the gradient of `target` by `source` is what it is."""
         graph, wiring = self.session.graph, self.main
-        refused = target_refusal(wiring, target, self.session.stored.in_loops, self._shapes)
+        refused = target_finding(wiring, target, self.session.stored.in_loops, self._shapes)
         in_session = self.session.backward(graph.main, [source], [target])
         on_tape = in_session  # as a tape looks into functions alone
         if graph.functions:
@@ -147,7 +147,8 @@ class Doctor:
         verdict, within = (
             "error" if refused else _verdict_of(reach, source) for reach in (in_session, on_tape)
         )
-        says = refused or (in_session.first.says if in_session.first is not None else "")
+        says = in_session.first.says if in_session.first is not None else ""
+        says = refused.consequence if refused else says
         raised = list(on_tape.refusals())
         self._looked_at += RAISED * len(raised)
         others = [refusal for refusal in raised if refusal.kind != CARRIED]
@@ -163,7 +164,7 @@ class Doctor:
             return PairDiagnosis(*names, verdict, taped, False, says)
         reported = Reported()
         if refused:
-            reported.findings["target", ""] = target_finding(wiring, target, refused)
+            reported.findings["target", ""] = refused
         if not verdict == within == taped == "flows":
             for finding in self._all(on_tape, source, steps, reported):
                 reported.findings.setdefault(self._place(finding), finding)
@@ -313,30 +314,27 @@ def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
     return asked
 
 
-def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str], shapes: Shapes) -> str:
-    """Return what tf.gradients raises for a target that it makes no ones like; or nothing.
+def target_finding(
+    wiring: Wiring, target: Tensor, in_loops: Container[str], shapes: Shapes
+) -> Finding | None:
+    """Return what tf.gradients raises for a target that it makes no ones like, if it does.
 
     A tensor in a loop cannot be read from outside the loop, not even its shape, where that is not
     known; TensorFlow 2.21 fails in saying so.
     """
     dtype, node = wiring.dtype(target), Node(wiring.body, target[0])
-    is_inside = node.name in in_loops and node.op not in EXITS
+    is_inside, reason = node.name in in_loops and node.op not in EXITS, f"is {dtype}"
     if is_inside and not shapes.is_known(target):
-        return "TypeError: 'NoneType' object is not iterable"
-    if dtype == "string":
-        return "TypeError: Expected string, but got 1 of type 'int'."
-    if dtype in HANDLES:
-        return f"TypeError: `dtype` <dtype: '{dtype}'> is not compatible with 1 of dtype int64."
-    if dtype in {"complex64", "complex128"}:
-        return f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"
-    return ""
-
-
-def target_finding(wiring: Wiring, target: Tensor, says: str) -> Finding:
-    """Return the finding of such a target, which is its own blocker."""
-    reason = "lies in a v1 loop" if "iterable" in says else f"is {wiring.dtype(target)}"
+        says, reason = "TypeError: 'NoneType' object is not iterable", "lies in a v1 loop"
+    elif dtype == "string":
+        says = "TypeError: Expected string, but got 1 of type 'int'."
+    elif dtype in HANDLES:
+        says = f"TypeError: `dtype` <dtype: '{dtype}'> is not compatible with 1 of dtype int64."
+    elif dtype in {"complex64", "complex128"}:
+        says = f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"
+    else:
+        return None
     what = f"{wiring.spelled(target)} {reason}: it cannot be the loss"
-    node = Node(wiring.body, target[0])
     return Finding("target", node, None, what, says, "take a real number as the target")
 
 
