@@ -323,8 +323,9 @@ class _Walk:
         """
         if not self._is(index, ALL_SWITCHES):
             return False
-        is_looked_at = self.loop(index) is not None or (self.exits and not self.waiting)
-        return bool(is_looked_at) and self._is(self.wiring.inputs(index)[1][0], {LOOP_COND})
+        is_asked = self.loop(index) is not None or (self.exits and not self.waiting)
+        decision = self.wiring.inputs(index)[1:2]  # none in a broken graph
+        return bool(is_asked and decision) and self._is(decision[0][0], {LOOP_COND})
 
     def _is_left_out(self, index: int) -> bool:
         """Return whether TensorFlow does not ask an op of a loop: a Switch waits for its Exit."""
@@ -344,7 +345,7 @@ class _Walk:
             return NOT_FROM_OUTSIDE if self.control_flow_v2 else NO_PREDICATE
         if self._is_loop_variable(index):
             return NO_STATE
-        if op in MERGES and self._is(read[0][0], ENTERS):
+        if op in MERGES and read and self._is(read[0][0], ENTERS):
             return NO_PIVOT
         is_apart = flow.is_asked_apart(op, lambda: all(map(self._shapes.is_known, read)))
         return "" if is_apart else NOT_FROM_OUTSIDE

@@ -49,6 +49,12 @@ def test_control_flow_without_inputs(op: str, tmp_path: Path) -> None:
     assert graphpatch.diagnose(found).document()["graphs"]
 
 
+def test_a_switch_that_nothing_decides(tmp_path: Path) -> None:
+    switch, leave = node("s", "Switch", "x"), node("e", "Exit", "s")
+    found = written(tmp_path, X, switch, leave, node("y", "AddV2", "e", "s:1"))
+    assert graphpatch.diagnose(found).document()["graphs"]
+
+
 @pytest.mark.parametrize("op", ["f", "PartitionedCall"])
 def test_a_call_that_gives_more_than_the_function_takes(op: str, tmp_path: Path) -> None:
     """`doctor` and `view` looked for the argument, and raised IndexError."""
