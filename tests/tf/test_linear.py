@@ -123,9 +123,8 @@ CASES: dict[str, Case] = {
     "split": on("Tanh", formula("gather(concat(split(dy, 3, 0), split(dy * x, 3, 2), "
                                 "split(y, 3, 1) * split(dy, 3, 1)), [0, 1, 2])"),
                 is_linear=False),  # not known to have the shape of x
-    "gather": on("Tanh", formula("gather(dy, [2, 0, 2]) * x + gather(y * dy, [0, 0, 1], axis=-1)")),
-    "gather along an axis": Case(convolved, "Conv2D", formula(
-        "own(gather(dy * y, [1, 1], axis=-1) + gather(dy, [1, 0], axis=1))", None)),
+    "gather": on("Tanh", formula("gather(dy, [2, 0, 2]) * x + gather(y * dy, [0, 0, 1], axis=-1)"),
+                 is_linear=False),
     "concat": on("Tanh", formula("concat(split(dy, 3, 0), split(dy * x, 3, 2), "
                                  "split(y, 3, 1) * split(dy, 3, 1)) + x * dy")),
     "constants": on("Tanh", {"formula": "dy * w + dy * c",
