@@ -146,33 +146,20 @@ def conditions(match: Match) -> dict[str, Condition]:
 # Keys that have matches in them.
 
 
-def any_of(wanted: Sequence[Match]) -> Condition:
-    """Return the condition that one of these matches holds."""
+def several(
+    wanted: Sequence[Match], quantifier: Callable[[Iterable[bool]], bool], separator: str
+) -> Condition:
+    """Return the condition that one of these matches holds, or each."""
     every = [holds(match) for match in wanted]
 
     def prepared(body: Body) -> Test:
         tests = [made(body) for made in every]
-        return Test(
-            lambda node: any(test(node) for test in tests),
-            lambda node: (
-                " and ".join(all_in_words(test, node) for test in tests[:IN_MESSAGE])
-                or "any: it is empty"
-            ),
-        )
 
-    return prepared
+        def in_words(node: Node) -> str:
+            failing = [test for test in tests if not test(node)]
+            return separator.join(all_in_words(test, node) for test in failing[:IN_MESSAGE])
 
-
-def all_of(wanted: Sequence[Match]) -> Condition:
-    """Return the condition that each of these matches holds."""
-    every = [holds(match) for match in wanted]
-
-    def prepared(body: Body) -> Test:
-        tests = [made(body) for made in every]
-        return Test(
-            lambda node: all(test(node) for test in tests),
-            lambda node: ", ".join(all_in_words(test, node) for test in tests if not test(node)),
-        )
+        return Test(lambda node: quantifier(test(node) for test in tests), in_words)
 
     return prepared
 
@@ -571,8 +558,8 @@ def nth_of_others(wanted: Any, match: Match) -> Condition:
 KEYS: dict[str, Callable[..., Condition]] = {
     "body": in_body,
     **{key: keys.OP_KEYS[key] for key in ("op", "name", "name_regex")},
-    "any": any_of,
-    "all": all_of,
+    "any": lambda wanted: several(wanted, any, " and "),
+    "all": lambda wanted: several(wanted, all, ", "),
     "not": none_of,
     "upstream_of": upstream_of,
     "downstream_of": downstream_of,

@@ -18,9 +18,10 @@ def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
     legal = list(legal)
     last = text.rpartition("/")[2].strip("*?").lower()
     holding = [name for name in legal if last and last in name.rpartition("/")[2].lower()]
-    close = nearest(text, legal[:MOST_COMPARED], NEAREST) or _nearest_last_parts(
-        last, legal[:MOST_COMPARED]
-    )
+    close = nearest(text, legal[:MOST_COMPARED], NEAREST)
+    if not close:  # the names whose last part is nearest
+        by_end = {name.rpartition("/")[2].lower(): name for name in legal[MOST_COMPARED - 1 :: -1]}
+        close = [by_end[end] for end in nearest(last, by_end, NEAREST)]
     if glob.is_glob(text):
         return (holding or close)[:NEAREST]
     return list(dict.fromkeys(close + holding))[:NEAREST]
@@ -30,14 +31,6 @@ def nearest_tensors(text: str, legal: Iterable[str]) -> str:
     """Return a clause with the ops whose names are nearest to that of a tensor; or nothing."""
     near = nearest_names(text.partition(":")[0], legal)
     return f"; nearest: {', '.join(near)}" if near else ""
-
-
-def _nearest_last_parts(last: str, names: Iterable[str]) -> list[str]:
-    """Return the names whose last part is nearest."""
-    by_end: dict[str, str] = {}
-    for name in names:
-        by_end.setdefault(name.rpartition("/")[2].lower(), name)
-    return [by_end[end] for end in nearest(last, by_end, NEAREST)]
 
 
 def elsewhere(text: str, names: Iterable[str]) -> str:
