@@ -18,7 +18,12 @@ OUTPUT = Path(__file__).parent.parent / "graphpatch" / "data" / "protos.bin"
 
 def descriptors() -> FileDescriptorSet:
     """Return the .proto files of models and of event files, each after those that it imports."""
-    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2, saved_object_graph_pb2
+    from tensorflow.core.protobuf import (
+        control_flow_pb2,
+        meta_graph_pb2,
+        saved_model_pb2,
+        saved_object_graph_pb2,
+    )
     from tensorflow.core.util import event_pb2
 
     files: dict[str, FileDescriptorProto] = {}
@@ -30,8 +35,12 @@ def descriptors() -> FileDescriptorSet:
             files[descriptor.name] = FileDescriptorProto()
             descriptor.CopyToProto(files[descriptor.name])
 
-    for module in (meta_graph_pb2, saved_model_pb2, saved_object_graph_pb2, event_pb2):
+    models = (meta_graph_pb2, saved_model_pb2, saved_object_graph_pb2)
+    for module in (*models, control_flow_pb2, event_pb2):
         add(module.DESCRIPTOR)
+    for message in files[control_flow_pb2.DESCRIPTOR.name].message_type:
+        for entry in message.nested_type:  # maps, whose order is to stay as it is in a file
+            entry.options.Clear()
     return FileDescriptorSet(file=list(files.values()))
 
 

@@ -24,7 +24,7 @@ from graphpatch.control_flow.op_types import (
 )
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.walk import data_uses, first_producers
+from graphpatch.graph.walk import data_uses, first_producers, in_order
 from graphpatch.names import op_of, parse
 
 
@@ -58,6 +58,7 @@ class Cond(msgspec.Struct, eq=False):
 
     pred: str
     outer: Context | None
+    depth: int
     is_guarded: bool = False  # the predicate is that of a Switch that guards what branches read
     branches: dict[int, Branch] = msgspec.field(default_factory=dict)
     one_with: Cond | None = None
@@ -102,7 +103,7 @@ def innermost(body: Body, index: int, a: Context | None, b: Context | None) -> C
     Branches of two conds with one predicate are one, as the same is taken of both.
     """
     while True:
-        first, second = _parted(a, b)
+        first, second = _diverge(a, b)
         if first is None:
             return None if b is None else b.current
         if second is None:
@@ -117,7 +118,7 @@ def innermost(body: Body, index: int, a: Context | None, b: Context | None) -> C
 
 def merged(body: Body, index: int, a: Context | None, b: Context | None) -> Context | None:
     """The context of a Merge of these two: that around the cond where they are its branches."""
-    first, second = _parted(a, b)
+    first, second = _diverge(a, b)
     if first is None or second is None:
         return innermost(body, index, a, b)
     whole = a is not None and first is a.current and b is not None and second is b.current
@@ -178,48 +179,31 @@ def decider(body: Body, tensor: str) -> str:
     return tensor.removesuffix(":0")
 
 
-def _parted(a: Context | None, b: Context | None) -> tuple[Context | None, Context | None]:
-    """Where two contexts part, seen from outside: nothing for the one that holds the other."""
-    near = _parted_near(a, b)
-    if near is not None:
-        return near
-    ways = list(_way(a)), list(_way(b))
-    ways[0].reverse()
-    ways[1].reverse()
-    for first, second in zip(*ways, strict=False):
-        if first is not second:
-            return first, second
-    shared = min(map(len, ways))
-    rests = [path[shared] if len(path) > shared else None for path in ways]
-    return rests[0], rests[1]
+def _diverge(a: Context | None, b: Context | None) -> tuple[Context | None, Context | None]:
+    """Return where two contexts part, seen from outside: nothing for the one that holds the other.
 
-
-def _parted_near(
-    a: Context | None, b: Context | None
-) -> tuple[Context | None, Context | None] | None:
-    """Return the same where it is seen from inside, as of most: None where it is not."""
+    Of what is in a loop, what is around the loop is not looked at.
+    """
     first, second = (None if context is None else context.current for context in (a, b))
-    if first is second:
-        return None, None
-    if first is None or second is None:
-        return first, second
-    outer, beside = (a.outer if isinstance(a, Branch) else a for a in (first, second))
-    if isinstance(first, Branch) and outer is second:
-        return first, None
-    if isinstance(second, Branch) and beside is first:
-        return None, second
-    is_beside = isinstance(first, Branch) and isinstance(second, Branch) and outer is beside
-    return (first, second) if is_beside else None
+    parted: list[Context | None] = [None, None]
+    while first is not second:
+        depths = _depth(first), _depth(second)
+        if depths[0] >= depths[1]:
+            parted[0], first = first, _outer_in_loop(first)
+        if depths[1] >= depths[0]:
+            parted[1], second = second, _outer_in_loop(second)
+    return parted[0], parted[1]
 
 
-def _way(context: Context | None) -> Iterator[Context]:
-    """Yield a context and those around it, as far as the loop that it is in."""
-    while context is not None:
-        context = context.current
-        yield context
-        if isinstance(context, Loop):
-            return
-        context = context.outer
+def _outer_in_loop(context: Context | None) -> Context | None:
+    return context.outer if isinstance(context, Branch) else None
+
+
+def _depth(context: Context | None) -> int:
+    """Return how many contexts there are around and with this one, as far as the loop it is in."""
+    if isinstance(context, Branch):
+        return context.cond.current.depth
+    return 0 if context is None else 1
 
 
 PRED = "pred_id"  # what tf.cond calls the predicate that its Switches read
@@ -486,7 +470,7 @@ def _of_switch(flow: ControlFlow, index: int, around: Context | None) -> Context
 def _cond(flow: ControlFlow, pred: str, outer: Context | None) -> Cond:
     key = (str(parse(pred)), None if outer is None else outer.current)
     if key not in flow.conds:
-        flow.conds[key] = Cond(*key)
+        flow.conds[key] = Cond(*key, depth=_depth(key[1]) + 1)
     return flow.conds[key].current
 
 
@@ -500,37 +484,32 @@ def _pred_of_cond(body: Body, pivot: int, pred: str) -> str:
     return made if decider(body, made) == decider(body, pred) else pred
 
 
-def _in_order(flow: ControlFlow) -> Iterator[int]:
-    """Yield what lies behind Enters and Switches, each op behind what it reads.
+def _in_order(flow: ControlFlow) -> list[int]:
+    """Return what lies behind Enters and Switches, each op behind what it reads.
 
     A loop's Exits come behind all of its Enters; what a NextIteration gives back is left out.
     Raises ModelError where there is a circle without a NextIteration.
     """
-    body = flow.body
-    region = _readers_up_to(body, ops_of(body, ENTERS | SWITCHES))
-    back = _back_edges(body)
-    waits = {index: _waits_for(body, index, region, back) for index in region}
-    after: dict[Loop, int] = {loop: len(loop.enters) for loop in flow.loops.values()}
-    for loop in flow.loops.values():
+    body, back = flow.body, _back_edges(flow.body)
+    region = list(_readers_up_to(body, ops_of(body, ENTERS | SWITCHES)))
+    numbers = {index: number for number, index in enumerate(region)}
+    read_by = [
+        {
+            numbers[producer]
+            for slot, text in enumerate(body.heads.inputs[index])
+            if (producer := body.by_name.get(op_of(text))) in numbers and (index, slot) not in back
+        }
+        for index in region
+    ]
+    for number, loop in enumerate(flow.loops.values(), len(region)):
+        read_by.append({numbers[index] for index in loop.enters})  # of the loop as a whole
         for index in loop.exits:
-            waits[index] += 1
-    ready, done = [index for index in region if not waits[index]], 0
-    while ready:
-        index = ready.pop()
-        done += 1
-        yield index
-        freed = [i for i, slot in _uses(body, index) if (i, slot) not in back]
-        if body.heads.ops[index] in ENTERS:
-            loop = flow.in_loop[index]
-            after[loop] -= 1
-            freed += loop.exits if not after[loop] else []
-        for reader in freed:
-            waits[reader] -= 1
-            if not waits[reader]:
-                ready.append(reader)
-    if done < len(region):
-        stuck = min((i for i in region if waits[i] > 0), key=lambda index: position(body, index))
+            read_by[numbers[index]].add(number)
+    order = [region[number] for number in in_order(read_by) if number < len(region)]
+    if len(order) < len(region):
+        stuck = min(set(region) - set(order), key=lambda index: position(body, index))
         raise ModelError(f"{Node(body, stuck)} lies on a circle that no NextIteration closes")
+    return order
 
 
 def _uses(body: Body, index: int) -> Iterable[tuple[int, int]]:
@@ -549,16 +528,6 @@ def _readers_up_to(
                 readers[reader] = None
                 todo.append(reader)
     return readers
-
-
-def _waits_for(
-    body: Body, index: int, region: dict[int, None], back: Collection[tuple[int, int]]
-) -> int:
-    """How many inputs an op waits for: those from the region that no NextIteration gives back."""
-    return sum(
-        body.by_name.get(op_of(text)) in region and (index, slot) not in back
-        for slot, text in enumerate(body.heads.inputs[index])
-    )
 
 
 def _back_edges(body: Body) -> set[tuple[int, int]]:

@@ -8,7 +8,7 @@ the forward pass stays what it was.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,17 +30,16 @@ from graphpatch.control_flow.stored import (
     collection_entry,
     contexts,
     is_loop,
-    message_class,
     nested_contexts,
 )
 from graphpatch.errors import ModelError
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.walk import first_producers
+from graphpatch.graph.walk import data_uses, first_producers
 from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, op_of, parse
-from graphpatch.protos import AttrValue, CollectionDef
+from graphpatch.protos import AttrValue, CollectionDef, CondContextDef, WhileContextDef
 
 
 def with_pruned_ops(graph: ModelGraph) -> ControlFlow:
@@ -109,12 +108,8 @@ def _switches(flow: ControlFlow) -> dict[Branch, list[int]]:
 
 def _reading(body: Body, index: int, output: int) -> list[int]:
     """Return the ops that read this output as data."""
-    return [
-        reader
-        for reader, slot in body.readers.get(body.heads.names[index], ())
-        if not (text := body.heads.inputs[reader][slot]).startswith("^")
-        and parse(text).index == output
-    ]
+    uses = data_uses(body, body.heads.names[index])
+    return [reader for reader, _, text in uses if parse(text).index == output]
 
 
 def _add_exits(loop: Loop, editor: Editor) -> None:
@@ -233,7 +228,8 @@ def _guarded(
         mine.external[brought] = brought
     mine.external[first] = f"{switch.name}:{number}"
     # One that only passes a tensor on to the Merge was made in the branch, with both outputs.
-    passes = all(flow.body.heads.ops[reader] in MERGES for reader in _reading_ops(flow, index))
+    readers = flow.body.readers.get(switch.name, ())
+    passes = all(flow.body.heads.ops[reader] in MERGES for reader, _ in readers)
     numbers = (0, 1) if passes else (number,)
     _knows(known, context, [f"{switch.name}:{output}" for output in numbers])
 
@@ -252,8 +248,7 @@ def _outputs(flow: ControlFlow, index: int) -> list[str]:
     node = Node(flow.body, index)
     flat = node.outputs
     if flat is None:
-        read = {parse(text).full for text in _spellings(flow, index) if not text.startswith("^")}
-        return sorted(read)
+        return sorted({parse(text).full for _, _, text in data_uses(flow.body, node.name)})
     return [f"{node.name}:{output}" for output in range(len(flat))]
 
 
@@ -261,16 +256,6 @@ def _reads_pivot(flow: ControlFlow, index: int) -> bool:
     """Whether an op reads the Switch that tf.cond makes of the predicate, before its branches."""
     producer = flow.body.producer(Node(flow.body, index).data_inputs[0])
     return producer is not None and producer.index in flow.pivots
-
-
-def _reading_ops(flow: ControlFlow, index: int) -> Iterator[int]:
-    for reader, _ in flow.body.readers.get(flow.body.heads.names[index], ()):
-        yield reader
-
-
-def _spellings(flow: ControlFlow, index: int) -> Iterator[str]:
-    for reader, slot in flow.body.readers.get(flow.body.heads.names[index], ()):
-        yield flow.body.heads.inputs[reader][slot]
 
 
 COUNTER = "iteration_counter"  # what tf.while_loop counts by where it is given maximum_iterations
@@ -308,7 +293,7 @@ class _Messages:
     """The messages of the contexts of a body; `inside` has the contexts in each of them."""
 
     def __init__(self, flow: ControlFlow) -> None:
-        self.found, self.body = flow, flow.body
+        self.flow, self.body = flow, flow.body
         self.inside: dict[Context | None, list[Context]] = defaultdict(list)
         self.taken: set[str] = set()
         self.pivots = branch_pivots(flow)
@@ -331,30 +316,32 @@ class _Messages:
         return message
 
     def _branch(self, branch: Branch) -> Any:
-        message = message_class("CondContextDef")()
         pred = parse(branch.cond.current.pred)
         scope, slash, _ = pred.op.rpartition("/")
-        message.context_name = fresh(f"{scope}{slash}cond_text", self.taken)
-        self.taken.add(message.context_name)
-        message.pred_name = parse(branch.cond.current.pred).full
-        message.pivot_name = self._output(self.pivots[branch])
-        message.branch = branch.number
-        return message
+        name = fresh(f"{scope}{slash}cond_text", self.taken)
+        self.taken.add(name)
+        return CondContextDef(
+            context_name=name,
+            pred_name=pred.full,
+            pivot_name=self._output(self.pivots[branch]),
+            branch=branch.number,
+        )
 
     def _loop(self, loop: Loop) -> Any:
-        message, body = message_class("WhileContextDef")(), self.body
-        message.context_name = loop.name
+        body = self.body
         parallel = Node(body, loop.enters[0]).attr("parallel_iterations")
-        message.parallel_iterations = PARALLEL if parallel is None else parallel.i
-        message.back_prop = True
-        message.pivot_name = self._output(loop.condition)
-        message.pivot_for_pred_name = self._output(self._first_merge(loop))
-        message.pivot_for_body_name = self._output(body_pivot(body, loop))
         changing = [index for index in loop.enters if not is_constant(Node(body, index))]
-        message.loop_enter_names.extend(map(self._output, changing))
-        message.loop_exit_names.extend(map(self._output, self._exits(loop)))
-        message.maximum_iterations_name = self._maximum(loop)
-        return message
+        return WhileContextDef(
+            context_name=loop.name,
+            parallel_iterations=PARALLEL if parallel is None else parallel.i,
+            back_prop=True,
+            pivot_name=self._output(loop.condition),
+            pivot_for_pred_name=self._output(self._first_merge(loop)),
+            pivot_for_body_name=self._output(body_pivot(body, loop)),
+            loop_enter_names=map(self._output, changing),
+            loop_exit_names=map(self._output, self._exits(loop)),
+            maximum_iterations_name=self._maximum(loop),
+        )
 
     def _output(self, index: int) -> str:
         """The first output of an op, or the second of a Switch that a loop's body begins with."""
@@ -388,7 +375,7 @@ class _Messages:
         counts = start is not None and start.name.rpartition("/")[2].startswith(COUNTER)
         if not counts or enter is None:
             return ""
-        return outer_tensor(self.found, less.data_inputs[1])
+        return outer_tensor(self.flow, less.data_inputs[1])
 
     def _reads(self, index: int, slot: int) -> Node | None:
         inputs = Node(self.body, index).data_inputs
@@ -449,17 +436,13 @@ def _prune(context: Any, present: Container[str]) -> bool:
     lists += [context.loop_exit_names, context.loop_enter_names] if is_loop(context) else []
     for texts in lists:
         texts[:] = [text for text in texts if op_of(text) in present]
-    _prune_external(context.values_def.external_values, present)
-    gone = [not _prune(inner, present) for inner in nested_contexts(context)]
-    for place in reversed([place for place, is_gone in enumerate(gone) if is_gone]):
-        del context.nested_contexts[place]
-    return True
-
-
-def _prune_external(external: Any, present: Container[str]) -> None:
-    """In the order of their names, so that what is written is the same on every run."""
-    pairs = sorted((entry.key, entry.value) for entry in external)
+    external = context.values_def.external_values
+    pairs = sorted((entry.key, entry.value) for entry in external)  # the same on every run
     del external[:]
     for key, value in pairs:
         if op_of(key) in present and op_of(value) in present:
             external.add(key=key, value=value)
+    gone = [not _prune(inner, present) for inner in nested_contexts(context)]
+    for place in reversed([place for place, is_gone in enumerate(gone) if is_gone]):
+        del context.nested_contexts[place]
+    return True

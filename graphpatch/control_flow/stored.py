@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES
 from graphpatch.graph.graph import ModelGraph, UndoneGraph
@@ -25,68 +22,7 @@ from graphpatch.graph.wire import (
     utf8,
 )
 from graphpatch.names import op_of
-from graphpatch.protos import CollectionDef
-
-PACKAGE = "graphpatch.control_flow"
-TEXT, INT, BOOL, MESSAGE = 9, 5, 8, 11
-ONE, MANY = 1, 3
-
-# Of each message its fields: number, name, type, one or many, the message it holds.
-PROTO_FIELDS: dict[str, list[tuple[int, str, int, int, str]]] = {
-    "ExternalValue": [(1, "key", TEXT, ONE, ""), (2, "value", TEXT, ONE, "")],
-    "ValuesDef": [
-        (1, "values", TEXT, MANY, ""),
-        # A map, as it lies on the wire: its order stays as it was.
-        (2, "external_values", MESSAGE, MANY, "ExternalValue"),
-    ],
-    "ControlFlowContextDef": [
-        (1, "cond_ctxt", MESSAGE, ONE, "CondContextDef"),
-        (2, "while_ctxt", MESSAGE, ONE, "WhileContextDef"),
-    ],
-    "CondContextDef": [
-        (1, "context_name", TEXT, ONE, ""),
-        (2, "pred_name", TEXT, ONE, ""),
-        (3, "pivot_name", TEXT, ONE, ""),
-        (4, "branch", INT, ONE, ""),
-        (5, "values_def", MESSAGE, ONE, "ValuesDef"),
-        (6, "nested_contexts", MESSAGE, MANY, "ControlFlowContextDef"),
-    ],
-    "WhileContextDef": [
-        (1, "context_name", TEXT, ONE, ""),
-        (2, "parallel_iterations", INT, ONE, ""),
-        (3, "back_prop", BOOL, ONE, ""),
-        (4, "swap_memory", BOOL, ONE, ""),
-        (5, "pivot_name", TEXT, ONE, ""),
-        (6, "pivot_for_pred_name", TEXT, ONE, ""),
-        (7, "pivot_for_body_name", TEXT, ONE, ""),
-        (8, "loop_exit_names", TEXT, MANY, ""),
-        (9, "values_def", MESSAGE, ONE, "ValuesDef"),
-        (10, "loop_enter_names", TEXT, MANY, ""),
-        (11, "maximum_iterations_name", TEXT, ONE, ""),
-        (12, "nested_contexts", MESSAGE, MANY, "ControlFlowContextDef"),
-    ],
-}
-
-
-@functools.cache
-def message_class(name: str) -> Any:
-    """Return the class of one of these messages."""
-    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
-
-
-@functools.cache
-def _pool() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="graphpatch/control_flow.proto", package=PACKAGE, syntax="proto3"
-    )
-    for name, parts in PROTO_FIELDS.items():
-        message = file.message_type.add(name=name)
-        for number, part, kind, label, message_type in parts:
-            type_name = f".{PACKAGE}.{message_type}" if message_type else None
-            message.field.add(name=part, number=number, type=kind, label=label, type_name=type_name)
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return pool
+from graphpatch.protos import CollectionDef, CondContextDef, WhileContextDef
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +76,7 @@ def _ops(context: Any) -> Iterator[str]:
 
 
 COLLECTION = 4  # the field of MetaGraphDef: map<string, CollectionDef>
-CONTEXTS = {"while_context": "WhileContextDef", "cond_context": "CondContextDef"}
+CONTEXTS = {"while_context": WhileContextDef, "cond_context": CondContextDef}
 
 
 def context_collections(source: Source, meta: Field) -> Iterator[tuple[Field, str, CollectionDef]]:
@@ -166,7 +102,7 @@ def collection_entry(key: str, collection: CollectionDef) -> bytes:
 
 def contexts(collection: CollectionDef, key: str) -> list[Any]:
     """Return the contexts of a collection, those that lie in others apart."""
-    return [message(message_class(CONTEXTS[key]), raw) for raw in collection.bytes_list.value]
+    return [message(CONTEXTS[key], raw) for raw in collection.bytes_list.value]
 
 
 def nested_contexts(context: Any) -> list[Any]:
@@ -198,13 +134,18 @@ def context_replacements(source: Source, meta: Field, graph: ModelGraph) -> Iter
         return
     beside = _added_beside(body)
     now = {then: body.heads.names[index] for index, then in body.renamed.items()}
+
+    def extend(messages: list[Any]) -> None:
+        for context in messages:
+            _extend(context, now, beside)
+
     for part, key, collection in context_collections(source, meta):
         raw = None if undone is None or body.placed else _original(undone, key)
         if raw is not None:
             yield part.start, part.end, [raw]
             continue
         changed = undone is not None and _undo_collection(collection, key, undone)
-        if _extend_all(collection, CONTEXTS[key], now, beside) or changed:
+        if _rewritten(collection, key, extend) or changed:
             pieces = reframed(source, part.start, [collection_entry(key, collection)])
             yield part.start, part.end, pieces
 
@@ -234,7 +175,8 @@ def _added_beside(body: Body) -> dict[str, AddedTensors]:
                 beside = _read_by(body, index)
                 outer = body.heads.ops[beside] in EXITS
             added = added_by_op[body.renamed.get(beside, body.heads.names[beside])]
-            (added.outer if outer else added.inner).extend(_outputs_of(body, [index]))
+            tensors, node = added.outer if outer else added.inner, Node(body, index)
+            tensors += [f"{node.name}:{output}" for output in range(len(node.outputs or ()))]
     return dict(added_by_op)
 
 
@@ -246,28 +188,13 @@ def _read_by(body: Body, index: int) -> int:
     return body.root.get(index, index)
 
 
-def _outputs_of(body: Body, indices: Sequence[int]) -> list[str]:
-    return [
-        f"{node.name}:{output}"
-        for node in (Node(body, index) for index in indices)
-        for output in range(len(node.outputs or ()))
-    ]
-
-
-def _extend_all(
-    collection: CollectionDef, kind: str, now: dict[str, str], beside: dict[str, AddedTensors]
-) -> bool:
-    """Extend the contexts of a collection; whether there was anything to do."""
-    before = list(collection.bytes_list.value)
-    after = []
-    for raw in before:
-        context = message(message_class(kind), raw)
-        _extend(context, now, beside)
-        after.append(context.SerializeToString(deterministic=True))
-    if after == before:
-        return False
+def _rewritten(collection: CollectionDef, key: str, change: Callable[[list[Any]], object]) -> bool:
+    """Change the contexts of a collection; return whether they are other bytes now."""
+    before, messages = list(collection.bytes_list.value), contexts(collection, key)
+    change(messages)
+    after = [context.SerializeToString(deterministic=True) for context in messages]
     collection.bytes_list.value[:] = after
-    return True
+    return after != before
 
 
 def _extend(context: Any, now: dict[str, str], beside: dict[str, AddedTensors]) -> list[str]:
@@ -318,9 +245,7 @@ def recorded_contexts(source: Source, meta: Field) -> tuple[dict[str, list[int]]
     for part, key, collection in context_collections(source, meta):
         messages = contexts(collection, key)
         counts[key] = [len(context.values_def.values) for context in with_nested(messages)]
-        collection.bytes_list.value[:] = [
-            context.SerializeToString(deterministic=True) for context in messages
-        ]
+        _rewritten(collection, key, lambda messages: None)
         if collection_entry(key, collection) != source.data[part.value : part.end]:
             raw[key] = bytes(source.data[part.start : part.end]).hex()
     return counts, raw
@@ -336,18 +261,13 @@ def _original(undone: UndoneGraph, key: str) -> bytes | None:
 
 def _undo_collection(collection: CollectionDef, key: str, undone: UndoneGraph) -> bool:
     """Take tensors of ops that were dropped out of a collection; whether there were any."""
-    if not undone.dropped and not undone.old_names:
-        return False
-    messages = contexts(collection, key)
-    known = undone.record.contexts
-    counts = iter(() if known is None else known.get(key, ()))
-    for context in with_nested(messages):
-        _undo_context(context, next(counts, len(context.values_def.values)), undone)
-    old = list(collection.bytes_list.value)
-    collection.bytes_list.value[:] = [
-        context.SerializeToString(deterministic=True) for context in messages
-    ]
-    return list(collection.bytes_list.value) != old
+
+    def undo(messages: list[Any]) -> None:
+        counts = iter((undone.record.contexts or {}).get(key, ()))
+        for context in with_nested(messages):
+            _undo_context(context, next(counts, len(context.values_def.values)), undone)
+
+    return bool(undone.dropped or undone.old_names) and _rewritten(collection, key, undo)
 
 
 def _undo_context(context: Any, count: int, undone: UndoneGraph) -> None:

@@ -8,10 +8,9 @@ import pytest
 
 from graphpatch.control_flow.contexts import Loop, control_flow
 from graphpatch.control_flow.rebuilt import DEEPEST_CONTEXT, with_contexts
-from graphpatch.control_flow.stored import message_class
 from graphpatch.errors import ModelError
 from graphpatch.graph.graph import Graph
-from graphpatch.protos import MetaGraphDef, NodeDef
+from graphpatch.protos import MetaGraphDef, NodeDef, WhileContextDef
 from tests.graphs import graphdef, node, opened
 
 
@@ -188,7 +187,7 @@ def test_contexts_are_nested_as_deep_as_protobuf_reads_them() -> None:
     _, written = with_contexts(nested_loops(DEEPEST_CONTEXT))
     collections = MetaGraphDef.FromString(written).collection_def
     [raw] = collections["while_context"].bytes_list.value
-    read = message_class("WhileContextDef").FromString(raw)
+    read = WhileContextDef.FromString(raw)
     assert read.SerializeToString() == raw
 
 
