@@ -412,7 +412,8 @@ class Shapes(msgspec.Struct, eq=False):
 
     def _argument_given_on(self, call: Node, output: int) -> int | None:
         """Return the argument that the function of a call gives on as this output, or None."""
-        body = call.body.library.function(call.op)
+        graph = call.body.library.graph()
+        body = None if graph is None else graph.functions.get(call.op)
         outputs = body.signature.output_arg if body is not None and body.signature else ()
         if body is None or output >= len(outputs):
             return None

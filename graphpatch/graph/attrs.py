@@ -10,7 +10,7 @@ import msgspec
 
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import Node, attr_span
+from graphpatch.graph.node import Node
 from graphpatch.graph.wire import BYTES, VARINT, Span, fields, message, piece_bytes, read_varint
 from graphpatch.protos import AttrValue, NameAttrList, TensorProto, TensorShapeProto
 
@@ -82,31 +82,15 @@ CHUNK = 1 << 16  # bytes of a large tensor that are looked at together
 # Fields of AttrValue and TensorProto.
 TENSOR, DTYPE, SHAPE, CONTENT = 8, 1, 2, 4
 
-# The field of TensorProto that holds the values of a dtype, where they are not in tensor_content,
-# and numpy's type of one element in tensor_content; bfloat16 as its bits.
-VALUE_FIELDS: dict[str, tuple[str, str]] = {
-    "float32": ("float_val", "<f4"),
-    "float64": ("double_val", "<f8"),
-    "float16": ("half_val", "<f2"),
-    "bfloat16": ("half_val", "<u2"),
-    "int8": ("int_val", "<i1"),
-    "int16": ("int_val", "<i2"),
-    "int32": ("int_val", "<i4"),
-    "int64": ("int64_val", "<i8"),
-    "uint8": ("int_val", "<u1"),
-    "uint16": ("int_val", "<u2"),
-    "uint32": ("uint32_val", "<u4"),
-    "uint64": ("uint64_val", "<u8"),
-    "bool": ("bool_val", "?"),
-    "complex64": ("scomplex_val", "<c8"),
-    "complex128": ("dcomplex_val", "<c16"),
-    "qint8": ("int_val", "<i1"),
-    "quint8": ("int_val", "<u1"),
-    "qint16": ("int_val", "<i2"),
-    "quint16": ("int_val", "<u2"),
-    "qint32": ("int_val", "<i4"),
-    "string": ("string_val", "O"),
+VALUE_FIELDS = {
+    **dict.fromkeys(
+        "int8 int16 int32 uint8 uint16 qint8 quint8 qint16 quint16 qint32".split(), "int"
+    ),
+    **{"float32": "float", "float64": "double", "float16": "half", "bfloat16": "half"},
+    **{"int64": "int64", "uint32": "uint32", "uint64": "uint64", "bool": "bool"},
+    **{"complex64": "scomplex", "complex128": "dcomplex", "string": "string"},
 }
+"""The field of TensorProto, without `_val`, for the values of a dtype outside of tensor_content."""
 
 RAW = {"float32": 5, "float64": 6}
 """Repeated fields that lie, packed, as tensor_content would."""
@@ -144,9 +128,7 @@ class ConstTensor(msgspec.Struct, frozen=True):
 
     def _content(self) -> Span | None:
         """Return where the elements lie one after the other, as tensor_content or packed."""
-        import numpy as np
-
-        span, whole = self.span, self.size * np.dtype(VALUE_FIELDS[self.dtype][1]).itemsize
+        span, whole = self.span, self.size * _kind(self.dtype).itemsize
         for field in fields(span.source.data, span.start, span.end):
             is_raw = field.number in (CONTENT, RAW.get(self.dtype)) and field.wire == BYTES
             if is_raw and field.end - field.value == whole > 0 and self.dtype != "string":
@@ -160,7 +142,7 @@ class ConstTensor(msgspec.Struct, frozen=True):
         """
         proto = message(TensorProto, piece_bytes(self.span))
         try:
-            elements = _array(self.dtype, list(getattr(proto, VALUE_FIELDS[self.dtype][0])))
+            elements = _array(self.dtype, list(getattr(proto, f"{VALUE_FIELDS[self.dtype]}_val")))
         except (OverflowError, ValueError):  # ValueError: half of a complex number
             raise ModelError(f"a constant of {self.dtype} holds a value that none is") from None
         if proto.tensor_content or len(elements) > self.size:
@@ -175,7 +157,7 @@ class ConstTensor(msgspec.Struct, frozen=True):
 
 def constant(node: Node) -> ConstTensor | None:
     """Return the tensor of a Const; None for another op, and for an unknown dtype."""
-    span = attr_span(node.body.payload(node.index), "value") if node.op == "Const" else None
+    span = node.attr_spans().get("value") if node.op == "Const" else None
     for field in () if span is None else fields(span.source.data, span.start, span.end):
         if span is not None and field.number == TENSOR and field.wire == BYTES:
             return _tensor(Span(span.source, field.value, field.end))
@@ -194,24 +176,31 @@ def _tensor(span: Span) -> ConstTensor | None:
     return ConstTensor(dtype, sizes, span) if is_known else None
 
 
+def _kind(dtype: str) -> np.dtype[Any]:
+    """Return numpy's type of one element in tensor_content; bfloat16 as its bits."""
+    import numpy as np
+
+    kinds = {"bfloat16": "uint16", "string": "O"}
+    return np.dtype(kinds.get(dtype, dtype.removeprefix("q"))).newbyteorder("<")
+
+
 def _array(dtype: str, elements: list[Any]) -> Array:
     """Return what a repeated field holds: halves are written as bits, complex as pairs."""
     import numpy as np
 
-    kind = VALUE_FIELDS[dtype][1]
     if dtype == "bfloat16":
         return _widened(np.array(elements, np.uint16))
     if dtype == "float16":
         return np.array(elements, np.uint16).view(np.float16)
     if dtype.startswith("complex"):
-        return np.array(elements, np.float64).view(np.complex128).astype(kind)
-    return np.array(elements, kind)
+        return np.array(elements, np.float64).view(np.complex128).astype(dtype)
+    return np.array(elements, _kind(dtype))
 
 
 def _decoded(dtype: str, raw: bytes) -> Array:
     import numpy as np
 
-    elements: Array = np.frombuffer(raw, VALUE_FIELDS[dtype][1])
+    elements: Array = np.frombuffer(raw, _kind(dtype))
     return _widened(elements) if dtype == "bfloat16" else elements
 
 

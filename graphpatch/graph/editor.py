@@ -255,14 +255,15 @@ class Editor:
             record.keys = rules
         body = beside.body
         node = Node(body, append_all(body, [proto]))
-        edited = body.edited[node.index] = EditedNode(proto, [*large], record)
-        edited.write_record()
+        body.edited[node.index] = EditedNode(proto, [*large], record)
         _place_beside(node, beside.index, before)
         return node
 
     def _open(self, node: Node, only_input: bool = False) -> EditedNode:
         edited = node.body.open_node(node.index)
         edited.record.touch(self.rule, only_input)
+        if not only_input:
+            node.body.tensors.clear()
         return edited
 
     def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:

@@ -6,10 +6,11 @@ works on its op. A large one (a Const with weights) is walked over, its weights 
 
 from __future__ import annotations
 
+import heapq
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -124,7 +125,7 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
         library, data = Library(), source.data
         heads, others = read_nodes(source, start, end, NODE, progress)
         graph = cls(source, start, end, Body(MAIN, library, source, heads), others, library)
-        _share_library(graph)
+        library.graph = weakref.ref(graph)
         for part in others:
             if part.holds(LIBRARY):
                 _open_library(graph, part)
@@ -162,7 +163,7 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
         library = self.library.copy()
         main = self.main.copy(library)
         graph = replace(self, library=library, main=main, restored=list(self.restored))
-        _share_library(graph)
+        library.graph = weakref.ref(graph)
         graph.functions = {name: body.copy(library) for name, body in self.functions.items()}
         graph.added = FunctionDefLibrary()
         graph.added.CopyFrom(self.added)
@@ -207,21 +208,6 @@ class ModelGraph(Graph, eq=False):
 def graph_of(data: bytes) -> ModelGraph:
     """Return the graph of a GraphDef that is these bytes, as `ModelGraph.open`."""
     return ModelGraph.open(Source(data), 0, len(data))
-
-
-def _share_library(graph: Graph) -> None:
-    """Let the library know the bodies, without keeping the graph, and so its file, open."""
-    reference = weakref.ref(graph)
-
-    def bodies() -> Iterable[Body]:
-        alive = reference()
-        return () if alive is None else alive.bodies
-
-    def function(name: str) -> Body | None:
-        alive = reference()
-        return None if alive is None else alive.functions.get(name)
-
-    graph.library.bodies, graph.library.function = bodies, function
 
 
 def read_record(graph: Graph) -> ModelRecord | None:
@@ -421,20 +407,9 @@ def _refuse_long_lists(graph: Graph) -> None:
 
 def graph_pieces(graph: ModelGraph) -> list[Piece]:
     """Return the GraphDef, as pieces of its source and new bytes."""
-    changes = _in_order(_node_changes(graph.main, NODE), _library_changes(graph))
+    libraries = sorted(_library_changes(graph), key=_START)
+    changes = heapq.merge(_node_changes(graph.main, NODE), libraries, key=_START)
     return [*splice(graph.source, graph.start, graph.end, changes), *_added_functions(graph)]
-
-
-def _in_order(
-    nodes: Iterable[Replacement], libraries: Iterable[Replacement]
-) -> Iterator[Replacement]:
-    """Yield many changes, which are in order, and a few among them."""
-    few = sorted(libraries, key=_START, reverse=True)
-    for change in nodes:
-        while few and few[-1][0] < change[0]:
-            yield few.pop()
-        yield change
-    yield from reversed(few)
 
 
 def library_pieces(graph: ModelGraph) -> list[Piece]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +33,9 @@ from graphpatch.graph.wire import (
 from graphpatch.protos import AttrValue, NodeDef
 from graphpatch.protos import OpDef as OpDefProto
 from graphpatch.shown import one_line
+
+if TYPE_CHECKING:
+    from graphpatch.graph.graph import Graph
 
 ATTR = 5  # in NodeDef
 MAIN = "main"
@@ -100,11 +103,6 @@ def attr_spans(payload: Payload) -> dict[str, Span]:
     return spans
 
 
-def attr_span(payload: Payload, key: str) -> Span | None:
-    """Return where one attr's serialized AttrValue lies; None where there is no such attr."""
-    return attr_spans(payload).get(key) if mentions(payload, key) else None
-
-
 def attr_value(span: Span) -> AttrValue:
     """Return the AttrValue that lies there."""
     return message(AttrValue, span.source.data[span.start : span.end])
@@ -142,15 +140,14 @@ class Library(msgspec.Struct, eq=False):
 
     `signatures` has each function as the op type of its calls, `gradients` its gradient function.
     `producer` is the GraphDef's version, `rules` are those that changed the graph, in their order.
-    `bodies` and `function` give the graph's, while it lives.
+    `graph` gives the graph, while it lives: a function that is kept does not keep its file open.
     """
 
     signatures: dict[str, opdefs.OpDef] = msgspec.field(default_factory=dict)
     gradients: dict[str, str] = msgspec.field(default_factory=dict)
     producer: int = 0
     rules: list[Author] = msgspec.field(default_factory=list)
-    bodies: Callable[[], Iterable[Body]] = tuple
-    function: Callable[[str], Body | None] = lambda name: None
+    graph: Callable[[], Graph | None] = lambda: None
 
     def opdef(self, op: str) -> opdefs.OpDef | None:
         """Return what this op type looks like; None where library and TensorFlow have none."""
@@ -181,24 +178,17 @@ class EditedNode(msgspec.Struct, eq=False):
                     parts.append(b"")
             record = NodeRecord(original=tuple(parts))
         large = [span for span in large_part(payload) if attr_entry(span)[0] != PROVENANCE_ATTR]
-        edited = cls(message(NodeDef, small_part(payload)), large, replace(record))
-        edited.write_record()
-        return edited
-
-    def write_record(self) -> None:
-        """Let the NodeDef carry the record, whole."""
-        self.node.attr[PROVENANCE_ATTR].list.s[:] = self.record.texts()
+        return cls(message(NodeDef, small_part(payload)), large, replace(record))
 
     def current(self) -> NodeDef:
-        """Return the NodeDef with the record as it is now, whose original stays the same."""
-        self.node.attr[PROVENANCE_ATTR].list.s[0] = self.record.json()
+        """Return the NodeDef, with its record as it is now."""
+        self.node.attr[PROVENANCE_ATTR].list.s[:] = self.record.texts()
         return self.node
 
     def payload(self) -> Payload:
         """Return the serialized NodeDef, with its record."""
         if self.written is None:
-            self.current()
-            self.written = [self.node.SerializeToString(deterministic=True), *self.large]
+            self.written = [self.current().SerializeToString(deterministic=True), *self.large]
         return self.written
 
     def keep_large(self) -> None:
@@ -208,7 +198,6 @@ class EditedNode(msgspec.Struct, eq=False):
             parts = zip(self.record.original, spans, strict=True)
             self.record.original = (b"".join(around + span for around, span in parts),)
         self.large = []
-        self.write_record()
 
 
 class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
@@ -398,8 +387,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def first_touched(self) -> int | None:
         """Return the node that comes first in the file of those that carry a record."""
-        signed = set(self.signed())
-        order = (index for index in self.in_file_order() if index in signed) if signed else ()
+        order = self.in_file_order() if self.signed() else ()
         return next((index for index in order if self.record(index) is not None), None)
 
     def open_node(self, index: int) -> EditedNode:
@@ -409,8 +397,6 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             edited = EditedNode.open(self.payload(index), self.record(index))
             self.edited[index] = edited
         edited.written = None
-        for which in ("inputs", "outputs"):
-            self.tensors.pop((index, which), None)
         return edited
 
     def copy(self, library: Library) -> Body:

@@ -18,7 +18,7 @@ from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.node import Body, Heads, Node, Payload, attr_entry, large_part
 from graphpatch.graph.record import PROVENANCE_ATTR, NodeRecord
 from graphpatch.graph.wire import fields, message
-from graphpatch.protos import AttrValue, GradientDef, NodeDef, RegisteredGradient
+from graphpatch.protos import AttrValue, FunctionDefLibrary, NodeDef
 
 GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
 
@@ -30,7 +30,7 @@ class UndoneBody:
     body: Body
     restored: dict[int, NodeDef] = field(default_factory=dict)
     payloads: dict[int, Payload] = field(default_factory=dict)
-    dropped: dict[int, None] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
 
     @property
     def dropped_names(self) -> frozenset[str]:
@@ -71,7 +71,7 @@ def _undo_body(graph: Graph, body: Body) -> UndoneBody:
     undone = UndoneBody(body)
     for index, record in body.file_records.items():
         if record.is_added:
-            undone.dropped[index] = None
+            undone.dropped.add(index)
             continue
         node = Node(body, index)
         original = provenance.original(node)
@@ -105,7 +105,7 @@ def _check_restored(
         _check_enclosed(graph, node, original.op)
         return
     before = original.attr
-    for key in {*now, *before}:
+    for key in sorted({*now, *before}):
         if key[:1] != "_" and (key not in now or key not in before or now[key] != before[key]):
             raise ModelError(
                 f"{node}: its record would change the attr {key!r}, which no rule does; it is not "
@@ -154,7 +154,7 @@ def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
         old.signature,
         old.others,
         {index_now[index]: payload for index, payload in undone.payloads.items()},
-        cut=[*old.cut, *(heads.starts[index] for index in undone.dropped)],
+        cut=[*old.cut, *(heads.starts[index] for index in sorted(undone.dropped))],
     )
     if body.is_main:
         graph.main = body
@@ -183,21 +183,18 @@ def _drop_functions(graph: Graph) -> frozenset[str]:
     for body in graph.bodies:
         if not body.is_ours and (calls := gone & set(body.heads.ops)):
             raise ModelError(f"{body.label} calls {min(calls)}, which a rule added, from elsewhere")
-    name_of = {part: name for name, (_, part) in graph.function_fields.items()}
-    data, cut = graph.source.data, list(graph.cut)
-    for library in (part for part in graph.others if part.holds(LIBRARY)):
+    data, cut = graph.source.data, [graph.function_fields[name] for name in gone]
+    for library in (part for part in graph.others if part.holds(LIBRARY) and gone):
         for part in fields(data, library.value, library.end):
-            owner = name_of.get(part)  # of a function itself, of its gradient, or of the key
-            if part.holds(GRADIENT):
-                owner = message(GradientDef, data[part.value : part.end]).function_name
-            elif part.holds(REGISTERED):
-                owner = message(RegisteredGradient, data[part.value : part.end]).gradient_func
-            if owner in gone:
-                cut.append((library, part))
-    graph.cut = cut
-    graph.functions = {name: body for name, body in graph.functions.items() if name not in gone}
-    fields_of = graph.function_fields.items()  # copies of the graph share them
-    graph.function_fields = {name: part for name, part in fields_of if name not in gone}
+            if part.number in (GRADIENT, REGISTERED):
+                whole = message(FunctionDefLibrary, data[part.start : part.end])
+                owners = [gradient.function_name for gradient in whole.gradient]
+                owners += [gradient.gradient_func for gradient in whole.registered_gradients]
+                cut += [(library, part)] if gone & set(owners) else []
+    graph.cut = [*graph.cut, *sorted(cut)]
+    for mapping in ("functions", "function_fields"):  # copies of the graph share the latter
+        remaining = getattr(graph, mapping).items()
+        setattr(graph, mapping, {name: value for name, value in remaining if name not in gone})
     for name in gone:
         del graph.library.signatures[name]
         graph.library.gradients.pop(name, None)

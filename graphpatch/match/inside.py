@@ -98,7 +98,8 @@ class Surroundings(msgspec.Struct, eq=False):
         """Yield the loops and branches in which a function is called, by whatever way."""
         library, todo = body.library, [] if body.is_main else [body.label]
         if todo and library not in self.callers:
-            self.callers[library] = callers(library.bodies())
+            graph = library.graph()
+            self.callers[library] = callers(() if graph is None else graph.bodies)
         for label in todo:
             for call in self.callers[library].get(label, ()):
                 yield from _contexts_of_call(call, label)

@@ -147,7 +147,7 @@ def test_no_model_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def circular(path: Path, progress: object) -> Model:
         model = loaded(path, progress)
-        model.graphs[0].library.bodies = lambda: model.graphs[0].bodies
+        model.graphs[0].library.graph = lambda: model.graphs[0]
         return model
 
     monkeypatch.setattr(work, "load", circular)

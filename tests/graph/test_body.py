@@ -6,6 +6,7 @@ from google.protobuf.message import DecodeError
 from graphpatch.errors import ModelError
 from graphpatch.graph import wire
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.walk import first_producers
 from graphpatch.graph.wire import LARGE
 from graphpatch.protos import GraphDef
 from tests import graphs
@@ -145,12 +146,6 @@ def test_a_copy_is_changed_without_the_original_seeing_it() -> None:
     assert copy.functions["f"].library is copy.library
 
 
-def test_gradients_of_functions_are_read() -> None:
-    message = graphs.sample()
-    message.library.gradient.add(function_name="f", gradient_func="f_grad")
-    assert graphs.opened(message).library.gradients == {"f": "f_grad"}
-
-
 def test_functions_in_several_libraries_are_one_library() -> None:
     # Concatenated GraphDefs merge, and so do their libraries.
     other = graphdef(node("y", "NoOp"), functions=[function("g", ["a"], [], {"b": "a"})])
@@ -188,3 +183,15 @@ def test_what_stands_beside_the_nodes_is_read_too(field: bytes) -> None:
         GraphDef.FromString(raw)
     with pytest.raises(ModelError):
         graphs.opened(raw)
+
+
+FIRST_INPUTS = {"y": "y x", "z": "z", "a": "a b c", "c": "c a b"}  # the last two are on a circle
+
+
+@pytest.mark.parametrize(("start", "producers"), FIRST_INPUTS.items())
+def test_what_the_first_inputs_come_from(start: str, producers: str) -> None:
+    circle = (node("a", "Identity", "b"), node("b", "Add", "c:0", "x"), node("c", "Identity", "a"))
+    others = (node("y", "Add", "x", "a"), node("z", "Relu", "^a", "^x"))
+    body = graphs.main(node("x", "Placeholder"), *circle, *others)
+    assert [one.name for one in first_producers(body.node(start))] == producers.split()
+    assert list(first_producers(None)) == []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from graphpatch.graph import check
 from graphpatch.graph import graph as heads
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.wire import encoded
-from graphpatch.protos import FunctionDef, GraphDef, NodeDef
+from graphpatch.protos import FunctionDef, NodeDef
 from graphpatch.rules import rules_in
 from tests import graphs
 from tests.graphs import node
@@ -92,18 +93,16 @@ def test_a_node_without_name_or_type(tmp_path: Path, missing: str) -> None:
         load(saved(tmp_path / "m.pb", one))
 
 
-def test_functions_that_call_themselves_and_each_other(tmp_path: Path) -> None:
-    def calls(name: str, other: str) -> FunctionDef:
-        body = [node("r", "Relu", "a"), node("c", other, "r:activations:0")]
-        return graphs.function(name, ["a"], body, {"b": "c:b:0"})
-
-    functions = [calls("f", "f"), calls("g", "h"), calls("h", "g")]
-    path = saved(tmp_path / "m.pb", node("y", "f", "x"), node("z", "g", "x"), functions=functions)
+@pytest.mark.parametrize("next_of", [lambda k: k, lambda k: k ^ 1], ids=["itself", "each other"])
+def test_functions_that_call_in_circles(next_of: Callable[[int], int], tmp_path: Path) -> None:
+    functions = []
+    for number in range(2):
+        body = [node("r", "Relu", "a"), node("c", f"f{next_of(number)}", "r:activations:0")]
+        functions.append(graphs.function(f"f{number}", ["a"], body, {"b": "c:b:0"}))
+    path = saved(tmp_path / "m.pb", node("y", "f0", "x"), functions=functions)
     for rules in (GUIDED, STOP, BACKWARD_AS):
-        try:
+        with contextlib.suppress(GraphpatchError):
             apply(rules, path)
-        except GraphpatchError as error:
-            assert str(error)  # noqa: PT017
 
 
 def test_calls_1500_deep(tmp_path: Path) -> None:
@@ -121,42 +120,6 @@ def test_backward_as_over_a_thousand_ops(tmp_path: Path) -> None:
     chain = [node(f"r{n}", "Relu", f"r{n - 1}" if n else "x") for n in range(1000)]
     done = apply(BACKWARD_AS, saved(tmp_path / "m.pb", *chain))
     assert len(done.report["rules"][0]["matches"]) == 1000
-
-
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        (node("y", "Relu", "^x", "x"), r"control input '\^x' comes before its input 'x'"),
-        (node("y", "Relu", "x:5"), "reads 'x:5', an output that is not there"),
-        (node("y", "Relu", "x:a"), "reads 'x:a', an output that is not there"),
-        (node("y", "Relu", "x:" + "9" * 5000), "an output that is not there"),
-        (node("y", "Relu", "x:²"), "an output that is not there"),
-    ],
-)
-def test_inputs_that_are_no_tensors(tmp_path: Path, broken: object, said: str) -> None:
-    path = saved(tmp_path / "m.pb", broken)
-    with pytest.raises(ModelError, match=said):
-        apply(GUIDED, path)
-
-
-@pytest.mark.parametrize(
-    ("text", "ret"),
-    [("n:output:99", "r:activations:0"), ("n:other:0", "r:activations:0"), ("n:output:0", "r:y:1")],
-)
-def test_bodies_that_read_outputs_that_are_not_there(tmp_path: Path, text: str, ret: str) -> None:
-    body = [node("n", "Identity", "a"), node("r", "Relu", text)]
-    function = graphs.function("f", ["a"], body, {"b": ret})
-    path = saved(tmp_path / "m.pb", node("y", "f", "x"), functions=[function])
-    with pytest.raises(ModelError, match="not there"):
-        apply(GUIDED, path)
-
-
-def test_outputs_of_lists_are_there(tmp_path: Path) -> None:
-    split = node("s", "Split", "d", "x", num_split=3)
-    path = saved(tmp_path / "m.pb", graphs.const("d"), split, node("y", "Relu", "s:2"))
-    check_graph(load(path).graphs[0])
-    with pytest.raises(ModelError, match="not there"):
-        apply(GUIDED, saved(path, graphs.const("d"), split, node("y", "Relu", "s:3")))
 
 
 @pytest.mark.parametrize("op", ["Relu", "Add", "AddN"])
@@ -207,10 +170,6 @@ def test_text_that_is_nested_deeply() -> None:
         parse_text(text + b"}}}" * 2001 + b"}")
 
 
-def test_the_models_of_tests_are_sound() -> None:
-    assert isinstance(graphs.sample(), GraphDef)
-
-
 def branching(name: str, callee: str, condition: str, value: str) -> NodeDef:
     """An If whose branches are both one function, of a bool and a float."""
     made = node(name, "If", condition, condition, value, Tcond="bool", Tin=["bool", "float32"],
@@ -236,18 +195,6 @@ def test_ifs_500_deep(tmp_path: Path) -> None:
     before = time.process_time()
     assert len(apply(GUIDED, path).report["rules"][0]["matches"]) == 500
     assert time.process_time() - before < 10
-
-
-def test_many_control_inputs_are_read_once(tmp_path: Path) -> None:
-    ops = [node(f"n{number}", "NoOp") for number in range(20_000)]
-    wait = [f"^n{number}" for number in range(20_000)]
-    model = load(saved(tmp_path / "m.pb", *ops, node("all", "NoOp", *wait)))
-    before = time.process_time()
-    check_graph(model.graphs[0])
-    assert time.process_time() - before < 3
-    late = load(saved(tmp_path / "late.pb", *ops[:2], node("y", "AddN", *wait[:2], "x")))
-    with pytest.raises(ModelError, match=r"its control input .\^n1. comes before its input 'x'"):
-        check_graph(late.graphs[0])
 
 
 def test_a_function_of_very_many_outputs() -> None:

@@ -4,16 +4,18 @@ import pytest
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.check import check_graph, foreign
-from graphpatch.protos import GraphDef
+from graphpatch.protos import GraphDef, NodeDef
 from tests import graphs
-from tests.graphs import function, graphdef, node
+from tests.graphs import function, graphdef, node, opened
+
+X, SPLIT = node("x", "Placeholder"), node("s", "Split", "x", "x", num_split=3)
 
 SOUND = {
     "nothing": graphdef(),
     "the sample": graphs.sample(),
     "every spelling": graphdef(
-        node("s", "Split", "s", "s", num_split=2),
-        node("a", "AddN", "s", "s:0", "s:1", "^s", N=3),
+        node("s", "Split", "s", "s", num_split=3),
+        node("a", "AddN", "s", "s:0", "s:2", "^s", N=3),
     ),
     "a loop": graphdef(
         node("merge", "Merge", "next", "next", N=2), node("next", "NextIteration", "merge")
@@ -63,6 +65,36 @@ BROKEN = {
         "function f: the op type of 'a' is 'No\\x7fOp'",
     ),
     "a control input": (graphdef(node("r", "NoOp", "^gone")), "input '^gone' of 'r'"),
+    "a control input before a data input": (
+        graphdef(X, node("y", "Relu", "^x", "x")),
+        "Relu 'y': its control input '^x' comes before its input 'x'; control inputs come last",
+    ),
+    **{
+        f"an output of the main graph: {text[:5]}": (
+            graphdef(X, SPLIT, node("y", "Relu", text)),
+            "an output that is not there",
+        )
+        for text in ("x:5", "x:a", "x:" + "9" * 5000, "x:²", "s:3")
+    },
+    **{
+        f"an output in a function: {text}, {ret}": (
+            graphdef(
+                functions=[
+                    function(
+                        "f",
+                        ["a"],
+                        [node("n", "Identity", "a"), node("r", "Relu", text)],
+                        {"b": ret},
+                    )
+                ]
+            ),
+            "not there",
+        )
+        for text, ret in (
+            *(("n:output:99", "r:activations:0"), ("n:other:0", "r:activations:0")),
+            ("n:output:0", "r:y:1"),
+        )
+    },
     "in a function": (
         graphdef(node("x", "NoOp"), functions=[function("f", ["a"], [node("r", "Neg", "x")], {})]),
         "function f: 1 inputs name no op; the first is input 'x' of 'r'",
@@ -74,7 +106,7 @@ BROKEN = {
 def test_a_sound_graph_is_taken(message: GraphDef) -> None:
     graph = graphs.opened(message)
     check_graph(graph)
-    assert graph.main.label == "main"
+    assert list(foreign(graph)) == []
 
 
 @pytest.mark.parametrize(("message", "reason"), BROKEN.values(), ids=BROKEN)
@@ -84,29 +116,14 @@ def test_a_broken_graph_is_refused(message: GraphDef, reason: str) -> None:
     assert reason in str(raised.value)
 
 
-def notes(*nodes: GraphDef, functions: tuple[()] = ()) -> list[str]:
-    return list(foreign(graphs.opened(graphdef(*nodes, functions=functions))))
-
-
-def test_what_tensorflow_takes_gets_no_note() -> None:
-    for message in SOUND.values():
-        assert list(foreign(graphs.opened(message))) == []
-
-
-def test_an_op_type_that_tensorflow_does_not_know_is_told_once() -> None:
-    [note] = notes(*(node(name, "ZeroOut") for name in "ab"))
-    assert note == "TensorFlow does not know op type ZeroOut ('a'): it needs its library"
-
-
-def test_an_op_type_of_tensorflow_1_alone() -> None:
-    assert notes(node("a", "SdcaFprint")) == []
-    assert notes(node("a", "BigQueryReader")) == [
-        "op type BigQueryReader ('a') is known to TensorFlow 1 alone"
-    ]
-
-
-def test_names_that_tensorflow_refuses() -> None:
-    [note] = notes(*(node(name, "NoOp") for name in ("ok", "a b", "c d", "e f", "g h")))
-    assert note == (
-        "the main graph: TensorFlow refuses to import these names: 'a b', 'c d', 'e f' and 1 more"
-    )
+@pytest.mark.parametrize(("nodes", "notes"), [
+    ([node(name, "ZeroOut") for name in "ab"],
+     ["TensorFlow does not know op type ZeroOut ('a'): it needs its library"]),
+    ([node("a", "SdcaFprint")], []),
+    ([node("a", "BigQueryReader")],
+     ["op type BigQueryReader ('a') is known to TensorFlow 1 alone"]),
+    ([node(name, "NoOp") for name in ("ok", "a b", "c d", "e f", "g h")],
+     ["the main graph: TensorFlow refuses to import these names: 'a b', 'c d', 'e f' and 1 more"]),
+])  # fmt: skip
+def test_what_tensorflow_refuses_is_told_once(nodes: list[NodeDef], notes: list[str]) -> None:
+    assert list(foreign(opened(graphdef(*nodes)))) == notes

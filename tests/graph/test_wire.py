@@ -26,25 +26,10 @@ from tests import graphs
 EACH = b"\x08\x96\x01" + b"\x12\x03abc" + b"\x1d1234" + b"\x2112345678" + b"\xc2\x0c\x00"
 
 
-@pytest.mark.parametrize("wire_type", [VARINT, FIXED64, BYTES, FIXED32])
-def test_which_field_holds_a_text_or_message(wire_type: int) -> None:
-    field = Field(3, wire_type, 0, 1, 2)
-    assert field.holds(3) == (wire_type == BYTES)
-    assert not field.holds(2)
-    assert not field.holds(4)
-
-
 @given(st.integers(0, 2**64 - 1))
 def test_a_number_is_read_as_it_was_encoded(number: int) -> None:
     raw = wire.varint(number)
     assert wire.read_varint(b"??" + raw + b"??", 2) == (number, 2 + len(raw))
-
-
-@pytest.mark.parametrize(
-    ("number", "raw"), [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02")]
-)
-def test_numbers_are_encoded_as_protobuf_does(number: int, raw: bytes) -> None:
-    assert wire.varint(number) == raw
 
 
 def test_a_number_of_more_than_64_bits_is_refused() -> None:
@@ -53,20 +38,13 @@ def test_a_number_of_more_than_64_bits_is_refused() -> None:
 
 
 def test_fields_lie_one_behind_the_other() -> None:
-    assert list(wire.fields(EACH, 0, len(EACH))) == [
+    assert list(wire.fields(EACH + b"??", 0, len(EACH))) == [
         Field(1, VARINT, 0, 1, 3),
         Field(2, BYTES, 3, 5, 8),
         Field(3, FIXED32, 8, 9, 13),
         Field(4, FIXED64, 13, 14, 22),
         Field(200, BYTES, 22, 25, 25),
     ]
-
-
-def test_a_message_in_the_middle_of_a_source() -> None:
-    found = list(wire.fields(b"??" + EACH + b"??", 2, 2 + len(EACH)))
-    assert [(field.number, field.end - field.start) for field in found] == [
-        (1, 3), (2, 5), (3, 5), (4, 9), (200, 3),
-    ]  # fmt: skip
 
 
 def test_a_message_cut_short_is_refused_at_every_byte_that_ends_no_field() -> None:
