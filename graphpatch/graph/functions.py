@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -79,29 +79,6 @@ def located(name: str) -> bytes:
     return LOC + name.encode()
 
 
-def _moved(
-    node: Node, inputs: list[str], inside: Container[bytes], left_out: tuple[str, ...]
-) -> Payload:
-    """Return the NodeDef with these inputs, without attrs that do not hold in a part.
-
-    TensorFlow refuses a colocation with an op that is not `inside`, where they are `located`.
-    """
-    payload = node.body.payload(node.index)
-    proto = message(NodeDef, small_part(payload))
-    classes = list(proto.attr[COLOCATION].list.s) if COLOCATION in proto.attr else []
-    stays = [text for text in classes if text in inside or not text.startswith(LOC)]
-    gone = [key for key in left_out if key in proto.attr]
-    if stays != classes:
-        proto.attr[COLOCATION].list.s[:] = stays
-        gone += [] if stays else [COLOCATION]
-    elif not gone and inputs == list(node.inputs):
-        return payload
-    proto.input[:] = inputs
-    for key in gone:
-        del proto.attr[key]
-    return [proto.SerializeToString(deterministic=True), *large_part(payload)]
-
-
 @dataclass(frozen=True, eq=False)
 class Part:
     """The ops of a main graph that `results` are computed from, as a function would hold them.
@@ -148,19 +125,35 @@ class Part:
         return {*self.results, *(text for node in self.nodes for text in node.data_inputs)}
 
     def payloads(self) -> Iterator[Payload]:
-        """Yield the NodeDefs, their inputs spelled as in a function, without stale shapes.
+        """Yield the NodeDefs, their inputs spelled as in a function, without stale shapes."""
+        return self.moved(self.spelled, {node.name for node in self.nodes})
 
-        Control inputs on ops that were cut off are left out.
+    def moved(self, spell: Callable[[str], str], inside: Collection[str]) -> Iterator[Payload]:
+        """Yield the NodeDefs with other inputs, without attrs and inputs that do not hold here.
+
+        These are control inputs on ops that are not `inside`, colocation with them, which
+        TensorFlow refuses, and shapes that may be stale.
         """
-        inside = {node.name for node in self.nodes}
         places = set(map(located, inside))
         for node in self.nodes:
-            inputs = [
-                text if text.startswith("^") else self.spelled(text)
+            payload = node.body.payload(node.index)
+            before, proto = (message(NodeDef, small_part(payload)) for _ in range(2))
+            proto.input[:] = [
+                text if text.startswith("^") else spell(text)
                 for text in node.inputs
                 if not text.startswith("^") or names.op_of(text) in inside
             ]
-            yield _moved(node, inputs, places, (OUTPUT_SHAPES,))
+            stale = [OUTPUT_SHAPES, *(HINTS if "MatMul" in node.op else ())]
+            if COLOCATION in proto.attr:
+                classes = proto.attr[COLOCATION].list.s
+                stays = [text for text in classes if text in places or not text.startswith(LOC)]
+                stale += [COLOCATION] if classes and not stays else []
+                classes[:] = stays
+            for key in stale:
+                proto.attr.pop(key, None)
+            is_same = proto == before
+            raw = proto.SerializeToString(deterministic=True)
+            yield payload if is_same else [raw, *large_part(payload)]
 
     def spelled(self, tensor: str) -> str:
         """Return how the function spells a tensor of the main graph."""
@@ -237,17 +230,14 @@ class Extract:
         pieces: list[Piece] = []
         for fed in self.fed:
             pieces += enclosed(1, [fed.placeholder(placeholders[fed.tensor])])
-        inside = {node.name for node in self.part.nodes} | set(placeholders.values())
-        places = set(map(located, inside))
         fed_names = {str(names.parse(tensor)): name for tensor, name in placeholders.items()}
-        for node in self.part.nodes:
-            inputs = [
-                fed_names.get(str(names.parse(text)), text)
-                for text in node.inputs
-                if not text.startswith("^") or names.op_of(text) in inside
-            ]
-            left_out = (OUTPUT_SHAPES, *(HINTS if "MatMul" in node.op else ()))
-            pieces += enclosed(1, _moved(node, inputs, places, left_out))
+
+        def spell(text: str) -> str:
+            return fed_names.get(str(names.parse(text)), text)
+
+        inside = {node.name for node in self.part.nodes} | set(placeholders.values())
+        for payload in self.part.moved(spell, inside):
+            pieces += enclosed(1, payload)
         for part in graph.others:
             if part.holds(VERSIONS):
                 pieces.append(Span(graph.source, part.start, part.end))
