@@ -321,7 +321,7 @@ def rename_all(body: Body, indices: Sequence[int], new: Sequence[str]) -> None:
     body.by_name.update(zip(new, map(body.by_name.pop, old), strict=True))
     for index, name, was in zip(indices, new, old, strict=True):
         body.heads.names[index] = name
-        if index not in body.root:
+        if index not in body.root and name != was:
             body.renamed.setdefault(index, was)
 
 
