@@ -21,6 +21,7 @@ from graphpatch.graph.wire import Span, message
 from graphpatch.protos import FunctionDef, NodeDef
 
 LOST = Author("(a rule whose record is gone)", "")
+UNTOUCHED = NodeRecord()
 
 
 def record(node: Node) -> NodeRecord | None:
@@ -46,14 +47,13 @@ def authors(node: Node, places: Collection[int]) -> list[Author]:
 
 def rules_that_touched(node: Node) -> list[Author]:
     """Return the rules that changed a node in any way, in their order."""
-    known = record(node)
-    return [] if known is None else authors(node, sorted({*known.rules, *known.inputs}))
+    known = record(node) or UNTOUCHED
+    return authors(node, sorted({*known.rules, *known.inputs}))
 
 
 def rules_that_patched(node: Node) -> list[Author]:
     """Return the rules that changed a node, without those that only let it read other tensors."""
-    known = record(node)
-    return [] if known is None else authors(node, known.rules)
+    return authors(node, (record(node) or UNTOUCHED).rules)
 
 
 def patches(graph: Graph) -> Mapping[str, dict[str, Any]]:
@@ -70,8 +70,7 @@ def is_added(node: Node) -> bool:
 
 def clone_of(node: Node) -> str:
     """Return the op whose clone an op is; "" for other ops."""
-    known = record(node)
-    return "" if known is None else known.clone_of
+    return (record(node) or UNTOUCHED).clone_of
 
 
 def clones(body: Body, of: Collection[str]) -> Iterator[Node]:
@@ -104,16 +103,15 @@ def name_in_model(node: Node) -> str:
 
 def shadow(node: Node) -> str:
     """Name the rule that gave an op's outputs another gradient, so that none reaches the op."""
-    known = record(node)
-    return "" if known is None or known.shadow is None else authors(node, [known.shadow])[0].rule
+    place = (record(node) or UNTOUCHED).shadow
+    return "" if place is None else authors(node, [place])[0].rule
 
 
 def key_setter(node: Node) -> str:
     """Name the last rule that set the key of an op's gradient; "" where it has none of a rule."""
-    known = record(node)
-    if known is None or not known.keys or node.attr(OVERRIDE) is None:
-        return ""
-    return authors(node, known.keys[-1:])[0].rule
+    keys = (record(node) or UNTOUCHED).keys
+    has_key = keys and node.attr(OVERRIDE) is not None
+    return authors(node, keys[-1:])[0].rule if has_key else ""
 
 
 def as_written(node: Node) -> bytes:

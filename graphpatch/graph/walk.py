@@ -122,12 +122,9 @@ def upstream(
     """
     by_name, inputs = body.by_name, body.heads.inputs
 
-    def read_by(index: int) -> Iterator[int]:
-        for text in inputs[index]:
-            if control or not text.startswith("^"):
-                producer = by_name.get(names.op_of(text))
-                if producer is not None:
-                    yield producer
+    def read_by(index: int) -> list[int]:
+        texts = [text for text in inputs[index] if control or not text.startswith("^")]
+        return [by_name[op] for op in map(names.op_of, texts) if op in by_name]
 
     starts = [by_name[tensor.op] for tensor in tensors if tensor.op in by_name]
     return _marked(body, starts, through, last, read_by)
@@ -140,25 +137,26 @@ def downstream(
     through: Passes = anywhere,
     last: Passes = nowhere,
 ) -> bytearray:
-    """Mark, by index, all ops that depend on one of these tensors.
+    """Mark, by index, all ops that depend on one of these tensors, as `upstream` does.
 
     The op that gives a tensor is not among them, unless a loop leads back to it. With `control`,
-    those that run after it are, too. Only ops that it may lead `through` are marked, and what lies
-    behind the `last` is not looked at. Linear in the size of what is marked.
+    those that run after it are, too.
     """
-    op_names, inputs, readers = body.heads.names, body.heads.inputs, body.readers
+    op_names, inputs = body.heads.names, body.heads.inputs
 
-    def read_from(index: int) -> Iterator[int]:
-        for reader, slot in readers.get(op_names[index], ()):
-            if control or not inputs[reader][slot].startswith("^"):
-                yield reader
+    def uses_of(op: str) -> list[tuple[int, str]]:
+        return [(index, inputs[index][slot]) for index, slot in body.readers.get(op, ())]
 
-    starts: list[int] = []
-    for tensor in tensors:
-        starts += [index for index, _ in readers_of(body, tensor)]
-        if control:
-            op_uses = readers.get(tensor.op, ())
-            starts += [index for index, slot in op_uses if inputs[index][slot].startswith("^")]
+    def read_from(index: int) -> list[int]:
+        uses_here = uses_of(op_names[index])
+        return [reader for reader, text in uses_here if control or not text.startswith("^")]
+
+    starts = [
+        index
+        for tensor in tensors
+        for index, text in uses_of(tensor.op)
+        if (control if text.startswith("^") else names.parse(text) == tensor)
+    ]
     return _marked(body, starts, through, last, read_from)
 
 
