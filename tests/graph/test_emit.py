@@ -62,16 +62,6 @@ def test_nodes_before_between_and_behind_other_fields() -> None:
     assert without_marks(GraphDef.FromString(found)) == GraphDef.FromString(raw)
 
 
-def test_nodes_of_several_functions_and_libraries() -> None:
-    def one(name: str) -> GraphDef:
-        return graphdef(functions=[function(name, ["a"], [node("m", "Neg", "a")], {"b": "m:y:0"})])
-
-    raw = b"".join(one(name).SerializeToString() for name in "fgh")
-    found = graphs.parsed(marked(graphs.opened(raw), "h.m", "f.m"))
-    assert ["_a" in f.node_def[0].attr for f in found.library.function] == [True, False, True]
-    assert without_marks(found) == GraphDef.FromString(raw)
-
-
 def test_a_function_returns_what_it_was_told_to() -> None:
     inner = function("f", ["a"], [node("m", "Neg", "a")], {"b": "m:y:0", "c": "a", "": "a"})
     graph = graphs.opened(graphdef(functions=[inner])).copy()
@@ -81,19 +71,3 @@ def test_a_function_returns_what_it_was_told_to() -> None:
     assert dict(found.ret) == {"b": "a", "c": "a", "": "a"}
     found.ret["b"] = "m:y:0"
     assert found == inner
-
-
-def test_functions_that_were_added_come_last() -> None:
-    graph = graphs.opened(graphs.sample()).copy()
-    raw = graphs.written(graph)
-    graph.added.function.add().signature.name = "new"
-    graph.added.gradient.add(function_name="f", gradient_func="new")
-    assert graphs.written(graph).startswith(raw)
-    library = graphs.parsed(graph).library
-    assert [one.signature.name for one in library.function] == ["f", "new"]
-    assert library.gradient[0].gradient_func == "new"
-
-
-def test_an_empty_graph() -> None:
-    assert graph_pieces(graphs.opened(b"")) == []
-    assert graphs.written(graphs.opened(b"")) == b""

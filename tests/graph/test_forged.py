@@ -84,10 +84,13 @@ def forged(tmp_path: Path, texts: list[bytes]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("texts", FORGED.values(), ids=FORGED)
-def test_a_forged_record_is_a_message(tmp_path: Path, texts: list[bytes]) -> None:
-    path = forged(tmp_path, texts)
-    with pytest.raises(GraphpatchError) as caught:
+SAID = {"another op type": "said to have been of op type ReadFile, which the function in its"}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_record_is_a_message(tmp_path: Path, name: str) -> None:
+    path = forged(tmp_path, FORGED[name])
+    with pytest.raises(GraphpatchError, match=SAID.get(name)) as caught:
         revert(load(path)).model.save(tmp_path / "out.pb")
     assert not (tmp_path / "out.pb").exists()
     assert len(str(caught.value)) < 5_000
@@ -130,11 +133,6 @@ def test_an_op_that_reads_files_is_told_of_when_it_comes_back(tmp_path: Path) ->
     path.write_bytes(graph.SerializeToString(deterministic=True))
     notes = revert(load(path)).report["notes"]
     assert any("ReadFile 'y' touches files" in note for note in notes)
-
-
-def test_an_op_that_reads_files_does_not_come_back_where_none_is(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="said to have been of op type ReadFile, which the func"):
-        revert(load(forged(tmp_path, FORGED["another op type"])))
 
 
 def test_all_that_rules_write_is_read_again(model_file: Path, tmp_path: Path) -> None:
