@@ -4,8 +4,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import process_time
-from timeit import repeat
 from typing import Any
 
 import msgspec
@@ -66,8 +64,7 @@ def test_the_file_has_an_op_a_line_and_stays_small() -> None:
     assert FILE.stat().st_size < 600_000
 
 
-def test_it_is_read_fast_and_without_tensorflow() -> None:
-    assert min(repeat(opdefs.table.__wrapped__, timer=process_time, number=1, repeat=10)) < 0.015
+def test_it_is_read_without_tensorflow() -> None:
     code = "import sys; from graphpatch import opdefs; opdefs.lookup('Relu')"
     code += "; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -121,19 +118,11 @@ def test_gradients(gradient: str, ops: str) -> None:
     assert {op: known(op).gradient for op in ops.split()} == dict.fromkeys(ops.split(), gradient)
 
 
-@pytest.mark.parametrize(
-    ("op", "known_to"), [("Relu", "both"), ("TensorMapErase", "2"), ("Resampler", "1")]
-)
-def test_which_tensorflow_knows_it(op: str, known_to: str) -> None:
-    assert known(op).known_to == known_to
-
-
-@pytest.mark.parametrize(
-    ("op", "commutative"),
-    [("AddV2", True), ("Mul", True), ("Equal", True), ("Add", False), ("Sub", False)],
-)
-def test_commutative(op: str, commutative: bool) -> None:  # Add also joins strings
-    assert known(op).commutative == commutative
+def test_flags() -> None:
+    known_to = {op: known(op).known_to for op in ("Relu", "TensorMapErase", "Resampler")}
+    assert known_to == {"Relu": "both", "TensorMapErase": "2", "Resampler": "1"}
+    ops = ("AddV2", "Mul", "Equal", "Add", "Sub")  # Add also joins strings
+    assert [op for op in ops if known(op).commutative] == ["AddV2", "Mul", "Equal"]
 
 
 # What keeps the shape
@@ -217,14 +206,15 @@ OUTPUTS = [
 ]
 
 
-@pytest.mark.parametrize(("op", "node", "expected"), INPUTS)
-def test_inputs(op: str, node: dict[str, str], expected: list[tuple[str, int, str, bool]]) -> None:
-    assert flatten(known(op).inputs, attrs(**node)) == [FlatArg(*flat) for flat in expected]
-
-
-@pytest.mark.parametrize(("op", "node", "expected"), OUTPUTS)
-def test_outputs(op: str, node: dict[str, str], expected: list[tuple[str, int, str, bool]]) -> None:
-    assert flatten(known(op).outputs, attrs(**node)) == [FlatArg(*flat) for flat in expected]
+@pytest.mark.parametrize(
+    ("which", "op", "node", "expected"),
+    [*(("inputs", *row) for row in INPUTS), *(("outputs", *row) for row in OUTPUTS)],
+)
+def test_tensors_of_a_node(
+    which: str, op: str, node: dict[str, str], expected: list[tuple[str, int, str, bool]]
+) -> None:
+    tensors = flatten(getattr(known(op), which), attrs(**node))
+    assert tensors == [FlatArg(*flat) for flat in expected]
 
 
 def test_a_length_that_the_node_leaves_to_the_default() -> None:
