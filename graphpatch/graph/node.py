@@ -10,7 +10,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -33,9 +33,6 @@ from graphpatch.graph.wire import (
 from graphpatch.protos import AttrValue, NodeDef
 from graphpatch.protos import OpDef as OpDefProto
 from graphpatch.shown import one_line
-
-if TYPE_CHECKING:
-    from graphpatch.graph.graph import Graph
 
 ATTR = 5  # in NodeDef
 MAIN = "main"
@@ -147,7 +144,7 @@ class Library(msgspec.Struct, eq=False):
     gradients: dict[str, str] = msgspec.field(default_factory=dict)
     producer: int = 0
     rules: list[Author] = msgspec.field(default_factory=list)
-    graph: Callable[[], Graph | None] = lambda: None
+    graph: Callable[[], Any] = lambda: None
 
     def opdef(self, op: str) -> opdefs.OpDef | None:
         """Return what this op type looks like; None where library and TensorFlow have none."""
