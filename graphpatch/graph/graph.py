@@ -437,11 +437,12 @@ def _node_changes(body: Body, number: int) -> Iterator[Replacement]:
     places = [(starts[index], index) for index in changed]
     for start, index in sorted([*places, *((start, -1) for start in body.cut)]):
         pieces: list[Piece] = []
+        value, end = entry(source, start)
         for node in body.placed.get(index, (index,)) if index >= 0 else ():
             payload = body.payload(node)
-            is_root = node == index
-            pieces += reframed(source, start, payload) if is_root else enclosed(number, payload)
-        yield start, entry(source, start)[1], pieces
+            is_short = node != index or value == start + 2  # else its length may be padded
+            pieces += enclosed(number, payload) if is_short else reframed(source, start, payload)
+        yield start, end, pieces
 
 
 def _library_changes(graph: ModelGraph) -> list[Replacement]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import xxhash
@@ -165,10 +166,12 @@ def reads_of_patched(graph: Graph) -> int:
             for index in signed
             if index >= size or (index in body.marks and is_added(Node(body, index)))
         }
-        for index, inputs in enumerate(body.heads.inputs if patched else ()):
-            if index not in added:
-                count += sum([names.op_of(text) in patched for text in inputs])
-        count += sum(names.op_of(text) in patched for text in body.ret.values())
+        inputs = body.heads.inputs if patched else []
+        others = (read for index, read in enumerate(inputs) if index not in added)
+        for text in chain(body.ret.values(), chain.from_iterable(others)):
+            # Most inputs are spelled as the op's name: no call for them.
+            is_plain = ":" not in text and text[:1] != "^"
+            count += text in patched or (not is_plain and names.op_of(text) in patched)
     return count
 
 

@@ -8,7 +8,7 @@ own names would be, so that in what the edit leaves, an op's own names take thei
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -70,53 +70,45 @@ def edit_all(nodes: Sequence[Node], edit: Edit, editor: Editor) -> list[Node]:
 
     The body must not be one whose ops are told apart by more: by v1 loops, or as a function.
     """
-    forms: dict[Hashable, list[Node]] = {}
+    forms: dict[tuple[str, bytes, tuple[int, ...]] | None, list[Node]] = {}
+    are_spelled = names.are_spelled([text for node in nodes for text in (node.name, *node.inputs)])
     for node in nodes:
-        forms.setdefault(_form(node), []).append(node)
+        is_spelled = are_spelled or names.are_spelled((node.name, *node.inputs))
+        forms.setdefault(_form(node) if is_spelled else None, []).append(node)
     done: set[Node] = set()
     for form, alike in forms.items():
-        template = None if form is None else _recorded(alike[0], edit, editor)
+        template = None if form is None else _recorded(alike[0], form[1], edit, editor)
         if template is not None:
             for start in range(0, len(alike), BATCH):
                 done.update(_fill(template, alike[start : start + BATCH], editor))
     return [node for node in nodes if node not in done]
 
 
-def _form(node: Node) -> Hashable:
+def _form(node: Node) -> tuple[str, bytes, tuple[int, ...]] | None:
     """Return what ops of one form have in common; None for one that is spelled in another way."""
     body, index = node
-    own = (node.name, *body.heads.inputs[index])
-    sizes = tuple(map(len, own))
-    if index in body.edited or index in body.placed or len(set(own)) < len(own) or len(own) > MOST:
+    name, op, inputs = body.heads.names[index], body.heads.ops[index], body.heads.inputs[index]
+    own, sizes = {name, *inputs}, (len(name), *map(len, inputs))
+    if index in body.edited or index in body.placed or len(own) < len(sizes) or len(own) > MOST:
         return None
-    if min(sizes) < 2 or max(sizes) >= SHORT or not names.are_spelled(own):
+    if min(sizes) < 2 or max(*sizes, len(op)) >= SHORT:
         return None
-    rest = _behind_inputs(node)
-    is_plain = rest is not None and PROVENANCE not in rest and not MARK.search(rest)
-    return (rest, sizes) if is_plain else None
+    head = f"\n{chr(len(name))}{name}\x12{chr(len(op))}{op}"
+    head += "".join([f"\x1a{chr(len(text))}{text}" for text in inputs])
+    raw = small_part(body.payload(index))
+    rest = raw[len(head) :]
+    is_plain = PROVENANCE not in rest and not MARK.search(rest)
+    return (op, rest, sizes) if is_plain and raw.startswith(head.encode()) else None
 
 
-def _head(name: str, op: str, inputs: Sequence[str]) -> bytes:
-    """Return a NodeDef up to its last input, as TensorFlow spells it."""
-    head = encoded(1, name.encode()) + encoded(2, op.encode())
-    return head + b"".join([encoded(3, text.encode()) for text in inputs])
-
-
-def _behind_inputs(node: Node) -> bytes | None:
-    """Return the op type, device and attrs as bytes; None where they are not spelled so."""
-    raw = small_part(node.body.payload(node.index))
-    head = _head(node.name, node.op, node.inputs)
-    return node.op.encode() + b"\0" + raw[len(head) :] if raw.startswith(head) else None
-
-
-def _recorded(node: Node, edit: Edit, editor: Editor) -> Template | None:
+def _recorded(node: Node, rest: bytes, edit: Edit, editor: Editor) -> Template | None:
     """Return what the edit does to ops that are alike; None if it depends on more than the form."""
     body, texts = node.body, (node.name, *node.inputs)
     own = [chr(FIRST + place) + "." * (len(text) - 2) for place, text in enumerate(texts)]
     heads = Heads(names=own[:1], ops=[node.op], inputs=[tuple(own[1:])])
     alone = OneOp(body.label, body.library, body.source, heads)
-    rest = small_part(body.payload(node.index))[len(_head(node.name, node.op, node.inputs)) :]
-    alone.edited[0] = [_head(own[0], node.op, own[1:]) + rest]
+    head = encoded(1, own[0].encode()) + encoded(2, node.op.encode())
+    alone.edited[0] = [b"".join([head, *(encoded(3, text.encode()) for text in own[1:]), rest])]
     recorder = Editor(editor.graph, editor.author, own[0], known=editor.known)
     try:
         edit(Node(alone, 0), recorder)
