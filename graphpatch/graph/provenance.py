@@ -133,8 +133,8 @@ def checksum_of_rules(graph: Graph) -> str:
         order, heads, signed = body.in_file_order(), body.heads, set(body.signed())
         for column in (heads.names, heads.ops, [*map("\0".join, heads.inputs)]):
             digest.update("\0\0".join([column[index] for index in order]).encode())
-        for payload, index in ((body.payload(i), i) for i in order if i in signed):
-            if carries_record(payload):
+        for index in order if signed else ():
+            if index in signed and carries_record(payload := body.payload(index)):
                 raw = small_part(payload)
                 digest.update(as_written(Node(body, index)) if b'"model":' in raw else raw)
         digest.update(repr(sorted(body.ret.items())).encode())

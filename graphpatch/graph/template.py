@@ -48,12 +48,14 @@ class OneOp(Body, eq=False):
 class Template(NamedTuple):
     """What an edit leaves of the op that stands for others.
 
-    Of the op, then of the nodes that were added: the payloads, and in which order they are written;
-    `notes` and `idle` are what the editor reports. All have stand-ins for the op's own names.
+    `whole` is the op, then the nodes that were added, as a GraphDef with stand-ins for the op's own
+    names; `parts` are where each node lies in it, and `order` is that in which they are written.
+    `notes` and `idle` are what the editor reports.
     """
 
     stand_ins: list[bytes]
-    payloads: list[bytes]
+    whole: bytes
+    parts: list[slice]
     order: list[int]
     notes: list[str]
     idle: list[str]
@@ -114,12 +116,14 @@ def _recorded(node: Node, rest: bytes, edit: Edit, editor: Editor) -> Template |
         edit(Node(alone, 0), recorder)
     except (UnlikeError, GraphpatchError):
         return None  # the edit of the op itself raises the error that names it
-    payloads = [small_part(alone.payload(index)) for index in range(len(alone))]
-    reports = list(recorder.notes), recorder.idle
-    template = Template(
-        [text.encode() for text in own], payloads, alone.placed.get(0, [0]), *reports
-    )
-    whole = b"".join([*payloads, *(text.encode() for report in reports for text in report)])
+    whole, parts = b"", list[slice]()
+    for index in range(len(alone)):
+        payload = small_part(alone.payload(index))
+        whole += encoded(1, payload)
+        parts.append(slice(len(whole) - len(payload), len(whole)))
+    reports, order = (list(recorder.notes), recorder.idle), alone.placed.get(0, [0])
+    template = Template([text.encode() for text in own], whole, parts, order, *reports)
+    whole += "".join([text for report in reports for text in report]).encode()
     is_same = heads.ops[0] == node.op and tuple(heads.inputs[0]) == tuple(own[1:])
     if not is_same or MARK.search(template.fill(whole, [text.encode() for text in texts])):
         return None  # it reads something else, or there is a part of a name
@@ -130,26 +134,25 @@ def _recorded(node: Node, rest: bytes, edit: Edit, editor: Editor) -> Template |
 
 def _fill(template: Template, nodes: Sequence[Node], editor: Editor) -> list[Node]:
     """Edit these ops, and return them: none where a new name is taken."""
-    body, count = nodes[0].body, len(template.payloads)
+    body, count = nodes[0].body, len(template.parts)
     rows = [[text.encode() for text in (node.name, *node.inputs)] for node in nodes]
-    filled = [template.fill(raw, own) for own in rows for raw in template.payloads]
-    heads = list(message(GraphDef, b"".join([encoded(1, raw) for raw in filled])).node)
+    filled = [template.fill(template.whole, own) for own in rows]
+    heads = list(message(GraphDef, b"".join(filled)).node)
     new_names = [head.name for head in heads]
     taken = body.by_name.keys() & new_names
     if len(set(new_names)) < len(heads) or not taken <= {node.name for node in nodes}:
         return []
     rename_all(body, [node.index for node in nodes], new_names[::count])
     added = append_all(body, [head for place, head in enumerate(heads) if place % count])
-    for place, node in enumerate(nodes):
-        start = added + place * (count - 1)
-        members = [node.index, *range(start, start + count - 1)]
-        for index, raw in zip(members, filled[place * count :], strict=False):
-            body.edited[index] = [raw]
+    for node, own, whole in zip(nodes, rows, filled, strict=True):
+        members = [node.index, *range(added, added + count - 1)]
+        added += count - 1
+        body.edited.update(zip(members, [[whole[part]] for part in template.parts], strict=True))
         if count > 1:
             body.root.update(dict.fromkeys(members[1:], node.index))
             body.placed[node.index] = [members[place] for place in template.order]
         for text in template.notes:
-            editor.note(template.fill(text.encode(), rows[place]).decode())
+            editor.note(template.fill(text.encode(), own).decode())
         for text in template.idle:
-            editor.skipped(template.fill(text.encode(), rows[place]).decode())
+            editor.skipped(template.fill(text.encode(), own).decode())
     return list(nodes)
