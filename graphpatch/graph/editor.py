@@ -306,11 +306,12 @@ def append_all(body: Body, protos: Sequence[NodeDef]) -> int:
     heads.inputs += [tuple(proto.input[:]) for proto in protos]
     body.by_name.update(zip(heads.names[first:], range(first, len(body)), strict=True))
     # The cached indices are kept up to date where they were made: making them anew is linear.
-    for index in range(first, len(body)):
-        if "by_type" in body.__dict__:
-            body.by_type.setdefault(heads.ops[index], []).append(index)
-        if "readers" in body.__dict__:
-            for slot, text in enumerate(heads.inputs[index]):
+    if "by_type" in body.__dict__:
+        for index, op in enumerate(heads.ops[first:], first):
+            body.by_type.setdefault(op, []).append(index)
+    if "readers" in body.__dict__:
+        for index, read in enumerate(heads.inputs[first:], first):
+            for slot, text in enumerate(read):
                 body.readers.setdefault(names.op_of(text), []).append((index, slot))
     return first
 

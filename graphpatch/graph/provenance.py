@@ -125,18 +125,20 @@ def as_written(node: Node) -> bytes:
 
 
 def checksum_of_rules(graph: Graph) -> str:
-    """Return a checksum of what rules wrote, and of what all ops are called and read."""
+    """Return a checksum of what rules wrote, and of what all other ops are called and read."""
     digest = xxhash.xxh3_64()
     for body in graph.bodies:
         if body.is_ours:
             continue
-        order, heads, signed = body.in_file_order(), body.heads, set(body.signed())
+        heads, signed, others = body.heads, set(body.signed()), list[int]()
+        for index in body.in_file_order():
+            if index not in signed or not carries_record(payload := body.payload(index)):
+                others.append(index)
+                continue
+            raw = small_part(payload)
+            digest.update(as_written(Node(body, index)) if b'"model":' in raw else raw)
         for column in (heads.names, heads.ops, [*map("\0".join, heads.inputs)]):
-            digest.update("\0\0".join([column[index] for index in order]).encode())
-        for index in order if signed else ():
-            if index in signed and carries_record(payload := body.payload(index)):
-                raw = small_part(payload)
-                digest.update(as_written(Node(body, index)) if b'"model":' in raw else raw)
+            digest.update("\0\0".join([column[index] for index in others]).encode())
         digest.update(repr(sorted(body.ret.items())).encode())
     data = graph.source.data
     ours = [
