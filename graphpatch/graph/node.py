@@ -324,7 +324,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             payload, proto = self.large[index]
             return proto, large_part(payload)
         payload = self.payload(index)
-        raw, large = small_part(payload), large_part(payload)
+        raw, large = small_part(payload), large_part(payload) if len(payload) > 1 else []
         return message(NodeDef, raw) if large or key.encode() in raw else NodeDef(), large
 
     def attr(self, index: int, key: str) -> AttrValue | None:
