@@ -540,7 +540,7 @@ def as_tensor(function: str, value: Any, hint: Any = None) -> Any:
 
 
 def carrying(function: str, value: Any, complex_too: bool = False) -> Any:
-    """The value as a tensor of a dtype that carries a gradient. Raises TypeError for others."""
+    """Return the value as a tensor that carries a gradient; TypeError for other dtypes."""
     tensor = as_tensor(function, value)
     dtype = tensor.dtype.base_dtype
     if not (dtype.is_floating or (dtype.is_complex and complex_too)):

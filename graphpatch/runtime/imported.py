@@ -23,7 +23,7 @@ from graphpatch.runtime.graph_run import first_line
 
 
 def bare_meta(pieces: list[Piece]) -> Any:
-    """TensorFlow's MetaGraphDef of these bytes: the graph, and the contexts of v1 control flow.
+    """Return the MetaGraphDef of these bytes: the graph, and the contexts of v1 control flow.
 
     Savers, signatures and other collections are left out: an import would build what they name.
     Raises ModelError where it is larger than protobuf's 2 GB.
@@ -59,7 +59,7 @@ def imported(
 
 
 def imported_graph(model: Model, place: int = 0) -> Any:
-    """The tf.Graph of a model's graph, with the control-flow contexts that the file holds."""
+    """Return the tf.Graph of a model's graph, with the contexts that the file holds."""
     try:
         return imported(bare_meta(model.meta_graph(model.graphs[place], rebuild=False)))
     except ModelError as error:
@@ -133,7 +133,7 @@ def refused_as(kind: type[GraphpatchError], what: str) -> Iterator[None]:
 
 
 def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
-    """The model that a live `tf.Graph` or FuncGraph is: a copy, which later ops are not part of.
+    """Return a live `tf.Graph` or FuncGraph as a model: a copy, without ops that come later.
 
     It is a MetaGraphDef with the graph's collections, the contexts of v1 loops and branches among
     them; a GraphDef where the graph has none. Values of variables are not in a graph, so they are
@@ -148,7 +148,7 @@ def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
 
 
 def graph_def_of(graph: Any) -> bytes:
-    """The serialized GraphDef of a live graph. Raises ModelError where it is larger than 2 GB."""
+    """Return the serialized GraphDef of a live graph; ModelError where it is larger than 2 GB."""
     with _limited("<tf.Graph>"):
         return bytes(graph.as_graph_def().SerializeToString())
 
@@ -168,7 +168,7 @@ def _limited(label: str) -> Iterator[None]:
 
 
 def tensorflow_class(name: str) -> Any:
-    """TensorFlow's class of this message, the only one that it takes."""
+    """Return TensorFlow's class of this message, the only one that it takes."""
     import tensorflow as tf
 
     return getattr(tf.compat.v1, name)

@@ -103,34 +103,32 @@ class GradientFilter(UnchangedLayer):
         meant = gradient_meant("GradientFilter", gradient)
         self.gradient = gradient
         self.adjustable = adjustable
-        self._named = meant if isinstance(meant, LibraryGradient) else None
+        self._entry, self._numbers = "", {}
+        if adjustable and isinstance(meant, LibraryGradient):
+            self._entry, self._numbers = meant.name, dict(meant.parameters)
         self._weights_of: dict[str, Any] = {}
-        if adjustable and not (self._named and self._named.parameters):
+        if adjustable and not self._numbers:
             raise RulesError(f"GradientFilter: {gradient!r} has no parameters to adjust")
 
     def build(self, input_shape: Any) -> None:
         """Make the weights of an adjustable filter."""
-        if self.adjustable and self._named is not None:
-            for name, value in self._named.parameters:
-                self._weights_of[name] = self.add_weight(
-                    name=name,
-                    shape=(),
-                    dtype="float32",
-                    initializer=self.keras.initializers.Constant(value),
-                    trainable=False,
-                )
+        for name, value in self._numbers.items():
+            initializer = self.keras.initializers.Constant(value)
+            self._weights_of[name] = self.add_weight(
+                name=name, shape=(), dtype="float32", initializer=initializer, trainable=False
+            )
         self.built = True
 
     def call(self, inputs: Any) -> Any:
         """Return the inputs, with the filtered gradient."""
         import tensorflow as tf
 
-        if self.adjustable and self._named is not None:
-            name, parameters = self._named.name, self._weights_of
-            return tf.nest.map_structure(
-                lambda x: library_gradient("GradientFilter", x, name, parameters), inputs
-            )
-        return tf.nest.map_structure(lambda x: filter_gradient(x, self.gradient), inputs)
+        def filtered(x: Any) -> Any:
+            if not self._weights_of:
+                return filter_gradient(x, self.gradient)
+            return library_gradient("GradientFilter", x, self._entry, self._weights_of)
+
+        return tf.nest.map_structure(filtered, inputs)
 
     def adjust(self, **parameters: float) -> None:
         """Change parameters of an adjustable filter, which are float32 scalars.
@@ -144,15 +142,15 @@ class GradientFilter(UnchangedLayer):
             >>> same = layer(tf.constant([1.0, 2.0]))
             >>> layer.adjust(strength=0.5)
         """
-        if not self._weights_of or self._named is None:
+        if not self._weights_of:
             why = "has not been called yet" if self.adjustable else "is not adjustable"
             raise RulesError(f"GradientFilter: {self.gradient!r} {why}, so it cannot be adjusted")
         now = {name: float(weight.numpy()) for name, weight in self._weights_of.items()}
-        for name, value in LIBRARY[self._named.name].checked({**now, **parameters}).items():
+        for name, value in LIBRARY[self._entry].checked({**now, **parameters}).items():
             self._weights_of[name].assign(value)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """That of the inputs."""
+        """Return that of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
@@ -196,11 +194,11 @@ class Surrogate(UnchangedLayer):
         self._values = _callable_of(forward), _callable_of(backward)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """The forward expression, with the gradient of the other; Keras passes `training` on."""
+        """Return the forward expression with the gradient of the other; `training` is Keras's."""
         return surrogate(*self._values, inputs)
 
     def get_config(self) -> dict[str, Any]:
-        """Formulas as text; layers and functions as Keras writes them."""
+        """Return formulas as text; layers and functions as Keras writes them."""
         own = {"forward": self._written(self.forward), "backward": self._written(self.backward)}
         return {**super().get_config(), **own}
 
@@ -272,11 +270,11 @@ class BackwardAs(UnchangedLayer):
         return backward_as(*inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """That of `noisy`."""
+        """Return that of `noisy`."""
         return input_shape[0]
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """That of `noisy`."""
+        """Return that of `noisy`."""
         return mask[0] if isinstance(mask, list | tuple) and mask else None
 
 

@@ -260,7 +260,7 @@ def _explained(paths: GradientPaths) -> Iterator[None]:
 
 
 def cuts_in_order(cut: Any) -> list[list[str]]:
-    """Several cuts in a row; one where no list holds another."""
+    """Return several cuts in a row; one where no list holds another."""
     if isinstance(cut, list | tuple) and any(isinstance(item, list | tuple) for item in cut):
         return [tensor_names(f"cut[{place}]", item) for place, item in enumerate(cut)]
     return [tensor_names("cut", cut)]

@@ -78,7 +78,7 @@ class PatchedGraph:
 
     @property
     def ok(self) -> bool:
-        """True: `patch_graph` raises where a rule cannot be applied."""
+        """Return True: `patch_graph` raises where a rule cannot be applied."""
         return True
 
     def document(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class PatchedGraph:
         return self._made_again(self._checked(old, tf.Variable, "a variable"))
 
     def of(self, old: Any) -> Any:
-        """What stands for a tensor, operation, variable, saver or queue runner of the old graph.
+        """Return what stands for a tensor, operation, variable, saver or queue runner.
 
         Also for names (`x:0` is a tensor, `x` an operation), for sparse and ragged tensors, and
         for all of these in a list, tuple or dict, in which None stays. Raises TypeError for

@@ -115,7 +115,7 @@ def _register(key: str, gradient: Callable[[], Callable[..., Any] | None]) -> bo
 
 
 def gradient_for(key: str, graph: ModelGraph, node: Node) -> GradientFunction | None:
-    """The gradient function (op, *dy) of an op with a key of ours, None for another's key."""
+    """Return the gradient function (op, *dy) of an op with a key of ours, None for others."""
     from graphpatch.runtime.gradient_functions import function_gradient, gradient_of
 
     gradient = gradient_of(key)
@@ -202,7 +202,7 @@ def _tensors_for(input_map: Mapping[str, Any], model: Model, tags: str) -> dict[
 
 
 def meta_graph(model: Model, tags: str = "") -> Any:
-    """TensorFlow's MetaGraphDef of a model, contexts included; its lone keys are registered.
+    """Return TensorFlow's MetaGraphDef of a model, contexts included; register its lone keys.
 
     Raises what `import_model` does.
     """
@@ -222,7 +222,7 @@ def meta_graph(model: Model, tags: str = "") -> Any:
 
 
 def import_into(model: Model, graph: Any, name: str, tags: str) -> Any:
-    """`import_model` into a graph that need not be the current one."""
+    """Import a model into a graph that need not be the current one."""
     if not is_graph(graph):
         raise TypeError(f"graph: expected a tf.Graph; found {type(graph).__name__}")
     with graph.as_default():

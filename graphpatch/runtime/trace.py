@@ -86,7 +86,7 @@ function_carrier.trace.is_for(trace)
 class StandIn:
     """An op as its gradient function sees it: `op.inputs`, `op.outputs`, `op.get_attr("...")`."""
 
-    seen: OpDtypes
+    traced: OpDtypes
     inputs: Sequence[Any]
     outputs: Sequence[Any]
 
@@ -98,11 +98,11 @@ class StandIn:
         import tensorflow as tf
         from tensorflow.python.framework import op_def_registry
 
-        known = op_def_registry.get(self.seen.type)
+        known = op_def_registry.get(self.traced.type)
         defaults = {} if known is None else {a.name: a.default_value for a in known.attr}
-        value = self.seen.attrs.get(name, defaults.get(name))
+        value = self.traced.attrs.get(name, defaults.get(name))
         if value is None or not value.ListFields():
-            raise ValueError(f"op type {self.seen.type} has no attr {name!r}")
+            raise ValueError(f"op type {self.traced.type} has no attr {name!r}")
         with tf.Graph().as_default():  # TensorFlow reads any attr of any op
             op = tf.no_op()
             op._set_attr(name, value)
@@ -110,7 +110,7 @@ class StandIn:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("type", "name", "device"):
-            return getattr(self.seen, name)
+            return getattr(self.traced, name)
         raise AttributeError(
             f"op.{name} is not there while a gradient is traced into a file; op.inputs, "
             f"op.outputs, op.get_attr, op.type, op.name and op.device are"
