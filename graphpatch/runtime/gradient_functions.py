@@ -26,11 +26,11 @@ from graphpatch.gradients.spec import (
 )
 from graphpatch.graph.functions import calls
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.node import Body, Node
+from graphpatch.graph.node import Body
 from graphpatch.graph.op_types import PLACEHOLDER
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import tensor_index
-from graphpatch.protos import FunctionDef, GraphDef, NodeDef
+from graphpatch.protos import FunctionDef, GraphDef
 from graphpatch.runtime.graph_run import first_line
 from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.tf_gradients import gradients
@@ -326,16 +326,28 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
     in their turn: y are the outputs of the op, as its inputs y are behind StopGradients. It gives
     None for an input without a gradient.
     """
+
+    def as_in_main(text: str) -> str:
+        tensor = names.parse(text)
+        if tensor.control or tensor.op in body.arguments:
+            return text
+        place = tensor_index(body.node(tensor.op).outputs or [], tensor.arg, tensor.index)
+        if place is None:
+            raise ModelError(f"{body.label} reads {tensor}, an output that is not there")
+        return f"{tensor.op}:{place}"
+
     message = GraphDef()
     message.versions.producer = body.library.producer
     for name, dtype in body.arguments.items():
         message.node.add(name=name, op=PLACEHOLDER).attr["dtype"].type = dtype
-    message.node.extend(map(as_main, body))
+    for node in body:
+        copy = message.node.add()
+        copy.ParseFromString(b"".join(map(piece_bytes, body.payload(node.index))))
+        copy.input[:] = list(map(as_in_main, copy.input))
     message.library.function.extend(called_in_order(graph, body).values())
     graph_def = message.SerializeToString(deterministic=True)
     flowing = [] if body.signature is None else [arg.name for arg in body.signature.output_arg]
-    results = [names.parse(body.ret[name]) for name in flowing]
-    fetched = [f"{tensor.op}:{flat_index(body, tensor)}" for tensor in results]
+    fetched = [as_in_main(body.ret[name]) for name in flowing]
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
         import tensorflow as tf
@@ -375,24 +387,3 @@ def called_in_order(
             functions |= called_in_order(graph, graph.functions[name])
             functions[name] = FunctionDef.FromString(graph.source.data[part.value : part.end])
     return functions
-
-
-def as_main(node: Node) -> NodeDef:
-    """Return a NodeDef with its inputs spelled as the main graph spells them."""
-    body = node.body
-    copy = NodeDef.FromString(b"".join(piece_bytes(p) for p in body.payload(node.index)))
-    for slot, text in enumerate(copy.input):
-        tensor = names.parse(text)
-        if not (tensor.control or tensor.op in body.arguments):
-            copy.input[slot] = str(names.TensorName(tensor.op, flat_index(body, tensor)))
-    return copy
-
-
-def flat_index(body: Body, tensor: names.TensorName) -> int:
-    """Return which of all outputs of its op a tensor is."""
-    if body.is_main:
-        return tensor.index
-    place = tensor_index(body.node(tensor.op).outputs or [], tensor.arg, tensor.index)
-    if place is None:
-        raise ModelError(f"{body.label} reads {tensor}, an output that is not there")
-    return place
