@@ -78,7 +78,7 @@ def patch_model(
     """
     with _at_hand(job, task.model) as path:
         original = Path(model_path(str(path)))
-        source = content(original) if job.recorded else ""
+        source = content(original) if job.recorded and task.model != "-" else ""
         if task.known is not None and _is_done(job, task, source):
             return TaskResult(task, passed_over="done before, and unchanged since")
         report: dict[str, Any] = {"output": None if job.dry_run else task.output}
