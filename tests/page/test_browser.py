@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -379,14 +378,12 @@ def test_values_of_a_run_are_bars_and_pictures(chrome: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_100_000_lines_open_in_seconds_and_scroll(chrome: Any, tmp_path: Path) -> None:
+def test_100_000_lines_open_and_scroll(chrome: Any, tmp_path: Path) -> None:
     graph = chain([f"tower/block{n // 10}/op{n}" for n in range(100_000)])
     view = graphpatch.view(graph)
     view.save(tmp_path / "page.html")
-    begun = time.monotonic()
     opened = Opened(chrome, tmp_path / "page.html")
     opened.page.click("#open")
-    assert time.monotonic() - begun < 15  # of a busy machine
     opened.press("End")
     opened.page.wait_for_timeout(50)
     assert "source" in opened.selected()

@@ -8,6 +8,7 @@ import pytest
 
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.page.ends import ends_of
+from graphpatch.protos import AttrValue, TensorShapeProto
 from tests.graphs import attr, graph_of, node
 
 F, INTS, S = attr("float32"), attr("int64"), attr("string")
@@ -16,6 +17,10 @@ NEXT = node("next", "IteratorGetNext", "it", output_types=TYPES)
 IT = node("it", "IteratorFromStringHandle", "handle")
 HANDLE = node("handle", "Placeholder", dtype=S)
 X, FLAG = node("x", "Placeholder", dtype=F), node("flag", "Placeholder", dtype=attr("bool"))
+RATE, IMAGE = (
+    node(name, "Placeholder", dtype=F, shape=AttrValue(shape=TensorShapeProto(dim=dims)))
+    for name, dims in (("rate", []), ("image", [TensorShapeProto.Dim(size=8)]))
+)
 SCORES = node("scores", "Softmax", "logits", T=F)
 BEST = node("best", "ArgMax", "scores", "axis", T=F, output_type=INTS, Tidx=attr("int32"))
 AXIS = node("axis", "Const", dtype=attr("int32"))
@@ -26,6 +31,9 @@ CASES: dict[str, tuple[list[Any], tuple[str, ...], tuple[str, ...]]] = {
     ),
     "the scores before an ArgMax": (
         [X, FLAG, node("logits", "Relu", "x", T=F), SCORES, AXIS, BEST], ("x:0",), ("scores:0",)
+    ),
+    "a rate and a flag after tensors": (
+        [RATE, IMAGE, node("y", "Mul", "rate", "image", T=F)], ("image:0", "rate:0"), ("y:0",)
     ),
     "no placeholder that nobody reads": (
         [X, node("given", "PlaceholderWithDefault", "x", dtype=F), node("y", "Relu", "x", T=F)],

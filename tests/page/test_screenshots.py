@@ -1,4 +1,4 @@
-"""Screenshots, compared with what the document says: the colours at knots, lanes, bars, cells.
+"""Screenshots, compared with what the document says: the colours at knots, lanes and curves.
 
 Where a row is and how far columns lie apart, the page tells; what is drawn there, the screenshot.
 """
@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.page.gradient_sizes import pictures
 from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.page.browser import Opened, browser
@@ -35,7 +34,6 @@ INKS = {
 LANE = {NONE: "none", ZERO: "none", FULL: "full", CHANGED: "changed"}
 # In the middle of a knot: that of `none` is hollow.
 KNOT = {**LANE, NONE: "paper", BLOCKED: "bad", ERROR: "bad"}
-HEAT = {"light": (30, 64, 175), "dark": (125, 180, 255)}
 
 LAYOUT = """
 () => {
@@ -48,8 +46,7 @@ LAYOUT = """
       const index = Number(element.id.slice(3)), shown = view.shown.rows[index];
       const kind = shown.kind, row = view.bodies[0].names[shown.row];
       const { top } = element.getBoundingClientRect();
-      const [lanes, bars] = [".lanes", "svg.bars"].map(name => boxes(element, name));
-      return { kind, row, index, top, lanes, bars };
+      return { kind, row, index, top, lanes: boxes(element, ".lanes") };
     }),
     pitch: view.sides().map(side => view.list.pitch.get(side).of),
     at: Object.fromEntries(
@@ -57,8 +54,6 @@ LAYOUT = """
     sides: view.shown.parts[0].sides.map(side => ({
       knots: Object.fromEntries(side.knots), lanes: side.lanes.map(lane => [lane.to, lane.column]),
     })),
-    heats: boxes(document, "svg.heat"),
-    histograms: boxes(document, "svg.histogram"),
     curves: boxes(document, "svg.curves"),
   };
 }
@@ -116,27 +111,10 @@ def two() -> graphpatch.View:
     return graphpatch.view(DIGITS, rules=GUIDED, sources="image", targets="logits")
 
 
-def run() -> graphpatch.View:
-    """The same with sizes and pictures of gradients, as a run gives them."""
-    view, random = two(), np.random.default_rng(0)
-    lines = range(len(view.document()["bodies"][0]["names"]))
-    sizes = {row: [10.0 ** (-row % 5), 10.0 ** (-row % 3)] for row in lines}
-    answers = [(1.0, random.normal(size=(1, 8, 8, 1)), "") for _ in range(2)]
-    counted = pictures("w:0", None, [(1.0, random.normal(size=400), "")])
-    sources = [
-        {"name": "image:0", "pictures": pictures("image:0", None, answers)},
-        {"name": "w:0", "pictures": counted},
-    ]
-    told = {"lines": sizes, "least": 1.0, "most": 1e4}
-    view.document()["run"] = {"graphs": [{"note": "", "sizes": told, "sources": sources}]}
-    return view
-
-
 MODELS: dict[str, Callable[[], graphpatch.View]] = {
     "one": lambda: graphpatch.view(DIGITS, sources="image", targets="logits"),
     "two": two,
     "odd": odd,
-    "run": run,
 }
 
 
@@ -208,52 +186,6 @@ def test_knots_and_lanes_have_the_colour_of_what_flows(
     assert sorted(lines) == sorted(seen.body["names"])
     assert {flow for side in seen.body["sides"] for flow in side["flow"]} >= FLOWS[name]
     assert list(wrong(seen)) == []
-
-
-@pytest.mark.parametrize("look", ["1200 light", "1200 dark", "2000 light"])
-def test_bars_are_as_long_as_sizes_say(pages: dict[str, Seen], look: str) -> None:
-    seen = pages["run"]
-    seen.look(look)
-    sizes = seen.document["run"]["graphs"][0]["sizes"]["lines"]
-    names = seen.body["names"]
-    drawn = {names.index(one["row"]): one["bars"][0] for one in seen.layout["rows"] if one["bars"]}
-    assert drawn.keys() == sizes.keys()
-    for row, box in drawn.items():
-        for side, ink in enumerate(("full", "changed")):
-            share = 0.08 + 0.92 * np.log10(sizes[row][side]) / 4
-            middle = seen.shot.box(box["left"], box["top"] + 8 + 9 * side, box["width"], 1)
-            length = sum(seen.ink(one) == [ink] for one in middle)
-            assert abs(length - share * box["width"]) <= 2, (row, ink)
-
-
-@pytest.mark.parametrize("look", ["400 light", "1200 light", "1200 dark", "2000 light"])
-def test_cells_of_heat_maps_are_as_dark_as_values(pages: dict[str, Seen], look: str) -> None:
-    seen = pages["run"]
-    seen.look(look)
-    maps = seen.document["run"]["graphs"][0]["sources"][0]["pictures"]
-    ink = np.array(HEAT[seen.scheme], float)
-    assert len(seen.layout["heats"]) == len(maps) == 2
-    for box, heat in zip(seen.layout["heats"], maps, strict=True):
-        for place, value in enumerate(heat["values"]):
-            row, column = divmod(place, heat["width"])
-            want = seen.paper + value // 16 / 15 * (ink - seen.paper)
-            x = box["left"] + 1 + (column + 0.5) * (box["width"] - 2) / heat["width"]
-            y = box["top"] + 1 + (row + 0.5) * (box["height"] - 2) / heat["height"]
-            assert np.abs(seen.shot.at(x, y) - want).max() <= 4, (heat["title"], row, column)
-
-
-@pytest.mark.parametrize("look", ["1200 light", "2000 dark"])
-def test_bars_of_histograms_are_as_high_as_counts(pages: dict[str, Seen], look: str) -> None:
-    seen = pages["run"]
-    seen.look(look)
-    (picture,) = seen.document["run"]["graphs"][0]["sources"][1]["pictures"]
-    (box,) = seen.layout["histograms"]
-    scale, counts = box["width"] / 160, picture["counts"]
-    for place, count in enumerate(counts):
-        x = box["left"] + ((place + 0.5) * 160 / len(counts) - 0.5) * scale
-        strip = seen.shot.box(x, box["top"], 1, 90 * scale)
-        height = sum(seen.ink(one) == ["full"] for one in strip)
-        assert abs(height - count / max(counts) * 90 * scale) <= 2, place
 
 
 @pytest.mark.parametrize("look", ["400 dark", "1200 light", "2000 dark"])
