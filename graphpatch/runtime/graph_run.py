@@ -193,8 +193,9 @@ def without_failed(
 ) -> list[str]:
     """Return the tensors that do not need the op that failed; none where that is not known."""
     dead = re.search(r"Retval\[(\d+)\]", str(error))
-    if dead:
-        return [name for place, name in enumerate(wanted) if place != int(dead[1])]
+    if dead:  # a Session fetches in the order of the names
+        lost_name = sorted(set(wanted))[int(dead[1])]
+        return [name for name in wanted if name != lost_name]
     named = re.search(r"(?i)node '?\{?\{?(?:node )?([^'} ]+)", str(error))
     op = getattr(error, "op", None)
     failed = op.name if op is not None else named[1] if named else ""

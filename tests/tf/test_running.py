@@ -90,3 +90,16 @@ def test_what_fails_changes_nothing_of_what_is_run_again() -> None:
     found, reasons = running.run(["drawn:0", "broken:0"], optimise=False)
     assert list(reasons) == ["broken:0"]
     assert found["drawn:0"].tolist() == alone["drawn:0"].tolist()
+
+
+def test_what_stands_in_a_branch_that_is_not_taken_is_left_out_alone() -> None:
+    """TensorFlow tells its number among the names in order."""
+
+    def build(x: Any) -> Any:
+        untaken, taken = tf.raw_ops.Switch(data=x, pred=tf.constant(True))
+        tf.identity(untaken, name="a")
+        return tf.identity(taken, name="b")
+
+    running = graph_run.GraphRun(graph_of(build), {"x:0": np.zeros((300, 300), np.float32)})
+    found, reasons = running.run(["y:0", "b:0", "a:0"], optimise=False)
+    assert (found.keys(), list(reasons)) == ({"y:0", "b:0"}, ["a:0"])

@@ -418,7 +418,7 @@ class _Comparison:
         compared.compared = [tensor for tensor in before if tensor not in compared.uncompared]
         return compared
 
-    def _backward(self, first: _ComparedValues) -> tuple[set[OpKey], dict[str, str]]:
+    def _backward(self, first: _ComparedValues) -> tuple[dict[OpKey, bool], dict[str, str]]:
         """Compare the gradients of each target; return the ops that were asked for theirs.
 
         With them come the targets whose gradients cannot be taken, each with the reason.
@@ -468,20 +468,22 @@ def gradients_compared(
     sources: Sequence[str],
     targets: Mapping[str, Any],
     say: Progress,
-) -> tuple[list[dict[str, Any]], set[OpKey]]:
+) -> tuple[list[dict[str, Any]], dict[OpKey, bool]]:
     """Compare the gradients of each target, which has this value, with respect to each source.
 
     Returns them as `verify --json` prints them, and the ops of the patched graph whose gradient was
-    asked for. What changed is run once more: it may differ from run to run.
+    asked for, with whether one that came of it was run. What changed is run once more: it may
+    differ from run to run.
     """
     pairs: list[dict[str, Any]] = []
-    asked = set[OpKey]()
+    asked = dict[OpKey, bool]()
     for number, (target, value) in enumerate(targets.items()):
         say("gradients", number, len(targets))
         dy = upstream_weights(target, value)
         before, _ = original.gradients(sources, target, dy)
         after, fired = patched.gradients(sources, target, dy)
-        asked |= fired
+        has_run = any(answer.kind == "tensor" for answer in after.values())
+        asked |= {op: has_run or asked.get(op, False) for op in fired}
         changes = {name: _compare_gradient(before[name], after[name]) for name in sources}
         moved = [name for name, pair in changes.items() if float(pair["max_abs"]) > 0]
         again, _ = original.gradients(moved, target, dy) if moved else ({}, set())

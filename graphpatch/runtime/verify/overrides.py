@@ -86,14 +86,15 @@ def overrides(graph: ModelGraph) -> Iterator[Override]:
 def sorted_overrides(
     original: ModelGraph,
     patched: ModelGraph,
-    asked: Collection[OpKey],
+    asked: Mapping[OpKey, bool],
     registered: Collection[str],
     failed: Mapping[str, str],
 ) -> list[Override]:
     """Return the overrides of a patched graph with what happened when gradients were taken.
 
-    `asked` are the ops that TensorFlow asked for their gradient, `registered` the keys for which
-    its process has gradients, `failed` says of targets why their gradients could not be taken.
+    `asked` are the ops that TensorFlow asked for their gradient, and whether it was run then;
+    `registered` the keys for which its process has gradients; `failed` says of targets why their
+    gradients could not be taken.
     """
     known = {(override.place, override.key) for override in overrides(original)}
     passed = {
@@ -141,7 +142,7 @@ def _is_asked_on_tape(place: OpKey, asked: Collection[OpKey]) -> bool:
 def _state_unasked(
     override: Override,
     bodies: Bodies,
-    asked: Collection[OpKey],
+    asked: Mapping[OpKey, bool],
     behind: Callable[[Body], set[int]],
 ) -> tuple[str, str]:
     """Return what became of an override for which Python was not asked, and why, in words."""
@@ -161,8 +162,8 @@ def _state_unasked(
         return IGNORED, says
     # C++ differentiates the function as a whole, all that its returns are computed of, and does not
     # ask Python.
-    is_asked = any((caller.body.label, caller.name) in asked for caller in callers)
-    return (FIRED, "") if is_asked and not bodies.why_unreached(node) else (IDLE, BLOCKED)
+    has_run = any(asked.get((caller.body.label, caller.name)) for caller in callers)
+    return (FIRED, "") if has_run and not bodies.why_unreached(node) else (IDLE, BLOCKED)
 
 
 def all_callers(bodies: Bodies, function: str) -> Iterator[Node]:
