@@ -8,7 +8,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError, PatchError
-from tests.graphs import const, function, graphdef, node
+from tests.graphs import const, function, graphdef, node, v1_loop
 from tests.match.test_keys import sized
 from tests.patches.one_op import applied, as_one, net, on_op
 
@@ -64,6 +64,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (on_op("Maximum", override("Elu")), f"{X} m:Maximum(x,x)", "of Elu is for 1 inputs; M"),
     (on_op("Relu", override("default")), RELU, "Relu 'r' has no override to take off"),
     (on_op("Relu", {**STOP, "at": "output:1"}), RELU, "has no output 1; it has 1, counted from 0"),
+    (on_op("Relu", STOP), f"{X} r:Relu(x,x)", "Relu 'r' reads 2 tensors, and Relu takes 1: the"),
     # of a match
     (as_one("x:Placeholder -> s:Sigmoid -> m:Mul; x -> m", formula("dy")), GATE,
      "Placeholder 'x' is inside the match, so that no gradient would come to it; a tensor from"),
@@ -195,6 +196,26 @@ def test_refused_in_a_function(rule: Any, message: str) -> None:
     inner = function("f", ["a"], [node("s", "Sign", "a")], {"out": "s:y:0"})
     with pytest.raises(PatchError) as error:
         applied(rule, "x:Placeholder call:f(x)", functions=[inner])
+    assert message in str(error.value)
+
+
+IN_LOOP = [
+    ("Enter", {}, "Enter 'enter' must stay next to the ops that its loop begins with"),
+    ("NextIteration", {}, "must stay next to its loop's Merge or Switch"),
+    ("Exit", {"at": "inputs"}, "Exit 'exit' must stay next to Switch 'switch', where TensorFlow"),
+    (
+        "Switch",
+        {"at": "outputs"},
+        "Exit 'exit' must stay next to Switch 'switch', where TensorFlow",
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "at", "message"), IN_LOOP)
+def test_refused_at_the_borders_of_a_v1_loop(op: str, at: Any, message: str) -> None:
+    loop = v1_loop("x", node("s", "Tanh", "merge"), decides="s", gives="switch:1")
+    with pytest.raises(PatchError) as error:
+        applied(on_op(op, {**STOP, **at}), [*net(X), *loop])
     assert message in str(error.value)
 
 

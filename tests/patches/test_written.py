@@ -102,6 +102,9 @@ WRITTEN: dict[str, tuple[Any, str, str, str]] = {
         on_op("MatMul", {**STOP, "at": "input:0"}), MATMUL, "m:MatMul(m/stop_0,w) z:Neg(x)",
         "construction",
     ),
+    "a stop behind what is fed, which keeps its name": (
+        on_op("Placeholder", STOP), RELU, "x/stop:StopGradient(x) r:Relu(x/stop)", "construction",
+    ),
     "before a match one op serves all of it that read a tensor": (
         as_one(SWISH, {**STOP, "at": "inputs"}), GATE,
         "m/stop_0:StopGradient(x) s:Sigmoid(m/stop_0) m:Mul(s,m/stop_0) z:Neg(x)", "construction",
@@ -208,6 +211,13 @@ def test_a_surrogate_in_a_function_that_is_differentiated_as_a_whole() -> None:
     body = result.model.graphs[0].functions["f"]
     assert body.node("s").op.startswith("graphpatch_formula_")
     assert body.node("s").inputs == ("s/surrogate/Tanh:y:0", "s/stop:output:0")
+
+
+def test_straight_through_in_a_function_that_is_differentiated_as_a_whole() -> None:
+    inner = function("f", ["a", "b"], [node("m", "Maximum", "a", "b")], {"out": "m:z:0"})
+    rule = on_op("Maximum", {"straight_through": {"input": 1}})
+    result = applied(rule, "x:Placeholder w:Placeholder call:f(x,w)", functions=[inner])
+    assert result.model.graphs[0].functions["f"].node("m").inputs == ("b", "m/stop:output:0")
 
 
 def test_matches_one_after_the_other_in_a_function() -> None:
