@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,22 @@ def test_a_surrogate_in_a_function_that_is_differentiated_as_a_whole() -> None:
     body = result.model.graphs[0].functions["f"]
     assert body.node("s").op.startswith("graphpatch_formula_")
     assert body.node("s").inputs == ("s/surrogate/Tanh:y:0", "s/stop:output:0")
+
+
+def test_what_is_behind_a_function_in_a_function_lets_nothing_flow_back() -> None:
+    """Each op has a function of its own, whose gradient is zeros, or zeros before its inputs."""
+    for op, output, forward in (
+        ("Sin", "y", "graphpatch_Sin_*"),
+        ("Softmax", "softmax", "Softmax"),
+    ):
+        inner = function("f", ["a"], [node("m", op, "a")], {"out": f"m:{output}:0"})
+        rule = on_op(op, override({"formula": "dy * y"}))
+        graph = applied(rule, "x:Placeholder call:f(x)", functions=[inner]).model.graphs[0]
+        moved = graph.functions["f"].node("m/forward")
+        assert fnmatch(moved.op, forward)
+        assert (moved.inputs == ("a",)) == (op == "Sin")
+        if op == "Sin":
+            assert len(graph.library.signatures[moved.op].inputs) == 1
 
 
 def test_straight_through_in_a_function_that_is_differentiated_as_a_whole() -> None:
