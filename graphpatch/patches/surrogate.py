@@ -24,8 +24,8 @@ from graphpatch.patches.target import Target, carries, dtypes_of, why_not
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
 # shape or decide alone. It follows from the ops that a function is spelled with, several for some,
 # and is written here as a rules file is read before dtypes and shapes are known;
-# tests/patches/test_surrogate_flow.py asks the table of gradients about these ops. That `sign` is one is
-# a decision: it passes NaN on, and what flows back is NaN there and 0 elsewhere.
+# tests/patches/test_surrogate_flow.py asks the table of gradients about these ops. That `sign` is
+# one is a decision: it passes NaN on, and what flows back is NaN there and 0 elsewhere.
 FLAT = frozenset(
     "< <= > >= == != and or not sign floor round is_finite is_nan zeros_like ones_like stop".split()
 )
