@@ -71,15 +71,6 @@ def test_a_file_that_is_replaced_is_told(run_cli: Run, rules: Path, model_file: 
     assert "model.pb (replaced)  1 Relu, 1 Round" in run_cli(*many).stdout
 
 
-def test_what_the_consumer_must_register_is_said(
-    run_cli: Run, rules_file: Callable[..., Path], model_file: Path
-) -> None:
-    done = run_cli("apply", rules_file(MINE), model_file)
-    assert done.code == 0
-    assert "Mine" in done.stdout
-    assert done.stdout.splitlines()[1] == "  mine  1 Relu  (attr)"
-
-
 def test_the_json_document(run_cli: Run, rules_file: Callable[..., Path], model_file: Path) -> None:
     rules = rules_file(MINE, STOP)
     done = run_cli("apply", rules, model_file, "--json")
@@ -120,15 +111,6 @@ def test_a_dry_run_does_all_but_write(run_cli: Run, rules: Path, model_file: Pat
     done = run_cli("apply", rules, model_file, "--dry-run")
     patched = model_file.with_name("model.patched.pb")
     assert done.stdout.startswith(f"{model_file} -> {patched} (dry run, nothing written)\n")
-
-
-def test_a_dry_run_finds_what_is_wrong(
-    run_cli: Run, rules_file: Callable[..., Path], model_file: Path
-) -> None:
-    nothing = {"match": {"op": "Rleu"}, "patch": {"stop_gradient": True}}
-    done = run_cli("apply", rules_file(nothing), model_file, "--dry-run")
-    assert (done.code, done.stdout) == (1, "")
-    assert "nearest: Relu" in done.stderr
 
 
 # -o, seen from the folder of the models: what is given, and which files there are then.

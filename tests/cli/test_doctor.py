@@ -67,42 +67,25 @@ def test_fix_writes_rules_that_apply_takes(run_cli: Run, blocked: Path, tmp_path
     assert again.stdout == "x:0 -> y:0: the gradient flows\n"
 
 
-def test_fix_writes_nothing_where_nothing_is_to_fix(
-    run_cli: Run, blocked: Path, tmp_path: Path
-) -> None:
-    rules = tmp_path / "rules.json"
-    done = run_cli("doctor", blocked, "--from", "z", "--to", "far", "--fix", rules)
-    assert done.code == 0
-    assert done.stdout.splitlines()[1:] == ["nothing to fix; nothing was written"]
-    done = run_cli("doctor", blocked, "--from", "z", "--to", "y", "--fix", rules)
-    assert done.stdout.splitlines()[1:] == ["no rule written: no single op can be fixed"]
-    assert not rules.exists()
+X = node("x", "Placeholder")
+# A graph, and the last line of `--fix rules.json`.
+FIXES = {
+    "nothing to fix; nothing was written": [
+        X, node("y", "Relu", "x"), node("z", "Placeholder"), node("v", "Relu", "z"),
+    ],
+    "rules.json: 1 rule (1 stand-in); with it 1 more pair flows": [X, node("y", "Round", "x")],
+    "rules.json: 2 rules (1 stand-in, 1 true); with them 1 more pair flows": [
+        X, node("m", "TruncateMod", "x", "x"), node("y", "Sign", "m"),
+    ],
+}  # fmt: skip
 
 
-def test_fix_has_nothing_to_do_where_other_pairs_are_not_connected(
-    run_cli: Run, tmp_path: Path
-) -> None:
-    ends = [node("x", "Placeholder"), node("y", "Relu", "x"), node("z", "Placeholder")]
-    (tmp_path / "m.pb").write_bytes(graphdef(*ends, node("v", "Relu", "z")).SerializeToString())
-    done = run_cli("doctor", tmp_path / "m.pb", "--fix", tmp_path / "rules.json")
-    assert "2 more pairs are not connected by any tensor" in done.stdout
-    assert done.stdout.splitlines()[-1] == "nothing to fix; nothing was written"
-
-
-def test_fix_counts_what_it_fixes(run_cli: Run, blocked: Path, tmp_path: Path) -> None:
-    rules = tmp_path / "rules.json"
-    done = run_cli("doctor", blocked, "--from", "x", "--to", "y", "--fix", rules)
-    assert (
-        done.stdout.splitlines()[-1] == f"{rules}: 1 rule (1 stand-in); with it 1 more pair flows"
-    )
-
-
-def test_fix_tells_a_true_gradient_from_a_stand_in(run_cli: Run, tmp_path: Path) -> None:
-    path, rules = tmp_path / "model.pb", tmp_path / "rules.json"
-    nodes = [node("x", "Placeholder"), node("m", "TruncateMod", "x", "x"), node("y", "Sign", "m")]
-    path.write_bytes(graphs.graphdef(*nodes).SerializeToString())
-    last = run_cli("doctor", path, "--fix", rules).stdout.splitlines()[-1]
-    assert last == f"{rules}: 2 rules (1 stand-in, 1 true); with them 1 more pair flows"
+@pytest.mark.parametrize("last", FIXES)
+def test_fix_says_what_it_fixes(run_cli: Run, tmp_path: Path, last: str) -> None:
+    graphs.saved(tmp_path, *FIXES[last])
+    done = run_cli("doctor", "model.pb", "--fix", "rules.json", cwd=tmp_path)
+    assert (done.code, done.stdout.splitlines()[-1]) == (0, last)
+    assert (tmp_path / "rules.json").exists() == last.startswith("rules.json")
 
 
 def test_fix_of_a_v1_loop_is_a_file_that_converts_it(run_cli: Run, tmp_path: Path) -> None:
@@ -136,7 +119,10 @@ def test_ends_that_were_swapped_are_told(run_cli: Run, blocked: Path) -> None:
         "y:0 -> x:0: the gradient is None: no tensor leads from the one to the other",
         "  y:0 is computed from x:0: are source and target (--from and --to) swapped?",
     ]
-    assert "swapped" not in run_cli("doctor", blocked, "--from", "z", "--to", "y").stdout
+    rules = blocked.with_name("rules.json")
+    done = run_cli("doctor", blocked, "--from", "z", "--to", "y", "--fix", rules)
+    assert done.stdout.splitlines()[1:] == ["no rule written: no single op can be fixed"]
+    assert not rules.exists()
 
 
 def test_the_model_is_never_written_over(run_cli: Run, blocked: Path) -> None:

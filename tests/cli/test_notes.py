@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from graphpatch.cli.apply import fold_notes
-from tests.graphs import graphdef, node, v1_loop
+from tests.graphs import node, saved, v1_loop
 
 Run = Callable[..., Any]
 X = node("x", "Placeholder")
 RELUS = (X, node("a/relu", "Relu", "x"), node("b/relu", "Relu", "a/relu"))
 STOP = {"match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
-
-
-def written(path: Path, *nodes: Any) -> Path:
-    path.write_bytes(graphdef(*nodes).SerializeToString())
-    return path
 
 
 def test_a_filter_of_what_an_earlier_rule_replaced(
@@ -26,7 +21,7 @@ def test_a_filter_of_what_an_earlier_rule_replaced(
     guided = {"name": "guided", "match": {"op": "Relu"}, "patch": {"override_gradient": "zero"}}
     clip = {"clip": {"min": -1, "max": 1}}
     late = {"match": {"op": "Relu", "name": "b/*"}, "patch": {"filter_gradient": clip}}
-    model = written(tmp_path / "m.pb", *RELUS)
+    model = saved(tmp_path, *RELUS)
     done = run_cli("apply", rules_file({**guided, "emit": "function"}, late), model, "--json")
     [_, filtered] = done.json["outputs"][0]["rules"]
     assert filtered["matches"] == [{"body": "main", "op": "b/relu", "type": "Relu"}]
@@ -37,7 +32,7 @@ def test_a_loop_goes_to_a_meta(
     run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     loop = v1_loop("x", node("s", "Relu", "switch:1"), gives="s")
-    model = written(tmp_path / "m.pb", X, *loop)
+    model = saved(tmp_path, X, *loop)
     said = "  note: v1 loops or branches: tf.gradients needs their contexts"
     assert said in run_cli("apply", rules_file(STOP), model).stdout
     out = run_cli("apply", rules_file(STOP), model, "-o", tmp_path / "m.meta")
@@ -48,7 +43,7 @@ def test_gradients_that_were_built_before(
     run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     built = node("train/gradients/a/relu_grad/ReluGrad", "ReluGrad", "b/relu", "a/relu")
-    model = written(tmp_path / "m.pb", *RELUS, built)
+    model = saved(tmp_path, *RELUS, built)
     assert "  note: train/gradients/** (1 op) are gradients that were built before" in (
         run_cli("apply", rules_file(STOP), model).stdout
     )
@@ -58,14 +53,14 @@ def test_a_scope_that_a_program_called_gradients(
     run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     named = node("policy/gradients/relu", "Relu", "b/relu")
-    model = written(tmp_path / "m.pb", *RELUS, named)
+    model = saved(tmp_path, *RELUS, named)
     assert "were built before" not in run_cli("apply", rules_file(STOP), model).stdout
 
 
 def test_which_gradients_are_to_be_registered(
     run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    model, out = written(tmp_path / "m.pb", *RELUS), tmp_path / "out.pb"
+    model, out = saved(tmp_path, *RELUS), tmp_path / "out.pb"
     must = "  the program that loads it must register these gradients first"
 
     def said(*gradients: Any) -> list[str]:
@@ -88,8 +83,8 @@ def test_which_gradients_are_to_be_registered(
 def test_an_output_without_a_suffix_is_told(
     run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    written(tmp_path / "m.pb", *RELUS)
-    typed = ("apply", rules_file(STOP), "m.pb", "-o")
+    saved(tmp_path, *RELUS)
+    typed = ("apply", rules_file(STOP), "model.pb", "-o")
     assert "  note: out is a file; a / at its end would make it a folder" in (
         run_cli(*typed, "out", cwd=tmp_path).stdout.splitlines()
     )
@@ -99,17 +94,8 @@ def test_an_output_without_a_suffix_is_told(
     assert "is a file" not in run_cli(*typed, "new/", cwd=tmp_path).stdout
 
 
-def test_a_model_in_the_place_of_the_rules(
-    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
-) -> None:
-    model = written(tmp_path / "m.pb", X, node("c", "Const", value=[1.0, 2.0, 3.0]))
-    done = run_cli("apply", model, rules_file(STOP))
-    assert done.code == 1
-    assert "the arguments look swapped" in done.stderr
-
-
 def test_a_glob_that_stays_in_its_scope(run_cli: Run, tmp_path: Path) -> None:
-    model = written(tmp_path / "m.pb", *RELUS)
+    model = saved(tmp_path, *RELUS)
     done = run_cli("ops", model, "*relu", "x")
     assert (done.code, done.stdout.splitlines()[0]) == (1, "x")
     assert done.stderr == (

@@ -213,32 +213,6 @@ def test_a_broken_graph_is_shown_with_a_note(run_cli: Run, tmp_path: Path) -> No
     ]
 
 
-def test_every_format(run_cli: Run, tmp_path: Path) -> None:
-    meta = graphs.metagraph(graphs.sample(), "serve")
-    files = {
-        "GraphDef": graphs.sample().SerializeToString(),
-        "GraphDef as text": str(graphs.sample()).encode(),
-        "MetaGraphDef": meta.SerializeToString(),
-        "SavedModel": graphs.saved_model(meta, meta),
-    }
-    for kind, data in files.items():
-        path = tmp_path / kind
-        path.write_bytes(data)
-        document = run_cli("ops", path, "--json").json
-        assert document["format"] == kind
-        assert document["types"]["Relu"] == (4 if kind == "SavedModel" else 2)
-    folder = graphs.saved_model_folder(tmp_path / "saved", meta)
-    for path in (folder, folder / "saved_model.pb"):
-        assert run_cli("ops", path, "--json").json["format"] == "SavedModel"
-
-
-def test_a_model_from_a_pipe(run_cli: Run, model_file: Path) -> None:
-    done = run_cli("ops", "-", "relu", stdin=model_file.read_bytes())
-    assert (done.code, done.stdout.splitlines()[1]) == (0, "  type      Relu")
-    done = run_cli("ops", "-", "--json", stdin=str(graphs.sample()).encode())
-    assert (done.json["model"], done.json["format"]) == ("-", "GraphDef as text")
-
-
 def test_long_values_are_cut_in_words_and_whole_in_json(run_cli: Run, tmp_path: Path) -> None:
     path = tmp_path / "m.pb"
     path.write_bytes(graphdef(node("n", "NoOp", _note=b"x" * 500)).SerializeToString())
@@ -246,14 +220,6 @@ def test_long_values_are_cut_in_words_and_whole_in_json(run_cli: Run, tmp_path: 
     assert line.endswith("xxx...")
     assert len(line) < 110
     assert run_cli("ops", path, "n", "--json").json["ops"][0]["attrs"]["_note"] == "x" * 500
-
-
-def test_the_model_is_not_written_to(run_cli: Run, model_file: Path) -> None:
-    before = model_file.read_bytes()
-    run_cli("ops", model_file, "--all")
-    assert model_file.read_bytes() == before
-    assert [path.name for path in model_file.parent.iterdir()] == [model_file.name]
-    assert load(model_file).node_count == 11
 
 
 def test_op_types_tell_which_ops_have_another_gradient(run_cli: Run, tmp_path: Path) -> None:

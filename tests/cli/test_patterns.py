@@ -44,12 +44,6 @@ def test_json_is_what_the_library_says(run_cli: Run) -> None:
     assert (one["name"], one["on"]) == ("@gelu", ["scaled", "cdf", "half", "mul"])
 
 
-def test_a_name_that_is_none_is_told_with_the_nearest(run_cli: Run) -> None:
-    done = run_cli("patterns", "batchnorm")
-    assert (done.code, done.stdout) == (1, "")
-    assert "no ready pattern is called '@batchnorm'; nearest: @batch_norm" in done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READY)
 def test_the_forms_as_json_match_the_same_from_a_rules_file(name: str) -> None:

@@ -49,7 +49,6 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     ((*SPLIT, "--cut", "add", "-o", "other"), ["other is a folder of other things"]),
     ((*SPLIT, "--cut", "add", "-o", "model.pb"), ["model.pb is not a folder"]),
     ((*SPLIT, "--cut", "add", "-o", "."), [". is a folder of other things"]),
-    (("split", "none.pb", "--loss", "l", "--wrt", "x", "--cut", "c"), ["cannot read none.pb"]),
 ]
 
 
