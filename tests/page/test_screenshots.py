@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
 DIGITS, GUIDED = ROOT / "scripts/models/digits.pb", ROOT / "scripts/models/guided.json"
-TALL, HEIGHT = 1300, 26  # pixels of the page, of a row
+TALL, HEIGHT = 1500, 26  # pixels of the page, of a row
 
 NONE, ZERO, FULL, CHANGED, BLOCKED, ERROR = range(1, 7)
 INKS = {
