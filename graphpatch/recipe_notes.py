@@ -13,6 +13,7 @@ from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of
 from graphpatch.recipes import RECIPE_ACTIVATIONS, RECIPES, SIGN, Recipe
+from graphpatch.table import short
 
 RELUS = ("Relu", "Relu6")
 ABOVE_ZERO = frozenset({*RELUS, "Maximum", "ClipByValue", "Greater", "GreaterEqual"})
@@ -48,7 +49,7 @@ def unmatched_activations(
             for relu, node in _halves(graph)
             if (relu.body.label, relu.name) in touched and relu not in inside
         ]
-    alone = [f"left alone: {len(ops)} {kind}: {', '.join(ops)}" for kind, ops in by_kind.items()]
+    alone = [f"left alone: {len(ops)} {kind}: {short(ops)}" for kind, ops in by_kind.items()]
     return alone + halves
 
 

@@ -16,7 +16,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats.container import meta_around
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.graph.op_types import FED, PARSERS, PIPELINES, VARIABLES
+from graphpatch.graph.op_types import FED, OPTIONAL_PLACEHOLDER, PARSERS, PIPELINES, VARIABLES
 from graphpatch.graph.walk import outputs_there, tensor_named
 from graphpatch.match.nearest import nearest_tensors
 from graphpatch.shown import one_line
@@ -112,6 +112,8 @@ def fed_floats(wiring: Wiring) -> list[Tensor]:
     """The placeholders, and the floats that come from an input pipeline or a parser of Examples.
 
     Where there is one, placeholders of texts are left out: they name an iterator, or are Examples.
+    What carries no gradient comes behind floats; settings, which are numbers alone (a rate of
+    dropout, a flag) or have a default, come behind tensors.
     """
     fed, by_type = FED | PARSERS | PIPELINES, wiring.body.by_type
     tensors = [
@@ -121,8 +123,15 @@ def fed_floats(wiring: Wiring) -> list[Tensor]:
         for output in range(1 if op in FED else len(wiring.outputs(index)))
         if op in FED or wiring.dtype((index, output)) in DIFFERENTIABLE
     ]
-    is_read = any(wiring.body.heads.ops[index] not in FED for index, _ in tensors)
-    return [tensor for tensor in tensors if not is_read or wiring.dtype(tensor) != "string"]
+    ops, shapes = wiring.body.heads.ops, Shapes(wiring)
+    is_read = any(ops[index] not in FED for index, _ in tensors)
+
+    def rank(tensor: Tensor) -> tuple[bool, bool]:
+        is_setting = ops[tensor[0]] == OPTIONAL_PLACEHOLDER or shapes.of(tensor) == ()
+        return wiring.dtype(tensor) not in DIFFERENTIABLE, is_setting
+
+    fed_tensors = [t for t in tensors if not is_read or wiring.dtype(t) != "string"]
+    return sorted(fed_tensors, key=rank)
 
 
 def refuse_unknown_ends(

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.interface import default_targets, fed_floats
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER, VARIABLES
+from graphpatch.graph.op_types import VARIABLES
 from graphpatch.page.lines import BodySide, depending_on, reached
 
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -51,19 +50,10 @@ def ends_of(
 
 
 def _fed_tensors(wiring: Wiring) -> list[Tensor]:
-    """What is fed: real numbers, else what is not text (names of checkpoints), else all of it.
-
-    Numbers alone (a rate of dropout, a flag) and what has a default come behind tensors.
-    """
-    fed, shapes = fed_floats(wiring), Shapes(wiring)
-
-    def is_setting(tensor: Tensor) -> bool:
-        is_optional = wiring.body.heads.ops[tensor[0]] == OPTIONAL_PLACEHOLDER
-        return is_optional or shapes.of(tensor) == ()
-
+    """What is fed: real numbers, else what is not text (names of checkpoints), else all of it."""
+    fed = fed_floats(wiring)
     real = [tensor for tensor in fed if wiring.dtype(tensor) in REAL]
-    real = real or [tensor for tensor in fed if wiring.dtype(tensor) != "string"] or fed
-    return sorted(real, key=is_setting)
+    return real or [tensor for tensor in fed if wiring.dtype(tensor) != "string"] or fed
 
 
 def _variable_tensors(wiring: Wiring) -> list[Tensor]:
