@@ -147,23 +147,6 @@ def test_wrong_usage(run_cli: Run, folder: Path, args: list[str]) -> None:
     assert everything(folder) == before
 
 
-BAD = {
-    "two to one": (["reg", "reg/a.pb", "-o", "out"], "two models would be written to out/a.pb"),
-    "in the tree": (["reg", "-o", "reg/out"], "reg/out lies in reg, which is searched"),
-    "nowhere": (["reg"], "say where the models that are found go when patched: -o DIR"),
-    "below a file": (["reg", "-o", "model.pb/x"], "cannot write model.pb/x: Not a directory"),
-}
-
-
-@pytest.mark.parametrize(("args", "said"), BAD.values(), ids=BAD)
-def test_bad_input(run_cli: Run, folder: Path, args: list[str], said: str) -> None:
-    before = everything(folder)
-    done = run_cli("apply", "rules.json", *args, cwd=folder)
-    assert (done.code, done.raw) == (1, b"")
-    assert done.stderr.startswith(f"graphpatch: {said}")
-    assert everything(folder) == before
-
-
 # A disk that takes so many bytes in all, whatever process writes them.
 FULL = """
 import errno, os

@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -107,13 +106,6 @@ def test_the_file_has_the_rights_that_new_files_have(tmp_path: Path) -> None:
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_what_was_there_is_replaced(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.write_bytes(b"old and longer")
-    write_file(out, [b"new"])
-    assert out.read_bytes() == b"new"
-
-
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder/out")
@@ -143,25 +135,6 @@ def test_a_named_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
     reader.join()
     assert found == [b"through"]
     assert listed(tmp_path) == ["pipe"]
-
-
-FAILURES: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "a folder that is not there": (lambda p: p / "gone" / "out", "No such file or directory"),
-    "below a file": (lambda p: p / "source" / "out", "Not a directory"),
-    "a folder": (lambda p: p / "folder", "Is a directory"),
-    "a name that is too long": (lambda p: p / ("x" * 300), "File name too long"),
-}
-
-
-@pytest.mark.parametrize(("where", "reason"), FAILURES.values(), ids=FAILURES)
-def test_where_nothing_can_be_written(
-    tmp_path: Path, source: Source, where: Callable[[Path], Path], reason: str
-) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OutputError, match=f"cannot write .*: .*({reason})"):
-        write_file(where(tmp_path), [b"new"])
-    assert listed(tmp_path) == ["folder", "source"]
-    assert listed(tmp_path / "folder") == []
 
 
 def test_a_disk_that_is_full_leaves_the_old_file(

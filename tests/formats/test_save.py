@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,40 +143,6 @@ def test_what_would_lose_something_is_refused(
     with pytest.raises(OutputError, match=reason):
         load(tmp_path / name).save(tmp_path / out)
     assert [one.name for one in tmp_path.iterdir()] == [name]
-
-
-def same(path: Path) -> Path:
-    return path
-
-
-def symlink(path: Path) -> Path:
-    link = path.with_name("link")
-    link.symlink_to(path)
-    return link
-
-
-def hard_link(path: Path) -> Path:
-    link = path.with_name("link")
-    os.link(path, link)
-    return link
-
-
-def roundabout(path: Path) -> Path:
-    return path.parent / ".." / path.parent.name / path.name
-
-
-@pytest.mark.parametrize("other", [same, symlink, hard_link, roundabout])
-def test_a_model_is_never_written_over(tmp_path: Path, other: Callable[[Path], Path]) -> None:
-    path = tmp_path / "m.pb"
-    path.write_bytes(BINARY)
-    folder = graphs.saved_model_folder(tmp_path / "saved", META)
-    for model in [path] if other is hard_link else [path, folder]:
-        out = other(model)
-        with pytest.raises(OutputError, match="is the model itself; a model is never written over"):
-            graphs.patched_model(model).save(out)
-        if out.is_symlink():
-            out.unlink()
-    assert path.read_bytes() == BINARY
 
 
 DEFAULTS = {

@@ -56,15 +56,6 @@ def test_a_text_saved_model_stays_text(folder: Path) -> None:
     assert load(folder.parent / "out").graphs[0].main.node("relu").attr("_a") == graphs.attr("x")
 
 
-def test_a_folder_that_was_there_is_replaced_as_a_whole(folder: Path) -> None:
-    out = folder.parent / "out"
-    out.mkdir()
-    (out / "old").touch()
-    graphs.patched_model(folder).save(out)
-    assert contents(out).keys() == contents(folder).keys() - {"fingerprint.pb"}
-    assert sorted(one.name for one in folder.parent.iterdir()) == ["out", "saved"]
-
-
 @pytest.mark.parametrize("out", ["out.pb", "out.pbtxt", "out.meta", "saved/saved_model.pb"])
 def test_a_folder_is_not_written_as_a_file(folder: Path, out: str) -> None:
     before = contents(folder)
@@ -72,33 +63,6 @@ def test_a_folder_is_not_written_as_a_file(folder: Path, out: str) -> None:
         graphs.patched_model(folder).save(folder.parent / out)
     assert contents(folder) == before
     assert sorted(one.name for one in folder.parent.iterdir()) == ["saved"]
-
-
-@pytest.mark.parametrize("out", ["saved/out", "saved/variables/out", "saved/new/../out"])
-def test_a_folder_is_not_written_into_itself(folder: Path, out: str) -> None:
-    before = contents(folder)
-    with pytest.raises(OutputError, match="lies in the model's folder"):
-        graphs.patched_model(folder).save(folder.parent / out)
-    assert contents(folder) == before
-
-
-def test_a_folder_is_not_written_over_a_file(folder: Path) -> None:
-    out = folder.parent / "out"
-    out.write_text("old")
-    with pytest.raises(OutputError, match=r"out is a file, and a SavedModel is a folder"):
-        graphs.patched_model(folder).save(out)
-    assert out.read_text() == "old"
-    assert sorted(one.name for one in folder.parent.iterdir()) == ["out", "saved"]
-
-
-def test_a_file_is_not_written_over_a_folder(folder: Path) -> None:
-    path = folder.parent / "m.pb"
-    path.write_bytes(SAMPLE.SerializeToString())
-    before = contents(folder)
-    with pytest.raises(OutputError, match=r"cannot write .*saved: Is a directory"):
-        load(path).save(folder)
-    assert contents(folder) == before
-    assert sorted(one.name for one in folder.parent.iterdir()) == ["m.pb", "saved"]
 
 
 @pytest.mark.parametrize("given", [".", "saved_model.pb", "../saved", "assets/.."])

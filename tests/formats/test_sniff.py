@@ -118,36 +118,19 @@ def test_what_is_read_is_written(tmp_path: Path, name: str) -> None:
     assert graphs.joined(load(path).pieces()) == FORMATS[name][1]
 
 
-ONNX_NODE = wire.encoded(1, b"x") + wire.encoded(2, b"y") + wire.encoded(4, b"Relu")
-ONNX = b"\x08\x07" + wire.encoded(2, b"tf2onnx") + wire.encoded(7, wire.encoded(1, ONNX_NODE))
 FINGERPRINT = b"\x08\xad\xdf\x8d\xf4\x09\x10\x05" + wire.encoded(7, b"1000172")
 NOTHING = "not a GraphDef, a MetaGraphDef or a SavedModel"
-LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 1\n"
+# What provoke.py does not give it.
 NO_MODEL = {
-    "an empty file": (b"", "model is empty"),
     "white space": (b" \n\n", "text, but not that of a GraphDef, a MetaGraphDef or a SavedModel"),
-    "a Git LFS pointer": (LFS, "a Git LFS pointer, not the file that it stands for"),
-    "an HTML page": (b"<!DOCTYPE html>\n<html>", "an HTML or XML page"),
     "an HTML page after blanks": (b"\n  <html>", "an HTML or XML page"),
     "an HTML page with a byte order mark": (b"\xef\xbb\xbf<html>", "an HTML or XML page"),
-    "JSON": (b'{"version": 1, "rules": []}', "JSON, not a model; a rules file goes before"),
-    "prose": (b"node by node, this is no graph\n", "text, but not that of"),
     "Latin 1": (b"node { name: \"\xe4\" }", "neither a protobuf nor UTF-8 text (byte 14)"),
-    "noise": (bytes(range(256)), NOTHING),
     "zeros": (bytes(100), NOTHING),
     "a picture": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", NOTHING),
-    "gzip": (b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x4b", "compressed with gzip"),
-    "HDF5": (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0", "an HDF5 file without a Keras model"),
-    "a zip (Keras v3)": (b"PK\x03\x04\x14\0\0\0\0\0", "a zip archive"),
-    "a flatbuffer": (b"\x1c\0\0\0TFL3\x14\0\x20\0", "a TensorFlow Lite model"),
-    "ONNX": (ONNX, "an ONNX model"),
     "the fingerprint of a SavedModel": (FINGERPRINT, "the fingerprint of a SavedModel"),
     "a schema version alone": (b"\x08\x01", NOTHING),
     "another protobuf": (b"\x0a\x05hello", NOTHING),
-    "an unknown field in text": (
-        b'node { name: "a" }\nnode { nmae: "b" }',
-        "not a GraphDef in text form: line 2, column 8: NodeDef has no field nmae",
-    ),
     "a text cut short": (b'node {\n  name: "a"\n', "not a GraphDef in text form"),
     "two GraphDefs in a MetaGraphDef": (
         META.SerializeToString() + wire.encoded(2, SAMPLE.SerializeToString()),
@@ -164,29 +147,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path, name: str, data: bytes, rea
     with pytest.raises(ModelError) as raised:
         load(path)
     assert str(path) in str(raised.value)
-    assert reason.replace("model is", f"{name} is") in str(raised.value)
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize(
-    "data",
-    [SAMPLE.SerializeToString(deterministic=True), META.SerializeToString(deterministic=True)],
-)
-def test_a_file_cut_short_is_refused_at_every_byte_that_ends_no_field(
-    tmp_path: Path, data: bytes
-) -> None:
-    # What ends with a whole field is a message itself; nobody can tell that there was more.
-    path = tmp_path / "model.pb"
-    for end in set(range(len(data))) - {field.end for field in wire.fields(data, 0, len(data))}:
-        path.write_bytes(data[:end])
-        with pytest.raises(ModelError, match=str(path)):
-            load(path)
-
-
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    for path in (tmp_path / "gone.pb", tmp_path / "gone" / "model.pb"):
-        with pytest.raises(ModelError, match=f"cannot read {path}: No such file or directory"):
-            load(path)
+    assert reason in str(raised.value)
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:

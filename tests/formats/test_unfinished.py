@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from graphpatch import load
 from graphpatch.errors import OutputError
+from graphpatch.formats import output
 from graphpatch.formats.output import sweep, unfinished, write_file, write_folder
 from tests import graphs
 
@@ -98,3 +100,15 @@ def test_a_saved_model_keeps_its_modes(tmp_path: Path) -> None:
     (tmp_path / "out/saved_model.pb").chmod(0o600)
     load(tmp_path / "in").save(tmp_path / "out")
     assert (tmp_path / "out/saved_model.pb").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_cannot_be_locked_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no descriptor to spare, even the module that locks cannot be imported."""
+
+    def refused(*args: object) -> bool:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(output, "_is_locked", refused)
+    with pytest.raises(OSError, match="Too many open files"), unfinished(tmp_path / "a"):
+        pass
+    assert not list(tmp_path.iterdir())

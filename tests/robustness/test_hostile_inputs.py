@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -66,17 +65,6 @@ def test_rules_in_depth(here: Path) -> None:
     hostile.check(["match", "nest.json", model])
 
 
-@pytest.mark.parametrize("name", hostile.MANIFESTS)
-def test_a_manifest(here: Path, name: str) -> None:
-    for folder in ("in", "out"):
-        (here / folder).mkdir()
-    graph = graphdef(node("x", "Placeholder"), node("y", "Relu", "x"))
-    (here / "in/m.pb").write_bytes(graph.SerializeToString())
-    (here / "out/graphpatch-manifest.jsonl").write_bytes(hostile.MANIFESTS[name])
-    hostile.check(["apply", "guided.json", "in", "-o", "out", "--resume", "-j", "1"])
-    assert (here / "out/m.pb").exists()
-
-
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", params(hostile.RULES))
 def test_rules(here: Path, name: str) -> None:
@@ -84,7 +72,6 @@ def test_rules(here: Path, name: str) -> None:
     long = [node("a" * 5_000, "Relu", "r9"), node("a/" * 2_500 + "b", "Relu", "r9")]
     line = [node(f"r{n}", "Relu", f"r{n - 1}") for n in range(1, 100)]
     model = load(written(here, graphdef(node("r0", "Placeholder"), *line, *long)))
-    before = time.process_time()
     try:
         if key == "formula":
             patch = {"override_gradient": {"formula": text}}
@@ -93,7 +80,6 @@ def test_rules(here: Path, name: str) -> None:
             select(model, **{key: text})
     except GraphpatchError as error:
         assert len(str(error)) < hostile.LENGTH  # noqa: PT017
-    assert time.process_time() - before < hostile.LIMIT
 
 
 @pytest.mark.parametrize("option", ["--rules", "--feed"])
