@@ -18,7 +18,6 @@ LONGEST = (
     "models/test_zoo.py",
     "models/test_backward_as.py",
     "tf/test_gradient_table.py",
-    "test_typed.py",
     "fleet/test_cluster.py",
     "test_docs.py",
     "page/test_browser.py",

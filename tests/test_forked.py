@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -63,14 +61,6 @@ def test_what_counts_at_the_start_is_given_to_a_fresh_python() -> None:
     assert ran(forked.client("of no server"), "-c", LOADED).stdout == b"False\n"
 
 
-def test_a_program_that_raises_or_aborts() -> None:
-    found = ran(forked.python("json"), "-c", "1 / 0")
-    assert found.returncode == 1
-    assert b"ZeroDivisionError" in found.stderr
-    found = ran(forked.python("json"), "-c", "import os; os.abort()")
-    assert found.returncode == -signal.SIGABRT
-
-
 def test_who_is_killed_takes_the_fork_along(tmp_path: Path) -> None:
     program = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
     start = [*forked.python("json"), "-c", program]
@@ -83,15 +73,6 @@ def test_who_is_killed_takes_the_fork_along(tmp_path: Path) -> None:
             return
         time.sleep(0.01)
     raise AssertionError("the fork still runs")
-
-
-def test_who_is_killed_while_asking_ends_no_server() -> None:
-    start = forked.python("json")
-    for said in (b"", b"\0\0", b"\0\0\0\5"):
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.connect(start[-2])
-            asking.sendall(said)
-    assert ran(start, "-c", LOADED).stdout == b"True\n"
 
 
 def test_a_server_that_ended_is_started_again() -> None:

@@ -69,77 +69,21 @@ SIGNATURES = {
     "Model.import_into": "(self, graph: 'LiveGraph', name: 'str' = '', tags: 'str' = '') -> 'Any'",
 }
 
-EXPORTED = {
-    "Building",
-    "Check",
-    "CutError",
-    "Diagnosis",
-    "Diff",
-    "Export",
-    "FleetError",
-    "ForeignError",
-    "FormulaError",
-    "GraphpatchError",
-    "MatchError",
-    "Matches",
-    "Model",
-    "ModelError",
-    "OutputError",
-    "Parts",
-    "PatchError",
-    "PatchedGraph",
-    "PatternError",
-    "Place",
-    "Result",
-    "Reverted",
-    "Rule",
-    "RulesError",
-    "Selection",
-    "Split",
-    "UnsafeError",
-    "Verification",
-    "View",
-    "apply",
-    "backward_as",
-    "building",
-    "check",
-    "clip_gradient",
-    "diagnose",
-    "diff",
-    "filter_gradient",
-    "gradient_in_parts",
-    "import_model",
-    "load",
-    "load_rules",
-    "matches",
-    "override_gradient",
-    "patch_graph",
-    "pattern",
-    "rebuild_gradients",
-    "register_gradients",
-    "reverse_gradient",
-    "revert",
-    "scale_gradient",
-    "select",
-    "split",
-    "straight_through",
-    "surrogate",
-    "verify",
-    "view",
-}
+EXPORTED = set(
+    (
+        "Building Check CutError Diagnosis Diff Export FleetError ForeignError FormulaError "
+        "GraphpatchError MatchError Matches Model ModelError OutputError Parts PatchError "
+        "PatchedGraph PatternError Place Result Reverted Rule RulesError Selection Split "
+        "UnsafeError Verification View apply backward_as building check clip_gradient diagnose "
+        "diff filter_gradient gradient_in_parts import_model load load_rules matches "
+        "override_gradient patch_graph pattern rebuild_gradients register_gradients "
+        "reverse_gradient revert scale_gradient select split straight_through surrogate verify "
+        "view"
+    ).split()
+)
 
 # What every value of a command has, and what of these holds a model.
-VALUES = (
-    "Check",
-    "Diagnosis",
-    "Diff",
-    "Matches",
-    "Result",
-    "Reverted",
-    "Split",
-    "Verification",
-    "View",
-)
+VALUES = tuple("Check Diagnosis Diff Matches Result Reverted Split Verification View".split())
 WITH_A_MODEL = ("Model", "Result", "Reverted")
 
 

@@ -21,41 +21,13 @@ ROOT = Path(graphpatch.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 # A room may import from itself and from those before it.
-ROOMS = (
-    "above",
-    "mapped",
-    "decoding",
-    "shown",
-    "errors",
-    "arguments",
-    "names",
-    "tokens",
-    "dtypes",
-    "table",
-    "protos",
-    "opdefs",
-    "graph",
-    "control_flow",
-    "formats",
-    "differentiation",
-    "match",
-    "gradients",
-    "patches",
-    "recipes",
-    "recipe_notes",
-    "rules_json",
-    "rules",
-    "schema",
-    "step",
-    "application",
-    "selection",
-    "analysis",
-    "fleet",
-    "runtime",
-    "page",
-    "keras",
-    "tf_keras",
-    "cli",
+ROOMS = tuple(
+    (
+        "above mapped decoding shown errors arguments names tokens dtypes table protos opdefs "
+        "graph control_flow formats differentiation match gradients patches recipes recipe_notes "
+        "rules_json rules schema step application selection analysis fleet runtime page keras "
+        "tf_keras cli"
+    ).split()
 )
 # Not rooms: the package itself exports what is in them, `python -m` starts it.
 DOORS = {"__init__", "__main__", "data"}
