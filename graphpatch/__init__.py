@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from graphpatch.selection import Selection as Selection
     from graphpatch.selection import select as select
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Where each name comes from. Imported when it is asked for: a command needs few of them.
 _EXPORTS = {
