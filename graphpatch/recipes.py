@@ -12,7 +12,7 @@ import msgspec
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY, papers
 from graphpatch.gradients.library.relevance import BATCH_NORMS
-from graphpatch.gradients.op_gradients import SECOND
+from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
 from graphpatch.graph.op_types import REF_VARIABLES, RESOURCE_VARIABLE
 from graphpatch.match.glob import is_glob
 
@@ -219,7 +219,12 @@ def _freeze(scope: str) -> RulesJson:
 def _second_derivatives() -> RulesJson:
     name = "second_derivatives"
     return [
-        _override_rule(f"{name}: {op_type}", {"formula": list(texts)}, {"op": op_type}, 0)
+        _override_rule(
+            f"{name}: {op_type}",
+            {"formula": list(texts)},
+            {"op": op_type, "not": {"name": f"**/{NO_SECOND}*/**"}},
+            0,
+        )
         for op_type, texts in SECOND.items()
     ]
 

@@ -3,8 +3,8 @@
 Where dx is L(dy), g is the adjoint of L, applied to x: TensorFlow's default gradient of g is dx,
 op by op what the formula computes. For dx = dy * h(x), g is x * stop(h(x)).
 `Select(true, StopGradient(f), g)` with the gradient of AddN gives on f bit for bit, and what flows
-back goes to g, whose default gradient is the formula's. What multiplies dy is behind StopGradient,
-so that a second derivative takes it as constant.
+back goes to g, whose default gradient is the formula's. What multiplies dy is behind StopGradient:
+a second derivative would lack the terms of a factor that varies, so that it has to raise.
 
 Linear are dy itself, its product with anything that does not depend on dy, sums and choices of
 such terms, and what moves or adds up their elements. Nothing else is taken for linear: `clip`,
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from graphpatch.differentiation import flow
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import SINGLE
@@ -91,7 +92,8 @@ def construction(
     adjoint = Adjoint(program, signature, linear, shapes)
     if not all(adjoint.start(dx, name) for name, dx in dxs.items()):
         return None
-    return node_defs([adjoint.finish()], {}, in_function)
+    result = adjoint.finish()
+    return replace(node_defs([result], {}, in_function), varying=_varying(result))
 
 
 def tensors_read(inputs: int) -> dict[str, int | None]:
@@ -153,6 +155,24 @@ def _is_zero(value: Value) -> bool:
         return not any(value.constant.numbers)
     source = value.source
     return isinstance(source, int) and value.program.steps[source].op_type == "ZerosLike"
+
+
+def _varying(result: Value) -> frozenset[str]:
+    """Return the tensors with respect to which what multiplies dy can be differentiated."""
+    steps, sources, todo = result.program.steps, set[int | str](), [result]
+    while todo:
+        source = todo.pop().source
+        if isinstance(source, int) and source not in sources:
+            step = steps[source]
+            tensors = list(step.tensors)
+            todo += [
+                value
+                for slot, value in enumerate(tensors)
+                if step.op_type == "StopGradient"
+                or flow.into(step.op_type, slot, len(tensors), value.dtype) == "flows"
+            ]
+        sources.add(source)
+    return frozenset(name for name in sources if isinstance(name, str) and name[0] in "xy")
 
 
 class Adjoint:

@@ -30,12 +30,14 @@ from graphpatch.protos import FunctionDef, NodeDef
 class FormulaNodes(msgspec.Struct, frozen=True):
     """Nodes in the order they are computed, and how the results asked for are spelled.
 
-    `shapes` is what is known of the shapes of the results.
+    `shapes` is what is known of the shapes of the results. A factor of dy can be differentiated
+    with respect to the tensors that `varying` names.
     """
 
     nodes: tuple[NodeDef, ...]
     results: tuple[str, ...]
     shapes: tuple[BroadcastShape, ...]
+    varying: frozenset[str] = frozenset()
 
 
 def formula_nodes(

@@ -362,6 +362,9 @@ SECOND: Mapping[str, tuple[str | None, ...]] = {
 }
 """Ops of which TensorFlow has no gradient: a formula for each input."""
 
+NO_SECOND = "no_second_derivative"
+"""What an op is called whose gradient, a SoftsignGrad, raises where it is differentiated again."""
+
 
 WINDOWS: Mapping[str, tuple[str, str]] = {
     "conv2d": ("Conv2D", "strides"),

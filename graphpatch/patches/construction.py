@@ -17,8 +17,9 @@ import msgspec
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.linear import construction, tensors_read
+from graphpatch.gradients.linear import Y, construction, tensors_read
 from graphpatch.gradients.lowering import FormulaNodes
+from graphpatch.gradients.op_gradients import NO_SECOND
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, InlineFormula
 from graphpatch.graph import attrs
@@ -28,14 +29,15 @@ from graphpatch.names import op_of
 from graphpatch.patches.function_carrier import attach, computed_functions, numbered, stopped_output
 from graphpatch.patches.inline import put_op
 from graphpatch.patches.reach import differentiated_as_whole, in_control_flow, shadow_behind
+from graphpatch.patches.shape_checks import comes_from_constant
 from graphpatch.patches.target import Target, carries, known_outputs
 
 # The op type whose registered gradient is dy for each input.
 ALIKE = "AddN"
 CONSTRUCTION_EMITS = ("auto", "construction")
 SECOND = (
-    "second derivatives treat the factor of dy in a construction as a constant; "
-    '"emit": "function" differentiates it too, with GradientTape after register_gradients'
+    "second derivatives raise LookupError, as a construction does not differentiate the factor of "
+    'dy; "emit": "function" does, after register_gradients'
 )
 
 
@@ -184,11 +186,28 @@ def constructed(gradient: Computed, target: Target, editor: Editor, emit: str) -
     def backward(moved: Node, _: int, stop: str, name: str) -> str:
         leaves = tensors_read(len(reads))
         tensors = {leaf: stop if n is None else reads[n] for leaf, n in leaves.items()}
-        return put_beside(formula, moved, tensors, editor, scope=f"{name}/backward/")
+        tensor = put_beside(formula, moved, tensors, editor, scope=f"{name}/backward/")
+        is_fixed = Y not in formula.varying and len(reads) > 1
+        varying = (moved.body.producer(tensors[name]) for name in formula.varying)
+        if not formula.varying or (is_fixed and all(map(comes_from_constant, varying))):
+            return tensor
+        editor.note(SECOND)
+        return _differentiated_once(tensor, f"{name}/backward", moved, editor)
 
     _select(node, backward, [0], editor, target.noted)
-    editor.note(SECOND)
     return True
+
+
+def _differentiated_once(tensor: str, scope: str, beside: Node, editor: Editor) -> str:
+    """Return a tensor that passes dy on to another as SoftsignGrad(dy, 0), which is dy.
+
+    TensorFlow has no gradient of SoftsignGrad: a second derivative raises, as it would be wrong.
+    """
+    typed = {"T": attrs.dtype(known_outputs(beside)[0].dtype or "")}
+    for op, name, key in (("ZerosLike", "zeros", "Identity"), ("Identity", NO_SECOND, "Softsign")):
+        values = {**typed, attrs.OVERRIDE: attrs.text(key)}
+        tensor = editor.add(f"{scope}/{name}", op, [tensor], values, beside).tensor(0)
+    return tensor
 
 
 def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emit: str) -> bool:

@@ -203,7 +203,6 @@ def test_a_construction_is_refused_where_it_would_be_wrong(name: str, tmp_path: 
         result = graphpatch.apply([rule_of(case, "construction")], path)
         assert result.report["rules"][0]["emit"] == "construction"
         assert result.report["consumer"] == {"session": [], "tape": []}
-        assert any("second derivatives" in note for note in result.report["notes"])
         return
     with pytest.raises(PatchError, match="cannot have this gradient by a construction"):
         graphpatch.apply([rule_of(case, "construction")], path)

@@ -15,7 +15,6 @@ import pytest
 import graphpatch
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Export
-from graphpatch.patches.construction import SECOND
 from tests.forked import python
 from tests.pinned import PINNED
 from tests.tf import consumer, run_saved_models
@@ -196,7 +195,6 @@ def test_each_name_is_the_tensor_that_it_names(several: Path, tmp_path: Path) ->
         "scope/b is 'scope_b' in the signature",
         "lambda is 't_lambda' in the signature",
         "split:1 is 'split_1' in the signature",
-        SECOND,
     ]
     loaded = tf.saved_model.load(str(tmp_path / "out"))
     a, b = tf.constant([1.0, 2.0]), tf.constant([0.5, 0.25])

@@ -15,9 +15,12 @@ import pytest
 import graphpatch
 from graphpatch.gradients.op_gradients import SECOND
 from tests.tf import tensorflow1
-from tests.tf.consumer import differentiate, save
+from tests.tf.consumer import differentiate, imported, save
+from tests.tf.test_linear import CASES as CONSTRUCTIONS
+from tests.tf.test_linear import rule_of
 
 tf = pytest.importorskip("tensorflow")
+tf1 = tf.compat.v1
 
 X = np.array([-1.5, -0.2, 0.3, 2.0], np.float32)
 
@@ -271,12 +274,11 @@ def test_without_it_tensorflow_raises_or_gives_none_and_doctor_offers_it(
 
 
 SECOND_OF_TANH = -2 * np.tanh(X) * (1 - np.tanh(X) ** 2)
-RAISES = "raises"
-# How it is stored, whether the program calls register_gradients, and the second derivative.
+# How it is stored, whether the program calls register_gradients, and what it gives or raises.
 STORED: dict[tuple[str, bool], Any] = {
-    ("construction", False): None,
-    ("construction", True): None,
-    ("function", False): RAISES,
+    ("construction", False): "no_second_derivative",
+    ("construction", True): "no_second_derivative",
+    ("function", False): "SymbolicGradient",
     ("function", True): SECOND_OF_TANH,
     ("attr", True): SECOND_OF_TANH,
 }
@@ -285,37 +287,76 @@ STORED: dict[tuple[str, bool], Any] = {
 @pytest.mark.parametrize(("emit", "is_registered"), STORED)
 def test_second_derivatives_in_a_session(emit: str, is_registered: bool, tmp_path: Path) -> None:
     """As the table of docs/stored-gradients.md says."""
-    tf1 = tf.compat.v1
-
-    def build() -> None:
-        tf.tanh(tf1.placeholder(tf.float32, [4], "x"), "y")
-
     factor = 2 if is_registered else 3  # a key of its own
     formula = {"formula": f"dy * (1 - y * y) * {factor}"}
     rule = {"match": {"op": "Tanh"}, "patch": {"override_gradient": formula}, "emit": emit}
     path = tmp_path / "patched.pb"
-    graphpatch.apply([rule], save(build, tmp_path / "model.pb")).model.save(path)
+    model = save(lambda: tf.tanh(tf1.placeholder(tf.float32, [4], "x"), "y"), tmp_path / "model.pb")
+    graphpatch.apply([rule], model).model.save(path)
     if is_registered:
         graphpatch.register_gradients(path)
-    with tf1.Graph().as_default() as graph, tf1.Session() as session:
-        tf1.import_graph_def(tf1.GraphDef.FromString(path.read_bytes()), name="")
+    with imported(path).as_default() as graph, tf1.Session() as session:
         x, y = (graph.get_tensor_by_name(f"{name}:0") for name in "xy")
         [dx] = tf1.gradients(y, x)
-        expected = STORED[emit, is_registered]
-        if expected is RAISES:
-            with pytest.raises(LookupError, match="SymbolicGradient"):
-                tf1.gradients(dx, x)
-            return
         np.testing.assert_allclose(
             session.run(dx, {x: X}), factor * (1 - np.tanh(X) ** 2), rtol=2e-6
         )
-        [second] = tf1.gradients(dx, x)
-        if expected is None:
-            assert second is None
-        else:  # y has the new gradient there, too
-            np.testing.assert_allclose(
-                session.run(second, {x: X}), factor * factor * expected, rtol=1e-5, atol=1e-6
-            )
+        expected = STORED[emit, is_registered]
+        if isinstance(expected, str):
+            with pytest.raises(LookupError, match=expected):
+                tf1.gradients(dx, x)
+            written = graphpatch.load(graph)
+            diagnosis = graphpatch.diagnose(written, "x", dx.name, fix=True)
+            kinds = {finding.kind for finding in diagnosis.pairs[0].findings}
+            assert ("construction" in kinds) == (emit == "construction")
+            assert diagnosis.rules == []
+            with pytest.raises(graphpatch.GraphpatchError, match="match"):
+                graphpatch.apply("@second_derivatives", written)
+            return
+        [second] = tf1.gradients(dx, x)  # y has the new gradient there, too
+        np.testing.assert_allclose(
+            session.run(second, {x: X}), factor * factor * expected, rtol=1e-5, atol=1e-6
+        )
+
+
+# Constructions in which no gradient flows through what multiplies dy.
+FIXED_FACTORS = frozenset(
+    "scale, reverse, filter, constants, choice by a parameter, fixed matrix, forward of dy".split(
+        ", "
+    )
+)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CONSTRUCTIONS.items() if case.is_linear])
+def test_of_a_construction_it_is_right_or_raises(name: str, tmp_path: Path) -> None:
+    """With respect to x, and to the upstream gradient v."""
+    case, feeds = CONSTRUCTIONS[name], {"x": np.float32([-0.7, 0.2, 0.4])}
+
+    def build() -> None:
+        tf.identity(case.build(tf1.placeholder(tf.float32, [3], "x")), "y")
+
+    path = save(build, tmp_path / "model.pb")
+    result = graphpatch.apply([rule_of(case, "construction")], path)
+    result.model.save(tmp_path / "patched.pb")
+    notes = [note for note in result.report["notes"] if "second derivatives" in note]
+    with imported(tmp_path / "patched.pb").as_default() as graph:
+        x, y = (graph.get_tensor_by_name(f"{name}:0") for name in "xy")
+        feeds["v"] = drawn(*y.shape)
+        v = tf1.placeholder(tf.float32, y.shape, "v")
+        [dx] = tf1.gradients(y, x, v)
+        loss = tf.reduce_sum(dx * [1.0, -2.0, 0.5], name="loss")
+        if name not in FIXED_FACTORS:
+            assert len(notes) == 1
+            with pytest.raises(LookupError, match="no_second_derivative"):
+                tf1.gradients(loss, [x, v])
+            return
+        assert not notes
+        seconds = tf1.gradients(loss, [x, v], unconnected_gradients="zero")
+        with tf1.Session() as session:
+            values = session.run(seconds, {f"{key}:0": value for key, value in feeds.items()})
+        for key, value in zip("xv", values, strict=True):
+            expected = differences(graph.as_graph_def().SerializeToString(), feeds, key, 0.02)
+            np.testing.assert_allclose(value, expected, rtol=4e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("is_building", [True, False])

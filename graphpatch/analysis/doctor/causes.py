@@ -22,7 +22,7 @@ from graphpatch.differentiation.override_keys import (
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
-from graphpatch.gradients.op_gradients import SECOND
+from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import op_type_in_model
@@ -228,7 +228,7 @@ def fixes(at_op: OpOnPath) -> list[RuleDict]:
     if at_op.read not in DIFFERENTIABLE or at_op.given not in DIFFERENTIABLE:
         return []
     rules = []
-    if op in SECOND:
+    if op in SECOND and NO_SECOND not in node.name:
         rules.append(rule_for(node, TRUE, _formula(*SECOND[op])))
     if op in OPS:
         rules.append(rule_for(node, TRUE if op in EXACT else "has a gradient", OPS[op]))
@@ -405,6 +405,10 @@ CAUSES = (
     Cause("missing", lambda at_op: _raises("missing")(at_op) and at_op.read not in flow.TRAINABLE,
           "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
           "{says}", IN_BETWEEN),
+    Cause("construction", lambda at_op: at_op.op == "SoftsignGrad" and NO_SECOND in at_op.node.name,
+          "{op} of a construction, which has no second derivative", "{says}",
+          'store the gradient as a function ("emit": "function"), and call '
+          "graphpatch.register_gradients(FILE) before the first gradients are built"),
     Cause("second", lambda at_op: at_op.op in SECOND and at_op.is_blocked,
           "{op}: TensorFlow has no second derivative of it", "{says}",
           "give it its true gradient: graphpatch apply @second_derivatives", fixes),
