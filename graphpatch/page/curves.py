@@ -8,7 +8,7 @@ number of the formula lies outside: a Relu6 has its knee at 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,9 +76,16 @@ class DrawnGradient(NamedTuple):
             return "None"
         if self.is_forward:
             return f"dy * g'(x), g(x) = {self.formula}"
-        return ", ".join(
-            [str(self.formula), *(f"{name}={number:g}" for name, number in self.formula.values)]
-        )
+        numbers = (f"{name}={number:g}" for name, number in self._numbers())
+        return ", ".join([str(self.formula), *numbers])
+
+    def _numbers(self) -> Iterator[tuple[str, float]]:
+        """Yield the parameters and the constants of one element, each with its number."""
+        for name, number in self.formula.values if self.formula is not None else ():
+            if not isinstance(number, ConstantTensor):
+                yield name, number
+            elif math.prod(number.shape) == 1 and not number.dtype.startswith("complex"):
+                yield name, float(number.array().item())
 
     @property
     def reads_op(self) -> bool:
@@ -93,8 +100,7 @@ class DrawnGradient(NamedTuple):
         trees = [tree for tree in self.formula.expressions if tree is not None]
         parts = (part for tree in trees for part in walk(tree))
         literals = [part.value for part in parts if isinstance(part, Literal)]
-        values = [number for _, number in self.formula.values]
-        numbers = [number for number in values if not isinstance(number, ConstantTensor)]
+        numbers = [number for _, number in self._numbers()]
         return [float(number) for number in (*literals, *numbers) if math.isfinite(number)]
 
     def points(self, op_type: str, dy: float | None, across: Array) -> list[list[float]] | None:

@@ -326,6 +326,21 @@ def test_what_has_no_curve(patch: Any, op: str) -> None:
     assert plot(patch, op) is None
 
 
+def test_a_constant_of_one_element_is_drawn_as_its_number() -> None:
+    constants = {"w": [5.0], "v": {"shape": [], "float32": "AAAAQA=="}}
+    formula = {"formula": "dy * v * where(x > w, 1, 0)", "constants": constants}
+    drawn = plot({"override_gradient": formula}, "Relu")
+    assert drawn is not None
+    assert drawn["words"]["after"].endswith("v=2, w=5")
+    assert drawn["high"] == 7
+    (points,) = (
+        curve["points"]
+        for curve in drawn["curves"]
+        if (curve["side"], curve["dy"]) == ("after", 1.0)
+    )
+    assert points[-1] == [7, 2]
+
+
 def test_an_image_is_a_heat_map_and_others_are_histograms() -> None:
     gradient = np.zeros((1, 200, 100, 3), np.float32)
     gradient[0, 150, 20, 1] = -2
