@@ -329,6 +329,7 @@ def _lrn(at: OpCall, place: int, dy: Value) -> Value:
 
 
 _OWN = "own(dy)"
+_INSIDE = "own(ones_like(x0)) > 0"  # of the range of numbers that are quantized
 _RESIZED = ("Bicubic", "Bilinear", "NearestNeighbor")
 
 _SECOND: Mapping[str, tuple[OpGradient, tuple[str | None, ...]]] = {
@@ -340,7 +341,15 @@ _SECOND: Mapping[str, tuple[OpGradient, tuple[str | None, ...]]] = {
         ops("FakeQuantWithMinMaxArgsGradient dy x1"),
         (_OWN, None),
     ),
+    **{
+        f"FakeQuantWithMinMaxVars{kind}Gradient": (
+            ops(f"FakeQuantWithMinMaxVars{kind}Gradient dy x1 x2 x3"),
+            (f"where({_INSIDE}, dy0, where(x1 < (x2 + x3) / 2, dy1, dy2))", None, None, None),
+        )
+        for kind in ("", "PerChannel")
+    },
     "LRNGrad": (_lrn, (_OWN, _OWN, None)),
+    "MaxPoolGradGradV2": (ops("MaxPoolGradV2 x0 x1 dy x3 x4"), (None, None, _OWN, None, None)),
     "MaxPoolGradWithArgmax": (_max_pool, (None, _OWN, None)),
     **{f"Resize{kind}Grad": (ops(f"Resize{kind} dy #x0[1,2]"), (_OWN, None)) for kind in _RESIZED},
     "ScaleAndTranslateGrad": (

@@ -5,6 +5,7 @@ The former are checked by finite differences, the latter against closed form.
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 
 import graphpatch
+from graphpatch import opdefs
 from graphpatch.gradients.op_gradients import SECOND
+from tests.examples import ROOT
 from tests.tf import tensorflow1
 from tests.tf.consumer import differentiate, imported, save
 from tests.tf.test_linear import CASES as CONSTRUCTIONS
@@ -163,6 +166,24 @@ def fake_quantized(gradients: Any) -> Any:
     return tf.raw_ops.FakeQuantWithMinMaxArgsGradient(gradients=gradients, inputs=inputs)
 
 
+def fake_quantized_by_variables(kind: str, low: Any, high: Any) -> Any:
+    """The range is nudged, so that 0 is a level of it; its ends get what is outside."""
+
+    def build(gradients: Any) -> Any:
+        inputs = tf.constant([[-9, -0.9], [-1.3, 4.4], [2, 5.2]])
+        raw = getattr(tf.raw_ops, f"FakeQuantWithMinMaxVars{kind}Gradient")
+        parts = raw(gradients=gradients, inputs=inputs, min=low, max=high, num_bits=4)
+        return tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+
+    return build, (drawn(3, 2),)
+
+
+def pooled_again(x: Any, grad: Any) -> Any:
+    attrs = {"ksize": [1, 2, 2, 1], "strides": [1, 1, 1, 1], "padding": "SAME"}
+    y = tf.raw_ops.MaxPoolV2(input=x, **attrs)
+    return tf.raw_ops.MaxPoolGradGradV2(orig_input=x, orig_output=y, grad=grad, **attrs)
+
+
 def softsign(g: Any, x: Any) -> Any:
     return tf.raw_ops.SoftsignGrad(gradients=g, features=x)
 
@@ -174,8 +195,14 @@ GRADIENT_OPS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (drawn(2, 4, 3, 3), np.array([[0.1, 0.2, 0.71, 0.83], [0.3, 0.07, 0.9, 0.6]], np.float32)),
     ),
     "FakeQuantWithMinMaxArgsGradient": (fake_quantized, (drawn(5),)),
+    "FakeQuantWithMinMaxVarsGradient": fake_quantized_by_variables("", -1.2, 4.5),
+    "FakeQuantWithMinMaxVarsGradient, of zero": fake_quantized_by_variables("", 0.0, 0.0),
+    "FakeQuantWithMinMaxVarsPerChannelGradient": fake_quantized_by_variables(
+        "PerChannel", [-1.2, 0.0], [4.5, 5.0]
+    ),
     "LRNGrad": normalized(depth_radius=1, bias=1.5, alpha=0.3, beta=0.75),
     "LRNGrad, defaults": normalized(),
+    "MaxPoolGradGradV2": (pooled_again, (distinct(2, 3, 4, 2), drawn(2, 3, 4, 2))),
     "MaxPoolGradWithArgmax": pooled(False),
     "MaxPoolGradWithArgmax, of the batch": pooled(True),
     "ResizeBicubicGrad": resized("Bicubic", half_pixel_centers=True),
@@ -190,6 +217,36 @@ GRADIENT_OPS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 def test_every_gradient_op_has_its_differences() -> None:
     assert {name.partition(",")[0] for name in GRADIENT_OPS} == set(SECOND)
+
+
+NOT_OF_NUMBERS = frozenset(
+    "BroadcastGradientArgs RaggedTensorToVariantGradient SendTPUEmbeddingGradients StopGradient"
+    " SparseMatrixSoftmaxGrad".split()
+)
+
+
+def test_the_page_names_each_gradient_op_without_a_gradient() -> None:
+    """Of those that the files of TensorFlow call in which gradients are registered."""
+    table = (ROOT / "docs/stored-gradients.md").read_text().partition("| op | TensorFlow |")[2]
+    rows = [row.strip("| ").split(" | ") for row in table.partition("\n\n")[0].splitlines()[2:]]
+    verdicts = {op: row[1:] for row in rows for op in row[0].split(", ")}
+    texts = map(Path.read_text, Path(tf.__file__).parent.glob("python/**/*.py"))
+    called = {
+        call.replace("_", "")
+        for text in texts
+        if "RegisterGradient(" in text
+        for call in re.findall(r"\w+(?=\()", text)
+    }
+    lacking = {
+        op
+        for op in opdefs.op_types()
+        if re.search("Grad|Backprop", op)
+        and op.lower() in called
+        and opdefs.lookup(op).gradient != "registered"
+    }
+    assert lacking - NOT_OF_NUMBERS <= verdicts.keys()
+    by_recipe = {op for op, (*_, last) in verdicts.items() if not last.startswith("no")}
+    assert by_recipe == set(SECOND)
 
 
 def written(name: str, folder: Path) -> tuple[Path, dict[str, Any], list[str]]:
