@@ -85,8 +85,8 @@ class ExportedGraph:
     part: Part
 
 
-def exported(graph: ModelGraph, export: Export) -> ExportedGraph:
-    """Return the function from the inputs to the outputs.
+def exported(graph: ModelGraph, export: Export, with_loops: bool = False) -> ExportedGraph:
+    """Return the function from the inputs to the outputs; `with_loops` lets it hold v1 loops.
 
     Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
     no input, or the graph holds what a function cannot: variables, tables, v1 loops.
@@ -97,7 +97,7 @@ def exported(graph: ModelGraph, export: Export) -> ExportedGraph:
     if twice:
         raise OutputError(f"{twice[0]} is named twice among the inputs and outputs")
     part = Part(graph.main, {text: text for text in fed}, tuple(asked))
-    _check_fed(part)
+    _check_fed(part, with_loops)
     taken = {Node(graph.main, index).name for index in part.indices}
     inputs, outputs = (
         _sorted_by_argument(_named_arguments(graph, fed, taken)),
@@ -157,7 +157,7 @@ def _checked_tensor(body: Body, text: str) -> str:
     return str(tensor)
 
 
-def _check_fed(part: Part) -> None:
+def _check_fed(part: Part, with_loops: bool) -> None:
     unfed = [node.name for node in part.unfed()]
     if unfed:
         raise OutputError(
@@ -166,10 +166,10 @@ def _check_fed(part: Part) -> None:
     for node in (Node(part.body, index) for index in part.indices):
         if node.opdef is None:
             raise OutputError(f"{node}: an op type that neither TensorFlow nor the model defines")
-        if node.op in LOOP_OPS:
+        if node.op in LOOP_OPS and not with_loops:
             raise OutputError(
-                f"{node} belongs to a v1 loop, through which no tape gives a gradient; as a .pb "
-                f"the graph has one in a Session"
+                f"{node} belongs to a v1 loop, through which no tape gives a gradient here; as a "
+                f".pb the graph has one in a Session, and in graphpatch.keras.PatchedModel"
             )
         if _is_held(node):
             raise OutputError(

@@ -10,28 +10,20 @@ from __future__ import annotations
 
 import base64
 import importlib
-import itertools
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from graphpatch.application import apply
-from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError, RulesError
 from graphpatch.formats import Model
-from graphpatch.formats.destination import Export
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import opened
-from graphpatch.formats.saved_model import ExportedTensor, exported
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import GradientSpec, LibraryGradient
-from graphpatch.graph.attrs import DTYPE_NUMBERS, OVERRIDE
-from graphpatch.graph.functions import Extract, Fed
-from graphpatch.graph.graph import ModelGraph
-from graphpatch.graph.node import Node
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.rules import Rule
 from graphpatch.runtime.functions import (
@@ -41,15 +33,9 @@ from graphpatch.runtime.functions import (
     gradient_meant,
     library_gradient,
     surrogate,
-    with_gradient,
 )
-from graphpatch.runtime.gradient_functions import GradientFunction, formula_value
-from graphpatch.runtime.imported import rename_calls, spliced
-from graphpatch.runtime.register import gradient_for, overridden_ops, register_in_functions
-from graphpatch.runtime.values import full_tensor_name
-
-LAYER_SCOPE = "graphpatch_layer"
-_NUMBERS = itertools.count()
+from graphpatch.runtime.gradient_functions import formula_value
+from graphpatch.runtime.graph_function import graph_function
 
 # keras.layers.Layer, of the Keras that a class is made for.
 KerasLayer: Any = object
@@ -284,7 +270,8 @@ class PatchedModel(UnchangedLayer):
     Forward: what the graph computes without the rules, op by op bit for bit. Backward: its
     gradients, with the overrides that the file carries and those of `rules`, wherever Keras and
     TensorFlow differentiate the layer; nothing is to be registered. In functions that the graph
-    calls (PartitionedCall) TensorFlow raises NotFoundError. The graph must hold its weights as
+    calls (PartitionedCall) TensorFlow raises NotFoundError. A gradient through v1 loops or branches
+    computes the graph again; XLA compiles no such graph. The graph must hold its weights as
     constants, which the layer does not train. Input: a tensor of the dtype and shape of the graph's
     input, or of another floating dtype, as a mixed precision policy gives it, which is cast; for
     several inputs a list in the order of `inputs`, or a dict by the names in `inputs`. Output: a
@@ -302,8 +289,8 @@ class PatchedModel(UnchangedLayer):
 
     Raises:
         ModelError: The file cannot be read, or is a TF2 SavedModel.
-        OutputError: There is no such tensor, a placeholder is not among the inputs, or the graph
-            holds variables, tables or v1 loops.
+        OutputError: There is no such tensor, it is inside a v1 loop or branch, a placeholder is not
+            among the inputs, or the graph holds variables or tables.
         RulesError: A rule is not valid.
         MatchError: A rule does not match as often as it expects.
         PatchError: A patch cannot be done.
@@ -337,7 +324,7 @@ class PatchedModel(UnchangedLayer):
             loaded = apply(rules, loaded).model
         self._data = b"".join(map(piece_bytes, loaded.pieces()))
         reopened = opened(self._data, loaded.path)
-        self._function = graph_function(reopened, self.inputs, self.outputs)
+        self._function, self._dtypes = graph_function(reopened, self.inputs, self.outputs)
 
     def call(self, inputs: Any) -> Any:
         """Return the outputs of the graph."""
@@ -356,15 +343,15 @@ class PatchedModel(UnchangedLayer):
             what = sorted(inputs) if isinstance(inputs, dict) else len(values)
             raise ValueError(f"PatchedModel takes inputs {list(self.inputs)}, and found {what}")
         tensors = []
-        for name, argument in zip(self.inputs, self._function.inputs, strict=False):
-            tensor = tf.convert_to_tensor(by_name[name], dtype_hint=argument.dtype)
-            is_floating = tensor.dtype.is_floating and argument.dtype.is_floating
-            if tensor.dtype != argument.dtype and not is_floating:
+        for name, dtype in zip(self.inputs, self._dtypes, strict=True):
+            tensor = tf.convert_to_tensor(by_name[name], dtype_hint=dtype)
+            is_floating = tensor.dtype.is_floating and dtype.is_floating
+            if tensor.dtype != dtype and not is_floating:
                 raise TypeError(
-                    f"PatchedModel: {name} is {argument.dtype.name} in the graph, and found "
+                    f"PatchedModel: {name} is {dtype.name} in the graph, and found "
                     f"{tensor.dtype.name}"
                 )
-            tensors.append(tf.cast(tensor, argument.dtype))
+            tensors.append(tf.cast(tensor, dtype))
         return tensors
 
     def get_config(self) -> dict[str, Any]:
@@ -430,114 +417,3 @@ def _classes_for(layer: type) -> dict[str, type]:
             type(base.__name__, (base, layer), {**fields, "keras": keras})
         )
     return made
-
-
-def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
-    """Return the function from the inputs of a graph to its outputs, both in this order.
-
-    Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
-    not among the inputs, or the graph holds what a function cannot: variables, tables, v1 loops.
-    """
-    import tensorflow as tf
-
-    graph = model.graphs[0]
-    signature = exported(graph, Export(tuple(inputs), tuple(outputs))).inputs
-    fed = {tensor.tensor: _fed_argument(tensor) for tensor in signature}
-    arguments = {tensor.tensor: tensor.argument.name for tensor in signature}
-    extract = Extract(graph, tuple(fed.values()), tuple(outputs))
-    data = b"".join(map(piece_bytes, extract.pieces()))
-    graph_def = tf.compat.v1.GraphDef.FromString(data)
-    patched = dict(_patched_ops(graph, graph_def))
-    register_in_functions(graph)
-    rename_functions(graph_def, f"_layer_{next(_NUMBERS)}")
-    ordered = [text if text in fed else text.removesuffix(":0") for text in inputs]
-    stand_ins = extract.placeholders()
-
-    def imported(*tensors: Any) -> Any:
-        read = {
-            f"{stand_ins[text]}:0": tensor for text, tensor in zip(ordered, tensors, strict=True)
-        }
-        results = spliced(graph_def, read, list(map(full_tensor_name, outputs)), LAYER_SCOPE)
-        replaced: dict[str, Any] = {}
-        for op in results[0].graph.get_operations():
-            if op.name in patched:
-                replaced |= _with_new_gradient(op, *patched[op.name])
-        return [replaced.get(tensor.name, tensor) for tensor in results]
-
-    with tf.init_scope():
-        specs = [tf.TensorSpec(fed[t].shape, fed[t].dtype, arguments[t]) for t in ordered]
-        return tf.compat.v1.wrap_function(imported, specs)
-
-
-def _fed_argument(tensor: ExportedTensor) -> Fed:
-    shape = None if tensor.shape.unknown_rank else [dim.size for dim in tensor.shape.dim]
-    sizes = None if shape is None else [None if size < 0 else size for size in shape]
-    return Fed(tensor.tensor, DTYPE_NAMES[tensor.argument.type], sizes)
-
-
-def _patched_ops(
-    graph: ModelGraph, graph_def: Any
-) -> Iterator[tuple[str, tuple[GradientFunction, int]]]:
-    """Yield the patched ops of the main graph by name: the gradient, how many inputs are values.
-
-    A call of a function of ours, which gives on its last inputs, or else its first, is made an
-    IdentityN of its inputs. Keys are taken off.
-    """
-    nodes_by_name = {node.name: node for node in graph_def.node}
-    for node, key in list(overridden_ops(graph)):
-        gradient = gradient_for(key, graph, node) if node.body.is_main else None
-        written = nodes_by_name.get(node.name)
-        if gradient is None or written is None or written.op != node.op:
-            continue  # not ours, not needed, or given as an input
-        del written.attr[OVERRIDE]
-        passed = 0
-        if node.op in graph.library.gradients and node.op in graph.functions:
-            passed = sum(name.startswith("y") for name in graph.functions[node.op].arguments)
-            _make_identity(written, node, passed)
-        yield f"{LAYER_SCOPE}/{node.name}", (gradient, passed)
-
-
-def _make_identity(written: Any, node: Node, passed: int) -> None:
-    """Make a NodeDef that calls a function an IdentityN of its inputs, the last `passed` first."""
-    count = len(node.data_inputs) - passed
-    inputs, dtypes = list(written.input)[: count + passed], [a.dtype for a in node.arguments or ()]
-    written.Clear()
-    written.name, written.op = node.name, "IdentityN"
-    written.input.extend([*inputs[count:], *inputs[:count]])
-    numbers = [DTYPE_NUMBERS[dtype or "float32"] for dtype in (*dtypes[count:], *dtypes[:count])]
-    written.attr["T"].list.type.extend(numbers)
-
-
-def _with_new_gradient(op: Any, gradient: GradientFunction, passed: int) -> dict[str, Any]:
-    """Let whatever reads an op read its values with another gradient; these tensors by the old."""
-    inputs = [*op.inputs[passed:], *op.inputs[:passed]]
-    values = list(op.outputs[: passed or None])
-    readers = [
-        (reader, slot, place)
-        for place, value in enumerate(values)
-        for reader in value.consumers()
-        for slot, tensor in enumerate(reader.inputs)
-        if tensor is value
-    ]
-
-    new = with_gradient(values, inputs, gradient, type=op.type, get_attr=op.get_attr)
-    for reader, slot, place in readers:
-        reader._update_input(slot, new[place])
-    return {value.name: tensor for value, tensor in zip(values, new, strict=True)}
-
-
-def rename_functions(graph_def: Any, suffix: str) -> None:
-    """Let the name of each function of a tf.compat.v1.GraphDef end in `suffix`, all calls too.
-
-    TensorFlow keeps the functions of all that runs eagerly in one library, and refuses a name that
-    is there with another definition: that of the original beside the patched one, for example.
-    """
-    library = graph_def.library
-    names = {name: f"{name}{suffix}" for name in (f.signature.name for f in library.function)}
-    rename_calls(graph_def.node, names)
-    for function in library.function:
-        function.signature.name = names[function.signature.name]
-        rename_calls(function.node_def, names)
-    for gradient in library.gradient:
-        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
-        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)

@@ -157,7 +157,8 @@ def import_model(
     that they stand for: what read `x:0` reads `{"x:0": mine}` instead.
 
     Returns what `tf.compat.v1.train.import_meta_graph` does: a Saver where the model has variables,
-    else None. Not for a tape: TensorFlow has no gradient of v1 loops there.
+    else None. Not for a tape, on which v1 loops have no gradient: `graphpatch.keras.PatchedModel`
+    gives one there.
 
     Raises:
         ModelError: The file cannot be read, its contexts cannot be rebuilt, TensorFlow does not

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import graphpatch
+import graphpatch.keras
 from tests.models import catalogue, differences
 
 tf = pytest.importorskip("tensorflow")
@@ -102,6 +103,7 @@ MODELS = {
     f"{COSTS}while_loop": Loops(("while/Exit_1:0",), these(ones=RANDOM.rand(3, 2))),
     f"{COSTS}nested_loop": Loops(("while/Exit_1:0",)),
 }
+RANDOM_OPS = {"lstm_crf_ner.meta"}  # of a dropout; a tape would draw twice, and is refused
 # Ops in a loop that TensorFlow has no gradient of: with contexts, that is what it says.
 UNDIFFERENTIABLE = {
     f"{ZOO}lstmblockcell_dynamic": "LSTMBlockCell",
@@ -123,7 +125,17 @@ def path_of(start: str) -> Path:
     return found[0]
 
 
-def compared(start: str, tmp_path: Path) -> differences.Compared:
+@dataclass(frozen=True)
+class Prepared:
+    """The part of a graph that its outputs need, and what its placeholders are fed."""
+
+    path: Path
+    case: Loops
+    given: Mapping[str, np.ndarray]
+    feeds: Mapping[str, Any]
+
+
+def prepared(start: str, tmp_path: Path) -> Prepared:
     case, target = (MODELS.get(start) or Loops(("concat:0",), double=False)), tmp_path / "opened.pb"
     (graph_def,) = catalogue.graph_defs(path_of(start))
     given, outputs = case.given(graph_def), [name.partition(":")[0] for name in case.outputs]
@@ -132,7 +144,15 @@ def compared(start: str, tmp_path: Path) -> differences.Compared:
     names = {node.name for node in opened.node}
     given = {name: value for name, value in given.items() if name in names}
     feeds = {name: value for name, value in case.feeds.items() if name in names}
-    return differences.compared(target, case.outputs, given, feeds, case.double, case.step)
+    return Prepared(target, case, given, feeds)
+
+
+def compared(start: str, tmp_path: Path) -> differences.Compared:
+    part = prepared(start, tmp_path)
+    case = part.case
+    return differences.compared(
+        part.path, case.outputs, part.given, part.feeds, case.double, case.step
+    )
 
 
 @pytest.mark.slow
@@ -141,6 +161,31 @@ def test_the_gradient_is_the_derivative(start: str, tmp_path: Path) -> None:
     found = compared(start, tmp_path)
     assert found.tells, found
     assert found.agrees, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [start for start in MODELS if start not in RANDOM_OPS])
+def test_a_tape_gives_what_a_session_gives(start: str, tmp_path: Path) -> None:
+    part = prepared(start, tmp_path)
+    inputs, outputs = {**part.given, **part.feeds}, list(part.case.outputs)
+    with tf1.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
+        graphpatch.import_model(part.path)
+        fed = {graph.get_tensor_by_name(f"{name}:0"): value for name, value in inputs.items()}
+        xs = list(fed)[: len(part.given)]
+        ys = list(map(graph.get_tensor_by_name, outputs))
+        dxs = [dx for dx in tf1.gradients(ys, xs) if dx is not None]
+        expected = session.run(ys + list(map(tf.convert_to_tensor, dxs)), fed)
+    tensors = [tf.constant(value, x.dtype) for x, value in fed.items()]
+    tf1.enable_control_flow_v2()  # as it is in TensorFlow 2
+    layer = graphpatch.keras.PatchedModel(part.path, list(inputs), outputs)
+    with tf.GradientTape() as tape:
+        tape.watch(tensors[: len(xs)])
+        values = layer(tensors)
+    values = values if len(outputs) > 1 else [values]
+    gradients = [dx for dx in tape.gradient(values, tensors[: len(xs)]) if dx is not None]
+    for value, expected_value in zip([*values, *gradients], expected, strict=True):
+        scale = np.abs(expected_value).max()
+        np.testing.assert_allclose(value, expected_value, rtol=1e-5, atol=1e-7 * scale)
 
 
 @pytest.mark.slow

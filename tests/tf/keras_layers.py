@@ -54,12 +54,27 @@ def noisy_pair(layers: Any, keras: Any) -> Callable[[Any], Any]:
     return lambda x: layers.BackwardAs()([noise(x, training=True), relu(x)])
 
 
+def looped_file(folder: Path) -> Path:
+    """Relu halved in each of two steps of a v1 loop, then the MatMul."""
+    import tensorflow as tf
+
+    def build() -> None:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 3], name="x")
+        _, halved = tf.while_loop(
+            lambda count, _: count < 2, lambda count, x: (count + 1, tf.nn.relu(x) / 2), (0, x)
+        )
+        tf.matmul(halved, tf.constant(WEIGHTS), name="y")
+
+    return consumer.save(build, folder / "looped.pb", control_flow_v2=False)
+
+
 def _graph(layers: Any, file: Any, **more: Any) -> Any:
     return layers.PatchedModel(file, "x", "y", **more)
 
 
 _THROUGH = DY @ WEIGHTS.T
 _GUIDED = np.where((X > 0) & (_THROUGH > 0), _THROUGH, 0)
+LOOPED = "a graph with a v1 loop"
 CASES = {
     "clip": Case(
         lambda layers, *_: layers.GradientFilter({"clip": {"min": -0.1, "max": 0.1}}),
@@ -89,6 +104,10 @@ CASES = {
     "a graph and rules": Case(
         lambda layers, _, folder: _graph(layers, graph_file(folder), rules=GUIDED),
         RELU @ WEIGHTS, _GUIDED,
+    ),
+    LOOPED: Case(
+        lambda layers, _, folder: _graph(layers, looped_file(folder), rules=GUIDED),
+        RELU @ WEIGHTS / 4, _GUIDED / 4,
     ),
     "a graph with functions": Case(
         lambda layers, _, folder: _graph(layers, patched_file(folder, "function")),

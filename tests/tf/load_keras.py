@@ -32,6 +32,7 @@ def main(folder: Path, name: str) -> None:
     x, dy = (tf.constant(np.load(folder / f"{one}.npy")) for one in ("x", "dy"))
     found = {}
     for path in sorted(folder.glob("*.saved" if name == "none" else "*.keras")):
+        sys.stderr.write(f"\nloading {path.stem}\n")
         model = loaded(path, name)
         with tf.GradientTape() as tape:
             tape.watch(x)
