@@ -36,6 +36,7 @@ from graphpatch.runtime.functions import (
 )
 from graphpatch.runtime.gradient_functions import formula_value
 from graphpatch.runtime.graph_function import graph_function
+from graphpatch.runtime.unconverted import unconverted
 
 # keras.layers.Layer, of the Keras that a class is made for.
 KerasLayer: Any = object
@@ -224,6 +225,7 @@ def _callable_of(expression: Any) -> Callable[[Any], Any]:
         )
     formula = Formula.parse(expression)
 
+    @unconverted
     def computed(x: Any) -> Any:
         return formula_value(formula, [as_tensor("Surrogate", x)])
 
@@ -331,6 +333,7 @@ class PatchedModel(UnchangedLayer):
         outputs = self._function(*self._ordered(inputs))
         return outputs[0] if len(self.outputs) == 1 else list(outputs)
 
+    @unconverted
     def _ordered(self, inputs: Any) -> list[Any]:
         """Return the tensors that are given, in the order of `inputs` and of the graph's dtypes."""
         import tensorflow as tf
