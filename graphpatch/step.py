@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any, NamedTuple
 
 import msgspec
@@ -172,28 +172,28 @@ def _patch_targets(rule: Rule, targets: Sequence[Target], editor: Editor, step: 
     if rule.patch.takes_all:
         rule.patch.rewrite_all(nodes, editor)
         return
-    edited = _edited_alike(rule, nodes, editor) if not rule.as_one else frozenset()
-    for target in targets:
-        if target.last not in edited:
-            patch_target(rule, target, editor, step)
+    for target in targets if rule.as_one else _edit_alike(rule, targets, editor):
+        patch_target(rule, target, editor, step)
     step.collect(editor)
 
 
-def _edited_alike(rule: Rule, nodes: Sequence[Node], editor: Editor) -> Collection[Node]:
-    """Patch the ops that the patch tells apart by their form alone, and return these.
+def _edit_alike(rule: Rule, targets: Sequence[Target], editor: Editor) -> Sequence[Target]:
+    """Patch the ops that the patch tells apart by their form alone, and return the others.
 
     They are ops of the main graph of a file, outside of v1 loops and branches.
     """
-    around, patch, body = editor.graph.around, rule.patch, nodes[0].body
+    around, patch, body = editor.graph.around, rule.patch, targets[0].last.body
     if around.is_object_based or around.is_exported or not body.is_main:
-        return frozenset()
-    is_alike = patch.looks_at_op_alone and len(nodes) >= FEWEST_ALIKE
+        return targets
+    is_alike = patch.looks_at_op_alone and len(targets) >= FEWEST_ALIKE
     if not is_alike or MARK.search(f"{rule.author.rule}{patch!r}".encode()):
-        return frozenset()  # or what the rule writes could be taken for a stand-in
+        return targets  # or what the rule writes could be taken for a stand-in
     inside = all_in_control_flow(body, editor)
+    nodes = [target.last for target in targets]
     alike = [node for node in nodes if node.body is body and node.index not in inside]
     unlike = edit_all(alike, lambda node, own: patch.rewrite(Target.of(node), own), editor)
-    return {*alike}.difference(unlike)
+    edited = {node.index for node in alike if node not in unlike}
+    return [t for t in targets if t.last.index not in edited or t.last.body is not body]
 
 
 def patch_target(rule: Rule, target: Target, editor: Editor, step: RuleResult) -> None:

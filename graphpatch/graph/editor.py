@@ -254,7 +254,7 @@ class Editor:
         if OVERRIDE in proto.attr:
             record.keys = rules
         body = beside.body
-        node = Node(body, append_all(body, [proto]))
+        node = Node(body, append_all(body, [proto.name], [proto.op], [tuple(proto.input[:])]))
         body.edited[node.index] = EditedNode(proto, [*large], record)
         _place_beside(node, beside.index, before)
         return node
@@ -298,19 +298,21 @@ def _spelled(node: Node) -> dict[str, int]:
     return {node.tensor(output): output for output in range(len(node.outputs))}
 
 
-def append_all(body: Body, protos: Sequence[NodeDef]) -> int:
-    """Append new ops to the columns of a body; return the index of the first."""
+def append_all(
+    body: Body, new: Sequence[str], ops: Sequence[str], inputs: Sequence[tuple[str, ...]]
+) -> int:
+    """Append new ops, by their heads, to the columns of a body; return the index of the first."""
     heads, first = body.heads, len(body)
-    heads.names += [proto.name for proto in protos]
-    heads.ops += [proto.op for proto in protos]
-    heads.inputs += [tuple(proto.input[:]) for proto in protos]
-    body.by_name.update(zip(heads.names[first:], range(first, len(body)), strict=True))
+    heads.names += new
+    heads.ops += ops
+    heads.inputs += inputs
+    body.by_name.update(zip(new, range(first, len(body)), strict=True))
     # The cached indices are kept up to date where they were made: making them anew is linear.
     if "by_type" in body.__dict__:
-        for index, op in enumerate(heads.ops[first:], first):
+        for index, op in enumerate(ops, first):
             body.by_type.setdefault(op, []).append(index)
     if "readers" in body.__dict__:
-        for index, read in enumerate(heads.inputs[first:], first):
+        for index, read in enumerate(inputs, first):
             for slot, text in enumerate(read):
                 body.readers.setdefault(names.op_of(text), []).append((index, slot))
     return first

@@ -10,22 +10,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 from graphpatch import names
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.editor import Editor, append_all, rename_all
-from graphpatch.graph.node import PROVENANCE, Body, Heads, Node, Uses, small_part
-from graphpatch.graph.wire import encoded, message
-from graphpatch.protos import GraphDef
+from graphpatch.graph.node import PROVENANCE, Body, Heads, Node, Payload, Uses, small_part
+from graphpatch.graph.wire import encoded
 
 BATCH = 1 << 10  # ops that are edited together
 MOST = 24  # names that an op of a form has: its own, and those that it reads
 FIRST = 0x7C0  # of the letters that stand-ins begin with, two bytes each
-MARK = re.compile(b"\xdf[\x80-\x98]")
+MARK = re.compile(b"(\xdf[\x80-\x98]\\.*)")
 SHORT = 0x80  # bytes of a name from which on its length takes two
 
 Edit = Callable[[Node, Editor], None]
+Form = tuple[bytes, bytes, tuple[int, ...]]
+AlikeOp = tuple[Node, list[bytes]]
+"""An op, its name and those that it reads."""
 
 
 class UnlikeError(Exception):
@@ -46,113 +50,140 @@ class OneOp(Body, eq=False):
 
 
 class Template(NamedTuple):
-    """What an edit leaves of the op that stands for others.
+    """What an edit leaves of the op that stands for others, whose own names are stand-ins.
 
-    `whole` is the op, then the nodes that were added, as a GraphDef with stand-ins for the op's own
-    names; `parts` are where each node lies in it, and `order` is that in which they are written.
-    `notes` and `idle` are what the editor reports.
+    `heads` and `payloads` are of the op, then of the nodes that were added; the payload is empty
+    where the op stays as it is. `order` is that in which they are written, `notes` and `idle` are
+    what the editor reports.
     """
 
     stand_ins: list[bytes]
-    whole: bytes
-    parts: list[slice]
+    heads: Heads
+    payloads: list[bytes]
     order: list[int]
     notes: list[str]
     idle: list[str]
 
-    def fill(self, raw: bytes, own: Sequence[bytes]) -> bytes:
-        """Return these bytes with an op's own names."""
-        for stand_in, name in zip(self.stand_ins, own, strict=True):
-            raw = raw.replace(stand_in, name)
-        return raw
+    def fill(self, whole: bytes, rows: Sequence[Sequence[bytes]]) -> list[bytes]:
+        """Return these bytes for each op, with its own names; UnlikeError for a part of a name."""
+        parts = MARK.split(whole)
+        if not {*parts[1::2]} <= {*self.stand_ins}:
+            raise UnlikeError
+        if len(parts) == 1:
+            return [whole] * len(rows)
+        blank = b"%b".join([part.replace(b"%", b"%%") for part in parts[::2]])
+        own = itemgetter(*map(self.stand_ins.index, parts[1::2]))
+        return [blank % own(row) for row in rows]
+
+    def texts(self, whole: str, rows: Sequence[Sequence[bytes]]) -> list[str]:
+        """Return a text for each op, as `fill` does."""
+        return [raw.decode() for raw in self.fill(whole.encode(), rows)]
 
 
-def edit_all(nodes: Sequence[Node], edit: Edit, editor: Editor) -> list[Node]:
-    """Edit ops of one body as far as their form says how; return the others, in their order.
+def edit_all(nodes: Sequence[Node], edit: Edit, editor: Editor) -> set[Node]:
+    """Edit ops of one body as far as their form says how; return the others.
 
     The body must not be one whose ops are told apart by more: by v1 loops, or as a function.
     """
-    forms: dict[tuple[str, bytes, tuple[int, ...]] | None, list[Node]] = {}
+    forms: dict[Form | None, list[AlikeOp]] = {}
     are_spelled = names.are_spelled([text for node in nodes for text in (node.name, *node.inputs)])
     for node in nodes:
+        own = [text.encode() for text in (node.name, *node.inputs)]
         is_spelled = are_spelled or names.are_spelled((node.name, *node.inputs))
-        forms.setdefault(_form(node) if is_spelled else None, []).append(node)
-    done: set[Node] = set()
+        forms.setdefault(_form(node, own) if is_spelled else None, []).append((node, own))
+    others: list[AlikeOp] = []
     for form, alike in forms.items():
         template = None if form is None else _recorded(alike[0], form[1], edit, editor)
-        if template is not None:
-            for start in range(0, len(alike), BATCH):
-                done.update(_fill(template, alike[start : start + BATCH], editor))
-    return [node for node in nodes if node not in done]
+        for start in range(0, len(alike), BATCH):
+            batch = alike[start : start + BATCH]
+            if template is None or not _fill(template, batch, editor):
+                others += batch
+    return {node for node, _ in others}
 
 
-def _form(node: Node) -> tuple[str, bytes, tuple[int, ...]] | None:
-    """Return what ops of one form have in common; None for one that is spelled in another way."""
+def _form(node: Node, own: list[bytes]) -> Form | None:
+    """Return what ops of one form have in common; None for one that is spelled in another way.
+
+    It is the op type, the NodeDef behind its head, and the lengths of the op's own names.
+    """
     body, index = node
-    name, op, inputs = body.heads.names[index], body.heads.ops[index], body.heads.inputs[index]
-    own, sizes = {name, *inputs}, (len(name), *map(len, inputs))
-    if index in body.edited or index in body.placed or len(own) < len(sizes) or len(own) > MOST:
+    op, sizes = body.heads.ops[index].encode(), tuple(map(len, own))
+    if index in body.edited or index in body.placed or len(set(own)) < len(own):
         return None
-    if min(sizes) < 2 or max(*sizes, len(op)) >= SHORT:
+    if len(own) > MOST or min(sizes) < 2 or max(*sizes, len(op)) >= SHORT:
         return None
-    head = f"\n{chr(len(name))}{name}\x12{chr(len(op))}{op}"
-    head += "".join([f"\x1a{chr(len(text))}{text}" for text in inputs])
-    raw = small_part(body.payload(index))
-    rest = raw[len(head) :]
-    is_plain = PROVENANCE not in rest and not MARK.search(rest)
-    return (op, rest, sizes) if is_plain and raw.startswith(head.encode()) else None
+    head = b"\n%c%b\x12%c%b" % (sizes[0], own[0], len(op), op)
+    head += b"".join([b"\x1a%c%b" % (len(text), text) for text in own[1:]])
+    raw, *more = body.payload(index)
+    if more or not isinstance(raw, bytes) or not raw.startswith(head):
+        return None
+    return op, raw[len(head) :], sizes
 
 
-def _recorded(node: Node, rest: bytes, edit: Edit, editor: Editor) -> Template | None:
+def _recorded(alike: AlikeOp, rest: bytes, edit: Edit, editor: Editor) -> Template | None:
     """Return what the edit does to ops that are alike; None if it depends on more than the form."""
-    body, texts = node.body, (node.name, *node.inputs)
+    node, texts = alike
+    if PROVENANCE in rest or MARK.search(rest):
+        return None
+    body, op = node.body, node.op
     own = [chr(FIRST + place) + "." * (len(text) - 2) for place, text in enumerate(texts)]
-    heads = Heads(names=own[:1], ops=[node.op], inputs=[tuple(own[1:])])
+    heads = Heads(names=own[:1], ops=[op], inputs=[tuple(own[1:])])
     alone = OneOp(body.label, body.library, body.source, heads)
-    head = encoded(1, own[0].encode()) + encoded(2, node.op.encode())
-    alone.edited[0] = [b"".join([head, *(encoded(3, text.encode()) for text in own[1:]), rest])]
+    head = encoded(1, own[0].encode()) + encoded(2, op.encode())
+    untouched: Payload = [b"".join([head, *(encoded(3, text.encode()) for text in own[1:]), rest])]
+    alone.edited[0] = untouched
     recorder = Editor(editor.graph, editor.author, own[0], known=editor.known)
     try:
         edit(Node(alone, 0), recorder)
+        payloads = [small_part(alone.payload(index)) for index in range(len(alone))]
+        if alone.edited[0] is untouched:
+            payloads[0] = b""
+        reports = list(recorder.notes), recorder.idle
+        order = alone.placed.get(0, [0])
+        template = Template([text.encode() for text in own], heads, payloads, order, *reports)
+        read = (text for inputs in heads.inputs for text in inputs)
+        for whole in (*heads.names, *read, *reports[0], *reports[1]):
+            template.fill(whole.encode(), [])
+        for payload in payloads:
+            template.fill(payload, [])
     except (UnlikeError, GraphpatchError):
         return None  # the edit of the op itself raises the error that names it
-    whole, parts = b"", list[slice]()
-    for index in range(len(alone)):
-        payload = small_part(alone.payload(index))
-        whole += encoded(1, payload)
-        parts.append(slice(len(whole) - len(payload), len(whole)))
-    reports, order = (list(recorder.notes), recorder.idle), alone.placed.get(0, [0])
-    template = Template([text.encode() for text in own], whole, parts, order, *reports)
-    whole += "".join([text for report in reports for text in report]).encode()
-    is_same = heads.ops[0] == node.op and tuple(heads.inputs[0]) == tuple(own[1:])
-    if not is_same or MARK.search(template.fill(whole, [text.encode() for text in texts])):
-        return None  # it reads something else, or there is a part of a name
+    if heads.ops[0] != op or tuple(heads.inputs[0]) != tuple(own[1:]):
+        return None
     for report in ("carriers", "session", "tape"):
         getattr(editor, report).update(getattr(recorder, report))
     return template
 
 
-def _fill(template: Template, nodes: Sequence[Node], editor: Editor) -> list[Node]:
-    """Edit these ops, and return them: none where a new name is taken."""
-    body, count = nodes[0].body, len(template.parts)
-    rows = [[text.encode() for text in (node.name, *node.inputs)] for node in nodes]
-    filled = [template.fill(template.whole, own) for own in rows]
-    heads = list(message(GraphDef, b"".join(filled)).node)
-    new_names = [head.name for head in heads]
-    taken = body.by_name.keys() & new_names
-    if len(set(new_names)) < len(heads) or not taken <= {node.name for node in nodes}:
-        return []
-    rename_all(body, [node.index for node in nodes], new_names[::count])
-    added = append_all(body, [head for place, head in enumerate(heads) if place % count])
-    for node, own, whole in zip(nodes, rows, filled, strict=True):
-        members = [node.index, *range(added, added + count - 1)]
-        added += count - 1
-        body.edited.update(zip(members, [[whole[part]] for part in template.parts], strict=True))
-        if count > 1:
-            body.root.update(dict.fromkeys(members[1:], node.index))
-            body.placed[node.index] = [members[place] for place in template.order]
-        for text in template.notes:
-            editor.note(template.fill(text.encode(), own).decode())
-        for text in template.idle:
-            editor.skipped(template.fill(text.encode(), own).decode())
-    return list(nodes)
+def _fill(template: Template, batch: Sequence[AlikeOp], editor: Editor) -> bool:
+    """Edit these ops column by column; return False, without an edit, where a new name is taken."""
+    body, heads = batch[0][0].body, template.heads
+    indices, rows = [node.index for node, _ in batch], [own for _, own in batch]
+    new_names, *added_names = (template.texts(name, rows) for name in heads.names)
+    fresh = {*new_names}.union(*added_names)
+    taken = body.by_name.keys() & fresh
+    if len(fresh) < len(rows) * len(heads.names) or not taken <= {node.name for node, _ in batch}:
+        return False
+    rename_all(body, indices, new_names)
+    inputs = []
+    for read in heads.inputs[1:]:
+        columns = [template.texts(text, rows) for text in read]
+        inputs.append(list(zip(*columns, strict=True)) if read else [()] * len(rows))
+    added = (added_names, [[op] * len(rows) for op in heads.ops[1:]], inputs)
+    first = append_all(body, *([*chain.from_iterable(zip(*part, strict=True))] for part in added))
+    step = len(added_names)
+    members = [indices, *(range(first + place, len(body), step) for place in range(step))]
+    for column, payload in zip(members, template.payloads, strict=True):
+        if payload:
+            filled = template.fill(payload, rows)
+            body.edited.update(zip(column, [[raw] for raw in filled], strict=True))
+    for column in members[1:]:
+        body.root.update(zip(column, indices, strict=True))
+    if step:
+        orders = zip(*[members[place] for place in template.order], strict=True)
+        body.placed.update(zip(indices, map(list, orders), strict=True))
+    for report, wholes in ((editor.note, template.notes), (editor.skipped, template.idle)):
+        columns = [template.texts(whole, rows) for whole in wholes]
+        for text in chain.from_iterable(zip(*columns, strict=True)):
+            report(text)
+    return True
