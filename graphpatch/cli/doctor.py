@@ -19,6 +19,7 @@ from graphpatch.cli.say import noted, say_json, say_lines
 from graphpatch.formats import load
 from graphpatch.runtime.diagnose import VERDICT_WORDS, diagnose
 from graphpatch.runtime.diagnose import Diagnosis as Found
+from graphpatch.shown import one_line
 from graphpatch.table import path_in_words, plural, short
 
 if TYPE_CHECKING:
@@ -224,7 +225,8 @@ def _not_finite_lines(start: NotFinite) -> Iterator[str]:
     yield f"{start.target} as it is fed: {start.says}"
     if start.op:
         slot = "" if start.slot is None else f", input {start.slot}"
-        yield f"  starts   {start.type} {start.op}{slot}"
+        place = "" if start.body == "main" else f" in function {one_line(start.body)}"
+        yield f"  starts   {start.type} {start.op}{slot}{place}"
         yield from (f"           {line}" for line in start.values)
     if start.remedy:
         yield f"    fix    {start.remedy}"

@@ -19,7 +19,8 @@ from graphpatch.application import page_part
 from graphpatch.arguments import tensor_names
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import Model
-from graphpatch.graph.node import Body, Node
+from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.node import Node
 from graphpatch.table import beside, html_table, plural
 
 if TYPE_CHECKING:  # it imports numpy
@@ -224,16 +225,17 @@ def _run(
         with control_flow(control_flow_v2):
             starts = [first_not_finite(model, place, *ends, fed) for ends in sources.items()]
         ran.append(results)
-        not_finite.append([_with_rule(start, model, graph.graph.main) for start in starts])
+        not_finite.append([_with_rule(start, model, graph.graph) for start in starts])
     return replace(diagnosis, ran=tuple(ran), not_finite=tuple(not_finite))
 
 
-def _with_rule(start: NotFinite, model: Model, main: Body) -> NotFinite:
+def _with_rule(start: NotFinite, model: Model, graph: ModelGraph) -> NotFinite:
     """Add the rule that takes NaN out of the gradient, if it can be applied."""
     if start.phase != "backward" or start.slot is None:
         return start
+    body = graph.body(start.body)
     patch = {"filter_gradient": "finite", "at": f"input:{start.slot}"}
-    rule = rule_for(Node(main, main.by_name[start.op]), "finite", patch)
+    rule = rule_for(Node(body, body.by_name[start.op]), "finite", patch)
     if isinstance(applied(model, [rule]), str):
         return replace(start, remedy="no rule can be put there; put one on the op that it reads")
     return replace(start, remedy=f"0 in the place of NaN: {json.dumps(patch)}", rule=rule)

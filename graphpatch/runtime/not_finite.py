@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from graphpatch.dtypes import HANDLES
 from graphpatch.formats.model import Model
 from graphpatch.graph.op_types import CALLS, CASES, IFS, LOOPS
 from graphpatch.runtime.graph_run import ops_before, placeholders
+from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.tf_gradients import RaisedError, gradients, gradients_or_raised
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.session import SessionModel, fetchable, ops_in_control_flow
+from graphpatch.runtime.verify.session import DEAD, SessionModel, fetchable, ops_in_control_flow
 
 FROM_START = "it is there from the start: give other values"
 FORWARD = "no rule: a patch changes no forward value. In the program, {}"
@@ -27,7 +28,9 @@ FORWARD_CURES = {
     "Exp": "let it read tf.minimum(x, 80.)",
 }
 BOUNDED = "bound what it reads"
-INSIDE = "; the functions that the op calls are not looked into"
+UNKNOWN_INSIDE = "; which op of the functions that it calls is not known"
+INSIDE = "graphpatch_inside_"  # scopes of the ops of functions
+MOST_STEPS = 100  # of a loop that is looked into
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class NotFinite:
 
     `phase` is "forward", "backward", "finite" where neither are, or "not run". `values` describe
     what the op gives and reads, with the element at which it starts; `seeded` are the placeholders
-    that were not fed. `remedy` says what fixes it, and `rule` is the rule that does, where one can.
+    that were not fed. `body` is "main", or the function that has the op. `remedy` says what fixes
+    it, and `rule` is the rule that does, where one can.
     """
 
     target: str
@@ -44,6 +48,7 @@ class NotFinite:
     says: str
     op: str = ""
     type: str = ""
+    body: str = ""
     slot: int | None = None
     values: tuple[str, ...] = ()
     seeded: tuple[str, ...] = ()
@@ -63,8 +68,9 @@ def first_not_finite(
     Forward, it is the first op of those from which NaN comes to the target; backward, where the
     target is finite, the first op that is given finite gradients and gives back others, which come
     to a placeholder, a variable or one of `sources`. Variables have the values of the checkpoint,
-    or of their initialisers; placeholders that are not in `feed` are seeded. Ops in functions, v1
-    loops and v1 branches are not looked into: the call, or the tensor that they read, is named.
+    or of their initialisers; placeholders that are not in `feed` are seeded. What functions compute
+    is put into the graph where NaN starts in a call, a branch or a loop of them. v1 loops and
+    branches are not looked into: the tensor that they read is named.
     """
     session = SessionModel(model, model.graphs[place])
     session.choose([target], feed)
@@ -75,6 +81,20 @@ def first_not_finite(
     return _Search(session, target, sources, seeded).answer()
 
 
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """Ops in the order of a run, and the tensors that are computed of them.
+
+    It is a graph, or what the functions of an op compute: then `ends` are the tensors that it
+    reads. `floats` are those that can be fetched.
+    """
+
+    order: Sequence[Any]
+    outputs: Sequence[Any]
+    floats: Mapping[str, Any]
+    ends: frozenset[str] = frozenset()
+
+
 class _Search:
     """One run of a graph: what is computed for the target, and which of it is not finite."""
 
@@ -83,54 +103,53 @@ class _Search:
     ) -> None:
         self.graph, self.running = session.graph, session
         self.target, self.sources, self.seeded = target, sources, seeded
-        inside = ops_in_control_flow(self.graph)
-        self.order = [
-            op
-            for op in ops_before([self.graph.get_tensor_by_name(target).op], control=False)
-            # A constant of a loop reads nothing there; what leads out of it is outside of it.
-            if op not in inside
-            and (op.type in EXITS | MERGES or op._get_control_flow_context() is None)
-        ]
-        made = {t.name: t for op in self.order for t in op.outputs if t.dtype.is_floating}
-        self.tensors = {name: made[name] for name in fetchable(self.graph, made)}
+        # Gradients of loops change their bodies: this is what the model has.
+        graph_def = self.graph.as_graph_def()
+        self.functions = {item.signature.name: item for item in graph_def.library.function}
+        self.nodes = {node.name: node for node in graph_def.node}
+        self.reasons: list[str] = []  # why some tensors could not be run
+        self.labels: dict[str, str] = {}  # of scopes, the functions whose ops were put there
 
     def answer(self) -> NotFinite:
         """Return the first op forward, or else backward."""
-        bad = self._not_finite(self.tensors)
-        if self.target in bad:
-            return self._forward(bad)
+        inside = ops_in_control_flow(self.graph)
+        target = self.graph.get_tensor_by_name(self.target)
+        region = self._region(
+            [
+                op
+                for op in ops_before([target.op], control=False)
+                # A constant of a loop reads nothing there; what leads out of it is outside of it.
+                if op not in inside
+                and (op.type in EXITS | MERGES or op._get_control_flow_context() is None)
+            ],
+            [target],
+        )
+        start = self._forward(region)
+        if start is not None:
+            return start
         try:
-            dxs = gradients_or_raised(self.graph, self.target, list(self.tensors))
+            dxs = gradients_or_raised(self.graph, self.target, list(region.floats))
         except RaisedError as error:
             reason = str(error).partition(". ")[0]
             return self._found("not run", f"it is finite; its gradients: {reason}")
-        dense = zip(self.tensors, (getattr(dx, "values", dx) for dx in dxs), strict=True)
-        self.dx_at = {name: dx for name, dx in dense if dx is not None}
-        bad = self._not_finite(self.dx_at)
-        coming, todo = set[str](), [name for name in bad if self._is_end(name)]
-        while todo:
-            name = todo.pop()
-            if name not in coming:
-                coming.add(name)
-                readers = self.tensors[name].consumers()
-                todo += [t.name for op in readers for t in op.outputs if t.name in bad]
-        if coming:  # NaN that a filter takes out comes to no end
-            return self._backward(bad, coming)
-        return self._found("finite", "it is finite, and so are its gradients")
+        self.reasons.clear()
+        start = self._backward(region, dict(zip(region.floats, dxs, strict=True)))
+        if start is None and self.reasons:
+            return self._found("not run", f"it is finite; its gradients: {self.reasons[0]}")
+        return start or self._found("finite", "it is finite, and so are its gradients")
 
-    def _is_end(self, name: str) -> bool:
-        """Return whether it is a source, or what no gradient comes back through, but a constant."""
-        op = self.tensors[name].op
-        is_leaf = op.type != "Const" and not any(read.name in self.dx_at for read in op.inputs)
-        return is_leaf or name in self.sources
+    def _region(self, order: Sequence[Any], outputs: Sequence[Any]) -> _Region:
+        made = {t.name: t for op in order for t in op.outputs if t.dtype.is_floating}
+        return _Region(order, outputs, {name: made[name] for name in fetchable(self.graph, made)})
 
     def _found(
         self, phase: str, says: str, op: Any = None, tensors: Sequence[Any] = (), **more: Any
     ) -> NotFinite:
         """Describe what an op gives, and what it reads at the first element that is not finite."""
         if op is not None:
-            says += INSIDE if op.type in CALLS | IFS | CASES | LOOPS else ""
-            more |= {"op": op.name, "type": op.type}
+            says += UNKNOWN_INSIDE if self._calls_functions(op) else ""
+            body, name = self._place(op.name)
+            more |= {"op": name, "type": op.type, "body": body}
         values, _ = self.running.run([tensor.name for _, tensor in tensors], False)
         known = [(words, values[t.name]) for words, t in tensors if t.name in values]
         at = np.argwhere(~np.isfinite(_numbers(known[0][1])))[0] if known else ()
@@ -143,58 +162,188 @@ class _Search:
 
         with self.graph.as_default(), tf.control_dependencies(None):
             tests = {n: tf.reduce_all(tf.math.is_finite(t)).name for n, t in tensors.items()}
-        values, _ = self.running.run(list(tests.values()), False)
+        values, reasons = self.running.run(list(tests.values()), False)
+        self.reasons += [why for why in reasons.values() if DEAD not in why]
         return {name for name, test in tests.items() if not values.get(test, True)}
 
-    def _forward(self, bad: set[str]) -> NotFinite:
-        """Follow NaN from the target back to the ops that read only finite values."""
-        met, todo = set[Any](), [self.graph.get_tensor_by_name(self.target).op]
+    def _forward(self, region: _Region) -> NotFinite | None:
+        """Follow NaN from the outputs back to the ops that read only finite values."""
+        bad = self._not_finite(region.floats)
+        met, todo = set[Any](), [made.op for made in region.outputs if made.name in bad]
         while todo:
             op = todo.pop()
             if op not in met:
                 met.add(op)
                 todo += [read.op for read in op.inputs if read.name in bad]
+        if not met:
+            return None
         first = next(
-            op for op in self.order if op in met and bad.isdisjoint(read.name for read in op.inputs)
+            op
+            for op in region.order
+            if op in met and bad.isdisjoint(read.name for read in op.inputs)
         )
+        inside = self._inside(first)
+        if inside is not None:
+            outputs = [inside.outputs[t.value_index] for t in first.outputs if t.name in bad]
+            start = self._forward(replace(inside, outputs=outputs))
+            if start is not None:
+                return start
         gives = next(made for made in first.outputs if made.name in bad)
         remedy = FORWARD.format(FORWARD_CURES.get(first.type, BOUNDED))
-        tensors = [(f"gives {gives.name}", gives), *_reads(first)]
+        tensors = [(f"gives {self._place(gives.name)[1]}", gives), *self._reads(first)]
         remedy = remedy if first.inputs else FROM_START
         return self._found("forward", "its value is not finite", first, tensors, remedy=remedy)
 
-    def _backward(self, bad: set[str], coming: set[str]) -> NotFinite:
-        """Find the first op, from the target back, to which finite gradients come alone."""
-        for op in reversed(self.order):
-            dys = {made: self.dx_at[made.name] for made in op.outputs if made.name in self.dx_at}
+    def _backward(self, region: _Region, dxs: Mapping[str, Any]) -> NotFinite | None:
+        """Find the first op, from the outputs back, to which finite gradients come alone.
+
+        `dxs` are the gradients of the region's tensors. None where they are finite, or where NaN
+        comes to no end: a filter takes it out.
+        """
+        dx_at = {name: getattr(dx, "values", dx) for name, dx in dxs.items() if dx is not None}
+        bad = self._not_finite(dx_at)
+        coming, todo = set[str](), [name for name in bad if self._is_end(name, region, dx_at)]
+        while todo:
+            name = todo.pop()
+            if name not in coming:
+                coming.add(name)
+                readers = self.graph.get_tensor_by_name(name).consumers()
+                todo += [t.name for op in readers for t in op.outputs if t.name in bad]
+        for op in reversed(region.order):
+            dys = {made: dx_at[made.name] for made in op.outputs if made.name in dx_at}
             slots = [slot for slot, read in enumerate(op.inputs) if read.name in coming]
             is_first = dys and slots and not any(made.name in bad for made in dys)
-            if not is_first or op.type in EXITS | MERGES:
-                continue
-            with self.graph.as_default():
-                xs = [op.inputs[slot] for slot in slots]
-                dxs = gradients(list(dys), xs, list(dys.values()), apart=True)
-            for slot, dx in zip(slots, dxs, strict=True):
-                dense = getattr(dx, "values", dx)
-                if dx is not None and self._not_finite({"dx": dense}):
-                    tensors = [(f"gives the gradient for input {slot}", dense), *_reads(op)]
-                    tensors += ((f"reads the gradient at {t.name}", dy) for t, dy in dys.items())
-                    says = "it is finite; its gradient is not"
-                    return self._found("backward", says, op, tensors, slot=slot)
-        last = next(
-            made.name for op in reversed(self.order) for made in op.outputs if made.name in coming
-        )
+            if is_first and op.type not in EXITS | MERGES:
+                start = self._backward_of(op, dys, slots)
+                if start is not None:
+                    return start
+        if not coming or region.ends:
+            return None
+        last = next(t.name for op in reversed(region.order) for t in op.outputs if t.name in coming)
         return self._found(
             "backward",
             f"it is finite; its gradient is not at {last}: a sum of gradients, or a v1 loop or "
             "branch, which cannot be looked into",
         )
 
+    def _is_end(self, name: str, region: _Region, dx_at: Mapping[str, Any]) -> bool:
+        """Return whether it is a source, or what no gradient comes back through, but a constant."""
+        if region.ends:
+            return name in region.ends
+        op = region.floats[name].op
+        is_leaf = op.type != "Const" and not any(read.name in dx_at for read in op.inputs)
+        return is_leaf or name in self.sources
 
-def _reads(op: Any) -> list[tuple[str, Any]]:
-    """Return what an op reads that is an array, each in words."""
-    arrays = {t.name: t for t in op.inputs if t.dtype.base_dtype.name not in HANDLES}
-    return [(f"reads {name}", tensor) for name, tensor in arrays.items()]
+    def _backward_of(
+        self, op: Any, dys: Mapping[Any, Any], slots: Sequence[int]
+    ) -> NotFinite | None:
+        """Return what an op gives back that is not finite, to one of these slots, if it does."""
+        with self.graph.as_default():
+            xs = [op.inputs[slot] for slot in slots]
+            dxs = gradients(list(dys), xs, list(dys.values()), apart=True)
+        for slot, dx in zip(slots, dxs, strict=True):
+            dense = getattr(dx, "values", dx)
+            if dx is None or not self._not_finite({"dx": dense}):
+                continue
+            start = self._backward_inside(op, dys, op.inputs[slot])
+            if start is not None:
+                return start
+            values = [(f"gives the gradient for input {slot}", dense), *self._reads(op)]
+            values += (
+                (f"reads the gradient at {self._place(t.name)[1]}", dy) for t, dy in dys.items()
+            )
+            says = "it is finite; its gradient is not"
+            return self._found("backward", says, op, values, slot=slot)
+        return None
+
+    def _backward_inside(self, op: Any, dys: Mapping[Any, Any], x: Any) -> NotFinite | None:
+        """Return the op of a function that `op` calls from which NaN comes to a tensor it reads."""
+        inside = self._inside(op)
+        if inside is None:
+            return None
+        tensors = {**inside.floats, x.name: x}
+        ys = [inside.outputs[made.value_index] for made in dys]
+        try:
+            with self.graph.as_default():
+                dxs = gradients(ys, list(tensors.values()), list(dys.values()))
+        except Exception:
+            return None  # whatever a gradient function raises, in Python alone: the call is named
+        region = replace(inside, ends=frozenset({x.name}))
+        return self._backward(region, dict(zip(tensors, dxs, strict=True)))
+
+    def _calls_functions(self, op: Any) -> bool:
+        return op.type in CALLS | IFS | CASES | LOOPS or op.type in self.functions
+
+    def _inside(self, op: Any) -> _Region | None:
+        """Put what the functions of an op compute beside it; None of others, and where it fails.
+
+        Of branches it is the one that is taken, of a loop one body for each step.
+        """
+        import tensorflow as tf
+
+        if not self._calls_functions(op):
+            return None
+        count = len(self.graph.get_operations())
+        try:
+            with self.graph.as_default(), tf.control_dependencies(None):
+                outputs = self._computed(op)
+        except (KeyError, ValueError, tf.errors.OpError):
+            return None  # a function that TensorFlow makes no graph of: the call is named
+        if outputs is None:
+            return None
+        added = set(self.graph.get_operations()[count:])
+        order = ops_before([output.op for output in outputs], control=False)
+        return self._region([op for op in order if op in added], outputs)
+
+    def _computed(self, op: Any) -> list[Any] | None:
+        """Return what an op that calls functions gives, computed beside it."""
+        node = self.nodes[op.name]
+        reads = op.inputs[: sum(not text.startswith("^") for text in node.input)]
+        if op.type in LOOPS:
+            for _ in range(MOST_STEPS):
+                if not self._choice(self._inlined(node.attr["cond"].func.name, reads)[0]):
+                    return list(reads)
+                reads = self._inlined(node.attr["body"].func.name, reads)
+            return None
+        if op.type in IFS:
+            taken = "then_branch" if self._choice(reads[0]) else "else_branch"
+            return self._inlined(node.attr[taken].func.name, reads[1:])
+        if op.type in CASES:
+            branches, number = node.attr["branches"].list.func, self._choice(reads[0])
+            branch = branches[number if 0 <= number < len(branches) else -1]
+            return self._inlined(branch.name, reads[1:])
+        return self._inlined(node.attr["f"].func.name if op.type in CALLS else op.type, reads)
+
+    def _choice(self, tensor: Any) -> Any:
+        """Return the value by which a branch is taken; of an array how many elements it has."""
+        value = np.asarray(self.running.run([tensor.name], False)[0][tensor.name])
+        return value.size if value.ndim else value.item()
+
+    def _inlined(self, function: str, reads: Sequence[Any]) -> list[Any]:
+        """Return what a function computes of these tensors."""
+        from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
+
+        scope = f"{INSIDE}{len(self.labels)}"
+        self.labels[scope] = function
+        definition = self.functions[function]
+        graph_def, flat = function_def_to_graph_def(definition)
+        for node in graph_def.node:
+            node.attr.pop("_class", None)  # it names ops outside
+            self.nodes[f"{scope}/{node.name}"] = node
+        names = [arg.name for arg in definition.signature.input_arg]
+        results = [definition.ret[arg.name] for arg in definition.signature.output_arg]
+        inputs = dict(zip(names, reads, strict=True))
+        return spliced(graph_def, inputs, [flat[name] for name in results], scope)
+
+    def _place(self, name: str) -> tuple[str, str]:
+        """Return the body that an op or a tensor is of, and what it is called there."""
+        scope, _, inner = name.partition("/")
+        return (self.labels[scope], inner) if scope in self.labels else ("main", name)
+
+    def _reads(self, op: Any) -> list[tuple[str, Any]]:
+        """Return what an op reads that is an array, each in words."""
+        arrays = {t.name: t for t in op.inputs if t.dtype.base_dtype.name not in HANDLES}
+        return [(f"reads {self._place(name)[1]}", tensor) for name, tensor in arrays.items()]
 
 
 def _numbers(value: Any) -> Any:
