@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from graphpatch import above
@@ -114,7 +113,7 @@ above.MODULES.update(
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(above.imported(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -7,7 +7,9 @@ before any room is imported. So no room imports one above it.
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -15,6 +17,18 @@ R = TypeVar("R")
 
 MODULES: dict[str, str] = {}
 """The module of each of these functions, which is imported when one is called."""
+
+_IMPORTING = threading.RLock()
+
+
+def imported(module: str) -> ModuleType:
+    """Return a module, imported where it is not: by one thread at a time.
+
+    Of threads that begin at once, Python fails one with a deadlock of two modules that import each
+    other.
+    """
+    with _IMPORTING:
+        return importlib.import_module(module)
 
 
 class FromAbove(Generic[P, R]):
@@ -25,7 +39,7 @@ class FromAbove(Generic[P, R]):
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> R:
         """Return what the function returns, or raises."""
-        function: Callable[P, R] = getattr(importlib.import_module(MODULES[self.name]), self.name)
+        function: Callable[P, R] = getattr(imported(MODULES[self.name]), self.name)
         return function(*args, **options)
 
     def is_for(self, function: Callable[P, R]) -> None:

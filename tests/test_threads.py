@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from graphpatch import above
 
 Run = Callable[..., Any]
 
@@ -51,3 +54,19 @@ def test_eight_threads_that_begin_at_once(run_cli: Run, model_file: Path, calls:
     program = PROGRAM.format(rule=json.dumps(RULE), model=str(model_file), calls=calls)
     done = run_cli(command=[sys.executable, "-c", program])
     assert (done.code, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+def test_modules_are_imported_by_one_thread_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python failed one of them where one imported `msgspec`, another `msgspec.structs`."""
+    monkeypatch.syspath_prepend(tmp_path)
+    turns: list[str] = []
+    monkeypatch.setattr(above, "TURNS", turns, raising=False)
+    for name in ("first_use", "second_use"):
+        turn = f"above.TURNS.append({name!r})\n"
+        text = f"import time\nfrom graphpatch import above\n{turn}time.sleep(0.1)\n{turn}"
+        (tmp_path / f"{name}.py").write_text(text)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(above.imported, ("first_use", "second_use")))
+    assert turns == ["first_use"] * 2 + ["second_use"] * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import importlib
 import io
 import logging
 import os
@@ -16,6 +15,7 @@ import click
 
 import graphpatch
 from graphpatch import mapped
+from graphpatch.above import imported
 from graphpatch.cli.say import say_error, say_lines
 from graphpatch.errors import CHANGED, GraphpatchError, did_you_mean
 
@@ -85,7 +85,7 @@ class Commands(click.Group):
         """Return the command of this name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        command: click.Command = imported(f"{__name__}.{cmd_name}").command
         return command
 
     def resolve_command(
