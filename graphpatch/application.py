@@ -19,8 +19,7 @@ from graphpatch.graph.check import built_gradients, check_graph, foreign, refuse
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.match.conditions import check_taken
 from graphpatch.recipe_notes import unmatched_activations
-from graphpatch.recipes import is_recipe
-from graphpatch.rules import Expect, Rule, load_rules, rules_from
+from graphpatch.rules import Expect, Rule, by_recipe, load_rules, rules_from
 from graphpatch.step import RuleResult, apply_rule, check_expected, naming_rule
 from graphpatch.table import beside, html_table, plural, short
 
@@ -156,9 +155,9 @@ def apply_rules(
                 progress("matching", place, len(read))
             steps.append(apply_rule(rule, graphs))
         # Of the rules of a recipe one must match, whatever each of them allows.
-        busy = {step.rule.partition(":")[0] for step in steps if step.matches}
-        for name, last in {rule.author.rule.partition(":")[0]: rule for rule in read}.items():
-            if is_recipe(name) and name not in busy:
+        busy = {step.rule for step in steps if step.matches}
+        for *others, last in by_recipe(read):
+            if not any(rule.author.rule in busy for rule in (*others, last)):
                 with naming_rule(last):
                     check_expected(replace(last, expect=Expect()), graphs, 0)
         for graph in graphs:

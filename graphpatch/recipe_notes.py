@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.provenance import rules_that_patched
 from graphpatch.graph.walk import data_uses
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
@@ -112,12 +113,23 @@ def why_recipe_finds_nothing(rule: str, ops: Sequence[str], graphs: Iterable[Gra
     Nothing where that is not clear. Of a recipe about activations: which others the model has.
     """
     recipe, graphs = _recipe_of(rule), list(graphs)
+    bodies = [body for graph in graphs for body in graph.bodies]
     if recipe is not None and recipe.needs is not None:
         types, says = recipe.needs
-        is_there = any(types & body.by_type.keys() for graph in graphs for body in graph.bodies)
-        return "" if is_there else says
+        needed = [node for body in bodies for node in _of_type(body, *sorted(types))]
+        if needed and recipe.name == "freeze":
+            scopes = list(dict.fromkeys(node.name.partition("/")[0] for node in needed))
+            return f"nothing reads a variable of that name or scope; there are: {short(scopes)}"
+        return "" if needed else says
     if recipe is None or not recipe.explains:
         return ""
+    for body in bodies:
+        for node in _of_type(body, *ops):
+            for author in rules_that_patched(node):
+                return (
+                    f"rule {author.rule!r} has patched {node.op} ops of the model; apply this one "
+                    f"to the original, which `graphpatch revert` gives"
+                )
     counts = Counter(kind for kind, node in activations_of(graphs) if not is_in_gradients(node))
     listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     lines = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -290,3 +290,13 @@ def _patch(
         return kind.make(value, emit=emit, **options)
     except RulesError as error:
         raise RulesError(f"patch.{name}: {error}") from error
+
+
+def by_recipe(rules: Iterable[Rule]) -> list[list[Rule]]:
+    """Return the rules that recipes made, those of each recipe together."""
+    together: dict[str, list[Rule]] = {}
+    for rule in rules:
+        recipe = rule.author.rule.partition(":")[0]
+        if is_recipe(recipe):
+            together.setdefault(recipe, []).append(rule)
+    return list(together.values())

@@ -184,6 +184,7 @@ NOTHING = [
     ("@straight_through", "y:Relu(x)", "the model has no Round, Rint, Floor, Ceil, Sign; Fake"),
     ("@lrp_composite", "y:MatMul(x,x)", r"no convolution .*: @lrp_epsilon is the rule"),
     ("@freeze(scope=nothing/**)", "y:Relu(x)", "rule '@freeze': .*no variables"),
+    ("@freeze(scope=fc)", "fc1/w:VariableV2 r:Identity(fc1/w)", "or scope; there are: fc1$"),
 ]
 
 
@@ -194,6 +195,16 @@ def test_a_recipe_that_finds_nothing_says_what_else_there_is(
     with pytest.raises(MatchError) as caught:
         graphpatch.apply(recipe, model(text))
     assert re.search(message, str(caught.value), re.DOTALL)
+
+
+def test_a_recipe_on_what_another_one_patched_is_refused_and_not_checked_as_applied() -> None:
+    """No rule of @lrp_epsilon must match, and each of its ops was patched: check said "applied"."""
+    patched = graphpatch.apply("@guided_backprop", model("y:Relu(x) z:Exp(y)"))
+    assert graphpatch.check("@guided_backprop", patched).ok
+    for recipe in ("@lrp_epsilon", "@deconvnet"):
+        assert graphpatch.check(recipe, patched).missing == {recipe: "has not been applied"}
+        with pytest.raises(MatchError, match="rule '@guided_backprop' has patched Relu ops of"):
+            graphpatch.apply(recipe, patched)
 
 
 def test_a_tensor_is_reversed_by_its_name() -> None:

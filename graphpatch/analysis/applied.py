@@ -12,7 +12,7 @@ from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.check import check_graph as refuse_broken
 from graphpatch.match.select import find
-from graphpatch.rules import Rule
+from graphpatch.rules import Rule, by_recipe
 from graphpatch.table import html_table
 
 
@@ -105,4 +105,8 @@ def missing_rules(rules: Sequence[Rule], model: Model) -> dict[str, str]:
             unpatched = [node for node in nodes if (node.body.label, node.index) not in touched]
             if unpatched:
                 missing[name] = f"has not been applied, and {unpatched[0]} is an op for it"
+    # As `apply` has it, of the rules of a recipe one must match, whatever each of them allows.
+    for of_recipe in by_recipe(rules):
+        if not any(rule.author.id in ids or rule.author.rule in missing for rule in of_recipe):
+            missing[of_recipe[-1].author.rule] = "has not been applied"
     return missing
