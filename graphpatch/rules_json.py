@@ -50,6 +50,16 @@ ENDS = {
     r".?\s*\Z": "it ends too early: a bracket or a quote is not closed",
 }
 
+# Keys that rules do not have, and what to write.
+_OP_TYPE, _SCOPE = '"op": "Relu"', '"name": "SCOPE/**"'
+WRITTEN = {
+    **{"type": _OP_TYPE, "op_type": _OP_TYPE, "scope": _SCOPE, "layer": _SCOPE},
+    "scale_gradient": '"filter_gradient": {"scale": 0.1}',
+    "clip_gradient": '"filter_gradient": {"clip": {"min": -1, "max": 1}}',
+    "reverse_gradient": '"filter_gradient": "reverse"',
+    "count": '"expect": 4',
+}
+
 # The JSON types, as msgspec calls them and as users do.
 TYPE_WORDS = {
     "object": "an object",
@@ -67,6 +77,7 @@ def raw_rules(path: str | os.PathLike[str]) -> bytes:
         return read_whole(path)
     except FileNotFoundError as error:
         called = f"; the recipe of this name is {SIGN}{path}" if str(path) in RECIPES else ""
+        called = "; graphpatch.pattern takes the text of a pattern" if "->" in str(path) else called
         raise RulesError(f"{not_there(Path(path))}{called}") from error
     except IsADirectoryError as error:
         raise RulesError(f"{path} is a folder; expected a rules file, in JSON") from error
@@ -176,7 +187,9 @@ def as_struct(document: Any, kind: type[T], whole: Any) -> T:
     unknown = re.search(r"unknown field `(.+?)`", text)
     if unknown is not None:
         keys, key = fields(last), unknown[1]
-        near = did_you_mean("op" if key == "type" and "op" in keys else key, keys)
+        meant = WRITTEN.get(key, "")
+        is_meant = meant.partition('"')[2].partition('"')[0] in keys
+        near = f"; write: {meant}" if is_meant else did_you_mean(key, keys)
         if last in ("match", "patch") and key in fields("rules"):
             near = f"; it stands beside {last!r}, in the rule itself"
         raise RulesError(f"{where}: unknown key {key!r}{near or '; legal: ' + ', '.join(keys)}")

@@ -38,7 +38,7 @@ BEFORE, RECORD = ROOT / "scripts/provoking/version_0_1.json", ROOT / "tests/data
 INTRODUCTION = (
     "Written by `python scripts/provoke.py --record`. One person read each message and nothing\n"
     "else; `scripts/provoking/verdicts.py` has the verdicts. Where 0.1.0 is not shown, it said\n"
-    "the same."
+    "the same, or was not asked."
 )
 
 CHAPTERS: dict[str, tuple[Case, ...]] = {
@@ -76,6 +76,8 @@ def _done(case: Case, folder: str) -> tuple[int, str]:
         Path(name).write_bytes(data.encode() if isinstance(data, str) else data)
     if "patched.pb" in case.command:
         run(["apply", "rules.json", "model.pb", "-o", "patched.pb"])
+    if "guided.pb" in case.command:
+        run(["apply", "@guided_backprop", "model.pb", "-o", "guided.pb"])
     return run(list(case.command), case.stdin)
 
 
@@ -136,7 +138,7 @@ def record(found: list[dict[str, Any]], before: dict[str, str]) -> str:
         lines += [f"\n## {key(one)}\n", f"```text\n$ {one['command']}"]
         lines += [f"# {name}: {text}".rstrip() for name, text in one["files"].items()]
         lines += ["```", ""]
-        lines += [f"0.1.0:\n\n```text\n{old}\n```\n"] if old != one["says"] else []
+        lines += [f"0.1.0:\n\n```text\n{old}\n```\n"] if old not in ("", one["says"]) else []
         twice = TWICE.get(one["what"])
         verdict = f"read twice: {twice}; written anew" if twice else CLEAR
         lines += [f"Now:\n\n```text\n{one['says']}\n```\n", f"Verdict: {verdict}."]

@@ -57,7 +57,7 @@ def test_the_table_for_readers_is_up_to_date(provoked: list[dict[str, Any]]) -> 
     if int(version("click").split(".")[1]) < CLICK:
         pytest.skip(f"click {version('click')} words its messages in another way than 8.{CLICK}")
     before = json.loads(provoke.BEFORE.read_text())
-    assert before.keys() == {provoke.key(one) for one in provoked}
+    assert before.keys() <= {provoke.key(one) for one in provoked}
     assert provoke.RECORD.read_text() == provoke.record(provoked, before)
 
 

@@ -118,6 +118,13 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
     if differs and after.rules and after.version != graphpatch.__version__:
         versions = f"graphpatch {after.version} patched it, and this is {graphpatch.__version__}"
         return _without_rules(original, patched, f"{versions}, which writes other ops")
+    size, was = len(original.source.data), after.size
+    if differs and was not in (0, size) and not (before.rules or original.is_text):
+        around.insert(
+            0,
+            f"{original.path} has {size:,} bytes, and what the rules were applied to had {was:,}: "
+            f"is it the original of {patched.path}?",
+        )
     return compared, around
 
 

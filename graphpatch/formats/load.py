@@ -57,9 +57,10 @@ MESSAGES = ("GraphDef", "MetaGraphDef", "SavedModel")
 # What looks like a model and is none: what to give instead.
 INSTEAD = {
     "Function": "call its get_concrete_function(...) first",
-    "PatchedGraph": "give its `graph`",
-    "Session": "give its `graph`",
-    "InteractiveSession": "give its `graph`",
+    **dict.fromkeys(
+        ("PatchedGraph", "Session", "InteractiveSession", "SymbolicTensor"), "give its `graph`"
+    ),
+    **dict.fromkeys(("str", "GraphDef", "MetaGraphDef"), "graphpatch.apply takes files and these"),
 }
 
 
@@ -117,15 +118,19 @@ def _of_keras(value: object) -> str:
     return "save it with its `export(folder)` and give the folder; graphpatch.keras has layers"
 
 
+def instead_of(value: object) -> str:
+    """Say what to give instead of what looks like a model and is none; else nothing."""
+    if isinstance(value, list | dict | tuple) or (isinstance(value, str) and value[:1] == "@"):
+        return "; are the rules and the model swapped?"
+    instead = INSTEAD.get(type(value).__name__, "") or _of_keras(value)
+    return f"; {instead}" if instead else ""
+
+
 def not_taken(argument: str, value: object) -> TypeError:
     """Return the error for an argument that no model can be taken from."""
-    what = type(value).__name__
-    instead = INSTEAD.get(what, "") or _of_keras(value)
-    more = f"; {instead}" if instead else ""
+    what, more = type(value).__name__, instead_of(value)
     if isinstance(value, Message):
         what = f"a {value.DESCRIPTOR.full_name} message"
-    elif isinstance(value, list | dict | tuple):
-        more = "; are the rules and the model swapped?"
     return TypeError(f"{argument}: expected {MODEL_TAKEN}; found {what}{more}")
 
 

@@ -66,6 +66,9 @@ _ELSEWHERE = {
     "null": "null stands for a whole formula in the list, one for each input",
 }
 
+# Functions over axes for which a number in the place of these is the other of two numbers.
+_OF_TWO = {"max": "maximum(a, b)", "min": "minimum(a, b)"}
+
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _COMPARE = 4
 _BINDS = {"or": 1, "and": 2, "+": 5, "-": 5, "*": 6, "/": 6} | dict.fromkeys(_COMPARISONS, _COMPARE)
@@ -389,6 +392,9 @@ class _FormulaParser:
                     raise self.error(keyword.column, f"{function.name} has no {word!r}{near}")
             elif function.rest and place >= len(function.arguments):
                 word = f"{function.rest}{place}"
+            elif word == "axes" and function.name in _OF_TWO:
+                message = f"axes stand by name, axes=0; of two numbers: {_OF_TWO[function.name]}"
+                raise self.error(self.next.column, message)
             value = self.value()
             if not word:
                 message = f"{function.name} takes {len(legal)} at most: {function.spelled}"

@@ -47,6 +47,10 @@ CREATE_OP, UNHEARD = "_create_op_helper", "_graphpatch_original"
 
 # By whom ops are heard of: the thread that listens, and what it calls.
 _LISTENERS: list[tuple[int, Callable[[Any], None]]] = []
+NOT_MEANT = (
+    "ops that are made before it, or eagerly, are not meant; graphpatch.patch_graph patches a "
+    "graph that is built"
+)
 _HOOK_LOCK = threading.Lock()
 
 
@@ -185,7 +189,8 @@ class RuleOnNewOps:
                 try:
                     check_expected(rule, [model_of(live).graphs[0] for live in made], count)
                 except MatchError as error:
-                    raise MatchError(f"of the ops made in this context it {error}") from error
+                    says = f"of the ops made in this context it {error}"
+                    raise MatchError(says if count else f"{says}\n  {NOT_MEANT}") from error
         if self.idle and len(self.idle) == ops:
             raise PatchError(f"rule {rule.author.rule!r}: {self.idle[0]}")
         unchanged = self.unchanged if len(self.unchanged) == ops else []

@@ -15,6 +15,7 @@ from graphpatch.control_flow.stored import CONTEXTS
 from graphpatch.differentiation.override_keys import CUSTOM
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Model
+from graphpatch.formats.load import instead_of
 from graphpatch.graph import attrs
 from graphpatch.graph.check import BUILT
 from graphpatch.graph.functions import calls
@@ -467,7 +468,8 @@ def _graph(graph: Any) -> Any:
             )
         return tf.compat.v1.get_default_graph()
     if not isinstance(graph, tf.Graph):
-        raise TypeError(f"graph: expected a tf.Graph, found {type(graph).__name__}")
+        instead = instead_of(graph)
+        raise TypeError(f"graph: expected a tf.Graph; found {type(graph).__name__}{instead}")
     return graph
 
 

@@ -48,4 +48,5 @@ COMMANDS: tuple[Case, ...] = (
     typed("a diff with a file that is not there", "diff model.pb gone.pb"),
     typed("split without a cut", "split model.pb --loss out --wrt x"),
     typed("check of a model without the rules", "check rules.json model.pb -j 1"),
+    typed("check of another recipe", "check @lrp_epsilon guided.pb -j 1"),
 )

@@ -39,5 +39,7 @@ MATCHES: tuple[Case, ...] = (
     typed("@freeze of a frozen model", "apply @freeze(scope=dense/**) model.pb"),
     typed("a recipe without its @", "apply guided_backprop model.pb"),
     match("a glob without the scopes before it", name="nse/*"),
+    match("an op type that stands for one op twice", pattern="x:_ -> Add:0; y:_ -> Add:1"),
+    typed("a second method on a patched model", "apply @deconvnet guided.pb"),
     typed("the same rules again", "apply rules.json patched.pb"),
 )

@@ -57,6 +57,9 @@ KEYS: tuple[Case, ...] = (
     match("a typo in between", between={"form": ["x"], "to": ["out"]}),
     patch("a kind of patch that is not there", overide_gradient="guided_relu"),
     patch("two kinds of patch", override_gradient="guided_relu", stop_gradient=True),
+    match("an op type as ops prints it", op_type="Relu"),
+    match("a scope as a key", scope="dense"),
+    patch("a function of Python as a patch", scale_gradient=0.1),
     patch("stop_gradient: false", stop_gradient=False),
     patch("`at` that is not a place", filter_gradient={"scale": 2}, at="output"),
     patch("`at` where it does not go", straight_through=True, at="inputs"),
@@ -81,4 +84,5 @@ GRADIENTS: tuple[Case, ...] = (
     gradient("two formulas for one input", {"formula": ["dy", "dy"]}),
     gradient("Python without --allow-python", {"python": "mine:gradient"}),
     gradient("a number", 2),
+    gradient("the larger of two numbers as max", {"formula": "max(x, 0) * dy"}),
 )

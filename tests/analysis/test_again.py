@@ -193,6 +193,12 @@ def test_another_original_is_told(path: Path) -> None:
     assert failure.startswith("the rules that it carries cannot be applied to the original: ")
     assert failure.endswith(f"; is {other} the original of {target}?")
     assert "\n" not in failure
+    nodes = [node("x", "Placeholder"), node("q", "Relu", "x"), node("h", "Tanh", "q")]
+    nodes += [node("n", "Round", "h"), node("b", "Exp", "n")]
+    other.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    first, *_ = structure(other, target)[1]
+    assert first.startswith(f"{other} has ")
+    assert first.endswith(f": is it the original of {target}?")
 
 
 def test_what_cannot_be_made_again_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,6 +263,9 @@ MATCHED = {"match": {"pattern": "Tanh -> Neg"}, "patch": {"override_gradient": "
 # A rule, what is built in the context, and what is said; on entering where nothing is built.
 REFUSED: dict[str, tuple[Rule, Callable[[Any], Any] | None, str]] = {
     "too few": (TEN[0], tf.square, "of the ops made in this context it"),
+    "ops that are there": (
+        filtered({"op": "Placeholder"}, CLIP), tf.square, "ops that are made before it, or eager"
+    ),
     "too many": ({**TEN[0], "expect": 1}, lambda x: tf.add(-x, -x), "matched 2, expected 1"),
     "no gradient there": (
         filtered({"op": "Shape"}, CLIP),

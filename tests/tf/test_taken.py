@@ -206,6 +206,7 @@ def test_tensorflow_1_15_differentiates_what_is_given_out(tmp_path: Path) -> Non
         assert found["gradient:x:0"].tolist() == expected
 
 
+LAYER = type("Layer", (), {"__module__": "keras.layers"})()
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: graphpatch.load(3), "model: .*found int"),
     (lambda: graphpatch.load(tf1.ConfigProto()), "model: .*found a tensorflow.ConfigProto message"),
@@ -219,6 +220,9 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: graphpatch.diff(built(), None), "b: expected .*found NoneType"),
     (lambda: graphpatch.select(GUIDED), "model: expected .*found dict"),
     (lambda: graphpatch.load(built()).import_into(3), "graph: expected a tf.Graph; found int"),
+    (lambda: graphpatch.patch_graph(built(), "@deconvnet"), "found str; are the rules and the"),
+    (lambda: graphpatch.patch_graph(HALVED, "m.pb"), "found str; graphpatch.apply takes files"),
+    (lambda: graphpatch.patch_graph(HALVED, LAYER), "save it with its `export"),
 ]
 
 

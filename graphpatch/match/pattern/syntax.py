@@ -76,6 +76,7 @@ _INSTEAD = {
 }
 
 _SHORTER = ": write several patterns, or globs for op types"
+_NOT_LINKED = "is not linked with"
 _PATTERN = Language("pattern", _TOKEN, _INSTEAD, pattern_error, _SHORTER)
 
 
@@ -84,7 +85,8 @@ def parse_pattern(text: str) -> Pattern:
     parser = _Parser(text)
     pattern = parser.pattern()
     for place, message in _faults(pattern):
-        raise pattern_error(text, parser.columns.get(place, 1), message)
+        again = parser.types_again() if _NOT_LINKED in message else ()
+        raise pattern_error(text, parser.columns.get(place, 1), "; ".join((message, *again)))
     return pattern
 
 
@@ -194,12 +196,21 @@ class _Parser:
         if word.text[0].islower() and opdefs.lookup(word.text) is None and "*" not in word.text:
             near = did_you_mean(word.text, sorted(self.captures))
             near = near or did_you_mean(word.text, opdefs.op_types())
-            hint = f"(a function as an op type is written with a capture: f:{word.text})"
+            hint = f"(any tensor is written {word.text}:_, a function as an op type f:{word.text})"
             raise self.fault(word, f"no node is called {word.text!r}{near} {hint}")
         name = names.fresh(word.text, self.captures | self.nodes.keys() | set(self.tensors))
         self.unnamed.setdefault(word.text, set()).add(self.chains)
         self.define(name, word)
         return name
+
+    def types_again(self) -> list[str]:
+        """Say of op types in several chains that each is another op."""
+        return [
+            f"the pattern writes {op} in several chains, and each is another op; to mean the same"
+            f" one, name it: m:{op} in one chain, m in the others"
+            for op, chains in self.unnamed.items()
+            if len(chains) > 1 and op != "*"
+        ]
 
     def define(self, name: str, word: Token) -> None:
         """Add a tensor, or an op of the type that is this word, or one of several."""
@@ -389,7 +400,7 @@ def _faults_of_shape(pattern: Pattern) -> Iterator[tuple[str, str]]:
         yield _edge_place(number), f"a cycle: {' -> '.join(error.args[1])}"
     first, *apart = _ends_of_islands(pattern)
     if apart:
-        yield _node_place(apart[0]), f"{apart[0]!r} is not linked with {first!r}"
+        yield _node_place(apart[0]), f"{apart[0]!r} {_NOT_LINKED} {first!r}"
     every_variant = list(variants(pattern))
     for name in pattern.optional:
         if all(name in variant.nodes for variant in every_variant):
@@ -565,12 +576,7 @@ def type_notes(wanted: PatternLike | None) -> list[str]:
         if isinstance(text, str) and not text.strip().startswith("@"):
             parser = _Parser(text)
             parser.pattern()
-            notes += (
-                f"the pattern writes {op} in several chains, and each is another op; to mean the"
-                f" same one, name it: m:{op} in one chain, m in the others"
-                for op, chains in parser.unnamed.items()
-                if len(chains) > 1 and op != "*"
-            )
+            notes += parser.types_again()
     return notes
 
 

@@ -16,6 +16,8 @@ TEXTS: list[tuple[str, str]] = [
     ("Relu; ^Tanh", "'Tanh' is not linked with 'Relu'"),
     ("a:Relu -> Exp; ^b:Relu -> Tanh", "'b' is not linked with 'a'"),
     ("a:Conv2D; ^b:Relu -> !Tanh -> a", "'b' is not linked with 'a'"),
+    ("x:_ -> ^Add:0 -> Relu; c:Const -> Add:1", "to mean the same one, name it: m:Add"),
+    ("^x -> Relu", "no node is called 'x' (any tensor is written x:_, a function"),
     ("a:Conv2D -> ^b:Relu? -> c:Tanh; d:Exp -> b", "make 'd' optional too"),
     # a cycle
     ("a:Relu -> b:Tanh; b ^-> a", "a cycle: a -> b -> a"),
