@@ -52,7 +52,7 @@ def is_swish(node: Node) -> bool:
 
     Its function computes x * sigmoid(x), or x * sigmoid(beta * x), of what the IdentityN reads
     behind the result. TensorFlow's gradient of it is that of these ops. What grad_pass_through and
-    recompute_grad leave looks like an author's.
+    recompute_grad leave is what an author's leaves, op for op.
     """
     reads = list(map(names.parse, node.data_inputs))
     if not (override_key(node) or "").startswith(CUSTOM) or len(reads) not in (2, 3):

@@ -53,12 +53,8 @@ OF_TENSORFLOW = (
     tf.custom_gradient(_swish_of_1_15),
     tf.custom_gradient(_sigmoid_first),
 )
-OF_AUTHORS = (
-    clipped,
-    tf.custom_gradient(_gated),
-    tf.grad_pass_through(tf.floor),
-    tf.recompute_grad(tf.tanh),
-)
+passed_through, recomputed = tf.grad_pass_through(tf.floor), tf.recompute_grad(tf.tanh)
+OF_AUTHORS = (clipped, tf.custom_gradient(_gated), passed_through, recomputed)
 
 
 def gradient(graph: Any) -> Any:
@@ -111,6 +107,34 @@ def test_an_authors_gets_no_rule_and_two_ways(function: Any, tmp_path: Path) -> 
     assert diagnosis.rules == []
     assert "tf.RegisterGradient" in finding.remedy
     assert "by a formula" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("function", "patch"),
+    [(passed_through, {"formula": [None, "dy0"]}), (recomputed, "default")],
+)
+def test_what_is_said_of_those_that_look_like_an_authors(
+    function: Any, patch: Any, tmp_path: Path
+) -> None:
+    path, expected = lost(function, tmp_path)
+    [finding] = graphpatch.diagnose(path, "x", "loss").pairs[0].findings
+    assert 'tf.recompute_grad, "default" is true' in finding.remedy
+    assert 'tf.grad_pass_through, it is the formula [null, "dy0"]' in finding.remedy
+    rule = {"match": {"op": "IdentityN"}, "patch": {"override_gradient": patch}}
+    patched = graphpatch.apply([rule], path).model
+    np.testing.assert_allclose(gradient(imported(patched)), expected, rtol=1e-6)
+
+
+def test_recompute_grad_leaves_what_an_author_leaves(tmp_path: Path) -> None:
+    """So no file tells them apart: the gradient of this author is another one."""
+    authors = tf.custom_gradient(lambda x: (tf.tanh(x), lambda dy: -dy))
+    files = []
+    for function in (recomputed, authors):
+        folder = tmp_path / str(len(files))
+        folder.mkdir()
+        path, _ = lost(function, folder)
+        files.append(tf1.GraphDef.FromString(path.read_bytes()))
+    assert files[0] == files[1]
 
 
 def test_the_two_ways_to_give_an_authors(tmp_path: Path) -> None:

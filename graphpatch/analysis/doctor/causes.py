@@ -390,10 +390,11 @@ CAUSES = (
     Cause("custom_gradient", _raises("custom_gradient"),
           "key {key}, which tf.custom_gradient left: only the process that built it knows it",
           "{says}; TensorFlow names {op}, not the missing key",
-          "what it was is not known, so give it: register it under the key where the file is "
-          "loaded (tf.RegisterGradient), or by a formula, null for each result and dy0 for what "
-          'comes back (override_gradient); "default" is the gradient of the ops before it, which '
-          "may be another one"),
+          'no file tells whose it was. Of tf.recompute_grad, "default" is true: the gradient of '
+          "the ops before it. Of tf.grad_pass_through, it is the formula "
+          '[null, "dy0"]. An author\'s, register under the key where the file is loaded '
+          "(tf.RegisterGradient), or give it by a formula, null for each result and dy0 for what "
+          "comes back (override_gradient)"),
     Cause("key", _raises("key"),
           "override key {key}, which no program registers",
           "{says}; TensorFlow names {op}, not the missing key",
