@@ -27,7 +27,8 @@ from graphpatch.graph.node import (
     Heads,
     Library,
     Node,
-    carries_record,
+    attr_spans,
+    attr_value,
     payload_at,
     small_part,
 )
@@ -297,10 +298,10 @@ def _read_heads(heads: Heads, source: Source, start: int, end: int, number: int)
     nodes = list(_parse(source, start, end, number))
     _append_heads(heads, nodes, start)
     if data.find(PROVENANCE, start, end) >= 0:
-        stops = [*heads.starts[first + 1 :], end]
-        for index, stop in enumerate(stops, first):
-            if data.find(PROVENANCE, heads.starts[index], stop) >= 0:
-                heads.marked.append(index)
+        for index, node in enumerate(nodes, first):
+            attrs = node.attr
+            if PROVENANCE_ATTR in attrs:
+                heads.records[index] = attrs[PROVENANCE_ATTR].list.s[:]
 
 
 def _append_heads(heads: Heads, nodes: Sequence[NodeDef], start: int) -> None:
@@ -333,12 +334,13 @@ def _parse(source: Source, start: int, end: int, number: int) -> Any:
 def _read_large_head(heads: Heads, source: Source, start: int) -> None:
     """Read the head of a node without its fields that are as large as weights."""
     payload = payload_at(source, start)
-    if carries_record(payload):
-        heads.marked.append(len(heads.names))
     try:
         _append_heads(heads, [NodeDef.FromString(small_part(payload))], start)
     except DecodeError:
         raise _broken(source, start) from None
+    record = attr_spans(payload).get(PROVENANCE_ATTR)
+    if record is not None:
+        heads.records[len(heads.names) - 1] = attr_value(record).list.s[:]
 
 
 def _broken(source: Source, start: int) -> ModelError:

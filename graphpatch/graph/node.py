@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.record import PROVENANCE_ATTR, Author, NodeRecord, read_attr
+from graphpatch.graph.record import PROVENANCE_ATTR, Author, NodeRecord, read_strings
 from graphpatch.graph.wire import (
     LARGE,
     Field,
@@ -118,18 +118,21 @@ def carries_record(payload: Payload) -> bool:
 
 
 class Heads(msgspec.Struct):
-    """What is known of each NodeDef of a body, by its place in the file."""
+    """What is known of each NodeDef of a body, by its place in the file.
+
+    `records` has the strings of the attr in which rules wrote down what they did, where it is.
+    """
 
     starts: array[int] = msgspec.field(default_factory=lambda: array("Q"))
     names: list[str] = msgspec.field(default_factory=list)
     ops: list[str] = msgspec.field(default_factory=list)
     inputs: list[Sequence[str]] = msgspec.field(default_factory=list)
-    marked: list[int] = msgspec.field(default_factory=list)  # those that may carry a record
+    records: dict[int, list[bytes]] = msgspec.field(default_factory=dict)
 
     def copy(self) -> Heads:
         """Return the same heads, to be changed; where they lie in the file stays."""
         inputs = [tuple(read) if isinstance(read, list) else read for read in self.inputs]
-        return Heads(self.starts, list(self.names), list(self.ops), inputs, self.marked)
+        return Heads(self.starts, list(self.names), list(self.ops), inputs, self.records)
 
 
 class Library(msgspec.Struct, eq=False):
@@ -339,36 +342,33 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def may_be_signed(self, index: int) -> bool:
         """Tell whether a node may carry a record; quick, and wrong only where it says yes."""
-        return index in self.edited or index in self.marks
-
-    @cached_property
-    def marks(self) -> frozenset[int]:
-        """The nodes of the file that may carry a record."""
-        return frozenset(self.heads.marked)
+        return index in self.edited or index in self.heads.records
 
     def signed(self) -> list[int]:
         """Return the nodes that may carry a record, as `may_be_signed`, in their order."""
-        return sorted(self.marks | self.edited.keys()) if self.edited else self.heads.marked
+        return sorted(self.heads.records.keys() | self.edited.keys())
 
     @cached_property
     def file_records(self) -> dict[int, NodeRecord]:
         """What rules wrote down on nodes as they are in the file."""
-        records = ((index, self._read_record(index)) for index in self.heads.marked)
-        return {index: record for index, record in records if record is not None}
+        return {index: self._read_record(index, s) for index, s in self.heads.records.items()}
 
     def record(self, index: int) -> NodeRecord | None:
         """Return what rules wrote down on a node; ModelError where graphpatch did not write it."""
         edited = self.edited.get(index)
         if isinstance(edited, EditedNode):
             return edited.record
-        if edited is None and "file_records" in self.__dict__:  # else this one alone is read
+        if edited is not None:
+            value = self.attr(index, PROVENANCE_ATTR)
+            return None if value is None else self._read_record(index, value.list.s)
+        if "file_records" in self.__dict__:  # else this one alone is read
             return self.file_records.get(index)
-        return self._read_record(index) if self.may_be_signed(index) else None
+        strings = self.heads.records.get(index)
+        return None if strings is None else self._read_record(index, strings)
 
-    def _read_record(self, index: int) -> NodeRecord | None:
-        value = self.attr(index, PROVENANCE_ATTR)
+    def _read_record(self, index: int, strings: Sequence[bytes]) -> NodeRecord:
         try:
-            return None if value is None else read_attr(value)
+            return read_strings(strings)
         except ValueError as error:
             raise ModelError(
                 f"{Node(self, index)}: its attr {PROVENANCE_ATTR} is not one that graphpatch "

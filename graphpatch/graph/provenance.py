@@ -166,7 +166,7 @@ def reads_of_patched(graph: Graph) -> int:
         added = {
             index
             for index in signed
-            if index >= size or (index in body.marks and is_added(Node(body, index)))
+            if index >= size or (index in body.heads.records and is_added(Node(body, index)))
         }
         inputs = body.heads.inputs if patched else []
         others = (read for index, read in enumerate(inputs) if index not in added)

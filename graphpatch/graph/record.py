@@ -11,7 +11,7 @@ record is read as one of these types, and as nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -19,7 +19,6 @@ from msgspec import structs
 
 from graphpatch.decoding import decoder
 from graphpatch.errors import ModelError
-from graphpatch.protos import AttrValue
 
 PROVENANCE_ATTR = "_graphpatch"
 SHORT_ID = 8  # digits of an id that are shown, where these tell rules apart
@@ -147,20 +146,19 @@ class NodeRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 _DECODER, _ENCODER = decoder(NodeRecord), msgspec.json.Encoder()
 
 
-def read_attr(value: AttrValue) -> NodeRecord:
+def read_strings(strings: Sequence[bytes]) -> NodeRecord:
     """Read a record; ValueError says why it is none, ModelError that an older version wrote it."""
-    texts = value.list.s[:]
-    if not texts:
+    if not strings:
         raise ValueError("it is not a list of strings")
     try:
-        record: NodeRecord = _DECODER.decode(texts[0])
+        record: NodeRecord = _DECODER.decode(strings[0])
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except msgspec.MsgspecError as error:
-        if b'"did"' in texts[0]:
+        if b'"did"' in strings[0]:
             raise ModelError(OLD) from None
         raise ValueError(str(error)) from None
-    record.original = tuple(texts[1:])
+    record.original = tuple(strings[1:])
     return record
 
 

@@ -171,7 +171,14 @@ def too_many_fields(start: int) -> ModelError:
 
 def entry(source: Source, start: int) -> tuple[int, int]:
     """Return where the value of the length-delimited field at `start` begins and ends."""
-    length, at = read_varint(source.data, start + 1)
+    data = source.data
+    length = data[start + 1]
+    if length < 0x80:
+        return start + 2, start + 2 + length
+    more = data[start + 2]
+    if more < 0x80:  # nearly all nodes are as short
+        return start + 3, start + 3 + (length & 0x7F | more << 7)
+    length, at = read_varint(data, start + 1)
     return at, at + length
 
 

@@ -231,7 +231,7 @@ def of_the_model(match: Match) -> Condition | None:
         return not may_be_new or not _is_new(node) or node.name in spelled
 
     test = Test(is_own, lambda node: f"rule {_adder(node)!r} added it")
-    return lambda body: test if body.edited or body.heads.marked else EVERY_OP
+    return lambda body: test if body.edited or body.heads.records else EVERY_OP
 
 
 def _adder(node: Node) -> str:

@@ -36,7 +36,7 @@ def test_names_op_types_and_inputs_in_the_order_of_the_file() -> None:
     message = graphs.sample()
     heads = read(message.SerializeToString())
     assert columns(heads) == expected(list(message.node))
-    assert not heads.marked
+    assert not heads.records
 
 
 @given(st.lists(st.sampled_from([0, 10, LARGE - 100, LARGE, LARGE + 1, 3 * LARGE]), max_size=8))
@@ -82,12 +82,14 @@ def test_progress_is_told_from_start_to_end() -> None:
 
 
 @pytest.mark.parametrize("size", [4, LARGE])
-def test_a_node_that_may_carry_a_record_is_marked(size: int) -> None:
+def test_the_strings_of_records_are_read(size: int) -> None:
     touched = const("c", size)
-    assert read(serialized(touched.SerializeToString())).marked == []
-    touched.attr["_graphpatch"].s = b"" if size == 4 else b"x" * LARGE
-    other = node("d", "NoOp").SerializeToString()
-    assert read(serialized(other, touched.SerializeToString(), other)).marked == [1]
+    assert not read(serialized(touched.SerializeToString())).records
+    strings = [b"{}", b"" if size == 4 else b"x" * LARGE]
+    touched.attr["_graphpatch"].list.s[:] = strings
+    other = node("_graphpatch", "NoOp").SerializeToString()
+    heads = read(serialized(other, touched.SerializeToString(), other))
+    assert heads.records == {1: strings}
 
 
 def test_other_fields_of_the_graph_are_kept_apart() -> None:
