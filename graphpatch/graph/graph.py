@@ -10,7 +10,7 @@ import heapq
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -299,9 +299,9 @@ def _read_heads(heads: Heads, source: Source, start: int, end: int, number: int)
     _append_heads(heads, nodes, start)
     if data.find(PROVENANCE, start, end) >= 0:
         for index, node in enumerate(nodes, first):
-            attrs = node.attr
-            if PROVENANCE_ATTR in attrs:
-                heads.records[index] = attrs[PROVENANCE_ATTR].list.s[:]
+            record = node.attr.get(PROVENANCE_ATTR)
+            if record is not None:
+                heads.records[index] = record.list.s[:]
 
 
 def _append_heads(heads: Heads, nodes: Sequence[NodeDef], start: int) -> None:
@@ -436,15 +436,31 @@ def _node_changes(body: Body, number: int) -> Iterator[Replacement]:
     """
     source, starts = body.source, body.heads.starts
     changed = (body.edited.keys() - body.root.keys()) | body.placed.keys()
-    places = [(starts[index], index) for index in changed]
-    for start, index in sorted([*places, *((start, -1) for start in body.cut)]):
+    places = [(starts[index], 0, index) for index in changed]
+    for start, cut_end, index in sorted([*places, *((*span, -1) for span in body.cut)]):
+        if index < 0:
+            yield start, cut_end, ()
+            continue
         pieces: list[Piece] = []
         value, end = entry(source, start)
-        for node in body.placed.get(index, (index,)) if index >= 0 else ():
+        is_padded = value - start != (2 if end - value < 0x80 else 3)  # or very long
+        for node in body.placed.get(index, (index,)):
             payload = body.payload(node)
-            is_short = node != index or value == start + 2  # else its length may be padded
-            pieces += enclosed(number, payload) if is_short else reframed(source, start, payload)
+            if node == index and is_padded:
+                pieces += reframed(source, start, payload)
+            else:
+                pieces += enclosed(number, payload)
         yield start, end, pieces
+
+
+def spans_of(body: Body, indices: Iterable[int]) -> list[tuple[int, int]]:
+    """Return where these nodes of the file lie, those side by side as one."""
+    spans: list[tuple[int, int]] = []
+    for index in indices:
+        start = body.heads.starts[index]
+        first = spans.pop()[0] if spans and spans[-1][1] == start else start
+        spans.append((first, entry(body.source, start)[1]))
+    return spans
 
 
 def _library_changes(graph: ModelGraph) -> list[Replacement]:

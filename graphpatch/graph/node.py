@@ -221,7 +221,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     root: dict[int, int] = msgspec.field(default_factory=dict)
     renamed: dict[int, str] = msgspec.field(default_factory=dict)
     returns: dict[str, str] = msgspec.field(default_factory=dict)  # outputs before rules
-    cut: list[int] = msgspec.field(default_factory=list)  # where nodes of the file were dropped
+    cut: list[tuple[int, int]] = msgspec.field(default_factory=list)  # spans that were dropped
     is_ours: bool = False  # a function that a patch added
 
     # Large nodes are read once. `tensors` are those of nodes that have many.

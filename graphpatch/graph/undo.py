@@ -9,13 +9,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, chain, compress
 
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
-from graphpatch.graph.graph import LIBRARY, Graph
-from graphpatch.graph.node import Body, Heads, Node, Payload, attr_entry, large_part
+from graphpatch.graph.graph import LIBRARY, Graph, spans_of
+from graphpatch.graph.node import Body, Heads, Node, Payload, attr_entry, large_part, small_part
 from graphpatch.graph.record import PROVENANCE_ATTR, NodeRecord
 from graphpatch.graph.wire import fields, message
 from graphpatch.protos import AttrValue, FunctionDefLibrary, NodeDef
@@ -32,12 +33,12 @@ class UndoneBody:
     payloads: dict[int, Payload] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
 
-    @property
+    @cached_property
     def dropped_names(self) -> frozenset[str]:
         """The names of the nodes that were dropped."""
-        return frozenset(self.body.heads.names[index] for index in self.dropped)
+        return frozenset(map(self.body.heads.names.__getitem__, self.dropped))
 
-    @property
+    @cached_property
     def old_names(self) -> dict[str, str]:
         """The older names that ops have again, by the newer ones."""
         now = self.body.heads.names
@@ -73,19 +74,21 @@ def _undo_body(graph: Graph, body: Body) -> UndoneBody:
         if record.is_added:
             undone.dropped.add(index)
             continue
-        node = Node(body, index)
+        node, payload = Node(body, index), body.payload(index)
         original = provenance.original(node)
         assert original is not None, "no rule added it"
-        _check_restored(graph, node, original, node.attrs())
-        undone.payloads[index] = _payload_before(node, record)
+        _check_restored(graph, node, original, message(NodeDef, small_part(payload)).attr)
+        undone.payloads[index] = _payload_before(node, payload, record)
         undone.restored[index] = original
     return undone
 
 
-def _payload_before(node: Node, record: NodeRecord) -> Payload:
+def _payload_before(node: Node, payload: Payload, record: NodeRecord) -> Payload:
     """Return the NodeDef as it was; fields as large as weights stay where they lie."""
+    if len(record.original) == len(payload) == 1:
+        return [*record.original]
     first, *others = record.original
-    spans = large_part(node.body.payload(node.index)) if others else []
+    spans = large_part(payload)
     large = [span for span in spans if attr_entry(span)[0] != PROVENANCE_ATTR]
     if len(others) != len(large):
         raise ModelError(
@@ -131,10 +134,7 @@ def _check_enclosed(graph: Graph, node: Node, op: str) -> None:
 
 def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
     """Put the body into the graph with the nodes as they were, and without those dropped."""
-    old, heads = undone.body, undone.body.heads.copy()
-    for index, node in undone.restored.items():
-        heads.names[index], heads.ops[index] = node.name, node.op
-        heads.inputs[index] = tuple(node.input[:])
+    old, heads = undone.body, undone.body.heads
     stays = bytearray(b"\1") * len(old)
     for index in undone.dropped:
         stays[index] = 0
@@ -145,6 +145,10 @@ def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
         list(compress(heads.inputs, stays)),
     )
     index_now = list(accumulate(stays, initial=0))
+    for index, node in undone.restored.items():
+        now = index_now[index]
+        remaining.names[now], remaining.ops[now] = node.name, node.op
+        remaining.inputs[now] = tuple(node.input[:])
     body = Body(
         old.label,
         old.library,
@@ -154,7 +158,7 @@ def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
         old.signature,
         old.others,
         {index_now[index]: payload for index, payload in undone.payloads.items()},
-        cut=[*old.cut, *(heads.starts[index] for index in sorted(undone.dropped))],
+        cut=[*old.cut, *spans_of(old, sorted(undone.dropped))],
     )
     if body.is_main:
         graph.main = body
