@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from graphpatch.control_flow.op_types import CONTROL_FLOW
+from graphpatch.differentiation.flow import carries, is_linear, is_step, reads_shape_alone
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.op_types import FED
 from graphpatch.graph.provenance import rules_that_patched
-from graphpatch.graph.walk import data_uses
+from graphpatch.graph.walk import data_uses, downstream
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
-from graphpatch.names import op_of
+from graphpatch.names import op_of, parse
 from graphpatch.recipes import RECIPE_ACTIVATIONS, RECIPES, SIGN, Recipe
 from graphpatch.table import short
 
 RELUS = ("Relu", "Relu6")
 ABOVE_ZERO = frozenset({*RELUS, "Maximum", "ClipByValue", "Greater", "GreaterEqual"})
 BELOW_ZERO = frozenset({"Abs", "Minimum", "Less", "LessEqual"})
+
+MOVES = frozenset(
+    "Identity Reshape Squeeze ExpandDims Transpose Concat ConcatV2 Pack Unpack Split SplitV Slice"
+    " StridedSlice Pad PadV2 GatherV2 BiasAdd AvgPool Mean MaxPool".split()
+)
+"""Ops that share relevance among their inputs as their own gradients do."""
 
 
 def _recipe_of(rule: str) -> Recipe | None:
@@ -27,7 +36,7 @@ def _recipe_of(rule: str) -> Recipe | None:
 
 
 def unmatched_activations(
-    names: Iterable[str], graphs: Iterable[Graph], touched: Collection[tuple[str, str]]
+    names: Sequence[str], graphs: Sequence[Graph], touched: Collection[tuple[str, str]]
 ) -> list[str]:
     """Return the activations that recipes about activations do not patch, as the report says it.
 
@@ -51,7 +60,57 @@ def unmatched_activations(
             if (relu.body.label, relu.name) in touched and relu not in inside
         ]
     alone = [f"left alone: {len(ops)} {kind}: {short(ops)}" for kind, ops in by_kind.items()]
-    return alone + halves
+    asked = [rule for rule in names if (known := _recipe_of(rule)) and "of" in known.parameters]
+    return [*alone, *halves, *(_without_rule(asked, graphs, touched) if asked else ())]
+
+
+def _without_rule(
+    rules: Sequence[str], graphs: Iterable[Graph], touched: Collection[tuple[str, str]]
+) -> Iterator[str]:
+    """Yield a note on ops behind `of`, or what is fed, through which sums need not add up.
+
+    Where no `of` is given, on those of several inputs that are computed from what is fed.
+    """
+    recipe = rules[-1][1:].partition(":")[0]
+    of = next((rule.partition(" from ")[2] for rule in rules if " from " in rule), "")
+    by_type: dict[str, list[str]] = {}
+    for graph in graphs:
+        shapes = {node.name: node.attr("shape") for node in _of_type(graph.main, *FED)}
+        known = {name: attr.shape for name, attr in shapes.items() if attr is not None}
+        scalars = {name for name, shape in known.items() if not (shape.unknown_rank or shape.dim)}
+        ends = {op_of(of)} if of else shapes.keys() - scalars
+        flows = _computed_from(graph.main, ends, floats=True)
+        changes = _computed_from(graph.main, ends, floats=False)
+        for node in (Node(graph.main, index) for index, mark in enumerate(flows) if mark):
+            reads = map(graph.main.producer, node.data_inputs)
+            varies = [op is not None and (changes[op.index] > 0 or op.name in ends) for op in reads]
+            adds_up = node.op in MOVES
+            if recipe == "deeplift":
+                is_same = is_linear(node.op, varies, [not flag for flag in varies])
+                is_single = sum(varies) < 2 and (not of or node.op == "Einsum")
+                adds_up = is_single or (is_same and not is_step(node.op))
+            is_meant = node.op in ("StopGradient", *CONTROL_FLOW, *RECIPE_ACTIVATIONS)
+            if not adds_up and not is_meant and (node.body.label, node.name) not in touched:
+                by_type.setdefault(node.op, []).append(node.name)
+    if by_type:
+        listed = ", ".join(f"{len(ops)} {kind} ({short(ops)})" for kind, ops in by_type.items())
+        remedy = "" if of else "; @deeplift(of=INPUT) has rules for most such ops"
+        yield f"no rule for {listed}: TensorFlow's gradient there need not add up{remedy}"
+
+
+def _computed_from(body: Body, ends: Iterable[str], floats: bool) -> bytearray:
+    """Mark the ops whose values depend on these, of which `floats`: by way of floats alone.
+
+    Those that tf.gradients added are not among them.
+    """
+
+    def passes(index: int) -> bool:
+        node = Node(body, index)
+        gives = any(map(carries, node.outputs or ())) or not floats
+        is_size = reads_shape_alone(node.op) or node.op == "TensorArraySizeV3"
+        return gives and not is_size and not is_in_gradients(node)
+
+    return downstream(body, map(parse, ends), through=passes)
 
 
 def activations_of(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:

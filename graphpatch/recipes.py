@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,16 +12,16 @@ import msgspec
 
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY, papers
-from graphpatch.gradients.library.relevance import BATCH_NORMS
+from graphpatch.gradients.library.differences import one_active
+from graphpatch.gradients.library.entry import ACTIVATIONS
+from graphpatch.gradients.library.relevance import BATCH_NORMS, LINEAR_OPS, OF_RELEVANCE
 from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
+from graphpatch.gradients.ops import FLOATS
 from graphpatch.graph.op_types import REF_VARIABLES, RESOURCE_VARIABLE
 from graphpatch.match.glob import is_glob
 
 SIGN = "@"
-RECIPE_ACTIVATIONS = (
-    *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "Sigmoid", "Tanh"),
-    *("Softmax", "LogSoftmax", "Erf", "CRelu"),
-)
+RECIPE_ACTIVATIONS = (*ACTIVATIONS, "Softmax", "LogSoftmax", "Erf", "CRelu")
 CONVOLUTIONS_2D = ("Conv2D", "DepthwiseConv2dNative")
 _INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
@@ -89,17 +90,17 @@ SMOOTH = {
 }
 """By what it is called: the pattern, which reads x alone, and its own gradient."""
 
+OF_ANY_FORM = ("lrp_epsilon", "deeplift_batch", "identity")
+"""Gradients for activations of any form: quotients of what these give and read, or dy."""
+
 FORMULAS = {
     "guided_relu": "where(dy > 0, own(dy), 0)",
     **{
         name: str(LIBRARY[name].text)
-        for name in ("deconv_relu", "rectified_gradient", "lrp_epsilon", "deeplift_batch")
+        for name in ("deconv_relu", "rectified_gradient", *OF_ANY_FORM)
     },
 }
 """By the gradient of single ops, what flows back to x; `own(dy)` is the activation's gradient."""
-
-OF_DIFFERENCES = ("lrp_epsilon", "deeplift_batch")
-"""Gradients that are quotients of what an activation gives and reads: for one of any form."""
 
 # Ops of a swish with a factor, and of a hard swish: they are left alone with it.
 _INSIDE_OTHERS = [
@@ -123,7 +124,7 @@ def several_ops(name: str, gradient: str, numbers: Mapping[str, Any]) -> RulesJs
         kind: (pattern, f"dy * where({slope})", others)
         for kind, (pattern, slope, others) in RECTIFIERS.items()
     }
-    if gradient in OF_DIFFERENCES:
+    if gradient in OF_ANY_FORM:
         forms |= {kind: (pattern, own, 0) for kind, (pattern, own) in SMOOTH.items()}
     constants = {parameter.name: parameter.default for parameter in LIBRARY[gradient].parameters}
     constants |= numbers
@@ -156,16 +157,59 @@ def _of_family(name: str, gradient: str, **numbers: float) -> RulesJson:
     return _activations(name, gradient, *LIBRARY[gradient].by_op_type, **numbers)
 
 
-def _deeplift(of: str) -> RulesJson:
-    """With `of`, products and quotients of two tensors that are computed from that one, too."""
-    rules = _of_family("deeplift", "deeplift_batch")
-    active = {"any": [{"name": of.partition(":")[0]}, {"downstream_of": of}]}
-    for word in ("product", "quotient") if of else ():
-        gradient = f"deeplift_{word}_batch"
-        factors = {"op": list(LIBRARY[gradient].ops), "inputs": {"0": active, "1": active}}
-        match = {**factors, "taken": False}
-        rules.append(_override_rule(f"deeplift: {word}s", gradient, match, 0))
+Row = tuple[str, Any, Iterable[str], Any]  # what it is called, gradient, op types, inputs
+
+
+def _by_inputs(name: str, of: str, *rows: Row) -> RulesJson:
+    """Return rules for ops that read such inputs, give floats, and are no part of other matches."""
+    rules = []
+    for word, gradient, ops, inputs in rows:
+        spec = gradient if isinstance(gradient, str) else {"formula": gradient}
+        match = {"op": list(ops), "dtype": list(FLOATS), "inputs": inputs, "taken": False}
+        rules.append(_override_rule(f"{name}: {word} from {of}", spec, match, 0))
     return rules
+
+
+def _active(of: str) -> dict[str, Any]:
+    """Return what is a tensor, or computed from it by way of floats: not of its shape alone."""
+    walk = {"of": of, "within": {"dtype": list(FLOATS)}}
+    return {"any": [{"name": of.partition(":")[0]}, {"downstream_of": walk}]}
+
+
+def _deeplift(of: str) -> RulesJson:
+    """With `of`, also ops that are no activations, and read tensors computed from that one."""
+    *several, single = _of_family("deeplift", "deeplift_batch")
+    if not of:
+        return [*several, single]
+    active, pairs = _active(of), LIBRARY["deeplift_pair_batch"].ops
+    both, rest = {"0": active, "1": active}, {"not": active}
+    rows: list[Row] = [
+        ("products", "deeplift_product_batch", LIBRARY["deeplift_product_batch"].ops, both),
+        ("pairs", "deeplift_pair_batch", pairs, both),
+        ("first inputs", [one_active("x0"), None], pairs[1:], {"0": active, "1": rest}),
+        ("second inputs", [None, one_active("x1")], pairs, {"0": rest, "1": active}),
+    ]
+    rows += [(op, [one_active("x0", slope)], [op], {"0": active}) for op, slope in _SLOPES.items()]
+    return [*several, *_by_inputs("deeplift", of, *rows), single]
+
+
+def _relevance(name: str, of: str) -> RulesJson:
+    """Relevance flows, not a multiplier: rules of all ops but those that only move elements."""
+    active = _active(of)
+    reads = {"0": active}
+    of_x0, of_x1 = (f"{x} * own(where(y == 0, 0, dy / y))" for x in ("x0", "x1"))
+    rows: list[Row] = [
+        ("batch norm", ["dy", *[None] * 4], BATCH_NORMS, reads),
+        ("sums", [of_x0, of_x1], _SHIFTS[:3], {"all": active}),
+        ("shifts", ["dy", None], _SHIFTS, {"0": active, "1": {"not": active}}),
+        ("shifts", [None, "dy"], _SHIFTS, {"0": {"not": active}, "1": active}),
+        ("terms", [of_x0, None], ["Sum"], reads),
+        ("layers", [OF_RELEVANCE[name], None], LINEAR_OPS, {"0": active, "1": {"not": active}}),
+    ]
+    if name != "deep_taylor":  # whose means share in equal parts, as TensorFlow's gradient does
+        rows += [("means", [of_x0, None], ["Mean"], reads), ("means", [of_x0], ["AvgPool"], reads)]
+    rows.append(("activations", ["dy"], [*LIBRARY["deeplift_batch"].ops, "Neg"], reads))
+    return [*several_ops(name, "identity", {}), *_by_inputs(name, of, *rows)]
 
 
 def _lrp_composite(epsilon: float, first: str) -> RulesJson:
@@ -229,6 +273,9 @@ def _second_derivatives() -> RulesJson:
     ]
 
 
+_SHIFTS = ("Add", "AddV2", "Sub", "Mul", "RealDiv")
+_SLOPES = {"Exp": "y", "Log": "1 / x0", "Sqrt": "0.5 / y", "Rsqrt": "-0.5 * y / x0"}
+_SLOPES |= {"Square": "2 * x0", "Reciprocal": "-y * y"}
 _TRAINABLE = (*REF_VARIABLES, RESOURCE_VARIABLE)  # recipes name them in this order
 _STEP_TYPES = ("Round", "Rint", "Floor", "Ceil", "Sign")
 _NO_STEPS = (
@@ -303,6 +350,22 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 {"epsilon": 1e-4, "first": ""},
                 explains=True,
                 needs=(frozenset(CONVOLUTIONS_2D), _NO_CONVOLUTIONS),
+            ),
+            *(
+                Recipe(
+                    name,
+                    f"{method} at all layers; of the tensor `of`, relevance is output * gradient",
+                    LIBRARY[source].source,
+                    partial(_relevance, name),
+                    {"of": None},
+                    explains=True,
+                    example="of=image",
+                )
+                for name, method, source in (
+                    ("lrp_flat", "LRP by the flat rule", "lrp_flat"),
+                    ("lrp_w2", "LRP by the w-square rule", "lrp_w2"),
+                    ("deep_taylor", "deep Taylor decomposition: the z-plus rule", "lrp_w2"),
+                )
             ),
             Recipe(
                 "straight_through",

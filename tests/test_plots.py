@@ -65,8 +65,10 @@ CURVES: list[tuple[str, int, float, float, float]] = [
     ("lrp_epsilon_batch_norm", 0, -2, 1, 1 / 1.5),
     ("deeplift_batch", 0, 4, 1, 4 / 6),
     ("deeplift_batch", 1, -2, 0, 2 / 4),
-    ("deeplift_rescale_other", 1, 3, 1 / 16, (3 / 4 - 1 / 2) / 2),
-    ("deeplift_rescale_other", 1, 1, 1 / 4, 1 / 4),
+    ("deeplift_rescale", 2, 3, 1 / 16, (3 / 4 - 1 / 2) / 2),
+    ("deeplift_rescale", 2, 1, 1 / 4, 1 / 4),
+    # y is 3 - 2 + 1; the positive sum is 3 + 1, of which x gets its part twice.
+    *((f"lrp_alpha_beta_bias{of}", 0, 3, 1, 2 * 2 / 4) for of in ("", "_conv", "_depthwise")),
     *((f"reveal_cancel{of}_batch", 0, 4, 1, 3 / 4) for of in ("", "_conv", "_depthwise")),
     *((f"reveal_cancel{of}_batch", 0, 1, 0, 1 / 2) for of in ("", "_conv", "_depthwise")),
     ("lsq", 0, 1.5, 0, 1),

@@ -17,7 +17,11 @@ from graphpatch.rules import load_rules, rules_from
 from tests.graphs import graphdef, node
 from tests.patches.one_op import net
 
-GIVEN = {"reverse": "(at=features, strength=0.3)", "freeze": "(scope=backbone/**)"}
+GIVEN = {
+    **dict.fromkeys(("lrp_flat", "lrp_w2", "deep_taylor"), "(of=image)"),
+    "reverse": "(at=features, strength=0.3)",
+    "freeze": "(scope=backbone/**)",
+}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -263,3 +267,59 @@ def test_no_rule_is_needed_to_write_a_meta_graph(
     done = run_cli("apply", rules, DIGITS, "-o", tmp_path / "model.pb")
     assert done.code == 1
     assert "expected at least 1 rule, found none" in done.stderr
+
+
+WITHOUT_RULE = [
+    # Products of what is fed, where no input is named; a factor that is a scalar is none.
+    ("@deeplift", "a:Tanh(x) y:Mul(a,x)", "no rule for 1 Mul (y)"),
+    ("@deeplift", "a:Tanh(x) y:Mul(a,two) z:Exp(y)", ""),
+    # With it, all that has no rule: products over the batch, what jumps, functions of others.
+    ("@deeplift(of=x)", "a:Tanh(x) y:Mul(a,x) z:Exp(y) w:Pow(z,two)", ""),
+    ("@deeplift(of=x)", "a:Sigmoid(x) y:MatMul(a,x) z:Tan(y)", "1 MatMul (y), 1 Tan (z)"),
+    ("@deeplift(of=x)", "a:Sigmoid(x) y:Round(a) z:Round(y)", "no rule for 2 Round (y, z):"),
+    ("@deeplift(of=a)", "a:Sigmoid(x) b:Sigmoid(a) y:Mul(b,x) z:Tan(x)", ""),
+    # A choice or a mask by values of it, not by its shape; one factor of an Einsum is a weight.
+    (
+        "@deeplift(of=x)",
+        "a:Tanh(x) b:Greater(x,two) y:SelectV2(b,a,x)",
+        "no rule for 1 SelectV2 (y)",
+    ),
+    (
+        "@deeplift(of=x)",
+        "b:Greater(x,two) c:Cast(b,SrcT=bool,DstT=float32) y:Relu(x) z:Mul(y,c)",
+        "no rule for 1 Mul (z):",
+    ),
+    ("@deeplift(of=x)", "a:Tanh(x) s:Shape(x) b:Greater(s,two) y:SelectV2(b,a,two)", ""),
+    (
+        "@deeplift(of=x)",
+        "a:Tanh(x) n:TensorArraySizeV3(two,a) y:TensorArrayGatherV3(two,n,a,dtype=float32)",
+        "",
+    ),
+    ("@deeplift(of=x)", "a:Tanh(x) y:Einsum(a,two,N=2) z:Einsum(a,y,N=2)", "for 1 Einsum (z)"),
+    ("@lrp_flat(of=x)", "a:Relu(x) y:MatMul(a,two) z:AddV2(y,a) w:Neg(z)", ""),
+    ("@lrp_flat(of=x)", "a:Relu(x) y:Mul(a,x) z:Exp(y)", "1 Mul (y), 1 Exp (z)"),
+    ("@deep_taylor(of=x)", "a:Relu(x) y:Mul(a,two) z:AddN(a,y)", "no rule for 1 AddN (z)"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "text", "named"), WITHOUT_RULE)
+def test_ops_through_which_sums_need_not_add_up_are_named(
+    recipe: str, text: str, named: str
+) -> None:
+    notes = graphpatch.apply(recipe, model(text, two=2)).report["notes"]
+    told_of = [note for note in notes if note.startswith("no rule for")]
+    assert len(told_of) == bool(named)
+    assert all(named in note for note in told_of)
+
+
+def test_a_scalar_that_is_fed_is_no_factor() -> None:
+    graph = graphdef(*net("x:Placeholder k:Placeholder a:Tanh(x) y:Mul(a,k)"))
+    assert "no rule for 1 Mul (y)" in str(graphpatch.apply("@deeplift", graph).report["notes"])
+    graph.node[1].attr["shape"].shape.SetInParent()
+    assert "no rule" not in str(graphpatch.apply("@deeplift", graph).report["notes"])
+
+
+def test_what_a_shape_gives_is_no_factor_of_deeplift() -> None:
+    text = "s:Shape(x) n:Cast(s,SrcT=int32,DstT=float32) r:Sqrt(n) a:Sigmoid(x) y:RealDiv(a,r)"
+    report = graphpatch.apply("@deeplift(of=x)", model(text)).report
+    assert [match["op"] for rule in report["rules"] for match in rule["matches"]] == ["a"]

@@ -145,7 +145,8 @@ def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool])
     changing = {place for place, flag in zip(places, varies, strict=True) if flag}
     asked = {place for place, flag in zip(places, is_constant, strict=True) if not flag}
     reads = [row.read_for(place) for place in asked if place is not None and row.flows_to(place)]
-    fixed = {n for n, arg in enumerate(known.inputs) if n not in changing or arg.name in SIZES}
+    same = {*SIZES, "flow_in"}  # the flow of a TensorArray orders its ops, and has no value
+    fixed = {n for n, arg in enumerate(known.inputs) if n not in changing or arg.name in same}
     return any(varies) and all(flag <= fixed for flag in reads)
 
 

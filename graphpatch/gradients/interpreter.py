@@ -365,6 +365,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "SoftplusGrad": lambda dy, x: dy * _sigmoid(x),
     "Softsign": lambda x: x / (1 + np.abs(x)),
     "SoftsignGrad": lambda dy, x: dy / np.square(1 + np.abs(x)),
+    "SquaredDifference": lambda a, b: np.square(a - b),
     "StopGradient": np.asarray,
     "Sub": np.subtract,
     "TanhGrad": lambda y, dy: dy * (1 - y * y),

@@ -139,6 +139,15 @@ def revealed(op: str, shape: tuple[int, ...], weights: tuple[int, ...]) -> tuple
     return (Curve(scene, "x", lambda t: [np.reshape([t, 2, 0, 0], shape), *more], part),)
 
 
+def with_bias(op: str, shape: tuple[int, ...], weights: tuple[int, ...]) -> tuple[Curve]:
+    """A linear op of [x, 2] by the weights 1 and -1, and a bias of 1."""
+    scene = Scene(f"BiasAdd({op}) of [x, 2], weights [1, -1], bias 1, dy = 1",
+                  (op, "BiasAdd"), {}, WINDOWS[op])  # fmt: skip
+    more = [np.reshape([1.0, -1.0], weights), np.ones(1)]
+    part = (0,) * len(shape)
+    return (Curve(scene, "x", lambda t: [np.reshape([t, 2], shape), *more], part),)
+
+
 def rescaled(op: str) -> Curve:
     """An activation with a reference of 1."""
     scene = Scene(f"{op}, reference 1, dy = 1", (op,), {"reference": 1.0})
@@ -217,7 +226,13 @@ POOLED = (4.0, 2.0, -1.0, 1.0)
 EXAMPLE, REFERENCE = (3.0, 1.0, 2.0, 0.0), (1.0, 2.0, 0.0, 0.5)
 
 SCENES: Mapping[str, tuple[Curve | Bars, ...]] = {
-    "deeplift_rescale_other": (rescaled("Elu"), rescaled("Softsign")),
+    **{
+        f"deeplift_rescale{word}": tuple(map(rescaled, ("Relu", "Sigmoid", "Softsign")))
+        for word in ("", "_sigmoid", "_tanh", "_other")
+    },
+    "lrp_alpha_beta_bias": with_bias("MatMul", (1, 2), (2, 1)),
+    "lrp_alpha_beta_bias_conv": with_bias("Conv2D", (1, 1, 2, 1), (1, 2, 1, 1)),
+    "lrp_alpha_beta_bias_depthwise": with_bias("DepthwiseConv2dNative", (1, 1, 2, 1), (1, 2, 1, 1)),
     "lrp_epsilon_linear": stabilised(
         "MatMul of [x, 1], weights [1, 1]", "MatMul", lambda t: [[[t, 1.0]], [[1.0], [1.0]]]
     ),
@@ -270,7 +285,7 @@ SCENES: Mapping[str, tuple[Curve | Bars, ...]] = {
             [[1.0], [1.0]],
         ),
     ),
-    "deeplift_quotient_batch": (
+    "deeplift_pair_batch": (
         Curve(
             Scene("RealDiv of x and 2, of the references 0 and 1: dx1", ("RealDiv",), place=1),
             "x",

@@ -35,6 +35,7 @@ CASES = {
     ("ReluGrad", (F, V)): False,  # d(relu'(y) * dy)/d(dy) = relu'(y)
     ("Concat", (C, V, V, V)): True,
     ("AddN", (V, C, V)): True,
+    ("TensorArrayReadV3", (F, C, V)): True,  # its flow orders ops
     ("Conv2D", (V, F)): False,
     ("EagerPyFunc", (V,)): False,  # what Python does is not known
     ("no such op", (V,)): False,

@@ -548,6 +548,12 @@ _PAIRS: Mapping[str, tuple[Any, Any, Any]] = {
     ),
     "Maximum": (np.maximum, np.greater_equal, np.less),
     "Minimum": (np.minimum, np.less_equal, np.greater),
+    "Pow": (np.power, lambda a, b: b * a ** (b - 1), lambda a, b: a**b * np.log(a)),
+    "SquaredDifference": (
+        lambda a, b: (a - b) ** 2,
+        lambda a, b: 2 * (a - b),
+        lambda a, b: 2 * (b - a),
+    ),
 }
 
 

@@ -58,19 +58,27 @@ class Regimes:
     rows: tuple[Row, ...]
     parameters: Mapping[str, float] | float | None = None
     attrs: Mapping[str, float] = field(default_factory=dict)
+    op: str = ""
 
     @property
     def op_type(self) -> str:
-        """The op type whose gradient it is."""
-        return next(iter(LIBRARY[self.name].ops), "")
+        """The op type whose gradient it is: by default the first of those that it is meant for."""
+        return self.op or next(iter(LIBRARY[self.name].ops), "")
 
     def __str__(self) -> str:
-        return f"{self.name}-{self.parameters}"
+        return f"{self.name}{self.op}-{self.parameters}"
 
 
-def _of(name: str, forward: Any, *rows: Row, parameters: Any = None, attrs: Any = None) -> Regimes:
+def _of(
+    name: str,
+    forward: Any,
+    *rows: Row,
+    parameters: Any = None,
+    attrs: Any = None,
+    op: str = "",
+) -> Regimes:
     """A gradient of an op that computes this, in rows of numbers."""
-    return Regimes(name, forward, rows, parameters, attrs or {})
+    return Regimes(name, forward, rows, parameters, attrs or {}, op)
 
 
 def _of_dy(name: str, *pairs: tuple[float, float], parameters: Any = None) -> Regimes:
@@ -217,7 +225,7 @@ ATTRIBUTION = (
         "deeplift_rescale",
         relu,
         *((1, 4, 2), (3, 4, 3), (3, -4, -3), (-3, 4, 0), (-1, 4, 0), (0, 4, 0)),
-        *((N, 4, 0), (1, N, N), (1, I, I), (-1, I, 0)),
+        *((N, 4, 0), (1, N, N), (1, I, I)),
         parameters={"reference": -1},
     ),
     _of(
@@ -229,11 +237,13 @@ ATTRIBUTION = (
         "deeplift_rescale_sigmoid",
         sigmoid,
         *((LN3, 1, 0.25 / LN3), (-LN3, 1, 0.25 / LN3), (0, 4, 1), (0, -4, -1), (I, 1, 0)),
+        op="Sigmoid",
     ),
     _of(
         "deeplift_rescale_tanh",
         np.tanh,
         *((LN3, 1, 0.8 / LN3), (-LN3, -1, -0.8 / LN3), (0, 4, 4), (I, 1, 0), (0, N, N)),
+        op="Tanh",
     ),
 )
 
@@ -302,6 +312,7 @@ OTHERS = (
         relu6,
         *((9, 4, 2.5), (9, -4, -2.5), (1, 4, 4), (-2, 4, 4 / 3), (0.5, 4, 4), (9, N, N)),
         parameters={"reference": 1},
+        op="Relu6",
     ),
 )
 

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, library_entry
+from graphpatch.gradients.library.differences import one_active
+from graphpatch.gradients.library.relevance import OF_RELEVANCE
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
-from graphpatch.recipes import FORMULAS, several_ops
+from graphpatch.recipes import FORMULAS, recipe_rules, several_ops
 from tests.gradients.oracle import numpy_gradient, numpy_op_forward
 
 IMAGE = {"strides": [1, 2, 1, 1], "padding": "SAME"}
@@ -77,6 +80,125 @@ def test_relevance_is_shared_as_the_rule_says(name: str, op_type: str) -> None:
     np.testing.assert_allclose((dx * x).ravel(), expected, rtol=1e-5, atol=1e-8)
     if name in ("lrp_w2", "lrp_flat"):  # no relevance is lost
         np.testing.assert_allclose((dx * x).sum(), (y * dy).sum())
+
+
+BY_RECIPE = {"lrp_flat": "lrp_flat", "lrp_w2": "lrp_w2", "deep_taylor": "lrp_zplus"}
+
+
+@pytest.mark.parametrize("op_type", LAYERS)
+@pytest.mark.parametrize("recipe", BY_RECIPE)
+def test_relevance_itself_flows_to_units_that_are_zero(recipe: str, op_type: str) -> None:
+    first, second, attrs = LAYERS[op_type]
+    x, weights = drawn(*first, seed=1), drawn(*second, seed=2)
+    x.flat[::3] = 0
+    y = numpy_op_forward(op_type, [x, weights], attrs)
+    given = abs(drawn(*y.shape, seed=3))  # the relevance of the outputs
+    formula = Formula.parse([OF_RELEVANCE[recipe], None])
+    found, _ = numpy_gradient(formula, [x, weights], [y], [given], attrs, op_type)
+    matrices = [dense(op_type, x, w, attrs) for w in (weights, weights**2, weights * 0 + 1)]
+    expected = relevance(BY_RECIPE[recipe], x.ravel(), *matrices, given.ravel())
+    np.testing.assert_allclose(np.ravel(found), expected, rtol=1e-5, atol=1e-8)
+    if recipe != "deep_taylor":
+        assert np.ravel(found)[::3].all()
+        np.testing.assert_allclose(np.sum(found), given.sum())
+
+
+WITH_BIAS = {"": "MatMul", "_conv": "Conv2D", "_depthwise": "DepthwiseConv2dNative"}
+
+
+@pytest.mark.parametrize("whole", [0, 1])
+@pytest.mark.parametrize("word", WITH_BIAS)
+def test_alpha_beta_gives_biases_a_share(word: str, whole: int) -> None:
+    """Bach et al., 2015, equation 60: each sum has the part of the bias that is of its sign.
+
+    With `whole` the whole bias, as iNNvestigate's AlphaBetaRule adds it.
+    """
+    op_type = WITH_BIAS[word]
+    first, second, attrs = LAYERS[op_type]
+    x, weights = drawn(*first, seed=1), drawn(*second, seed=2)
+    product = numpy_op_forward(op_type, [x, weights], attrs)
+    bias = drawn(product.shape[-1], seed=4)
+    y, dy = product + bias, drawn(*product.shape, seed=3)
+    formula = LIBRARY[f"lrp_alpha_beta_bias{word}"].formula({"whole": whole})
+    found, *others = numpy_gradient(formula, [x, weights, bias], [y], [dy], attrs)
+    assert others == [None, None]
+    parts = x.ravel()[:, np.newaxis] * dense(op_type, x, weights, attrs)
+    of_bias = np.broadcast_to(bias, y.shape).ravel()
+    gives, relevances, shares, shared_out = (y * dy).ravel(), 0.0, 0.0, 0.0
+    for weight, sign in ((2, 1), (-1, -1)):
+        some = np.maximum(sign * parts, 0)
+        added = sign * of_bias if whole else np.maximum(sign * of_bias, 0)
+        relevances += weight * ratio(some, some.sum(0) + added) @ gives
+        shares += weight * (ratio(added, some.sum(0) + added) @ gives)
+        shared_out += weight * gives[some.sum(0) + added != 0].sum()
+    assert found is not None
+    np.testing.assert_allclose((found * x).ravel(), relevances, rtol=1e-5, atol=1e-8)
+    # What the inputs and the biases get is the relevance of the outputs; a sum of none gives none.
+    np.testing.assert_allclose((found * x).sum() + shares, shared_out, rtol=1e-5)
+    if not word:
+        np.testing.assert_allclose(shared_out, gives.sum())
+
+
+PAIRS: dict[str, Any] = {
+    "RealDiv": np.divide,
+    "Pow": np.power,
+    "SquaredDifference": lambda a, b: (a - b) ** 2,
+    "Maximum": np.maximum,
+    "Minimum": np.minimum,
+}
+
+
+@pytest.mark.parametrize("op_type", PAIRS)
+def test_two_inputs_get_the_shapley_values_of_the_difference(op_type: str) -> None:
+    a, b = abs(drawn(4, 5, seed=1)) + 0.5, abs(drawn(4, 1, seed=2)) + 0.5
+    a[2, 0] = a[0, 0]
+    of, dy = PAIRS[op_type], np.tile(drawn(2, 5, seed=3), (2, 1))
+    formula = LIBRARY["deeplift_pair_batch"].formula()
+    da, db = numpy_gradient(formula, [a, b], [of(a, b)], [dy], {}, op_type)
+    assert da is not None
+    assert db is not None
+    (a1, a0), (b1, b0) = np.split(a, 2), np.split(b, 2)
+    of_a = 0.5 * (of(a1, b1) - of(a0, b1) + of(a1, b0) - of(a0, b0))
+    np.testing.assert_allclose(da[:2] * (a1 - a0), dy[:2] * of_a)
+    of_b = (of(a1, b1) - of(a0, b0) - of_a) * dy[:2]
+    np.testing.assert_allclose(db[:2] * (b1 - b0), of_b.sum(1, keepdims=True))
+    np.testing.assert_allclose(da[2:], da[:2])
+    assert da[0, 0] == 0
+
+
+@pytest.mark.parametrize("op_type", PAIRS)
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_input_beside_a_constant_gets_the_whole_difference(op_type: str, place: int) -> None:
+    varying, constant = abs(drawn(4, 5, seed=1)) + 0.5, np.array(0.7)
+    inputs = [varying, constant] if place == 0 else [constant, varying]
+    y, dy = PAIRS[op_type](*inputs), np.tile(drawn(2, 5, seed=3), (2, 1))
+    formula = Formula.parse([one_active(f"x{n}") if n == place else None for n in (0, 1)])
+    found = numpy_gradient(formula, inputs, [y], [dy], {}, op_type)
+    assert found[1 - place] is None
+    dx = found[place]
+    assert dx is not None
+    np.testing.assert_allclose(dx[:2] * (varying[:2] - varying[2:]), dy[:2] * (y[:2] - y[2:]))
+
+
+FUNCTIONS: dict[str, tuple[Any, Any]] = {
+    "Exp": (np.exp, np.exp),
+    "Log": (np.log, lambda x: 1 / x),
+    "Sqrt": (np.sqrt, lambda x: 0.5 / np.sqrt(x)),
+    "Rsqrt": (lambda x: 1 / np.sqrt(x), lambda x: -0.5 * x**-1.5),
+    "Square": (np.square, lambda x: 2 * x),
+    "Reciprocal": (np.reciprocal, lambda x: -1 / x**2),
+}
+
+
+@pytest.mark.parametrize("op_type", FUNCTIONS)
+def test_near_the_reference_a_function_has_its_derivative(op_type: str) -> None:
+    rules = recipe_rules("@deeplift(of=x)")["rules"]
+    (patch,) = (rule["patch"] for rule in rules if rule["match"].get("op") == [op_type])
+    formula = Formula.parse(patch["override_gradient"]["formula"])
+    function, derivative = FUNCTIONS[op_type]
+    x, dy = np.tile(abs(drawn(2, 3, seed=1)) + 0.5, (2, 1)), drawn(4, 3, seed=2)
+    (dx,) = numpy_gradient(formula, [x], [function(x)], [dy], {}, op_type)
+    np.testing.assert_allclose(dx, dy * derivative(x))
 
 
 def one(name: str, op_type: str, x: Any, y: Any, dy: Any, attrs: Any = None, **given: Any) -> Any:

@@ -83,7 +83,8 @@ CASES = [
     Case("mul", "Mul", [draw(4, 3), draw(4, 3)]),
     Case("deeplift_product_batch", "Mul", [draw(4, 3), draw(4, 3)]),
     Case("deeplift_product_batch", "BatchMatMulV2", [draw(4, 2, 5), draw(4, 5, 3)], ADJOINT),
-    Case("deeplift_quotient_batch", "RealDiv", [draw(4, 3), abs(draw(4, 3)) + 0.5]),
+    Case("deeplift_pair_batch", "RealDiv", [draw(4, 3), abs(draw(4, 3)) + 0.5]),
+    Case("deeplift_pair_batch", "SquaredDifference", [draw(4, 3), draw(4, 1)]),
     Case("lrp_pass", "BiasAdd", [draw(4, 3), draw(3)]),
     *(Case("deeplift_batch", op, [draw(4, 3)]) for op in ("Relu", "Sigmoid", "Tanh")),
     Case("shap_max_pool_batch", "MaxPool", [draw(4, 4, 4, 2)], POOL),
@@ -91,6 +92,19 @@ CASES = [
     Case("rectified_gradient", "Relu", [draw(4, 9)], parameters={"q": 0.6}),
     Case("lsq", "", [draw(9), np.array(0.7)], parameters={"low": -2, "high": 3}),
     Case("pact", "", [3 * draw(9), np.array(1.1)]),
+    *(
+        Case(f"lrp_alpha_beta_bias{word}", "", inputs, attrs, layer=layer)
+        for word, layer, inputs, attrs in (
+            ("", "MatMul", [draw(4, 5), draw(5, 3), draw(3)], MATMUL),
+            ("_conv", "Conv2D", [draw(4, 5, 5, 2), draw(3, 3, 2, 3), draw(3)], CONV),
+            (
+                "_depthwise",
+                "DepthwiseConv2dNative",
+                [draw(4, 5, 5, 2), draw(3, 3, 2, 2), draw(4)],
+                DEPTHWISE,
+            ),
+        )
+    ),
     Case("reveal_cancel_batch", "", [draw(4, 5), draw(5, 3), draw(3)], MATMUL, layer="MatMul"),
     Case(
         "reveal_cancel_conv_batch",

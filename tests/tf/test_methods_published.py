@@ -1,9 +1,10 @@
-"""Recipes give what DeepExplain's tests and iNNvestigate say, and what defines DeepLIFT."""
+"""Recipes give what DeepExplain's tests, iNNvestigate and shap say, and what defines DeepLIFT."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError
+from tests import draws
 from tests.graphs import function, graphdef, node
 
 tf = pytest.importorskip("tensorflow")
@@ -52,8 +54,10 @@ def trained_swish() -> None:
     tf1.gradients(y, x)
 
 
-PEER = json.loads((Path(__file__).parents[1] / "data" / "innvestigate.json").read_text())
+DATA = Path(__file__).parents[1] / "data"
+PEER = json.loads((DATA / "innvestigate.json").read_text())
 X_PEER = np.array(PEER["x"], np.float32)
+SHAP = json.loads((DATA / "shap.json").read_text())
 
 
 def peer_net() -> None:
@@ -64,6 +68,17 @@ def peer_net() -> None:
     h = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(h, v, 2, "VALID"), c))
     h = tf.nn.relu(tf.nn.bias_add(tf.matmul(tf.reshape(h, [-1, m.shape[0]]), m), d))
     tf.nn.bias_add(tf.matmul(h, n), e, name="y")
+
+
+def pooled_peer_net() -> None:
+    """The net with pooling of scripts/methods/innvestigate_values.py."""
+    w, b, v, c, n, e = (np.array(one, np.float32) for one in PEER["pooled"]["weights"])
+    x = tf1.placeholder(tf.float32, [None, 8, 8, 1], name="x")
+    h = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), b))
+    h = tf.nn.avg_pool2d(h, 2, 2, "VALID")
+    h = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(h, v, 1, "SAME"), c))
+    h = tf.nn.max_pool2d(h, 2, 2, "VALID")
+    tf.nn.bias_add(tf.matmul(tf.reshape(h, [-1, n.shape[0]]), n), e, name="y")
 
 
 def saved(build: Callable[[], None], path: Path) -> Path:
@@ -255,32 +270,114 @@ def first_rules(gradient: str) -> list[dict[str, Any]]:
     ]
 
 
+def bias_rules() -> list[dict[str, Any]]:
+    """Alpha-beta with biases, each layer as one op; iNNvestigate adds whole biases to both sums."""
+    return [
+        {
+            "match": {"pattern": f"{op_type} -> BiasAdd -> Relu?"},
+            "patch": {"override_gradient": {gradient: {"whole": 1}}, "on": "match"},
+        }
+        for op_type, gradient in (
+            ("MatMul", "lrp_alpha_beta_bias"),
+            ("Conv2D", "lrp_alpha_beta_bias_conv"),
+        )
+    ]
+
+
 # What a rule of iNNvestigate is here, and what the gradient is read with: the input, or what
 # iNNvestigate starts from, where that is the output and not 1.
-INNVESTIGATE: dict[str, tuple[Any, Any]] = {
-    "gradient": ([], 1.0),
-    "guided_backprop": ("@guided_backprop", PEER["output"][0]),
-    "deconvnet": ("@deconvnet", PEER["output"][0]),
-    "z": (epsilon_rules(1e-7), X_PEER),
-    "epsilon": (epsilon_rules(0.1), X_PEER),
-    "z_plus": (shared_rules("lrp_zplus"), X_PEER),
-    "alpha_beta": (shared_rules("lrp_alpha_beta"), X_PEER),
-    "w2_first": (first_rules("lrp_w2"), X_PEER),
-    "flat_first": (first_rules("lrp_flat"), X_PEER),
+INNVESTIGATE: dict[str, tuple[Any, str]] = {
+    "gradient": ([], ""),
+    "guided_backprop": ("@guided_backprop", "output"),
+    "deconvnet": ("@deconvnet", "output"),
+    "z": (epsilon_rules(1e-7), "x"),
+    "epsilon": (epsilon_rules(0.1), "x"),
+    "z_plus": (shared_rules("lrp_zplus"), "x"),
+    "alpha_beta": (shared_rules("lrp_alpha_beta"), "x"),
+    "alpha_beta_bias": (bias_rules(), "x"),
+    "w2_first": (first_rules("lrp_w2"), "x"),
+    "flat_first": (first_rules("lrp_flat"), "x"),
+    "w2": ("@lrp_w2(of=x)", "output"),
+    "flat": ("@lrp_flat(of=x)", "output"),
+    "deep_taylor": ("@deep_taylor(of=x)", "output"),
 }
+POOLED = ("alpha_beta_bias", "w2", "flat", "deep_taylor")
 
 
-@pytest.mark.slow
-def test_the_values_of_innvestigate(tmp_path: Path) -> None:
-    model = saved(peer_net, tmp_path / "model.pb")
-    assert PEER["output"][0] > 0
+def check_innvestigate(
+    build: Callable[[], None], peer: dict[str, Any], name: str, path: Path
+) -> None:
+    rules, read_with = INNVESTIGATE[name]
+    model, x = saved(build, path / "model.pb"), np.array(peer["x"], np.float32)
+    y, dx = gradient(graphpatch.apply(rules, model).model if rules else model, x, 0)
+    np.testing.assert_allclose(y[0], peer["output"], rtol=1e-5)
+    factors = {"": 1.0, "x": x, "output": peer["output"][0]}
+    expected = np.array(peer["values"][name])
+    limit = 2e-6 * np.abs(expected).max()
+    np.testing.assert_allclose((factors[read_with] * dx).ravel(), expected, rtol=1e-4, atol=limit)
+
+
+def test_every_value_of_innvestigate_is_compared() -> None:
     assert PEER["values"].keys() == INNVESTIGATE.keys()
-    for name, (rules, read_with) in INNVESTIGATE.items():
-        y, dx = gradient(graphpatch.apply(rules, model).model if rules else model, X_PEER, 0)
-        np.testing.assert_allclose(y[0], PEER["output"], rtol=1e-5)
-        found = (read_with * dx).ravel()
-        limit = 2e-6 * np.abs(PEER["values"][name]).max()
-        np.testing.assert_allclose(found, PEER["values"][name], rtol=1e-4, atol=limit, err_msg=name)
+    assert PEER["pooled"]["values"].keys() == {*POOLED}
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("name", INNVESTIGATE)
+def test_the_values_of_innvestigate(name: str, tmp_path: Path) -> None:
+    check_innvestigate(peer_net, PEER, name, tmp_path)
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_the_values_of_innvestigate_with_pooling(name: str, tmp_path: Path) -> None:
+    check_innvestigate(pooled_peer_net, PEER["pooled"], name, tmp_path)
+
+
+@pytest.mark.parametrize("recipe", ["@lrp_flat(of=x)", "@lrp_w2(of=x)", "@deep_taylor(of=x:0)"])
+def test_relevance_is_kept_between_layers(recipe: str, tmp_path: Path) -> None:
+    # A batch norm, sums of a residual, of windows and with constants, means, a swish.
+    def net() -> None:
+        x = tf1.placeholder(tf.float32, [None, 6, 6, 2], name="x")
+        h = tf.nn.conv2d(x, abs(weights(3, 3, 2, 3)), 1, "SAME")
+        moments = [abs(weights(3)) + 0.5 for _ in range(4)]
+        h = tf1.nn.fused_batch_norm(h, *moments, is_training=False)[0]
+        h = 2.0 - h * abs(weights(3))
+        h = tf.nn.relu(h) + tf.nn.softplus(h) + h * tf.sigmoid(h)
+        h = tf.reduce_mean(tf.reduce_sum(h, 1) + 1.0, 1)
+        tf.matmul(h, abs(weights(3, 2)), name="y")
+
+    x = abs(np.random.default_rng(1).normal(size=(2, 6, 6, 2)))
+    _, dx = gradient(graphpatch.apply(recipe, saved(net, tmp_path / "model.pb")).model, x)
+    np.testing.assert_allclose(dx.sum((1, 2, 3)), [2, 2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in SHAP if name != "made_by"])
+def test_the_values_of_shap(name: str) -> None:
+    net = SHAP[name]
+    examples, reference = (np.array(net[key], np.float32) for key in ("examples", "reference"))
+    fed = np.concatenate([examples, np.repeat(reference, len(examples), 0)])
+    graph = tf1.GraphDef.FromString(base64.b64decode(net["graph"]))
+    result = graphpatch.apply("@deeplift(of=x)", graph)
+    _, dx = gradient(result.model, fed)
+    contributions = (examples - reference) * dx[: len(examples)]
+    np.testing.assert_allclose(contributions, net["contributions"], atol=1e-6)
+    sums = contributions.sum((1, 2, 3))
+    np.testing.assert_allclose(sums, net["differences"], atol=1e-5)
+    assert not [note for note in result.report["notes"] if note.startswith("no rule")]
+
+
+def test_relevance_through_softplus_is_conserved(tmp_path: Path) -> None:
+    # DeepExplain has Softplus among its activations: y / x of it, as of the others.
+    def net() -> None:
+        x = tf1.placeholder(tf.float32, [None, 3], name="x")
+        hidden = tf.nn.softplus(tf.matmul(x, weights(3, 5)))
+        tf.matmul(hidden, weights(5, 1), name="y")
+
+    x = np.random.default_rng(2).normal(size=(6, 3))
+    y, dx = gradient(
+        graphpatch.apply("@lrp_epsilon(1e-9)", saved(net, tmp_path / "model.pb")).model, x
+    )
+    np.testing.assert_allclose((x * dx).sum(1), y[:, 0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("emit", ["auto", "function"])
@@ -344,25 +441,93 @@ def attention(x: Any) -> Any:
     return tf.matmul(tf.reduce_mean(tf.nn.relu(mixed), 1), weights(4, 1))
 
 
+def layer_norm(h: Any, size: int) -> Any:
+    mean, variance = tf1.nn.moments(h, [-1], keep_dims=True)
+    scale, offset = tf.abs(weights(size)) + 0.5, weights(size)
+    return tf.nn.batch_normalization(h, mean, variance, offset, scale, 1e-3)
+
+
+def transformer(x: Any) -> Any:
+    """A block with two heads, layer norms and a GELU; the width of heads is read from a shape."""
+
+    def dense(h: Any, size: int, more: int) -> Any:
+        return tf.reshape(tf.matmul(tf.reshape(h, [-1, size]), weights(size, more)), [-1, 4, more])
+
+    def heads(h: Any, factor: float) -> Any:
+        return tf.transpose(tf.reshape(dense(h, 8, 8) * factor, [-1, 4, 2, 4]), [0, 2, 1, 3])
+
+    h = dense(x, 3, 8)
+    q, k, v = (heads(h, factor) for factor in (1.0, 0.5, 2.0))
+    width = tf.sqrt(tf.cast(tf.shape(k)[-1], tf.float32))
+    mixed = tf.matmul(tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / width), v)
+    h = layer_norm(h + dense(tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, 4, 8]), 8, 8), 8)
+    z = dense(h, 8, 16)
+    h = layer_norm(h + dense(0.5 * z * (1.0 + tf.math.erf(z / tf.sqrt(2.0))), 16, 8), 8)
+    return tf.matmul(h[:, 0], weights(8, 1))
+
+
+def looped_lstm(x: Any) -> Any:
+    """The LSTM as a tf.while_loop with arrays, as tf.nn.dynamic_rnn makes it."""
+    w, b, start = weights(7, 16), weights(16), tf.matmul(x[:, 0], tf.zeros([3, 4]))
+
+    def step(at: Any, states: Any, h: Any, c: Any) -> Any:
+        i, j, f, o = tf.split(tf.matmul(tf.concat([inputs.read(at), h], 1), w) + b, 4, 1)
+        c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+        h = tf.tanh(c) * tf.sigmoid(o)
+        return at + 1, states.write(at, h), h, c
+
+    inputs = tf.TensorArray(tf.float32, 4).unstack(tf.transpose(x, [1, 0, 2]))
+    loop = [0, tf.TensorArray(tf.float32, 4), start, start]
+    _, states, _, _ = tf1.while_loop(lambda at, *_: at < 4, step, loop)
+    return tf.matmul(states.stack()[-1], weights(4, 1))
+
+
+def functions(x: Any) -> Any:
+    """Functions of one tensor and of two, powers and roots."""
+    a, b = tf.exp(x[:, 0] * 0.5), tf.math.log(tf.square(x[:, 1]) + 0.3)
+    c, d = tf.sqrt(tf.square(x[:, 2]) + 1.0), tf.math.reciprocal(2.0 + tf.sigmoid(x[:, 3]))
+    powers = tf.pow(c, 3.0) + tf.pow(c, a * 0.3) + tf.pow(2.0, b)
+    extremes = tf.maximum(a, c) + tf.minimum(b, d) + tf.maximum(x[:, 0], 0.3)
+    differences = tf.math.squared_difference(a, 0.4) + tf.math.squared_difference(b, c)
+    rest = 2.0 / (c + a) + tf.math.rsqrt(c)
+    return tf.reduce_sum(powers + extremes + differences + rest, 1, keepdims=True)
+
+
 def quotient(x: Any) -> Any:
     return tf.reduce_sum(tf.tanh(x[:, 0]) / (1.0 + tf.sigmoid(x[:, 1])), 1, keepdims=True)
 
 
-@pytest.mark.parametrize("build", [lstm, gru, attention, quotient], ids=lambda one: one.__name__)
+PRODUCTS = (lstm, gru, attention, transformer, looped_lstm, functions, quotient)
+LARGE = (lstm, functions)
+
+
+@pytest.fixture
+def v1_loops() -> Iterator[None]:
+    """Build loops, and gradients of them, as v1 control flow."""
+    tf1.disable_control_flow_v2()
+    yield
+    tf1.enable_control_flow_v2()
+
+
+@pytest.mark.usefixtures("v1_loops")
+@pytest.mark.parametrize(
+    "build", draws.quick(PRODUCTS, lambda build: build not in LARGE), ids=lambda one: one.__name__
+)
 def test_shap_1193_contributions_through_products_add_up(build: Any) -> None:
     # shap 1193, 1490, 3605, 3344, 2153, 1079: LSTM, GRU, attention.
     with tf.Graph().as_default() as model:
-        x = tf.compat.v1.placeholder(tf.float32, [None, 4, 3], "x")
+        x = tf1.placeholder(tf.float32, [None, 4, 3], "x")
         tf.identity(build(x), "y")
     data = np.random.default_rng(5).normal(size=(6, 4, 3)).astype(np.float32)
-    deficits = []
+    deficits, named = [], []
     for recipe in ("@deeplift", "@deeplift(of=x)"):
-        patched = graphpatch.apply(recipe, model).model
-        with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
-            graphpatch.import_model(patched)
-            y, x = (graph.get_tensor_by_name(name) for name in ("y:0", "x:0"))
-            dx, value = session.run([tf.compat.v1.gradients(y, x)[0], y], {x: data})
+        result = graphpatch.apply(recipe, model)
+        y, dx = gradient(result.model, data)
         total = np.sum((data[:3] - data[3:]) * dx[:3], (1, 2))
-        deficits.append(np.abs(total - (value[:3] - value[3:])[:, 0]).max())
+        difference = (y[:3] - y[3:])[:, 0]
+        deficits.append(np.abs(total - difference).max() / max(1.0, np.abs(difference).max()))
+        named.append([note for note in result.report["notes"] if note.startswith("no rule for")])
     assert deficits[0] > 1e-2
+    assert named[0]
     assert deficits[1] < 1e-5
+    assert not named[1]

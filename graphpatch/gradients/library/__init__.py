@@ -7,17 +7,17 @@ from types import MappingProxyType
 
 from graphpatch.errors import RulesError, nearest
 from graphpatch.gradients.library.activations import ACTIVATION_GRADIENTS
-from graphpatch.gradients.library.differences import DIFFERENCES, RESCALE
+from graphpatch.gradients.library.differences import DIFFERENCES
 from graphpatch.gradients.library.entry import Entry as Entry
 from graphpatch.gradients.library.entry import Parameter as Parameter
 from graphpatch.gradients.library.filters import FILTERS, NORM_GRADIENTS
 from graphpatch.gradients.library.quantization import QUANTIZATION
-from graphpatch.gradients.library.relevance import AT_ACTIVATIONS, PRODUCT_GRADIENTS, RELEVANCE
+from graphpatch.gradients.library.relevance import PRODUCT_GRADIENTS, RELEVANCE
 from graphpatch.gradients.library.surrogates import SPIKES, STEPS
 
 TABLES = (
     *(FILTERS, NORM_GRADIENTS, ACTIVATION_GRADIENTS, STEPS, SPIKES),
-    *(AT_ACTIVATIONS, RESCALE, RELEVANCE, DIFFERENCES, QUANTIZATION, PRODUCT_GRADIENTS),
+    *(RELEVANCE, DIFFERENCES, QUANTIZATION, PRODUCT_GRADIENTS),
 )
 
 LIBRARY: Mapping[str, Entry] = MappingProxyType(

@@ -8,12 +8,8 @@ two inputs is the attribution, and taken by whoever reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from graphpatch.gradients.library import papers
-from graphpatch.gradients.library.entry import Entry, Parameter, positive
-
-_RESCALE = ("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "Sigmoid", "Tanh")
+from graphpatch.gradients.library.entry import ACTIVATIONS, LAYERS, Entry, Parameter, positive
 
 _SHAP = "Lundberg and Lee, A Unified Approach to Interpreting Model Predictions, 2017; shap,"
 _TWICE = "the batch is not examples followed by as many references: deeplift_rescale fits then"
@@ -83,8 +79,7 @@ def _reveal_cancel(name: str, layer: str, product: str, back: str) -> Entry:
     return Entry(
         name,
         (_reveal(product, back), None, None),
-        purpose=f"DeepLIFT's RevealCancel rule of a layer, as one op: `{layer} -> BiasAdd ->"
-        ' Relu` with "on": "match"',
+        purpose=f"DeepLIFT's RevealCancel rule of `{layer} -> BiasAdd -> Relu` as one op",
         avoid=f"{_TWICE}; the MatMul has transpose_a or transpose_b",
         source=papers.DEEPLIFT,
         parameters=(TOLERANCE,),
@@ -92,77 +87,48 @@ def _reveal_cancel(name: str, layer: str, product: str, back: str) -> Entry:
     )
 
 
-_DEEPLIFT_REACH = (
-    "a number is the reference of all units; a tensor has one for each unit, as `graphpatch"
-    " references` measures them on a reference input; deeplift_batch takes them from the batch"
-)
-_OTHERS = ("Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign")
+def one_active(x: str, slope: str = "0") -> str:
+    """Return the rescale rule of an op of which the input `x` alone depends on the model's input.
+
+    `slope` is the derivative where x is near the reference; an infinite one counts as 0.
+    """
+    near = f"where(is_finite({slope}), dy * ({slope}), 0)" if slope != "0" else slope
+    quotient = f"where(abs(a) > 1e-6, dy * (b / a), {near})"
+    return f"{_minus(x, 'a')}{_minus('y', 'b')}sum_like({quotient}, {x})"
 
 
-def _rescale(
-    name: str, activation: str, derivative: str, ops: tuple[str, ...], by_op_type: Mapping[str, str]
-) -> Entry:
-    """Return the difference quotient to the reference, and the derivative close to it."""
-    near = "abs(x - reference) > tolerance"
-    quotient = f"dy * ((y - {activation}) / (x - reference))"
-    return Entry(
-        name,
-        f"where({near}, {quotient}, {derivative})",
-        purpose="DeepLIFT's rescale rule: the slope from the reference to x, not the slope at x",
-        avoid="units have different inputs on the reference image: give a tensor",
-        source=f"{papers.DEEPLIFT}; as a gradient: Ancona et al., 2018",
-        parameters=(
-            Parameter(
-                "reference", "the input of each unit on the reference image", 0.0, is_tensor=True
-            ),
-            positive("tolerance", 1e-5, _NEAR),
-        ),
-        ops=ops,
-        by_op_type=by_op_type,
-        reach=_DEEPLIFT_REACH,
+def _of_two(x: str, difference: str, *points: str) -> str:
+    """Return Shapley's part of an input of two: the op moves between these points, two by two."""
+    s = "forward({}) - forward({}) + forward({}) - forward({})".format(*points)
+    return (
+        f"{_let_halves('a', 'x0')}{_let_halves('b', 'x1')}let d = {difference}; let s = {s}; "
+        f"sum_like(where(abs(d) > tolerance, dy * (0.5 * s / d), 0), {x})"
     )
 
 
-RESCALE = (
-    _rescale(
-        "deeplift_rescale",
-        "relu(reference)",
-        "where(x > 0, dy, 0)",
-        ("Relu",),
-        {
-            "Sigmoid": "deeplift_rescale_sigmoid",
-            "Tanh": "deeplift_rescale_tanh",
-            **dict.fromkeys(_OTHERS, "deeplift_rescale_other"),
-        },
-    ),
-    _rescale(
-        "deeplift_rescale_sigmoid", "sigmoid(reference)", "dy * (y * (1 - y))", ("Sigmoid",), {}
-    ),
-    _rescale("deeplift_rescale_tanh", "tanh(reference)", "dy * (1 - square(y))", ("Tanh",), {}),
-    _rescale(
-        "deeplift_rescale_other", "forward(zeros_like(x) + reference)", "own(dy)", _OTHERS, {}
-    ),
-)
-
 DIFFERENCES = (
-    _reveal_cancel(
-        "reveal_cancel_batch",
-        "MatMul",
-        "matmul({a}, {w})",
-        "matmul({s}, {w}, transpose_b=true)",
+    *(
+        Entry(
+            f"deeplift_rescale{word}",
+            "where(abs(x - reference) > tolerance,"
+            " dy * ((y - forward(zeros_like(x) + reference)) / (x - reference)), own(dy))",
+            purpose="DeepLIFT's rescale rule: the slope from the reference to x",
+            avoid="units have different inputs on the reference image: give a tensor",
+            source=f"{papers.DEEPLIFT}; as a gradient: Ancona et al., 2018",
+            parameters=(
+                Parameter(
+                    "reference", "the input of each unit on the reference image", 0, is_tensor=True
+                ),
+                positive("tolerance", 1e-5, _NEAR),
+            ),
+            ops=ACTIVATIONS,
+            reach="a number is the reference of all units; a tensor has one for each unit, as"
+            " `graphpatch references` measures them on a reference input; deeplift_batch takes them"
+            " from the batch",
+        )
+        for word in ("", "_sigmoid", "_tanh", "_other")  # the last three are earlier names
     ),
-    _reveal_cancel(
-        "reveal_cancel_conv_batch",
-        "Conv2D",
-        "conv2d({a}, {w})",
-        "conv2d_transpose({s}, {w}, x0)",
-    ),
-    _reveal_cancel(
-        "reveal_cancel_depthwise_batch",
-        "DepthwiseConv2dNative",
-        "depthwise_conv2d({a}, {w})",
-        "depthwise_conv2d_transpose({s}, {w}, x0)",
-    ),
+    *(_reveal_cancel(f"reveal_cancel{word}_batch", *layer) for word, *layer in LAYERS),
     Entry(
         "deeplift_batch",
         _minus("x", "a") + _minus("y", "b") + "where(abs(a) > tolerance, dy * (b / a), own(dy))",
@@ -170,7 +136,7 @@ DIFFERENCES = (
         avoid=_TWICE,
         source=papers.DEEPLIFT,
         parameters=(TOLERANCE,),
-        ops=_RESCALE,
+        ops=ACTIVATIONS,
         by_op_type={"MaxPool": "shap_max_pool_batch", "Softmax": "shap_softmax_batch"},
         by_element=False,
     ),
@@ -191,23 +157,24 @@ DIFFERENCES = (
         "deeplift_product_batch",
         f"{_let_halves('a', 'x0')}{_let_halves('b', 'x1')}"
         "own(dy, 0.5 * (a0 + a1), 0.5 * (b0 + b1))",
-        purpose="DeepSHAP's rule of a product of two tensors that both depend on the input: of"
-        " each factor's difference, times the mean of the other",
+        purpose="DeepSHAP's rule of a product of two tensors that both depend on the input",
         avoid=f"{_TWICE}; a factor is a weight, which is not in the batch",
         source=f"{_SHAP} deep_tf.py, nonlinearity_2d",
         ops=("Mul", "BatchMatMul", "BatchMatMulV2"),
         by_element=False,
     ),
     Entry(
-        "deeplift_quotient_batch",
+        "deeplift_pair_batch",
         (
-            f"{_let_halves('b', 'x1')}dy * (0.5 / b0 + 0.5 / b1)",
-            f"{_let_halves('a', 'x0')}{_let_halves('b', 'x1')}-0.5 * dy * (a0 + a1) / (b0 * b1)",
+            _of_two("x0", "a0 - a1", "a0, b0", "a1, b0", "a0, b1", "a1, b1"),
+            _of_two("x1", "b0 - b1", "a0, b0", "a0, b1", "a1, b0", "a1, b1"),
         ),
-        purpose="DeepSHAP's rule of a quotient of two tensors that both depend on the input",
-        avoid=f"{_TWICE}; the divisor is a weight, which is not in the batch",
+        purpose="DeepSHAP's rule of an op of two tensors that both depend on the input",
+        avoid=f"{_TWICE}; an input is a weight, which is not in the batch",
         source=f"{_SHAP} deep_tf.py, nonlinearity_2d",
-        ops=("RealDiv",),
+        parameters=(TOLERANCE,),
+        ops=("RealDiv", "Pow", "SquaredDifference", "Maximum", "Minimum"),
+        reach="each gets Shapley's part of the difference, and 0 where it has none itself",
     ),
     Entry(
         "shap_softmax_batch",

@@ -13,6 +13,19 @@ from graphpatch.gradients.ops import Scalar, as_float
 from graphpatch.gradients.program import condition_holds
 from graphpatch.gradients.tensors import ConstantTensor, unpacked
 
+ACTIVATIONS = tuple("Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh".split())
+LAYERS = (
+    ("", "MatMul", "matmul({a}, {w})", "matmul({s}, {w}, transpose_b=true)"),
+    ("_conv", "Conv2D", "conv2d({a}, {w})", "conv2d_transpose({s}, {w}, x0)"),
+    (
+        "_depthwise",
+        "DepthwiseConv2dNative",
+        "depthwise_conv2d({a}, {w})",
+        "depthwise_conv2d_transpose({s}, {w}, x0)",
+    ),
+)
+"""Layers as one op: a word for names, the linear op, that of {a} and {w}, its gradient of {s}."""
+
 
 class Parameter(msgspec.Struct, frozen=True):
     """A number that a rule gives by name.

@@ -14,6 +14,10 @@ Relevance of an output y is y * dy. A rule shares it among the inputs by their c
 | gamma      | x * w, positive w enlarged by gamma           | keep their share                  |
 | w2         | w * w, whatever x is                          | for the first layer               |
 | flat       | equal ones                                    | for the first layer               |
+
+As alpha-beta was published, biases get a share, by their sign: `lrp_alpha_beta_bias` and its kin.
+In hidden layers flat and w2 give units that are 0 relevance too, of which no multiplier can tell:
+with `OF_RELEVANCE` relevance itself flows.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphpatch.gradients.library import papers
-from graphpatch.gradients.library.entry import Entry, Parameter, positive
+from graphpatch.gradients.library.entry import ACTIVATIONS, LAYERS, Entry, Parameter, positive
 
 _PURPOSE = "the op's own gradient as a formula: a start for your own"
 _SAME_AS_TENSORFLOW = "you do not change it: TensorFlow's own gradient is faster"
@@ -69,10 +73,9 @@ SMALLER_EPSILON = positive("epsilon", 1e-9, EPSILON.does)
 STABLE = "own(dy * (y / where(y < 0, y - epsilon, y + epsilon)))"
 PASSED = "dy * (y / where(x < 0, x - epsilon, x + epsilon))"
 
-_POSITIVE = (
-    "let p = relu(x0); let n = -relu(-x0); let w = relu(x1); let v = -relu(-x1);"
-    " let z = forward(p, w) + forward(n, v); let s = where(z > 0, dy * (y / z), 0); "
-)
+_SIGNS = "let p = relu(x0); let n = -relu(-x0); let w = relu(x1); let v = -relu(-x1);"
+_SUM = f"{_SIGNS} let z = forward(p, w) + forward(n, v); "
+_POSITIVE = _SUM + "let s = where(z > 0, dy * (y / z), 0); "
 _PLUS = "where(x0 > 0, own(s, x0, w), own(s, x0, v))"
 _NEGATIVE = "let u = forward(p, v) + forward(n, w); let t = where(u < 0, dy * (y / u), 0); "
 _MINUS = "where(x0 > 0, own(t, x0, v), own(t, x0, w))"
@@ -86,11 +89,38 @@ _ALPHA_BETA = (
 _ALPHA_IS_ONE_MORE = "alpha - beta == 1"
 
 
+def _by_weights(weights: str, relevance: str) -> str:
+    """`let r`: the relevance of y, shared in proportion to these weights."""
+    shared = f"own(where(z > 0, {relevance}, 0), x0, w)"
+    return f"let w = {weights}; let z = forward(ones_like(x0), w); let r = {shared}; "
+
+
 def _first_layer(weights: str) -> str:
-    """Relevance in proportion to these weights, divided by x, which whoever reads it multiplies."""
+    """Return the same divided by x, which whoever reads it multiplies."""
+    return _by_weights(weights, "dy * (y / z)") + "where(x0 == 0, 0, r / x0)"
+
+
+OF_RELEVANCE = {
+    "lrp_flat": _by_weights("ones_like(x1)", "dy / z") + "r",
+    "lrp_w2": _by_weights("square(x1)", "dy / z") + "r",
+    "deep_taylor": f"{_SUM}let s = where(z > 0, dy / z, 0); x0 * {_PLUS}",
+}
+"""By recipe, a linear op where relevance itself flows, not a multiplier."""
+
+
+def _of_layer(product: str, back: str) -> str:
+    """Return alpha-beta of a layer as one op, with the parts of its bias in the sums.
+
+    x0, x1, x2 are its input, weights and bias; `product` is that of {a} and {w}, `back` its
+    gradient of {s}.
+    """
+    pw, nv, pv, nw = (product.format(a=a, w=w) for a, w in ("pw", "nv", "pv", "nw"))
+    sw, sv, tv, tw = (back.format(s=s, w=w) for s, w in ("sw", "sv", "tv", "tw"))
     return (
-        f"let w = {weights}; let z = forward(ones_like(x0), w);"
-        " let r = own(where(z > 0, dy * (y / z), 0), x0, w); where(x0 == 0, 0, r / x0)"
+        f"{_SIGNS} let b = relu(x2); let c = -relu(-x2);"
+        f" let z = bias_add({pw} + {nv}, b + whole * c); let s = where(z == 0, 0, dy * (y / z));"
+        f" let u = bias_add({pv} + {nw}, c + whole * b); let t = where(u == 0, 0, dy * (y / u));"
+        f" alpha * where(x0 > 0, {sw}, {sv}) - beta * where(x0 > 0, {tv}, {tw})"
     )
 
 
@@ -112,9 +142,7 @@ def _epsilon(name: str, ops: tuple[str, ...], inputs: int, **rest: Any) -> Entry
 _BY_MEAN = dict.fromkeys(("AvgPool",), "lrp_epsilon_pool")
 _FIRST = "the op is not in the first layer: the rule does not look at the values of x"
 
-ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softsign")
-
-AT_ACTIVATIONS = (
+RELEVANCE = (
     Entry(
         "lrp_epsilon",
         "dy * (y / where(x < 0, x - epsilon, x + epsilon))",
@@ -130,9 +158,6 @@ AT_ACTIVATIONS = (
         },
         reach="x is the output of the linear op before, with its bias",
     ),
-)
-
-RELEVANCE = (
     _epsilon(
         "lrp_epsilon_linear",
         (*LINEAR_OPS, "BiasAdd", "Mean", "Sum"),
@@ -185,6 +210,25 @@ RELEVANCE = (
         ops=("AvgPool",),
         by_element=False,
         legal=_ALPHA_IS_ONE_MORE,
+    ),
+    *(
+        Entry(
+            f"lrp_alpha_beta_bias{word}",
+            (_of_layer(product, back), None, None),
+            purpose=f"LRP's alpha-beta rule, a share for biases: `{layer} -> BiasAdd` as one op",
+            avoid="the bias must get nothing, or the MatMul has transpose_a or transpose_b",
+            source=papers.LRP,
+            parameters=(
+                *_ALPHA_BETA,
+                Parameter(
+                    "whole", "1: the whole bias in both sums", 0.0, "whole == 0 or whole == 1"
+                ),
+            ),
+            reach="iNNvestigate's alpha_2_beta_1 is whole = 1: it adds the whole bias to both sums;"
+            ' a rule has "on": "match", and its pattern may end in the activation',
+            legal=_ALPHA_IS_ONE_MORE,
+        )
+        for word, layer, product, back in LAYERS
     ),
     _linear(
         "lrp_gamma",
