@@ -129,6 +129,14 @@ class Formula:
             self, texts=(*texts, *none), expressions=(*read, *none), alike=False, values=values
         )
 
+    def with_named_inputs(self, count: int) -> Formula:
+        """Return a formula of inputs alone, in which those behind `count` stand for `tensors`."""
+        named = enumerate(self.tensors, count)
+        inputs: dict[tuple[type, str], str] = {(TensorRef, name): f"x{n}" for n, name in named}
+        done: dict[Expression, Expression] = {}
+        read = (part and _with_variables(part, inputs, done) for part in self.expressions)
+        return replace(self, expressions=tuple(read))
+
     def _parts(self) -> Iterable[Expression]:
         for expression in self.expressions:
             if expression is not None:

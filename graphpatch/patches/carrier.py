@@ -163,24 +163,15 @@ def _with_named_tensors(
 ) -> tuple[Computed, Target]:
     """Return the gradient as a formula that reads tensors by name as further inputs of a target.
 
-    Variables are read beside it. Raises PatchError where the formula does not suit the target.
+    Raises PatchError where the formula does not suit the target.
     """
-    node, tensors = target.last, check_named(gradient, target, editor)
+    node, tensors = target.last, named_inputs(gradient, target, editor)
     try:
         op = target.signature
         if tensors:
             formula = gradient.formula.with_more_inputs([dtype for _, dtype in op.inputs])
             gradient = InlineFormula(formula)
-            texts = []
-            for tensor in tensors:
-                if tensor.is_handle:
-                    typed = {"dtype": attrs.dtype(tensor.dtype)}
-                    read = (f"{node.name}/read", "ReadVariableOp", [tensor.text], typed)
-                    texts.append(editor.add(*read, node, before=True).tensor(0))
-                else:
-                    texts.append(tensor.text)
-            more = tuple(zip(texts, (tensor.dtype for tensor in tensors), strict=True))
-            target = msgspec.structs.replace(target, more=more)
+            target = msgspec.structs.replace(target, more=tensors)
             op = target.signature
         gradient_ops(gradient.formula, op)
     except (FormulaError, ValueError) as error:
@@ -208,6 +199,22 @@ class NamedTensor(msgspec.Struct, frozen=True):
 def named_tensors(gradient: Gradient) -> tuple[str, ...]:
     """Return the tensors that a gradient reads by name."""
     return gradient.formula.tensors if isinstance(gradient, InlineFormula) else ()
+
+
+def named_inputs(gradient: Gradient, target: Target, editor: Editor) -> tuple[tuple[str, str], ...]:
+    """Return what a gradient reads by name, with dtypes; of a variable its value, read beside it.
+
+    Raises what `check_named` raises.
+    """
+    node, inputs = target.last, []
+    for tensor in check_named(gradient, target, editor):
+        text = tensor.text
+        if tensor.is_handle:
+            typed = {"dtype": attrs.dtype(tensor.dtype)}
+            read = (f"{node.name}/read", "ReadVariableOp", [text], typed)
+            text = editor.add(*read, node, before=True).tensor(0)
+        inputs.append((text, tensor.dtype))
+    return tuple(inputs)
 
 
 def check_named(gradient: Gradient, target: Target, editor: Editor) -> list[NamedTensor]:

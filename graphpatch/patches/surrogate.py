@@ -6,16 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
+
 from graphpatch.errors import FormulaError, PatchError, RulesError
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.lowering import FormulaNodes, formula_nodes
+from graphpatch.gradients.spec import InlineFormula
 from graphpatch.gradients.syntax import Call, Expression, Variable
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.op_types import FED
 from graphpatch.names import op_of
 from graphpatch.patches import Patch
+from graphpatch.patches.carrier import named_inputs
 from graphpatch.patches.construction import BackwardTensor, by_function, join, put_beside
+from graphpatch.patches.function_carrier import numbered
 from graphpatch.patches.inline import put_op
 from graphpatch.patches.reach import UNKNOWN_TO_FUNCTIONS, check_together, in_control_flow
 from graphpatch.patches.shape_checks import JoinedShapes, refuse_contradicted
@@ -41,11 +46,6 @@ def surrogate_formula(text: str) -> Formula:
             f"{foreign[0]} is not an input: a surrogate is a formula of x0, x1, ..., which "
             f"TensorFlow differentiates itself; override_gradient takes one of y and dy"
         )
-    if formula.tensors:
-        raise RulesError(
-            f"tensor({formula.tensors[0]!r}) stands in formulas of dy alone; write the derivative "
-            f"of the surrogate by x, times dy, as an override_gradient"
-        )
     if not any(expression and gradient_flows(expression) for expression in formula.expressions):
         raise RulesError(f"nothing flows back through {text!r}; stop_gradient says that")
     return formula
@@ -68,7 +68,8 @@ class SurrogateGradient(Patch):
     The ops of the formula are put beside the op, and TensorFlow differentiates them. The forward
     pass does not depend on them: it is the op's bit for bit where g is infinite or NaN, too, and
     what flows back there is what TensorFlow makes of it. The op must give one tensor, to whose
-    shape g is repeated where it is smaller. When not to use it: where the gradient itself is known,
+    shape g is repeated where it is smaller. No gradient flows to tensors of the graph that g reads
+    by name. When not to use it: where the gradient itself is known,
     `override_gradient` needs no forward pass of g.
     """
 
@@ -105,18 +106,27 @@ class SurrogateGradient(Patch):
         missing = sorted(self.formula.variables - {f"x{n}" for n in range(len(dtypes))})
         if missing:
             raise PatchError(f"{target} has no {missing[0]}; {target.reading()}")
-        inputs = list(zip(target.reads, dtypes, strict=True))
+        formula = self.formula.with_named_inputs(len(dtypes))
+        own = list(zip(target.reads, dtypes, strict=False))
+        inputs = [*own, *target.more]
         name, values = f"{node.name}/surrogate", signature(node).attrs
         in_function, dtype = not node.body.is_main, outputs[0].dtype or ""
         try:
-            return formula_nodes(self.formula, inputs, dtype, name, in_function, values)
+            return formula_nodes(formula, inputs, dtype, name, in_function, values)
         except (FormulaError, ValueError) as error:
             raise PatchError(f"{node}: {error}") from error
 
     def rewrite(self, target: Target, editor: Editor) -> None:
         """Let a target count as the formula of what it reads."""
         target.refuse_open()
-        formula, node = self.check_target(target), target.last
+        node = target.last
+        named = named_inputs(InlineFormula(self.formula), target, editor)
+        noted = [*target.reads, *(text for text, _ in named)] if named else target.noted
+        more = []
+        for number, (text, dtype) in enumerate(named):
+            name = f"{node.name}/surrogate/stop{numbered(number)}"
+            more.append((put_op(editor, name, "StopGradient", [text], dtype, node), dtype))
+        formula = self.check_target(msgspec.structs.replace(target, more=tuple(more)))
         check_together(target, editor)
         is_carried = by_function(node, editor, self.emit)
         unknown = sorted({added.op for added in formula.nodes} & UNKNOWN_TO_FUNCTIONS)
@@ -134,7 +144,8 @@ class SurrogateGradient(Patch):
         if op is not None and op.broadcasts:
             is_known = is_known and exact == kept
         # What stands before the op may be another tensor, where a function carries it.
-        noted = target.reads if is_carried else None
+        if is_carried and not named:
+            noted = target.reads
         anchor = list[
             str
         ]()  # what constants wait for, to be in the v1 loop or branch that the op is in

@@ -167,6 +167,8 @@ def composed(patch: Any, target: Target, now: ComposedGradient, editor: Editor) 
 
 def _own_key(patch: Any, target: Target, editor: Editor) -> str:
     """Return the key of the gradient that a patch gives an op in the place of its own."""
+    if isinstance(patch, SurrogateGradient) and patch.formula.tensors:
+        raise NoKeyError(f"{target.last}: the key of a surrogate reads no tensor by name")
     if isinstance(patch, SurrogateGradient | StraightThrough):
         patch.check_target(target)
     if isinstance(patch, SurrogateGradient):

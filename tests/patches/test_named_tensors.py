@@ -23,6 +23,7 @@ CARRIED = {
     "an integer": override("dy * cast_like(tensor('s'), dy)"),
     "the op's own gradient": override("own(dy) * tensor('k')"),
     "an input of the op": override("dy * tensor('x')"),
+    "a surrogate": {"surrogate_gradient": "tanh(tensor('k') * x)"},
     "a filter behind": {"filter_gradient": {"formula": "dy * tensor('k')"}},
     "a filter before": {"filter_gradient": {"formula": "dy * tensor('k')"}, "at": "inputs"},
 }

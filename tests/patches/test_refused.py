@@ -115,7 +115,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     # surrogate_gradient
     (surrogate("dy * x"), SIGN, "dy0 is not an input: a surrogate is a formula of x0, x1, ..."),
     (surrogate("y"), SIGN, "override_gradient takes one of y and dy"),
-    (surrogate("tanh(tensor('x') * x)"), SIGN, "stands in formulas of dy alone"),
+    (surrogate("tensor('x')"), SIGN, "nothing flows back through"),
+    (surrogate("tanh(tensor('s') * x)"), SIGN, "which is computed from"),
     (surrogate("3"), SIGN, "nothing flows back through '3'; stop_gradient says that"),
     (surrogate("x + (x > 0)"), SIGN, "takes numbers, and this is a condition"),
     (surrogate("round(x) + floor(x)"), SIGN, "nothing flows back through"),

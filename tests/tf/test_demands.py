@@ -253,6 +253,58 @@ def test_14566_a_factor_that_changes_while_training(
             np.testing.assert_allclose(found, dy * 2 * x, rtol=1e-5)
 
 
+@pytest.mark.parametrize("emit", ["auto", "function"])
+@pytest.mark.parametrize(
+    ("formula", "slope"),
+    [
+        ("tanh(tensor('strength') * x)", lambda fed, step: fed),
+        ("tanh((1 + cast_like(tensor('step'), x)) * x)", lambda fed, step: 1 + step),
+    ],
+)
+def test_a_surrogate_that_sharpens_while_training(formula: str, slope: Any, emit: str) -> None:
+    with strengthened().as_default() as graph:
+        y = tf.sign(graph.get_tensor_by_name("x:0"), "spikes") * [1.0, -2.0, 3.0]
+        tf.identity(y, "loss")
+    rule = {"match": {"op": "Sign"}, "patch": {"surrogate_gradient": formula}, "emit": emit}
+    model = graphpatch.apply([rule], graph)
+    verified = graphpatch.verify(graph, model)
+    assert (verified.failures, verified.not_compared) == ([], [])
+    graph, x = imported(model), np.float32([0.5, 0.25, -0.5])
+    with graph.as_default(), tf1.Session() as session:
+        xs = [graph.get_tensor_by_name(f"{name}:0") for name in ("x", "strength")]
+        dx, none = tf1.gradients(graph.get_tensor_by_name("loss:0"), xs)
+        assert none is None
+        handle = graph.get_tensor_by_name("step:0")
+        for fed, step in [(0.5, 1), (2.0, 3)]:
+            session.run(tf.raw_ops.AssignVariableOp(resource=handle, value=np.int64(step)))
+            factor = slope(fed, step) * (1 - np.tanh(slope(fed, step) * x) ** 2)
+            actual = session.run(dx, {"x:0": x, "strength:0": fed})
+            np.testing.assert_allclose(actual, [1.0, -2.0, 3.0] * factor, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("control_flow", [1, 2])
+def test_a_surrogate_in_a_loop_reads_the_step(control_flow: int) -> None:
+    """y is the sum of sign(x) over steps 0, 1, 2, of slope 1, 2, 3 at 0."""
+    switch = tf1.enable_control_flow_v2 if control_flow == 2 else tf1.disable_control_flow_v2
+    switch()
+    try:
+        with tf.Graph().as_default() as graph:
+            x = tf1.placeholder(tf.float32, [], name="x")
+
+            def step(i: Any, total: Any) -> Any:
+                tf.cast(i + 1, tf.float32, name="number")
+                return i + 1, total + tf.sign(x)
+
+            loop = tf1.while_loop(lambda i, _: i < 3, step, [tf.constant(0), x * 0.0])
+            tf.identity(loop[1], name="y")
+    finally:
+        tf1.enable_control_flow_v2()
+    name = "while/number" if control_flow == 1 else "number"
+    patch = {"surrogate_gradient": f"tanh(tensor('{name}:0') * x)"}
+    model = graphpatch.apply([{"match": {"op": "Sign"}, "patch": patch}], graph)
+    assert live.gradients(imported(model), "y:0", ["x:0"], {"x:0": 0.0})[0] == 1 + 2 + 3
+
+
 @pytest.mark.parametrize("kept", ["dy", "clip(dy, -1e9, 1e9)"], ids=["linear", "function"])
 @pytest.mark.parametrize("control_flow", [1, 2])
 def test_2803_truncated_backpropagation_by_the_step(control_flow: int, kept: str) -> None:
