@@ -10,7 +10,7 @@ from graphpatch.differentiation.flow import carries, is_linear, is_step, reads_s
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import FED
+from graphpatch.graph.op_types import ALL_VARIABLES, FED
 from graphpatch.graph.provenance import rules_that_patched
 from graphpatch.graph.walk import data_uses, downstream
 from graphpatch.match.select import find
@@ -19,9 +19,17 @@ from graphpatch.names import op_of, parse
 from graphpatch.recipes import RECIPE_ACTIVATIONS, RECIPES, SIGN, Recipe
 from graphpatch.table import short
 
-RELUS = ("Relu", "Relu6")
-ABOVE_ZERO = frozenset({*RELUS, "Maximum", "ClipByValue", "Greater", "GreaterEqual"})
-BELOW_ZERO = frozenset({"Abs", "Minimum", "Less", "LessEqual"})
+# What makes each element of the same element of what it reads: by a line with a kink, or without.
+KINKED = (
+    *("Relu", "Relu6", "Abs", "Maximum", "Minimum", "ClipByValue", "Select", "SelectV2"),
+    *("Greater", "GreaterEqual", "Less", "LessEqual"),
+)
+STRAIGHT = ("Identity", "Neg", "Mul", "RealDiv", "Div", "Sub", "Add", "AddV2", "AddN", "Cast")
+BY_ELEMENT = frozenset({*KINKED, *STRAIGHT})
+PARAMETERS = frozenset({"Const", "ReadVariableOp", *ALL_VARIABLES})
+NO_PATTERN = "of several ops that no pattern knows"
+MOST_PARTS = 30
+"""Ops of an activation that are looked at."""
 
 MOVES = frozenset(
     "Identity Reshape Squeeze ExpandDims Transpose Concat ConcatV2 Pack Unpack Split SplitV Slice"
@@ -50,15 +58,18 @@ def unmatched_activations(
         inside = set[Node]()
         for kind, node in _activations(graph, inside):
             if (node.body.label, node.name) not in touched and not is_in_gradients(node):
-                place = "" if node.body.is_main else f" in function {node.body.label}"
-                by_kind.setdefault(kind, []).append(f"{node.name}{place}")
-        halves += [
-            f"{relu} and {node}, of the same tensor or its negative, are not seen as one "
-            f"activation; where they are the halves of a leaky ReLU, patch that: a pattern that "
-            f'ends in their sum, with "on": "match"'
-            for relu, node in _halves(graph)
-            if (relu.body.label, relu.name) in touched and relu not in inside
-        ]
+                by_kind.setdefault(kind, []).append(_placed(node))
+        for end, kinks in _joined(graph, inside).items():
+            patched = [kink for kink in kinks if (kink.body.label, kink.name) in touched]
+            if not patched:
+                by_kind.setdefault(NO_PATTERN, []).append(_placed(end))
+                continue
+            parts = short([str(kink) for kink in patched])
+            halves.append(
+                f"{parts} and what else {end} is of are not seen as one activation; where they are "
+                f"the parts of a leaky ReLU, patch that: a pattern that ends in {end.op}, with "
+                f'"on": "match"'
+            )
     alone = [f"left alone: {len(ops)} {kind}: {short(ops)}" for kind, ops in by_kind.items()]
     asked = [rule for rule in names if (known := _recipe_of(rule)) and "of" in known.parameters]
     return [*alone, *halves, *(_without_rule(asked, graphs, touched) if asked else ())]
@@ -142,28 +153,55 @@ def _of_type(body: Body, *op_types: str) -> list[Node]:
     return [Node(body, index) for op in op_types for index in body.by_type.get(op, ())]
 
 
-def _halves(graph: Graph) -> Iterator[tuple[Node, Node]]:
-    """Yield the ReLUs that may be half of an activation, each with what may be the other half.
+def _placed(node: Node) -> str:
+    return node.name if node.body.is_main else f"{node.name} in function {node.body.label}"
 
-    A ReLU of x with |x| or min(x, ...), one of -x with what rectifies x. Those whose outputs are
-    concatenated are two activations, as in a CReLU.
+
+def _joined(graph: Graph, inside: set[Node]) -> dict[Node, list[Node]]:
+    """Return ops that join parts of an activation of the same tensors, each with those with a kink.
+
+    Parts that are concatenated are two activations, as in a CReLU.
     """
+    joined: dict[Node, list[Node]] = {}
     for body in graph.bodies:
-        for relu in _of_type(body, *RELUS):
-            read = relu.data_inputs[0] if relu.data_inputs else ""
-            negated = body.producer(read)
-            sources = [(read, BELOW_ZERO)]
-            if negated is not None and negated.op == "Neg":
-                sources.append((negated.data_inputs[0], ABOVE_ZERO))
-            halves = [
-                Node(body, index)
-                for text, op_types in reversed(sources)
-                for index, _, _ in data_uses(body, op_of(text))
-                if body.heads.ops[index] in op_types
-            ]
-            readers = (body.heads.ops[index] for index, _, _ in data_uses(body, relu.name))
-            if halves and not is_in_gradients(relu) and not {"Concat", "ConcatV2"} & {*readers}:
-                yield relu, halves[0]
+        for kink in _of_type(body, *KINKED):
+            end = None if kink in inside or is_in_gradients(kink) else _joins(kink)
+            if end is not None and end not in inside and any(map(carries, end.outputs or ())):
+                joined.setdefault(end, []).append(kink)
+    return joined
+
+
+def _joins(kink: Node) -> Node | None:
+    """Return the first op that joins an op with what reads the same tensors beside it."""
+    body, own = kink.body, _sources(kink.body, kink.data_inputs)
+    if own and sum(_sources(body, [text]) == own for text in kink.data_inputs) > 1:
+        return kink  # as max(x, x / 5)
+    todo, behind = [kink], {kink.index}
+    while own and todo and len(behind) < MOST_PARTS:
+        for index, _, _ in data_uses(body, todo.pop(0).name):
+            node = Node(body, index)
+            if index not in behind and node.op in BY_ELEMENT:
+                if _sources(body, node.data_inputs, behind) == own:
+                    return node
+                behind.add(index)
+                todo.append(node)
+    return None
+
+
+def _sources(body: Body, read: Iterable[str], without: Collection[int] = ()) -> set[str]:
+    """Return the tensors of which these are made by element, without these ops and parameters."""
+    todo, known, sources = list(read), set[str](), set[str]()
+    while todo:
+        text = todo.pop()
+        producer = body.producer(text)
+        if text in known or (producer is not None and producer.index in without):
+            continue
+        known.add(text)
+        if producer is not None and producer.op in BY_ELEMENT and len(known) < MOST_PARTS:
+            todo += producer.data_inputs
+        elif producer is None or producer.op not in PARAMETERS:
+            sources.add(text)
+    return sources
 
 
 def why_recipe_finds_nothing(rule: str, ops: Sequence[str], graphs: Iterable[Graph]) -> str:
@@ -189,8 +227,13 @@ def why_recipe_finds_nothing(rule: str, ops: Sequence[str], graphs: Iterable[Gra
                     f"rule {author.rule!r} has patched {node.op} ops of the model; apply this one "
                     f"to the original, which `graphpatch revert` gives"
                 )
-    counts = Counter(kind for kind, node in activations_of(graphs) if not is_in_gradients(node))
-    listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    counts = Counter[str]()
+    for graph in graphs:
+        inside = set[Node]()
+        known = _activations(graph, inside)
+        counts.update(kind for kind, node in known if not is_in_gradients(node))
+        counts[NO_PATTERN] += len(_joined(graph, inside))
+    listed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     lines = [
         f"it patches {', '.join(ops)}, and leaky and parametric ReLUs of several ops",
         f"the model has none of these; its activations: {listed or 'none'}",

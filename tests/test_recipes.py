@@ -134,7 +134,50 @@ def test_halves_of_an_activation_that_are_patched_one_by_one_are_named(
     notes = graphpatch.apply("@guided_backprop", graph).report["notes"]
     halves = [note for note in notes if "not seen as one activation" in note]
     assert len(halves) == count
-    assert all(note.startswith("Relu 'm' and Relu 'p', of the same tensor or") for note in halves)
+    assert all(note.startswith("Relu 'p', Relu 'm' and what else Sub 'y' is of") for note in halves)
+
+
+FORMS = {
+    "a scaled ReLU beside x": "a:Mul(x,slope) b:Relu(x) c:Mul(b,slope) y:AddV2(a,c)",
+    "a ReLU of what is scaled": "a:Mul(x,slope) b:Mul(x,slope) c:Relu(b) y:AddV2(a,c)",
+    "x and a ReLU of -x": "n:Neg(x) r:Relu(n) s:Mul(r,slope) y:AddV2(x,s)",
+    "turned by a factor": "p:Relu(x) n:Mul(x,minus) r:Relu(n) s:Mul(r,slope) y:Sub(p,s)",
+    "turned by a difference": "p:Relu(x) n:Sub(zero,x) r:Relu(n) s:Mul(r,slope) y:Sub(p,s)",
+    "what the ReLU leaves": "p:Relu(x) d:Sub(x,p) s:Mul(d,slope) y:AddV2(p,s)",
+}
+UNKNOWN = {
+    "divided": "a:RealDiv(x,five) y:Maximum(a,x)",
+    "two sums by abs": "a:Abs(x) b:AddV2(a,x) c:Sub(x,a) d:Mul(c,slope) y:AddV2(b,d)",
+    "two maxima": "p:Maximum(x,zero) n:Neg(x) m:Maximum(n,zero) s:Mul(m,slope) y:Sub(p,s)",
+    "a slope that is chosen": "g:Greater(x,zero) m:SelectV2(g,one,slope) y:Mul(m,x)",
+    "x without a minimum": "m:Minimum(x,zero) s:Mul(m,slope) y:Sub(x,s)",
+}
+NUMBERS = {"slope": 0.2, "minus": -1, "zero": 0, "one": 1, "five": 5}
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+def test_a_leaky_relu_that_is_patched_in_parts_is_named(text: str) -> None:
+    report = graphpatch.apply("@guided_backprop", model(text, **NUMBERS)).report
+    assert any("not seen as one activation" in note for note in report["notes"])
+
+
+@pytest.mark.parametrize("text", UNKNOWN.values(), ids=UNKNOWN)
+def test_a_leaky_relu_of_a_form_that_no_pattern_knows_is_named(text: str) -> None:
+    graph = model(f"{text} m2:MatMul(y,y) r2:Relu(m2)", **NUMBERS)
+    [note] = told(graphpatch.apply("@guided_backprop", graph).report)
+    assert note.startswith("left alone: ")
+    assert "of several ops that no pattern knows: " in note
+    with pytest.raises(MatchError, match=r"activations: [12] of several ops that no"):
+        graphpatch.apply("@guided_backprop", model(text, **NUMBERS))
+
+
+RESIDUAL = "c:MatMul(x,x) r:Relu(c) d:MatMul(r,r) y:AddV2(d,x) z:Relu(y) e:Mul(z,slope)"
+
+
+@pytest.mark.parametrize("text", [RESIDUAL, "m:MatMul(x,x) s:Mul(m,x) r:Relu(s) y:AddV2(r,m)"])
+def test_what_is_no_part_of_an_activation_is_not_named(text: str) -> None:
+    notes = graphpatch.apply("@guided_backprop", model(text, **NUMBERS)).report["notes"]
+    assert not any("activation" in note or "left alone" in note for note in notes)
 
 
 def test_ops_inside_a_swish_with_a_factor_are_left_alone_with_it() -> None:

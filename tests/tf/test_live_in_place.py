@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], bool | None, type[Exception], str]] = 
     "a source": (([filtered("x", CLIP)],), True, graphpatch.PatchError, "'x' is a source"),
     "a match": (("@guided_backprop",), True, graphpatch.PatchError, "makes several ops one, and a"),
     "no graph": ((HALVE, None), None, graphpatch.GraphpatchError, "executes eagerly"),
-    "a path": ((HALVE, "model.pb"), None, TypeError, r"expected a tf\.Graph, found str"),
+    "a path": ((HALVE, "model.pb"), None, TypeError, r"expected a tf\.Graph; found str"),
 }
 
 
