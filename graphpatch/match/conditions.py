@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
+from msgspec import structs
 from msgspec.structs import replace
 
 from graphpatch import names
@@ -18,17 +19,16 @@ from graphpatch.graph.provenance import ModelBody
 from graphpatch.graph.walk import (
     Passes,
     anywhere,
-    data_uses,
     downstream,
     nowhere,
     readers_of,
     tensor_named,
     upstream,
 )
-from graphpatch.match import glob, inside, keys, values
+from graphpatch.match import glob, inside, keys
 from graphpatch.match.glob import texts
 from graphpatch.match.keys import EVERY_OP, Condition, Test
-from graphpatch.match.nth import natural_sort_key, nth
+from graphpatch.match.nth import nth
 from graphpatch.match.spec import (
     Between,
     DependencySearch,
@@ -116,6 +116,13 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         """Return what an op has instead of what these keys ask for, in words."""
         return ", ".join(cut_short(self.tests[key].instead(node), LETTERS) for key in keys)
 
+    def why_not(self, node: Node) -> str:
+        """Return the first thing that an op has instead of what is asked for; or nothing."""
+        failing = self.failing(node)[:1]
+        if failing == ["op"]:
+            return f"{node} is not {' or '.join(texts(self.match.op or ()))}"
+        return f"of {node} {self.instead(node, failing)}" if failing else ""
+
 
 def holds(match: Match) -> Callable[[Body], Candidates]:
     """Return what tells in each body the ops that a match means."""
@@ -166,13 +173,11 @@ def several(
 
 def none_of(wanted: Match) -> Condition:
     """Return the condition that this match does not hold."""
-    made = holds(wanted)
+    made, words = holds(wanted), f"it is what `not` leaves out ({', '.join(wanted.given())})"
 
     def prepared(body: Body) -> Test:
-        test, listed = made(body), ", ".join(wanted.given())
-        return Test(
-            lambda node: not test(node), lambda node: f"it is what `not` leaves out ({listed})"
-        )
+        test = made(body)
+        return Test(lambda node: not test(node), lambda node: words)
 
     return prepared
 
@@ -197,14 +202,6 @@ def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
 
 
 # Which ops are meant, whatever they are: in one body, of the model, patched by earlier rules.
-
-
-def in_body(wanted: str | Sequence[str]) -> Condition:
-    """Return the condition that the op is in one of these bodies: `main`, or functions."""
-    is_meant = glob.one_of(texts(wanted))
-    return keys.on_ops(
-        lambda node: is_meant(node.body.label), lambda node: f"it is in {node.body.label}"
-    )
 
 
 ADDED_KEY = "added"
@@ -234,16 +231,15 @@ def of_the_model(match: Match) -> Condition | None:
     return lambda body: test if body.edited or body.heads.records else EVERY_OP
 
 
+def _is_new(node: Node) -> bool:
+    """Return whether a rule added an op which is not a clone of another."""
+    return provenance.is_added(node) and not provenance.clone_of(node)
+
+
 def _adder(node: Node) -> str:
     """Return the rule that added an op which is not a clone of another; nothing where none did."""
     authors = provenance.rules_that_patched(node) if _is_new(node) else []
     return authors[0].rule if authors else ""
-
-
-def _is_new(node: Node) -> bool:
-    """Return whether a rule added an op which is not a clone of another."""
-    record = provenance.record(node)
-    return record is not None and record.is_added and not record.clone_of
 
 
 def not_added(bodies: Iterable[Body], match: Match) -> list[str]:
@@ -396,44 +392,28 @@ def _on_neighbours(
     return prepared
 
 
-TensorsOrSearch = str | Sequence[str] | DependencySearch
+def along(walk: Callable[..., bytearray]) -> Callable[..., Condition]:
+    """Return what makes the condition that a walk from tensors leads to the op.
 
+    `upstream` leads to what they are computed from, their own ops included, `downstream` to what
+    is computed from them.
+    """
 
-def upstream_of(value: TensorsOrSearch, match: Match) -> Condition:
-    """Return the condition that a tensor is computed from the op; its own op is among them."""
-    ends, marks_in = _walked(upstream, value, match.control)
+    def condition(value: str | Sequence[str] | DependencySearch, match: Match) -> Condition:
+        search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
+        tensors, limits, control = texts(search.of), _limits(search), match.control
+        sources, targets = ((), tensors) if walk is upstream else (tensors, ())
 
-    def prepared(body: Body) -> Test:
-        marks = marks_in(body)
-        return Test(
-            lambda node: bool(marks[node.index]),
-            lambda node: _why_no_path(node, (), ends, match.control),
-        )
+        def prepared(body: Body) -> Test:
+            marks = walk(body, tensors_in(body, tensors), control, *limits(body))
+            return Test(
+                lambda node: bool(marks[node.index]),
+                lambda node: _why_no_path(node, sources, targets, control),
+            )
 
-    return prepared
+        return prepared
 
-
-def downstream_of(value: TensorsOrSearch, match: Match) -> Condition:
-    """Return the condition that the op is computed from a tensor; the tensor's own op is not."""
-    ends, marks_in = _walked(downstream, value, match.control)
-
-    def prepared(body: Body) -> Test:
-        marks = marks_in(body)
-        return Test(
-            lambda node: bool(marks[node.index]),
-            lambda node: _why_no_path(node, ends, (), match.control),
-        )
-
-    return prepared
-
-
-def _walked(
-    walk: Callable[..., bytearray], value: TensorsOrSearch, control: bool
-) -> tuple[tuple[str, ...], Callable[[Body], bytearray]]:
-    """Return where a walk starts, and what marks in a body the ops that it leads to."""
-    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
-    ends, limits = texts(search.of), _limits(search)
-    return ends, lambda body: walk(body, tensors_in(body, ends), control, *limits(body))
+    return condition
 
 
 def between(value: Between, match: Match) -> Condition:
@@ -524,29 +504,11 @@ def _why_no_path(node: Node, sources: Sequence[str], targets: Sequence[str], con
     """Return from which tensors no path leads to an op, and to which none leads on from it."""
     body, parts = node.body, []
     if sources and not downstream(body, tensors_in(body, sources), control)[node.index]:
-        parts.append(f"it is not computed from {short(sources)}; {_ends_before(node)}")
+        parts.append(f"it is not computed from {short(sources)}")
     if targets and not upstream(body, tensors_in(body, targets), control)[node.index]:
-        parts.append(f"{short(targets)} is not computed from it; {_ends_behind(node)}")
+        parts.append(f"{short(targets)} is not computed from it")
     cut = "the path leads through ops that `within` or `stop_at` leaves out"
     return ", and ".join(parts) or cut
-
-
-def _ends_behind(node: Node) -> str:
-    body = node.body
-    marks = downstream(body, {names.parse(text) for _, _, text in data_uses(body, node.name)})
-    behind = (body.heads.names[index] for index, mark in enumerate(marks) if mark)
-    last = [name for name in behind if not any(data_uses(body, name))]
-    return f"what is, ends in {short(sorted(last, key=natural_sort_key))}" if last else "nothing is"
-
-
-def _ends_before(node: Node) -> str:
-    body = node.body
-    marks = upstream(body, [TensorName(node.name)])
-    every = [Node(body, index) for index, mark in enumerate(marks) if mark]
-    first = {op.name for op in every if not op.data_inputs and op.index != node.index}
-    first |= {names.op_of(text) for op in every for text in op.data_inputs} - body.by_name.keys()
-    listed = short(sorted(first, key=natural_sort_key))
-    return f"it is computed from {listed}" if first else "it reads nothing"
 
 
 def nth_of_others(wanted: Any, match: Match) -> Condition:
@@ -556,23 +518,22 @@ def nth_of_others(wanted: Any, match: Match) -> Condition:
 
 
 KEYS: dict[str, Callable[..., Condition]] = {
-    "body": in_body,
+    "body": keys.of_text(lambda node: node.body.label, "it is in {}"),
     **{key: keys.OP_KEYS[key] for key in ("op", "name", "name_regex")},
     "any": lambda wanted: several(wanted, any, " and "),
     "all": lambda wanted: several(wanted, all, ", "),
     "not": none_of,
-    "upstream_of": upstream_of,
-    "downstream_of": downstream_of,
+    "upstream_of": along(upstream),
+    "downstream_of": along(downstream),
     "between": between,
     "pattern": pattern,
-    "class": keys.class_,
+    "class": keys.OP_KEYS["class"],
     "taken": taken,
     "inside": inside.inside,
     **keys.OP_KEYS,  # the others of these
-    "shape": values.shape,
     "inputs": inputs,
     "consumers": consumers,
-    "value": values.value,
+    "value": keys.OP_KEYS["value"],
     "nth": nth_of_others,
 }
 """In the order in which they are tried: cheap ones first."""
@@ -591,12 +552,12 @@ MAY_BE_EMPTY = ("value", "shape", "all", "pattern")
 def refuse_empty(written: Mapping[str, Any]) -> None:
     """Raise RulesError where a key of a match, or a key in it, has an empty list or object."""
     for key, value in written.items():
-        empty = [key] if value in ((), {}, Inside()) and key not in MAY_BE_EMPTY else []
+        parts = {key: value}
         for name, part in value.items() if key == "attr" else [("", value)]:
             if isinstance(part, DependencySearch | Between | Nth | Inside | OneOf):
-                fields = zip(part.__struct_encode_fields__, part.__struct_fields__, strict=True)
-                lists = (encoded for encoded, field in fields if getattr(part, field) == ())
-                empty += [".".join(filter(None, (key, name, encoded))) for encoded in lists]
-        for where in empty:
-            what = "the list" if value != {} and where != "inside" else "it"
-            raise RulesError(f"{where}: {what} is empty, so it says nothing; leave {where} out")
+                fields = zip(part.__struct_encode_fields__, structs.astuple(part), strict=True)
+                where = f"{key}.{name}" if name else key
+                parts |= {f"{where}.{field}": inner for field, inner in fields}
+        for where, part in parts.items():
+            if part in ((), {}, Inside()) and key not in MAY_BE_EMPTY:
+                raise RulesError(f"{where}: it is empty, so it says nothing; leave {where} out")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
 from graphpatch.control_flow.op_types import ENTER, SWITCH
+from graphpatch.differentiation.shapes import Shapes, Sizes, sizes_in_words
+from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.graph import attrs
@@ -18,7 +20,8 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import ALL_VARIABLES
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
-from graphpatch.match.spec import Compared, OneOf
+from graphpatch.match.spec import Compared, Near, OneOf, Shape
+from graphpatch.table import IN_MESSAGE
 
 
 class Test(NamedTuple):
@@ -42,16 +45,23 @@ def on_ops(holds: Callable[[Node], bool], instead: Callable[[Node], str]) -> Con
     return lambda body: test
 
 
-def op_type(wanted: str | Sequence[str]) -> Condition:
-    """Return the condition that the op type is one of these, which may be globs."""
-    is_meant = glob.one_of(texts(wanted))
-    return on_ops(lambda node: is_meant(node.op), lambda node: f"it is a {node.op}")
+def of_text(fact: Callable[[Node], str], words: str) -> Callable[[Any], Condition]:
+    """Return what makes a condition of texts: the fact of an op is one of them, or a glob's."""
+
+    def condition(wanted: str | Sequence[str]) -> Condition:
+        is_meant = glob.one_of(texts(wanted))
+        return on_ops(lambda node: is_meant(fact(node)), lambda node: words.format(fact(node)))
+
+    return condition
 
 
-def name(wanted: str | Sequence[str]) -> Condition:
-    """Return the condition that the op's name is one of these, which may be globs."""
-    is_meant = glob.one_of(texts(wanted))
-    return on_ops(lambda node: is_meant(node.name), lambda node: f"name is {node.name!r}")
+def refuse_unknown(wanted: str | Sequence[str], legal: Iterable[str], what: str) -> None:
+    """Raise RulesError for a text that is none of those which are legal."""
+    legal = list(dict.fromkeys(legal))
+    for text in texts(wanted):
+        if text not in legal:
+            near = did_you_mean(text, legal) or f"; legal: {', '.join(legal)}"
+            raise RulesError(what.format(repr(text)) + near)
 
 
 def name_regex(wanted: str) -> Condition:
@@ -66,19 +76,13 @@ def name_regex(wanted: str) -> Condition:
 
 def dtype(wanted: str | Sequence[str]) -> Condition:
     """Return the condition that output 0 has one of these dtypes."""
-    dtypes, legal = set(texts(wanted)), list(dict.fromkeys(DTYPE_NAMES.values()))
-    for text in texts(wanted):
-        if text not in legal:
-            near = did_you_mean(text, legal) or f"; legal: {', '.join(legal)}"
-            raise RulesError(f"dtype: {text!r} is not a dtype of TensorFlow{near}")
+    refuse_unknown(wanted, DTYPE_NAMES.values(), "dtype: {} is not a dtype of TensorFlow")
+    return of_text(dtype_of, "dtype is {}")(wanted)
 
-    def dtype_of(node: Node) -> str:
-        return next((arg.dtype or "" for arg in node.outputs or ()), "")
 
-    return on_ops(
-        lambda node: dtype_of(node) in dtypes,
-        lambda node: f"dtype is {dtype_of(node) or 'not known'}",
-    )
+def dtype_of(node: Node) -> str:
+    """Return the dtype of output 0, in words where it is not known."""
+    return next((arg.dtype or "" for arg in node.outputs or ()), "") or "not known"
 
 
 SIGNS: dict[str, Callable[[Any, Any], Any]] = {
@@ -90,18 +94,14 @@ SIGNS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value is a number that can be compared: no bool, no NaN."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-
-
 def meets(value: object, wanted: Compared) -> bool:
     """Whether a number meets all bounds; of a list, whether it has some, and all of them do."""
     if isinstance(value, list | tuple):
         return bool(value) and all(meets(element, wanted) for element in value)
-    return is_number(value) and all(
-        bool(SIGNS[sign](value, bound)) for sign, bound in wanted.bounds.items()
-    )
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value != value:  # NaN cannot be compared
+        return False
+    return all(bool(SIGNS[sign](value, bound)) for sign, bound in wanted.bounds.items())
 
 
 def attr(wanted: dict[str, Any]) -> Condition:
@@ -191,10 +191,7 @@ PARAMETERS = frozenset({*ALL_VARIABLES, "ReadVariableOp"})
 
 def class_(wanted: str | Sequence[str]) -> Condition:
     """Return the condition that the op belongs to one of these classes."""
-    for name in texts(wanted):
-        if name not in CLASSES:
-            near = did_you_mean(name, CLASSES) or f"; legal: {', '.join(CLASSES)}"
-            raise RulesError(f"class: there is no class {name!r}{near}")
+    refuse_unknown(wanted, CLASSES, "class: there is no class {}")
     tests = [CLASSES[name] for name in texts(wanted)]
 
     def classes_in_words(node: Node) -> str:
@@ -233,11 +230,196 @@ CLASSES: dict[str, Callable[[Node], bool]] = {
     "pooling": lambda node: node.op in POOLINGS,
 }
 
+
+def value(wanted: Any) -> Condition:
+    """Return the condition that the op is a Const of this value.
+
+    A number or text is meant of every element, whatever the shape; a list has the shape of the
+    tensor. Numbers are rounded to the dtype of the tensor, as TensorFlow does when it makes a
+    constant; with `near`, they may be off by the tolerance besides. Bools are not numbers. An
+    empty tensor equals an empty list alone.
+
+    Of a large tensor no more is read than it takes to see that it is another one.
+    """
+    near = wanted if isinstance(wanted, Near) else Near(near=wanted)
+    tolerance = near.tolerance if near is wanted else None
+    is_list = isinstance(near.near, tuple | list)
+    shape, flat = ((), []) if near.near is UNSET else _flattened(near.near)
+
+    def holds(node: Node) -> bool:
+        tensor = constant(node)
+        if tensor is None or (tensor.shape != shape if is_list else not tensor.size):
+            return False
+        if near.bounds and (tensor.dtype in ("string", "bool") or tensor.dtype in COMPLEX):
+            return False
+        if not all(_comparable(tensor.dtype, element) for element in flat):
+            return False
+        count = 0
+        for piece, stands_for in tensor.pieces():
+            elements = flat[count : count + stands_for] if is_list else flat
+            for sign, bound in near.bounds.items():
+                if not SIGNS[sign](piece, _rounded(tensor.dtype, [bound])).all():
+                    return False
+            if elements and not _is_equal(tensor.dtype, piece, elements, tolerance):
+                return False
+            count += stands_for
+        return count == tensor.size
+
+    return on_ops(
+        holds,
+        lambda node: (
+            f"value is {value_of(node)}"
+            if node.op == "Const"
+            else f"it is a {node.op}, not a Const"
+        ),
+    )
+
+
+def value_of(node: Node) -> str:
+    """Return the first elements of a Const."""
+    tensor = constant(node)
+    if tensor is None:
+        return "unknown"
+    first: list[object] = next((piece[:IN_MESSAGE].tolist() for piece, _ in tensor.pieces()), [])
+    if tensor.size and not first:
+        return "not known: elements of the constant are missing"
+    words = [f"{number:.7g}" if isinstance(number, float) else str(number) for number in first]
+    more = ", ..." if tensor.size > len(first) else ""
+    return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]
+
+
+def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape of nested lists and their elements; RulesError where they are of unequal length."""
+    if not isinstance(wanted, tuple | list):
+        if not isinstance(wanted, bool | int | float | str):
+            raise RulesError(
+                f"value: expected a number, a text or a list of these, found {wanted!r}"
+            )
+        if isinstance(wanted, int) and abs(wanted) > LARGEST_FLOAT:
+            raise RulesError("value: an integer is larger than any number that a tensor holds")
+        return (), [wanted]
+    parts = [_flattened(part) for part in wanted]
+    shapes = {shape for shape, _ in parts}
+    if len(shapes) > 1:
+        raise RulesError(f"value: the lists in {list(wanted)!r} are of unequal length")
+    inner = shapes.pop() if shapes else ()
+    return (len(parts), *inner), [part for _, flat in parts for part in flat]
+
+
+def _comparable(dtype: str, wanted: Any) -> bool:
+    """Whether a value can be one of this dtype: 0.5 is not an int32, true is not a number."""
+    if dtype == "string" or isinstance(wanted, str):
+        return dtype == "string" and isinstance(wanted, str)
+    if dtype == "bool" or isinstance(wanted, bool):
+        return dtype == "bool" and isinstance(wanted, bool)
+    return True
+
+
+def _rounded(dtype: str, wanted: Sequence[Any]) -> Any:
+    """Return the values as a tensor of this dtype would hold them; those out of its range stay."""
+    import numpy as np
+
+    if dtype == "string":
+        return np.array([text.encode() for text in wanted], np.object_)
+    if dtype not in FLOAT_DTYPES:
+        return np.array(wanted)
+    wide = np.array(wanted, np.complex128 if dtype in COMPLEX else np.float64)
+    rounded = wide.astype(FLOAT_DTYPES[dtype])
+    if dtype == "bfloat16":
+        # To the nearest float32 of which the lower half is 0, to the even one of two.
+        bits = rounded.view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).view(np.float32)
+    return np.where(np.isfinite(rounded) | ~np.isfinite(wide), rounded, wide)
+
+
+COMPLEX = ("complex64", "complex128")
+
+FLOAT_DTYPES = {
+    **{dtype: dtype for dtype in ("float16", "float32", "float64", *COMPLEX)},
+    "bfloat16": "float32",
+}
+"""The dtypes that round, and numpy's type in which their elements are compared."""
+
+LARGEST_FLOAT = 1.7976931348623157e308
+
+
+def _is_equal(dtype: str, piece: Any, wanted: Sequence[Any], tolerance: float | None) -> bool:
+    """Return whether all elements are the wanted ones, or near them; NaN equals NaN."""
+    import numpy as np
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = _rounded(dtype, wanted)
+        same = piece == expected
+        if dtype in FLOAT_DTYPES:
+            same = same | (np.isnan(piece) & np.isnan(expected))
+        if tolerance is not None and dtype not in ("string", "bool"):
+            wide = piece.astype(np.complex128 if dtype in COMPLEX else np.float64)
+            same = same | (np.abs(wide - np.array(wanted)) <= tolerance)
+    return bool(np.all(same))
+
+
+def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
+    """Output 0 has such a shape. What is not known to have it does not match."""
+    asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
+
+    def prepared(body: Body) -> Test:
+        shapes = Shapes(Wiring(body))
+        return Test(
+            lambda node: shape_holds(shape_of(shapes, node), asked),
+            lambda node: f"shape is {sizes_in_words(shape_of(shapes, node))}",
+        )
+
+    return prepared
+
+
+def shape_of(shapes: Shapes, node: Node) -> Sizes:
+    """Return the sizes of output 0, as far as they are known."""
+    return shapes.if_known((node.index, 0)) if node.outputs else None
+
+
+def shape_holds(sizes: Sizes, wanted: Shape, unknown: bool = False) -> bool:
+    """Return whether a shape is what is asked for; `unknown` is said of what is not known of it."""
+    if sizes is None:
+        return unknown
+    if wanted.sizes is not None and len(wanted.sizes) != len(sizes):
+        return False
+    known = [size for size in sizes if size is not None]
+    count = math.prod(known) if len(known) == len(sizes) else None
+    pairs: list[tuple[int | None, int | Compared | None]] = [
+        (len(sizes), wanted.rank),
+        (count, wanted.elements),
+        *zip(sizes, wanted.sizes or [None] * len(sizes), strict=True),
+    ]
+    return all(
+        asked in (None, -1) or (unknown if size is None else _size_is(size, asked))
+        for size, asked in pairs
+    )
+
+
+def undecided(
+    body: Body, nodes: Iterable[Node], wanted: Shape | tuple[Any, ...]
+) -> Iterator[tuple[Node, Sizes]]:
+    """Yield those of these ops that may have such a shape or not, each with what is known of it."""
+    asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
+    shapes = Shapes(Wiring(body))
+    for node in nodes:
+        sizes = shape_of(shapes, node)
+        if shape_holds(sizes, asked, unknown=True) and not shape_holds(sizes, asked):
+            yield node, sizes
+
+
+def _size_is(size: int, wanted: int | Compared | None) -> bool:
+    return meets(size, wanted) if isinstance(wanted, Compared) else size == wanted
+
+
 OP_KEYS: dict[str, Callable[[Any], Condition]] = {
-    "op": op_type,
-    "name": name,
+    "op": of_text(lambda node: node.op, "it is a {}"),
+    "name": of_text(lambda node: node.name, "name is {!r}"),
     "name_regex": name_regex,
+    "class": class_,
     "attr": attr,
     "dtype": dtype,
+    "shape": shape,
+    "value": value,
 }
 """In the order in which they are tried: cheap ones first."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from heapq import nsmallest
 from itertools import chain, islice
-from typing import Any
 
-from graphpatch.errors import did_you_mean, nearest
+from graphpatch.errors import did_you_mean
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model
@@ -24,13 +23,11 @@ from graphpatch.match.conditions import (
     unknown_tensors,
 )
 from graphpatch.match.glob import texts
-from graphpatch.match.keys import Condition, attr_value_of
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names, nearest_tensors
 from graphpatch.match.pattern.syntax import PatternLike, forms
 from graphpatch.match.select import body_to_match
 from graphpatch.match.spec import Match
-from graphpatch.match.values import value_of
-from graphpatch.table import and_more, plural
+from graphpatch.table import plural, short
 
 
 def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
@@ -43,43 +40,42 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     graphs = list(graphs)
     now = [body for graph in graphs for body in graph.bodies]
     bodies = [body_to_match(body, match) for body in now]
-    every, written = sum(map(len, bodies)), match.given()
-    lines, existing = [f"  looked at {every} ops"], ""
-    counts = _by_key(bodies, match)
+    every, written, values = sum(map(len, bodies)), match.given(), ""
+    lines, counts = [f"  looked at {every} ops"], _by_key(bodies, match)
     for key, count in counts.items():
         if key in ("not", "taken") and count == every:
             continue  # it leaves out none
         value = written[key]
         shown = ""
-        if key in (*NEAR, "upstream_of", "downstream_of", "class") and isinstance(
-            value, str | tuple
-        ):
+        if key in SHOWN and isinstance(value, str | tuple):
             shown = f" {', '.join(map(repr, texts(value)))}"
-        if not count and len(counts) == 1 and key in THERE:
-            existing = f"; {THERE[key]([node for body in bodies for node in body], value)}"
+        if not count and len(counts) == 1 and key in VALUES:
+            values = _values_there(bodies, match, key)
         near = _nearest_values(graphs, key, value) if names and not count else ""
-        lines.append(f"  {key}{shown}: {count} of them{near}{existing}")
-        if not count:
-            lines += _counts_of_matches(bodies, key, value) if key in ("any", "all", "not") else []
-            lines += near_lines(bodies, value) if key == "pattern" else []
+        lines.append(f"  {key}{shown}: {count} of them{near}{values}")
+        if not count and key in ("any", "all", "not"):
+            for place, part in enumerate([value] if key == "not" else value):
+                each = ", ".join(f"{k} {number}" for k, number in _by_key(bodies, part).items())
+                which = key if key == "not" else f"{key}[{place}]"
+                lines.append(f"    {which}: {plural(_count(bodies, part), 'op')} ({each})")
+        if not count and key == "pattern":
+            lines += near_lines(bodies, value)
     if len(counts) > 1 and all(counts.values()):
         lines.append("  all of these together: 0 of them")
-    missing = _no_tensors(graphs, match)
-    if not missing and not existing:
+    missing = missing_tensors(graphs, match)
+    if not missing and not values:
         lines += nearly_matching(bodies, match)
-    return "\n".join([*lines, *not_added(now, match), *missing])
+    return "\n".join([*lines, *not_added(now, match), *filter(None, [missing])])
 
 
 def _by_key(bodies: Sequence[Body], match: Match) -> dict[str, int]:
     """Return how many ops meet each key of a match alone; types and plain names are looked up."""
     indexed = {"op": Match(op=match.op), "name": Match(name=match.name)}
-
-    def count(key: str, condition: Condition) -> int:
-        alone = indexed.get(key, Match())
-        return sum(len(Candidates(body, alone, {key: condition}).indices()) for body in bodies)
-
     return {
-        key: count(key, condition)
+        key: sum(
+            len(Candidates(body, indexed.get(key, Match()), {key: condition}).indices())
+            for body in bodies
+        )
         for key, condition in conditions(match).items()
         if key != ADDED_KEY
     }
@@ -91,57 +87,19 @@ def _count(bodies: Iterable[Body], match: Match) -> int:
     return sum(len(candidates_in(body).indices()) for body in bodies)
 
 
-def _counts_of_matches(
-    bodies: Sequence[Body], key: str, value: Match | Sequence[Match]
-) -> Iterator[str]:
-    """Yield how many ops each match alone means of those that `any`, `all` or `not` has."""
-    for place, match in enumerate([value] if isinstance(value, Match) else value):
-        each = ", ".join(f"{k} {count}" for k, count in _by_key(bodies, match).items())
-        which = key if isinstance(value, Match) else f"{key}[{place}]"
-        yield f"    {which}: {plural(_count(bodies, match), 'op')} ({each})"
+VALUES, MOST_VALUES, MOST_READ = ("dtype", "attr", "value"), 5, 1_000
 
 
-# What there is, where no op meets a key that stands alone.
-
-VALUES_TOLD = 5
-CONSTS_READ = 1_000  # Consts whose values are looked at
-
-
-def _dtypes_there(nodes: Sequence[Node], wanted: Any) -> str:
-    dtypes = (arg.dtype for node in nodes for arg in (node.outputs or [])[:1] if arg.dtype)
-    return _most_frequent("there are", Counter(dtypes))
-
-
-def _attrs_there(nodes: Sequence[Node], wanted: dict[str, Any]) -> str:
-    legal = list(dict.fromkeys(name for node in nodes for name in node.attr_names))
-    words = []
-    for key in wanted:
-        values = (attr_value_of(node, key) for node in nodes)
-        counts = Counter(repr(value) for value in values if value is not None)
-        none = f"no op has an attr {key!r}{did_you_mean(key, legal)}"
-        words.append(_most_frequent(f"{key} is", counts) if counts else none)
-    return "; ".join(words)
-
-
-def _constants_there(nodes: Sequence[Node], wanted: Any) -> str:
-    constants = islice((node for node in nodes if node.op == "Const"), CONSTS_READ)
-    counts = Counter(map(value_of, constants))
-    return (
-        _most_frequent("Consts are", counts) if counts else "value is of Consts, and there is none"
-    )
-
-
-def _most_frequent(title: str, counts: Counter[str]) -> str:
-    """Return the most frequent values, and of how many ops each is."""
-    words = [f"{value} ({count:,})" for value, count in counts.most_common(VALUES_TOLD)]
-    return f"{title} {', '.join(filter(None, [*words, and_more(counts, VALUES_TOLD)]))}"
-
-
-THERE: dict[str, Callable[[Sequence[Node], Any], str]] = {
-    "dtype": _dtypes_there,
-    "attr": _attrs_there,
-    "value": _constants_there,
-}
+def _values_there(bodies: Sequence[Body], match: Match, key: str) -> str:
+    """Return what ops have instead of what a key asks for, the most frequent first."""
+    candidates_in = holds(match)
+    words: Counter[str] = Counter()
+    for body in bodies:
+        nodes = (node for node in body if key != "value" or node.op == "Const")
+        candidates = candidates_in(body)
+        words.update(candidates.instead(node, [key]) for node in islice(nodes, MOST_READ))
+    listed = [f"{text} ({count:,})" for text, count in words.most_common()]
+    return f"; {short(listed, MOST_VALUES)}" if listed else ""
 
 
 # The nearest ops.
@@ -194,38 +152,31 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
     from graphpatch.match.pattern.matcher import Finder
     from graphpatch.match.pattern.topology import Topology
 
-    every, places, topology_of = forms(wanted), [], cache(Topology)
+    every, topology_of = forms(wanted), cache(Topology)
+    places = []
     for finder in map(Finder, every):
         near = (finder.near_misses(body, topology_of, NEAR_MISSES) for body in bodies)
-        misses = list(chain.from_iterable(near))
-        places.append(sorted(misses, key=lambda miss: -len(miss.reached))[:NEAR_MISSES])
-    parts = [
-        max((len(miss.reached) / len(pattern.present) for miss in misses), default=0)
-        for pattern, misses in zip(every, places, strict=True)
-    ]
-    best = parts.index(max(parts))
-    pattern, misses = every[best], places[best]
+        misses = sorted(chain.from_iterable(near), key=lambda miss: -len(miss.reached))
+        part = len(misses[0].reached) / len(finder.pattern.present) if misses else 0
+        places.append((part, misses[:NEAR_MISSES]))
+    best = max(range(len(every)), key=lambda form: places[form][0])
+    pattern, misses = every[best], places[best][1]
     counts = {name: _count(bodies, match) for name, match in pattern.nodes.items()}
     each = (f"{name} ({plural(count, 'op')})" for name, count in counts.items())
     lines = [f"    each by itself: {', '.join(each)}"]
     if len(every) > 1:
         shown = f"; graphpatch patterns {wanted[1:]}" if isinstance(wanted, str) else ""
         lines.insert(0, f"    of {len(every)} forms, form {best + 1} comes nearest{shown}")
-    for name, match in pattern.nodes.items():
-        if not counts[name] and name not in pattern.absent:
-            lacking = [] if misses else [f"  {line}" for line in nearly_matching(bodies, match)]
-            lines += list(_unfound_types(bodies, name, match)) or lacking
-    return lines + [f"    near: {miss}" for miss in misses]
-
-
-def _unfound_types(bodies: Iterable[Body], name: str, match: Match) -> Iterator[str]:
-    """Yield the nearest of the bodies' op types for each that is in none of them."""
     legal = sorted({op for body in bodies for op in body.by_type})
-    for text in texts(match.op or ()):
-        if not any(glob.matches_glob(text, op) for op in legal):
-            near = nearest(text, legal)
-            words = f"; nearest: {', '.join(near)}" if near else ""
-            yield f"    no op is a {text} ({name!r}){words}"
+    for name, match in pattern.nodes.items():
+        if counts[name] or name in pattern.absent:
+            continue
+        is_there = {op: any(map(glob.compiled(op), legal)) for op in texts(match.op or ())}
+        unfound = [op for op, is_one in is_there.items() if not is_one]
+        lines += (f"    no op is a {op} ({name!r}){did_you_mean(op, legal)}" for op in unfound)
+        if not unfound and not misses:
+            lines += [f"  {line}" for line in nearly_matching(bodies, match)]
+    return lines + [f"    near: {miss}" for miss in misses]
 
 
 # The nearest names.
@@ -233,17 +184,13 @@ def _unfound_types(bodies: Iterable[Body], name: str, match: Match) -> Iterator[
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
     """Say that a match names tensors which no body has, and the nearest names; or nothing."""
-    return "\n".join(_no_tensors(graphs, match))
-
-
-def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
     lines, bodies = [], [body for graph in graphs for body in graph.bodies]
     for text in unknown_tensors(graphs, match):
-        arguments = [name for body in bodies for name in body.arguments]
         outputs = outputs_there(bodies, text)
-        near = nearest_tensors(text, [*arguments, *_op_names(graphs)])
-        lines.append(f"  no tensor is called {text!r}{f': {outputs}' if outputs else near}")
-    return lines
+        legal = [*(name for body in bodies for name in body.arguments), *_op_names(graphs)]
+        near = f": {outputs}" if outputs else nearest_tensors(text, legal)
+        lines.append(f"  no tensor is called {text!r}{near}")
+    return "\n".join(lines)
 
 
 def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
@@ -253,37 +200,30 @@ def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
     """
     graphs, named = list(graphs), texts(match.op or ())
     existing = _types_there(graphs)
-    if not any(glob.matches_glob(wanted_type, op) for wanted_type in named for op in existing):
+    if not any(map(glob.one_of(named), existing)):
         return []
-    return [
-        op
-        for op in named
-        if not glob.is_glob(op)
-        and op not in existing
-        and all(graph.library.opdef(op) is None for graph in graphs)
-    ]
+    new = [op for op in named if not glob.is_glob(op) and op not in existing]
+    return [op for op in new if all(graph.library.opdef(op) is None for graph in graphs)]
 
 
 def _types_there(graphs: Iterable[Graph]) -> list[str]:
-    return sorted(
-        {op for graph in graphs for body in graph.bodies for op in as_model(body).by_type}
-    )
+    bodies = (as_model(body) for graph in graphs for body in graph.bodies)
+    return sorted({op for body in bodies for op in body.by_type})
 
 
 def _op_names(graphs: Iterable[Graph]) -> list[str]:
     return [name for graph in graphs for body in graph.bodies for name in body.heads.names]
 
 
-def _labels(graphs: Iterable[Graph]) -> list[str]:
-    return sorted({body.label for graph in graphs for body in graph.bodies})
-
-
 NEAR: Mapping[str, Callable[[Iterable[Graph]], list[str]]] = {
     "op": _types_there,
     "name": _op_names,
     "name_regex": _op_names,
-    "body": _labels,
+    "body": lambda graphs: sorted({body.label for graph in graphs for body in graph.bodies}),
 }
+
+SHOWN = (*NEAR, "upstream_of", "downstream_of", "class")
+"""The keys whose texts are shown."""
 
 
 def _nearest_values(graphs: Sequence[Graph], key: str, value: object) -> str:
@@ -297,14 +237,15 @@ def _nearest_values(graphs: Sequence[Graph], key: str, value: object) -> str:
         return f"; the whole name is matched: {anywhere!r} matches {count:,}" if count else ""
     if key == "name":
         bodies = [body for graph in graphs for body in graph.bodies]
-        outputs = [outputs_there(bodies, text) for text in texts(value) if ":" in text]
-        if any(outputs):
-            return f"; {', '.join(filter(None, outputs))}"
-        meant = "".join(elsewhere(text, legal) for text in texts(value))
+        outputs = filter(
+            None, (outputs_there(bodies, text) for text in texts(value) if ":" in text)
+        )
+        meant = "".join(f"; {text}" for text in outputs)
+        meant = meant or "".join(elsewhere(text, legal) for text in texts(value))
         if meant:
             return meant
     near = dict.fromkeys(name for text in texts(value) for name in nearest_names(text, legal))
-    if near or key == "name" or not legal:
-        return f"; nearest: {', '.join(near)}" if near else ""
+    if near:
+        return f"; nearest: {', '.join(near)}"
     more = ", ..." if len(legal) > NEAREST else ""
-    return f"; there are: {', '.join(legal[:NEAREST])}{more}"
+    return f"; there are: {', '.join(legal[:NEAREST])}{more}" if legal and key != "name" else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 from graphpatch.errors import RulesError, nearest
 from graphpatch.match import glob
@@ -40,35 +41,22 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
     where an op is asked for.
     """
     names = list(names)
-    expression = _expression(text)
-    if expression:
-        count = sum(map(glob.whole(expression), names))
-        return f"; in rules, name_regex takes expressions: {expression!r} matches {count:,}"
-    if not glob.is_glob(text):
-        op = text.rpartition(":")[0]
-        if op in names:
-            return f"; {text!r} is a tensor, and its op is {op!r}"
-        for scope in (text, f"**/{text}"):
-            inside = glob.compiled(f"{scope}/**")
-            if text and (below := sum(map(inside, names))):
-                return f"; {text!r} is a scope, and {scope + '/**'!r} matches {below:,}"
-        return ""
-    deeper = f"**/{text}"
-    deeper_names = (
-        [] if text.startswith("**") else [name for name in names if glob.matches_glob(deeper, name)]
-    )
-    why = "a name is matched from its start" if "/" in text else "* stays within a scope"
-    return f"; {why}: {deeper!r} matches {len(deeper_names):,}" if deeper_names else ""
-
-
-def _expression(text: str) -> str:
-    """The regular expression that a text is meant as: `.*relu`, `relu$`, `/relu/`; or nothing."""
-    if not EXPRESSION.search(text) or text.startswith(("*", "?")):
-        return ""
-    bare = text[1:-1] if len(text) > 2 and text[0] == text[-1] == "/" else text
-    meant = bare if bare == text else f".*{bare}.*"
-    try:
-        glob.whole(meant)
-    except RulesError:
-        return ""
-    return meant
+    if EXPRESSION.search(text) and not text.startswith(("*", "?")):
+        bare = text[1:-1] if len(text) > 2 and text[0] == text[-1] == "/" else text
+        expression = bare if bare == text else f".*{bare}.*"
+        with suppress(RulesError):  # it is no expression
+            count = sum(map(glob.whole(expression), names))
+            return f"; in rules, name_regex takes expressions: {expression!r} matches {count:,}"
+    op, deeper = text.rpartition(":")[0], f"**/{text}"
+    if op in names:
+        return f"; {text!r} is a tensor, and its op is {op!r}"
+    if glob.is_glob(text):
+        why = "a name is matched from its start" if "/" in text else "* stays within a scope"
+        meant = {} if text.startswith("**") else {deeper: why}
+    else:
+        is_scope = f"{text!r} is a scope"
+        meant = {f"{text}/**": is_scope, f"{deeper}/**": is_scope} if text else {}
+    for wider, why in meant.items():
+        if count := sum(map(glob.compiled(wider), names)):
+            return f"; {why}: {wider!r} matches {count:,}"
+    return ""

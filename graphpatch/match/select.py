@@ -17,9 +17,9 @@ from graphpatch.graph.provenance import as_model, name_in_model
 from graphpatch.match import glob
 from graphpatch.match.conditions import Candidates, holds
 from graphpatch.match.glob import texts
+from graphpatch.match.keys import undecided
 from graphpatch.match.nth import counted_in_order, picker
 from graphpatch.match.spec import WHOLE, Match, every_match, tensors_named
-from graphpatch.match.values import undecided
 
 if TYPE_CHECKING:
     from graphpatch.match.pattern.overlaps import Binding, DroppedMatch, KeptMatch
@@ -68,7 +68,11 @@ class MatchedOps(msgspec.Struct, frozen=True):
 
     def captures(self) -> dict[Node, dict[str, str]]:
         """Of each op that a pattern brought: the name of the op that each of its nodes is."""
-        return {node: match.binding.captured_names for match in self.kept for node in match.nodes}
+        return {
+            node: {name: op.name for name, op in match.binding.captures.items()}
+            for match in self.kept
+            for node in match.nodes
+        }
 
     def reads(self) -> dict[Node, dict[str, dict[str, str]]]:
         """Of each op that a pattern brought: the tensors that its match reads from outside.

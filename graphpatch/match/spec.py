@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import re
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from graphpatch.match.glob import Texts, texts
+
+T = TypeVar("T", bound=msgspec.Struct)
+KEY = re.compile(r"^ {4}(\S+): (.*?)\s+Example: (.*?)$(?=\n {4}\S|\Z)", re.MULTILINE | re.DOTALL)
 
 # In `on`: the patch goes to the matched ops as one.
 WHOLE = "match"
@@ -18,6 +24,21 @@ WHOLE = "match"
 def described(text: str, example: Any, at_least: int | None = None) -> Meta:
     """What a key means, with a value that is legal there, and the least number where it is one."""
     return Meta(description=text, examples=[example], ge=at_least)
+
+
+def documented(of: type[T]) -> type[T]:
+    """Give the keys of a class the descriptions and examples that its docstring has.
+
+    They are what the schema and messages say of a key. An example is JSON, and legal there.
+    """
+    text, _, keys = inspect.cleandoc(of.__doc__ or "").partition("\n\nKeys:\n")
+    of.__doc__ = text
+    fields = dict(zip(of.__struct_encode_fields__, of.__struct_fields__, strict=True))
+    for key, about, example in KEY.findall(keys):
+        description, name = " ".join(about.split()), fields[key]
+        meta = Meta(description=description, examples=[json.loads(example)])
+        of.__annotations__[name] = Annotated[of.__annotations__[name], meta]
+    return of
 
 
 class Written(
@@ -29,6 +50,7 @@ class Written(
 Bound = int | float | UnsetType
 
 
+@documented
 class Compared(
     msgspec.Struct,
     frozen=True,
@@ -36,13 +58,21 @@ class Compared(
     kw_only=True,
     rename={"above": ">", "below": "<", "least": ">=", "most": "<=", "other": "!="},
 ):
-    """Bounds of a number, all of which must hold: `{">": 0, "<=": 1}`."""
+    """Bounds of a number, all of which must hold: `{">": 0, "<=": 1}`.
 
-    above: Annotated[Bound, described("Each number is above this one.", 0)] = UNSET
-    below: Annotated[Bound, described("Each number is below this one.", 2)] = UNSET
-    least: Annotated[Bound, described("Each number is at least this one.", 1)] = UNSET
-    most: Annotated[Bound, described("Each number is at most this one.", 8)] = UNSET
-    other: Annotated[Bound, described("Each number is not this one.", 0)] = UNSET
+    Keys:
+        >: Each number is above this one. Example: 0
+        <: Each number is below this one. Example: 2
+        >=: Each number is at least this one. Example: 1
+        <=: Each number is at most this one. Example: 8
+        !=: Each number is not this one. Example: 0
+    """
+
+    above: Bound = UNSET
+    below: Bound = UNSET
+    least: Bound = UNSET
+    most: Bound = UNSET
+    other: Bound = UNSET
 
     def __post_init__(self) -> None:
         if not msgspec.to_builtins(self):
@@ -58,26 +88,28 @@ class Compared(
 _BOUNDS = dict(zip(Compared.__struct_encode_fields__, Compared.__struct_fields__, strict=True))
 
 
+@documented
 class OneOf(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One of several values of an attr, or a number between bounds."""
+    """One of several values of an attr, or a number between bounds.
 
-    values: Annotated[
-        tuple[Any, ...] | UnsetType,
-        described("The attr has one of these values.", ["SAME", "VALID"]),
-    ] = msgspec.field(default=UNSET, name="in")
+    Keys:
+        in: The attr has one of these values. Example: ["SAME", "VALID"]
+    """
+
+    values: tuple[Any, ...] | UnsetType = msgspec.field(default=UNSET, name="in")
 
 
+@documented
 class Near(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A constant within a tolerance, which is absolute, or between bounds."""
+    """A constant within a tolerance, which is absolute, or between bounds.
 
-    near: Annotated[
-        int | float | tuple[Any, ...] | UnsetType,
-        described("The value, a number or a list of them.", 0.5),
-    ] = UNSET
-    tolerance: Annotated[
-        float,
-        described("How far each element may differ from it. Default: 1e-6.", 0.001, at_least=0),
-    ] = 1e-6
+    Keys:
+        near: The value, a number or a list of them. Example: 0.5
+        tolerance: How far each element may differ from it. Default: 1e-6. Example: 0.001
+    """
+
+    near: int | float | tuple[Any, ...] | UnsetType = UNSET
+    tolerance: Annotated[float, Meta(ge=0)] = 1e-6
 
     def __post_init__(self) -> None:
         if self.near is UNSET and not self.bounds:
@@ -89,99 +121,106 @@ Size = Annotated[int, Meta(ge=-1)] | Compared | None
 """The size of a dimension; -1 or None is any, as TensorFlow spells one that is not known."""
 
 
+@documented
 class Shape(Written, frozen=True, kw_only=True):
-    """What is asked of a shape: how many dimensions, how many elements, these sizes."""
+    """What is asked of a shape: how many dimensions, how many elements, these sizes.
 
-    rank: Annotated[Natural | Compared | None, described("The number of dimensions.", 4)] = None
-    elements: Annotated[
-        Natural | Compared | None,
-        described("The number of elements.", {"<": 100}),
-    ] = None
-    sizes: Annotated[tuple[Size, ...] | None, described("The sizes; -1 is any.", [-1, 8])] = None
+    Keys:
+        rank: The number of dimensions. Example: 4
+        elements: The number of elements. Example: {"<": 100}
+        sizes: The sizes; -1 is any. Example: [-1, 8]
+    """
+
+    rank: Natural | Compared | None = None
+    elements: Natural | Compared | None = None
+    sizes: tuple[Size, ...] | None = None
 
 
+@documented
 class Inside(Written, frozen=True, kw_only=True):
-    """Which loop or branch, by names or globs; `when`: which branch of the cond."""
+    """Which loop or branch, by names or globs; `when`: which branch of the cond.
 
-    loop: Annotated[Texts | None, described("Loops, by name or glob.", "rnn/while*")] = None
-    branch: Annotated[Texts | None, described("Conds, by name or glob.", "cond*")] = None
-    when: Annotated[
-        bool | None,
-        described("Which branch: where the predicate is true, or false.", True),
-    ] = None
+    Keys:
+        loop: Loops, by name or glob. Example: "rnn/while*"
+        branch: Conds, by name or glob. Example: "cond*"
+        when: Which branch: where the predicate is true, or false. Example: true
+    """
+
+    loop: Texts | None = None
+    branch: Texts | None = None
+    when: bool | None = None
 
 
+@documented
 class Nth(Written, frozen=True, kw_only=True):
-    """Which of the ops, counted from 0, in which order."""
+    """Which of the ops, counted from 0, in which order.
 
-    at: Annotated[
-        int | str | tuple[int, ...],
-        described("A number, first, last, a list of numbers, or a slice.", ":-1"),
-    ]
-    by: Annotated[
-        Literal["graph", "name", "file"],
-        described("The order in which they are counted. Default: graph.", "name"),
-    ] = "graph"
+    Keys:
+        at: A number, first, last, a list of numbers, or a slice. Example: ":-1"
+        by: The order in which they are counted. Default: graph. Example: "name"
+    """
+
+    at: int | str | tuple[int, ...]
+    by: Literal["graph", "name", "file"] = "graph"
 
 
+@documented
 class Between(Written, frozen=True, kw_only=True):
     """The tensors at both ends of a path, and where it may lead.
 
     All ops between the ends must be `within`; none may be one of `stop_at`. `ends` says whether
     the ops that give the tensors at the ends belong to the path.
+
+    Keys:
+        from: Tensors at which paths start. Example: ["images"]
+        to: Tensors at which paths end. Example: ["logits"]
+        within: Paths lead only through such ops. Example: {"class": "elementwise"}
+        stop_at: Paths lead through no such op. Example: {"op": "MaxPool"}
+        ends: Whether the ops at both ends match too. Default: true. Example: false
     """
 
-    sources: Annotated[Texts, described("Tensors at which paths start.", ["images"])] = (
-        msgspec.field(name="from")
-    )
-    targets: Annotated[Texts, described("Tensors at which paths end.", ["logits"])] = msgspec.field(
-        name="to"
-    )
-    within: Annotated[
-        Match | None, described("Paths lead only through such ops.", {"class": "elementwise"})
-    ] = None
-    stop_at: Annotated[
-        Match | None, described("Paths lead through no such op.", {"op": "MaxPool"})
-    ] = None
-    ends: Annotated[
-        bool, described("Whether the ops at both ends match too. Default: true.", False)
-    ] = True
+    sources: Texts = msgspec.field(name="from")
+    targets: Texts = msgspec.field(name="to")
+    within: Match | None = None
+    stop_at: Match | None = None
+    ends: bool = True
 
 
+@documented
 class DependencySearch(Written, frozen=True, kw_only=True):
     """The tensors where a walk starts, and where it may lead.
 
     It goes through ops that are `within`, and not beyond those of `stop_at`, which are the last.
+
+    Keys:
+        of: Tensors where the walk starts. Example: "logits"
+        within: The walk leads only through such ops. Example: {"class": "elementwise"}
+        stop_at: The walk ends at such ops. Example: {"op": "MaxPool"}
     """
 
-    of: Annotated[Texts, described("Tensors where the walk starts.", "logits")]
-    within: Annotated[
-        Match | None, described("The walk leads only through such ops.", {"class": "elementwise"})
-    ] = None
-    stop_at: Annotated[Match | None, described("The walk ends at such ops.", {"op": "MaxPool"})] = (
-        None
-    )
+    of: Texts
+    within: Match | None = None
+    stop_at: Match | None = None
 
 
+@documented
 class Link(Written, frozen=True):
     """How an edge of a pattern links: which output of the source, which input of the target.
 
     Where one is silent it is any. `repeat`: the target stands for a run of one or more ops, each
     reading the one before. `control`: the target runs after the source and reads nothing of it.
+
+    Keys:
+        input: Which input of the target. Default: any. Example: 0
+        output: Which output of the source. Default: any. Example: 0
+        repeat: The target stands for a run of one or more ops. Default: false. Example: true
+        control: The target runs after the source and reads nothing of it. Example: true
     """
 
-    input: Annotated[Natural | None, described("Which input of the target. Default: any.", 0)] = (
-        None
-    )
-    output: Annotated[Natural | None, described("Which output of the source. Default: any.", 0)] = (
-        None
-    )
-    repeat: Annotated[
-        bool, described("The target stands for a run of one or more ops. Default: false.", True)
-    ] = False
-    control: Annotated[
-        bool, described("The target runs after the source and reads nothing of it.", True)
-    ] = False
+    input: Natural | None = None
+    output: Natural | None = None
+    repeat: bool = False
+    control: bool = False
 
 
 class Edge(Written, frozen=True, array_like=True):
@@ -192,6 +231,7 @@ class Edge(Written, frozen=True, array_like=True):
     link: Link = Link()
 
 
+@documented
 class Pattern(Written, frozen=True, kw_only=True, dict=True):
     """A small graph to be found in a body: what the text form says, and what it cannot.
 
@@ -203,37 +243,25 @@ class Pattern(Written, frozen=True, kw_only=True, dict=True):
     these ops are), those apart that read nothing themselves, as constants do.
 
     `graphpatch.match.pattern.syntax.parse_pattern` makes one from the text form.
+
+    Keys:
+        nodes: Names for the ops, and what each must be.
+            Example: {"bias": {"op": "BiasAdd"}, "act": {"op": ["Relu", "Relu6"]}}
+        edges: Which op reads which: names of the source and of the target, and how they are linked.
+            Example: [["bias", "act", {"input": 0}]]
+        tensors: Names of tensors that are read from outside. Example: ["x"]
+        optional: Names of ops that may be missing. Example: ["bias"]
+        absent: Names of ops that must not be there. Example: ["clip"]
+        closed: No op outside the match reads these ops: all of them (true), or those named.
+            Example: true
     """
 
-    nodes: Annotated[
-        dict[str, Match],
-        described(
-            "Names for the ops, and what each must be.",
-            {"bias": {"op": "BiasAdd"}, "act": {"op": ["Relu", "Relu6"]}},
-        ),
-    ]
-    edges: Annotated[
-        tuple[Edge, ...],
-        described(
-            "Which op reads which: names of the source and of the target, and how they are linked.",
-            [["bias", "act", {"input": 0}]],
-        ),
-    ] = ()
-    tensors: Annotated[
-        tuple[str, ...], described("Names of tensors that are read from outside.", ["x"])
-    ] = ()
-    optional: Annotated[
-        tuple[str, ...], described("Names of ops that may be missing.", ["bias"])
-    ] = ()
-    absent: Annotated[
-        tuple[str, ...], described("Names of ops that must not be there.", ["clip"])
-    ] = ()
-    closed: Annotated[
-        bool | tuple[str, ...],
-        described(
-            "No op outside the match reads these ops: all of them (true), or those named.", True
-        ),
-    ] = False
+    nodes: dict[str, Match]
+    edges: tuple[Edge, ...] = ()
+    tensors: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    closed: bool | tuple[str, ...] = False
 
     @cached_property
     def present(self) -> tuple[str, ...]:
@@ -252,119 +280,69 @@ class Pattern(Written, frozen=True, kw_only=True, dict=True):
         return self.present.index(self.last)
 
 
+@documented
 class Match(Written, frozen=True, kw_only=True):
-    """Which ops: every key that is given must hold. Without a key it is every op.
+    r"""Which ops: every key that is given must hold. Without a key it is every op.
 
     `control` is not a key of its own: with it, `inputs`, `consumers`, `between`, `upstream_of` and
     `downstream_of` beside it follow control edges too.
+
+    Keys:
+        op: The op type, or several, or a glob. Example: ["Relu", "*Relu*"]
+        name: The op's name, or several, or a glob: `*` stays within one scope, `**` crosses `/`.
+            Example: "resnet/**/conv*"
+        name_regex: A regular expression (RE2) that must match the whole name.
+            Example: "block\\d+/relu"
+        attr: Attrs by name: a value; one of several with `in`; true if there, false if not there.
+            Example: {"T": "float32", "padding": {"in": ["SAME", "VALID"]}}
+        dtype: The dtype of output 0, or several. Example: "float32"
+        inputs: What the ops that give the inputs must be: by input number, or any, all, none.
+            Example: {"0": {"op": "Conv2D"}}
+        consumers: What the ops that read the outputs must be: by output number, or any, all, none.
+            Example: {"any": {"op": "BiasAdd"}}
+        value: The op is a Const of this value. Example: {"near": 0.5, "tolerance": 1e-06}
+        between: The op lies on a path between these tensors.
+            Example: {"from": ["images"], "to": ["logits"]}
+        upstream_of: The op computes one of these tensors. Example: "logits"
+        downstream_of: The op is computed from one of these tensors. Example: ["images"]
+        body: `main`, or functions by name or glob. Default: all. Example: "main"
+        shape: The static shape of output 0: sizes, rank or number of elements. Example: [-1, 8]
+        class: A class of ops, or several. Example: "activation"
+        inside: The op lies in a loop or in a branch. Example: "loop"
+        taken: Whether an earlier rule patched the op: true, false, or the name of that rule.
+            Example: "guided backprop"
+        nth: Which of the ops that match, counted from 0; -1 is the last. Example: 0
+        any: At least one of these matches holds. Example: [{"op": "Relu"}, {"name": "head/**"}]
+        all: Each of these matches holds. Example: [{"op": "Relu"}, {"name": "head/**"}]
+        not: This match does not hold. Example: {"name": "head/**"}
+        pattern: A small graph: text, a ready one by name, an object, or several of these.
+            Example: "conv:Conv2D -> bias:BiasAdd -> act:Relu|Relu6"
+        control: Follow control edges too, for the keys beside it that follow edges. Default: false.
+            Example: true
     """
 
-    op: Annotated[
-        Texts | None, described("The op type, or several, or a glob.", ["Relu", "*Relu*"])
-    ] = None
-    name: Annotated[
-        Texts | None,
-        described(
-            "The op's name, or several, or a glob: `*` stays within one scope, `**` crosses `/`.",
-            "resnet/**/conv*",
-        ),
-    ] = None
-    name_regex: Annotated[
-        str | None,
-        described("A regular expression (RE2) that must match the whole name.", r"block\d+/relu"),
-    ] = None
-    attr: Annotated[
-        dict[str, bool | int | float | str | tuple[Any, ...] | OneOf] | None,
-        described(
-            "Attrs by name: a value; one of several with `in`; true if there, false if not there.",
-            {"T": "float32", "padding": {"in": ["SAME", "VALID"]}},
-        ),
-    ] = None
-    dtype: Annotated[Texts | None, described("The dtype of output 0, or several.", "float32")] = (
-        None
-    )
-    inputs: Annotated[
-        dict[str, Match] | None,
-        described(
-            "What the ops that give the inputs must be: by input number, or any, all, none.",
-            {"0": {"op": "Conv2D"}},
-        ),
-    ] = None
-    consumers: Annotated[
-        dict[str, Match] | None,
-        described(
-            "What the ops that read the outputs must be: by output number, or any, all, none.",
-            {"any": {"op": "BiasAdd"}},
-        ),
-    ] = None
-    value: Annotated[
-        bool | int | float | str | tuple[Any, ...] | Near | None,
-        described("The op is a Const of this value.", {"near": 0.5, "tolerance": 1e-6}),
-    ] = None
-    between: Annotated[
-        Between | None,
-        described(
-            "The op lies on a path between these tensors.", {"from": ["images"], "to": ["logits"]}
-        ),
-    ] = None
-    upstream_of: Annotated[
-        Texts | DependencySearch | None,
-        described("The op computes one of these tensors.", "logits"),
-    ] = None
-    downstream_of: Annotated[
-        Texts | DependencySearch | None,
-        described("The op is computed from one of these tensors.", ["images"]),
-    ] = None
-    body: Annotated[
-        Texts | None, described("`main`, or functions by name or glob. Default: all.", "main")
-    ] = None
-    shape: Annotated[
-        tuple[Size, ...] | Shape | None,
-        described("The static shape of output 0: sizes, rank or number of elements.", [-1, 8]),
-    ] = None
-    class_: Annotated[Texts | None, described("A class of ops, or several.", "activation")] = (
-        msgspec.field(default=None, name="class")
-    )
-    inside: Annotated[
-        Literal["loop", "branch"] | Inside | None,
-        described("The op lies in a loop or in a branch.", "loop"),
-    ] = None
-    taken: Annotated[
-        bool | Texts | None,
-        described(
-            "Whether an earlier rule patched the op: true, false, or the name of that rule.",
-            "guided backprop",
-        ),
-    ] = None
-    nth: Annotated[
-        int | str | tuple[int, ...] | Nth | None,
-        described("Which of the ops that match, counted from 0; -1 is the last.", 0),
-    ] = None
-    any: Annotated[
-        tuple[Match, ...] | None,
-        described("At least one of these matches holds.", [{"op": "Relu"}, {"name": "head/**"}]),
-    ] = None
-    all: Annotated[
-        tuple[Match, ...] | None,
-        described("Each of these matches holds.", [{"op": "Relu"}, {"name": "head/**"}]),
-    ] = None
-    not_: Annotated[Match | None, described("This match does not hold.", {"name": "head/**"})] = (
-        msgspec.field(default=None, name="not")
-    )
-    pattern: Annotated[
-        str | Pattern | tuple[str | Pattern, ...] | None,
-        described(
-            "A small graph: text, a ready one by name, an object, or several of these.",
-            "conv:Conv2D -> bias:BiasAdd -> act:Relu|Relu6",
-        ),
-    ] = None
-    control: Annotated[
-        bool,
-        described(
-            "Follow control edges too, for the keys beside it that follow edges. Default: false.",
-            True,
-        ),
-    ] = False
+    op: Texts | None = None
+    name: Texts | None = None
+    name_regex: str | None = None
+    attr: dict[str, bool | int | float | str | tuple[Any, ...] | OneOf] | None = None
+    dtype: Texts | None = None
+    inputs: dict[str, Match] | None = None
+    consumers: dict[str, Match] | None = None
+    value: bool | int | float | str | tuple[Any, ...] | Near | None = None
+    between: Between | None = None
+    upstream_of: Texts | DependencySearch | None = None
+    downstream_of: Texts | DependencySearch | None = None
+    body: Texts | None = None
+    shape: tuple[Size, ...] | Shape | None = None
+    class_: Texts | None = msgspec.field(default=None, name="class")
+    inside: Literal["loop", "branch"] | Inside | None = None
+    taken: bool | Texts | None = None
+    nth: int | str | tuple[int, ...] | Nth | None = None
+    any: tuple[Match, ...] | None = None
+    all: tuple[Match, ...] | None = None
+    not_: Match | None = msgspec.field(default=None, name="not")
+    pattern: str | Pattern | tuple[str | Pattern, ...] | None = None
+    control: bool = False
 
     def given(self) -> dict[str, Any]:
         """Return the keys that are there, as they are spelled in a rules file."""

@@ -28,7 +28,6 @@ from graphpatch.errors import MatchError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
 from graphpatch.match.conditions import Candidates, holds
-from graphpatch.match.glob import texts
 from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.runs import Run
 from graphpatch.match.pattern.syntax import variants
@@ -39,21 +38,17 @@ from graphpatch.match.pattern.topology import (
     Links,
     PatternGraph,
     Topology,
+    Vertices,
     grouped,
 )
 from graphpatch.match.spec import Edge, Pattern
-from graphpatch.table import IN_MESSAGE, and_more
+from graphpatch.table import short
 
 TEST = 8
 """Steps that a test of networkx counts, beside one for each op that is walked to."""
 
 TRACED = 10_000
 """From how many ops of a body a pattern that matches nothing is traced, in the file's order."""
-
-TOO_FEW = "there are fewer such ops or links than the pattern asks for"
-
-Vertices = tuple[int, ...]
-"""What each node of a pattern is bound to."""
 
 
 class Shape(NamedTuple):
@@ -70,41 +65,38 @@ class Shape(NamedTuple):
 class Matcher(DiGraphMatcher):
     """networkx's VF2 on a neighbourhood, which counts its steps and remembers how far it came."""
 
-    def __init__(self, around: Shape, places: Neighbourhoods) -> None:
+    def __init__(self, shape: Shape, walk: Walk) -> None:
         # Between two vertices the links: a slot, and the edge of the pattern that it can be.
         self.links: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for source, reader, slot, edge in around.links:
+        for source, reader, slot, edge in shape.links:
             self.links.setdefault((source, reader), []).append((slot, edge))
         graph: nx.DiGraph[int] = nx.DiGraph(self.links.keys())
-        graph.add_nodes_from(range(len(around.roles)))
+        graph.add_nodes_from(range(len(shape.roles)))
         wanted: nx.DiGraph[int] = nx.DiGraph()
-        wanted.add_nodes_from(places.order)
-        wanted.add_edges_from(places.pattern.between)
+        wanted.add_nodes_from(walk.order)
+        wanted.add_edges_from(walk.pattern.between)
         super().__init__(graph, wanted)
-        self.roles, self.pattern, self.budget = around.roles, places.pattern, places.budget
-        self.furthest: dict[int, int] = {}
-        self.refused: int | None = None  # the node for which the furthest partial match had no op
+        self.roles, self.pattern, self.budget = shape.roles, walk.pattern, walk.pattern.budget
+        self.furthest: dict[int, int] = {}  # the partial match of the most nodes
 
     def syntactic_feasibility(self, vertex: int, node: int) -> bool:
         """Return whether a vertex can be a node, and has its links to those that are bound."""
         self.budget.spend(TEST)
-        if not self.roles[vertex] >> node & 1:
-            return False
-        if len(self.core_2) >= len(self.furthest):
-            self.furthest, self.refused = dict(self.core_2), node
-        return bool(super().syntactic_feasibility(vertex, node))  # type: ignore[no-untyped-call]
+        is_linked: Callable[[int, int], bool] = super().syntactic_feasibility
+        return bool(self.roles[vertex] >> node & 1) and is_linked(vertex, node)
 
     def semantic_feasibility(self, vertex: int, node: int) -> bool:
         """Return whether each edge to a node that is bound can be a link of its own."""
         bound = {**self.core_2, node: vertex}
         self.budget.spend(len(bound) + len(self.G1) // 4)
         for first, second in self.pattern.twins:
-            if node in (first, second) and bound.get(first, -1) > bound.get(
-                second, len(self.roles)
-            ):
+            if node in (first, second) and bound.get(first, 0) > bound.get(second, vertex):
                 return False
         targets = (node, *self.G2.successors(node))
-        return all(self._has_slots(target, bound) for target in targets if target in bound)
+        is_met = all(self._has_slots(target, bound) for target in targets if target in bound)
+        if is_met and len(bound) > len(self.furthest):
+            self.furthest = bound
+        return is_met
 
     def _has_slots(self, target: int, bound: Mapping[int, int]) -> bool:
         slots: dict[int, list[int]] = {}  # those that each edge can enter by
@@ -126,19 +118,17 @@ class Matcher(DiGraphMatcher):
 
 def are_apart(choices: Sequence[Sequence[int]], taken: Collection[int] = ()) -> bool:
     """Return whether each of these can have a choice of its own."""
-    if not choices:
-        return True
-    return any(
+    return not choices or any(
         are_apart(choices[1:], (*taken, choice)) for choice in choices[0] if choice not in taken
     )
 
 
-class Neighbourhoods:
-    """The parts of a body that could hold a match, each around an op that one node can be.
+class Walk:
+    """How neighbourhoods are walked: from an op that one node can be, over the pattern's edges.
 
     `masks` tell which vertices each node can be, `links` what each edge can be. VF2 is worse
     than linear, so that many small ones are better than a large one: of the `anchors` it takes the
-    node from which the walk over the pattern's edges reaches the fewest.
+    node from which the walk reaches the fewest.
     """
 
     def __init__(
@@ -147,31 +137,26 @@ class Neighbourhoods:
         anchors: Iterable[int],
         masks: Sequence[Flags],
         links: Sequence[Links],
-        budget: Budget,
     ) -> None:
-        self.pattern, self.links, self.budget = pattern, links, budget
-        self.size, counts = len(masks[0]), [int(mask.sum()) for mask in masks]
-        walks: nx.DiGraph[int] = nx.DiGraph()
-        walks.add_nodes_from(range(len(counts)))
+        self.pattern, self.links, self.size = pattern, links, len(masks[0])
+        edges: nx.DiGraph[int] = nx.DiGraph()
+        edges.add_nodes_from(range(len(masks)))
         for edge, (source, target, _) in enumerate(pattern.edges):
-            ends = links[edge].source, links[edge].reader
-            for known, node, column, least in (
-                (target, source, ends[1], 0.01),
-                (source, target, ends[0], 0.02),
-            ):
+            up, down = (target, source, links[edge].reader), (source, target, links[edge].source)
+            for (known, node, column), least in ((up, 0.01), (down, 0.02)):
                 cost = log(max(1.0, len(column) / max(1, len(np.unique(column))))) + least
-                if not walks.has_edge(known, node) or walks[known][node]["cost"] > cost:
-                    walks.add_edge(known, node, cost=cost, edge=edge)
+                if not edges.has_edge(known, node) or edges[known][node]["cost"] > cost:
+                    edges.add_edge(known, node, cost=cost, edge=edge)
         plans = []
         for anchor in anchors:
-            routes: Any = nx.single_source_dijkstra(walks, anchor, weight="cost")
-            costs, paths = routes
-            plans.append((round(max(costs.values()), 1), counts[anchor], anchor, costs, paths))
-        _, _, self.anchor, costs, paths = min(plans, key=lambda plan: plan[:3])
+            routes: Any = nx.single_source_dijkstra(edges, anchor, weight="cost")
+            far = round(max(routes[0].values()), 1)
+            plans.append((far, int(masks[anchor].sum()), anchor, routes))
+        _, _, self.anchor, (costs, paths) = min(plans, key=lambda plan: plan[:3])
         self.order = sorted(costs, key=lambda node: (costs[node], node))
         # The next node to walk to: from which node that was reached before, by which edge.
         self.steps: list[tuple[int, int, int]] = [
-            (*paths[node][-2:], walks.edges[paths[node][-2:]]["edge"]) for node in self.order[1:]
+            (*paths[node][-2:], edges.edges[paths[node][-2:]]["edge"]) for node in self.order[1:]
         ]
         self.ends: list[tuple[Column, Column]] = []  # of each step: from where to where
         for known, _, edge in self.steps:
@@ -181,7 +166,7 @@ class Neighbourhoods:
     @cached_property
     def leads(self) -> list[dict[int, list[int]]]:
         """Return for each step where it leads to from each vertex."""
-        return [grouped(known, linked.tolist()) for known, linked in self.ends]
+        return [grouped(*columns) for columns in self.ends]
 
     @cached_property
     def read(self) -> dict[int, list[tuple[int, int, int]]]:
@@ -204,7 +189,6 @@ class Neighbourhoods:
         edges = [(place[source], place[end]) for source, end, _ in self.pattern.edges]
         links = ((*ends, -1 - edge, edge) for edge, ends in enumerate(edges))
         shape = Shape(tuple(1 << node for node in self.order), tuple(links))
-        # Where slots or the file's order decide, neighbourhoods with the same links may differ.
         if len(self.steps) < len(edges) or self.pattern.slotted or self.pattern.twins:
             return [], shape, starts.tolist()
         columns, is_tree = {self.anchor: starts}, np.ones(len(starts), np.bool_)
@@ -221,18 +205,13 @@ class Neighbourhoods:
         """Return which vertices each node can be around a start, as far as any are linked."""
         reached: dict[int, Collection[int]] = {self.anchor: (start,)}
         for (known, node, _), leads in zip(self.steps, self.leads, strict=True):
-            vertices: Collection[int]
-            if len(reached[known]) == 1:
-                (vertex,) = reached[known]
-                vertices = leads.get(vertex, ())
-            else:
-                linked = chain.from_iterable(leads.get(vertex, ()) for vertex in reached[known])
-                vertices = dict.fromkeys(linked)
+            linked = (leads.get(vertex, ()) for vertex in reached[known])
+            vertices = dict.fromkeys(chain.from_iterable(linked))
             if not vertices:
                 break
             if len(vertices) > 1:
-                self.budget.task = f"{self.pattern.names[node]!r} can be too many ops"
-                self.budget.spend(len(vertices))
+                self.pattern.budget.task = f"{self.pattern.names[node]!r} can be too many ops"
+                self.pattern.budget.spend(len(vertices))
             reached[node] = vertices
         return reached
 
@@ -248,8 +227,7 @@ class Neighbourhoods:
         links = [
             (number[source], place, slot, edge)
             for vertex, place in number.items()
-            if vertex in self.read
-            for source, slot, edge in self.read[vertex]
+            for source, slot, edge in self.read.get(vertex, ())
             if source in number
         ]
         return list(roles), Shape(tuple(roles.values()), tuple(links))
@@ -270,22 +248,17 @@ class NearMiss(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        return "; ".join(
-            [", ".join(f"{name} is {node}" for name, node in self.reached.items()), self.reason]
-        )
+        ops = ", ".join(f"{name} is {node}" for name, node in self.reached.items())
+        return f"{ops}; {self.reason}"
 
 
 class Search:
     """The matches of one variant of a pattern, in which nothing is optional, in one body."""
 
     def __init__(
-        self,
-        topology: Topology,
-        variant: PatternGraph,
-        ready: Mapping[str, Candidates],
-        budget: Budget,
+        self, topology: Topology, variant: PatternGraph, ready: Mapping[str, Candidates]
     ) -> None:
-        self.topology, self.variant, self.ready, self.budget = topology, variant, ready, budget
+        self.topology, self.variant, self.ready = topology, variant, ready
         self.body, self.pattern, self.edges = topology.body, variant.pattern, variant.edges
         self.candidates = [ready[name] for name in variant.pattern.present]
         ops, tensors = len(self.body), len(variant.pattern.tensors)
@@ -294,12 +267,23 @@ class Search:
         self.size = ops + tensors * each
         self.runs: dict[str, Run] = {}
 
-    def bindings(self) -> Iterator[Binding]:
-        """Yield every match. Raises MatchError where it takes too many steps to find them."""
-        for vertices in sorted(self._assignments()):
-            binding = self.completed(vertices)
-            if isinstance(binding, Binding):
-                yield binding
+    def bindings(self) -> Iterable[Binding]:
+        """Return every match; of those that differ by a swap of nodes the first, with the others.
+
+        Raises MatchError where it takes too many steps to find them.
+        """
+        completed = map(self.completed, sorted(self._assignments()))
+        bindings = (binding for binding in completed if isinstance(binding, Binding))
+        if not self.variant.may_be_swapped:
+            return bindings
+        alike: dict[Hashable, list[Binding]] = {}
+        for binding in bindings:
+            alike.setdefault(self.variant.identity(binding), []).append(binding)
+        twins = self.variant.twins
+        return [
+            replace(first, swapped=(*rest, *(_with_twins_swapped(first, *pair) for pair in twins)))
+            for first, *rest in alike.values()
+        ]
 
     # Narrowing: columns.
 
@@ -315,19 +299,17 @@ class Search:
     def _links(self, edge: int, masks: Sequence[Flags]) -> Links:
         """Return what an edge can be; of a run what is before it and its end, each pair once."""
         source, target, link = self.edges[edge]
-        offset = self.offsets.get(source)
+        starts, ends, offset = masks[source], masks[target], self.offsets.get(source)
         if not link.repeat:
-            return self.topology.links(link, masks[source], masks[target], offset)
-        return self._run(edge, masks[source]).links(masks[source], masks[target], -1 - edge)
+            return self.topology.links(link, starts, ends, offset)
+        return self._run(edge, masks).links(starts, ends, -1 - edge)
 
-    def _run(self, edge: int, starts: Flags) -> Run:
+    def _run(self, edge: int, masks: Sequence[Flags]) -> Run:
         source, target, link = self.edges[edge]
-        name = self.variant.names[target]
+        start, name = self.variant.names[source], self.variant.names[target]
         if name not in self.runs:
-            run = Edge(self.variant.names[source], name, link)
-            self.runs[name] = Run(
-                self.topology, run, self.ready[name], starts, self.offsets.get(source), self.budget
-            )
+            of = Edge(start, name, link), self.ready[name], masks[source], self.offsets.get(source)
+            self.runs[name] = Run(self.topology, *of, self.variant.budget)
         return self.runs[name]
 
     def _narrow(self, masks: Sequence[Flags], links: dict[int, Links]) -> bool:
@@ -347,8 +329,8 @@ class Search:
     def _narrowed(self) -> tuple[list[Flags], list[Links]] | None:
         """Return what each node and each edge can be; None where one can be nothing."""
         masks = self._masks(by_index=True)
-        plain = [number for number, edge in enumerate(self.edges) if not edge[2].repeat]
         runs = [number for number, edge in enumerate(self.edges) if edge[2].repeat]
+        plain = [number for number in range(len(self.edges)) if number not in runs]
         links = {edge: self._links(edge, masks) for edge in plain}
         if not self._narrow(masks, links):
             return None
@@ -359,36 +341,32 @@ class Search:
         if not self._narrow(masks, links):
             return None
         for edge in runs:
-            source, end, _ = self.edges[edge]
+            _, end, _ = self.edges[edge]
             if all(end != source for source, _, _ in self.edges):  # nothing follows the run
                 others = np.zeros(self.size, np.bool_)
                 for candidates in self.candidates[:end] + self.candidates[end + 1 :]:
                     others[candidates.indexed] = True
-                masks[end][...] &= ~self._run(edge, masks[source]).surely_goes_on(others)
+                masks[end][...] &= ~self._run(edge, masks).surely_goes_on(others)
             links[edge] = self._links(edge, masks)
             if not self._narrow(masks, links):
                 return None
         return masks, [links[edge] for edge in range(len(links))]
 
     def _assignments(self) -> Iterator[Vertices]:
-        """Every way in which the pattern lies in the body."""
+        """Yield every way in which the pattern lies in the body."""
         narrowed = self._narrowed()
         if narrowed is None:
             return
-        masks, links = narrowed
-        places = Neighbourhoods(
-            self.variant, range(self.variant.op_count), masks, links, self.budget
-        )
-        trees, tree, starts = places.trees(np.flatnonzero(masks[places.anchor]))
-        others = (places.around(places.reached(start)) for start in starts)
-        decided = self.variant.decided
+        walk = Walk(self.variant, range(self.variant.op_count), *narrowed)
+        trees, tree, starts = walk.trees(np.flatnonzero(narrowed[0][walk.anchor]))
+        others = (walk.around(walk.reached(start)) for start in starts)
+        decided, budget = self.variant.decided, self.variant.budget
         for vertices, shape in chain(zip(trees, repeat(tree)), others):
             matches = decided.get(shape)
             if matches is None:
-                around = Node(self.body, vertices[0])
-                self.budget.task = f"around {around}, {places.most_meant(shape)}"
-                decided[shape] = matches = list(Matcher(shape, places).matches())
-            self.budget.spend(len(matches) * len(places.order))
+                budget.task = f"around {Node(self.body, vertices[0])}, {walk.most_meant(shape)}"
+                decided[shape] = matches = list(Matcher(shape, walk).matches())
+            budget.spend(len(matches) * len(walk.order))
             for assigned in matches:
                 yield tuple([vertices[number] for number in assigned])
 
@@ -409,7 +387,7 @@ class Search:
         read = tuple([self.topology.tensor_of(vertex) for vertex in vertices[count:]])
         indices = tuple(sorted(chain.from_iterable(ops)))
         binding = Binding(self.body, self.pattern, tuple(ops), read, indices)
-        self.budget.spend(len(binding.indices))
+        variant.budget.spend(len(binding.indices))
         return next(self._reasons(binding, bound), binding)
 
     def _reasons(self, binding: Binding, bound: Mapping[str, int]) -> Iterator[str]:
@@ -436,98 +414,67 @@ class Search:
         """Return for each absent op its edges: the name that is there, and the ops beside it."""
         places: dict[str, list[tuple[str, dict[int, list[int]]]]] = {}
         number, every = self.variant.names.index, np.ones(self.size, np.bool_)
-        for edge in self.pattern.edges:
-            if edge.target in self.pattern.absent:
-                offset = self.offsets.get(number(edge.source))
-                links = self.topology.links(edge.link, every, every, offset)
-                beside = grouped(links.source, links.reader.tolist())
-                places.setdefault(edge.target, []).append((edge.source, beside))
-            elif edge.source in self.pattern.absent:
-                links = self.topology.links(edge.link, every, every)
-                beside = grouped(links.reader, links.source.tolist())
-                places.setdefault(edge.source, []).append((edge.target, beside))
+        for source, target, link in map(attrgetter("source", "target", "link"), self.pattern.edges):
+            if target in self.pattern.absent:
+                links = self.topology.links(link, every, every, self.offsets.get(number(source)))
+                places.setdefault(target, []).append((source, grouped(links.source, links.reader)))
+            elif source in self.pattern.absent:
+                links = self.topology.links(link, every, every)
+                places.setdefault(source, []).append((target, grouped(links.reader, links.source)))
         return places
 
-    # Why there is no match: the same walk and the same matcher, before anything is narrowed.
+    # Why there is no match: the same walk and the same matcher, before links narrow anything.
 
     def near_misses(self, most: int) -> Iterator[NearMiss]:
         """Yield how far the pattern came from the ops of its rarest node, the furthest first."""
-        rarest = min(
-            range(self.variant.op_count),
-            key=lambda node: len(self.candidates[node].indexed) or len(self.body) + 1,
-        )
-        masks = self._masks(by_index=False)
+        counts = [len(candidates.indexed) or len(self.body) + 1 for candidates in self.candidates]
+        rarest, masks = counts.index(min(counts)), self._masks(by_index=False)
         with suppress(MatchError):
             links = [self._links(edge, masks) for edge in range(len(self.edges))]
-            places = Neighbourhoods(self.variant, [rarest], masks, links, self.budget)
+            walk = Walk(self.variant, [rarest], masks, links)
             starts = np.flatnonzero(masks[rarest])[:TRACED].tolist()
-            refused: Counter[Shape] = Counter()
-            for reached in sorted(map(places.reached, starts), key=len, reverse=True):
-                if len(reached) < len(places.order):
-                    yield self._where_it_stopped(reached, places)
-                    continue
-                vertices, shape = places.around(reached)
-                refused[shape] += 1
-                if refused[shape] <= most:
-                    yield from self._refused(vertices, Matcher(shape, places))
+            counted: Counter[Shape] = Counter()
+            for reached in sorted(map(walk.reached, starts), key=len, reverse=True):
+                vertices, shape = walk.around(reached)
+                counted[shape] += 1
+                if counted[shape] <= most:
+                    matcher = Matcher(shape, walk)
+                    assigned = next(matcher.matches(), None)
+                    bound = {node: vertices[vertex] for node, vertex in matcher.furthest.items()}
+                    reason: Binding | str = self._missing(walk, bound)
+                    if assigned is not None:
+                        reason = self.completed(tuple(vertices[vertex] for vertex in assigned))
+                    if isinstance(reason, str):
+                        present = enumerate(self.pattern.present)
+                        ops = {name: bound[node] for node, name in present if node in bound}
+                        yield NearMiss({k: Node(self.body, op) for k, op in ops.items()}, reason)
 
-    def _where_it_stopped(
-        self, reached: Mapping[int, Collection[int]], places: Neighbourhoods
-    ) -> NearMiss:
-        """Return what stood where the next op should, and which condition it does not meet."""
-        bound = {places.anchor: next(iter(reached[places.anchor]))}
-        walked = zip(places.steps[: len(reached) - 1], places.leads, strict=False)
-        for (known, node, _), leads in walked:
-            bound[node] = next(iter(leads.get(bound[known], reached[node])))
-        known, node, edge = places.steps[len(reached) - 1]
+    def _missing(self, walk: Walk, bound: Mapping[int, int]) -> str:
+        """Return which node came next, and why each op that is linked as it should be is not it."""
+        steps = (step for step in walk.steps if step[0] in bound and step[1] not in bound)
+        known, node, edge = next(steps, (walk.anchor, walk.anchor, 0))
         source, _, link = self.edges[edge]
         here, anywhere = np.zeros(self.size, np.bool_), np.ones(self.size, np.bool_)
-        here[list(reached[known])] = True
+        here[bound[known]] = True
         if known == source:
             linked = self.topology.links(link, here, anywhere, self.offsets.get(source)).reader
         else:
             linked = self.topology.links(link, anywhere, here).source
-        reasons = [
-            _why_not(self.candidates[node], Node(self.body, op))
-            for op in np.unique(linked).tolist()
-            if node < self.variant.op_count
-        ]
-        rejections = [reason for reason in reasons if reason]
-        words = [*rejections[:IN_MESSAGE], and_more(rejections, IN_MESSAGE)]
-        name = self.variant.names[known]
+        ops = [Node(self.body, op) for op in np.unique(linked).tolist()]
+        reasons = [self.candidates[node].why_not(op) for op in ops if node < self.variant.op_count]
+        rejections, name = list(filter(None, reasons)), self.variant.names[known]
+        words = [short(rejections, by="; ")] if rejections else []
         if not reasons:
-            how = "reads" if known == source else "is read by"
-            words.append(f"nothing {how} {name!r} there")
+            words = [f"nothing {'reads' if known == source else 'is read by'} {name!r} there"]
         elif len(rejections) < len(reasons):
             words.append(f"none that is linked with {name!r} has the other links too")
-        missing = f"{self.variant.names[node]} is missing: {'; '.join(filter(None, words))}"
-        return NearMiss(self._named(bound), missing)
-
-    def _refused(self, vertices: Sequence[int], matcher: Matcher) -> Iterator[NearMiss]:
-        """Yield why a neighbourhood that has an op for each node holds no match."""
-        assigned = next(matcher.matches(), None)
-        if assigned is not None:
-            bound = tuple(vertices[vertex] for vertex in assigned)
-            reason = self.completed(bound)
-            if isinstance(reason, str):
-                yield NearMiss(self._named(dict(enumerate(bound))), reason)
-            return
-        missing = "" if matcher.refused is None else self.variant.names[matcher.refused]
-        furthest = {node: vertices[vertex] for node, vertex in matcher.furthest.items()}
-        reason = f"{missing} is missing: {TOO_FEW}" if missing else TOO_FEW
-        yield NearMiss(self._named(furthest), reason)
-
-    def _named(self, bound: Mapping[int, int]) -> dict[str, Node]:
-        present = enumerate(self.pattern.present)
-        return {name: Node(self.body, bound[node]) for node, name in present if node in bound}
+        return f"{self.variant.names[node]} is missing: {'; '.join(words)}"
 
 
-def _why_not(candidates: Candidates, node: Node) -> str:
-    """Return the first thing that an op has instead of what is asked for; nothing where all is."""
-    failing = candidates.failing(node)[:1]
-    if failing == ["op"]:
-        return f"{node} is not {' or '.join(texts(candidates.match.op or ()))}"
-    return f"of {node} {candidates.instead(node, failing)}" if failing else ""
+def _with_twins_swapped(binding: Binding, first: int, second: int) -> Binding:
+    bound = list(binding.bound)
+    bound[first], bound[second] = bound[second], bound[first]
+    return replace(binding, bound=tuple(bound))
 
 
 def _read_outside(binding: Binding, read_inside: Collection[str]) -> Iterator[str]:
@@ -560,7 +507,7 @@ class Finder:
     @cached_property
     def variants(self) -> list[PatternGraph]:
         """Return the pattern with and without its optional ops."""
-        return [PatternGraph(variant) for variant in variants(self.pattern)]
+        return [PatternGraph(variant, self.budget) for variant in variants(self.pattern)]
 
     def searches(
         self, body: Body, topology_of: Callable[[Body], Topology], whole: bool = True
@@ -574,22 +521,21 @@ class Finder:
         possible = {name for name, narrowed in ready.items() if not whole or narrowed.indexed}
         for variant in self.variants:
             if possible.issuperset(variant.pattern.present):
-                yield Search(topology_of(body), variant, ready, self.budget)
+                yield Search(topology_of(body), variant, ready)
 
     def matches(
         self, body: Body, topology_of: Callable[[Body], Topology] = Topology
     ) -> list[Binding]:
         """Return every match of the pattern in a body, in the order of their ops in the file.
 
-        Of those that differ by a swap of nodes it is the first, which knows the others. Where an
-        optional op is there, the match without it is one for those alone that read its last op
-        beside the optional one. Matches may share ops. Raises MatchError where it takes too many
-        steps to find them, as their number may be exponential.
+        Where an optional op is there, the match without it is one for those alone that read its
+        last op beside the optional one. Matches may share ops. Raises MatchError where it takes
+        too many steps to find them, as their number may be exponential.
         """
         matches: list[Binding] = []
         for search in self.searches(body, topology_of):
             larger = _within(matches, search.pattern)
-            for binding in _apart_from_swaps(search):
+            for binding in search.bindings():
                 around = larger.get(frozenset(binding.indices), []) if larger else []
                 if not around or is_read_beside(binding, around):
                     matches.append(binding)
@@ -599,32 +545,12 @@ class Finder:
         self, body: Body, topology_of: Callable[[Body], Topology], most: int
     ) -> list[NearMiss]:
         """Return where a pattern that matches nothing came furthest; then the file's order."""
-        misses: list[tuple[int, int, int, NearMiss]] = []
-        for rank, search in enumerate(self.searches(body, topology_of, whole=False)):
-            for place, miss in enumerate(islice(search.near_misses(most), most)):
-                missing = search.variant.op_count - len(miss.reached)
-                misses.append((missing, rank, place, miss))
-        return [ranked[-1] for ranked in nsmallest(most, misses, key=lambda ranked: ranked[:3])]
-
-
-def _apart_from_swaps(search: Search) -> Iterable[Binding]:
-    """Return the matches of a search; of those that differ by a swap the first, with the others."""
-    if not search.variant.may_be_swapped:
-        return search.bindings()
-    alike: dict[Hashable, list[Binding]] = {}
-    for binding in search.bindings():
-        alike.setdefault(search.variant.identity(binding), []).append(binding)
-    twins = search.variant.twins
-    return [
-        replace(first, swapped=(*rest, *(_with_twins_swapped(first, *pair) for pair in twins)))
-        for first, *rest in alike.values()
-    ]
-
-
-def _with_twins_swapped(binding: Binding, first: int, second: int) -> Binding:
-    bound = list(binding.bound)
-    bound[first], bound[second] = bound[second], bound[first]
-    return replace(binding, bound=tuple(bound))
+        misses = [
+            (search.variant.op_count - len(miss.reached), miss)
+            for search in self.searches(body, topology_of, whole=False)
+            for miss in islice(search.near_misses(most), most)
+        ]
+        return [miss for _, miss in nsmallest(most, misses, key=lambda ranked: ranked[0])]
 
 
 def _within(matches: Iterable[Binding], pattern: Pattern) -> dict[frozenset[int], list[Binding]]:
@@ -633,9 +559,9 @@ def _within(matches: Iterable[Binding], pattern: Pattern) -> dict[frozenset[int]
     within: dict[frozenset[int], list[Binding]] = {}
     for binding in matches:
         if present < frozenset(binding.pattern.present):
-            for image in (binding, *binding.swapped):
-                ops = within.setdefault(frozenset(image.of(present)), [])
-                ops += [] if binding in ops[-1:] else [binding]
+            images = (binding, *binding.swapped)
+            for ops in dict.fromkeys(frozenset(image.of(present)) for image in images):
+                within.setdefault(ops, []).append(binding)
     return within
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -35,13 +35,6 @@ class Binding(msgspec.Struct, frozen=True):
         """Return the op of each name; of a run its last one."""
         bound = zip(self.pattern.present, self.bound, strict=True)
         return {name: Node(self.body, indices[-1]) for name, indices in bound}
-
-    @property
-    def captured_names(self) -> dict[str, str]:
-        """Return the same, by the names of the ops."""
-        ops = self.body.heads.names
-        bound = zip(self.pattern.present, self.bound, strict=True)
-        return {name: ops[indices[-1]] for name, indices in bound}
 
     @property
     def tensors(self) -> dict[str, str]:
@@ -153,12 +146,11 @@ def resolve(
     Matches come in the file's order, of several that start at one op the larger first. One that
     has the same ops as another, in other roles, is not reported as dropped.
     """
-    whole = tuple(on) == (WHOLE,)
-    bindings = list(bindings)
+    whole, bindings = tuple(on) == (WHOLE,), list(bindings)
     orders: dict[tuple[int, ...], dict[VertexOrder, None]] = {}
     for binding in bindings if whole else ():
-        every = orders.setdefault(binding.indices, {})
-        every.update((image.inputs, None) for image in (binding, *binding.swapped))
+        images = (binding, *binding.swapped)
+        orders.setdefault(binding.indices, {}).update((image.inputs, None) for image in images)
     counting: list[KeptMatch] = []
     dropped: list[DroppedMatch] = []
     owners: dict[int, Binding] = {}
@@ -166,30 +158,21 @@ def resolve(
     for binding in sorted(
         bindings, key=lambda match: (match.indices[0], -len(match.indices), match.indices)
     ):
+        body, inputs = binding.body, binding.body.heads.inputs
         wanted = binding.indices if whole else binding.of(on) if on else (binding.last,)
-        taken = [index for index in wanted if index in owners]
-        new = tuple(index for index in wanted if index not in owners)
-        if any(binding.body.heads.inputs[index] for index in taken) if whole else not new:
-            if binding.indices not in known:
-                dropped.append(DroppedMatch(binding, _reason(binding, on, taken, owners)))
-        else:
-            nodes = wanted if whole else new
+        new = tuple([index for index in wanted if index not in owners])
+        shared = [index for index in wanted if index in owners and (inputs[index] or not whole)]
+        if not (shared if whole else not new):
             every = orders.get(binding.indices, {})
-            others = tuple(order for order in every if order != binding.inputs)
-            counting.append(
-                KeptMatch(binding, tuple(Node(binding.body, index) for index in nodes), others)
-            )
-            for index in new:
-                owners[index] = binding
+            nodes = tuple([Node(body, index) for index in (wanted if whole else new)])
+            rest = tuple([order for order in every if order != binding.inputs])
+            counting.append(KeptMatch(binding, nodes, rest))
+            owners.update(dict.fromkeys(new, binding))
+        elif binding.indices not in known:
+            reason = f"it has no {' and no '.join(map(repr, on))}"
+            if shared:
+                end = Node(body, owners[shared[0]].last)
+                reason = f"it shares {Node(body, shared[0])} with the match that ends in {end}"
+            dropped.append(DroppedMatch(binding, reason))
         known.add(binding.indices)
     return counting, dropped
-
-
-def _reason(
-    binding: Binding, on: Sequence[str], taken: Sequence[int], owners: Mapping[int, Binding]
-) -> str:
-    if not taken:
-        return f"it has no {' and no '.join(map(repr, on))}"
-    shared = next((index for index in taken if binding.body.heads.inputs[index]), taken[0])
-    node, owner = Node(binding.body, shared), owners[shared]
-    return f"it shares {node} with the match that ends in {owner.captures[owner.pattern.last]}"

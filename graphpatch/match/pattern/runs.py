@@ -33,10 +33,10 @@ class Run:
         passing[list(self.members)] = True
         self.inner = topology.links(Link(input=edge.link.input), passing, passing)
         first = topology.links(edge.link, starts, passing, offset)
-        self.readers = grouped(self.inner.source, self.inner.reader.tolist())
-        self.read = grouped(self.inner.reader, self.inner.source.tolist())
-        self.first = grouped(first.source, first.reader.tolist())
-        self.before = grouped(first.reader, first.source.tolist())
+        self.readers = grouped(self.inner.source, self.inner.reader)
+        self.read = grouped(self.inner.reader, self.inner.source)
+        self.first = grouped(first.source, first.reader)
+        self.before = grouped(first.reader, first.source)
         self.between: Container[int] = self.members
 
     def links(self, starts: Flags, ends: Flags, number: int) -> Links:

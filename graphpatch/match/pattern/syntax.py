@@ -30,7 +30,6 @@ from itertools import combinations, pairwise
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from graphpatch import names, opdefs
@@ -90,21 +89,16 @@ def parse_pattern(text: str) -> Pattern:
     return pattern
 
 
-Mention = tuple[str, dict[str, Token]]
-"""A node where it stands in a chain: its name, and the slots by which links enter and leave."""
-
-
 class _Parser:
     """Reads the text of a pattern, chain by chain. `columns` has where places of it stand."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.chains = text, 0, 0
         self.tokens = list(_PATTERN.tokens(text))
+        triples = zip(self.tokens, self.tokens[1:], self.tokens[2:], strict=False)
         self.captures = {
             first.text
-            for first, colon, after in zip(
-                self.tokens, self.tokens[1:], self.tokens[2:], strict=False
-            )
+            for first, colon, after in triples
             if first.kind == after.kind == "word" and colon.text == ":"
         }
         self.nodes: dict[str, Match] = {}
@@ -133,31 +127,24 @@ class _Parser:
 
     def chain(self) -> None:
         self.chains += 1
-        source, slots = self.node()
-        if "input" in slots:
-            raise self.fault(slots["input"], "no link enters here; an input slot stands behind ->")
+        source, entered, output = self.node()
+        if entered is not None:
+            raise self.fault(entered, "no link enters here; an input slot stands behind ->")
         while self.token.kind == "arrow":
-            arrow = self.take()
-            target, entered = self.node()
-            link = Link(
-                input=int(entered["input"].text) if "input" in entered else None,
-                output=int(slots["output"].text) if "output" in slots else None,
-                repeat=arrow.text == "->+",
-                control=arrow.text == "^->",
-            )
-            place = _edge_place(len(self.edges))
-            for part, token in (
-                ("", arrow),
-                ("[2].input", entered.get("input", arrow)),
-                ("[2].output", slots.get("output", arrow)),
-            ):
-                self.columns[place + part] = token.column
+            arrow, slots = self.take(), {"output": output}
+            target, slots["input"], output = self.node()
+            places = {slot: token for slot, token in slots.items() if token is not None}
+            for part, token in {"": arrow, "input": arrow, "output": arrow, **places}.items():
+                self.columns[_edge_place(len(self.edges), part)] = token.column
+            numbers = {slot: int(token.text) for slot, token in places.items()}
+            link = Link(**numbers, repeat=arrow.text == "->+", control=arrow.text == "^->")
             self.edges.append(Edge(source, target, link))
-            source, slots = target, entered
-        if "output" in slots:
-            raise self.fault(slots["output"], "no link leaves here; an output stands before ->")
+            source = target
+        if output is not None:
+            raise self.fault(output, "no link leaves here; an output stands before ->")
 
-    def node(self) -> Mention:
+    def node(self) -> tuple[str, Token | None, Token | None]:
+        """Return the name of a node, and the slots by which links enter and leave it."""
         is_absent = self.accept("!") is not None
         word = self.take()
         if word.kind != "word":
@@ -172,14 +159,13 @@ class _Parser:
                 if name in self.optional:
                     raise self.fault(mark, f"{name!r} is optional already")
                 self.optional[name] = None
-            elif mark.text == ":":
-                slots["input"] = self.slot(mark, slots.get("input"))
-            elif mark.text == "[":
-                slots["output"] = self.slot(mark, slots.get("output"))
-                self.expect("]", "]")
+            elif mark.text in ":[":
+                slots[mark.text] = self.slot(mark, slots.get(mark.text))
+                if mark.text == "[":
+                    self.expect("]", "]")
             else:
                 self.nodes[name] = Match(op="Const", value=self.value(name, mark))
-        return name, slots
+        return name, slots.get(":"), slots.get("[")
 
     def meant(self, word: Token) -> str:
         """Return the node that starts with this word: a capture, or one without a name."""
@@ -189,8 +175,7 @@ class _Parser:
                 raise self.fault(
                     word, f"{word.text!r} is named already; to mean it again, write no type"
                 )
-            self.define(word.text, self.take())
-            return word.text
+            return self.define(word.text, self.take())
         if word.text in self.captures:
             return word.text
         if word.text[0].islower() and opdefs.lookup(word.text) is None and "*" not in word.text:
@@ -198,10 +183,9 @@ class _Parser:
             near = near or did_you_mean(word.text, opdefs.op_types())
             hint = f"(any tensor is written {word.text}:_, a function as an op type f:{word.text})"
             raise self.fault(word, f"no node is called {word.text!r}{near} {hint}")
-        name = names.fresh(word.text, self.captures | self.nodes.keys() | set(self.tensors))
         self.unnamed.setdefault(word.text, set()).add(self.chains)
-        self.define(name, word)
-        return name
+        known = self.captures | self.nodes.keys() | set(self.tensors)
+        return self.define(names.fresh(word.text, known), word)
 
     def types_again(self) -> list[str]:
         """Say of op types in several chains that each is another op."""
@@ -212,7 +196,7 @@ class _Parser:
             if len(chains) > 1 and op != "*"
         ]
 
-    def define(self, name: str, word: Token) -> None:
+    def define(self, name: str, word: Token) -> str:
         """Add a tensor, or an op of the type that is this word, or one of several."""
         types = [word.text]
         while (bar := self.accept("|")) is not None:
@@ -224,6 +208,7 @@ class _Parser:
         else:
             op = types[0] if len(types) == 1 else tuple(types)
             self.nodes[name] = Match() if op == "*" else Match(op=op)
+        return name
 
     def slot(self, mark: Token, already: Token | None) -> Token:
         number = self.expect_kind("number", mark, "the number of a slot")
@@ -236,10 +221,9 @@ class _Parser:
     def value(self, name: str, mark: Token) -> Any:
         """Return what a Const must be, as a match has it: a value, or bounds."""
         match = self.nodes.get(name, Match())
-        bounds: dict[str, Any] = {}
-        if mark.text != "=" and isinstance(match.value, Near) and match.value.near is UNSET:
-            bounds = match.value.bounds
-        if match.op != "Const" or (match.value is not None and not bounds) or mark.text in bounds:
+        bounds = match.value.bounds if isinstance(match.value, Near) else {}
+        is_second = match.value is not None and (mark.text == "=" or not bounds)
+        if match.op != "Const" or is_second or mark.text in bounds:
             raise self.fault(
                 mark, "only a Const has a value, and only one: Const=0.5, Const=[1, 0], Const>0"
             )
@@ -320,18 +304,21 @@ def _faults(pattern: Pattern) -> Iterator[tuple[str, str]]:
     for name in tensors:
         if name in pattern.nodes:
             yield ".tensors", f"{name!r} is a node: a name is one or the other"
-    for number, edge in enumerate(pattern.edges):
-        for name in (edge.source, edge.target):
-            if name not in every:
-                yield _edge_place(number), _no_node(name, every)
+    ends = enumerate((edge.source, edge.target) for edge in pattern.edges)
+    mentions: list[tuple[str, list[str], tuple[str, ...]]] = []
+    mentions += ((_edge_place(number), every, named) for number, named in ends)
     closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
     lists = {"optional": pattern.optional, "absent": pattern.absent, "closed": closed}
-    for key, named in lists.items():
+    mentions += [(f".{key}", list(pattern.nodes), named) for key, named in lists.items()]
+    for place, legal, named in mentions:
         for name in named:
-            if name in tensors:
-                yield _node_place(name), f"_ is a tensor from outside: it cannot be {key}"
-            if name not in pattern.nodes:
-                yield f".{key}", _no_node(name, list(pattern.nodes))
+            if name in tensors and name not in legal:
+                yield _node_place(name), f"_ is a tensor from outside: it cannot be {place[1:]}"
+            if name not in legal:
+                near = (
+                    did_you_mean(name, legal) or f"; legal: {', '.join(legal) or 'there is none'}"
+                )
+                yield place, f"no node is called {name!r}{near}"
     if len(every) > MOST_OPS:
         yield (
             _node_place(every[MOST_OPS]),
@@ -354,11 +341,6 @@ def _faults(pattern: Pattern) -> Iterator[tuple[str, str]]:
             yield _node_place(name), f"nothing says where {name!r} must be absent: it needs a link"
     yield from _faults_of_shape(pattern)
     yield from _faults_of_slots(pattern)
-
-
-def _no_node(name: str, legal: list[str]) -> str:
-    near = did_you_mean(name, legal) or f"; legal: {', '.join(legal) or 'there is none'}"
-    return f"no node is called {name!r}{near}"
 
 
 def _faults_of_edges(pattern: Pattern) -> Iterator[tuple[str, str]]:

@@ -7,12 +7,12 @@ in the pattern (`x:_`), every tensor that an op reads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 from itertools import chain, combinations, repeat
-from typing import Any, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from graphpatch import names
@@ -24,8 +24,9 @@ from graphpatch.names import TensorName
 
 Column = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-T = TypeVar("T")
 
+Vertices = tuple[int, ...]
+"""What each node of a pattern is bound to."""
 
 LEAST, FOR_EACH = 1_000_000, 20
 """Steps that may be taken for one pattern: so many, and so many more for each op.
@@ -93,11 +94,10 @@ class Topology:
     @cached_property
     def tensors(self) -> list[TensorName]:
         """Every tensor that an op reads, in the file's order of the ops that give them."""
-        by_name = self.body.by_name
+        place = self.body.by_name
         every = {names.parse(text) for text in set(self.texts) if text[:1] != "^"}
         return sorted(
-            every,
-            key=lambda tensor: (by_name.get(tensor.op, -1), tensor.op, tensor.arg, tensor.index),
+            every, key=lambda read: (place.get(read.op, -1), read.op, read.arg, read.index)
         )
 
     @cached_property
@@ -138,10 +138,10 @@ class Topology:
             return False
 
 
-def grouped(keys: Column, values: Iterable[T]) -> dict[int, list[T]]:
+def grouped(keys: Column, values: Column) -> dict[int, list[int]]:
     """Return the values by their keys."""
-    groups: dict[int, list[T]] = {}
-    for key, value in zip(keys.tolist(), values, strict=True):
+    groups: dict[int, list[int]] = {}
+    for key, value in zip(keys.tolist(), values.tolist(), strict=True):
         groups.setdefault(key, []).append(value)
     return groups
 
@@ -149,8 +149,8 @@ def grouped(keys: Column, values: Iterable[T]) -> dict[int, list[T]]:
 class PatternGraph:
     """A pattern in which nothing is optional: its ops and then its tensors, by number."""
 
-    def __init__(self, pattern: Pattern) -> None:
-        self.pattern = pattern
+    def __init__(self, pattern: Pattern, budget: Budget) -> None:
+        self.pattern, self.budget = pattern, budget
         self.names = (*pattern.present, *pattern.tensors)
         self.op_count = len(pattern.present)
         number = {name: place for place, name in enumerate(self.names)}
@@ -159,7 +159,6 @@ class PatternGraph:
             for edge in pattern.edges
             if edge.source in number and edge.target in number
         ]
-        self.runs = [edge for edge in pattern.edges if edge.link.repeat]
         self.between: dict[tuple[int, int], list[int]] = {}
         for place, (source, target, _) in enumerate(self.edges):
             self.between.setdefault((source, target), []).append(place)
@@ -167,32 +166,33 @@ class PatternGraph:
         tensors = Counter(target for source, target, _ in self.edges if source >= self.op_count)
         self.slotted = {target for target, count in tensors.items() if count > 1}
         self.slotted |= {target for (_, target), edges in self.between.items() if len(edges) > 1}
-        self.kinds = _kinds(pattern)
-        self.may_be_swapped = len(set(self.kinds.values())) < len(self.kinds)
-        # Of ops that could be swapped alone, the first is bound to what stands first in the file.
-        ops = [
-            number for number, name in enumerate(pattern.present) if name not in pattern.optional
-        ]
-        self.twins = [pair for pair in combinations(ops, 2) if self._are_twins(*pair)]
+        has_runs = any(edge.link.repeat for edge in pattern.edges)
+        # Whether the edges are all that a match must keep to.
+        self.is_plain = not (has_runs or pattern.tensors or pattern.absent or pattern.closed)
         # What equal neighbourhoods are decided to hold, for all bodies.
-        self.decided: dict[Hashable, list[tuple[int, ...]]] = {}
+        self.decided: dict[Hashable, list[Vertices]] = {}
+        # What a node is asked to be, and those beside it: what can be swapped has that in common.
+        closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
+        asked: dict[str, Hashable] = dict.fromkeys(pattern.tensors, "tensor")
+        for name, match in pattern.nodes.items():
+            marks = name in pattern.absent, name in closed, name in pattern.optional
+            asked[name] = (str(match), marks)
+        self.kinds = {name: (asked[name], self._beside(name, asked)) for name in asked}
+        self.may_be_swapped = len(set(self.kinds.values())) < len(self.kinds)
+        # Twins have their edges in common: the first is bound to what stands first in the file.
+        itself: dict[str, Hashable] = {name: name for name in asked}
+        alike: dict[Hashable, list[int]] = {}
+        for place, name in enumerate(pattern.present):
+            if name not in pattern.optional:
+                alike.setdefault((asked[name], self._beside(name, itself)), []).append(place)
+        self.twins = [pair for group in alike.values() for pair in combinations(group, 2)]
 
-    @cached_property
-    def is_plain(self) -> bool:
-        """Return whether the edges are all that a match must keep to."""
-        pattern = self.pattern
-        return not (pattern.tensors or pattern.absent or self.runs or pattern.closed is not False)
-
-    def _are_twins(self, first: int, second: int) -> bool:
-        """Return whether the pattern stays as it is where two of its nodes are swapped."""
-        name, twin = self.names[first], self.names[second]
-        if self.kinds[name] != self.kinds[twin]:
-            return False
-        edges = Counter((edge.source, edge.target, edge.link) for edge in self.pattern.edges)
-        swap = {name: twin, twin: name}
-        return edges == Counter(
-            (swap.get(edge.source, edge.source), swap.get(edge.target, edge.target), edge.link)
-            for edge in self.pattern.edges
+    def _beside(self, name: str, meant: Mapping[str, Hashable]) -> Hashable:
+        """Return how a node is linked, and with what, as its neighbours are `meant`."""
+        edges = self.pattern.edges
+        read = _as_set((meant[edge.source], edge.link) for edge in edges if edge.target == name)
+        return read, _as_set(
+            (meant[edge.target], edge.link) for edge in edges if edge.source == name
         )
 
     def identity(self, binding: Binding) -> Hashable:
@@ -202,33 +202,18 @@ class PatternGraph:
         """
         ends = (*(indices[-1] for indices in binding.bound), *binding.read)
         end_of: dict[str, Hashable] = dict(zip(self.names, ends, strict=True))
-        around: dict[str, list[Hashable]] = {name: [] for name in self.pattern.absent}
+        beside: dict[str, list[Hashable]] = {name: [] for name in self.pattern.absent}
         links: list[Hashable] = [(self.kinds[name], end) for name, end in end_of.items()]
-        for edge in self.pattern.edges:
-            source, target, link = edge.source, edge.target, edge.link
-            if source in around:
-                around[source].append((link, "source", end_of[target]))
-            elif target in around:
-                around[target].append((link, "target", end_of[source]))
+        for source, target, link in map(attrgetter("source", "target", "link"), self.pattern.edges):
+            if source in beside:
+                beside[source].append((link, "source", end_of[target]))
+            elif target in beside:
+                beside[target].append((link, "target", end_of[source]))
             else:
                 links.append((link, end_of[source], end_of[target]))
-        links += ((self.kinds[name], _as_set(ends)) for name, ends in around.items())
+        links += ((self.kinds[name], _as_set(ends)) for name, ends in beside.items())
         return _as_set(links)
 
 
 def _as_set(items: Iterable[Hashable]) -> Hashable:
     return frozenset(Counter(items).items())
-
-
-def _kinds(pattern: Pattern) -> dict[str, str]:
-    """Return what a node is asked to be, and those beside it. What can be swapped is equal."""
-    closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
-    kinds = dict.fromkeys(pattern.tensors, "tensor")
-    for name, match in pattern.nodes.items():
-        marks = [name in pattern.absent, name in closed, name in pattern.optional]
-        kinds[name] = msgspec.json.encode([match, marks], order="deterministic").decode()
-    around: dict[str, list[str]] = {name: [] for name in kinds}
-    for edge in pattern.edges:
-        around[edge.source].append(f"> {edge.link} {kinds[edge.target]}")
-        around[edge.target].append(f"< {edge.link} {kinds[edge.source]}")
-    return {name: str([kind, sorted(around[name])]) for name, kind in kinds.items()}
