@@ -189,13 +189,12 @@ def all_in_words(wanted: Candidates, node: Node) -> str:
 
 def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
     """Return the condition that the op is the last one of such a pattern."""
-    from graphpatch.match.pattern.matcher import Finder
-    from graphpatch.match.pattern.syntax import forms
+    from graphpatch.match.pattern.matcher import matches_of
 
-    finders = [Finder(form) for form in forms(wanted)]
+    matches = matches_of(wanted)
 
     def prepared(body: Body) -> Test:
-        last = {binding.last for finder in finders for binding in finder.matches(body)}
+        last = {binding.last for binding in matches(body)}
         return Test(lambda node: node.index in last, lambda node: "'pattern' does not hold")
 
     return prepared

@@ -50,11 +50,6 @@ def compiled(glob: str) -> Means:
         raise RulesError(f"the glob {glob[:QUOTED]!r}: {error}") from None
 
 
-def matches_glob(glob: str, name: str) -> bool:
-    """Return whether the name is one that the glob means."""
-    return compiled(glob)(name)
-
-
 def one_of(wanted: Iterable[str]) -> Means:
     """Whether a name is one of these, or one that a glob among them means; however many they are.
 
@@ -78,14 +73,10 @@ LONGEST_EXPRESSION = 10_000
 
 LONGEST_QUOTE = 200  # characters
 
-_LACKS = (
-    (r"\(\?<?[=!]", "there is no lookaround: combine matches with `all` and `not`"),
-    (r"invalid escape sequence: \\\d", "there are no backreferences"),
-    (r"\\Z", "the whole name is always matched: leave \\Z out"),
-    (r"repetition size", "a repeat is at most 1,000, with those around it"),
-    (r"bad repetition operator: .*\+$", "there are no possessive repeats, and no need of them"),
-    (r"\(\?#", "there are no comments"),
-    (r"\(\?\(|\(\?>", "there are no conditional and no atomic groups"),
+SYNTAX = (
+    "in RE2's syntax: without lookarounds, backreferences, conditions, comments, atomic groups and"
+    " possessive repeats; repeats are at most 1,000, \\Z is not needed, and `all` and `not` combine"
+    " matches"
 )
 _FROM_NOTHING = re.compile(r"(?<!\\)\{(,\d+)\}")
 
@@ -98,7 +89,10 @@ def whole(expression: str) -> Callable[[str], bool]:
     """
     import re2
 
-    refuse_long(expression)
+    if len(expression) > LONGEST_EXPRESSION:
+        raise RulesError(
+            f"it has {len(expression):,} characters, and {LONGEST_EXPRESSION:,} is the most"
+        )
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
@@ -112,19 +106,10 @@ def whole(expression: str) -> Callable[[str], bool]:
     except re2.error as error:
         cause = error.args[0]
         text = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
-        lacks = [f", {lack}" for sign, lack in _LACKS if re.search(sign, text)][:1]
-        raise RulesError(f"{text[:LONGEST_QUOTE]} (in RE2's syntax{''.join(lacks)})") from None
+        raise RulesError(f"{text[:LONGEST_QUOTE]} ({SYNTAX})") from None
     if compiled.programsize > MOST_STEPS:
         raise RulesError(
             f"compiled, it has {compiled.programsize:,} steps, and {MOST_STEPS:,} is the most: use"
             " smaller repeats, or several expressions in `any`"
         )
     return lambda text: compiled.fullmatch(text.encode(errors="surrogatepass")) is not None
-
-
-def refuse_long(expression: str) -> None:
-    """Raise RulesError for an expression of more characters than one may have."""
-    if len(expression) > LONGEST_EXPRESSION:
-        raise RulesError(
-            f"it has {len(expression):,} characters, and {LONGEST_EXPRESSION:,} is the most"
-        )

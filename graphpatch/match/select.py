@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,14 +15,14 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model, name_in_model
 from graphpatch.match import glob
-from graphpatch.match.conditions import Candidates, holds
+from graphpatch.match.conditions import holds
 from graphpatch.match.glob import texts
 from graphpatch.match.keys import undecided
 from graphpatch.match.nth import counted_in_order, picker
 from graphpatch.match.spec import WHOLE, Match, every_match, tensors_named
 
 if TYPE_CHECKING:
-    from graphpatch.match.pattern.overlaps import Binding, DroppedMatch, KeptMatch
+    from graphpatch.match.pattern.overlaps import DroppedMatch, KeptMatch
 
 
 def body_to_match(body: Body, match: Match) -> Body:
@@ -122,24 +122,20 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
 
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
-    from graphpatch.match.pattern.matcher import Finder
+    from graphpatch.match.pattern.matcher import matches_of
     from graphpatch.match.pattern.overlaps import DroppedMatch, resolve
-    from graphpatch.match.pattern.syntax import forms
-    from graphpatch.match.pattern.topology import Topology
 
     matched, is_whole = MatchedOps(), tuple(on) == (WHOLE,)
-    finders = [Finder(form) for form in forms(match.pattern or ())]
+    matches = matches_of(match.pattern or ())
     others = holds(replace(match, pattern=None, nth=None))
 
-    def is_meant(candidates: Candidates, binding: Binding) -> bool:
-        asked = binding.of(on) if on and not is_whole else (binding.last,)
-        return all(map(candidates.passes, asked))
-
     def searched(body: Body) -> tuple[list[KeptMatch], list[DroppedMatch]]:
-        topology_of, candidates = cache(Topology), others(body)
-        bindings = [match for finder in finders for match in finder.matches(body, topology_of)]
+        bindings, candidates = matches(body), others(body)
         if candidates.tests:
-            bindings = [binding for binding in bindings if is_meant(candidates, binding)]
+            named = () if is_whole else on
+            ops = [binding.of(named) if named else (binding.last,) for binding in bindings]
+            are_meant = [all(map(candidates.passes, asked)) for asked in ops]
+            bindings = list(compress(bindings, are_meant))
         counting, dropped = resolve(bindings, on)
         return (counting if match.nth is None else _nth_matches(body, counting, match.nth)), dropped
 
@@ -172,12 +168,11 @@ def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
 
 def _nth_matches(body: Body, counting: list[KeptMatch], wanted: Any) -> list[KeptMatch]:
     """Return those of the matches that `nth` means, counted by their last ops; in file order."""
-    by_last: dict[int, list[KeptMatch]] = {}
-    for counted in counting:
-        by_last.setdefault(counted.binding.last, []).append(counted)
-    order = counted_in_order(wanted, body, by_last)
-    meant = picker(wanted)([counted for index in order for counted in by_last[index]])
-    return [counted for counted in counting if any(counted is match for match in meant)]
+    last_ops = {counted.binding.last for counted in counting}
+    number = {op: place for place, op in enumerate(counted_in_order(wanted, body, last_ops))}
+    ordered = sorted(counting, key=lambda counted: number[counted.binding.last])
+    meant = set(map(id, picker(wanted)(ordered)))
+    return [counted for counted in counting if id(counted) in meant]
 
 
 def match_of_ops(nodes: Iterable[Node]) -> dict[str, Any]:

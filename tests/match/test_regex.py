@@ -36,16 +36,11 @@ def test_a_long_name_takes_no_long_time(expression: str) -> None:
     assert time.process_time() - started < 1
 
 
+LACKS = "in RE2's syntax: without lookarounds, backreferences, conditions, comments, atomic"
 REFUSED = {
-    "(?=a)b": "there is no lookaround: combine matches with `all` and `not`",
-    "(?<!a)b": "there is no lookaround",
-    r"(a)\1": "there are no backreferences",
-    r"a\Z": r"leave \\Z out",
-    "a{1001}": "a repeat is at most 1,000",
-    "aa?{9999999999}({1,1000}|(?i){1,1000}": "in RE2's syntax",
-    "a++": "no possessive repeats",
-    "(?>a)": "no atomic groups",
-    "(?#c)a": "no comments",
+    **dict.fromkeys(["(?=a)b", "(?<!a)b", r"(a)\1", r"a\Z", "a{1001}", "a++", "(?>a)"], LACKS),
+    "(?#c)a": LACKS,
+    "aa?{9999999999}({1,1000}|(?i){1,1000}": LACKS,
     "a{,3}": "a repeat needs its least number: write {0,3}",
     "(": "missing )",
     "\ud800": "not valid Unicode",
@@ -57,7 +52,7 @@ REFUSED = {
 def test_what_it_has_not_is_said(expression: str, message: str) -> None:
     with pytest.raises(RulesError) as error:
         whole(expression)
-    assert re.sub(r"\\\\", r"\\", message) in str(error.value)
+    assert message in str(error.value)
     assert len(str(error.value)) < 500
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from heapq import nsmallest
 from itertools import chain, islice, repeat
 from math import log
@@ -30,7 +30,7 @@ from graphpatch.graph.walk import data_uses
 from graphpatch.match.conditions import Candidates, holds
 from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.runs import Run
-from graphpatch.match.pattern.syntax import variants
+from graphpatch.match.pattern.syntax import PatternLike, forms, variants
 from graphpatch.match.pattern.topology import (
     Budget,
     Column,
@@ -492,6 +492,17 @@ def _read_outside(binding: Binding, read_inside: Collection[str]) -> Iterator[st
             if is_inner and node.data_inputs if isinstance(closed, bool) else name in closed:
                 for _, reader in binding.readers(index):
                     yield f"{node} ({name!r}) is read outside, by {reader}"
+
+
+def matches_of(wanted: PatternLike) -> Callable[[Body], list[Binding]]:
+    """Return what finds in a body all matches of a pattern, or of each of several."""
+    finders = [Finder(form) for form in forms(wanted)]
+
+    def matches(body: Body) -> list[Binding]:
+        topology_of = cache(Topology)
+        return [match for finder in finders for match in finder.matches(body, topology_of)]
+
+    return matches
 
 
 class Finder:

@@ -41,7 +41,7 @@ def output_number(body: Body, read: Tensor) -> int | None:
 
 
 def is_such(body: Body, index: int, match: Match) -> bool:
-    return any(glob.matches_glob(text, body.heads.ops[index]) for text in texts(match.op or "*"))
+    return any(glob.compiled(text)(body.heads.ops[index]) for text in texts(match.op or "*"))
 
 
 def fits(body: Body, use: tuple[int, int, Tensor | None], source: int | Tensor, link: Link) -> bool:
