@@ -28,7 +28,7 @@ from graphpatch.graph.walk import (
 from graphpatch.match import glob, inside, keys
 from graphpatch.match.glob import texts
 from graphpatch.match.keys import EVERY_OP, Condition, Test
-from graphpatch.match.nth import nth
+from graphpatch.match.nth import counted_in_order, picker
 from graphpatch.match.spec import (
     Between,
     DependencySearch,
@@ -112,8 +112,9 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         """Return the keys that an op does not meet, in the order in which they are tried."""
         return [key for key, test in self.tests.items() if not test.holds(node)]
 
-    def instead(self, node: Node, keys: Iterable[str]) -> str:
-        """Return what an op has instead of what these keys ask for, in words."""
+    def instead(self, node: Node, keys: Iterable[str] | None = None) -> str:
+        """Return what an op has instead of what these keys ask for, or all that it fails."""
+        keys = self.failing(node) if keys is None else keys
         return ", ".join(cut_short(self.tests[key].instead(node), LETTERS) for key in keys)
 
     def why_not(self, node: Node) -> str:
@@ -164,7 +165,7 @@ def several(
 
         def in_words(node: Node) -> str:
             failing = [test for test in tests if not test(node)]
-            return separator.join(all_in_words(test, node) for test in failing[:IN_MESSAGE])
+            return separator.join(test.instead(node) for test in failing[:IN_MESSAGE])
 
         return Test(lambda node: quantifier(test(node) for test in tests), in_words)
 
@@ -180,11 +181,6 @@ def none_of(wanted: Match) -> Condition:
         return Test(lambda node: not test(node), lambda node: words)
 
     return prepared
-
-
-def all_in_words(wanted: Candidates, node: Node) -> str:
-    """Return what an op has instead of all keys that it does not meet."""
-    return wanted.instead(node, wanted.failing(node))
 
 
 def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
@@ -510,10 +506,23 @@ def _why_no_path(node: Node, sources: Sequence[str], targets: Sequence[str], con
     return ", and ".join(parts) or cut
 
 
-def nth_of_others(wanted: Any, match: Match) -> Condition:
+def nth(wanted: Any, match: Match) -> Condition:
     """Return the condition that the op is number so many of those that all other keys mean."""
-    others = holds(replace(match, nth=None))
-    return nth(wanted, lambda body: others(body).indices())
+    others, choose = holds(replace(match, nth=None)), picker(wanted)
+
+    def prepared(body: Body) -> Test:
+        counted = counted_in_order(wanted, body, others(body).indices())
+        meant = set(choose(counted))
+
+        def instead(node: Node) -> str:
+            if node.index not in counted:
+                return f"it is none of the {len(counted)} that nth counts"
+            number, by = counted.index(node.index), getattr(wanted, "by", "graph")
+            return f"it is number {number} (from 0) of {len(counted)} in {by} order"
+
+        return Test(lambda node: node.index in meant, instead)
+
+    return prepared
 
 
 KEYS: dict[str, Callable[..., Condition]] = {
@@ -533,7 +542,7 @@ KEYS: dict[str, Callable[..., Condition]] = {
     "inputs": inputs,
     "consumers": consumers,
     "value": keys.OP_KEYS["value"],
-    "nth": nth_of_others,
+    "nth": nth,
 }
 """In the order in which they are tried: cheap ones first."""
 

@@ -73,10 +73,10 @@ LONGEST_EXPRESSION = 10_000
 
 LONGEST_QUOTE = 200  # characters
 
-SYNTAX = (
-    "in RE2's syntax: without lookarounds, backreferences, conditions, comments, atomic groups and"
-    " possessive repeats; repeats are at most 1,000, \\Z is not needed, and `all` and `not` combine"
-    " matches"
+_UNKNOWN = re.compile(r"\(\?|escape sequence|repetition size|bad repetition|\\Z")
+_LACKS = (
+    ", which has no lookarounds, backreferences, conditions, comments, atomic groups and possessive"
+    " repeats; repeats are at most 1,000; leave \\Z out, and combine matches with `all` and `not`"
 )
 _FROM_NOTHING = re.compile(r"(?<!\\)\{(,\d+)\}")
 
@@ -106,7 +106,8 @@ def whole(expression: str) -> Callable[[str], bool]:
     except re2.error as error:
         cause = error.args[0]
         text = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
-        raise RulesError(f"{text[:LONGEST_QUOTE]} ({SYNTAX})") from None
+        lacks = _LACKS if _UNKNOWN.search(text) else ""
+        raise RulesError(f"{text[:LONGEST_QUOTE]} (in RE2's syntax{lacks})") from None
     if compiled.programsize > MOST_STEPS:
         raise RulesError(
             f"compiled, it has {compiled.programsize:,} steps, and {MOST_STEPS:,} is the most: use"

@@ -19,7 +19,7 @@ from graphpatch.graph.functions import called_functions
 from graphpatch.graph.node import Body, Library, Node
 from graphpatch.graph.op_types import CASES, LOOPS
 from graphpatch.match import glob
-from graphpatch.match.glob import texts
+from graphpatch.match.glob import Texts, texts
 from graphpatch.match.keys import Condition, Test
 from graphpatch.match.spec import Inside
 from graphpatch.names import op_of
@@ -40,14 +40,12 @@ class EnclosingContext(NamedTuple):
 def inside(wanted: str | Inside) -> Condition:
     """Return the condition that the op is in some loop, some branch, or one of these names."""
     if isinstance(wanted, str):
-        asked: dict[str, tuple[str, ...]] = {wanted: ("**",)}
+        named: dict[str, Texts | None] = {wanted: "**"}
         when = None
     else:
-        branch = "**" if wanted.when is not None and wanted.branch is None else wanted.branch
-        named = {"loop": wanted.loop, "branch": branch}
-        asked = {kind: texts(names) for kind, names in named.items() if names is not None}
-        when = wanted.when
-    globs = {kind: glob.one_of(names) for kind, names in asked.items()}
+        branch, when = wanted.branch, wanted.when
+        named = {"loop": wanted.loop, "branch": branch if branch or when is None else "**"}
+    globs = {kind: glob.one_of(texts(names)) for kind, names in named.items() if names is not None}
     surroundings = Surroundings()
 
     def is_meant(around: EnclosingContext) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
@@ -359,56 +359,50 @@ def _is_equal(dtype: str, piece: Any, wanted: Sequence[Any], tolerance: float | 
 
 
 def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
-    """Output 0 has such a shape. What is not known to have it does not match."""
-    asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
+    """Return the condition that output 0 has such a shape; what is not known to have it has not."""
 
     def prepared(body: Body) -> Test:
-        shapes = Shapes(Wiring(body))
+        holds = shape_test(body, wanted)
         return Test(
-            lambda node: shape_holds(shape_of(shapes, node), asked),
-            lambda node: f"shape is {sizes_in_words(shape_of(shapes, node))}",
+            lambda node: holds(node)[1] is True,
+            lambda node: f"shape is {sizes_in_words(holds(node)[0])}",
         )
 
     return prepared
 
 
-def shape_of(shapes: Shapes, node: Node) -> Sizes:
-    """Return the sizes of output 0, as far as they are known."""
-    return shapes.if_known((node.index, 0)) if node.outputs else None
+def shape_test(
+    body: Body, wanted: Shape | tuple[Any, ...]
+) -> Callable[[Node], tuple[Sizes, bool | None]]:
+    """Return what tells of an op what is known of its shape, and whether it is such a one.
 
-
-def shape_holds(sizes: Sizes, wanted: Shape, unknown: bool = False) -> bool:
-    """Return whether a shape is what is asked for; `unknown` is said of what is not known of it."""
-    if sizes is None:
-        return unknown
-    if wanted.sizes is not None and len(wanted.sizes) != len(sizes):
-        return False
-    known = [size for size in sizes if size is not None]
-    count = math.prod(known) if len(known) == len(sizes) else None
-    pairs: list[tuple[int | None, int | Compared | None]] = [
-        (len(sizes), wanted.rank),
-        (count, wanted.elements),
-        *zip(sizes, wanted.sizes or [None] * len(sizes), strict=True),
-    ]
-    return all(
-        asked in (None, -1) or (unknown if size is None else _size_is(size, asked))
-        for size, asked in pairs
-    )
-
-
-def undecided(
-    body: Body, nodes: Iterable[Node], wanted: Shape | tuple[Any, ...]
-) -> Iterator[tuple[Node, Sizes]]:
-    """Yield those of these ops that may have such a shape or not, each with what is known of it."""
+    None says that too little of it is known.
+    """
     asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
     shapes = Shapes(Wiring(body))
-    for node in nodes:
-        sizes = shape_of(shapes, node)
-        if shape_holds(sizes, asked, unknown=True) and not shape_holds(sizes, asked):
-            yield node, sizes
+
+    def test(node: Node) -> tuple[Sizes, bool | None]:
+        sizes = shapes.if_known((node.index, 0)) if node.outputs else None
+        if sizes is None:
+            return sizes, None
+        if asked.sizes is not None and len(asked.sizes) != len(sizes):
+            return sizes, False
+        known = [size for size in sizes if size is not None]
+        count = math.prod(known) if len(known) == len(sizes) else None
+        asked_sizes = asked.sizes or [None] * len(sizes)
+        pairs: list[tuple[int | None, int | Compared | None]] = [
+            (len(sizes), asked.rank),
+            (count, asked.elements),
+            *zip(sizes, asked_sizes, strict=True),
+        ]
+        asked_pairs = [pair for pair in pairs if pair[1] not in (None, -1)]
+        answers = [None if size is None else _is_size(size, of) for size, of in asked_pairs]
+        return sizes, False if False in answers else None if None in answers else True
+
+    return test
 
 
-def _size_is(size: int, wanted: int | Compared | None) -> bool:
+def _is_size(size: int, wanted: int | Compared | None) -> bool:
     return meets(size, wanted) if isinstance(wanted, Compared) else size == wanted
 
 

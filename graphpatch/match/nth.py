@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 from graphpatch import names
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.errors import RulesError
-from graphpatch.graph.node import Body, Node
+from graphpatch.graph.node import Body
 from graphpatch.graph.walk import in_order
-from graphpatch.match.keys import Condition, Test
 from graphpatch.match.spec import Nth
 
 T = TypeVar("T")
@@ -19,25 +18,6 @@ SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?[1-9]\d{0,8})?)?")
 NTH_WORDS = {"first": 0, "last": -1}
 DIGITS = re.compile(r"(\d+)")
 NTH = 'a number, "first", "last", a list of numbers, or a slice such as ":-1" (all but the last)'
-
-
-def nth(wanted: Any, others: Callable[[Body], Iterable[int]]) -> Condition:
-    """Return the condition that the op is number so many of the `others`, counted in each body."""
-    choose = picker(wanted)
-
-    def prepared(body: Body) -> Test:
-        counted = counted_in_order(wanted, body, others(body))
-        meant = set(choose(counted))
-
-        def instead(node: Node) -> str:
-            if node.index not in counted:
-                return f"it is none of the {len(counted)} that nth counts"
-            number, by = counted.index(node.index), getattr(wanted, "by", "graph")
-            return f"it is number {number} (from 0) of {len(counted)} in {by} order"
-
-        return Test(lambda node: node.index in meant, instead)
-
-    return prepared
 
 
 def picker(wanted: Any) -> Callable[[Sequence[T]], list[T]]:

@@ -17,7 +17,7 @@ from graphpatch.graph.provenance import as_model, name_in_model
 from graphpatch.match import glob
 from graphpatch.match.conditions import holds
 from graphpatch.match.glob import texts
-from graphpatch.match.keys import undecided
+from graphpatch.match.keys import shape_test
 from graphpatch.match.nth import counted_in_order, picker
 from graphpatch.match.spec import WHOLE, Match, every_match, tensors_named
 
@@ -116,8 +116,12 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
         matched.nodes.extend(Node(body, index) for index in wanted(model).indices())
         if match.shape is not None:
             but_for_shape = holds(replace(match, shape=None, nth=None))(model)
-            others = (Node(model, index) for index in but_for_shape.indices())
-            matched.undecided.extend(undecided(model, others, match.shape))
+            nodes, test = (
+                [Node(model, index) for index in but_for_shape.indices()],
+                shape_test(model, match.shape),
+            )
+            answers = ((node, *test(node)) for node in nodes)
+            matched.undecided.extend((node, sizes) for node, sizes, has in answers if has is None)
     return matched
 
 
