@@ -5,7 +5,7 @@ The numbers are issues of tensorflow/tensorflow, but where a repository is named
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +251,61 @@ def test_14566_a_factor_that_changes_while_training(
             dy = np.clip(dy, -fed, fed) if factor is None else dy * factor(fed, step)
             found = session.run(dx, {"x:0": x, "strength:0": fed})[0]
             np.testing.assert_allclose(found, dy * 2 * x, rtol=1e-5)
+
+
+def unfrozen() -> Any:
+    with tf.Graph().as_default() as graph:
+        w = tf1.get_variable("w", initializer=np.float32([[0.5, -1.0], [2.0, 0.3]]))
+        v = tf1.get_variable("v", initializer=np.float32([[1.0], [0.7]]))
+        x = tf1.placeholder(tf.float32, [None, 2], name="x")
+        tf.matmul(tf.tanh(tf.matmul(x, w)), v, name="y")
+    return graph
+
+
+def trained(graph: Any, initial: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights after three steps of Adam from these, and what the net gives then."""
+    x, y = (graph.get_tensor_by_name(f"{name}:0") for name in "xy")
+    with graph.as_default(), tf1.Session() as session:
+        weights = {v.op.name: v for v in tf1.trainable_variables()}
+        train = tf1.train.AdamOptimizer(0.1).minimize(tf.reduce_mean(tf.square(y - 1.0)))
+        session.run(tf1.global_variables_initializer())
+        for name, value in initial.items():
+            weights[name].load(value, session)
+        for step in range(3):
+            session.run(train, {x: np.sin(np.arange(8.0) + step).reshape(4, 2)})
+        return {
+            **session.run({name: variable.value() for name, variable in weights.items()}),
+            "y": session.run(y, {x: np.eye(2)}),
+            "frozen": tf1.graph_util.convert_variables_to_constants(
+                session, graph.as_graph_def(), ["y"]
+            ),
+        }
+
+
+def test_42623_a_frozen_pb_is_trained_as_before_it_was_frozen(tmp_path: Path) -> None:
+    # 42623: a .pb has no trainable variables; with variables for its constants it trains on.
+    first = trained(unfrozen(), {})
+    path = tmp_path / "frozen.pb"
+    path.write_bytes(first["frozen"].SerializeToString())
+    graph = imported(graphpatch.load(path))
+    with graph.as_default(), pytest.raises(ValueError, match="No variables to optimize"):
+        tf1.train.AdamOptimizer(0.1).minimize(graph.get_tensor_by_name("y:0"))
+    constants = {n.name: n.attr["value"].tensor for n in first["frozen"].node if n.name in "wv"}
+    with tf.Graph().as_default() as graph:
+        variables = {
+            f"{name}:0": tf1.get_variable(name, initializer=tf.make_ndarray(value))
+            for name, value in constants.items()
+        }
+        graphpatch.import_model(path, input_map=variables)
+    actual = trained(graph, {})
+    with tf.Graph().as_default() as before:
+        tf1.import_graph_def(actual["frozen"], name="")
+        again = before.get_tensor_by_name("y:0")
+        with tf1.Session() as session:
+            np.testing.assert_array_equal(session.run(again, {"x:0": np.eye(2)}), actual["y"])
+    expected = trained(unfrozen(), {name: first[name] for name in "wv"})
+    for name in ("w", "v", "y"):
+        np.testing.assert_allclose(actual[name], expected[name], rtol=1e-6)
 
 
 @pytest.mark.parametrize("emit", ["auto", "function"])
