@@ -9,6 +9,7 @@ import pytest
 import graphpatch
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
+from graphpatch.graph.wire import LARGE
 from tests.graphs import attr, graphdef, node
 
 COUNT = 40
@@ -32,3 +33,24 @@ def test_one_op_stands_for_all_that_are_alike(emit: str, monkeypatch: pytest.Mon
     body = result.model.graphs[0].main
     patched = [body.record(body.by_name[name]) for name in names]
     assert all(record is not None for record in patched)
+
+
+@pytest.mark.parametrize("patch", [
+    {"override_gradient": {"registered": "Key"}},
+    {"stop_gradient": True},
+], ids=["attr", "construction"])  # fmt: skip
+def test_ops_that_are_alike_keep_values_as_large_as_weights(patch: Any) -> None:
+    graph = graphdef()
+    for k in range(COUNT):
+        weights = graph.node.add(name=f"w{k:02}", op="Const")
+        weights.attr["dtype"].type = 1
+        tensor = weights.attr["value"].tensor
+        tensor.dtype, tensor.tensor_content = 1, bytes([k]) * (2 * LARGE)
+        tensor.tensor_shape.dim.add(size=LARGE // 2)
+        graph.node.append(node(f"r{k:02}", "Relu", weights.name, T=attr("float32")))
+    result = graphpatch.apply([{"match": {"op": ["Const", "Relu"]}, "patch": patch}], graph)
+    patched = {patched.name: patched for patched in result.model.graph_def().node}
+    for original in graph.node:
+        if original.op == "Const":
+            assert patched[original.name].attr["value"] == original.attr["value"]
+    assert graphpatch.revert(result).graph_def() == graph
