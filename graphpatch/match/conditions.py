@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -304,87 +305,77 @@ QUANTIFIERS: dict[str, Callable[[Iterable[bool]], bool]] = {
 }
 
 
-def inputs(wanted: Mapping[str, Match], match: Match) -> Condition:
-    """Return the condition that input number k is given by such an op; or any, all, none are.
-
-    The argument of a function is not an op, and does not count. With `control`, any, all and none
-    count the ops that run before, too.
-    """
-
-    def producers(node: Node, slot: int | None) -> Iterable[Neighbour]:
-        if slot is None:
-            return map(node.body.producer, node.inputs if match.control else node.data_inputs)
-        return map(node.body.producer, node.data_inputs[slot : slot + 1])
-
-    def in_words(node: Node, tests: Mapping[str, Candidates]) -> str:
-        slots = [int(word) for word in wanted if word.isdigit()]
-        read = node.data_inputs
-        words = [f"there is no input {slot}" for slot in slots if slot >= len(read)]
-        # What was asked for comes first.
-        for slot in sorted(range(len(read)), key=lambda slot: slot not in slots):
-            producer = node.body.producer(read[slot])
-            has = ""
-            if producer is not None and str(slot) in tests:
-                test = tests[str(slot)]
-                has = test.instead(producer, [key for key in test.failing(producer) if key != "op"])
-            words.append(f"input {slot} is {producer or read[slot]}" + (f" ({has})" if has else ""))
-        return short(words) or "it reads nothing"
-
-    return _on_neighbours("inputs", wanted, producers, in_words)
+def producers(node: Node, slot: int | None, control: bool) -> Iterable[Neighbour]:
+    """Return what gives input number k, or all inputs, with `control` control inputs too."""
+    read = node.inputs if control and slot is None else node.data_inputs
+    return map(node.body.producer, read if slot is None else read[slot : slot + 1])
 
 
-def consumers(wanted: Mapping[str, Match], match: Match) -> Condition:
-    """Return the condition that such an op reads output number k; or any, all, none of the readers.
-
-    `all` holds where nothing reads the op. With `control`, any, all and none count the ops that
-    run after it, too.
-    """
-
-    def readers(node: Node, output: int | None) -> Iterable[Neighbour]:
-        body = node.body
-        tensor = None
-        if output is not None:
-            tensor = tensor_named(body, str(TensorName(node.name, output)))
-        for index, slot in body.readers.get(node.name, ()):
-            text = body.heads.inputs[index][slot]
-            if match.control or text[:1] != "^" if output is None else names.parse(text) == tensor:
-                yield Node(body, index)
-
-    def in_words(node: Node, tests: Mapping[str, Candidates]) -> str:
-        indices = dict.fromkeys(index for index, _ in node.body.readers.get(node.name, ()))
-        words = [f"{Node(node.body, index)} reads it" for index in indices]
-        return short(words) or "nothing reads it"
-
-    return _on_neighbours("consumers", wanted, readers, in_words)
+def inputs_in_words(node: Node, tests: Mapping[str, Candidates]) -> str:
+    """Return what gives the inputs of an op; those that are asked for come first."""
+    slots, read = [int(word) for word in tests if word.isdigit()], node.data_inputs
+    words = [f"there is no input {slot}" for slot in slots if slot >= len(read)]
+    for slot in sorted(range(len(read)), key=lambda slot: slot not in slots):
+        producer, test, has = node.body.producer(read[slot]), tests.get(str(slot)), ""
+        if producer is not None and test is not None:
+            has = test.instead(producer, [key for key in test.failing(producer) if key != "op"])
+        words.append(f"input {slot} is {producer or read[slot]}" + (f" ({has})" if has else ""))
+    return short(words) or "it reads nothing"
 
 
-def _on_neighbours(
+def readers(node: Node, output: int | None, control: bool) -> Iterable[Neighbour]:
+    """Return what reads output number k, or any; with `control` what runs after the op too."""
+    body, tensor = node.body, None
+    if output is not None:
+        tensor = tensor_named(body, str(TensorName(node.name, output)))
+    for index, slot in body.readers.get(node.name, ()):
+        text = body.heads.inputs[index][slot]
+        if control or text[:1] != "^" if output is None else names.parse(text) == tensor:
+            yield Node(body, index)
+
+
+def readers_in_words(node: Node, tests: Mapping[str, Candidates]) -> str:
+    """Return what reads an op."""
+    indices = dict.fromkeys(index for index, _ in node.body.readers.get(node.name, ()))
+    words = [f"{Node(node.body, index)} reads it" for index in indices]
+    return short(words) or "nothing reads it"
+
+
+def on_neighbours(
     key: str,
-    wanted: Mapping[str, Match],
-    neighbours: Callable[[Node, int | None], Iterable[Neighbour]],
+    beside: Callable[[Node, int | None, bool], Iterable[Neighbour]],
     in_words: Callable[[Node, Mapping[str, Candidates]], str],
-) -> Condition:
-    for word in wanted:
-        if word not in QUANTIFIERS and not (word.isascii() and word.isdigit() and len(word) < 10):
-            legal = f"; legal: 0, 1, ..., {', '.join(QUANTIFIERS)}"
-            near = did_you_mean(word, QUANTIFIERS) or legal
-            raise RulesError(f"{key}: {word!r} does not say which{near}")
-    conditions = {word: holds(match) for word, match in wanted.items()}
+) -> Callable[[Mapping[str, Match], Match], Condition]:
+    """Return what makes the condition that what is beside an op is such an op.
 
-    def prepared(body: Body) -> Test:
-        tests = {word: condition(body) for word, condition in conditions.items()}
+    It is said of number k, or of any, all, none. The argument of a function is not an op, and
+    does not count; `all` holds where there is nothing.
+    """
 
-        def is_met(node: Node, word: str) -> bool:
-            every = neighbours(node, None if word in QUANTIFIERS else int(word))
-            test = tests[word]
-            return QUANTIFIERS.get(word, any)(op is not None and test(op) for op in every)
+    def condition(wanted: Mapping[str, Match], match: Match) -> Condition:
+        for word in wanted:
+            if word not in QUANTIFIERS and not re.fullmatch("[0-9]{1,9}", word):
+                legal = f"; legal: 0, 1, ..., {', '.join(QUANTIFIERS)}"
+                near = did_you_mean(word, QUANTIFIERS) or legal
+                raise RulesError(f"{key}: {word!r} does not say which{near}")
+        conditions = {word: holds(part) for word, part in wanted.items()}
 
-        return Test(
-            lambda node: all(is_met(node, word) for word in tests),
-            lambda node: in_words(node, tests),
-        )
+        def prepared(body: Body) -> Test:
+            tests = {word: made(body) for word, made in conditions.items()}
 
-    return prepared
+            def is_met(node: Node, word: str) -> bool:
+                every = beside(node, None if word in QUANTIFIERS else int(word), match.control)
+                are_such = (op is not None and tests[word](op) for op in every)
+                return QUANTIFIERS.get(word, any)(are_such)
+
+            return Test(
+                lambda node: all(is_met(node, word) for word in tests),
+                lambda node: in_words(node, tests),
+            )
+
+        return prepared
+
+    return condition
 
 
 def along(walk: Callable[..., bytearray]) -> Callable[..., Condition]:
@@ -539,8 +530,8 @@ KEYS: dict[str, Callable[..., Condition]] = {
     "taken": taken,
     "inside": inside.inside,
     **keys.OP_KEYS,  # the others of these
-    "inputs": inputs,
-    "consumers": consumers,
+    "inputs": on_neighbours("inputs", producers, inputs_in_words),
+    "consumers": on_neighbours("consumers", readers, readers_in_words),
     "value": keys.OP_KEYS["value"],
     "nth": nth,
 }

@@ -161,6 +161,8 @@ NEAR_LINE: list[tuple[Any, str]] = [
     ({"pattern": "Const=[1,0]"}, "    near: Const 'c': value is 2"),
     ({"pattern": {"nodes": {"a": {"op": "Conv2D", "attr": {"padding": "VALID"}}}}},
      "    near: Conv2D 'conv': padding is 'SAME'"),
+    ({"pattern": {"nodes": {"a": {"op": "Conv2D"}}, "closed": ["a"]}},
+     "    near: a is Conv2D 'conv'; Conv2D 'conv' ('a') is read outside, by Mul 'm'"),
     ({"pattern": "Conv2D", "attr": {"padding": "VALID"}},
      "  near: Conv2D 'conv': padding is 'SAME'"),
     ({"pattern": "Conv2D", "name": "nope/*"}, "  near: Conv2D 'conv': name is 'conv'"),

@@ -441,8 +441,9 @@ class Search:
                     matcher = Matcher(shape, walk)
                     assigned = next(matcher.matches(), None)
                     bound = {node: vertices[vertex] for node, vertex in matcher.furthest.items()}
-                    reason: Binding | str = self._missing(walk, bound)
-                    if assigned is not None:
+                    if assigned is None:
+                        reason: Binding | str = self._missing(walk, bound)
+                    else:
                         reason = self.completed(tuple(vertices[vertex] for vertex in assigned))
                     if isinstance(reason, str):
                         present = enumerate(self.pattern.present)
@@ -452,7 +453,7 @@ class Search:
     def _missing(self, walk: Walk, bound: Mapping[int, int]) -> str:
         """Return which node came next, and why each op that is linked as it should be is not it."""
         steps = (step for step in walk.steps if step[0] in bound and step[1] not in bound)
-        known, node, edge = next(steps, (walk.anchor, walk.anchor, 0))
+        known, node, edge = next(steps)
         source, _, link = self.edges[edge]
         here, anywhere = np.zeros(self.size, np.bool_), np.ones(self.size, np.bool_)
         here[bound[known]] = True
