@@ -24,10 +24,11 @@ from graphpatch.match import glob
 from graphpatch.match.conditions import holds
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import Match, every_match
+from graphpatch.patches.reach import refuse_shadowed
 from graphpatch.patches.target import Target
 from graphpatch.rules import Rule
 from graphpatch.runtime.imported import model_of
-from graphpatch.runtime.keys import keyed, set_keys
+from graphpatch.runtime.keys import keyed, live_ops, set_keys
 from graphpatch.runtime.patch_graph import built_before
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.step import (
@@ -36,6 +37,7 @@ from graphpatch.step import (
     idle_notes,
     left_out_notes,
     listed_matches,
+    matched_graph,
     naming_rule,
     patch_target,
     unchanged_notes,
@@ -147,10 +149,11 @@ class RuleOnNewOps:
         if self.holds(node.body)(node):
             self.count += 1
             entry = {"body": node.body.label, "op": node.name, "type": node.op}
-            self._patch(graph, node, live, entry, self.known)
+            self.result.matches.append(entry)
+            self._patch(graph, Target.of(node), live, self.known)
 
-    def take_all(self, graph: ModelGraph, live: Any, made: set[str]) -> list[Node]:
-        """Patch the ops of a whole graph, of these names, that the rule means; return them.
+    def take_all(self, graph: ModelGraph, live: Any, made: set[str]) -> None:
+        """Patch the ops of a whole graph, of these names, that the rule means.
 
         Raises PatchError where one is in a function that was traced to its end, or its gradient was
         built already.
@@ -159,21 +162,22 @@ class RuleOnNewOps:
         self.count += matched.count
         self.result.notes.update(dict.fromkeys(left_out_notes(self.result.rule, matched)))
         known: dict[Hashable, Any] = {}
-        for node, entry in zip(matched.nodes, listed_matches(matched, None), strict=True):
-            with naming_rule(self.rule):
+        self.result.matches.extend(listed_matches(matched, None, whole=self.rule.as_one))
+        with naming_rule(self.rule):
+            refuse_shadowed(matched.nodes, goes_first=False)
+            for node in matched.nodes:
                 _refuse_late(live, node)
-            self._patch(graph, node, live, entry, known)
-        return matched.nodes
+            targets = matched_graph(self.rule, graph, matched).targets
+        for target in targets:
+            self._patch(graph, target, live, known)
 
-    def _patch(
-        self, graph: ModelGraph, node: Node, live: Any, entry: dict[str, Any], known: dict[Any, Any]
-    ) -> None:
-        self.result.matches.append(entry)
+    def _patch(self, graph: ModelGraph, target: Target, live: Any, known: dict[Any, Any]) -> None:
+        node = target.last
         self.unchanged += unchanged_notes(self.rule, [node])
         editor = Editor(graph, self.rule.author, node.name, known=known)
         with naming_rule(self.rule):
             refuse_defun(live, node)
-            patch_target(self.rule, Target.of(node), editor, self.result)
+            patch_target(self.rule, target, editor, self.result)
         self.idle += editor.idle
 
     def finish(self, made: dict[Any, set[str]]) -> RuleResult:
@@ -278,14 +282,14 @@ class Building:
         waiting = [rule for rule in self.rules if not rule.is_alone]
         live_graphs = self.made if waiting else ()
         models = {live: named_graph(live, model_of(live).copy().graphs[0]) for live in live_graphs}
-        changed = [
-            (node, live.get_operation_by_name(node.name))
-            for rule in waiting
-            for live, graph in models.items()
-            for node in rule.take_all(graph, live, self.made[live])
-        ]
+        for rule in waiting:
+            for live, graph in models.items():
+                rule.take_all(graph, live, self.made[live])
         results = [rule.finish(self.made) for rule in self.rules]
-        set_keys(changed, [key for result in results for key in result.session])
+        keys = [key for result in results for key in result.session]
+        for live, graph in models.items():
+            nodes = [Node(graph.main, index) for index in sorted(graph.main.edited)]
+            set_keys(live_ops(nodes, live), keys)
         self.made.clear()
         self.report = report_of(results, [note for result in results for note in result.notes])
 
@@ -319,10 +323,10 @@ def building(rules: RulesLike, allow_python: bool = False) -> Iterator[Building]
     Raises:
         RulesError: On entering: a rule is not valid.
         TypeError: On entering: `rules` is none of these.
-        PatchError: On entering: no key can do a rule (`backward_as`, `"on": "match"`, `emit:
-            function`), unless it may match nothing, as rules of recipes may. Where an op is made:
-            none can on this op. On leaving: such a rule did match; a rule means ops in a function
-            that was traced to its end.
+        PatchError: On entering: no key can do a rule (`backward_as`, `emit: function`), unless it
+            may match nothing, as rules of recipes may. Where an op is made: none can on this op. On
+            leaving: such a rule did match; no keys hold a match as one op; a rule means ops in a
+            function that was traced to its end.
         MatchError: On leaving: a rule did not match as often as it expects.
         GraphpatchError: On entering: this TensorFlow makes ops in a way that is not known.
 

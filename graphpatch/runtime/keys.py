@@ -1,4 +1,4 @@
-"""Patches as keys of `_gradient_op_type`, set on ops that stay where they are.
+"""Patches as keys of `_gradient_op_type`, set on ops that stay where they are; a match takes two.
 
 So `tf.Graph.gradient_override_map` sets keys. Here the key says what the op's gradient is composed
 of, and is registered with TensorFlow in this process.
@@ -6,6 +6,7 @@ of, and is registered with TensorFlow in this process.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,16 +16,21 @@ import numpy as np
 
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.differentiation.override_keys import gradient_type, is_registered
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Wiring
+from graphpatch.dtypes import HANDLES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients import interpreter
 from graphpatch.gradients.fits import FILTER
 from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.program import gradient_ops
 from graphpatch.gradients.spec import (
     BUILT_IN,
     ComposedGradient,
     DefaultGradient,
     Gradient,
     InlineFormula,
+    LibraryGradient,
     PythonGradient,
     RegisteredKey,
     built_in_key,
@@ -37,22 +43,30 @@ from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import graph_of
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
-from graphpatch.match.spec import WHOLE
+from graphpatch.graph.wire import enclosed, piece_bytes
 from graphpatch.patches import KINDS, Patch
 from graphpatch.patches.carrier import check_named, check_once, named_tensors, refuse_key
 from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient
 from graphpatch.patches.freeze import Freeze, Updates, variable_read
 from graphpatch.patches.inline import parsed, why_idle
 from graphpatch.patches.override import OverrideGradient, never_fires
+from graphpatch.patches.reach import all_in_control_flow, shadow_behind
 from graphpatch.patches.straight_through import StraightThrough
 from graphpatch.patches.surrogate import SurrogateGradient
 from graphpatch.patches.target import Target, carries, is_source, known_inputs, known_outputs
 from graphpatch.protos import GraphDef
 from graphpatch.rules import Rule
+from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.register import register_key
+from graphpatch.runtime.values import full_tensor_name
 
 BY_KEY = (OverrideGradient, StraightThrough, SurrogateGradient, SidePatch, Freeze)
 """The patches that a key of the op alone can store."""
+
+OF_MATCH = (OverrideGradient, StraightThrough)
+"""Those that two keys can store where a match counts as one op."""
+
+VARIABLE = re.compile(r"\b(x|dy)(\d*)\b")
 
 # Calls of functions: TensorFlow has their gradient under no key.
 ALL_CALLS = CALLS | {"SymbolicGradient", "RemoteCall"}
@@ -89,13 +103,22 @@ class KeyedPatch(Patch):
         """Return why it changes nothing at any of these ops; nothing where it does."""
         return self.patch.idle(nodes)
 
+    def formulas(self, target: Target) -> str | Sequence[str | None]:
+        """Return what flows back to each tensor that a match reads, or one text for all."""
+        return self.patch.formulas(target)
+
     def rewrite(self, target: Target, editor: Editor) -> None:
-        """Set the key of one op. Raises NoKeyError where a key cannot do it."""
+        """Set the key of an op, or those of a match. Raises NoKeyError where no key can do it."""
         node = target.last
         if self.why_not:
             raise NoKeyError(self.why_not)
         if not (self.bodies or node.body.is_main):
             raise NoKeyError(f"{node} is in a function, which TensorFlow has a copy of already")
+        if any(map(_ends_match, target.nodes)):
+            raise NoKeyError(f"{node} ends or follows a match that a rule before patched as one op")
+        if target.is_match:
+            _override_match(self.patch, target, editor)
+            return
         if isinstance(self.patch, OverrideGradient | FilterGradient) and not self.bodies:
             check_named(self.patch.gradient, target, editor)  # an op is alone while it is made
         now = composed_gradient(gradient_type(node))
@@ -118,11 +141,10 @@ def keyed(rule: Rule, bodies: bool) -> Rule:
     of recipes may, not before it matches.
     """
     reason, emit = "", getattr(rule.patch, "emit", "auto")
-    if rule.on == (WHOLE,):
-        reason = f'"on": "{WHOLE}" makes several ops one, and a key is of one op'
-    elif not isinstance(rule.patch, BY_KEY):
-        kind = next(key for key in KINDS if key in rule.told)
-        reason = f"{kind} adds ops to the graph, and a key adds none"
+    kind = next(key for key in KINDS if key in rule.told)
+    if not isinstance(rule.patch, OF_MATCH if rule.as_one else BY_KEY):
+        what = f"{kind} of a match as one op" if rule.as_one else kind
+        reason = f"{what} adds ops to the graph, and a key adds none"
     elif emit not in ("auto", "attr"):
         reason = f"emit: {emit} asks for more than a key"
     if reason and rule.expect.min:
@@ -163,6 +185,83 @@ def composed(patch: Any, target: Target, now: ComposedGradient, editor: Editor) 
     if is_side:
         return _filtered(patch, node, now, editor)
     return msgspec.structs.replace(now, own=_own_key(patch, target, editor))
+
+
+def _override_match(patch: Any, target: Target, editor: Editor) -> None:
+    """Give a match as one op its gradient by two keys.
+
+    What flows back to its last op passes one of that op's inputs as it is, to an IdentityN of this
+    input and of all that the match reads. The key of the IdentityN gives these their gradient.
+    """
+    node, (slot, formula) = target.last, _passing(patch, target, editor)
+
+    def numbered(variable: re.Match[str]) -> str:
+        return "dy0" if variable[1] == "dy" else f"x{int(variable[2] or 0) + 1}"
+
+    texts = [
+        (formula.texts[0] if carries(arg) else None) if formula.alike else formula.texts[place]
+        for place, arg in enumerate(target.args)
+    ]
+    moved = [None if text is None else VARIABLE.sub(numbered, text) for text in texts]
+    gradient = InlineFormula(Formula.parse([None, *moved], dict(formula.values)))
+    passed = InlineFormula(
+        Formula.parse(["dy" if place == slot else None for place in range(len(node.data_inputs))])
+    )
+    args = [known_inputs(node)[slot], *target.args]
+    typed = {
+        "T": attrs.dtypes([arg.dtype or "" for arg in args]),
+        attrs.OVERRIDE: attrs.text(gradient.key),
+    }
+    reads, name = [node.data_inputs[slot], *target.reads], f"{node.name}/match"
+    added = editor.add(name, "IdentityN", reads, typed, node, before=True)
+    editor.set_input(node, slot, added.tensor(0))
+    shadow_behind(target, editor)
+    now = composed_gradient(gradient_type(node))
+    if now.inputs:
+        raise NoKeyError(f"a rule before filters what flows back from {node}, where dy would pass")
+    own = msgspec.structs.replace(now, own=passed.key)
+    editor.set_attr(node, attrs.OVERRIDE, attrs.text(own.key))
+    for key in (own.key, gradient.key):
+        editor.used("attr", session=key, tape=key)
+
+
+def _ends_match(node: Node) -> bool:
+    """Return whether an op reads the IdentityN that `_override_match` adds."""
+    producers = (node.body.producer(text) for text in node.data_inputs)
+    return any(p is not None and p.op == "IdentityN" and provenance.is_added(p) for p in producers)
+
+
+def _passing(patch: Any, target: Target, editor: Editor) -> tuple[int, Formula]:
+    """Return the input of the last op of a match that dy can pass, and what flows back.
+
+    Raises NoKeyError where there is no such input, or the formula reads what is not there.
+    """
+    node, gradient = target.last, getattr(patch, "gradient", None)
+    if isinstance(patch, StraightThrough):
+        target.refuse_open()
+        patch.check_target(target)
+        gradient = InlineFormula(Formula.parse(patch.formulas(target)))
+    if not isinstance(gradient, InlineFormula | LibraryGradient):
+        raise NoKeyError(f"{target} has no key: one holds a formula alone")
+    formula, outputs = gradient.formula, known_outputs(node)
+    try:
+        gradient_ops(formula, target.signature)
+    except (FormulaError, ValueError) as error:
+        raise PatchError(f"{target}: {error}; {target.reading()}") from error
+    if formula.reads_op or formula.attrs or formula.tensors or formula.variables & {"y", "y0"}:
+        raise NoKeyError(f"{target} has no key: the formula reads more than x0, x1, ... and dy")
+    if all_in_control_flow(node.body, editor) & {op.index for op in target.nodes}:
+        raise NoKeyError(f"{target} has no key: it is in a v1 loop or branch")
+    if any(arg.dtype in HANDLES for arg in target.args):
+        raise NoKeyError(f"{target} has no key: it reads the handle of a variable")
+    shapes = Shapes(Wiring(node.body))
+    y = shapes.of((node.index, 0))
+    for slot, text in enumerate(node.data_inputs):
+        arg = known_inputs(node)[slot]
+        same_dtype = carries(arg) and arg.dtype == outputs[0].dtype
+        if same_dtype and len(outputs) == 1 and shapes.of(shapes.wiring.tensor(text)) == y:
+            return slot, formula
+    raise NoKeyError(f"{target} has no key: {node} has no input of its shape, which dy could pass")
 
 
 def _own_key(patch: Any, target: Target, editor: Editor) -> str:
@@ -232,6 +331,31 @@ def keeps_zeros(gradient: Gradient) -> bool:
     tensor = np.concatenate([-sizes, [0.0], sizes]).astype("float32")
     dx = interpreter.gradient(gradient.formula, [tensor], [tensor], [np.zeros_like(tensor)])[0]
     return dx is not None and not np.any(dx)
+
+
+def live_ops(nodes: Iterable[Node], live: Any) -> list[tuple[Node, Any]]:
+    """Return nodes with the ops of a live graph that they are.
+
+    Those that rules added are made there, and each op reads what its node does.
+    """
+    import tensorflow as tf
+
+    present, pairs = {op.name for op in live.get_operations()}, []
+    for node in sorted(nodes, key=lambda node: node.name in present):
+        names = [full_tensor_name(text) for text in node.data_inputs]
+        tensors = {name: live.get_tensor_by_name(name) for name in names}
+        if node.name not in present:
+            written = b"".join(map(piece_bytes, enclosed(1, node.body.payload(node.index))))
+            definition = tf.compat.v1.GraphDef.FromString(written)
+            definition.versions.CopyFrom(live.graph_def_versions)  # or they become the lowest
+            with live.as_default():
+                spliced(definition, tensors, [], "")
+        op = live.get_operation_by_name(node.name)
+        for slot, name in enumerate(names):
+            if op.inputs[slot].name != name:
+                op._update_input(slot, tensors[name])
+        pairs.append((node, op))
+    return pairs
 
 
 def set_keys(nodes_by_op: Iterable[tuple[Node, Any]], keys: Iterable[str]) -> None:

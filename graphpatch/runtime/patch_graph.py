@@ -23,7 +23,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
 from graphpatch.rules import Rule
 from graphpatch.runtime.imported import bare_meta, imported, model_of
-from graphpatch.runtime.keys import NoKeyError, keyed, set_keys
+from graphpatch.runtime.keys import ALL_CALLS, NoKeyError, keyed, live_ops, set_keys
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.runtime.values import full_tensor_name
@@ -392,7 +392,7 @@ def patch_graph(
 
     Forward: every tensor keeps its value, bit for bit. Backward: gradients that are built from now
     on are what the rules say; those that exist already stay, and `report["notes"]` names them.
-    Where a key on an op is all that each rule takes, the graph is patched in place, as
+    Where keys on ops are all that each rule takes, the graph is patched in place, as
     `gradient_override_map` would have done; else a patched copy is made, which a warning says, and
     `graph` stays as it is: go on with the `PatchedGraph`.
 
@@ -483,13 +483,13 @@ def _patched_in_place(rules: Sequence[Rule], model: Model, graph: Any) -> Result
         raise NoKeyError("the graph is finalized, so no gradient can be built in it any more")
     result = apply([keyed(rule, bodies=False) for rule in rules], model)
     main = result.model.graphs[0].main
-    nodes = (Node(main, index) for index in sorted(main.edited))
-    changed = [(node, graph.get_operation_by_name(node.name)) for node in nodes]
-    for node, op in changed:
-        if op._gradient_function is not None and node.attr(attrs.OVERRIDE) is not None:
+    nodes = [Node(main, index) for index in sorted(main.edited)]
+    for node in nodes:
+        is_keyed_call = node.op in ALL_CALLS and node.attr(attrs.OVERRIDE) is not None
+        if is_keyed_call and graph.get_operation_by_name(node.name)._gradient_function is not None:
             # TensorFlow looks at no key then.
             raise NoKeyError(f"{node} calls a tf.function, whose gradient Python holds")
-    set_keys(changed, result.report["consumer"]["session"])
+    set_keys(live_ops(nodes, graph), result.report["consumer"]["session"])
     return result
 
 

@@ -285,8 +285,8 @@ REFUSED: dict[str, tuple[Rule, Callable[[Any], Any] | None, str]] = {
         None, "mine'.*backward_as adds ops",
     ),
     "a match as one op": (
-        {**MATCHED, "patch": {"override_gradient": "zero", "on": "match"}},
-        None, "mine'.*\"on\": \"match\"",
+        {**MATCHED, "patch": {"surrogate_gradient": "x", "on": "match"}},
+        None, "mine': surrogate_gradient of a match as one op",
     ),
     "backward_as that may match": (
         {"match": {"op": "Floor"}, "patch": {"backward_as": {"input": 0}}, "expect": {"min": 0}},
