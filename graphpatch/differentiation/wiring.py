@@ -13,7 +13,8 @@ from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.override_keys import gradient_type
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import COLOCATION, Body, Node
+from graphpatch.graph.node import COLOCATION, Body, Node, large_part
+from graphpatch.graph.node import form as form_of
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.walk import tensor_named
@@ -43,7 +44,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         }
         self._tensors: dict[int, list[Tensor]] = {}
         self._readers: dict[int, list[tuple[int, int, int]]] = {}
-        self._forms: dict[tuple[str, bytes | int], int] = {}
+        self._forms: dict[bytes | int, int] = {}
         self._form_of: dict[int, int] = {}
         self._gradient_types: dict[int, str] = {}  # by form
         self._outputs_of: dict[int, list[FlatArg]] = {}  # by form
@@ -113,8 +114,8 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         """Return a number that ops of one type and with the same attrs have in common."""
         form = self._form_of.get(index)
         if form is None:
-            node = Node(self.body, index)
-            key = node.op, index if node.large else node.form(PROVENANCE_ATTR, COLOCATION)
+            payload = self.body.payload(index)
+            key = index if large_part(payload) else form_of(payload, PROVENANCE_ATTR, COLOCATION)
             form = self._form_of[index] = self._forms.setdefault(key, len(self._forms))
         return form
 

@@ -100,6 +100,17 @@ def attr_spans(payload: Payload) -> dict[str, Span]:
     return spans
 
 
+def form(payload: Payload, *left_out: str) -> bytes:
+    """Return the op type, device and small attrs but these, which many nodes share, as bytes."""
+    proto = message(NodeDef, small_part(payload))
+    proto.name = ""
+    proto.ClearField("input")
+    for key in left_out:
+        proto.attr.pop(key, None)
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data
+
+
 def attr_value(span: Span) -> AttrValue:
     """Return the AttrValue that lies there."""
     return message(AttrValue, span.source.data[span.start : span.end])
@@ -497,14 +508,6 @@ class Node(NamedTuple):
     def large(self) -> list[Span]:
         """The fields of the NodeDef that are as large as weights."""
         return large_part(self.body.payload(self.index))
-
-    def form(self, *left_out: str) -> bytes:
-        """Return its device and small attrs without these, which many nodes share, as bytes."""
-        proto = NodeDef(device=self.device, attr=self.attrs())
-        for key in left_out:
-            proto.attr.pop(key, None)
-        form: bytes = proto.SerializeToString(deterministic=True)
-        return form
 
     def __str__(self) -> str:
         place = "" if self.body.is_main else f" in function {one_line(self.body.label)}"
