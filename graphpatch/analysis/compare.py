@@ -12,7 +12,7 @@ from graphpatch.formats.container import meta_around
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import ConstTensor, constant
 from graphpatch.graph.graph import LIBRARY, Graph, ModelGraph
-from graphpatch.graph.node import Body, Node, small_part
+from graphpatch.graph.node import Body, Node, behind_inputs, large_part, small_part
 from graphpatch.graph.provenance import PROVENANCE_ATTR
 from graphpatch.graph.wire import Piece, Span, encoded, fields, message, piece_bytes, read_span
 from graphpatch.protos import GraphDef, MetaGraphDef
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAPS = ("collection_def", "signature_def")
 NOTHING = "(none)"
-NAME, OP, INPUT = 1, 2, 3  # fields of a NodeDef
 RECORD = encoded(1, PROVENANCE_ATTR.encode())  # begins the entry of a record in NodeDef.attr
 BLOCK = 1 << 20  # bytes of large pieces that are read at a time
 MOST_SHOWN = 60  # letters of an attr
@@ -103,8 +102,9 @@ def differences(before: Node, after: Node) -> list[str]:
     for slot, (old, new) in enumerate(zip_longest(before.inputs, after.inputs, fillvalue=NOTHING)):
         if old != new:
             changes.append(f"input {slot}: {old} -> {new}")
-    old_rest, new_rest = map(_behind_inputs, (before, after))
-    if new_rest.startswith(old_rest) and not before.large and not after.large:
+    payloads = [node.body.payload(node.index) for node in (before, after)]
+    old_rest, new_rest = (behind_inputs(small_part(payload)) for payload in payloads)
+    if new_rest.startswith(old_rest) and not any(map(large_part, payloads)):
         more = list(fields(new_rest, len(old_rest), len(new_rest)))
         # A rule writes its record behind all else; so all else is the same.
         if len(more) < 2 and all(new_rest.startswith(RECORD, field.value) for field in more):
@@ -112,13 +112,6 @@ def differences(before: Node, after: Node) -> list[str]:
     if before.device != after.device:
         changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")
     return changes + list(_changed_attrs(before, after))
-
-
-def _behind_inputs(node: Node) -> bytes:
-    """Return the bytes of a NodeDef behind its inputs, where it is spelled as TensorFlow does."""
-    head = [encoded(NAME, node.name.encode()), encoded(OP, node.op.encode())]
-    head += [encoded(INPUT, text.encode()) for text in node.inputs]
-    return small_part(node.body.payload(node.index)).removeprefix(b"".join(head))
 
 
 def _changed_attrs(before: Node, after: Node) -> Iterator[str]:

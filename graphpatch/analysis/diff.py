@@ -151,7 +151,7 @@ def _diff_bodies(before: Body, after: Body, result: Diff, keyed: Keyed) -> None:
     for first, second in unlike_pairs(before, after, pairs):
         old, new = Node(before, first), Node(after, second)
         if old.name != new.name:
-            result.renamed.append({**_op_document(old), "to": new.name})
+            result.renamed.append(_op_document(old) | {"to": new.name})
         changes = differences(old, new)
         if changes:
             result.changed.append({**_op_document(new), "changes": changes})
@@ -164,9 +164,10 @@ def _diff_bodies(before: Body, after: Body, result: Diff, keyed: Keyed) -> None:
 
 
 def _op_document(node: Node) -> dict[str, Any]:
-    op = {"body": node.body.label, "op": node.name, "type": node.op}
-    record = provenance.record(node)
-    if record is not None and (places := (*record.rules, *record.inputs)):
+    body, index = node
+    op = {"body": body.label, "op": body.heads.names[index], "type": body.heads.ops[index]}
+    record = body.record(index)
+    if record is not None and (places := record.rules + record.inputs):
         op["rule"] = provenance.authors(node, [max(places)])[0].rule
     return op
 
@@ -227,6 +228,5 @@ def paired_ops(before: Body, after: Body) -> tuple[list[tuple[int, int]], list[i
 def _op_keys(body: Body) -> list[str]:
     keys = list(body.heads.names)
     for index, record in body.touched().items():
-        node = Node(body, index)
-        keys[index] = f"+{node.name}" if record.is_added else name_in_model(node)
+        keys[index] = f"+{keys[index]}" if record.is_added else name_in_model(Node(body, index))
     return keys

@@ -34,10 +34,11 @@ def check_graph(graph: Graph) -> None:
     Rules go by names and topology: where these are not sound, no patch is.
     """
     for body in graph.bodies:
-        for op, indices in body.by_type.items():
+        for op in dict.fromkeys(body.heads.ops):
             if not names.OP_TYPE.fullmatch(op):
+                first = body.heads.names[body.heads.ops.index(op)]
                 raise ModelError(
-                    f"{_where(body)}: the op type of {body.heads.names[indices[0]]!r} is {op!r}; "
+                    f"{_where(body)}: the op type of {first!r} is {op!r}; "
                     f"an op type must not have control characters"
                 )
         if len(body.by_name) < len(body):

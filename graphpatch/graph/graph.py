@@ -62,7 +62,7 @@ from graphpatch.protos import (
 
 NODE, LIBRARY, VERSIONS = 1, 2, 4  # fields of a GraphDef
 FUNCTION_NODE, FUNCTION_RET = 3, 4  # fields of a FunctionDef
-RUN = 1 << 20  # bytes that go to protobuf in one call
+RUN = 1 << 17  # bytes that go to protobuf in one call; more of them do not stay in a cache
 MOST_NODES = 2_000_000  # of one body; the largest graph that we know has 400,000
 MOST_LISTED = 2_000_000  # tensors of lists that no input shows, of all nodes of a graph
 

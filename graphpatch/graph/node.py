@@ -34,6 +34,7 @@ from graphpatch.protos import AttrValue, NodeDef
 from graphpatch.protos import OpDef as OpDefProto
 from graphpatch.shown import one_line
 
+HEAD = b"\n\x12\x1a"  # tags of name, op and input in NodeDef
 ATTR = 5  # in NodeDef
 MAIN = "main"
 PROVENANCE = PROVENANCE_ATTR.encode()
@@ -114,6 +115,14 @@ def form(payload: Payload, *left_out: str) -> bytes:
 def attr_value(span: Span) -> AttrValue:
     """Return the AttrValue that lies there."""
     return message(AttrValue, span.source.data[span.start : span.end])
+
+
+def behind_inputs(raw: bytes) -> bytes:
+    """Return a NodeDef behind its name, op type and inputs, as far as these are first and short."""
+    at, end = 0, len(raw)
+    while at < end and raw[at] in HEAD and raw[at + 1] < 0x80:
+        at += 2 + raw[at + 1]
+    return raw[at:]
 
 
 def mentions(payload: Payload, key: str) -> bool:

@@ -15,7 +15,15 @@ from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.graph import Graph, read_record
-from graphpatch.graph.node import BEFORE_RULES, Body, Node, Payload, carries_record, small_part
+from graphpatch.graph.node import (
+    BEFORE_RULES,
+    PROVENANCE,
+    Body,
+    Node,
+    Payload,
+    carries_record,
+    small_part,
+)
 from graphpatch.graph.record import PROVENANCE_ATTR as PROVENANCE_ATTR
 from graphpatch.graph.record import Author, NodeRecord
 from graphpatch.graph.wire import Span, message
@@ -132,10 +140,14 @@ def checksum_of_rules(graph: Graph) -> str:
             continue
         heads, signed, others = body.heads, set(body.signed()), list[int]()
         for index in body.in_file_order():
-            if index not in signed or not carries_record(payload := body.payload(index)):
+            if index not in signed:
                 others.append(index)
                 continue
+            payload = body.payload(index)
             raw = small_part(payload)
+            if PROVENANCE not in raw and not carries_record(payload):
+                others.append(index)
+                continue
             digest.update(as_written(Node(body, index)) if b'"model":' in raw else raw)
         for column in (heads.names, heads.ops, [*map("\0".join, heads.inputs)]):
             digest.update("\0\0".join([column[index] for index in others]).encode())
