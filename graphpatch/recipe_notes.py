@@ -33,7 +33,8 @@ MOST_PARTS = 30
 
 MOVES = frozenset(
     "Identity Reshape Squeeze ExpandDims Transpose Concat ConcatV2 Pack Unpack Split SplitV Slice"
-    " StridedSlice Pad PadV2 GatherV2 BiasAdd AvgPool Mean MaxPool".split()
+    " StridedSlice Pad PadV2 GatherV2 BiasAdd AvgPool Mean MaxPool Tile DepthToSpace SpaceToDepth"
+    " SpaceToBatchND BatchToSpaceND".split()
 )
 """Ops that share relevance among their inputs as their own gradients do."""
 
@@ -90,15 +91,16 @@ def _without_rule(
         known = {name: attr.shape for name, attr in shapes.items() if attr is not None}
         scalars = {name for name, shape in known.items() if not (shape.unknown_rank or shape.dim)}
         ends = {op_of(of)} if of else shapes.keys() - scalars
-        flows = _computed_from(graph.main, ends, floats=True)
-        changes = _computed_from(graph.main, ends, floats=False)
+        flows, changes = (_computed_from(graph.main, ends, flag) for flag in (True, False))
         for node in (Node(graph.main, index) for index, mark in enumerate(flows) if mark):
             reads = map(graph.main.producer, node.data_inputs)
             varies = [op is not None and (changes[op.index] > 0 or op.name in ends) for op in reads]
-            adds_up = node.op in MOVES
+            adds_up = node.op in MOVES or node.op.startswith("TensorArray")
             if recipe == "deeplift":
                 is_same = is_linear(node.op, varies, [not flag for flag in varies])
-                is_single = sum(varies) < 2 and (not of or node.op == "Einsum")
+                training = node.attr("is_training")
+                is_fixed = node.op == "Einsum" or (training is not None and not training.b)
+                is_single = sum(varies) < 2 and (is_fixed or not of)
                 adds_up = is_single or (is_same and not is_step(node.op))
             is_meant = node.op in ("StopGradient", *CONTROL_FLOW, *RECIPE_ACTIVATIONS)
             if not adds_up and not is_meant and (node.body.label, node.name) not in touched:

@@ -275,7 +275,8 @@ def _second_derivatives() -> RulesJson:
 
 _SHIFTS = ("Add", "AddV2", "Sub", "Mul", "RealDiv")
 _SLOPES = {"Exp": "y", "Log": "1 / x0", "Sqrt": "0.5 / y", "Rsqrt": "-0.5 * y / x0"}
-_SLOPES |= {"Square": "2 * x0", "Reciprocal": "-y * y"}
+_SLOPES |= {"Square": "2 * x0", "Reciprocal": "-y * y", "Abs": "sign(x0)", "Expm1": "1 + y"}
+_SLOPES |= {"Log1p": "1 / (1 + x0)", "Erf": "1.1283791670955126 * exp(-x0 * x0)"}
 _TRAINABLE = (*REF_VARIABLES, RESOURCE_VARIABLE)  # recipes name them in this order
 _STEP_TYPES = ("Round", "Rint", "Floor", "Ceil", "Sign")
 _NO_STEPS = (

@@ -321,6 +321,17 @@ WITHOUT_RULE = [
     ("@deeplift(of=x)", "a:Sigmoid(x) y:MatMul(a,x) z:Tan(y)", "1 MatMul (y), 1 Tan (z)"),
     ("@deeplift(of=x)", "a:Sigmoid(x) y:Round(a) z:Round(y)", "no rule for 2 Round (y, z):"),
     ("@deeplift(of=a)", "a:Sigmoid(x) b:Sigmoid(a) y:Mul(b,x) z:Tan(x)", ""),
+    (
+        "@deeplift(of=x)",
+        "y:FusedBatchNormV3(x,two,two,two,two,is_training=False) z:Abs(y) w:Erf(z)",
+        "",
+    ),
+    (
+        "@deeplift(of=x)",
+        "y:FusedBatchNormV3(x,two,two,two,two,is_training=True) z:Abs(y)",
+        "no rule for 1 FusedBatchNormV3 (y):",
+    ),
+    ("@lrp_flat(of=x)", "a:Relu(x) y:TensorArrayScatterV3(two,two,a,two) z:Tile(a,two)", ""),
     # A choice or a mask by values of it, not by its shape; one factor of an Einsum is a weight.
     (
         "@deeplift(of=x)",

@@ -187,6 +187,10 @@ FUNCTIONS: dict[str, tuple[Any, Any]] = {
     "Rsqrt": (lambda x: 1 / np.sqrt(x), lambda x: -0.5 * x**-1.5),
     "Square": (np.square, lambda x: 2 * x),
     "Reciprocal": (np.reciprocal, lambda x: -1 / x**2),
+    "Abs": (abs, np.sign),
+    "Expm1": (np.expm1, np.exp),
+    "Log1p": (np.log1p, lambda x: 1 / (1 + x)),
+    "Erf": (np.vectorize(math.erf), lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x)),
 }
 
 
