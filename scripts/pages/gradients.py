@@ -26,6 +26,9 @@ PATTERNS = {
     "reveal_cancel_batch": "MatMul -> BiasAdd -> Relu",
     "reveal_cancel_conv_batch": "Conv2D -> BiasAdd -> Relu",
     "reveal_cancel_depthwise_batch": "DepthwiseConv2dNative -> BiasAdd -> Relu",
+    "lrp_alpha_beta_bias": "MatMul -> BiasAdd -> Relu?",
+    "lrp_alpha_beta_bias_conv": "Conv2D -> BiasAdd -> Relu?",
+    "lrp_alpha_beta_bias_depthwise": "DepthwiseConv2dNative -> BiasAdd -> Relu?",
 }
 FORMULA_SHOWN = 64  # characters of a formula that a table has room for
 CALLED = re.compile(r"^\| `((\w+)[^`]*)` \|", re.M)
@@ -62,6 +65,7 @@ def _page(entry: Entry) -> str:
 
 def _facts(entry: Entry) -> str:
     ops = ", ".join(f"`{name}`" for name in entry.ops) or "any with one input and one output"
+    ops = f"`{PATTERNS[entry.name]}` as one op" if entry.name in PATTERNS else ops
     facts = [
         ("For op types", ops),
         *(("Parameter", _parameter(entry, place)) for place in range(len(entry.parameters))),

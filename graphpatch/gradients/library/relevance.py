@@ -224,8 +224,7 @@ RELEVANCE = (
                     "whole", "1: the whole bias in both sums", 0.0, "whole == 0 or whole == 1"
                 ),
             ),
-            reach="iNNvestigate's alpha_2_beta_1 is whole = 1: it adds the whole bias to both sums;"
-            ' a rule has "on": "match", and its pattern may end in the activation',
+            reach="iNNvestigate's alpha_2_beta_1 is whole = 1: it adds the whole bias to both sums",
             legal=_ALPHA_IS_ONE_MORE,
         )
         for word, layer, product, back in LAYERS
