@@ -29,6 +29,7 @@ FORWARD_CURES = {
 }
 BOUNDED = "bound what it reads"
 UNKNOWN_INSIDE = "; which op of the functions that it calls is not known"
+BEFORE_IT = "; the v1 loop or branch that it ends cannot be looked into"
 INSIDE = "graphpatch_inside_"  # scopes of the ops of functions
 MOST_STEPS = 100  # of a loop that is looked into
 
@@ -148,6 +149,7 @@ class _Search:
         """Describe what an op gives, and what it reads at the first element that is not finite."""
         if op is not None:
             says += UNKNOWN_INSIDE if self._calls_functions(op) else ""
+            says += BEFORE_IT if op.type in EXITS | MERGES else ""
             body, name = self._place(op.name)
             more |= {"op": name, "type": op.type, "body": body}
         values, _ = self.running.run([tensor.name for _, tensor in tensors], False)
