@@ -348,7 +348,7 @@ def live_ops(nodes: Iterable[Node], live: Any) -> list[tuple[Node, Any]]:
             written = b"".join(map(piece_bytes, enclosed(1, node.body.payload(node.index))))
             definition = tf.compat.v1.GraphDef.FromString(written)
             definition.versions.CopyFrom(live.graph_def_versions)  # or they become the lowest
-            with live.as_default():
+            with live.as_default(), live.control_dependencies(None):
                 spliced(definition, tensors, [], "")
         op = live.get_operation_by_name(node.name)
         for slot, name in enumerate(names):
