@@ -19,6 +19,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.search import search
 from graphpatch.formats.text import parse_text
 from graphpatch.gradients import syntax as formula_syntax
+from graphpatch.match import spec
 from graphpatch.match.pattern import syntax
 from graphpatch.rules import rules_in
 
@@ -27,20 +28,18 @@ CALLS = ("compile", "match", "search", "sub", "fullmatch", "split", "findall", "
 # Repeats in repeats, where each turn of the outer one begins with what the inner one never matches.
 CLEAR = {
     r"\A(?:\s|#[^\n]*\n)*([a-z_]+)\s*[:{<]",
-    r"(?:---|[#%][^\n]*\n|\s)*(?:- )?[\w$]+:(?:\s|\Z)",
     r'Message type "(?:\w+\.)*(\w+)" has no field named "(.*)"\.?',
     syntax._TOKEN.pattern,
 }
 
 
 # Made of what names of the module do not tell: a glob as an expression, escaped signs.
-MADE_LATER = {
-    "text",
-    "sign",
-}
+MADE_LATER = {"text"}
 
-# Repeats side by side, behind which nothing more must match: they never go back.
+# Repeats side by side that never go back, as nothing more must match behind them; and one that reads
+# a docstring of the package alone.
 ENDING = {
+    spec.KEY.pattern,
     syntax._TOKEN.pattern,
     formula_syntax._TOKEN.pattern,
     r"Node: '[^']*'\n(?:\d+ root error.*\n)?\s*(.+)",
