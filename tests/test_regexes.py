@@ -36,8 +36,8 @@ CLEAR = {
 # Made of what names of the module do not tell: a glob as an expression, escaped signs.
 MADE_LATER = {"text"}
 
-# Repeats side by side that never go back, as nothing more must match behind them; and one that reads
-# a docstring of the package alone.
+# Repeats side by side that never go back, as nothing more must match behind them; and one that
+# reads a docstring of the package alone.
 ENDING = {
     spec.KEY.pattern,
     syntax._TOKEN.pattern,

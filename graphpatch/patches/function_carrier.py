@@ -183,8 +183,7 @@ def attach(
     itself does not tell. No gradient reaches the ops behind the call any more.
     """
     node, name = target.last, target.last.name
-    if noted is None:
-        noted = target.reads if target.more else ()
+    noted = target.noted if noted is None else noted
     texts = target.reads if read is None else read
     restored = is_restored(node, editor)
 

@@ -41,6 +41,10 @@ WHOLE = {
 }
 SMALLER = {"match": {"op": "Maximum"}, "patch": {"straight_through": {"input": 1}}}
 CLEAN = {"match": {"name": "noisy"}, "patch": {"backward_as": {"input": 0, "until": "t"}}}
+GUIDED = {
+    "match": {"pattern": "Neg -> y:Exp"},
+    "patch": {"override_gradient": {"formula": "where(dy > 0, -dy * y, 0)"}, "on": "match"},
+}
 JOINED = [SURROGATE, WHOLE, SMALLER, CLEAN]
 
 
@@ -111,7 +115,7 @@ def functions(*rules: Any) -> list[Any]:
 STORED: dict[str, tuple[str, list[Any], str, int]] = {
     "constructions": ("products", [OP, FILTER, TWICE, SAME, AS_ONE, MATMUL], "construction", 7),
     "joins": ("noisy", JOINED, "construction", 4),
-    "functions": ("noisy", functions(SURROGATE, WHOLE, CLEAN), "function", 3),
+    "functions": ("noisy", functions(SURROGATE, WHOLE, CLEAN, GUIDED), "function", 4),
 }
 
 
