@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from graphpatch.match.glob import Texts, texts
 
 T = TypeVar("T", bound=msgspec.Struct)
+META: dict[str, Meta] = {}
 KEY = re.compile(r"^ {4}(\S+): (.*?)\s+Example: (.*?)$(?=\n {4}\S|\Z)", re.MULTILINE | re.DOTALL)
 
 # In `on`: the patch goes to the matched ops as one.
@@ -35,9 +36,10 @@ def documented(of: type[T]) -> type[T]:
     of.__doc__ = text
     fields = dict(zip(of.__struct_encode_fields__, of.__struct_fields__, strict=True))
     for key, about, example in KEY.findall(keys):
-        description, name = " ".join(about.split()), fields[key]
-        meta = Meta(description=description, examples=[json.loads(example)])
-        of.__annotations__[name] = Annotated[of.__annotations__[name], meta]
+        name, key = fields[key], f"{of.__name__}.{key}"
+        META[key] = described(" ".join(about.split()), json.loads(example))
+        # A text, as all annotations here are: msgspec reads it when it needs the type.
+        of.__annotations__[name] = f"Annotated[{of.__annotations__[name]}, META[{key!r}]]"
     return of
 
 
