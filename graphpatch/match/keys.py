@@ -289,21 +289,21 @@ def value_of(node: Node) -> str:
 
 
 def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
-    """The shape of nested lists and their elements; RulesError where they are of unequal length."""
-    if not isinstance(wanted, tuple | list):
-        if not isinstance(wanted, bool | int | float | str):
+    """Return the shape of nested lists, and their elements; RulesError where they are uneven."""
+    import numpy as np
+
+    array = np.array(wanted, np.object_)
+    flat = array.ravel().tolist()
+    for element in flat:
+        if isinstance(element, tuple | list):
+            raise RulesError(f"value: the lists in {list(wanted)!r} are of unequal length")
+        if not isinstance(element, bool | int | float | str):
             raise RulesError(
-                f"value: expected a number, a text or a list of these, found {wanted!r}"
+                f"value: expected a number, a text or a list of these, found {element!r}"
             )
-        if isinstance(wanted, int) and abs(wanted) > LARGEST_FLOAT:
+        if isinstance(element, int) and abs(element) > LARGEST_FLOAT:
             raise RulesError("value: an integer is larger than any number that a tensor holds")
-        return (), [wanted]
-    parts = [_flattened(part) for part in wanted]
-    shapes = {shape for shape, _ in parts}
-    if len(shapes) > 1:
-        raise RulesError(f"value: the lists in {list(wanted)!r} are of unequal length")
-    inner = shapes.pop() if shapes else ()
-    return (len(parts), *inner), [part for _, flat in parts for part in flat]
+    return array.shape, flat
 
 
 def _comparable(dtype: str, wanted: Any) -> bool:
