@@ -163,6 +163,11 @@ NEAR_LINE: list[tuple[Any, str]] = [
      "    near: Conv2D 'conv': padding is 'SAME'"),
     ({"pattern": {"nodes": {"a": {"op": "Conv2D"}}, "closed": ["a"]}},
      "    near: a is Conv2D 'conv'; Conv2D 'conv' ('a') is read outside, by Mul 'm'"),
+    ({"pattern": "c:Conv2D -> m:Mul; d:Conv2D -> m"},
+     "    near: c is Conv2D 'conv', m is Mul 'm'; d is missing: Const 'c' is not Conv2D; Conv2D"
+     " 'conv' is 'c' already"),
+    ({"pattern": "x:_ -> c:Conv2D:0; x -> m:Mul"},
+     "    near: c is Conv2D 'conv'; m is missing: Conv2D 'conv' is not Mul"),
     ({"pattern": "Conv2D", "attr": {"padding": "VALID"}},
      "  near: Conv2D 'conv': padding is 'SAME'"),
     ({"pattern": "Conv2D", "name": "nope/*"}, "  near: Conv2D 'conv': name is 'conv'"),

@@ -457,17 +457,19 @@ class Search:
         source, _, link = self.edges[edge]
         here, anywhere = np.zeros(self.size, np.bool_), np.ones(self.size, np.bool_)
         here[bound[known]] = True
-        if known == source:
-            linked = self.topology.links(link, here, anywhere, self.offsets.get(source)).reader
-        else:
-            linked = self.topology.links(link, anywhere, here).source
-        ops = [Node(self.body, op) for op in np.unique(linked).tolist()]
-        reasons = [self.candidates[node].why_not(op) for op in ops if node < self.variant.op_count]
-        rejections, name = list(filter(None, reasons)), self.variant.names[known]
+        is_read = known == source
+        ends = (here, anywhere) if is_read else (anywhere, here)
+        links = self.topology.links(link, *ends, self.offsets.get(source))
+        linked = np.unique(links.reader if is_read else links.source).tolist()
+        taken = {vertex: self.variant.names[number] for number, vertex in bound.items()}
+        rejections, name = list[str](), self.variant.names[known]
+        for op in (Node(self.body, index) for index in linked if index < len(self.body)):
+            is_taken = f"{op} is {taken[op.index]!r} already" if op.index in taken else ""
+            rejections += filter(None, [self.candidates[node].why_not(op) or is_taken])
         words = [short(rejections, by="; ")] if rejections else []
-        if not reasons:
-            words = [f"nothing {'reads' if known == source else 'is read by'} {name!r} there"]
-        elif len(rejections) < len(reasons):
+        if not linked:
+            words = [f"nothing {'reads' if is_read else 'is read by'} {name!r} there"]
+        elif len(rejections) < len(linked):
             words.append(f"none that is linked with {name!r} has the other links too")
         return f"{self.variant.names[node]} is missing: {'; '.join(words)}"
 
