@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -86,6 +87,22 @@ def _soon_started() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(process, "command", command)
         yield
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A scheduler here, and two workers in processes that are started anew when they die.
+
+    Dask sets OMP_NUM_THREADS here, and with it no process could be forked (tests/forked).
+    """
+    distributed = pytest.importorskip("distributed")
+    with (
+        mock.patch.dict(os.environ),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as running,
+    ):
+        yield running
 
 
 @pytest.fixture(scope="session")

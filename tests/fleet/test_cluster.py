@@ -23,21 +23,12 @@ from graphpatch.fleet.manifest import MANIFEST_NAME
 from tests import graphs
 from tests.refusals import LARGE, RULE, everything, rules_text
 
-distributed = pytest.importorskip("distributed")
+pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., Any]
 CHECKOUT = Path(graphpatch.__file__).parent.parent
 COMMAND = (sys.executable, "-m", "graphpatch")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A scheduler here, and two workers in processes that are started anew when they die."""
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-    ) as one:
-        yield one
 
 
 @pytest.fixture

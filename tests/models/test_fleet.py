@@ -76,15 +76,11 @@ def test_one_call_does_what_single_calls_do(
 
 @pytest.mark.slow
 def test_a_cluster_of_processes_does_so_too(
-    run_cli: Run, rules: Path, tmp_path: Path, alone: dict[str, str], models_folder: Path
-) -> None:
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-    ) as cluster:
-        args = ("apply", rules, models_folder, "-o", tmp_path / "out", "--json", "--scheduler")
-        args = (*args, cluster.scheduler_address)
-        check(run_cli, args, tmp_path / "out", alone, models_folder)
+    run_cli: Run, rules: Path, tmp_path: Path, alone: dict[str, str], models_folder: Path,
+    cluster: Any,
+) -> None:  # fmt: skip
+    args = ("apply", rules, models_folder, "-o", tmp_path / "out", "--json", "--scheduler")
+    check(run_cli, (*args, cluster.scheduler_address), tmp_path / "out", alone, models_folder)
 
 
 def test_what_goes_through_a_store_is_the_same(
