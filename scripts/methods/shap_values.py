@@ -77,7 +77,7 @@ def explained(build: Callable[[Any], Any], seed: int) -> dict[str, Any]:
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [None, *SHAPE], "x")
         y = tf.identity(build(x)[:, :1], "y")
-        net = graph.as_graph_def().SerializeToString()
+        net = graph.as_graph_def().SerializeToString(deterministic=True)
         explainer = shap.DeepExplainer((x, y), reference, session=session)
         values = explainer.shap_values(examples, check_additivity=True)
         outputs = session.run(y, {x: data}).ravel()
