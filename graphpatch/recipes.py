@@ -411,6 +411,11 @@ def is_recipe(path: object) -> bool:
     return isinstance(path, str) and path.startswith(SIGN)
 
 
+def recipe_called(name: object) -> str:
+    """Return a clause with the recipe that has this name; or nothing."""
+    return f"; the recipe of this name is {SIGN}{name}" if str(name) in RECIPES else ""
+
+
 def recipe_rules(spelled: str) -> dict[str, Any]:
     """Return the rules file of a recipe, as it is called: `@reverse(at=features, strength=0.3)`.
 

@@ -20,7 +20,7 @@ from graphpatch.match.conditions import conditions
 from graphpatch.match.glob import Texts, texts
 from graphpatch.match.spec import WHOLE, Match, Natural, described
 from graphpatch.patches import KINDS, Patch
-from graphpatch.recipes import is_recipe, recipe_rules
+from graphpatch.recipes import is_recipe, recipe_called, recipe_rules
 from graphpatch.rules_json import DEEPEST_JSON, as_struct, decoded, is_too_deep, raw_rules
 
 Emit = Literal["auto", "construction", "function", "attr"]
@@ -289,7 +289,7 @@ def _patch(
             refuse_python(value)
         return kind.make(value, emit=emit, **options)
     except RulesError as error:
-        raise RulesError(f"patch.{name}: {error}") from error
+        raise RulesError(f"patch.{name}: {error}{recipe_called(value)}") from error
 
 
 def by_recipe(rules: Iterable[Rule]) -> list[list[Rule]]:

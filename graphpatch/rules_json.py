@@ -19,7 +19,7 @@ from graphpatch.formats.foreign import foreign_file, not_there
 from graphpatch.gradients.tensors import Files, with_tensors
 from graphpatch.graph.wire import Source
 from graphpatch.mapped import read_whole
-from graphpatch.recipes import RECIPES, SIGN
+from graphpatch.recipes import recipe_called
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -76,9 +76,8 @@ def raw_rules(path: str | os.PathLike[str]) -> bytes:
     try:
         return read_whole(path)
     except FileNotFoundError as error:
-        called = f"; the recipe of this name is {SIGN}{path}" if str(path) in RECIPES else ""
-        called = "; graphpatch.pattern takes the text of a pattern" if "->" in str(path) else called
-        raise RulesError(f"{not_there(Path(path))}{called}") from error
+        more = "; graphpatch.pattern takes the text of a pattern" if "->" in str(path) else ""
+        raise RulesError(f"{not_there(Path(path))}{more}{recipe_called(path)}") from error
     except IsADirectoryError as error:
         raise RulesError(f"{path} is a folder; expected a rules file, in JSON") from error
     except OSError as error:

@@ -17,7 +17,7 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import name_in_model, original_type
 from graphpatch.graph.template import MARK, edit_all
 from graphpatch.match.glob import texts
-from graphpatch.match.misses import explain, missing_tensors, unknown_types
+from graphpatch.match.misses import explain, leaves_out_none, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.patches.reach import (
     all_in_control_flow,
@@ -33,6 +33,7 @@ from graphpatch.patches.target import (
     target_of_match,
 )
 from graphpatch.recipe_notes import why_recipe_finds_nothing
+from graphpatch.recipes import is_recipe
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
 
@@ -134,6 +135,9 @@ def patched_ops(rule: Rule, matched: MatchedOps) -> list[Node]:
 def patch_matched(rule: Rule, by_graph: Sequence[MatchedGraph]) -> RuleResult:
     """Patch what a rule has matched. Where that raises, the graphs may be changed in part."""
     step = RuleResult(rule.author.rule)
+    idle = leaves_out_none([graph for graph, _, _ in by_graph], rule.match)
+    if idle and not is_recipe(rule.author.rule):
+        step.note(f"rule {rule.author.rule!r}: {idle}")
     with naming_rule(rule):
         for graph, matched, targets in by_graph:
             tag = graph.around.tags if len(by_graph) > 1 else None

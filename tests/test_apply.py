@@ -142,6 +142,16 @@ def test_a_patch_that_means_nothing_on_some_is_noted() -> None:
     assert main_of(result)["back"] == ("StopGradient", ["back/forward"])
 
 
+@pytest.mark.parametrize(("scope", "count"), [("block", 1), ("block/**", 0)])
+def test_a_not_that_leaves_out_no_op_is_noted(scope: str, count: int) -> None:
+    graph = graphdef(*net("x:Placeholder block/relu:Relu(x) relu:Relu(block/relu)"))
+    match = {"op": "Relu", "not": {"name": scope}}
+    notes = apply([{"name": "r", "match": match, "patch": STOP}], graph).report["notes"]
+    where = "'block' is a scope: 'block/**' matches 1"
+    note = f"rule 'r': `not` leaves out no op: name 'block': 0 of them; {where}"
+    assert notes == [note] * count
+
+
 def test_what_tensorflow_does_not_know_is_noted_and_edited() -> None:
     message = graphdef(*net("x:Placeholder odd:ZeroOut(x) r:Relu(odd)"))
     result = apply([mine_at("ZeroOut"), mine_at("Relu", STOP)], in_memory(message))

@@ -157,12 +157,15 @@ import sys
 sys.modules["tensorflow"] = None
 import graphpatch
 from graphpatch.runtime.references import references
+MATCH, PATCH = {"op": "Relu", "body": "main"}, {"override_gradient": "guided_relu"}
+RULE = {"match": MATCH, "patch": PATCH, "emit": "attr"}
 for call in (
     lambda: graphpatch.patch_graph([]),
     lambda: graphpatch.import_model("model.pb"),
     lambda: graphpatch.rebuild_gradients("model.pb"),
     lambda: graphpatch.diagnose("model.pb", run=True),
     lambda: references("model.pb", {}),
+    lambda: graphpatch.register_gradients(graphpatch.apply(RULE, "model.pb")),
 ):
     try:
         call()
@@ -172,5 +175,5 @@ for call in (
     done = run_cli(cwd=folder, command=[sys.executable, "-c", code])
     assert (done.code, done.stderr) == (0, "")
     said = "TensorFlow, which is not installed here: pip install tensorflow"
-    assert done.stdout.count(said) == 5
+    assert done.stdout.count(said) == 6
     assert done.stdout.startswith("patch_graph works on graphs of TensorFlow")

@@ -13,10 +13,11 @@ from graphpatch import names
 from graphpatch.control_flow import op_types
 from graphpatch.control_flow.contexts import inside_control_flow
 from graphpatch.differentiation import flow
-from graphpatch.errors import CutError, ModelError, did_you_mean
+from graphpatch.errors import CutError, ModelError
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import downstream, outputs_there, readers_of, tensor_named, upstream
+from graphpatch.match.nearest import nearest_tensors
 from graphpatch.opdefs import FlatArg
 from graphpatch.table import path_in_words, short
 
@@ -213,7 +214,7 @@ def find_tensor(graph: Graph, text: str) -> str:
             f"{text!r} is a tensor of function {inside[0]}; a gradient is taken in parts at "
             f"tensors of the main graph"
         )
-    near = did_you_mean(op.op, graph.main.heads.names)
+    near = nearest_tensors(text, graph.main.heads.names)
     raise CutError(f"there is no tensor {text!r} in the main graph{near}")
 
 

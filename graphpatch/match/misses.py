@@ -68,6 +68,15 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     return "\n".join([*lines, *not_added(now, match), *filter(None, [missing])])
 
 
+def leaves_out_none(graphs: Sequence[Graph], match: Match) -> str:
+    """Say that the `not` of a match leaves out no op; nothing where it does, or there is none."""
+    bodies = [body_to_match(body, match) for graph in graphs for body in graph.bodies]
+    if match.not_ is None or _count(bodies, match.not_):
+        return ""
+    says = explain(graphs, match.not_).split("\n")[1].strip()
+    return f"`not` leaves out no op: {says}"
+
+
 def _by_key(bodies: Sequence[Body], match: Match) -> dict[str, int]:
     """Return how many ops meet each key of a match alone; types and plain names are looked up."""
     indexed = {"op": Match(op=match.op), "name": Match(name=match.name)}

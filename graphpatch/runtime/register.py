@@ -101,8 +101,7 @@ def register_key(key: str, allow_python: bool = False) -> bool:
 
 def _register(key: str, gradient: Callable[[], Callable[..., Any] | None]) -> bool:
     """Register the gradient of a key once, if it has one of ours; return whether it has."""
-    import tensorflow as tf
-
+    tf = require_tensorflow("gradients are registered with")
     if key not in _DONE:
         function = gradient()
         if function is None:

@@ -64,6 +64,7 @@ REFUSED: list[tuple[list[list[str]], list[str]]] = [
     ([["b"]], ["b:0 is not a cut", "x:0 -> skip:0 -> add:0", "with it: b:0, skip:0", "it: add:0"]),
     ([["skip"]], ["x:0 -> a:0 -> b:0 -> add:0", "near it: add:0"]),
     ([["bb"]], ["no tensor 'bb'", "nearest: b"]),
+    ([["deep"]], ["no tensor 'deep'", "nearest: tower/deep"]),
     ([["b:1"]], ["no tensor 'b:1'", "'b' has 1 output,"]),
     ([["^b"]], ["no tensor '^b'"]),
     ([["elsewhere"]], ["elsewhere:0 is not upstream of loss:0"]),
@@ -82,7 +83,8 @@ def test_what_is_no_cut(asked: list[list[str]], said: list[str]) -> None:
     from tests.graphs import function
 
     inner = function("f", ["a"], [node("relu", "Relu", "a")], {"b": "relu:activations:0"})
-    graph = opened(graphdef(*residual(), functions=[inner]))
+    deep = node("tower/deep", "Relu", "x")
+    graph = opened(graphdef(*residual(), deep, functions=[inner]))
     with pytest.raises(CutError) as raised:
         ordered_cuts(graph, "loss", asked, ["x"])
     for text in said:
