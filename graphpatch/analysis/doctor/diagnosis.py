@@ -207,10 +207,10 @@ class Doctor:
         if place in self._costs and not is_target:
             return self._costs[place]
         cost, answer = FREE, self.tape.ask(wiring, step.index)
-        if flow.gives_sizes(Node(wiring.body, step.index), step.slot):
-            cost = NO_VALUES
-        elif self._blocks(answer, wiring, step, is_target):
-            cost = A_RULE if finding_of(OpOnPath(wiring, step, answer)).rules else HOPELESS
+        if self._blocks(answer, wiring, step, is_target):
+            is_size = flow.gives_sizes(Node(wiring.body, step.index), step.slot)
+            rules = () if is_size else finding_of(OpOnPath(wiring, step, answer)).rules
+            cost = NO_VALUES if is_size else A_RULE if rules else HOPELESS
         if not is_target:
             self._costs[place] = cost
         return cost
