@@ -91,6 +91,7 @@ class GradientReach:
     """How far gradients come in one body, from its targets back to its sources.
 
     `got` are the tensors for which there is a gradient, `live` those of which it is not always 0.
+    `answers` are those of the ops that were asked, `visited` too what was not.
     """
 
     wiring: Wiring
@@ -98,6 +99,7 @@ class GradientReach:
     got: set[Tensor]
     live: set[Tensor]
     visited: set[int] = field(default_factory=set)
+    answers: dict[int, OpGradientFlow] = field(default_factory=dict)
     raised: list[Refusal | GradientReach] = field(default_factory=list)
 
     def refusals(self, listed: set[int] | None = None) -> Iterator[Refusal]:
@@ -209,8 +211,7 @@ class _Walk:
         self.wiring, self.ops = wiring, wiring.body.heads.ops
         self.ask, self.stored, self.control_flow_v2 = ask, stored, control_flow_v2
         self.reach = GradientReach(wiring, set(on_path), set(targets), set(targets))
-        self.answers: dict[int, OpGradientFlow] = {}
-        self.exits = [index for index in on_path if self._is(index, EXITS)]
+        self.exits = [index for index in on_path if index >= 0 and self.ops[index] in EXITS]
         by_name = wiring.body.by_name
         loops = dict.fromkeys(loop for index in self.exits if (loop := self.loop(index)))
         self.exits_of = {
@@ -273,7 +274,7 @@ class _Walk:
         reach, wiring = self.reach, self.wiring
         if index < 0 or reach.got.isdisjoint(wiring.tensors(index)) or self._is_left_out(index):
             return
-        answer = self.answers[index] = self.ask(wiring, index)
+        answer = reach.answers[index] = self.ask(wiring, index)
         reach.raised += answer.raised
         if self.stored.in_loops and answer.slots and answer.first is None:
             says = self._raised_outside_loop(index)
@@ -290,12 +291,13 @@ class _Walk:
         Round a loop it flows in the iterations before, too: through ops that were visited before.
         """
         live, wiring = self.reach.live, self.wiring
-        queue, done = deque(self.answers), set[int]()
+        answers = self.reach.answers
+        queue, done = deque(answers), set[int]()
         while queue:
             index = queue.popleft()
             done.add(index)
-            answer, inputs = self.answers[index], wiring.inputs(index)
-            outputs = [output for _, output in filter(live.__contains__, wiring.tensors(index))]
+            answer, inputs = answers[index], wiring.inputs(index)
+            outputs = [tensor[1] for tensor in wiring.tensors(index) if tensor in live]
             if not outputs:
                 continue
             for slot in answer.slots:

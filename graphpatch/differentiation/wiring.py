@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
+from typing import TypeVar
 
 import msgspec
 
@@ -13,22 +14,36 @@ from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.override_keys import gradient_type
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import COLOCATION, Body, Node, large_part
-from graphpatch.graph.node import form as form_of
+from graphpatch.graph.node import Body, Node, form, large_part, small_part
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
-from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.walk import tensor_named
 from graphpatch.opdefs import FlatArg, tensor_index
 
 # (index of the op, output); an argument of a function is an op with the index -1 - its place.
 Tensor = tuple[int, int]
+Use = tuple[int, int, int]
+T = TypeVar("T")
+
+
+class OnDemand(dict[int, T]):
+    """What is found of each op; to get what is known already takes no call in Python."""
+
+    def __init__(self, find: Callable[[int], T]) -> None:
+        self.find = find
+
+    def __missing__(self, index: int) -> T:
+        self[index] = value = self.find(index)
+        return value
 
 
 class Wiring(msgspec.Struct, eq=False, dict=True):
     """A body, its tensors as pairs of numbers. Made on demand, for the ops that are asked about.
 
-    Ops of one form, that is of one type and with the same attrs, give outputs of the same dtypes
-    and have the same gradient: these are read once.
+    `inputs` gives the tensors that an op reads, slot by slot; `outputs` what it gives, nothing of
+    an unknown op type; `tensors` these as pairs of numbers, of an unknown op type the first;
+    `readers` who reads an op: (output, index of the reader, its slot) of each use. `form` gives a
+    number that ops of one type and with the same attrs have in common: they give outputs of the
+    same dtypes and have the same gradient, which are read once.
     """
 
     body: Body
@@ -37,15 +52,15 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         self.handle_origins: dict[Tensor, Tensor] = {}  # as `handle_origin` finds them
         self.argument_names = list(self.body.arguments)
         self.arguments = {name: -1 - place for place, name in enumerate(self.argument_names)}
-        self._inputs: dict[int, list[Tensor]] = {}
-        self._outputs: dict[int, list[FlatArg]] = {
-            -1 - place: [FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))]
-            for place, number in enumerate(self.body.arguments.values())
-        }
-        self._tensors: dict[int, list[Tensor]] = {}
-        self._readers: dict[int, list[tuple[int, int, int]]] = {}
-        self._forms: dict[bytes | int, int] = {}
-        self._form_of: dict[int, int] = {}
+        outputs = OnDemand(self._outputs)
+        for place, number in enumerate(self.body.arguments.values()):
+            outputs[-1 - place] = [FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))]
+        self.outputs: Callable[[int], list[FlatArg]] = outputs.__getitem__
+        self.inputs: Callable[[int], list[Tensor]] = OnDemand(self._inputs).__getitem__
+        self.tensors: Callable[[int], list[Tensor]] = OnDemand(self._tensors).__getitem__
+        self.readers: Callable[[int], list[Use]] = OnDemand(self._readers).__getitem__
+        self.form: Callable[[int], int] = OnDemand(self._form).__getitem__
+        self._forms: dict[tuple[str, bytes | int], int] = {}
         self._gradient_types: dict[int, str] = {}  # by form
         self._outputs_of: dict[int, list[FlatArg]] = {}  # by form
 
@@ -57,17 +72,13 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         """Return the name of an op or argument."""
         return self.body.heads.names[index] if index >= 0 else self.argument_names[-1 - index]
 
-    def inputs(self, index: int) -> list[Tensor]:
-        """Return the tensors that an op reads, slot by slot."""
-        tensors = self._inputs.get(index)  # asked most often of all
-        if tensors is None:
-            by_name = self.body.by_name
-            tensors = self._inputs[index] = [
-                (by_name[text], 0) if text in by_name and ":" not in text else self.tensor(text)
-                for text in (self.body.heads.inputs[index] if index >= 0 else ())
-                if text[:1] != "^"
-            ]
-        return tensors
+    def _inputs(self, index: int) -> list[Tensor]:
+        by_name = self.body.by_name
+        return [
+            (by_name[text], 0) if text in by_name and ":" not in text else self.tensor(text)
+            for text in (self.body.heads.inputs[index] if index >= 0 else ())
+            if text[:1] != "^"
+        ]
 
     def tensor(self, text: str) -> Tensor:
         """Return the tensor that an input spells."""
@@ -89,35 +100,25 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         tensors = (tensor_named(self.body, text) for text in texts)
         return [self.tensor(str(name)) for name in tensors if name is not None]
 
-    def outputs(self, index: int) -> list[FlatArg]:
-        """Return the tensors that an op gives; none where its op type is unknown."""
-        args = self._outputs.get(index)
-        if args is None:
-            form = self.form(index)
-            if form not in self._outputs_of:
-                try:
-                    self._outputs_of[form] = Node(self.body, index).outputs or []
-                except ModelError:  # its attrs do not tell them
-                    self._outputs_of[form] = []
-            args = self._outputs[index] = self._outputs_of[form]
-        return args
+    def _outputs(self, index: int) -> list[FlatArg]:
+        form = self.form(index)
+        if form not in self._outputs_of:
+            try:
+                self._outputs_of[form] = Node(self.body, index).outputs or []
+            except ModelError:  # its attrs do not tell them
+                self._outputs_of[form] = []
+        return self._outputs_of[form]
 
-    def tensors(self, index: int) -> list[Tensor]:
-        """The tensors that an op gives, as pairs of numbers; of an unknown op type the first."""
-        tensors = self._tensors.get(index)
-        if tensors is None:
-            count = len(self.outputs(index)) or 1
-            tensors = self._tensors[index] = [(index, output) for output in range(count)]
-        return tensors
+    def _tensors(self, index: int) -> list[Tensor]:
+        return [(index, output) for output in range(len(self.outputs(index)) or 1)]
 
-    def form(self, index: int) -> int:
-        """Return a number that ops of one type and with the same attrs have in common."""
-        form = self._form_of.get(index)
-        if form is None:
-            payload = self.body.payload(index)
-            key = index if large_part(payload) else form_of(payload, PROVENANCE_ATTR, COLOCATION)
-            form = self._form_of[index] = self._forms.setdefault(key, len(self._forms))
-        return form
+    def _form(self, index: int) -> int:
+        payload = self.body.payload(index)
+        key = (
+            self.body.heads.ops[index],
+            index if large_part(payload) else form(small_part(payload)),
+        )
+        return self._forms.setdefault(key, len(self._forms))
 
     def gradient_type(self, index: int) -> str:
         """The op type whose gradient TensorFlow takes for an op."""
@@ -128,26 +129,20 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def dtype(self, tensor: Tensor) -> str | None:
         """Return the dtype of a tensor; None where the NodeDef does not tell."""
-        outputs = self._outputs.get(tensor[0])  # without a call: it is asked very often
-        if outputs is None:
-            outputs = self.outputs(tensor[0])
+        outputs = self.outputs(tensor[0])
         return outputs[tensor[1]].dtype if tensor[1] < len(outputs) else None
 
     def trainable(self, tensor: Tensor) -> bool:
         """Return whether TensorFlow looks behind this tensor for ops to differentiate."""
         return self.dtype(tensor) in TRAINABLE
 
-    def readers(self, index: int) -> list[tuple[int, int, int]]:
-        """Return who reads an op: (output, index of the reader, its slot) of each use."""
-        uses = self._readers.get(index)
-        if uses is None:
-            name, texts = self.name(index), self.body.heads.inputs
-            uses = self._readers[index] = [
-                (0 if texts[reader][slot] == name else self.inputs(reader)[slot][1], reader, slot)
-                for reader, slot in self.body.readers.get(name, ())
-                if not texts[reader][slot].startswith("^")
-            ]
-        return uses
+    def _readers(self, index: int) -> list[Use]:
+        name, texts = self.name(index), self.body.heads.inputs
+        return [
+            (0 if texts[reader][slot] == name else self.inputs(reader)[slot][1], reader, slot)
+            for reader, slot in self.body.readers.get(name, ())
+            if texts[reader][slot][:1] != "^"
+        ]
 
     def spelled(self, tensor: Tensor) -> str:
         """Return the tensor's name, as TensorFlow prints it: `op:0`."""

@@ -101,12 +101,15 @@ def attr_spans(payload: Payload) -> dict[str, Span]:
     return spans
 
 
-def form(payload: Payload, *left_out: str) -> bytes:
-    """Return the op type, device and small attrs but these, which many nodes share, as bytes."""
-    proto = message(NodeDef, small_part(payload))
-    proto.name = ""
-    proto.ClearField("input")
-    for key in left_out:
+def form(raw: bytes) -> bytes:
+    """Return the device and attrs of a NodeDef, without its record and colocation, as bytes."""
+    rest = behind_inputs(raw)
+    if PROVENANCE not in rest and COLOCATION.encode() not in rest and rest[:1] not in HEAD:
+        return rest
+    proto = message(NodeDef, raw)
+    for part in ("name", "op", "input"):
+        proto.ClearField(part)
+    for key in (PROVENANCE_ATTR, COLOCATION):
         proto.attr.pop(key, None)
     data: bytes = proto.SerializeToString(deterministic=True)
     return data

@@ -184,10 +184,11 @@ class BodySide:
 
     def _answer(self, index: int) -> OpGradientFlow:
         """Return what an op answers; nothing where TensorFlow does not ask it."""
-        if index in self.back.visited:
+        answer = self.back.answers.get(index)
+        if answer is None and index in self.back.visited:
             with suppress(ModelError):  # its attrs do not tell its inputs
-                return self.answers.ask(self.wiring, index)
-        return NO_ANSWER
+                answer = self.answers.ask(self.wiring, index)
+        return answer or NO_ANSWER
 
     def _mark_changed(self) -> None:
         """Tell what a rule changed from what is as it was: at its ops, and from there on."""
