@@ -234,7 +234,7 @@ class _Walk:
 
     def run(self, sources: Sequence[Tensor]) -> None:
         """Visit each op when all that read it were visited: of loops, as TensorFlow does there."""
-        wiring, pending = self.wiring, self.pending
+        wiring, pending, visited = self.wiring, self.pending, self.reach.visited
         ends = {  # sources that have no other source before them: TensorFlow does not ask those
             index
             for index, _ in sources
@@ -245,7 +245,7 @@ class _Walk:
             queue += self._ready_exits(loop)
         while queue:
             index = queue.popleft()
-            self.reach.visited.add(index)
+            visited.add(index)
             if index not in ends or (index >= 0 and self.ask(wiring, index).is_whole):
                 self._visit(index)
             for producer, _ in wiring.inputs(index):
@@ -272,10 +272,13 @@ class _Walk:
     def _visit(self, index: int) -> None:
         """Ask an op for the gradients of its inputs, unless TensorFlow does not ask it."""
         reach, wiring = self.reach, self.wiring
-        if index < 0 or reach.got.isdisjoint(wiring.tensors(index)) or self._is_left_out(index):
+        if index < 0 or reach.got.isdisjoint(wiring.tensors(index)):
+            return
+        if self.waiting and self._is_left_out(index):
             return
         answer = reach.answers[index] = self.ask(wiring, index)
-        reach.raised += answer.raised
+        if answer.raised:
+            reach.raised += answer.raised
         if self.stored.in_loops and answer.slots and answer.first is None:
             says = self._raised_outside_loop(index)
             if says:

@@ -107,11 +107,12 @@ class GradientReplay:
         functions into which this looks, nor where something is raised, which names the op. A
         Session does not look into a call, unless it is given a handle.
         """
-        place = wiring.body.label, index
-        if place in self._asked:
-            return self._asked[place]
-        dtypes = tuple(map(wiring.dtype, wiring.inputs(index)))
-        key = wiring.body.label, wiring.form(index), dtypes
+        label = wiring.body.label
+        answer = self._asked.get((label, index))
+        if answer is not None:
+            return answer
+        dtypes = tuple([wiring.dtype(tensor) for tensor in wiring.inputs(index)])
+        key = label, wiring.form(index), dtypes
         answer = self._alike.get(key)
         if answer is None:
             node = Node(wiring.body, index)
@@ -120,7 +121,7 @@ class GradientReplay:
             is_call = node.op in wiring.body.library.signatures or node.op in CALLS | OP_BY_OP
             if answer.first is None and not (is_looked_into and is_call):
                 self._alike[key] = answer
-        self._asked[place] = answer
+        self._asked[label, index] = answer
         return answer
 
     def _answer(self, wiring: Wiring, node: Node) -> OpGradientFlow:

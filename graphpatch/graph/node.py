@@ -109,8 +109,10 @@ def form(raw: bytes) -> bytes:
     proto = message(NodeDef, raw)
     for part in ("name", "op", "input"):
         proto.ClearField(part)
+    attrs = proto.attr
     for key in (PROVENANCE_ATTR, COLOCATION):
-        proto.attr.pop(key, None)
+        if key in attrs:
+            del attrs[key]
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
