@@ -99,15 +99,17 @@ def differences(before: Node, after: Node) -> list[str]:
     changes = []
     if before.op != after.op:
         changes.append(f"op type: {before.op} -> {after.op}")
-    for slot, (old, new) in enumerate(zip_longest(before.inputs, after.inputs, fillvalue=NOTHING)):
+    read, read_after = before.inputs, after.inputs
+    pairs = zip_longest(read, read_after, fillvalue=NOTHING) if read != read_after else ()
+    for slot, (old, new) in enumerate(pairs):
         if old != new:
             changes.append(f"input {slot}: {old} -> {new}")
     payloads = [node.body.payload(node.index) for node in (before, after)]
     old_rest, new_rest = (behind_inputs(small_part(payload)) for payload in payloads)
     if new_rest.startswith(old_rest) and not any(map(large_part, payloads)):
-        more = list(fields(new_rest, len(old_rest), len(new_rest)))
         # A rule writes its record behind all else; so all else is the same.
-        if len(more) < 2 and all(new_rest.startswith(RECORD, field.value) for field in more):
+        more = list(fields(new_rest, len(old_rest), len(new_rest)))
+        if not more or (len(more) == 1 and new_rest.startswith(RECORD, more[0].value)):
             return changes
     if before.device != after.device:
         changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")

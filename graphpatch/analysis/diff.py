@@ -199,7 +199,8 @@ def _gradient_changes(
 
 def _node_at(graph: ModelGraph, label: str, op: str) -> Node | None:
     body = graph.body_if_there(label)
-    return Node(body, body.by_name[op]) if body is not None and op in body.by_name else None
+    index = None if body is None else body.by_name.get(op)
+    return None if body is None or index is None else Node(body, index)
 
 
 def _backward_in_words(rules: dict[str, str], node: Node | None) -> str:

@@ -24,7 +24,7 @@ def rules_at(
     patches, rules = provenance.patches(graph), graph.library.rules
     names = labels(rules) if names is None else names
     words = [(names[rule], patch_in_words(patches.get(rule.id))) for rule in rules]
-    places_by_op: dict[OpKey, set[int]] = {}
+    places_by_op: dict[OpKey, tuple[int, ...]] = {}
     for body in graph.bodies:
         for index, record in body.touched().items():
             if record.is_added:
@@ -32,13 +32,15 @@ def rules_at(
             else:
                 op, places = name_in_model(Node(body, index)) if record.keys else "", record.keys
             if op:
-                places_by_op.setdefault((body.label, op), set()).update(places)
+                before = places_by_op.setdefault((body.label, op), places)
+                if before != places:
+                    places_by_op[body.label, op] = tuple({*before, *places})
     # A place beyond the words is of a rule whose record is gone.
-    rules_by_op = {
-        op: dict(words[place] for place in sorted(places) if place < len(words))
-        for op, places in places_by_op.items()
+    rules_of = {
+        places: dict(words[place] for place in sorted(places) if place < len(words))
+        for places in set(places_by_op.values())
     }
-    return {op: rules for op, rules in rules_by_op.items() if rules}
+    return {op: rules_of[places] for op, places in places_by_op.items() if rules_of[places]}
 
 
 def ops_before_rules(body: Body) -> list[str]:
