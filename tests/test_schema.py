@@ -126,6 +126,7 @@ PASSED = {
         "Python in a formula",
         "`and` spelled &&",
         "a power spelled ^",
+        "the larger of two numbers as max",
     },
     "`expect`": {"more than at most", "a maximum below the minimum"},
     "Python": {"Python without --allow-python"},

@@ -6,13 +6,17 @@ Where no program fills an input pipeline, what it gives is fed as placeholders a
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import sys
+import tempfile
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from graphpatch.dtypes import HANDLES
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.op_types import (
     CALLS,
@@ -32,12 +36,38 @@ def require_tensorflow(
 ) -> Any:
     """Return TensorFlow. Raises this kind of error where it is not there: `what` needs it."""
     try:
-        import tensorflow as tf
+        with _first_lines_kept_back():
+            import tensorflow as tf
     except ModuleNotFoundError as error:
         raise kind(
             f"{what} TensorFlow, which is not installed here: pip install tensorflow{hint}"
         ) from error
     return tf
+
+
+@contextlib.contextmanager
+def _first_lines_kept_back() -> Iterator[None]:
+    """Keep from standard error what TensorFlow logs as it is imported, where nobody wants its log.
+
+    Its first lines do not heed TF_CPP_MIN_LOG_LEVEL. Where the import fails, they are shown.
+    """
+    is_wanted = os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "3"
+    if is_wanted or "tensorflow" in sys.modules or sys.stderr is None:
+        yield
+        return
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as first_lines:
+        os.dup2(first_lines.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            first_lines.seek(0)
+            os.write(stderr, first_lines.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def run_op_by_op(graph_def: Any) -> bool:
@@ -146,10 +176,14 @@ def may_be_endless(op_types: Iterable[str]) -> bool:
 
 
 def seeded_feeds(graph: Any, size: int, whole: tuple[int, ...], fed: Values) -> dict[str, Any]:
-    """Return what is given, and seeded values for placeholders and input pipelines."""
+    """Return what is given, and seeded values for placeholders and input pipelines.
+
+    A placeholder of a handle or a variant gets none: no value in numpy stands for it.
+    """
     seeded = {
         tensor.name: seeded_value(tensor.name, tensor.dtype, tensor.shape, size, whole)
         for tensor in placeholders(graph)
+        if tensor.dtype.base_dtype.name not in HANDLES
     }
     return {**seeded, **dict(next_values(graph, fed, size, whole)), **fed}
 
@@ -279,7 +313,7 @@ def next_values(
     for op in ops:
         outputs: list[Any] = []
         if op.type in PIPELINES and op.inputs[0].op.type != "OneShotIterator":
-            outputs = [o for o in op.outputs if o.dtype.name not in ("resource", "variant")]
+            outputs = [o for o in op.outputs if o.dtype.name not in HANDLES]
         elif op.type in PARSERS and op not in parsed:
             outputs = list(op.outputs)
         for output in outputs:

@@ -11,6 +11,7 @@ import pytest
 
 import graphpatch
 from tests import graphs
+from tests.conftest import COMMAND
 from tests.graphs import graphdef, node
 
 Run = Callable[..., Any]
@@ -221,6 +222,14 @@ def test_each_graph_of_a_saved_model(run_cli: Run, tmp_path: Path) -> None:
     done = run_cli("doctor", graphs.saved_model_folder(tmp_path / "saved", *metas))
     assert "[serve]" in done.stdout
     assert "[train]" in done.stdout
+
+
+@pytest.mark.slow
+def test_nothing_of_the_log_of_tensorflow_is_said(run_cli: Run) -> None:
+    pytest.importorskip("tensorflow")
+    asked = ("doctor", DIGITS, "--from", "features", "--to", "logits", "--run")
+    done = run_cli(*asked, command=COMMAND, env={"TF_ENABLE_ONEDNN_OPTS": "1"})
+    assert (done.code, done.stderr) == (0, "")
 
 
 def test_run_runs_the_gradients(run_cli: Run) -> None:

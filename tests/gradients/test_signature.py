@@ -118,7 +118,7 @@ def test_inputs_that_carry_no_gradient_get_none() -> None:
     "text",
     [
         "sum(dy, axes=[{}])",
-        "max(x0, {})",
+        "max(x0, axes={})",
         "transpose(dy, perm=[0, {}])",
         "sum(dy, from_axis={})",
         "concat(dy, dy, axis={})",

@@ -392,3 +392,14 @@ def test_why_a_named_target_has_no_gradient_is_said(tmp_path: Path) -> None:
     found = graphpatch.verify(path, patched_beside(path, GUIDED), targets=["y"])
     [graph] = found.document()["graphs"]
     assert graph["gradients_not_taken"] == ["of y:0: it comes after a write to a variable"]
+
+
+def test_a_placeholder_of_a_list_of_tensors_is_not_fed(tmp_path: Path) -> None:
+    """Freezing a Keras RNN with v1 control flow leaves such ones, which nothing reads."""
+
+    def unread() -> None:
+        tf1.placeholder(tf.variant, [], "unread")
+        tf.nn.relu(tf1.placeholder(tf.float32, [2], "x"), "y")
+
+    graph = verified(meta(unread, tmp_path), GUIDED)
+    assert fired(graph) == ["y"]
