@@ -93,6 +93,7 @@ WRITERS: dict[str, tuple[list[str], str]] = {
     "revert, a folder": (["revert", "patched", "-o", "out"], "out"),
     "view": (["view", "model.pb", "-o", "out.html"], "out.html"),
     "recipes": (["recipes", "guided_backprop", "--save", "out.json"], "out.json"),
+    "doctor": (["doctor", "model.pb", "--fix", "out.json"], "out.json"),
     "match": (["match", "rules.json", "model.pb", "--save", "out.json"], "out.json"),
 }
 
