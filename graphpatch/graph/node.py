@@ -409,7 +409,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def first_touched(self) -> int | None:
         """Return the node that comes first in the file of those that carry a record."""
-        order = self.in_file_order() if self.signed() else ()
+        order = self.in_file_order() if self.edited or self.heads.records else ()
         return next((index for index in order if self.record(index) is not None), None)
 
     def open_node(self, index: int) -> EditedNode:

@@ -138,7 +138,8 @@ def checksum_of_rules(graph: Graph) -> str:
     for body in graph.bodies:
         if body.is_ours:
             continue
-        heads, signed, others = body.heads, set(body.signed()), list[int]()
+        heads, others = body.heads, list[int]()
+        signed = heads.records.keys() | body.edited.keys()
         for index in body.in_file_order():
             if index not in signed:
                 others.append(index)
@@ -168,24 +169,21 @@ def reads_of_patched(graph: Graph) -> int:
     """Count the inputs of the model, and outputs of its functions, that read what rules touched."""
     count = 0
     for body in graph.bodies:
-        size = len(body.heads.starts)  # what was added in this run stands behind
-        signed = [
-            index
-            for index in (() if body.is_ours else body.signed())
-            if index >= size or carries_record(body.payload(index))
-        ]
-        patched = {body.heads.names[index] for index in signed}
-        added = {
-            index
-            for index in signed
-            if index >= size or (index in body.heads.records and is_added(Node(body, index)))
-        }
-        inputs = body.heads.inputs if patched else []
+        if body.is_ours:
+            continue
+        heads, size = body.heads, len(body.heads.starts)  # what was added in this run is behind
+        may_be_signed = heads.records.keys() | body.edited.keys()
+        in_file = [index for index in may_be_signed if index < size]
+        signed = [index for index in in_file if carries_record(body.payload(index))]
+        patched = {*heads.names[size:], *(heads.names[index] for index in signed)}
+        added = {i for i in signed if i in heads.records and is_added(Node(body, i))}
+        inputs = heads.inputs[:size] if patched else []
         others = (read for index, read in enumerate(inputs) if index not in added)
-        for text in chain(body.ret.values(), chain.from_iterable(others)):
-            # Most inputs are spelled as the op's name: no call for them.
-            is_plain = ":" not in text and text[:1] != "^"
-            count += text in patched or (not is_plain and names.op_of(text) in patched)
+        texts = [*body.ret.values(), *chain.from_iterable(others)]
+        # Most inputs are spelled as the op's name: no call for them.
+        count += sum(map(patched.__contains__, texts))
+        odd = (text for text in texts if ":" in text or text[:1] == "^")
+        count += sum(names.op_of(text) in patched for text in odd)
     return count
 
 

@@ -86,10 +86,11 @@ def edit_all(nodes: Sequence[Node], edit: Edit, editor: Editor) -> set[Node]:
     The body must not be one whose ops are told apart by more: by v1 loops, or as a function.
     """
     forms: dict[Form | None, list[AlikeOp]] = {}
-    are_spelled = names.are_spelled([text for node in nodes for text in (node.name, *node.inputs)])
-    for node in nodes:
-        own = [text.encode() for text in (node.name, *node.inputs)]
-        is_spelled = are_spelled or names.are_spelled((node.name, *node.inputs))
+    texts = [(node.name, *node.inputs) for node in nodes]
+    are_spelled = names.are_spelled([*chain.from_iterable(texts)])
+    for node, own_texts in zip(nodes, texts, strict=True):
+        own = [text.encode() for text in own_texts]
+        is_spelled = are_spelled or names.are_spelled(own_texts)
         forms.setdefault(_form(node, own) if is_spelled else None, []).append((node, own))
     others: list[AlikeOp] = []
     for form, alike in forms.items():
@@ -161,8 +162,8 @@ def _fill(template: Template, batch: Sequence[AlikeOp], editor: Editor) -> bool:
     indices, rows = [node.index for node, _ in batch], [own for _, own in batch]
     new_names, *added_names = (template.texts(name, rows) for name in heads.names)
     fresh = {*new_names}.union(*added_names)
-    taken = body.by_name.keys() & fresh
-    if len(fresh) < len(rows) * len(heads.names) or not taken <= {node.name for node, _ in batch}:
+    taken, old_names = body.by_name.keys() & fresh, {body.heads.names[index] for index in indices}
+    if len(fresh) < len(rows) * len(heads.names) or not taken <= old_names:
         return False
     rename_all(body, indices, new_names)
     inputs = []
