@@ -148,8 +148,8 @@ def _settings(settings: dict[str, Any]) -> Iterator[str]:
     yield "op by op, and once as Grappler optimises graphs; random ops seeded by name"
     if not settings["control_flow_v2"]:
         yield "as after tf.compat.v1.disable_control_flow_v2(), which v1 TensorArrays need"
-    sets = settings["sets_of_values"]
-    yield f"{plural(len(sets), 'set')} of values: {', '.join(sets)}"
+    if sets := settings.get("sets_of_values"):  # none where a model could not be imported
+        yield f"{plural(len(sets), 'set')} of values: {', '.join(sets)}"
 
 
 def _branch_lines(branches: dict[str, Any]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.examples import PROGRESS
 from tests.graphs import node
@@ -87,6 +88,21 @@ def test_many_failures_are_cut_short(run_cli: Run, sound: Path, tmp_path: Path) 
     assert done.stdout.count(" more; --all lists them") == 2
     assert len(done.stdout.splitlines()) == 1 + 2 * 11
     assert len(run_cli("verify", sound, many, "--no-run", "--all").stdout.splitlines()) == 86
+
+
+def test_a_carrier_that_calls_no_function_is_told(run_cli: Run, tmp_path: Path) -> None:
+    """The command ended in a KeyError: it printed the values of a run that there was not."""
+    pytest.importorskip("tensorflow")
+    path = tmp_path / "patched.pb"
+    assert run_cli("apply", RULES, DIGITS, "-o", path).code == 0
+    graph = GraphDef.FromString(path.read_bytes())
+    guard = next(one for one in graph.node if one.op.startswith("graphpatch_guard"))
+    guard.op = "graphpatch_guided_relu_00000000"
+    path.write_bytes(graph.SerializeToString())
+    done = run_cli("verify", DIGITS, path)
+    assert (done.code, PROGRESS.sub("", done.stderr)) == (1, "")
+    assert "not run     " in done.stdout
+    assert f"{guard.name}' calls a function of which the library has no gradient" in done.stdout
 
 
 def test_what_differs_exits_1_and_is_named(run_cli: Run, sound: Path, tmp_path: Path) -> None:
