@@ -371,7 +371,8 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def signed(self) -> list[int]:
         """Return the nodes that may carry a record, as `may_be_signed`, in their order."""
-        return sorted(self.heads.records.keys() | self.edited.keys())
+        records = self.heads.records
+        return sorted(records.keys() | self.edited.keys()) if self.edited else list(records)
 
     @cached_property
     def file_records(self) -> dict[int, NodeRecord]:

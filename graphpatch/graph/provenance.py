@@ -90,8 +90,11 @@ def clones(body: Body, of: Collection[str]) -> Iterator[Node]:
 def original(node: Node) -> NodeDef | None:
     """Return a node before the first rule, without large fields; None if unchanged or added."""
     known = record(node)
-    if known is None or known.is_added:
-        return None
+    return None if known is None or known.is_added else recorded_original(node, known)
+
+
+def recorded_original(node: Node, known: NodeRecord) -> NodeDef:
+    """Return what the record of a node that no rule added holds of it, as `original`."""
     try:
         return message(NodeDef, b"".join(known.original))
     except ModelError as error:

@@ -75,8 +75,7 @@ def _undo_body(graph: Graph, body: Body) -> UndoneBody:
             undone.dropped.add(index)
             continue
         node, payload = Node(body, index), body.payload(index)
-        original = provenance.original(node)
-        assert original is not None, "no rule added it"
+        original = provenance.recorded_original(node, record)
         _check_restored(graph, node, original, message(NodeDef, small_part(payload)).attr)
         undone.payloads[index] = _payload_before(node, payload, record)
         undone.restored[index] = original
@@ -108,12 +107,13 @@ def _check_restored(
         _check_enclosed(graph, node, original.op)
         return
     before = original.attr
-    for key in sorted({*now, *before}):
-        if key[:1] != "_" and (key not in now or key not in before or now[key] != before[key]):
-            raise ModelError(
-                f"{node}: its record would change the attr {key!r}, which no rule does; it is not "
-                f"put back"
-            )
+    keys = [key for key in {*now, *before} if key[:1] != "_"]
+    changed = [k for k in keys if k not in now or k not in before or now[k] != before[k]]
+    if changed:
+        raise ModelError(
+            f"{node}: its record would change the attr {min(changed)!r}, which no rule does; it is "
+            f"not put back"
+        )
 
 
 def _check_enclosed(graph: Graph, node: Node, op: str) -> None:
@@ -169,9 +169,10 @@ def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
 
 def _check_reads(undone: UndoneBody, body: Body) -> None:
     """Raise ModelError where somebody else's node reads what a rule added."""
-    lost = (undone.dropped_names | undone.old_names.keys()) - body.by_name.keys()
+    in_body = set(body.heads.names)
+    lost = (undone.dropped_names | undone.old_names.keys()) - in_body
     read = set(chain.from_iterable(body.heads.inputs)) if lost else set()
-    for text in sorted(text for text in read - body.by_name.keys() if names.op_of(text) in lost):
+    for text in sorted(text for text in read - in_body if names.op_of(text) in lost):
         index = next(index for index, inputs in enumerate(body.heads.inputs) if text in inputs)
         raise ModelError(
             f"{Node(body, index)} reads {text!r}, which a rule added; it was changed since"
