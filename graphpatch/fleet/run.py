@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -27,6 +24,9 @@ from graphpatch.fleet.search import FoundModel, search
 from graphpatch.fleet.work import Call, Work, run_task
 from graphpatch.formats.destination import is_remote, reported
 from graphpatch.formats.output import sweep
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 TRIES = 3  # how often a model is tried alone on which a worker may have died
 
@@ -163,6 +163,9 @@ def _until_a_death(
     call: Call, waiting: deque[Task], jobs: int
 ) -> Generator[TaskResult, None, list[Task]]:
     """Yield what became of waiting tasks; return those under way when a worker died, if one did."""
+    from concurrent.futures import FIRST_COMPLETED, wait
+    from concurrent.futures.process import BrokenProcessPool
+
     under_way: dict[Future[TaskResult], Task] = {}
     with _pool(jobs) as pool:
         while waiting or under_way:
@@ -185,6 +188,9 @@ def _until_a_death(
 @contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Give worker processes, which are killed where this ends by an error or an interrupt."""
+    import multiprocessing  # here, as a command over one model needs none of it
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
     context.set_forkserver_preload(["graphpatch.fleet.work"])
     before = multiprocessing.active_children()
@@ -213,6 +219,9 @@ def _prepare_worker() -> None:
 
 
 def _end_with_parent() -> None:
+    import multiprocessing
+    from multiprocessing import connection
+
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -119,12 +118,14 @@ def fetched(path: str) -> Iterator[Path]:
     Raises ModelError where it cannot be read, or unpacks from another file to more than
     MOST_UNPACKED bytes.
     """
+    from tempfile import TemporaryDirectory  # here, as a file at a path needs none
+
     store, inside = opened_store(path)
     inside = inside.rstrip("/")
     if inside.rpartition("/")[2] in SAVED_MODEL_FILES:
         inside = inside.rpartition("/")[0]
     room = MOST_UNPACKED if "::" in path else math.inf
-    with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
+    with TemporaryDirectory(prefix="graphpatch-") as folder:
         target = Path(folder, inner_path(inside.rpartition("/")[2] or "model", path))
         with errors_as(f"cannot read {path}", ModelError):
             copies = {inside: target}
@@ -154,9 +155,11 @@ def _copy(store: AbstractFileSystem, name: str, local: Path, room: float) -> int
 @contextlib.contextmanager
 def delivered(path: str) -> Iterator[Path]:
     """Give a path to write to, and put what is there to its place in the store at the end."""
+    from tempfile import TemporaryDirectory  # here, as a file at a path needs none
+
     store, inside = opened_store(path)
     inside = inside.rstrip("/")
-    with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
+    with TemporaryDirectory(prefix="graphpatch-") as folder:
         local = Path(folder, path.rstrip("/").rpartition("/")[2])
         yield local
         with errors_as(f"cannot write {path}", OutputError):
