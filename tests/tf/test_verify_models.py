@@ -403,3 +403,23 @@ def test_a_placeholder_of_a_list_of_tensors_is_not_fed(tmp_path: Path) -> None:
 
     graph = verified(meta(unread, tmp_path), GUIDED)
     assert fired(graph) == ["y"]
+
+
+def test_of_a_saved_model_that_is_fed_words_gradients_are_taken_by_its_variables(
+    tmp_path: Path,
+) -> None:
+    class Words(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = tf.Variable(np.linspace(-1, 1, 12, dtype=np.float32).reshape(6, 2))
+            self.step = tf.Variable(1)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
+        def __call__(self, words: Any) -> Any:
+            return {"y": tf.nn.relu(tf.gather(self.rows, words)) * tf.cast(self.step, tf.float32)}
+
+    module = Words()
+    tf.saved_model.save(module, str(tmp_path / "words"), signatures=module.__call__)
+    graph = verified(tmp_path / "words", GUIDED)
+    assert fired(graph) == ["Relu"]
+    assert {pair["from"] for pair in graph["gradients"]} == {"serving_default:Variable:0"}

@@ -32,7 +32,7 @@ from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body
 from graphpatch.graph.op_types import CALLS, IFS, PARSERS, PIPELINES, VARIABLES
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.names import OpKey, op_of
+from graphpatch.names import OpKey, fresh, op_of
 from graphpatch.runtime.graph_run import (
     ASSIGNED,
     GraphRun,
@@ -372,16 +372,19 @@ class LoadedModel(RunningModel):
         import tensorflow as tf
 
         key = op_of(target)
-        near = [name for name in sources if op_of(name) == key]
         function = self.signatures()[key]
+        variables = _float_variables(key, function)
+        near = [name for name in sources if op_of(name) == key]
         answers = dict.fromkeys(sources, GradientAnswer("none"))
         self._set_optimiser(True)
         with recorded() as asked:
             try:
                 arguments = self._arguments(key, function)
                 with tf.GradientTape() as tape:
-                    xs = [arguments[name.removeprefix(f"{key}:")] for name in near]
-                    tape.watch(xs)
+                    inputs = {f"{key}:{name}": value for name, value in arguments.items()}
+                    xs = [{**inputs, **variables}[name] for name in near]
+                    for x in xs:
+                        tape.watch(x)
                     y = function(**arguments)[target.removeprefix(f"{key}:")]
                 built = tape.gradient(y, xs, output_gradients=tf.constant(dy, y.dtype))
             except Exception as error:  # whatever a gradient function raises is the answer
@@ -408,11 +411,27 @@ class LoadedModel(RunningModel):
     def ends(
         self, named: tuple[Sequence[str], Sequence[str]], near: Near, compared: Sequence[str]
     ) -> Ends:
-        """Return the inputs and outputs between which gradients are taken."""
+        """Return the inputs and outputs between which gradients are taken.
+
+        Models that are fed words have no inputs of floats: then it is their variables.
+        """
         specs = {**self.inputs, **self.outputs}
-        xs = self._checked(named[0]) or filter(lambda name: _is_float(specs[name]), self.inputs)
+        floats = [name for name in self.inputs if _is_float(specs[name])]
+        xs = self._checked(named[0]) or floats
+        if not xs:
+            functions = self.signatures().items()
+            xs = [name for key, function in functions for name in _float_variables(key, function)]
         ys = self._checked(named[1]) or filter(lambda name: _is_float(specs[name]), compared)
-        return list(xs), list(ys), []
+        return xs, list(ys), []
+
+
+def _float_variables(key: str, function: Any) -> dict[str, Any]:
+    """Return the variables of floats that a signature reads, by names that no other one has."""
+    variables = dict[str, Any]()
+    for variable in function.variables:
+        if variable.dtype.is_floating:
+            variables[fresh(f"{key}:{variable.name}", variables)] = variable
+    return variables
 
 
 def seeded_graph(model: Model, graph: ModelGraph, optimise: bool = False) -> Any:
