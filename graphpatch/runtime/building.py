@@ -24,7 +24,7 @@ from graphpatch.match import glob
 from graphpatch.match.conditions import holds
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import Match, every_match
-from graphpatch.patches.reach import refuse_shadowed
+from graphpatch.patches.reach import refuse_hidden, refuse_shadowed
 from graphpatch.patches.target import Target
 from graphpatch.rules import Rule
 from graphpatch.runtime.imported import model_of
@@ -152,6 +152,13 @@ class RuleOnNewOps:
             self.result.matches.append(entry)
             self._patch(graph, Target.of(node), live, self.known)
 
+    def refuse_hidden(self, graph: ModelGraph, made: set[str]) -> None:
+        """Raise PatchError where no gradient reaches an op that was patched as it was made."""
+        body, matches = graph.main, self.result.matches
+        patched = [match["op"] for match in matches if match["body"] == body.label]
+        with naming_rule(self.rule):
+            refuse_hidden(body.node(name) for name in patched if name in made)
+
     def take_all(self, graph: ModelGraph, live: Any, made: set[str]) -> None:
         """Patch the ops of a whole graph, of these names, that the rule means.
 
@@ -165,6 +172,7 @@ class RuleOnNewOps:
         self.result.matches.extend(listed_matches(matched, None, whole=self.rule.as_one))
         with naming_rule(self.rule):
             refuse_shadowed(matched.nodes, goes_first=False)
+            refuse_hidden(matched.nodes)
             for node in matched.nodes:
                 _refuse_late(live, node)
             targets = matched_graph(self.rule, graph, matched).targets
@@ -209,8 +217,12 @@ def _made_inside(matched: MatchedOps, names: set[str]) -> MatchedOps:
     def is_inside(node: Node) -> bool:
         return node.name in names and node.body.is_main
 
-    whole_matches = [match for match in matched.kept if all(map(is_inside, match.nodes))]
-    return MatchedOps(list(filter(is_inside, matched.nodes)), whole_matches, matched.dropped)
+    return MatchedOps(
+        list(filter(is_inside, matched.nodes)),
+        [match for match in matched.kept if all(map(is_inside, match.nodes))],
+        matched.dropped,
+        [(node, shape) for node, shape in matched.undecided if is_inside(node)],
+    )
 
 
 def _refuse_late(live: Any, node: Node) -> None:
@@ -280,11 +292,14 @@ class Building:
         Raises MatchError, PatchError, ModelError and RulesError as leaving the context does.
         """
         waiting = [rule for rule in self.rules if not rule.is_alone]
-        live_graphs = self.made if waiting else ()
+        live_graphs = self.made if waiting else filter(self._may_hide, self.made)
         models = {live: named_graph(live, model_of(live).copy().graphs[0]) for live in live_graphs}
-        for rule in waiting:
+        for rule in self.rules:
             for live, graph in models.items():
-                rule.take_all(graph, live, self.made[live])
+                if rule.is_alone:
+                    rule.refuse_hidden(graph, self.made[live])
+                else:
+                    rule.take_all(graph, live, self.made[live])
         results = [rule.finish(self.made) for rule in self.rules]
         keys = [key for result in results for key in result.session]
         for live, graph in models.items():
@@ -292,6 +307,10 @@ class Building:
             set_keys(live_ops(nodes, live), keys)
         self.made.clear()
         self.report = report_of(results, [note for result in results for note in result.notes])
+
+    def _may_hide(self, live: Any) -> bool:
+        """Return whether ops were made with which tf.custom_gradient leads past others."""
+        return any(live.get_operation_by_name(name).type == "IdentityN" for name in self.made[live])
 
     @property
     def ok(self) -> bool:

@@ -125,15 +125,21 @@ def difference_in_words(before: Any, after: Any) -> str:
 
 
 def distance(before: Any, after: Any) -> tuple[float, float]:
-    """Return the largest difference, and that as a part of the first array's largest element."""
+    """Return the largest difference, and that as a part of the first array's largest element.
+
+    NaN and NaN, and infinities of one sign, are equal; elements of which one side alone is finite
+    are infinitely far apart. The largest element is the largest finite one.
+    """
     if not before.size:
         return 0.0, 0.0
     wide = np.complex128 if before.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
         before, after = before.astype(wide), after.astype(wide)
-        apart = np.where(before == after, 0, np.abs(before - after))
-        apart = np.where(np.isnan(before) & np.isnan(after), 0, apart)
-        largest, size = float(np.max(apart)), float(np.max(np.abs(before)))
+        is_equal = (before == after) | (np.isnan(before) & np.isnan(after))
+        apart = np.abs(before - after)
+        apart = np.where(is_equal, 0, np.where(np.isfinite(apart), apart, np.inf))
+        sizes = np.abs(before[np.isfinite(before)])
+        largest, size = float(np.max(apart)), float(np.max(sizes, initial=0))
         return largest, largest / size if size else float("inf") if largest else 0.0
 
 

@@ -385,3 +385,27 @@ def test_a_rule_that_changes_nothing_is_named(patch: dict[str, Any]) -> None:
     for notes in (graphpatch.patch_graph(rules, graph).report["notes"], found.report["notes"]):
         assert len(notes) == 1
         assert notes[0].startswith("rule 'r' changes nothing: ")
+
+
+@pytest.mark.parametrize(
+    "match", [{"op": "Relu"}, {"op": "Relu", "consumers": {"any": {"op": "Mul"}}}]
+)
+def test_an_op_that_a_custom_gradient_leads_past_is_refused(match: dict[str, Any]) -> None:
+    @tf.custom_gradient
+    def doubled(x: Any) -> Any:
+        return 2.0 * tf.nn.relu(x), lambda dy: dy
+
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(graphpatch.PatchError, match="no gradient reaches Relu"),
+        graphpatch.building([overridden(match, "guided_relu")]),
+    ):
+        doubled(place_x())
+
+
+def test_ops_whose_shape_is_not_known_are_noted() -> None:
+    rule = overridden({"op": "Relu", "shape": [2, None]}, "guided_relu")
+    with tf.Graph().as_default(), graphpatch.building([rule]) as building:
+        tf.nn.relu(tf.zeros([2, 3]))
+        tf.nn.relu(tf1.placeholder(tf.float32))
+    assert "shape" in " ".join(building.report["notes"])

@@ -270,3 +270,18 @@ def test_nothing_is_put_behind_constants_of_functions(folder: Path) -> None:
     read = [body.producer(node.inputs[0]) for node in body if "graphpatch_zero" in node.op]
     assert read
     assert "Const" not in {one.op for one in read if one is not None}
+
+
+def test_elements_that_are_nan_on_both_sides_are_equal(folder: Path) -> None:
+    def logarithm() -> None:
+        tf.nn.softplus(tf.math.log(tf.compat.v1.placeholder(tf.float32, [8], "x")), "y")
+
+    save(logarithm, folder / "log.pb")
+    rule = {
+        "match": {"op": "Softplus"},
+        "patch": {"override_gradient": {"formula": "dy * sigmoid(4 * x)"}},
+    }
+    verified = graphpatch.verify(
+        folder / "log.pb", patched(folder, "log", rule, emit="construction")
+    )
+    assert (verified.verdict, verified.failures) == ("verified", [])

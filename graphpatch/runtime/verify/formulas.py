@@ -217,8 +217,7 @@ def _distance(expected: Any, actual: Any) -> float:
     expected = np.asarray(expected)
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return float("inf")
-    _, relative = distance(expected, actual)
-    return relative if relative == relative else float("inf")
+    return distance(expected, actual)[1]
 
 
 def stored_gradients(graph: ModelGraph) -> Iterator[StoredGradient]:
