@@ -16,7 +16,7 @@ from graphpatch.graph.walk import data_uses, downstream
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of, parse
-from graphpatch.recipes import RECIPE_ACTIVATIONS, RECIPES, SIGN, Recipe
+from graphpatch.recipes import RECIPE_ACTIVATIONS, SIGN, recipe_of
 from graphpatch.table import short
 
 # What makes each element of the same element of what it reads: by a line with a kink, or without.
@@ -39,11 +39,6 @@ MOVES = frozenset(
 """Ops that share relevance among their inputs as their own gradients do."""
 
 
-def _recipe_of(rule: str) -> Recipe | None:
-    """Return the recipe that a rule of this name is of."""
-    return RECIPES.get(rule[1:].partition(":")[0]) if rule.startswith(SIGN) else None
-
-
 def unmatched_activations(
     names: Sequence[str], graphs: Sequence[Graph], touched: Collection[tuple[str, str]]
 ) -> list[str]:
@@ -51,7 +46,7 @@ def unmatched_activations(
 
     `names` are those of rules, `touched` the body and name of ops that they matched.
     """
-    if not any(recipe is not None and recipe.explains for recipe in map(_recipe_of, names)):
+    if not any(recipe is not None and recipe.explains for recipe in map(recipe_of, names)):
         return []
     by_kind: dict[str, list[str]] = {}
     halves = []
@@ -72,7 +67,7 @@ def unmatched_activations(
                 f'"on": "match"'
             )
     alone = [f"left alone: {len(ops)} {kind}: {short(ops)}" for kind, ops in by_kind.items()]
-    asked = [rule for rule in names if (known := _recipe_of(rule)) and "of" in known.parameters]
+    asked = [rule for rule in names if (known := recipe_of(rule)) and "of" in known.parameters]
     return [*alone, *halves, *(_without_rule(asked, graphs, touched) if asked else ())]
 
 
@@ -211,7 +206,7 @@ def why_recipe_finds_nothing(rule: str, ops: Sequence[str], graphs: Iterable[Gra
 
     Nothing where that is not clear. Of a recipe about activations: which others the model has.
     """
-    recipe, graphs = _recipe_of(rule), list(graphs)
+    recipe, graphs = recipe_of(rule), list(graphs)
     bodies = [body for graph in graphs for body in graph.bodies]
     if recipe is not None and recipe.needs is not None:
         types, says = recipe.needs
@@ -236,8 +231,9 @@ def why_recipe_finds_nothing(rule: str, ops: Sequence[str], graphs: Iterable[Gra
         counts.update(kind for kind, node in known if not is_in_gradients(node))
         counts[NO_PATTERN] += len(_joined(graph, inside))
     listed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    single = f"{', '.join(ops)}, and " if ops else ""
     lines = [
-        f"it patches {', '.join(ops)}, and leaky and parametric ReLUs of several ops",
+        f"it patches {single}leaky and parametric ReLUs of several ops",
         f"the model has none of these; its activations: {listed or 'none'}",
     ]
     for kind in counts:

@@ -411,6 +411,11 @@ def is_recipe(path: object) -> bool:
     return isinstance(path, str) and path.startswith(SIGN)
 
 
+def recipe_of(rule: str) -> Recipe | None:
+    """Return the recipe that makes a rule of this name, `@NAME` or `@NAME: ...`."""
+    return RECIPES.get(rule[1:].partition(":")[0]) if is_recipe(rule) else None
+
+
 def recipe_called(name: object) -> str:
     """Return a clause with the recipe that has this name; or nothing."""
     return f"; the recipe of this name is {SIGN}{name}" if str(name) in RECIPES else ""
@@ -449,7 +454,10 @@ def _with_parameters(recipe: Recipe, text: str) -> dict[str, Any]:
         if key not in values:
             near = did_you_mean(key, values) or f"; it has: {', '.join(values) or 'none'}"
             raise RulesError(f"{SIGN}{recipe.name} has no parameter {key!r}{near}")
-        values[key] = _parameter_value(recipe, key, value)
+        try:
+            values[key] = float(value) if isinstance(recipe.parameters[key], float) else value
+        except ValueError:
+            raise RulesError(f"{SIGN}{recipe.name}: {key} is {value!r}, not a number") from None
     missing = [key for key, value in values.items() if value is None]
     if missing:
         raise RulesError(
@@ -457,13 +465,3 @@ def _with_parameters(recipe: Recipe, text: str) -> dict[str, Any]:
             f"'{SIGN}{recipe.name}({recipe.example})'"
         )
     return values
-
-
-def _parameter_value(recipe: Recipe, key: str, text: str) -> object:
-    if not isinstance(recipe.parameters[key], float):
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        message = f"{SIGN}{recipe.name}: {key} is {text!r}, not a number"
-        raise RulesError(message) from None

@@ -20,7 +20,7 @@ from graphpatch.match.conditions import conditions
 from graphpatch.match.glob import Texts, texts
 from graphpatch.match.spec import WHOLE, Match, Natural, described
 from graphpatch.patches import KINDS, Patch
-from graphpatch.recipes import is_recipe, recipe_called, recipe_rules
+from graphpatch.recipes import is_recipe, recipe_called, recipe_of, recipe_rules
 from graphpatch.rules_json import DEEPEST_JSON, as_struct, decoded, is_too_deep, raw_rules
 
 Emit = Literal["auto", "construction", "function", "attr"]
@@ -296,7 +296,6 @@ def by_recipe(rules: Iterable[Rule]) -> list[list[Rule]]:
     """Return the rules that recipes made, those of each recipe together."""
     together: dict[str, list[Rule]] = {}
     for rule in rules:
-        recipe = rule.author.rule.partition(":")[0]
-        if is_recipe(recipe):
-            together.setdefault(recipe, []).append(rule)
+        if recipe := recipe_of(rule.author.rule):
+            together.setdefault(recipe.name, []).append(rule)
     return list(together.values())

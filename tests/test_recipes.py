@@ -216,6 +216,37 @@ def test_a_recipe_that_finds_no_activation_names_those_that_are_there() -> None:
     assert '{"match": {"pattern": "@gelu"}' in ready
 
 
+def test_of_rules_of_several_ops_the_error_names_no_op_type() -> None:
+    *several, _ = load_rules("@guided_backprop")
+    with pytest.raises(graphpatch.MatchError) as caught:
+        graphpatch.apply(several, model("y:Relu(x)"))
+    _, patches, there = str(caught.value).splitlines()
+    assert patches == "  it patches leaky and parametric ReLUs of several ops"
+    assert there.endswith("its activations: 1 Relu")
+
+
+REVERSE = {"name": "reversed", "match": {"name": "logits"}}
+REVERSE["patch"] = {"filter_gradient": {"reverse": {}}}
+
+
+@pytest.mark.parametrize("recipe", ["@guided_backprop", "@lrp_flat(of=image)"])
+def test_a_recipe_is_taken_off_as_one(recipe: str) -> None:
+    """Of @lrp_flat no rule has just that name."""
+    patched = graphpatch.apply([REVERSE], graphpatch.apply(recipe, DIGITS))
+    name = recipe.partition("(")[0]
+    report = graphpatch.revert(patched, name).report
+    assert report["left"] == ["reversed"]
+    assert len(report["rules"]) == len(load_rules(recipe)) > 1
+    alone = graphpatch.revert(patched, f"{name}: leaky and parametric ReLUs").report
+    assert alone["rules"] == [f"{name}: leaky and parametric ReLUs"]
+
+
+def test_of_a_recipe_that_was_called_twice_the_id_is_asked_for() -> None:
+    twice = [load_rules(f"@reverse(at={at})")[0] for at in ("logits", "image")]
+    with pytest.raises(graphpatch.PatchError, match="'@reverse' is each of 2 rules; give the id"):
+        graphpatch.revert(graphpatch.apply(twice, DIGITS), "@reverse")
+
+
 def test_what_tf_gradients_added_is_no_activation_that_is_left_alone() -> None:
     graph = model("y:Softplus(x) z:Sigmoid(y) gradients/y_grad/Sigmoid:Sigmoid(x)")
     assert told(graphpatch.apply("@guided_backprop", graph).report) == ["left alone: 1 Sigmoid: z"]

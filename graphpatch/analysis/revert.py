@@ -85,7 +85,7 @@ def revert(
     Args:
         model: What `load` takes.
         rule: The rule to take off: its name, or where several have one name its id, as the error
-            lists it, or the first digits of that. Default: all.
+            lists it, or the first digits of that. `@NAME`: all rules of a recipe. Default: all.
         progress: Called with what is done, how much of it, and of how much.
         allow_changed: A note, not an error, where others changed the model, so that its original
             cannot be given back.
@@ -219,7 +219,13 @@ def chosen_rules(
         raise PatchError("no rule was applied to it: there is nothing to revert")
     if wanted is None:
         return labels.keys()
+    from graphpatch.recipes import SIGN, recipe_of  # here: to take all off, no rule is read
+
     chosen = [rule for rule in labels if wanted in (rule.rule, labels[rule])]
+    recipe = recipe_of(wanted)
+    # Two rules of just the recipe's name are of two calls of it.
+    if recipe is not None and wanted == SIGN + recipe.name and len(chosen) < 2:
+        return {rule for rule in labels if recipe_of(rule.rule) is recipe}
     if not chosen and len(wanted) >= LEAST_ID:
         chosen = [rule for rule in labels if rule.id.startswith(wanted)]
     if not chosen:

@@ -36,7 +36,7 @@ OUTPUT = json_object(
 )
 @options.argument("model", "PATCHED")
 @options.OUTPUT
-@options.value("--rule", "NAME", "Take off this rule alone: its name, or its id of several.")
+@options.value("--rule", "NAME", "Take off this rule or @RECIPE: its name, or its id of several.")
 @options.flag("--allow-changed", "Revert even if the file has changed since.")
 @options.FORCE
 @options.DRY_RUN
