@@ -19,6 +19,7 @@ from graphpatch.graph.check import built_gradients, check_graph, foreign, refuse
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.match.conditions import check_taken
 from graphpatch.recipe_notes import unmatched_activations
+from graphpatch.recipes import is_recipe
 from graphpatch.rules import Expect, Rule, by_recipe, load_rules, rules_from
 from graphpatch.step import RuleResult, apply_rule, check_expected, naming_rule
 from graphpatch.table import beside, html_table, plural, short
@@ -89,13 +90,13 @@ class Result(HasModel):
 
     def _title(self) -> str:
         nodes = self.report["nodes"]
-        rules = plural(len(self.report["rules"]), "rule")
+        rules = plural(len(self._rules()), "rule")
         return f"{self.model.path}, {rules}, {nodes['before']:,} -> {nodes['after']:,} nodes"
 
     def _rules(self) -> list[tuple[str, str, str]]:
         return [
             (rule["name"], counted_types(rule["matches"]), rule["emit"])
-            for rule in self.report["rules"]
+            for rule in reported_rules(self.report)
         ]
 
 
@@ -244,6 +245,11 @@ def report_of(steps: Sequence[RuleResult], notes: Sequence[str], **more: Any) ->
         },
         "notes": list(dict.fromkeys(notes)),
     }
+
+
+def reported_rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a report has of rules, without those of recipes that matched nothing."""
+    return [rule for rule in report["rules"] if rule["matches"] or not is_recipe(rule["name"])]
 
 
 def counted_types(matches: Sequence[Mapping[str, Any]]) -> str:

@@ -320,6 +320,9 @@ def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
     assert [line for line in text.splitlines() if line.startswith("  @")] == [
         "  @guided_backprop  2 Relu, 1 Relu6  (function)"
     ]
+    result = graphpatch.apply("@guided_backprop", DIGITS)
+    assert re.fullmatch(r"<.*, 1 rule, .*; @guided_backprop: 2 Relu, 1 Relu6>", repr(result))
+    assert "several" not in result._repr_html_()
     rules = tmp_path / "rules.json"
     rare = {"name": "rare", "match": {"op": "Cos"}, "expect": {"min": 0}}
     rare["patch"] = {"stop_gradient": True}

@@ -14,7 +14,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from graphpatch.application import Result, counted_types
+from graphpatch.application import Result, counted_types, reported_rules
 from graphpatch.cli import options
 from graphpatch.cli.json_forms import (
     MATCH,
@@ -36,7 +36,6 @@ from graphpatch.fleet.work import Finish, patch_model
 from graphpatch.formats import Export
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.gradients.spec import KEY_PREFIX
-from graphpatch.recipes import is_recipe
 from graphpatch.rules import EMITS
 
 BUG = 3
@@ -201,11 +200,9 @@ def fold_notes(notes: Iterable[str]) -> list[str]:
 
 def _report_lines(report: dict[str, Any], is_export: bool = False) -> list[str]:
     lines = [destination_in_words(report)]
-    reported = [rule for rule in report["rules"] if rule["matches"] or not is_recipe(rule["name"])]
+    reported = reported_rules(report)
     width = max((len(rule["name"]) for rule in reported), default=0)
-    for (
-        rule
-    ) in reported:  # a recipe has rules for what few models have; that one matches is checked
+    for rule in reported:
         listed = counted_types(rule["matches"])
         lines.append(
             f"  {rule['name']:{width}}  {listed or 'no ops'}  ({rule['emit'] or 'nothing'})"

@@ -14,6 +14,7 @@ from graphpatch.analysis.rule_words import patch_in_words, rules_at
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.record import labels
+from graphpatch.recipes import is_recipe
 
 SELECTED = "selected"
 
@@ -39,9 +40,24 @@ class RuleMarks:
         ops = self.at.setdefault((graph, body), {})
         ops[op] = tuple(dict.fromkeys([*ops.get(op, ()), *rules]))
 
+    def without_idle(self) -> RuleMarks:
+        """Leave out rules of recipes that are at no op, where a rule is at any; return the rest."""
+        counts = self._counts()
+        if counts:
+            self.written = {
+                name: rule
+                for name, rule in self.written.items()
+                if counts[name] or name in self.wrong or not is_recipe(name)
+            }
+        return self
+
+    def _counts(self) -> Counter[str]:
+        """Return at how many ops each rule is."""
+        return Counter(rule for ops in self.at.values() for at in ops.values() for rule in at)
+
     def document(self) -> list[dict[str, Any]]:
         """Return the rules as the page's document lists them."""
-        counts = Counter(rule for ops in self.at.values() for at in ops.values() for rule in at)
+        counts = self._counts()
         return [
             {
                 "name": name,
@@ -65,7 +81,7 @@ def of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
             marks.written.setdefault(names[rule], written)
         for (body, op), rules in rules_at(graph, names).items():
             marks.mark(number, body, op, tuple(rules))
-    return marks
+    return marks.without_idle()
 
 
 def of_matches(matches: Matches) -> RuleMarks:
@@ -84,4 +100,4 @@ def of_matches(matches: Matches) -> RuleMarks:
             graph = tags.index(place.graph) if place.graph in tags else 0
             for op in place.ops:
                 marks.mark(graph, place.body, op, (name,))
-    return marks
+    return marks.without_idle()

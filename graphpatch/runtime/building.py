@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.application import RulesLike, report_of, rules_of
+from graphpatch.application import RulesLike, report_of, reported_rules, rules_of
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import ModelGraph, graph_of
@@ -42,6 +42,7 @@ from graphpatch.step import (
     patch_target,
     unchanged_notes,
 )
+from graphpatch.table import plural
 
 NODE = 1  # the field of GraphDef that holds a node
 
@@ -323,7 +324,8 @@ class Building:
 
     def __repr__(self) -> str:
         count = sum(len(rule.result.matches) for rule in self.rules)
-        return f"<Building: {len(self.rules)} rules, {count} ops matched as they were made>"
+        rules = len(reported_rules(self.report)) if self.ok else len(self.rules)
+        return f"<Building: {plural(rules, 'rule')} on {plural(count, 'new op')}>"
 
 
 @unconverted

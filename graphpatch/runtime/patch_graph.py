@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from graphpatch.application import Result, RulesLike, apply, rules_of
+from graphpatch.application import Result, RulesLike, apply, reported_rules, rules_of
 from graphpatch.control_flow.stored import CONTEXTS
 from graphpatch.differentiation.override_keys import CUSTOM
 from graphpatch.errors import GraphpatchError, PatchError
@@ -259,7 +259,7 @@ class PatchedGraph:
         return old
 
     def __repr__(self) -> str:
-        rules = self.report["rules"]
+        rules = reported_rules(self.report)
         count = sum(len(rule["matches"]) for rule in rules)
         how = "in place" if self.in_place else "as a new graph"
         return f"<PatchedGraph: {plural(len(rules), 'rule')} on {plural(count, 'op')}, {how}>"

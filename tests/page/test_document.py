@@ -17,6 +17,7 @@ from graphpatch.page.events import TAG, write_events
 from graphpatch.page.gradient_sizes import pictures
 from graphpatch.page.view import as_script, page
 from graphpatch.protos import Event, GraphDef
+from graphpatch.recipes import recipe_rules
 from tests import graphs
 
 ROOT = Path(__file__).parent.parent.parent
@@ -135,6 +136,22 @@ def test_each_model_has_a_title(tmp_path: Path) -> None:
     assert titles(graphpatch.view(DIGITS, tmp_path / "a/m.pb")) == ["digits.pb", "m.pb"]
     two = graphpatch.view(tmp_path / "a/m.pb", tmp_path / "b/m.pb")
     assert titles(two) == ["a/m.pb", "b/m.pb"]
+
+
+@pytest.mark.parametrize("given", ["dry run", "patched"])
+def test_rules_of_a_recipe_that_are_at_no_op_are_left_out(given: str) -> None:
+    recipe = "@guided_backprop"
+    rare = {"name": "rare", "match": {"op": "Cos"}, "patch": {"stop_gradient": True}}
+    rules = [rule | {"expect": {"min": 0}} for rule in (*recipe_rules(recipe)["rules"], rare)]
+    if given == "patched":
+        viewed = graphpatch.view(graphpatch.apply(rules, DIGITS))
+    else:
+        viewed = graphpatch.view(DIGITS, rules=rules)
+        assert titles(viewed) == ["digits.pb", "with 2 rules"]
+    document = viewed.document()
+    assert [rule["name"] for rule in document["rules"]] == [recipe, "rare"]
+    marks = [marked for body in document["bodies"] for marked in body["marks"].values()]
+    assert marks == [[0], [0], [0]]
 
 
 def test_a_pattern_is_marked() -> None:

@@ -165,6 +165,16 @@ def test_bodies_by_name() -> None:
     assert built.report["rules"][0]["matches"][0]["body"].startswith("while_body")
 
 
+def test_rules_of_a_recipe_that_matched_nothing_are_not_counted() -> None:
+    with tf.Graph().as_default(), graphpatch.building("@guided_backprop") as built:
+        tf.nn.relu(place_x())
+    assert repr(built) == "<Building: 1 rule on 1 new op>"
+    with tf.Graph().as_default() as graph:
+        tf.nn.relu(place_x())
+    patched = graphpatch.patch_graph("@guided_backprop", graph, in_place=False)
+    assert repr(patched) == "<PatchedGraph: 1 rule on 1 op, as a new graph>"
+
+
 def test_nested_contexts() -> None:
     """Filters add up; an inner override replaces an outer one; gradient_override_map does not."""
     scale, seven = [filtered({"op": "Neg"}, {"scale": 2.0})], {"formula": "7 * dy"}
