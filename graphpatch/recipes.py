@@ -25,7 +25,13 @@ RECIPE_ACTIVATIONS = (*ACTIVATIONS, "Softmax", "LogSoftmax", "Erf", "CRelu")
 CONVOLUTIONS_2D = ("Conv2D", "DepthwiseConv2dNative")
 _INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
+SEVERAL = (
+    "a call takes one recipe; apply one after the other, or put the rules of all into one rules"
+    " file: `graphpatch recipes NAME --save FILE.json` writes those of one"
+)
+
 _SPELLED = re.compile(r"@(?P<name>[\w-]+)(?:\((?P<given>.*)\))?", re.ASCII | re.DOTALL)
+_ANOTHER = re.compile(rf"[,\s]{SIGN}\w")  # behind the first
 HALF_SURROGATE = re.compile("[\ud800-\udfff]")  # bytes typed that are not UTF-8
 
 RulesJson = list[dict[str, Any]]
@@ -428,6 +434,8 @@ def recipe_rules(spelled: str) -> dict[str, Any]:
     it does not have, that is missing, or that is not of the kind of its default.
     """
     parts = _SPELLED.fullmatch(spelled)
+    if _ANOTHER.search(spelled):
+        raise RulesError(f"{spelled!r}: {SEVERAL}")
     if parts is None:
         raise RulesError(f"expected @NAME or @NAME(key=value, ...), found {spelled!r}")
     if HALF_SURROGATE.search(spelled):

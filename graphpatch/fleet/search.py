@@ -13,6 +13,7 @@ from graphpatch.errors import FleetError
 from graphpatch.fleet import stores
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.mapped import read_whole
+from graphpatch.recipes import RECIPES, SEVERAL
 from graphpatch.shown import one_line
 
 LONGEST_NAME = 10_000  # characters of an argument or a line
@@ -160,7 +161,9 @@ def _models_of_list(path: str, allow_chained: bool) -> list[FoundModel]:
     try:
         text = (stores.read_small if is_remote(path) else read_whole)(path).decode()
     except OSError as error:
-        raise FleetError(f"cannot read the list {path}: {error.strerror or error}") from error
+        is_recipe = path.partition("(")[0] in RECIPES and isinstance(error, FileNotFoundError)
+        more = f"; {SEVERAL}" if is_recipe else ""
+        raise FleetError(f"cannot read the list {path}: {error.strerror or error}{more}") from error
     except UnicodeDecodeError as error:
         raise FleetError(f"the list {path} is not UTF-8 (byte {error.start})") from None
     lines = list(filter(None, map(str.strip, text.splitlines())))

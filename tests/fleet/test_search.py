@@ -91,6 +91,7 @@ EMPTY = {
     "reg/*.meta": "no model matches reg/*.meta (files that end in .meta, .pb, .pbtxt, or Saved",
     "gone/*.pb": "no model matches gone/*.pb",
     "@gone.txt": "cannot read the list gone.txt: No such file",
+    "@freeze(x)": "cannot read the list freeze(x): No such file or directory; a call takes one",
     "@blank.txt": "the list blank.txt names no models",
     "@binary.txt": "the list binary.txt is not UTF-8 (byte 0)",
     "@home.txt": "the list home.txt holds ~/a.pb, and only a shell knows what ~ is",
