@@ -80,8 +80,8 @@ def test_a_scheduler_that_does_not_answer_leaves_no_folder(run_cli: Run, folder:
 
 
 START_FAILS = """
-from graphpatch.fleet import run as pool
-pool.ProcessPoolExecutor.submit = lambda *args: (_ for _ in ()).throw(OSError(11, "no process"))
+from concurrent.futures import ProcessPoolExecutor as Pool
+Pool.submit = lambda *args: (_ for _ in ()).throw(OSError(11, "no process"))
 from graphpatch.cli import main
 main()
 """
