@@ -23,7 +23,8 @@ from graphpatch.analysis.compare import differences, differences_around, same_by
 from graphpatch.analysis.revert import revert, taken_off
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
-from graphpatch.formats.before import opened_again
+from graphpatch.formats.before import as_meta, opened_again
+from graphpatch.formats.container import META
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
 from graphpatch.graph.check import built_gradients
@@ -151,7 +152,11 @@ def _expected(original: Model, patched: Model) -> tuple[Model, Model]:
     record = _record(patched)
     again = zip(record.rules, record.again, strict=True)
     rules = [rule for applied, rule in again if applied.id not in known]
-    return (_patched(original, rules) if rules else original), opened_again(patched)
+    is_meta = patched.container is META and patched.graphs[0].around.has_contexts
+    if is_meta and record.container == META.name:  # it was converted first, and then patched
+        original = as_meta(original)
+    expected = _patched(original, rules) if rules else original
+    return as_meta(expected) if is_meta else expected, opened_again(patched)
 
 
 def _patched(model: Model, rules: Sequence[Any]) -> Model:

@@ -33,8 +33,8 @@ from graphpatch.control_flow.stored import (
     nested_contexts,
 )
 from graphpatch.errors import ModelError
-from graphpatch.graph.editor import Editor
-from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.editor import Editor, without_records
+from graphpatch.graph.graph import ModelGraph, read_record
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses, first_producers
 from graphpatch.graph.wire import encoded
@@ -266,14 +266,18 @@ PARALLEL = 10  # iterations at once, where an Enter does not say
 def with_contexts(graph: ModelGraph) -> tuple[ModelGraph, bytes]:
     """A graph as it is to be written with its contexts, and these as fields of a MetaGraphDef.
 
-    What was pruned, and the contexts need, is added again. A graph without v1 control flow comes
-    back as it is, with nothing. Raises ModelError where contexts cannot be rebuilt.
+    What was pruned, and the contexts need, is added again, and written down as added where the
+    model has a record: taking rules off takes it off. A model without rules is only converted. A
+    graph without v1 control flow comes back as it is, with nothing. Raises ModelError where
+    contexts cannot be rebuilt.
     """
     if not has_control_flow(graph.main):
         return graph, b""
     graph = graph.copy()
     try:
         messages = _Messages(with_pruned_ops(graph))
+        if read_record(graph) is None:
+            without_records(graph.main)
         return graph, _collection("cond_context", messages, Branch) + _collection(
             "while_context", messages, Loop
         )

@@ -12,13 +12,13 @@ from msgspec import structs
 import graphpatch
 from graphpatch.errors import PatchError
 from graphpatch.formats import checksum
-from graphpatch.formats.container import GRAPH, open_graphs
+from graphpatch.formats.container import GRAPH, META, Container, open_graphs
 from graphpatch.formats.model import FINGERPRINT, Model
 from graphpatch.graph.graph import LIBRARY, ModelGraph, carrier, read_record
 from graphpatch.graph.node import Body
 from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched
 from graphpatch.graph.record import AppliedRule, ModelRecord
-from graphpatch.graph.wire import Source, piece_bytes
+from graphpatch.graph.wire import Piece, Source, piece_bytes
 
 FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred
 
@@ -154,5 +154,21 @@ def opened_again(model: Model) -> Model:
     """Return a copy as if from a file: with what was edited since it was read."""
     if not any(body.edited or body.cut for graph in model.graphs for body in graph.bodies):
         return model.copy()
-    source = Source(b"".join(map(piece_bytes, model.pieces())))
-    return replace(model, source=source, graphs=open_graphs(source, model.container, None))
+    return _from_pieces(model, model.container, model.pieces())
+
+
+def as_meta(model: Model) -> Model:
+    """Return a GraphDef as if from the .meta that it is written as; another model as it is.
+
+    Raises ModelError where its contexts cannot be rebuilt.
+    """
+    if model.container is not GRAPH:
+        return model
+    return _from_pieces(model, META, model.meta_graph(model.graphs[0]))
+
+
+def _from_pieces(model: Model, container: Container, pieces: Sequence[Piece]) -> Model:
+    source = Source(b"".join(map(piece_bytes, pieces)))
+    return replace(
+        model, source=source, container=container, graphs=open_graphs(source, container, None)
+    )

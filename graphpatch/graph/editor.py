@@ -298,6 +298,15 @@ def _spelled(node: Node) -> dict[str, int]:
     return {node.tensor(output): output for output in range(len(node.outputs))}
 
 
+def without_records(body: Body) -> None:
+    """Let what was edited since the body was copied be without records of it."""
+    for index, edited in body.edited.items():
+        if isinstance(edited, EditedNode) and index not in body.heads.records:
+            edited.node.attr.pop(PROVENANCE_ATTR, None)
+            raw = edited.node.SerializeToString(deterministic=True)
+            body.edited[index] = [raw, *edited.large]
+
+
 def append_all(
     body: Body, new: Sequence[str], ops: Sequence[str], inputs: Sequence[tuple[str, ...]]
 ) -> int:

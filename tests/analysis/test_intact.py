@@ -10,8 +10,9 @@ import pytest
 
 import graphpatch
 from graphpatch.analysis.ops import count_model_ops
-from graphpatch.protos import GraphDef
-from tests.graphs import graphdef, node
+from graphpatch.errors import PatchError
+from graphpatch.protos import GraphDef, NodeDef
+from tests.graphs import graphdef, node, saved, v1_loop
 
 RULE = {"name": "g", "match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 T = {"T": "float32"}
@@ -111,3 +112,39 @@ def test_what_leaves_the_rules_alone_is_no_damage() -> None:
     assert "damaged" not in {note["kind"] for note in diagnosed["notes"]}
     (one,) = graphpatch.diff(sample(), graph).gradients
     assert one["rules"] == ["g"]
+
+
+X = node("x", "Placeholder")
+WITHOUT_CONTEXTS = {
+    "a loop without its Exit": [X, *v1_loop("x", node("s", "Relu", "switch:1"), gives="s")[:-1]],
+    "a Switch of both branches": [
+        *(X, node("p", "Placeholder", dtype="bool"), node("switch", "Switch", "x", "p")),
+        *(node("f", "Relu", "switch"), node("t", "Tanh", "switch:1")),
+        node("m", "Merge", "f", "t", N=2),
+    ],
+}
+
+
+@pytest.mark.parametrize("nodes", WITHOUT_CONTEXTS.values(), ids=WITHOUT_CONTEXTS)
+def test_what_was_only_converted_is_its_own_original(nodes: list[NodeDef], tmp_path: Path) -> None:
+    original, converted = saved(tmp_path, *nodes), tmp_path / "converted.meta"
+    graphpatch.load(original).save(converted)
+    assert graphpatch.load(converted).node_count > len(nodes)  # what contexts need was added
+    [diagnosed] = graphpatch.diagnose(converted).document()["graphs"]
+    assert "damaged" not in {note["kind"] for note in diagnosed["notes"]}
+    differ = graphpatch.diff(original, converted)
+    assert differ.other == ["container: GraphDef -> MetaGraphDef"]
+    with pytest.raises(PatchError, match="no rule was applied to it: there is nothing to revert"):
+        graphpatch.revert(converted)
+    graphpatch.apply([RULE], converted).save(tmp_path / "after.meta")
+    graphpatch.revert(tmp_path / "after.meta").save(tmp_path / "reverted.meta")
+    assert (tmp_path / "reverted.meta").read_bytes() == converted.read_bytes()
+    # Patched and converted in either order, it is what its rules make of the .pb.
+    graphpatch.apply([RULE], original).save(tmp_path / "at_once.meta")
+    for patched in (converted, tmp_path / "after.meta", tmp_path / "at_once.meta"):
+        verified = graphpatch.verify(original, patched, run=False)
+        assert verified.failures == []
+        [graph] = verified.document()["graphs"]
+        assert graph["structure"]["says"].endswith("the same bytes")
+    graphpatch.revert(tmp_path / "at_once.meta").save(tmp_path / "reverted.pb")
+    assert (tmp_path / "reverted.pb").read_bytes() == original.read_bytes()
