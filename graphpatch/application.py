@@ -15,9 +15,10 @@ from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import write_down
 from graphpatch.formats.destination import NO_CONTEXTS
 from graphpatch.formats.load import HasModel, ModelLike, model_from
-from graphpatch.graph.check import built_gradients, check_graph, foreign, refuse_unreadable
+from graphpatch.graph.check import check_graph, foreign, refuse_unreadable
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.match.conditions import check_taken
+from graphpatch.patches.freeze import notes_on_built
 from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
 from graphpatch.rules import Expect, Rule, by_recipe, load_rules, rules_from
@@ -166,6 +167,7 @@ def apply_rules(
         write_down(loaded, patched, [rule.applied for rule in read])
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
+    notes += notes_on_built(loaded.graphs, [step.emit for step in steps if step.matches])
     return Result(patched, _report(loaded, patched, [*notes, *patched.notes()], steps))
 
 
@@ -213,8 +215,7 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> list[str]:
             check_taken(rule.match, before)
         if rule.author.rule:
             before[rule.author.rule] = None
-    notes = (note for graph in graphs for note in (*foreign(graph), *built_gradients(graph)))
-    return list(dict.fromkeys(notes))
+    return list(dict.fromkeys(note for graph in graphs for note in foreign(graph)))
 
 
 def _report(
@@ -227,8 +228,7 @@ def _report(
         listed.append(PATCH_LAST)
     if any(graph.restored for graph in after.graphs):
         listed.append(TAPE_FLOOR)
-    nodes = {"before": before.node_count, "after": after.node_count}
-    return report_of(steps, listed, nodes=nodes)
+    return report_of(steps, listed, nodes={"before": before.node_count, "after": after.node_count})
 
 
 def report_of(steps: Sequence[RuleResult], notes: Sequence[str], **more: Any) -> dict[str, Any]:

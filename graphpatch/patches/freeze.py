@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from graphpatch.control_flow.op_types import ENTERS, SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph import attrs, provenance
+from graphpatch.graph.check import built_gradients
 from graphpatch.graph.editor import Editor
+from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.patches import Patch
@@ -25,6 +27,7 @@ from graphpatch.table import short
 # What hands a variable's value, or its reference, to the op that computes with it.
 VARIABLE_READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})
 WRITES = re.compile(r"Apply|Assign|Scatter")
+UPDATE = "update"  # in the report, how a variable was taken out of its updates
 UPDATE_SCOPE = re.compile(r"(?:^|/)update_")
 
 
@@ -116,7 +119,18 @@ class Freeze(Patch):
         ops = known.of[variable.name]
         names = editor.cached(("frozen", label, variable.name), lambda: _take_out(ops, editor))
         editor.note(f"frozen: {variable}, which {names} no longer changes")
-        editor.used("update")
+        editor.used(UPDATE)
+
+
+def notes_on_built(graphs: Iterable[Graph], emits: Sequence[Collection[str]]) -> list[str]:
+    """Return notes on gradients that were built before rules were applied to graphs.
+
+    `emits` has for each rule that matched how what it did is stored. Where all took variables out
+    of their updates, built gradients do as the rules say, and there is no note.
+    """
+    if emits and all(set(emit) == {UPDATE} for emit in emits):
+        return []
+    return [note for graph in graphs for note in built_gradients(graph)]
 
 
 def _take_out(ops: Sequence[Node], editor: Editor) -> str:

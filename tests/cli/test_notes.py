@@ -49,6 +49,25 @@ def test_gradients_that_were_built_before(
     )
 
 
+def test_what_takes_variables_out_of_an_update_says_nothing_of_built_gradients(
+    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    training = (
+        *(node("w", "VariableV2"), node("w/read", "Identity", "w")),
+        *(node("b", "VariableV2"), node("b/read", "Identity", "b")),
+        *(X, node("y", "AddN", "x", "w/read", "b/read", N=3), node("relu", "Relu", "y")),
+        node("gradients/relu_grad/ReluGrad", "ReluGrad", "relu", "relu"),
+        node("update_w/Apply", "ApplyGradientDescent", "w", "x", "gradients/relu_grad/ReluGrad"),
+    )
+    model = saved(tmp_path, *training)
+    frozen, stopped = (
+        {"match": {"name": f"{name}/read"}, "patch": {"freeze": True}} for name in "wb"
+    )
+    for rules, is_said in (((frozen,), False), ((frozen, STOP), True), ((frozen, stopped), True)):
+        said = run_cli("apply", rules_file(*rules), model, "--dry-run").stdout
+        assert ("were built before" in said, "note: frozen: " in said) == (is_said, True)
+
+
 def test_a_scope_that_a_program_called_gradients(
     run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
 ) -> None:
