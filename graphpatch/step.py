@@ -177,7 +177,7 @@ def _patch_targets(rule: Rule, targets: Sequence[Target], editor: Editor, step: 
         rule.patch.rewrite_all(nodes, editor)
         return
     for target in targets if rule.as_one else _edit_alike(rule, targets, editor):
-        patch_target(rule, target, editor, step)
+        patch_target(rule, target, editor)
     step.collect(editor)
 
 
@@ -200,11 +200,10 @@ def _edit_alike(rule: Rule, targets: Sequence[Target], editor: Editor) -> Sequen
     return [t for t in targets if t.last.index not in edited or t.last.body is not body]
 
 
-def patch_target(rule: Rule, target: Target, editor: Editor, step: RuleResult) -> None:
-    """Patch one target, and put into the step what that needs and says."""
+def patch_target(rule: Rule, target: Target, editor: Editor) -> None:
+    """Patch one target."""
     editor.patched = target.last.name
     rule.patch.rewrite(target, editor)
-    step.collect(editor)
 
 
 def listed_matches(

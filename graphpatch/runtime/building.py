@@ -186,7 +186,8 @@ class RuleOnNewOps:
         editor = Editor(graph, self.rule.author, node.name, known=known)
         with naming_rule(self.rule):
             refuse_defun(live, node)
-            patch_target(self.rule, target, editor, self.result)
+            patch_target(self.rule, target, editor)
+        self.result.collect(editor)
         self.idle += editor.idle
 
     def finish(self, made: dict[Any, set[str]]) -> RuleResult:
