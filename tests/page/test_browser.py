@@ -239,6 +239,22 @@ def test_without_a_source_b_goes_where_a_gradient_ends(chrome: Any, tmp_path: Pa
     opened.close()
 
 
+def test_a_line_where_a_gradient_ends_names_the_op_that_is_the_cause(
+    chrome: Any, tmp_path: Path
+) -> None:
+    graph = GraphDef(node=[
+        graphs.node("x", "Placeholder", dtype="float32"),
+        graphs.node("spike", "Greater", "x", "x", T="float32"),
+        graphs.node("gate", "Cast", "spike", SrcT="bool", DstT="float32"),
+        graphs.node("y", "Relu", "gate"),
+    ])  # fmt: skip
+    graphpatch.view(graph, sources="x", targets="y").save(tmp_path / "page.html")
+    opened = Opened(chrome, tmp_path / "page.html")
+    rows = opened.page.inner_text("#list")
+    assert "goes no further, because of Greater spike" in rows, rows
+    opened.close()
+
+
 def test_a_function_opens_to_its_body(chrome: Any, tmp_path: Path) -> None:
     function = graphs.function(
         "inner", ["a"], [graphs.node("step", "Round", "a", T="float32")], {"y": "step:y:0"}

@@ -42,6 +42,20 @@ function prepare(body, findings) {
   if (variables.size) body.folds.push({ first: body.group, last: body.names.length - 1, depth: 0, name: "", isGroup: true, isOpen: false });
 }
 
+// Of a line at which a gradient ends though doctor has no words for it: the nearest one behind it for
+// which it has, in words; nothing where there is none.
+function causeBehind(body, side, row, types) {
+  if (side.flow[row] !== Flow.BLOCKED || body.onPath.has(row)) return "";
+  const visited = new Set([row]);
+  for (const line of visited) {
+    for (const read of producersOf(side.edges[line])) {
+      if (body.onPath.has(read)) return `because of ${types[body.types[read]]} ${body.names[read]}`;
+      visited.add(read);
+    }
+  }
+  return "";
+}
+
 // The order: a line comes after all that read it; of those that may come next, one of the scope that
 // the last line is in, or of the nearest scope around it.
 function readingOrder(body) {

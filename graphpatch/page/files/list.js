@@ -197,6 +197,8 @@ class List {
   why(row) {
     const { body } = this.view.line(row);
     if (body.onPath.has(row.row)) return this.view.doc.tables.findings[body.findings[row.row][0]].what;
+    const cause = causeBehind(body, body.sides[body.sides.length - 1], row.row, this.view.doc.tables.types);
+    if (cause) return `goes no further, ${cause}`;
     const isClosed = body.calls[row.row] && !this.view.shown.inside.has(row.path);
     return isClosed && this.view.places.holds(row.body, row.row, row.row).isEnd ? "a gradient ends inside" : "";
   }

@@ -89,8 +89,9 @@ class Panel {
   flows(body, at) {
     const { sizes, bodies, graph, doc } = this.view, names = body.sides.length > 1 ? ["before", "after"] : ["flows back"];
     const entries = body.sides.map((side, place) => {
-      const flow = side.flow[at];
-      return [names[place], flow ? `${ARRIVES[side.arrives[at]]}, ${SAYS[flow]}` : "not there", "", `flow f${flow}`];
+      const flow = side.flow[at], cause = causeBehind(body, side, at, doc.tables.types);
+      const words = [ARRIVES[side.arrives[at]], SAYS[flow], ...(cause ? [cause] : [])].join(", ");
+      return [names[place], flow ? words : "not there", "", `flow f${flow}`];
     });
     const tensor = doc.tables.tensors[body.tensors[at]];
     if (tensor) entries.push(["gives", tensor, "", "mono"]);
