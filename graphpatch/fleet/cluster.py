@@ -33,11 +33,21 @@ def by_cluster(
         dask = _dask()
         futures = client.map(call, tasks, pure=False)
         of_future = dict(zip(futures, tasks, strict=True))
-        for future in dask.as_completed(futures, raise_errors=False):
+        tried_again, ended = set[str](), dask.as_completed(futures, raise_errors=False)
+        for future in ended:
             task = of_future.pop(future)
+            is_killed = future.status == "error" and isinstance(
+                future.exception(), dask.KilledWorker
+            )
             if future.status == "finished":
                 yield future.result()
-            elif future.status == "error" and isinstance(future.exception(), dask.KilledWorker):
+            elif is_killed and task.model not in tried_again:
+                # Workers that die of something else, one after the other, may all have been at it.
+                tried_again.add(task.model)
+                future = client.submit(call, task, pure=False)
+                of_future[future] = task
+                ended.add(future)
+            elif is_killed:
                 says = "worker processes died over it, again and again"
                 yield TaskResult(task, error=f"{task.model}: {says}")
             else:
