@@ -35,10 +35,12 @@ def by_cluster(
         of_future = dict(zip(futures, tasks, strict=True))
         tried_again, ended = set[str](), dask.as_completed(futures, raise_errors=False)
         for future in ended:
+            if future.status == "lost":  # with the worker that had the result: Dask does it again
+                ended.add(future)
+                continue
             task = of_future.pop(future)
-            is_killed = future.status == "error" and isinstance(
-                future.exception(), dask.KilledWorker
-            )
+            failure = future.exception() if future.status == "error" else None
+            is_killed = isinstance(failure, dask.KilledWorker)
             if future.status == "finished":
                 yield future.result()
             elif is_killed and task.model not in tried_again:
@@ -51,7 +53,7 @@ def by_cluster(
                 says = "worker processes died over it, again and again"
                 yield TaskResult(task, error=f"{task.model}: {says}")
             else:
-                reason = future.exception() if future.status == "error" else future.status
+                reason = failure or future.status
                 raise FleetError(f"{task.model}: the workers have gone away: {reason}")
     finally:
         client.close()

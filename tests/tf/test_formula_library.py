@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from tests.tf.function_calls import Calls, dtype_named
 tf = pytest.importorskip("tensorflow")
 
 DTYPES = tuple(TOLERANCE)
+# TensorFlow 1.15 has no kernels of these for a CPU: no net holds such an op there.
+NOT_IN_1 = {("Sigmoid", "bfloat16"), ("Tanh", "bfloat16")}
 
 
 def columns(regimes: Regimes, dtype: str) -> tuple[Any, Any, Any, Any]:
@@ -31,11 +34,13 @@ def columns(regimes: Regimes, dtype: str) -> tuple[Any, Any, Any, Any]:
         return *(array.astype(dtype_named(dtype)) for array in (x, y, dy)), dx
 
 
-def library_calls(same_shape: bool) -> tuple[Calls, dict[str, tuple[str, str, Any]]]:
+def library_calls(
+    same_shape: bool, without: Collection[tuple[str, str]] = ()
+) -> tuple[Calls, dict[str, tuple[str, str, Any]]]:
     """Each regime in each dtype as a call; what is fetched, with its gradient, dtype and dx."""
     calls, expected = Calls(), {}
     for number, regimes in enumerate(REGIMES):
-        for dtype in DTYPES:
+        for dtype in (dtype for dtype in DTYPES if (regimes.op_type, dtype) not in without):
             x, y, dy, dx = columns(regimes, dtype)
             formula = LIBRARY[regimes.name].formula(regimes.parameters)
             op = Signature.of([dtype], [dtype], regimes.attrs, same_shape)
@@ -80,7 +85,7 @@ def test_functions_of_whole_tensors_in_a_session() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gather", [lambda: library_calls(False), vector_calls])
+@pytest.mark.parametrize("gather", [lambda: library_calls(False, NOT_IN_1), vector_calls])
 def test_functions_under_tensorflow_1(gather: Any, tmp_path: Path) -> None:
     calls, expected = gather()
     graph = calls.graph.SerializeToString()
