@@ -25,7 +25,10 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "mutants"
-TIMEOUT = 300  # seconds for the tests of one change: a loop without an end counts as noticed
+TIMEOUT = 300  # seconds for the tests while nothing is changed
+# Seconds for the tests of one change, and how many times as long as they take without it: a loop
+# without an end counts as noticed.
+LEAST, TIMES = 5, 5
 
 TESTS = {
     "graphpatch/names.py": "tests/test_names.py",
@@ -120,12 +123,15 @@ def mutants(
     config, session = BUILD / f"{name}.toml", BUILD / f"{name}.sqlite"
     session.unlink(missing_ok=True)
     command = f"{python} -m pytest -x -q -p no:cacheprovider {DRAWN} {tests_of(module)}"
-    config.write_text(
-        f'[cosmic-ray]\nmodule-path = "{module}"\ntimeout = {TIMEOUT}.0\nexcluded-modules = []\n'
+    settings = (
+        f'[cosmic-ray]\nmodule-path = "{module}"\ntimeout = {{}}\nexcluded-modules = []\n'
         f'test-command = "{command}"\n\n[cosmic-ray.distributor]\nname = "local"\n'
     )
+    config.write_text(settings.format(float(TIMEOUT)))
+    started = time.monotonic()
     try:
         _cosmic_ray(tree, until, "baseline", config)  # the tests pass while nothing is changed
+        config.write_text(settings.format(LEAST + TIMES * (time.monotonic() - started)))
         _cosmic_ray(tree, until, "init", config, session)
         _leave(session, each, random.Random(f"{seed}{module}"))
         _cosmic_ray(tree, until, "exec", config, session)
