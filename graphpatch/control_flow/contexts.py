@@ -182,10 +182,11 @@ def decider(body: Body, tensor: str) -> str:
 def _diverge(a: Context | None, b: Context | None) -> tuple[Context | None, Context | None]:
     """Return where two contexts part, seen from outside: nothing for the one that holds the other.
 
-    Where one is nothing, it is the other itself. Of what is in a loop, what is around the loop is not looked at.
+    Where one is nothing, it is the other itself. Of what is in a loop, what is around the loop is
+    not looked at.
     """
     first, second = (None if context is None else context.current for context in (a, b))
-    if first is None or second is None:  # of most: how deep the other one lies does not matter
+    if first is None or second is None:
         return first, second
     parted: list[Context | None] = [None, None]
     while first is not second:
