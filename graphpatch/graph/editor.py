@@ -342,11 +342,10 @@ def _place_beside(new: Node, beside: int, before: bool) -> None:
     body = new.body
     root = body.root.get(beside, beside)
     order = body.placed.setdefault(root, [root])
-    at = order.index(beside)
-    if not before:
-        producers = {body.by_name.get(names.op_of(text), -1) for text in new.inputs} - {-1}
-        siblings = (index for index in producers if body.root.get(index, index) == root)
-        at = max([at, *map(order.index, siblings)]) + 1
+    at = order.index(beside) + (0 if before else 1)
+    near = {beside, *(body.by_name.get(names.op_of(text), -1) for text in new.inputs)}
+    if not before and any(body.root.get(index, index) == root for index in near - {beside}):
+        at = 1 + next(at for at in reversed(range(len(order))) if order[at] in near)
     order.insert(at, new.index)
     body.root[new.index] = root
 

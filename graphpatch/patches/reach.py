@@ -93,7 +93,7 @@ def _note_functions(editor: Editor) -> None:
                 f"{place_of(node, editor).ignoring} calls function {body.label}, which a Session "
                 f"differentiates as a whole, and TensorFlow has no gradient of {op_type} there "
                 f"({node.name}): a gradient that comes through this call fails with NotFoundError, "
-                f"patched or not"
+                f"in the original too where it is not found to be zero before"
             )
 
 
