@@ -18,7 +18,7 @@ import pytest
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.search import search
 from graphpatch.formats.text import parse_text
-from graphpatch.gradients import syntax as formula_syntax
+from graphpatch.gradients import formula as formula_syntax
 from graphpatch.match import spec
 from graphpatch.match.pattern import syntax
 from graphpatch.rules import rules_in

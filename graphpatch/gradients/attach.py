@@ -23,9 +23,8 @@ import msgspec
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, NO_NUMBERS
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.lowering import gradient_function
-from graphpatch.gradients.program import chosen_formulas
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import chosen_formulas, gradient_function
 from graphpatch.gradients.spec import Computed, LibraryGradient
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.functions import NO_INLINE

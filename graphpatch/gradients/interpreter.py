@@ -16,9 +16,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.ops import StepInput, Value, needed, op_def
+from graphpatch.gradients.ops import Signature, StepInput, Value, needed, op_def
 from graphpatch.gradients.program import formula_ops, gradient_ops
-from graphpatch.gradients.signature import Signature
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 Array: TypeAlias = npt.NDArray[Any]

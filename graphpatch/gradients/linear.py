@@ -21,23 +21,21 @@ from msgspec.structs import replace
 from graphpatch.differentiation import flow
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.functions import SINGLE
+from graphpatch.gradients.functions import SINGLE, joined, size_along, sum_to
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.lowering import FormulaNodes, node_defs
 from graphpatch.gradients.op_gradients import OP_GRADIENTS, OpCall, OpGradient, ops
 from graphpatch.gradients.ops import (
     FLOATS,
     BroadcastShape,
     Program,
+    Signature,
     Step,
     Value,
     broadcast_together,
     op,
     shape_of_tensor,
 )
-from graphpatch.gradients.program import input_values
-from graphpatch.gradients.sequences import joined, size_along, sum_to
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.program import FormulaNodes, input_values, node_defs
 
 DY, Y = "dy0", "y0"
 LIVE = "live_"  # before the name of an input, where it is read to get its gradient

@@ -13,18 +13,18 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch.errors import FormulaError
+from graphpatch.gradients.functions import matmul, sum_to
 from graphpatch.gradients.ops import (
     FLOATS,
     SCALAR,
     AttrValue,
     BroadcastShape,
     Program,
+    Signature,
     Value,
     op,
     op_def,
 )
-from graphpatch.gradients.sequences import matmul, sum_to
-from graphpatch.gradients.signature import Signature
 
 
 class OpCall(msgspec.Struct):

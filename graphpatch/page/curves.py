@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphpatch.errors import FormulaError, GraphpatchError
-from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.formula import Formula, Literal, walk
 from graphpatch.gradients.interpreter import Array, gradient, op_output, value
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import (
@@ -24,7 +24,6 @@ from graphpatch.gradients.spec import (
     RegisteredKey,
     parse_gradient,
 )
-from graphpatch.gradients.syntax import Literal, walk
 from graphpatch.gradients.tensors import ConstantTensor
 
 LOWEST, HIGHEST = -3.0, 3.0

@@ -22,13 +22,18 @@ from graphpatch.gradients.spec import (
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.patches import Patch
-from graphpatch.patches.carrier import carry, check_named, named_tensors, refuse_key
-from graphpatch.patches.construction import suits_filter
+from graphpatch.patches.backward_as import noise_notes
+from graphpatch.patches.carrier import carry, check_named, named_tensors, refuse_key, suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored
 from graphpatch.patches.inline import OUTPUTS, inline_op, parsed, put_at, tensors_at, why_idle
-from graphpatch.patches.noise import noise_notes
-from graphpatch.patches.reach import differentiated_as_whole, in_control_flow, place_of
-from graphpatch.patches.shape_checks import JoinedShapes, may_contradict, refuse_contradicted
+from graphpatch.patches.reach import (
+    JoinedShapes,
+    differentiated_as_whole,
+    in_control_flow,
+    may_contradict,
+    place_of,
+    refuse_contradicted,
+)
 from graphpatch.patches.target import Target, carries
 
 

@@ -33,7 +33,7 @@ from graphpatch.gradients.attach import (
     passed_on,
     tape_functions,
 )
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient, PythonGradient
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES

@@ -27,11 +27,11 @@ from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.patches import Patch
 from graphpatch.patches.carrier import carry, named_tensors
-from graphpatch.patches.reach import refuse_carried
-from graphpatch.patches.shape_checks import (
+from graphpatch.patches.reach import (
     JoinedShapes,
     comes_from_constant,
     may_contradict,
+    refuse_carried,
     refuse_contradicted,
     refuse_uneven,
 )

@@ -12,9 +12,8 @@ from graphpatch.gradients.spec import InlineFormula, RegisteredKey
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.patches import Patch
-from graphpatch.patches.carrier import carry
-from graphpatch.patches.construction import BackwardTensor, join
-from graphpatch.patches.noise import noise_notes
+from graphpatch.patches.backward_as import noise_notes
+from graphpatch.patches.carrier import BackwardTensor, carry, join
 from graphpatch.patches.reach import check_together, place_of
 from graphpatch.patches.target import Target, keeps_shape
 

@@ -9,21 +9,23 @@ from typing import ClassVar
 import msgspec
 
 from graphpatch.errors import FormulaError, PatchError, RulesError
-from graphpatch.gradients.fits import signature
-from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.lowering import FormulaNodes, formula_nodes
-from graphpatch.gradients.spec import InlineFormula
-from graphpatch.gradients.syntax import Call, Expression, Variable
+from graphpatch.gradients.formula import Call, Expression, Formula, Variable
+from graphpatch.gradients.program import FormulaNodes, formula_nodes
+from graphpatch.gradients.spec import InlineFormula, signature
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.op_types import FED
 from graphpatch.names import op_of
 from graphpatch.patches import Patch
-from graphpatch.patches.carrier import named_inputs
-from graphpatch.patches.construction import BackwardTensor, by_function, join, put_beside
+from graphpatch.patches.carrier import BackwardTensor, by_function, join, named_inputs, put_beside
 from graphpatch.patches.function_carrier import numbered
 from graphpatch.patches.inline import put_op
-from graphpatch.patches.reach import UNKNOWN_TO_FUNCTIONS, check_together, in_control_flow
-from graphpatch.patches.shape_checks import JoinedShapes, refuse_contradicted
+from graphpatch.patches.reach import (
+    UNKNOWN_TO_FUNCTIONS,
+    JoinedShapes,
+    check_together,
+    in_control_flow,
+    refuse_contradicted,
+)
 from graphpatch.patches.target import Target, carries, dtypes_of, why_not
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a

@@ -18,9 +18,9 @@ from graphpatch.differentiation.flow import carries, is_asked_for, why_not
 from graphpatch.differentiation.shapes import KEEPING_IMAGES, Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import PatchError
-from graphpatch.gradients.fits import signature, windows_of
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.spec import signature, windows_of
 from graphpatch.graph.check import GRADIENT_SCOPE
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import FED

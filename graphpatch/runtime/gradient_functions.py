@@ -12,9 +12,8 @@ from graphpatch import names, opdefs
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import FormulaError, ModelError, RulesError, did_you_mean
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.ops import Constant, StepInput, Value, needed, op_def
+from graphpatch.gradients.ops import Constant, Signature, StepInput, Value, needed, op_def
 from graphpatch.gradients.program import formula_ops, gradient_ops
-from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
     KEY_PREFIX,
     ComposedGradient,

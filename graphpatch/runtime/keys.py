@@ -21,11 +21,11 @@ from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import HANDLES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients import interpreter
-from graphpatch.gradients.fits import FILTER
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.program import gradient_ops
 from graphpatch.gradients.spec import (
     BUILT_IN,
+    FILTER,
     ComposedGradient,
     DefaultGradient,
     Gradient,

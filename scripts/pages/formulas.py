@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from graphpatch.gradients.formula import NAMED_NUMBERS
 from graphpatch.gradients.functions import FUNCTIONS, OPERATORS, Function
-from graphpatch.gradients.syntax import NAMED_NUMBERS
 
 
 def operators() -> str:

@@ -15,18 +15,18 @@ import numpy.typing as npt
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients import interpreter
-from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.functions import OF_THE_OP, SINGLE, look_up
-from graphpatch.gradients.ops import FLOATS, Scalar
-from graphpatch.gradients.syntax import (
+from graphpatch.gradients.formula import (
     Call,
     Expression,
+    Formula,
     Literal,
     NumberList,
     ParameterRef,
     Variable,
     formula_error,
 )
+from graphpatch.gradients.functions import OF_THE_OP, SINGLE, look_up
+from graphpatch.gradients.ops import FLOATS, Scalar
 from graphpatch.gradients.tensors import ConstantTensor
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -9,8 +9,8 @@ import pytest
 import graphpatch
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.lowering import FormulaNodes, formula_nodes, gradient_function
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import FormulaNodes, formula_nodes, gradient_function
 from graphpatch.protos import FunctionDef
 from tests import graphs
 
@@ -133,9 +133,9 @@ def test_the_bytes_are_the_same_in_another_process() -> None:
     code = (
         "import hashlib\n"
         "from graphpatch.gradients.formula import Formula\n"
-        "from graphpatch.gradients.lowering import gradient_function\n"
+        "from graphpatch.gradients.program import gradient_function\n"
         "f = Formula.parse('dy * where(0 < x < 6, tanh(x), 2) / norm(dy)')\n"
-        "from graphpatch.gradients.signature import Signature\n"
+        "from graphpatch.gradients.ops import Signature\n"
         "g = gradient_function(f, Signature.of(['bfloat16'], ['bfloat16']))\n"
         "print(hashlib.sha256(g.SerializeToString(deterministic=True)).hexdigest())\n"
         "import sys\n"

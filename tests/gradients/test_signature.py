@@ -10,9 +10,8 @@ from graphpatch.errors import FormulaError, RulesError
 from graphpatch.gradients.attach import attached_functions
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.linear import construction
-from graphpatch.gradients.lowering import gradient_function
-from graphpatch.gradients.program import gradient_ops
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import gradient_function, gradient_ops
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
 
 UNARY = Signature.of(["float32"], ["float32"])

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import FormulaError, RulesError
-from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.functions import FUNCTIONS
-from graphpatch.gradients.syntax import (
+from graphpatch.gradients.formula import (
     AttrRef,
     Call,
     Expression,
+    Formula,
     Literal,
     NumberList,
     ParameterRef,
@@ -18,6 +17,7 @@ from graphpatch.gradients.syntax import (
     Variable,
     parse_formula,
 )
+from graphpatch.gradients.functions import FUNCTIONS
 
 PARAMETERS = ("slope", "norm", "min")
 

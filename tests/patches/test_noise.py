@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphpatch.patches.noise import random_ops
+from graphpatch.patches.backward_as import random_ops
 from tests.graphs import const
 from tests.patches.one_op import applied, net
 

@@ -268,7 +268,7 @@ def test_halves_of_a_batch(size: int, message: str, on: str) -> None:
 
 
 def test_a_constant_is_one_through_identities() -> None:
-    from graphpatch.patches.shape_checks import comes_from_constant
+    from graphpatch.patches.reach import comes_from_constant
     from tests.graphs import opened
 
     nodes = net("""same:Identity(c) again:Identity(same) e:Enter(again, frame_name=f)

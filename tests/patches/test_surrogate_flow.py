@@ -7,7 +7,7 @@ import pytest
 from graphpatch.differentiation import flow
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import FUNCTIONS, Function
-from graphpatch.gradients.lowering import formula_nodes
+from graphpatch.gradients.program import formula_nodes
 from graphpatch.names import op_of
 from graphpatch.patches.surrogate import gradient_flows
 from tests import graphs

@@ -10,9 +10,8 @@ import pytest
 
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.lowering import gradient_function
-from graphpatch.gradients.ops import DTYPE_NUMBERS
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import DTYPE_NUMBERS, Signature
+from graphpatch.gradients.program import gradient_function
 from graphpatch.protos import GraphDef
 from tests.tf import run_graph, tensorflow1
 

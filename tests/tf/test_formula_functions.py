@@ -12,8 +12,8 @@ import pytest
 
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import FUNCTIONS, OF_THE_OP, OPERATORS
-from graphpatch.gradients.lowering import gradient_function
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import gradient_function
 from tests.draws import quick
 from tests.gradients.oracle import numpy_gradient
 from tests.tf import run_graph, tensorflow1

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.lowering import gradient_function
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import gradient_function
 from tests.gradients.regimes import NORMS, REGIMES, TOLERANCE, Regimes
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls, dtype_named

@@ -15,9 +15,9 @@ import pytest
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.interpreter import gradient
-from graphpatch.gradients.lowering import gradient_function
 from graphpatch.gradients.op_gradients import OP_GRADIENTS
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import gradient_function
 from graphpatch.runtime.gradient_functions import formula_gradients
 from tests.gradients.oracle import numpy_gradient
 from tests.tf import run_graph, tensorflow1

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.lowering import gradient_function
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import gradient_function
 from tests.draws import draws
 from tests.gradients.oracle import numpy_gradient
 from tests.tf import run_graph

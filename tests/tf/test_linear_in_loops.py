@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.patches import construction
+from graphpatch.patches import carrier
 from tests.tf.batch import graph
 
 tf = pytest.importorskip("tensorflow")
@@ -53,7 +53,7 @@ def test_a_surrogate_is_a_construction_whose_constants_wait_for_an_op_of_the_loo
 
 def test_a_construction_with_a_constant_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Const without inputs is in no frame, and TensorFlow runs no op that reads two frames."""
-    monkeypatch.setattr(construction, "in_control_flow", lambda node, editor: False)
+    monkeypatch.setattr(carrier, "in_control_flow", lambda node, editor: False)
     with pytest.raises(tf.errors.InvalidArgumentError):
         gradient("dy * 2")
     emit, dx = gradient("dy * x")  # without one

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.lowering import gradient_function
-from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import gradient_function
 from graphpatch.runtime.gradient_functions import formula_gradients
 from tests.gradients.oracle import numpy_gradient, numpy_op_forward
 from tests.gradients.regimes import NORMS, REGIMES

@@ -23,7 +23,6 @@ from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients import interpreter
 from graphpatch.gradients.attach import is_guard
-from graphpatch.gradients.fits import signature
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import (
     Computed,
@@ -31,6 +30,7 @@ from graphpatch.gradients.spec import (
     LibraryGradient,
     from_key,
     parse_gradient,
+    signature,
 )
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import ModelGraph
