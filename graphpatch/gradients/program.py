@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
-from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients import ops
 from graphpatch.gradients.formula import (
@@ -566,47 +565,54 @@ def _attr_proto(value: AttrValue) -> AttrValueProto:
     return AttrValueProto(**{_ATTR_FIELDS[type(value)]: value})
 
 
-def gradient_function(
-    formula: Formula,
-    signature: Signature,
-    name: str = "",
-    read: Collection[int] | None = None,
-    is_filter: bool = False,
+Argument: TypeAlias = tuple[str, int]
+"""An argument of a function: its name and the number of its dtype."""
+
+
+def function_def(
+    name: str,
+    arguments: Iterable[Argument],
+    nodes: Iterable[NodeDef],
+    results: Iterable[tuple[str, int, str]],
 ) -> FunctionDef:
-    """Return the function (x..., y..., dy...) -> (dx..., zeros like y...) of a gradient.
-
-    `read` are the inputs of the op that it takes, default: all. The others the formula neither
-    reads nor has a gradient for. dx is called `dx0`, the gradient of the output that is passed
-    through `gy0`. An input without a gradient gets zeros, since a function returns a tensor for
-    everything: whoever calls it puts a StopGradient before such an input where there shall be none.
-    Of a filter x0 is y0 as well: it is (x0, dy0) -> dx0.
-
-    The same arguments give the same function, node for node. Raises FormulaError where the
-    formula does not suit the op.
-    """
-    dxs = gradient_ops(formula, signature)
-    program = next((dx.program for dx in dxs if dx is not None), Program())
-    unread = {f"x{n}" for n in range(len(dxs)) if read is not None and n not in read}
-    unread |= {"y0"} if is_filter else set()
-    arguments = {n: dtype for n, dtype in signature.variables.items() if n not in unread}
-    results: dict[str, Value] = {}
-    for argument, dtype in arguments.items():
-        if dtype in NO_NUMBERS:
-            raise FormulaError(f"{argument} is {dtype}; a gradient function cannot take it")
-        dx = dxs[int(argument[1:])] if argument[0] == "x" else None
-        if argument[0] != "d":
-            result = f"{'d' if argument[0] == 'x' else 'g'}{argument}"
-            results[result] = dx or op("ZerosLike", signature.value(program, argument))
-    for result, value in results.items():  # a function returns no argument as it came
-        if isinstance(value.source, str):
-            results[result] = op("Identity", value)
-    body = node_defs(results.values(), {"y0": "x0"} if is_filter else {}, in_function=True)
-    function = FunctionDef(node_def=body.nodes)
+    """Return a function; of each result its name, dtype, and the tensor that it is."""
+    function = FunctionDef(node_def=nodes)
     function.signature.name = name
-    for argument, dtype in arguments.items():
-        function.signature.input_arg.add(name=argument, type=DTYPE_NUMBERS[dtype])
-    for (result, value), tensor in zip(results.items(), body.results, strict=True):
-        function.signature.output_arg.add(name=result, type=DTYPE_NUMBERS[value.dtype])
+    for argument, dtype in arguments:
+        function.signature.input_arg.add(name=argument, type=dtype)
+    for result, dtype, tensor in results:
+        function.signature.output_arg.add(name=result, type=dtype)
         function.ret[result] = tensor
+    return function
+
+
+def typed_node(name: str, op_type: str, inputs: Iterable[str], dtype: int) -> NodeDef:
+    """Return an op that has its dtype as attr T."""
+    node = NodeDef(name=name, op=op_type, input=inputs)
+    node.attr["T"].type = dtype
+    return node
+
+
+def gradient_function(formula: Formula, signature: Signature, name: str = "") -> FunctionDef:
+    """Return the function (x..., y..., dy...) -> dx... of a gradient.
+
+    dx is called `dx0`; an input without a gradient has none. The same arguments give the same
+    function, node for node. Raises FormulaError where the formula does not suit the op.
+    """
+    dxs = {
+        f"d{x}": op("Identity", dx) if isinstance(dx.source, str) else dx  # no argument as it came
+        for (x, _), dx in zip(signature.inputs, gradient_ops(formula, signature), strict=True)
+        if dx is not None
+    }
+    body = node_defs(dxs.values(), {}, in_function=True)
+    function = function_def(
+        name,
+        [(argument, DTYPE_NUMBERS[dtype]) for argument, dtype in signature.variables.items()],
+        body.nodes,
+        [
+            (result, DTYPE_NUMBERS[dx.dtype], tensor)
+            for (result, dx), tensor in zip(dxs.items(), body.results, strict=True)
+        ],
+    )
     function.signature.is_stateful = any(op_def(node.op).stateful for node in body.nodes)
     return function

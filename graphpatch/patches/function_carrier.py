@@ -22,18 +22,17 @@ from graphpatch.dtypes import DTYPE_NAMES, HANDLES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import (
     AttachedFunctions,
+    GradientFunction,
     OpDtypes,
-    TracedFunction,
-    attached_functions,
-    attached_traced,
-    filter_functions,
-    filtering_traced,
-    guard_functions,
+    attached,
+    computed_gradient,
+    guard_gradient,
     guard_key,
     passed_on,
     tape_functions,
 )
 from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import function_def, typed_node
 from graphpatch.gradients.spec import Computed, LibraryGradient, PythonGradient
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
@@ -53,9 +52,9 @@ from graphpatch.patches.target import (
     known_inputs,
     known_outputs,
 )
-from graphpatch.protos import AttrValue, FunctionDef, NodeDef, TensorProto, TensorShapeProto
+from graphpatch.protos import AttrValue, NodeDef, TensorProto, TensorShapeProto
 
-trace: FromAbove[[str, OpDtypes], TracedFunction] = FromAbove("trace")
+trace: FromAbove[[str, OpDtypes], GradientFunction] = FromAbove("trace")
 
 # Ops that have a gradient in functions, of which the gradient of zeros is zeros.
 HARMLESS = frozenset({"Identity", "Relu", "Relu6", "Sigmoid", "Tanh"})
@@ -103,7 +102,7 @@ def computed_functions(
     shapes = replace(op, attrs={}, op_type=op.op_type if whole else "")
     question = ("attached", gradient.key, shapes, values, is_kept)
     return editor.cached(
-        question, lambda: _added(lambda: attached_functions(gradient, op, is_kept), editor)
+        question, lambda: _added(lambda: computed_gradient(gradient, op), editor, is_kept)
     )
 
 
@@ -112,11 +111,13 @@ def traced_functions(gradient: PythonGradient, target: Target, editor: Editor) -
 
     The gradient sees a match under the name and type of its last op.
     """
-    node, is_kept = target.last, differentiated_as_whole(target.last, editor)
+    node = target.last
     dtypes = dtypes_of(target, target.inputs), dtypes_of(target, target.outputs)
     values = {} if target.is_match else node.attrs()
-    traced = _traced(gradient, OpDtypes(node.op, node.name, *dtypes, values, node.device), editor)
-    return _added(lambda: attached_traced(traced, is_kept), editor)
+    op = OpDtypes(node.op, node.name, *dtypes, values, node.device)
+    return _added(
+        partial(_traced, gradient, op, editor), editor, differentiated_as_whole(node, editor)
+    )
 
 
 def filter_inline(gradient: Computed | PythonGradient, node: Node, editor: Editor) -> InlineOp:
@@ -125,14 +126,14 @@ def filter_inline(gradient: Computed | PythonGradient, node: Node, editor: Edito
     is_kept = differentiated_as_whole(node, editor)
 
     def pair_for(dtype: str) -> AttachedFunctions:
-        if not isinstance(gradient, PythonGradient):
-            question = ("filter", gradient.key, dtype, is_kept)
-            make = partial(filter_functions, gradient, dtype, is_kept)
-            return editor.cached(question, lambda: _added(make, editor))
-        typed = {"T": attrs.dtype(dtype)}
-        op = OpDtypes("Identity", node.name, (dtype,), (dtype,), typed, node.device)
-        traced = _traced(gradient, op, editor)
-        return _added(lambda: filtering_traced(traced, is_kept), editor)
+        if isinstance(gradient, PythonGradient):
+            typed = {"T": attrs.dtype(dtype)}
+            op = OpDtypes("Identity", node.name, (dtype,), (dtype,), typed, node.device)
+            make = partial(_traced, gradient, op, editor)
+            return _added(make, editor, is_kept, is_filter=True)
+        make = partial(computed_gradient, gradient, Signature.of_tensor(dtype))
+        question = ("filter", gradient.key, dtype, is_kept)
+        return editor.cached(question, lambda: _added(make, editor, is_kept, is_filter=True))
 
     def of(dtype: str) -> tuple[str, dict[str, AttrValue]]:
         pair = pair_for(dtype)
@@ -144,7 +145,7 @@ def filter_inline(gradient: Computed | PythonGradient, node: Node, editor: Edito
     return InlineOp("filter", of, lambda call: _keep_gradient(call, functions[call.op], editor))
 
 
-def _traced(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> TracedFunction:
+def _traced(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> GradientFunction:
     """Return the gradient function for one op; what TensorFlow 1.15 does not know is noted."""
     traced = trace(gradient.path, op)
     if traced.newer:
@@ -155,9 +156,12 @@ def _traced(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> TracedFun
     return traced
 
 
-def _added(make: Callable[[], AttachedFunctions], editor: Editor) -> AttachedFunctions:
+def _added(
+    make: Callable[[], GradientFunction], editor: Editor, is_kept: bool, is_filter: bool = False
+) -> AttachedFunctions:
+    """Return the functions that carry what is made, in the library; raise PatchError for faults."""
     try:
-        functions = make()
+        functions = attached(make(), is_kept, is_filter)
     except (FormulaError, ValueError) as error:
         raise PatchError(str(error)) from error
     for function in (*functions.library, functions.gradient):
@@ -216,7 +220,10 @@ def _argument(
         return put_op(editor, f"{moved.name}/stop_{place}", "StopGradient", [text], dtype, moved)
     if place_of(moved, editor).ignoring is not None:
         return text
-    guard = editor.cached(("guard", dtype), lambda: _added(lambda: guard_functions(dtype), editor))
+    guard = editor.cached(
+        ("guard", dtype),
+        lambda: _added(partial(guard_gradient, dtype), editor, is_kept=False, is_filter=True),
+    )
     values = {attrs.OVERRIDE: attrs.text(guard_key(functions, dtype))}
     op = guard.attach.signature.name
     call = editor.add(f"{name}/guard{numbered(place)}", op, [text], values, moved)
@@ -367,34 +374,30 @@ def _enclose(node: Node, editor: Editor) -> None:
             f"differentiates as a whole, and asks for it even where it is overridden; inline the "
             f'function into the main graph first ("body": "main" leaves functions out)'
         )
-    function = FunctionDef()
-    function.attr[NO_INLINE].b = True
-    signature, zeros = function.signature, FunctionDef()
-    signature.is_stateful = node.opdef is not None and node.opdef.stateful
-    for place, arg in enumerate(node.arguments or []):
-        signature.input_arg.add(name=f"x{place}", type=DTYPE_NUMBERS[arg.dtype or ""])
-    for place, arg in enumerate(node.outputs or []):
-        signature.output_arg.add(name=f"y{place}", type=DTYPE_NUMBERS[arg.dtype or ""])
-        function.ret[f"y{place}"] = f"op:{arg.name}:{arg.index}"
+    xs = [(f"x{n}", DTYPE_NUMBERS[arg.dtype or ""]) for n, arg in enumerate(node.arguments or [])]
+    flat = node.outputs or []
     # The op itself, without what ties it to the ops around it.
     untied = NodeDef.FromString(b"".join(map(piece_bytes, node.body.payload(node.index))))
-    untied.name, untied.input[:] = "op", [arg.name for arg in signature.input_arg]
+    untied.name, untied.input[:] = "op", [name for name, _ in xs]
     for key in ("_class", OUTPUT_SHAPES, PROVENANCE_ATTR):
         untied.attr.pop(key, None)
-    function.node_def.append(untied)
+    ys = [
+        (f"y{n}", DTYPE_NUMBERS[arg.dtype or ""], f"op:{arg.name}:{arg.index}")
+        for n, arg in enumerate(flat)
+    ]
+    function = function_def("", xs, [untied], ys)
+    function.attr[NO_INLINE].b = True
+    function.signature.is_stateful = node.opdef is not None and node.opdef.stateful
     content = hashlib.sha256(function.SerializeToString(deterministic=True)).hexdigest()[:8]
-    signature.name = f"graphpatch_{node.op}_{content}"
-    zeros.signature.name = f"{signature.name}_gradient"
-    zeros.signature.input_arg.extend(signature.input_arg)
-    for arg in signature.output_arg:
-        zeros.signature.input_arg.add(name=f"d{arg.name}", type=arg.type)
-    for arg in signature.input_arg:
-        zeros.signature.output_arg.add(name=f"d{arg.name}", type=arg.type)
-        zero = zeros.node_def.add(name=f"zeros/{arg.name}", op="ZerosLike", input=[arg.name])
-        zero.attr["T"].type = arg.type
-        zeros.ret[f"d{arg.name}"] = f"{zero.name}:y:0"
+    name = function.signature.name = f"graphpatch_{node.op}_{content}"
+    zeros = function_def(
+        f"{name}_gradient",
+        [*xs, *((f"d{y}", dtype) for y, dtype, _ in ys)],
+        [typed_node(f"zeros/{x}", "ZerosLike", [x], dtype) for x, dtype in xs],
+        [(f"d{x}", dtype, f"zeros/{x}:y:0") for x, dtype in xs],
+    )
     editor.add_function(zeros)
     editor.add_function(function, gradient=zeros.signature.name)
-    editor.become(node, signature.name)
-    outputs = [node.tensor(output) for output in range(len(node.outputs or ()))]
+    editor.become(node, name)
+    outputs = [node.tensor(output) for output in range(len(flat))]
     _keep_function(node, zeros.signature.name, outputs, editor)

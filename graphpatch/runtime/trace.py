@@ -13,7 +13,7 @@ from typing import Any
 from graphpatch import opdefs
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError, RulesError
-from graphpatch.gradients.attach import OpDtypes, TracedFunction
+from graphpatch.gradients.attach import GradientFunction, OpDtypes
 from graphpatch.graph.functions import NO_INLINE, Part
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.patches import function_carrier
@@ -23,7 +23,7 @@ from graphpatch.runtime.graph_run import first_line, require_tensorflow
 from graphpatch.runtime.imported import exported_graph, rename_calls
 
 
-def trace(path: str, op: OpDtypes) -> TracedFunction:
+def trace(path: str, op: OpDtypes) -> GradientFunction:
     """Return the gradient function at `package.module:function`, traced for one op.
 
     It is called as TensorFlow calls a registered one, with (op, *upstream gradients), None for an
@@ -127,7 +127,7 @@ SETTINGS = frozenset({"config_proto", "config", "executor_type"})
 
 def _as_functions(
     path: str, graph: Any, arguments: Sequence[str], results: Mapping[str, Any]
-) -> TracedFunction:
+) -> GradientFunction:
     """Return what was traced into a FuncGraph as a function from these arguments to these tensors.
 
     Raises PatchError where it holds a tensor or variable from outside, or an op that is not
@@ -163,7 +163,7 @@ def _as_functions(
             f"would need the library that does"
         )
     newer = tuple(opdefs.newer_than_1_15(types))
-    return TracedFunction(path.rpartition(":")[2], function, library, newer)
+    return GradientFunction(path.rpartition(":")[2], function, library, newer)
 
 
 def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:

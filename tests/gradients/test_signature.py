@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import FormulaError, RulesError
-from graphpatch.gradients.attach import attached_functions
+from graphpatch.gradients.attach import computed_gradient
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.linear import construction
 from graphpatch.gradients.ops import Signature
@@ -160,7 +160,7 @@ def test_a_tensor_beyond_a_dtype_is_refused(dtype: str) -> None:
     assert isinstance(gradient, InlineFormula)
     signature = Signature.of([dtype], [dtype])
     with pytest.raises(FormulaError, match=f"a number of k is infinite in {dtype}"):
-        attached_functions(gradient, signature)
+        computed_gradient(gradient, signature)
 
 
 def test_a_sum_of_all_in_a_narrow_dtype_has_a_construction() -> None:
