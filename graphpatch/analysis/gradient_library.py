@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphpatch.analysis.document import document_of
 from graphpatch.gradients.library import Entry
+
+GRADIENT = "name formula=text parameters ops for=purpose not_when=avoid source leaves_out=reach"
 
 
 def gradient_document(entry: Entry) -> dict[str, Any]:
     """Return a gradient as `gradients --json` prints it."""
-    return {
-        "name": entry.name,
-        "formula": entry.text,
-        "parameters": [
-            {"name": p.name, "does": p.does, "default": p.default, "legal": p.legal}
-            for p in entry.parameters
-        ],
-        "ops": list(entry.ops),
-        "for": entry.purpose,
-        "not_when": entry.avoid,
-        "source": entry.source,
-        "leaves_out": entry.reach,
-    }
+    document = document_of(entry, GRADIENT)
+    parameters = [
+        document_of(parameter, "name does default legal") for parameter in entry.parameters
+    ]
+    return {**document, "parameters": parameters}
 
 
 def gradient_call(entry: Entry) -> str:

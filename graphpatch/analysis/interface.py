@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from graphpatch.analysis.document import Document
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
@@ -31,13 +32,14 @@ UPDATES = ("Apply", "Assign", "Resource", "Scatter", "SparseApply")
 NO_FLOATS = NO_NUMBERS | {"bool"}
 
 
-class InterfaceTensor(msgspec.Struct, frozen=True):
+class InterfaceTensor(Document, msgspec.Struct, frozen=True):
     """A tensor that is fed, or that the model gives: its name, dtype, shape and signatures.
 
     `signatures` are those that it belongs to, each with the name that it has there:
     `serving_default: images`.
     """
 
+    keys = "name dtype shape signatures"
     name: str
     dtype: str
     shape: str
@@ -49,15 +51,11 @@ class InterfaceTensor(msgspec.Struct, frozen=True):
         kind = " ".join(filter(None, (self.dtype, self.shape)))
         return ", ".join([f"{self.name} {kind}".rstrip(), *self.signatures])
 
-    def document(self) -> dict[str, Any]:
-        """Return the tensor as JSON has it."""
-        document: dict[str, Any] = msgspec.to_builtins(self)
-        return document
 
-
-class Interface(msgspec.Struct, frozen=True):
+class Interface(Document, msgspec.Struct, frozen=True):
     """The tensors that a graph is fed and that it gives, and how many variables it has."""
 
+    keys = "inputs outputs variables"
     inputs: list[InterfaceTensor]
     outputs: list[InterfaceTensor]
     variables: int
@@ -66,11 +64,6 @@ class Interface(msgspec.Struct, frozen=True):
     def weights(self) -> str:
         """Return how many variables there are, in words; nothing where there are none."""
         return plural(self.variables, "variable") if self.variables else ""
-
-    def document(self) -> dict[str, Any]:
-        """Return the interface as JSON has it."""
-        document: dict[str, Any] = msgspec.to_builtins(self)
-        return document
 
 
 def interface(graph: ModelGraph, wiring: Wiring) -> Interface:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from graphpatch.analysis.document import Document
 from graphpatch.application import RulesLike, check_all, rules_of
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
@@ -29,7 +30,7 @@ OF_A_RULE = {"match", "patch"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Matches:
+class Matches(Document):
     """What rules match in a model. Each sees what those before it did; the model is not changed.
 
     It iterates over the matches of all rules, each a `Place` with its captures and with the
@@ -41,6 +42,7 @@ class Matches:
         ['block1/relu', 'block2/relu']
     """
 
+    keys = "model=model.path rules=found"
     model: Model
     rules: tuple[Rule, ...]
     found: tuple[RuleMatches, ...]
@@ -54,10 +56,6 @@ class Matches:
     def errors(self) -> list[str]:
         """Return what `apply` would say of the rules that it would refuse."""
         return [of_rule.error for of_rule in self.found if of_rule.error]
-
-    def document(self) -> dict[str, Any]:
-        """Return what `match --json` prints."""
-        return {"model": self.model.path, "rules": [of_rule.document() for of_rule in self.found]}
 
     def rules_file(self) -> dict[str, Any]:
         """A rules file with one rule for each match, to be edited: what `match --save` writes.
@@ -158,7 +156,7 @@ EXPLAINED = 100  # rules that match nothing, for which the nearest names are loo
 NOT_EXPLAINED = f"\n  nearest names are listed for the first {EXPLAINED} rules that match nothing"
 
 
-class RuleMatches(msgspec.Struct, frozen=True):
+class RuleMatches(Document, msgspec.Struct, frozen=True):
     """What one rule matches.
 
     `matches` are as `apply --json` lists them, `left_out` says which matches don't count, and
@@ -167,6 +165,7 @@ class RuleMatches(msgspec.Struct, frozen=True):
     was asked for, `notes` what a pattern may not mean as it was written.
     """
 
+    keys = "name=rule matches left_out notes? near error=refusal"
     rule: str
     matches: list[dict[str, Any]]
     left_out: list[str]
@@ -175,12 +174,15 @@ class RuleMatches(msgspec.Struct, frozen=True):
     places: tuple[Place, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def document(self) -> dict[str, Any]:
-        """Return what `match --json` prints of a rule."""
-        near = self.misses.split("\n") if self.misses else []
-        document = {"name": self.rule, "matches": self.matches, "left_out": self.left_out}
-        document |= {"notes": list(self.notes)} if self.notes else {}
-        return {**document, "near": near, "error": self.error or None}
+    @property
+    def near(self) -> list[str]:
+        """Return the lines of `misses`."""
+        return self.misses.split("\n") if self.misses else []
+
+    @property
+    def refusal(self) -> str | None:
+        """Return what `apply` would say, where it would refuse the rule."""
+        return self.error or None
 
 
 def match_rules(

@@ -9,6 +9,7 @@ from typing import Any
 
 from graphpatch import names, opdefs
 from graphpatch.analysis.again import damage
+from graphpatch.analysis.document import document_of
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
@@ -136,10 +137,7 @@ def op_document(node: Node) -> dict[str, Any]:
         ]
     )
     return {
-        "body": node.body.label,
-        "name": node.name,
-        "type": node.op,
-        "inputs": list(node.inputs),
+        **document_of(node, "body=body.label name type=op inputs"),
         "outputs": outputs,
         "attrs": {
             key: attrs.as_json(value)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from graphpatch import opdefs
+from graphpatch.analysis.document import Document
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.gradient_reach import OpGradientFlow, Refusal
@@ -144,13 +145,17 @@ def given_to_slot(wiring: Wiring, step: PathStep) -> flow.Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Document):
     """What is wrong at one op: in words, what TensorFlow does then, and what fixes it.
 
     `rules` are those that may fix it, the best first; `remedy` says what does where none can. Once
     they were tried, there is the one that does, or none.
     """
 
+    keys = (
+        "kind op=node.name type=op_type body=node.body.label slot tape_only=is_of_tape what "
+        "consequence remedy rule tried=is_tried"
+    )
     kind: str
     node: Node
     slot: int | None
@@ -166,25 +171,14 @@ class Finding:
         return op_type_in_model(self.node)
 
     @property
+    def rule(self) -> RuleDict | None:
+        """Return the best of its rules."""
+        return next(iter(self.rules), None)
+
+    @property
     def is_of_tape(self) -> bool:
         """Return whether a GradientTape alone ends here, and a Session goes on."""
         return self.kind == CARRIED
-
-    def document(self) -> dict[str, Any]:
-        """Return the finding as `doctor --json` prints it."""
-        return {
-            "kind": self.kind,
-            "op": self.node.name,
-            "type": self.op_type,
-            "body": self.node.body.label,
-            "slot": self.slot,
-            "tape_only": self.is_of_tape,
-            "what": self.what,
-            "consequence": self.consequence,
-            "remedy": self.remedy,
-            "rule": self.rules[0] if self.rules else None,
-            "tried": self.is_tried,
-        }
 
 
 TRUE = "its true gradient"

@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from graphpatch.analysis.doctor.causes import (
     Finding,
@@ -15,6 +14,7 @@ from graphpatch.analysis.doctor.causes import (
     finding_of,
     given_to_slot,
 )
+from graphpatch.analysis.document import Document
 from graphpatch.control_flow.op_types import EXITS, MERGES
 from graphpatch.control_flow.stored import stored_contexts
 from graphpatch.differentiation import flow
@@ -47,7 +47,7 @@ LOOP_REMEDY = (
 
 
 @dataclass(frozen=True, slots=True)
-class PairDiagnosis:
+class PairDiagnosis(Document):
     """What `tf.gradients` gives for one pair: `flows`, `zero`, `none` or `error`.
 
     `tape` is what a GradientTape gives: the functions of an object-based SavedModel are restored,
@@ -57,6 +57,7 @@ class PairDiagnosis:
     Session and on a tape, or on a tape alone.
     """
 
+    keys = "from=source to=target verdict tape connected says way=path findings"
     source: str
     target: str
     verdict: str
@@ -70,19 +71,6 @@ class PairDiagnosis:
     def of_session(self) -> list[Finding]:
         """Return what blocks a Session, and so speaks for the verdict."""
         return [finding for finding in self.findings if not finding.is_of_tape]
-
-    def document(self) -> dict[str, Any]:
-        """Return the diagnosis as `doctor --json` prints it."""
-        return {
-            "from": self.source,
-            "to": self.target,
-            "verdict": self.verdict,
-            "tape": self.tape,
-            "connected": self.connected,
-            "says": self.says,
-            "way": list(self.path),
-            "findings": [finding.document() for finding in self.findings],
-        }
 
 
 @dataclass(eq=False)

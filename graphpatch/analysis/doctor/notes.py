@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
+from graphpatch.analysis.document import Document
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.gradient_reach import ops_on_paths, ops_reached
@@ -30,16 +30,13 @@ STRIPPED = frozenset({"StopGradient", "Identity", "IdentityN", "PreventGradient"
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Note(Document):
     """Something to know about ops of one class: what it is, and which they are."""
 
+    keys = "kind says ops"
     kind: str
     says: str
     ops: Sequence[str]
-
-    def document(self) -> dict[str, Any]:
-        """Return the note as `doctor --json` prints it."""
-        return {"kind": self.kind, "says": self.says, "ops": list(self.ops)}
 
     def text(self) -> str:
         """Return the note in a line."""

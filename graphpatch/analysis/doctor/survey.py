@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product
-from typing import Any
 
 from graphpatch.analysis.again import damage, is_intact
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
 from graphpatch.analysis.doctor.trial import offered
+from graphpatch.analysis.document import Document
 from graphpatch.analysis.interface import (
     CANDIDATES,
     default_targets,
@@ -29,19 +29,13 @@ MOST_PAIRS = 50_000  # that are looked at then, though hardly an op is visited f
 
 
 @dataclass(frozen=True, slots=True)
-class GraphDiagnosis:
+class GraphDiagnosis(Document):
     """One graph of a model: its diagnoses, pair by pair, and what else is to be said."""
 
+    keys = "pairs=diagnoses notes"
     graph: ModelGraph
     diagnoses: Sequence[PairDiagnosis]
     notes: list[Note]
-
-    def document(self) -> dict[str, Any]:
-        """Return what `doctor --json` prints of a graph."""
-        return {
-            "pairs": [pair.document() for pair in self.diagnoses],
-            "notes": [note.document() for note in self.notes],
-        }
 
 
 def survey(
