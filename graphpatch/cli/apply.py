@@ -30,8 +30,9 @@ from graphpatch.cli.json_forms import (
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, notes_of_warnings, say, say_error, say_json, say_lines
 from graphpatch.errors import GraphpatchError
-from graphpatch.fleet.order import FleetOrder, Job, Task, TaskResult, Workers
+from graphpatch.fleet.order import FleetOrder, TaskResult, Workers
 from graphpatch.fleet.run import patch_models
+from graphpatch.fleet.search import Task
 from graphpatch.fleet.work import Finish, patch_model
 from graphpatch.formats import Export
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
@@ -253,9 +254,9 @@ def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None
 
     with bar() as progress:  # a report is printed before its output takes its name
 
-        def here(job: Job, task: Task) -> TaskResult:
+        def here(order: FleetOrder, task: Task) -> TaskResult:
             try:
-                return patch_model(job, task, progress, finish, say_report)
+                return patch_model(order, task, progress, finish, say_report)
             except GraphpatchError as error:
                 return TaskResult(task, error=str(error))
 
@@ -317,7 +318,7 @@ def _say_counts(ended: list[TaskResult], verb: str) -> None:
     texts = [f"{count} models: {note}" if count > 1 else note for note, count in notes.items()]
     for line in noted(texts):
         say(line, err=True)
-    for done in sorted(failed, key=lambda done: done.task.place):
+    for done in sorted(failed, key=lambda done: done.task.model):
         say_error(done.error)
 
 

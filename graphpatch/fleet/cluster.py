@@ -12,8 +12,9 @@ from typing import Any
 
 import graphpatch
 from graphpatch.errors import FleetError
-from graphpatch.fleet.order import Task, TaskResult
-from graphpatch.fleet.work import Call
+from graphpatch.fleet.order import TaskResult
+from graphpatch.fleet.search import Task
+from graphpatch.fleet.work import Call, died
 from graphpatch.formats.destination import is_remote, reported
 
 ANSWER_TIMEOUT = 5  # seconds, for each of the answers that are waited for
@@ -50,8 +51,7 @@ def by_cluster(
                 of_future[future] = task
                 ended.add(future)
             elif is_killed:
-                says = "worker processes died over it, again and again"
-                yield TaskResult(task, error=f"{task.model}: {says}")
+                yield died(task)
             else:
                 reason = failure or future.status
                 raise FleetError(f"{task.model}: the workers have gone away: {reason}")
@@ -84,18 +84,11 @@ def _client(address: str) -> Any:
 
 async def _check_scheduler(address: str) -> None:
     """Ask who is there, as a client that failed halfway is waited for when the process ends."""
-    dask = _dask()
-    secrets = dask.Security().get_connection_args("client")
-    connection = await dask.comm.connect(address, timeout=ANSWER_TIMEOUT, **secrets)
-    try:
-        kind = (await dask.core.send_recv(connection, op="identity"))["type"]
-    except MemoryError:  # the first word of a scheduler is a size
-        kind = ""
-    finally:
-        connection.abort()
+    secrets = _dask().Security().get_connection_args("client")
+    async with _dask().core.rpc(address, timeout=ANSWER_TIMEOUT, connection_args=secrets) as there:
+        kind = (await there.identity())["type"]
     if kind != "Scheduler":
-        says = "what listens there is not a Dask scheduler"
-        raise ConnectionError(f"{says}, but a {kind}" if kind else says)
+        raise ConnectionError(f"what listens there is not a Dask scheduler, but a {kind}")
 
 
 def _check_workers(client: Any, address: str, tasks: Sequence[Task], out: str | None) -> None:

@@ -8,14 +8,14 @@ import os
 import stat
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from graphpatch.decoding import convert
 from graphpatch.errors import OutputError
 from graphpatch.fleet import stores
-from graphpatch.fleet.order import Job, Task, TaskResult
+from graphpatch.fleet.order import FleetOrder, TaskResult
+from graphpatch.fleet.search import Task
 from graphpatch.formats.destination import is_remote, reported
 from graphpatch.formats.output import write_file
 
@@ -23,14 +23,14 @@ MANIFEST_NAME = "graphpatch-manifest.jsonl"
 EVERY = 100  # models, after which a manifest in a store is written
 
 
-class ManifestRules(msgspec.Struct, forbid_unknown_fields=True):
+class ManifestRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rules that a line is of."""
 
     file: str
     sha256: str
 
 
-class ManifestEntry(msgspec.Struct, forbid_unknown_fields=True):
+class ManifestEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A line. Anybody may have written it: one that is not so counts as none."""
 
     source: str
@@ -44,6 +44,10 @@ class ManifestEntry(msgspec.Struct, forbid_unknown_fields=True):
     matches: dict[str, dict[str, int]] = {}
     consumer: dict[str, list[str]] = {}
 
+    def line(self) -> bytes:
+        """Return the entry as JSON; msgspec refuses names that are not UTF-8."""
+        return json.dumps(msgspec.to_builtins(self)).encode() + b"\n"
+
 
 class Manifest:
     """The manifest of a folder: a line is added as each model ends, so that none is lost.
@@ -52,20 +56,19 @@ class Manifest:
     nothing can be added to a file, that alone is done, and now and then before.
     """
 
-    def __init__(self, folder: str, job: Job) -> None:
+    def __init__(self, folder: str, order: FleetOrder) -> None:
         self.folder = folder.rstrip("/") if is_remote(folder) else str(Path(folder))
-        self.job, self.digest = job, job.digest()
+        self.version, self.rules = order.version, ManifestRules(order.rules, order.digest())
         self.path = f"{self.folder}/{MANIFEST_NAME}"
-        self.lines = self._read()
+        self.entries = self._read()
         self.added = 0
 
     def known(self, task: Task) -> tuple[str, str] | None:
         """Return the hashes of source and output that are written of a task, by the same rules."""
-        line = self.lines.get(self._relative(task.output))
-        entry = None if line is None else convert(line, ManifestEntry)
-        if entry is None or entry.rules is None or entry.rules.sha256 != self.digest:
+        entry = self.entries.get(self._relative(task.output))
+        if entry is None or entry.rules is None or entry.rules.sha256 != self.rules.sha256:
             return None
-        if entry.version != self.job.version or not entry.sha256:
+        if entry.version != self.version or not entry.sha256:
             return None
         return entry.sha256, entry.output_sha256
 
@@ -73,12 +76,22 @@ class Manifest:
         """Write down what became of a model; what was done before is written down already."""
         if done.passed_over:
             return
-        line = self.lines[self._relative(done.task.output)] = self._line(done)
+        output = self._relative(done.task.output)
+        entry = ManifestEntry(done.task.model, output, self.version, done.seconds, done.error)
+        if not done.error:
+            entry.sha256, entry.output_sha256 = done.hashes
+            entry.rules = self.rules
+            entry.matches = {
+                rule["name"]: dict(Counter(match["type"] for match in rule["matches"]))
+                for rule in done.report["rules"]
+            }
+            entry.consumer = done.report["consumer"]
+        self.entries[output] = entry
         self.added += 1
         if not is_remote(self.path):
             # Where there is no room now, the end says so: all lines are written again then.
             with contextlib.suppress(OSError):
-                _append(Path(self.path), _encoded(line))
+                _append(Path(self.path), entry.line())
         elif self.added % EVERY == 0:
             self.close()
 
@@ -86,39 +99,17 @@ class Manifest:
         """Write the whole, if a line was added. Raises OutputError where that cannot be done."""
         if not self.added:
             return
-        data = b"".join(map(_encoded, self.lines.values()))
+        data = b"".join(entry.line() for entry in self.entries.values())
         if is_remote(self.path):
             with stores.delivered(self.path) as local:
                 local.write_bytes(data)
         else:
-            with reported(self.path):
-                write_file(Path(self.path), [data])
+            write_file(Path(self.path), [data])
 
     def _relative(self, output: str) -> str:
         return output.removeprefix(f"{self.folder}/")
 
-    def _line(self, done: TaskResult) -> dict[str, Any]:
-        line = {
-            "source": done.task.model,
-            "output": self._relative(done.task.output),
-            "version": self.job.version,
-            "seconds": done.seconds,
-        }
-        if done.error:
-            return {**line, "error": done.error}
-        return {
-            **line,
-            "sha256": done.hashes[0],
-            "output_sha256": done.hashes[1],
-            "rules": {"file": self.job.label, "sha256": self.digest},
-            "matches": {
-                rule["name"]: dict(Counter(match["type"] for match in rule["matches"]))
-                for rule in done.report["rules"]
-            },
-            "consumer": done.report["consumer"],
-        }
-
-    def _read(self) -> dict[str, dict[str, Any]]:
+    def _read(self) -> dict[str, ManifestEntry]:
         """Return the lines by their outputs. One that was cut short by a dying process is none."""
         if is_remote(self.path):
             data = stores.read_small(self.path) if stores.exists(self.path) else b""
@@ -127,13 +118,13 @@ class Manifest:
             if data and not data.endswith(b"\n"):
                 with reported(self.path):
                     _append(Path(self.path), b"\n")
-        lines = {}
+        entries = {}
         for text in data.split(b"\n"):
             # ValueError: not UTF-8. RecursionError: nested so deeply that nobody of us wrote it.
             with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
-                line = json.loads(text)  # msgspec refuses names that are not UTF-8
-                lines[convert(line, ManifestEntry).output] = line
-        return lines
+                entry = convert(json.loads(text), ManifestEntry)
+                entries[entry.output] = entry
+        return entries
 
 
 def _bytes(path: Path) -> bytes:
@@ -145,10 +136,6 @@ def _bytes(path: Path) -> bytes:
         return b""
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _encoded(line: dict[str, Any]) -> bytes:
-    return json.dumps(line).encode() + b"\n"
 
 
 def _append(path: Path, data: bytes) -> None:

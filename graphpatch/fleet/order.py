@@ -1,4 +1,4 @@
-"""What the user asks of models, what a worker is told, and what became of a model."""
+"""What the user asks of models, of which workers are told, and what became of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 import graphpatch
 from graphpatch.fleet import stores
-from graphpatch.fleet.search import is_plain_folder, is_search
+from graphpatch.fleet.search import Task, is_plain_folder, is_search
 from graphpatch.formats.destination import Export, is_remote, reported
 from graphpatch.gradients.tensors import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules
@@ -19,53 +19,6 @@ from graphpatch.rules import Rule, rules_in
 from graphpatch.rules_json import raw_rules, self_contained
 
 _rules_once = functools.lru_cache(maxsize=4)(rules_in)
-
-
-class Job(msgspec.Struct, frozen=True):
-    """What is done to every model; with the tasks, all that travels to a worker.
-
-    `root` is the folder that relative paths are seen from, where a worker's is another one.
-    """
-
-    raw: bytes
-    label: str
-    emit: str | None = None
-    allow_python: bool = False
-    dry_run: bool = False
-    recorded: bool = False  # hashes are taken, for the manifest
-    root: str = ""
-    export: Export | None = None
-    force: bool = False
-    allow_none: bool = False  # without a rule, a model is only converted
-    version: str = msgspec.field(default_factory=lambda: graphpatch.__version__)
-
-    def rules(self) -> list[Rule]:
-        """Return the rules, read once in a process. Raises RulesError where they are not valid."""
-        arguments = (self.raw, self.label, self.emit, self.allow_python, None, self.allow_none)
-        return _rules_once(*arguments)
-
-    def digest(self) -> str:
-        """Return the rules by content: another layout of the same file has the same."""
-        content = [(rule.written, self.emit or "auto") for rule in self.rules()]
-        return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
-
-    def path(self, name: str) -> Path:
-        """Return a path of the user's as this process finds it."""
-        return Path(self.root, name)
-
-
-class Task(msgspec.Struct, frozen=True):
-    """One model, and where it goes; without an output nothing is written.
-
-    A model that was `searched` for, and not named, may turn out to be none. `known` has the hashes
-    of source and output that a manifest has of an earlier run.
-    """
-
-    place: int
-    model: str
-    output: str = ""
-    searched: bool = False
-    known: tuple[str, str] | None = None
 
 
 class TaskResult(msgspec.Struct, frozen=True):
@@ -92,10 +45,14 @@ class Workers(msgspec.Struct, frozen=True):
 
 
 class FleetOrder(msgspec.Struct, frozen=True):
-    """What the user asked for: `rules` and `models` as typed."""
+    """What the user asked for: `rules` and `models` as typed.
+
+    A worker is told of it as `with_rules` gives it: with what the rules file holds (`raw`), and the
+    folder that relative paths are seen from (`root`), where a worker's is another one.
+    """
 
     rules: str
-    models: tuple[str, ...]
+    models: tuple[str, ...] = ()
     out: str | None = None
     emit: str | None = None
     allow_python: bool = False
@@ -105,7 +62,11 @@ class FleetOrder(msgspec.Struct, frozen=True):
     allow_chained: bool = False  # URLs of what lies inside another file
     export: Export | None = None
     force: bool = False  # outputs may replace what graphpatch did not write
-    recorded: bool = True  # what is written into a folder, in its manifest
+    recorded: bool = True  # hashes are taken of what is written into a folder, for its manifest
+    raw: bytes = b""
+    root: str = ""
+    allow_none: bool = False  # without a rule, a model is only converted
+    version: str = msgspec.field(default_factory=lambda: graphpatch.__version__)
 
     def __post_init__(self) -> None:
         paths = (self.rules, *(model.removeprefix("@") for model in self.models), self.out or "")
@@ -136,7 +97,7 @@ class FleetOrder(msgspec.Struct, frozen=True):
         """Return whether something of it lies elsewhere."""
         return any(map(is_remote, (self.rules, *self.models, self.out or "")))
 
-    def job(self) -> Job:
+    def with_rules(self, recorded: bool = False) -> FleetOrder:
         """Return what the workers are told. Raises RulesError where the rules are not valid."""
         if is_remote(self.rules):
             text = stores.read_small(self.rules)
@@ -145,27 +106,39 @@ class FleetOrder(msgspec.Struct, frozen=True):
         else:
             text = raw_rules(self.rules)
         converts = self.export is not None or bool(self.out and self.out.endswith(".meta"))
-        job = Job(
-            self_contained(text, self.rules, _arrays_beside(self.rules)),
-            self.rules,
-            self.emit,
-            self.allow_python,
-            self.dry_run,
+        order = msgspec.structs.replace(
+            self,
+            models=(),
+            recorded=recorded,
+            raw=self_contained(text, self.rules, self._arrays_beside()),
             root="" if self.workers.scheduler is None else str(Path.cwd()),
-            force=self.force,
-            export=self.export,
             allow_none=converts and not self.is_of_many(),
         )
-        job.rules()
-        return job
+        order.read_rules()
+        return order
 
+    def _arrays_beside(self) -> Files:
+        """Return a reader of the .npy files that rules name: beside them, here or in the store."""
+        if not is_remote(self.rules):
+            piped = self.rules == "-" or is_recipe(self.rules)
+            return in_folder(Path() if piped else Path(self.rules).parent)
+        first, chain, rest = self.rules.partition("::")
+        folder = first.rpartition("/")[0] + "/"
+        return lambda name: stores.read_small(
+            f"{folder}{stores.inner_path(checked_name(name), self.rules)}{chain}{rest}"
+        )
 
-def _arrays_beside(rules: str) -> Files:
-    """Return a reader of the .npy files that rules name: beside them, here or in the store."""
-    if not is_remote(rules):
-        return in_folder(Path() if rules == "-" or is_recipe(rules) else Path(rules).parent)
-    first, chain, rest = rules.partition("::")
-    folder = first.rpartition("/")[0] + "/"
-    return lambda name: stores.read_small(
-        f"{folder}{stores.inner_path(checked_name(name), rules)}{chain}{rest}"
-    )
+    def read_rules(self) -> list[Rule]:
+        """Return the rules, read once in a process. Raises RulesError where they are not valid."""
+        return _rules_once(
+            self.raw, self.rules, self.emit, self.allow_python, None, self.allow_none
+        )
+
+    def digest(self) -> str:
+        """Return the rules by content: another layout of the same file has the same."""
+        content = [(rule.written, self.emit or "auto") for rule in self.read_rules()]
+        return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
+
+    def path(self, name: str) -> Path:
+        """Return a path of the user's as this process finds it."""
+        return Path(self.root, name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from msgspec.structs import replace
+
 from graphpatch.errors import OutputError
-from graphpatch.fleet.order import Task
-from graphpatch.fleet.search import FoundModel, model_path, path_below
+from graphpatch.fleet.search import Task, model_path, path_below
 from graphpatch.formats.destination import (
     FILES,
     identity,
@@ -20,15 +21,8 @@ from graphpatch.formats.destination import (
 from graphpatch.formats.foreign import refuse_suffix
 
 
-def unwritten(models: Sequence[FoundModel]) -> list[Task]:
-    """Return a task for each model, of which nothing is written."""
-    return [Task(place, model.model, "", model.searched) for place, model in enumerate(models)]
-
-
-def plan(
-    models: Sequence[FoundModel], out: str | None, rules: str, folder: bool = True
-) -> list[Task]:
-    """Return a task for each model; in the folder `out`, the tree is that of the models.
+def plan(models: Sequence[Task], out: str | None, rules: str, folder: bool = True) -> list[Task]:
+    """Return the tasks with their outputs; in the folder `out`, the tree is that of the models.
 
     Where it is no `folder`, it is the output of the one model. Raises OutputError where two models
     would be written to one place, or one over a model or the rules file, or where outputs would lie
@@ -41,10 +35,7 @@ def plan(
         outputs = [path_below(out, model.relative) for model in models]
     else:
         outputs = [out]
-    tasks = [
-        Task(place, model.model, output, model.searched)
-        for place, (model, output) in enumerate(zip(models, outputs, strict=True))
-    ]
+    tasks = [replace(task, output=output) for task, output in zip(models, outputs, strict=True)]
     _refuse_shared(tasks)
     written = [task for task in tasks if task.output != "-"]
     for task in written:
@@ -61,18 +52,18 @@ def local_outputs(tasks: Sequence[Task]) -> list[str]:
     return [output for output in outputs if output not in ("", "-") and not is_remote(output)]
 
 
-def _patched_beside(model: FoundModel) -> str:
-    if model.searched:
+def _patched_beside(task: Task) -> str:
+    if task.searched:
         raise OutputError("say where the models that are found go when patched: -o DIR")
-    if model.model == "-":
+    if task.model == "-":
         return "-"
-    if is_remote(model.model):
-        raise OutputError(f"{model.model}: say where the output of a remote model goes, by -o")
-    path = Path(model_path(model.model))
+    if is_remote(task.model):
+        raise OutputError(f"{task.model}: say where the output of a remote model goes, by -o")
+    path = Path(model_path(task.model))
     return patched_name(path, is_folder=path.is_dir())
 
 
-def _refuse_folder(models: Sequence[FoundModel], out: str) -> None:
+def _refuse_folder(models: Sequence[Task], out: str) -> None:
     """Raise OutputError where models cannot go to a folder of this name."""
     path = Path(out)
     if not is_remote(out) and path.exists() and not path.is_dir():

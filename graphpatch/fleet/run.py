@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from graphpatch.errors import FleetError
-from graphpatch.fleet import stores, work
-from graphpatch.fleet.order import FleetOrder, Job, Task, TaskResult
-from graphpatch.fleet.plan import local_outputs, plan, unwritten
-from graphpatch.fleet.search import FoundModel, search
+from graphpatch.fleet import work
+from graphpatch.fleet.order import FleetOrder, TaskResult
+from graphpatch.fleet.plan import local_outputs, plan
+from graphpatch.fleet.search import Task, search
 from graphpatch.fleet.work import Call, Work, run_task
 from graphpatch.formats.destination import is_remote, reported
 from graphpatch.formats.output import sweep
@@ -35,9 +35,8 @@ Results = Iterator[TaskResult]
 
 def check_models(order: FleetOrder) -> tuple[int, Results]:
     """Return how many models there are, and for each whether it has the rules applied."""
-    job = order.job()
-    tasks = unwritten(search(order.models, order.allow_chained))
-    return len(tasks), _results(order, work.check_model, job, tasks)
+    order_with_rules, tasks = order.with_rules(), search(order.models, order.allow_chained)
+    return len(tasks), _results(order_with_rules, work.check_model, tasks)
 
 
 def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Results]:
@@ -46,32 +45,29 @@ def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Resu
     What is not for workers is done `here`, where that is given.
     Raises FleetError, RulesError or OutputError where no model is touched.
     """
-    job, models = order.job(), search(order.models, order.allow_chained)
     into = order.out if order.is_into_folder() else None
-    if order.dry_run and order.out is None and any(map(_goes_nowhere, models)):
-        tasks = unwritten(models)
-    else:
-        tasks = plan(models, order.out, order.rules, into is not None)
+    recorded = order.recorded and into is not None and not order.dry_run
+    order_with_rules = order.with_rules(recorded)
+    tasks = search(order.models, order.allow_chained)
+    # A model that was searched for, or lies elsewhere, has no output unless -o names one.
+    nowhere = any(task.searched or is_remote(task.model) for task in tasks)
+    if not (order.dry_run and order.out is None and nowhere):
+        tasks = plan(tasks, order.out, order.rules, into is not None)
+
+    def results(tasks: Sequence[Task]) -> Results:
+        if here is not None:
+            return (here(order_with_rules, task) for task in tasks)
+        return _results(order_with_rules, work.patch_model, tasks)
+
     if into is not None and not order.dry_run:
-        return len(tasks), _into_folder(order, job, tasks, into, here)
+        return len(tasks), _into_folder(order_with_rules, tasks, into, results)
     if not order.dry_run:
         sweep(local_outputs(tasks))  # what an earlier run left half-written
-    return len(tasks), _patched(order, job, tasks, here)
-
-
-def _goes_nowhere(model: FoundModel) -> bool:
-    """Return whether a model has no output unless -o names one."""
-    return model.searched or is_remote(model.model)
-
-
-def _patched(order: FleetOrder, job: Job, tasks: Sequence[Task], here: Work | None) -> Results:
-    if here is not None:
-        return (here(job, task) for task in tasks)
-    return _results(order, work.patch_model, job, tasks)
+    return len(tasks), results(tasks)
 
 
 def _into_folder(
-    order: FleetOrder, job: Job, tasks: list[Task], folder: str, here: Work | None
+    order: FleetOrder, tasks: list[Task], folder: str, results: Callable[[list[Task]], Results]
 ) -> Results:
     """Yield the results of tasks that write into a folder, each written down in its manifest."""
     from graphpatch.fleet.manifest import Manifest
@@ -79,13 +75,13 @@ def _into_folder(
     with _made(folder):
         sweep(local_outputs(tasks))
         if not order.recorded:
-            yield from _patched(order, job, tasks, here)
+            yield from results(tasks)
             return
-        manifest = Manifest(folder, job)
+        manifest = Manifest(folder, order)
         if order.resume:
             tasks = [replace(task, known=manifest.known(task)) for task in tasks]
         try:
-            for done in _patched(order, replace(job, recorded=True), tasks, here):
+            for done in results(tasks):
                 manifest.add(done)
                 yield done
         finally:
@@ -108,11 +104,11 @@ def _made(folder: str) -> Iterator[None]:
                 above.rmdir()
 
 
-def _results(order: FleetOrder, work: Work, job: Job, tasks: Sequence[Task]) -> Results:
+def _results(order: FleetOrder, work: Work, tasks: Sequence[Task]) -> Results:
     """Yield what became of each task: one after the other in this process, or by workers."""
-    call = partial(run_task, work, job)
+    call = partial(run_task, work, order)
     paths = (order.out or "", *(task.model for task in tasks))
-    in_memory = [path for path in paths if stores.is_own_memory(path)]
+    in_memory = [path for path in paths if path.startswith("memory://")]  # this process's own
     if order.workers.scheduler is not None:
         if in_memory:
             raise FleetError(f"{in_memory[0]}: workers do not see the memory of this process")
@@ -120,17 +116,14 @@ def _results(order: FleetOrder, work: Work, job: Job, tasks: Sequence[Task]) -> 
 
         out = None if order.dry_run else order.out
         return by_cluster(order.workers.scheduler, call, tasks, out)
-    jobs = min(order.workers.jobs or _cores(), len(tasks))
+    # Those that this process may use.
+    mine: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    cores = len(mine(0)) if mine else os.cpu_count() or 1
+    jobs = min(order.workers.jobs or cores, len(tasks))
     if jobs > 1 and not in_memory:
         return by_processes(call, tasks, jobs)
     gc.freeze()  # what there is now is not looked at by the collection after a model
     return map(call, tasks)
-
-
-def _cores() -> int:
-    """Return the cores that this process may use."""
-    mine: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    return len(mine(0)) if mine else os.cpu_count() or 1
 
 
 # Processes of this machine.
@@ -151,8 +144,7 @@ def by_processes(call: Call, tasks: Sequence[Task], jobs: int) -> Results:
                     if not (yield from _until_a_death(call, deque([task]), 1)):
                         break
                 else:
-                    says = "worker processes died over it, again and again"
-                    yield TaskResult(task, error=f"{task.model}: {says}")
+                    yield work.died(task)
             sweep(local_outputs(suspects))
     except BaseException:
         sweep(local_outputs(tasks))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -19,16 +19,21 @@ from graphpatch.shown import one_line
 LONGEST_NAME = 10_000  # characters of an argument or a line
 
 
-class FoundModel(msgspec.Struct, frozen=True):
-    """A model, and its path below the folder that is mirrored, which is `tree` where there is one.
+class Task(msgspec.Struct, frozen=True):
+    """One model, and where it goes; without an output nothing is written.
 
-    A tree is searched in depth: an output in it would be an input of the next run.
+    `relative` is its path below the folder that is mirrored, which is `tree` where that is searched
+    in depth: an output in it would be an input of the next run. A model that was `searched` for,
+    and not named, may turn out to be none. `known` has the hashes of source and output that a
+    manifest has of an earlier run.
     """
 
     model: str
-    relative: str
+    output: str = ""
+    relative: str = ""
     searched: bool = False
     tree: str = ""
+    known: tuple[str, str] | None = None
 
 
 def is_pattern(text: str) -> bool:
@@ -56,12 +61,12 @@ def _exists(argument: str) -> bool:
     return not is_remote(argument) and Path(argument).exists()
 
 
-def search(arguments: Iterable[str], allow_chained: bool = False) -> list[FoundModel]:
+def search(arguments: Iterable[str], allow_chained: bool = False) -> list[Task]:
     """Return the models that the arguments mean, in their order, and by name within each.
 
     `allow_chained` goes for the lines of lists. Raises FleetError where an argument means none.
     """
-    models: list[FoundModel] = []
+    models: list[Task] = []
     for argument in arguments:
         if len(argument) > LONGEST_NAME:
             raise FleetError(f"{argument[:100]!r}... is longer than {LONGEST_NAME:,} characters")
@@ -70,11 +75,11 @@ def search(arguments: Iterable[str], allow_chained: bool = False) -> list[FoundM
         elif is_search(argument):
             models += _models_below(argument)
         else:
-            models.append(FoundModel(argument, name_of(argument)))
+            models.append(Task(argument, relative=name_of(argument)))
     return models
 
 
-def _models_below(argument: str) -> list[FoundModel]:
+def _models_below(argument: str) -> list[Task]:
     """Return the models that a folder or glob means."""
     base, pattern = argument, tuple[str, ...](["**"])
     if is_pattern(argument) and not _exists(argument):
@@ -82,7 +87,7 @@ def _models_below(argument: str) -> list[FoundModel]:
     files = stores.files(base) if is_remote(base) else _local_files(base, pattern)
     tree = base if "**" in pattern else ""
     models = [
-        FoundModel(path_below(base, relative), relative, True, tree)
+        Task(path_below(base, relative), "", relative, True, tree)
         for relative, names in models_among(files)
         if any(is_meant(pattern, name.split("/")) for name in names)
     ]
@@ -148,15 +153,13 @@ def models_among(files: Iterable[str]) -> list[tuple[str, list[str]]]:
     models = {str(folder): [str(folder), str(file)] for folder, file in saved.items()}
     models |= {str(path): [str(path)] for path in paths if path.suffix in FILES}
     return sorted(
-        (name, names) for name, names in models.items() if not _lies_in(PurePosixPath(name), saved)
+        (name, names)
+        for name, names in models.items()
+        if saved.keys().isdisjoint(PurePosixPath(name).parents)
     )
 
 
-def _lies_in(path: PurePosixPath, folders: Container[PurePosixPath]) -> bool:
-    return any(above in folders for above in path.parents)
-
-
-def _models_of_list(path: str, allow_chained: bool) -> list[FoundModel]:
+def _models_of_list(path: str, allow_chained: bool) -> list[Task]:
     """Return the models of a list, a line each; names are mirrored from the folder they share."""
     try:
         text = (stores.read_small if is_remote(path) else read_whole)(path).decode()
@@ -178,13 +181,13 @@ def _models_of_list(path: str, allow_chained: bool) -> list[FoundModel]:
     folders = [_folder(line) for line in lines if not is_search(line)]
     alike = [len(set(parts)) == 1 for parts in zip(*folders, strict=False)]
     shared = [*alike, False].index(False)
-    models: list[FoundModel] = []
+    models: list[Task] = []
     for line in lines:
         if is_search(line):
             models += _models_below(line)
         else:
             relative = "/".join([*_folder(line)[shared:], name_of(line)])
-            models.append(FoundModel(line, relative))
+            models.append(Task(line, relative=relative))
     return models
 
 

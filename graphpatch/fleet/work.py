@@ -19,8 +19,8 @@ import graphpatch
 from graphpatch.application import Result, apply_rules
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError, ModelError
 from graphpatch.fleet import stores
-from graphpatch.fleet.order import Job, Task, TaskResult
-from graphpatch.fleet.search import model_path
+from graphpatch.fleet.order import FleetOrder, TaskResult
+from graphpatch.fleet.search import Task, model_path
 from graphpatch.formats import load
 from graphpatch.formats.destination import Destination, is_remote
 from graphpatch.formats.foreign import not_there
@@ -28,20 +28,20 @@ from graphpatch.formats.model import write_to_stdout
 from graphpatch.formats.output import regular_files
 from graphpatch.graph.graph import Progress
 
-Work = Callable[[Job, Task], TaskResult]
+Work = Callable[[FleetOrder, Task], TaskResult]
 Call = Callable[[Task], TaskResult]
 Finish = Callable[[Result], Result]
 Tell = Callable[[dict[str, Any]], None]
 
 
-def run_task(work: Work, job: Job, task: Task) -> TaskResult:
+def run_task(work: Work, order: FleetOrder, task: Task) -> TaskResult:
     """Do the work on one model; every error is told in what is returned."""
     start = time.perf_counter()
     try:
-        if job.version != graphpatch.__version__:
+        if order.version != graphpatch.__version__:
             here = graphpatch.__version__
-            raise FleetError(f"this worker has graphpatch {here}, and the command {job.version}")
-        done = work(job, task)
+            raise FleetError(f"this worker has graphpatch {here}, and the command {order.version}")
+        done = work(order, task)
     except (GraphpatchError, OSError, MemoryError) as error:
         message = str(error) or type(error).__name__
         if isinstance(error, ForeignError) and task.searched and task.model.endswith(".pbtxt"):
@@ -55,17 +55,22 @@ def run_task(work: Work, job: Job, task: Task) -> TaskResult:
     return structs.replace(done, seconds=round(time.perf_counter() - start, 4))
 
 
-def check_model(job: Job, task: Task) -> TaskResult:
+def died(task: Task) -> TaskResult:
+    """Return the result of a task over which workers died as often as it was tried."""
+    return TaskResult(task, error=f"{task.model}: worker processes died over it, again and again")
+
+
+def check_model(order: FleetOrder, task: Task) -> TaskResult:
     """Return whether a model has the rules applied; it is an error where it has not."""
     from graphpatch.analysis.applied import check  # here, as `apply` does without
 
-    with _at_hand(job, task.model) as path:
-        checked = replace(check(job.rules(), path), model=task.model)
+    with _at_hand(order, task.model) as path:
+        checked = replace(check(order.read_rules(), path), model=task.model)
     return TaskResult(task, checked.document(), error=checked.error)
 
 
 def patch_model(
-    job: Job,
+    order: FleetOrder,
     task: Task,
     progress: Progress | None = None,
     finish: Finish | None = None,
@@ -76,22 +81,22 @@ def patch_model(
     `finish` may change the result before it is written. `tell` gets the report before an output
     takes its name: where it raises, there is none.
     """
-    with _at_hand(job, task.model) as path:
+    with _at_hand(order, task.model) as path:
         original = Path(model_path(str(path)))
-        source = content(original) if job.recorded and task.model != "-" else ""
-        if task.known is not None and _is_done(job, task, source):
+        source = content(original) if order.recorded and task.model != "-" else ""
+        if task.known is not None and _is_done(order, task, source):
             return TaskResult(task, passed_over="done before, and unchanged since")
-        report: dict[str, Any] = {"output": None if job.dry_run else task.output}
-        if job.dry_run:
+        report: dict[str, Any] = {"output": None if order.dry_run else task.output}
+        if order.dry_run:
             report["would_write"] = task.output
-        target = task.output if is_remote(task.output) else str(job.path(task.output))
-        if task.output and Destination(target, job.force, label=task.output).replaces(original):
+        target = task.output if is_remote(task.output) else str(order.path(task.output))
+        if task.output and Destination(target, order.force, label=task.output).replaces(original):
             report["replaced"] = True
-        result = apply_rules(job.rules(), load(path, progress), progress, job.export)
+        result = apply_rules(order.read_rules(), load(path, progress), progress, order.export)
         result = finish(result) if finish else result
         report = result.to_json(task.model, task.output, report)
         confirm = partial(tell, report) if tell is not None else None
-        if job.dry_run:
+        if order.dry_run:
             if confirm is not None:
                 confirm()
             return TaskResult(task, report, hashes=(source, ""))
@@ -100,42 +105,42 @@ def patch_model(
             if confirm is not None:
                 confirm()
             return TaskResult(task, report)
-        with _written(job, task.output) as new:
+        with _written(order, task.output) as new:
             result.model.write(new, progress, confirm)
-            written = content(new) if job.recorded else ""
+            written = content(new) if order.recorded else ""
     return TaskResult(task, report, hashes=(source, written))
 
 
-def _is_done(job: Job, task: Task, source: str) -> bool:
+def _is_done(order: FleetOrder, task: Task, source: str) -> bool:
     """Return whether the output is the one that these rules once made of this source."""
     known_source, known_output = task.known or ("", "")
-    there = stores.exists if is_remote(task.output) else lambda path: job.path(path).exists()
+    there = stores.exists if is_remote(task.output) else lambda path: order.path(path).exists()
     if known_source != source or not there(task.output):
         return False
-    with _at_hand(job, task.output) as path:
+    with _at_hand(order, task.output) as path:
         return content(path) == known_output
 
 
 @contextmanager
-def _at_hand(job: Job, model: str) -> Iterator[Path]:
+def _at_hand(order: FleetOrder, model: str) -> Iterator[Path]:
     """Give the model as a file of this machine; errors call it what the user did."""
     if not is_remote(model):
-        with _errors_name(job.path(model), model):
-            yield job.path(model)
+        with _errors_name(order.path(model), model):
+            yield order.path(model)
         return
     with stores.fetched(model) as path, _errors_name(path, model):
         yield path
 
 
 @contextmanager
-def _written(job: Job, output: str) -> Iterator[Path]:
+def _written(order: FleetOrder, output: str) -> Iterator[Path]:
     """Give a path of this machine to write to, and take what is there to the output."""
     if is_remote(output):
         with stores.delivered(output) as path:
             yield path
         return
-    path = job.path(output)
-    if job.recorded:
+    path = order.path(output)
+    if order.recorded:
         path.parent.mkdir(parents=True, exist_ok=True)
     with _errors_name(path, output):
         yield path

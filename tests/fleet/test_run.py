@@ -16,65 +16,70 @@ import pytest
 from msgspec import structs
 
 from graphpatch.fleet import work
-from graphpatch.fleet.order import Job, Task, TaskResult
+from graphpatch.fleet.order import FleetOrder, TaskResult
 from graphpatch.fleet.run import by_processes
+from graphpatch.fleet.search import Task
 from graphpatch.fleet.work import Work, patch_model, run_task
 from graphpatch.formats import Model
 from graphpatch.formats.output import sweep
 from tests import graphs
 from tests.refusals import MODEL, RULE, rules_text
 
-JOB = Job(rules_text(RULE).encode(), "rules.json")
+ORDER = FleetOrder("rules.json", recorded=False, raw=rules_text(RULE).encode())
 
 
 def tasks(folder: Path, count: int) -> list[Task]:
     made = []
     for place in range(count):
         (folder / f"{place}.pb").write_bytes(MODEL)
-        made.append(Task(place, str(folder / f"{place}.pb"), str(folder / "out" / f"{place}.pb")))
+        made.append(Task(str(folder / f"{place}.pb"), str(folder / "out" / f"{place}.pb")))
     (folder / "out").mkdir()
     return made
 
 
-def results(work: Work, job: Job, tasks: list[Task]) -> Iterator[TaskResult]:
-    return by_processes(partial(run_task, work, job), tasks, 2)
+def results(work: Work, order: FleetOrder, tasks: list[Task]) -> Iterator[TaskResult]:
+    return by_processes(partial(run_task, work, order), tasks, 2)
 
 
 def ended(results: Iterator[TaskResult]) -> dict[int, TaskResult]:
-    """Return the results by their place; each is there once."""
+    """Return the results by the numbers of their models; each is there once."""
     done = list(results)
-    by_place = {result.task.place: result for result in done}
-    assert len(by_place) == len(done)
-    return dict(sorted(by_place.items()))
+    by_number = {number_of(result.task): result for result in done}
+    assert len(by_number) == len(done)
+    return dict(sorted(by_number.items()))
+
+
+def number_of(task: Task) -> int:
+    return int(Path(task.model).stem)
 
 
 def test_each_is_done_once(tmp_path: Path) -> None:
     planned = tasks(tmp_path, 20)
-    done = ended(results(patch_model, JOB, planned))
+    done = ended(results(patch_model, ORDER, planned))
     assert list(done) == list(range(20))
-    alone = [patch_model(JOB, task) for task in planned]
+    alone = [patch_model(ORDER, task) for task in planned]
     reports = [result.report | {"replaced": True} for result in done.values()]
     assert reports == [result.report for result in alone]
 
 
-def deadly(job: Job, task: Task) -> TaskResult:
+def deadly(order: FleetOrder, task: Task) -> TaskResult:
     """Kills its process over task 3, each time."""
-    if task.place == 3:
+    if number_of(task) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return TaskResult(task, {"worker": os.getpid()})
 
 
 def test_a_model_that_no_process_survives_fails_alone() -> None:
-    done = ended(results(deadly, JOB, [Task(place, f"{place}.pb") for place in range(12)]))
+    done = ended(results(deadly, ORDER, [Task(f"{place}.pb") for place in range(12)]))
     assert list(done) == list(range(12))
     assert done.pop(3).error == "3.pb: worker processes died over it, again and again"
     assert not any(result.error for result in done.values())
 
 
-def once(job: Job, task: Task) -> TaskResult:
+def once(order: FleetOrder, task: Task) -> TaskResult:
     """Kills its process the first time that it does one of every third task."""
-    mark = Path(job.root, str(task.place))
-    if task.place % 3 == 0 and not mark.exists():
+    mark = Path(order.root, str(number_of(task)))
+    if number_of(task) % 3 == 0 and not mark.exists():
         mark.touch()
         Path(task.output).with_name(f".{Path(task.output).name}.{os.getpid()}.tmp").touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -82,15 +87,15 @@ def once(job: Job, task: Task) -> TaskResult:
 
 
 def test_what_a_dead_worker_was_at_is_done_again(tmp_path: Path) -> None:
-    planned = [Task(place, "model", str(tmp_path / f"out{place}.pb")) for place in range(12)]
-    done = ended(results(once, Job(b"", "", root=str(tmp_path)), planned))
+    planned = [Task(f"{place}.pb", str(tmp_path / f"out{place}.pb")) for place in range(12)]
+    done = ended(results(once, FleetOrder("", root=str(tmp_path)), planned))
     assert list(done) == list(range(12))
     assert not any(result.error for result in done.values())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(map(str, range(0, 12, 3)))
 
 
-def slow(job: Job, task: Task) -> TaskResult:
-    Path(job.root, str(task.place)).touch()
+def slow(order: FleetOrder, task: Task) -> TaskResult:
+    Path(order.root, str(number_of(task))).touch()
     time.sleep(60)
     return TaskResult(task)
 
@@ -105,9 +110,9 @@ def test_an_interrupt_ends_the_workers(tmp_path: Path) -> None:
         signal.pthread_kill(main, signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    planned = [Task(place, "m") for place in range(4)]
+    planned = [Task(f"{place}") for place in range(4)]
     with pytest.raises(KeyboardInterrupt):
-        next(results(slow, structs.replace(JOB, root=str(tmp_path)), planned))
+        next(results(slow, structs.replace(ORDER, root=str(tmp_path)), planned))
     assert [child for child in multiprocessing.active_children() if child not in before] == []
 
 
@@ -117,7 +122,7 @@ def test_ten_workers_killed_at_random_moments(tmp_path: Path) -> None:
     chosen = random.Random(7)
     moments = set(chosen.sample(range(1, 190), 10))
     before, done = multiprocessing.active_children(), []
-    for result in results(patch_model, JOB, planned):
+    for result in results(patch_model, ORDER, planned):
         done.append(result)
         if len(done) in moments:
             time.sleep(chosen.uniform(0, 0.01))
@@ -152,7 +157,7 @@ def test_no_model_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(work, "load", circular)
     planned, before = tasks(tmp_path, 20), open_models()
-    assert not any(run_task(patch_model, JOB, task).error for task in planned)
+    assert not any(run_task(patch_model, ORDER, task).error for task in planned)
     assert open_models() == before
 
 
@@ -166,6 +171,6 @@ def open_models() -> list[str]:
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_model_that_is_not_there(recorded: bool, tmp_path: Path) -> None:
     gone = tmp_path / "gone.pb"
-    job = structs.replace(JOB, recorded=recorded)
-    done = run_task(patch_model, job, Task(0, str(gone), str(tmp_path / "out.pb")))
+    order = structs.replace(ORDER, recorded=recorded)
+    done = run_task(patch_model, order, Task(str(gone), str(tmp_path / "out.pb")))
     assert done.error == f"cannot read {gone}: No such file or directory"
