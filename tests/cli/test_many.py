@@ -338,10 +338,10 @@ def test_check(run_cli: Run, folder: Path) -> None:
     ]
     assert done.stderr.splitlines() == [
         "3 models: 0 with the rules applied, 3 failed",
+        "graphpatch: cannot read gone.pb: No such file or directory",
         "graphpatch: out/a.pb: rule 'other' has not been applied",
         "graphpatch: reg/a.pb: rule 'rule 1' has not been applied;"
         " rule 'other' has not been applied",
-        "graphpatch: cannot read gone.pb: No such file or directory",
     ]
     (folder / "rules.json").write_text(rules_text(RULE))
     assert everything(folder) == before

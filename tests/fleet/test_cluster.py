@@ -210,7 +210,7 @@ def listeners() -> Iterator[dict[str, str]]:
 
 NO_SCHEDULER = {
     "silent": "no answer for 5 seconds",
-    "hangs up": "in <TCP (closed)",
+    "hangs up": "",
     "another": "",
     "127.0.0.1:1": "",
     "tls://127.0.0.1:1": "TLS expects",

@@ -53,7 +53,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
 
 def held(order: FleetOrder) -> list[float]:
     """The numbers that the workers are told."""
-    [rule] = order.job().rules()
+    [rule] = order.with_rules().read_rules()
     constants: Any = rule.told["override_gradient"]["constants"]
     return list(np.frombuffer(base64.b64decode(constants["w"]["float32"]), "<f4"))
 
@@ -68,9 +68,9 @@ def test_arrays_beside_the_rules(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_other_numbers_are_other_rules(folder: Path) -> None:
     order = FleetOrder(str(folder / "rules/r.json"), (str(folder / "in"),), str(folder / "out"))
-    before = order.job().digest()
+    before = order.with_rules().digest()
     (folder / "rules/w.npy").write_bytes(array([1.0]))
-    assert order.job().digest() != before
+    assert order.with_rules().digest() != before
 
 
 def test_arrays_in_a_store(folder: Path) -> None:
