@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import filecmp
+import io
 import os
 import posixpath
 import re
@@ -78,6 +79,7 @@ OWN_DISK = ("file", "local")  # schemes of URLs that lead to files of this machi
 # The attr that holds the record, as a key of the map of attrs: in a message, and in text.
 RECORDS = (b"\n" + bytes([len(PROVENANCE)]) + PROVENANCE, b'key: "%b"' % PROVENANCE)
 BLOCK = 1 << 20  # bytes of a file that are searched at once
+Opener = Callable[[str], IO[bytes]]
 
 MARK = "by graphpatch; checksum "
 _MARK = re.compile(re.escape(MARK).encode() + rb"([0-9a-f]{16})")
@@ -218,25 +220,23 @@ class Destination:
         if self.path == "-":
             return False
         with reported(self.label or self.path):
-            present = _Held.at(self.path)
-            if present is None:
+            opened, message, names = _present(self.path)
+            if not message and not names:
                 return False
             if not self.force:
-                self._refuse(present, original)
+                self._refuse(opened, message, names, original)
             return True
 
-    def _refuse(self, present: _Held, original: str | Path | None) -> None:
+    def _refuse(
+        self, opened: Opener, message: str, names: list[str], original: str | Path | None
+    ) -> None:
         """Raise OutputError for what graphpatch did not write."""
-        allowed = self.parts
-        if original is not None and Path(original).is_dir():
-            tops = {entry.name for entry in Path(original).iterdir()}
-            allowed = lambda name: name in tops or self.parts(name)  # noqa: E731
-        strange = [name for name in present.names if not allowed(name)]
-        if present.names and not strange and not present.message:
-            strange = present.names
-        if strange:
-            what = f"holds what graphpatch did not write: {short(strange)}"
-        elif _is_copy(self.path, original) or present.is_ours(self.is_marked):
+        is_folder = original is not None and Path(original).is_dir()
+        tops = {entry.name for entry in Path(original or "").iterdir()} if is_folder else set()
+        strange = [name for name in names if name not in tops and not self.parts(name)]
+        if strange or not message:
+            what = f"holds what graphpatch did not write: {short(strange or names)}"
+        elif _is_copy(self.path, original) or _is_ours(opened, message, self.is_marked):
             return
         elif self.is_marked:
             what = "exists, and graphpatch did not write it, or it was edited since"
@@ -247,58 +247,39 @@ class Destination:
         )
 
 
-@dataclass(frozen=True)
-class _Held:
-    """What is at a place: a file, or a folder's message and the names at its top."""
+def _present(path: str) -> tuple[Opener, str, list[str]]:
+    """Return what is there: how files are opened, a file or a folder's message, a folder's names.
 
-    open: Callable[[str], IO[bytes]]
-    message: str
-    names: list[str]
-
-    @classmethod
-    def at(cls, path: str) -> _Held | None:
-        """Return it, or None for nothing, for an empty file or folder, and for a device."""
-        local = local_path(path)
-        if local is not None:
-            if local.is_dir():
-                return cls._of_folder(
-                    str(local),
-                    [entry.name for entry in local.iterdir()],
-                    lambda name: Path(name).open("rb"),
-                )
-            if not local.is_file() or not local.stat().st_size:
-                return None
-            return cls(lambda name: Path(name).open("rb"), str(local), [])
+    There is neither of nothing, of an empty file or folder, and of a device.
+    """
+    local = local_path(path)
+    opened: Opener = io.FileIO
+    if local is not None:
+        inside, names = str(local), [e.name for e in local.iterdir()] if local.is_dir() else []
+        has_bytes = local.is_file() and local.stat().st_size > 0
+    else:
         store, inside = opened_store(path)
+        opened, inside = store.open, inside.rstrip("/")
         with errors_as(f"cannot read {path}", OutputError):
-            if store.isdir(inside):
-                names = [
-                    entry.rstrip("/").rpartition("/")[2] for entry in store.ls(inside, detail=False)
-                ]
-                return cls._of_folder(inside.rstrip("/"), names, store.open)
-            if not store.exists(inside) or store.size(inside) == 0:
-                return None
-        return cls(store.open, inside, [])
+            paths = store.ls(inside, detail=False) if store.isdir(inside) else []
+            has_bytes = not paths and store.exists(inside) and store.size(inside) > 0
+        names = [entry.rstrip("/").rpartition("/")[2] for entry in paths]
+    messages = [name for name in (*SAVED_MODEL_FILES, "parts.json") if name in names]
+    message = f"{inside}/{messages[0]}" if messages else inside if has_bytes else ""
+    return opened, message, sorted(names)
 
-    @classmethod
-    def _of_folder(
-        cls, folder: str, names: list[str], open: Callable[[str], IO[bytes]]
-    ) -> _Held | None:
-        messages = [name for name in (*SAVED_MODEL_FILES, "parts.json") if name in names]
-        message = f"{folder}/{messages[0]}" if messages else ""
-        return cls(open, message, sorted(names)) if names else None
 
-    def is_ours(self, is_marked: bool) -> bool:
-        """Return whether the file carries graphpatch's mark, or the record of a patched model."""
-        with self.open(self.message) as file:
-            if is_marked:
-                return is_unedited(file.read())
-            before = b""
-            while block := file.read(BLOCK):
-                if any(record in before + block for record in RECORDS):
-                    return True
-                before = block[-max(map(len, RECORDS)) :]
-        return False
+def _is_ours(opened: Opener, path: str, is_marked: bool) -> bool:
+    """Return whether a file carries graphpatch's mark, or the record of a patched model."""
+    with opened(path) as file:
+        if is_marked:
+            return is_unedited(file.read())
+        before = b""
+        while block := file.read(BLOCK):
+            if any(record in before + block for record in RECORDS):
+                return True
+            before = block[-max(map(len, RECORDS)) :]
+    return False
 
 
 def _is_copy(path: str, original: str | Path | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import re
-from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 from graphpatch.errors import ModelError, OutputError, nearest
@@ -59,63 +59,41 @@ _PACKED = "a file compressed with {tool}; decompress it first: {command} {name}"
 _ARCHIVE = "a {kind} archive; unpack it, and name a model in it"
 _ARRAYS = "NumPy arrays, not a graph; name a .pb, .pbtxt or .meta file, or a SavedModel folder"
 
-# What a file starts with, and what to say then.
-FIRST_BYTES: tuple[tuple[bytes, str], ...] = (
-    (b"\x1f\x8b", _PACKED.format(tool="gzip", command="gunzip -k", name="{name}")),
-    (b"BZh", _PACKED.format(tool="bzip2", command="bunzip2 -k", name="{name}")),
-    (b"\xfd7zXZ\x00", _PACKED.format(tool="xz", command="unxz -k", name="{name}")),
-    (b"\x28\xb5\x2f\xfd", _PACKED.format(tool="zstd", command="unzstd", name="{name}")),
-    (b"7z\xbc\xaf\x27\x1c", _ARCHIVE.format(kind="7z")),
-    (b"\x93NUMPY", _ARRAYS),
-    *((b"\x80" + bytes([protocol]), _PICKLE) for protocol in range(2, 6)),
+# What files are known by, in this order: where which bytes lie, what else is in it; what to say.
+KNOWN: tuple[tuple[int, bytes, bytes, str], ...] = (
+    (0, b"\x1f\x8b", b"", _PACKED.format(tool="gzip", command="gunzip -k", name="{name}")),
+    (0, b"BZh", b"", _PACKED.format(tool="bzip2", command="bunzip2 -k", name="{name}")),
+    (0, b"\xfd7zXZ\x00", b"", _PACKED.format(tool="xz", command="unxz -k", name="{name}")),
+    (0, b"\x28\xb5\x2f\xfd", b"", _PACKED.format(tool="zstd", command="unzstd", name="{name}")),
+    (0, b"7z\xbc\xaf\x27\x1c", b"", _ARCHIVE.format(kind="7z")),
+    (0, b"\x93NUMPY", b"", _ARRAYS),
+    *((0, b"\x80" + bytes([protocol]), b"", _PICKLE) for protocol in range(2, 6)),
+    (0, ZIP, b"config.json", _KERAS),
+    (0, ZIP, b"data.pkl", _TORCH),
+    (0, ZIP, b".npy", _ARRAYS),
+    (0, ZIP, b"", _ARCHIVE.format(kind="zip")),
+    (0, HDF5, b"model_config", _KERAS_HDF5),
+    (0, HDF5, b"", _WEIGHTS),
+    (2, b"\0\0TFL3", b"", _TFLITE),
+    (257, b"ustar", b"", _ARCHIVE.format(kind="tar")),
+    (-8, TABLE_END, b"", _CHECKPOINT),
+    (0, b"model_checkpoint_path:", b"", _CHECKPOINT),
 )
-
-# What else a file is known by, in this order.
-TESTS: tuple[tuple[Callable[[Bytes], bool], str], ...] = (
-    (lambda data: data[:4] == ZIP and data.find(b"config.json") >= 0, _KERAS),
-    (lambda data: data[:4] == ZIP and data.find(b"data.pkl") >= 0, _TORCH),
-    (lambda data: data[:4] == ZIP and data.find(b".npy") >= 0, _ARRAYS),
-    (lambda data: data[:4] == ZIP, _ARCHIVE.format(kind="zip")),
-    (lambda data: data[:8] == HDF5 and data.find(b"model_config") >= 0, _KERAS_HDF5),
-    (lambda data: data[:8] == HDF5, _WEIGHTS),
-    (lambda data: data[2:8] == b"\0\0TFL3", _TFLITE),
-    (lambda data: data[257:262] == b"ustar", _ARCHIVE.format(kind="tar")),
-    (lambda data: data[-8:] == TABLE_END, _CHECKPOINT),
-    (lambda data: data[:22] == b"model_checkpoint_path:", _CHECKPOINT),
-    (lambda data: _is_onnx(data), _ONNX),
-    (lambda data: _is_fingerprint(data), _FINGERPRINT),
-)
-
-
-def _is_onnx(data: Bytes) -> bool:
-    """Return a protobuf of an ONNX model: its IR version comes first, and its graph is field 7."""
-    fields_present = _first_fields(data)
-    return (
-        data[:1] == b"\x08" and (7, BYTES) in fields_present and (2, VARINT) not in fields_present
-    )
-
-
-def _is_fingerprint(data: Bytes) -> bool:
-    """Return a FingerprintDef: hashes in fields 1 to 5, and an id in field 7."""
-    fields_present = _first_fields(data)
-    return {(1, VARINT), (2, VARINT), (7, BYTES)} <= fields_present and data[:1] == b"\x08"
-
-
-def _first_fields(data: Bytes) -> set[tuple[int, int]]:
-    """Return the numbers and wire types of a message's first fields, as far as it is one."""
-    first_fields: set[tuple[int, int]] = set()
-    with contextlib.suppress(ModelError):
-        for _, part in zip(range(32), fields(data, 0, len(data)), strict=False):
-            first_fields.add((part.number, part.wire))
-    return first_fields
 
 
 def foreign_file(name: str, data: Bytes) -> str:
     """What a file is that TensorFlow did not write, and what to do; nothing for any other file."""
-    for start, says in FIRST_BYTES:
-        if data[: len(start)] == start:
+    for at, start, inside, says in KNOWN:
+        if data[at : at + len(start) or None] == start and data.find(inside) >= 0:
             return _filled_in(says, name)
-    return next((_filled_in(says, name) for test, says in TESTS if test(data)), "")
+    if data[:1] == b"\x08":  # field 7 of an ONNX model is its graph, of a FingerprintDef an id
+        present = set[tuple[int, int]]()
+        with contextlib.suppress(ModelError):
+            for field in islice(fields(data, 0, len(data)), 32):
+                present.add((field.number, field.wire))
+        if (7, BYTES) in present:
+            return _FINGERPRINT if (2, VARINT) in present else _ONNX
+    return ""
 
 
 def told_by_name(name: str) -> str:

@@ -33,7 +33,6 @@ from graphpatch.formats.container import (
 from graphpatch.formats.destination import FILES, NO_CONTEXTS, Export, reported
 from graphpatch.formats.foreign import foreign_file, refuse_suffix, told_by_name
 from graphpatch.formats.output import (
-    Confirm,
     regular_files,
     sweep,
     write_file,
@@ -107,6 +106,8 @@ def is_too_large(error: Exception) -> bool:
 
 
 MESSAGE = "saved_model.pb"
+# TensorFlow's checksums of it; they would be those of another graph.
+FINGERPRINT = "fingerprint.pb"
 
 
 @dataclass(eq=False, repr=False)
@@ -223,10 +224,11 @@ class Model:
                 f"a {self.format} has its signatures already; inputs and outputs are for a graph "
                 f"that is to become a TF2 SavedModel"
             )
-        from graphpatch.formats.saved_model import exported
+        from graphpatch.formats.saved_model import CHECKPOINT, exported
 
         exported(self.graphs[0], export)  # what cannot be is refused before rules are applied
         model = replace(self.copy(), container=SAVED, file=MESSAGE, is_text=False, export=export)
+        model.files = CHECKPOINT
         graph = model.graphs[0]
         graph.around = structs.replace(graph.around, is_object_based=True, is_exported=True)
         return model
@@ -328,7 +330,38 @@ class Model:
 
         Raises OutputError and ModelError as `save` does.
         """
-        write_model(self, Path(path), progress, confirm)
+        path = Path(path)
+        with reported(path):
+            if self._is_file and path.exists() and path.samefile(self.path):
+                raise OutputError(f"{path} is the model itself; a model is never written over")
+            refuse_changed([self.source])
+            is_saved = self.container is SAVED and path.suffix not in FILES
+            if not self.file and not (self.in_memory and is_saved):
+                write_file(path, self.encoded(path.suffix), progress, confirm)
+                return
+            self._refuse_folder(path)
+            original = None if self.in_memory or self.export is not None else Path(self.path)
+            write_folder(path, self.all_files(), original, [FINGERPRINT], confirm)
+
+    @property
+    def _is_file(self) -> bool:
+        return not self.in_memory and self.path != "-"
+
+    def _refuse_folder(self, path: Path) -> None:
+        """Raise OutputError where a SavedModel cannot be a folder of this name."""
+        own, target = Path(self.path).resolve(), Path(os.path.realpath(path))
+        if path.suffix in FILES:
+            raise OutputError(f"a SavedModel is a folder, and cannot be written as the file {path}")
+        if path.is_file():
+            raise OutputError(f"{path} is a file, and a SavedModel is a folder")
+        if own in target.parents:
+            raise OutputError(f"{path} lies in the model's folder, which is never changed")
+        if not self.in_memory and self.export is None:
+            return
+        if target in own.parents:
+            raise OutputError(f"{path} holds the model itself; a model is never written over")
+        if path.is_dir() and any(path.iterdir()) and not (path / MESSAGE).exists():
+            raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
 
     def encoded(self, suffix: str) -> Sequence[Piece]:
         """Return what a file with this ending holds; another ending leaves the encoding as it was.
@@ -355,7 +388,7 @@ class Model:
         Raises OutputError and ModelError as `encoded` does.
         """
         files: dict[str, Sequence[Piece]] = {name: [data] for name, data in self.files.items()}
-        return {**files, self.file: self.encoded(Path(self.file).suffix)}
+        return {**files, self.file or MESSAGE: self.encoded(Path(self.file).suffix)}
 
     def _other(self, suffix: str) -> str:
         """Return an ending, if it is not that of the model's own file."""
@@ -366,11 +399,12 @@ class Model:
 
     def text_notes(self, path: str) -> list[str]:
         """Notes on a file whose name makes it text; OutputError, ModelError as of `pieces`."""
-        if not self._as_text(self._other(Path(path).suffix)):
+        suffix = Path(path).suffix
+        if not self._as_text(self._other(suffix)):
             return []
         from graphpatch.formats import text
 
-        newer = text.newer_fields(self.pieces(), self.container)
+        newer = text.newer_fields(b"".join(map(piece_bytes, self.encoded(suffix))))
         return [text.TOO_NEW.format(", ".join(newer))] if newer else []
 
 
@@ -458,58 +492,6 @@ def graph_with_tags(model: Model, tags: str) -> ModelGraph:
         return graphs[0]
     available = ", ".join(repr(graph.around.tags) for graph in model.graphs)
     raise ModelError(f"`tags` must choose one of its MetaGraphDefs: {available}")
-
-
-# TensorFlow's checksums of saved_model.pb; they would be those of another graph.
-FINGERPRINT = "fingerprint.pb"
-
-
-def write_model(
-    model: Model, path: Path, progress: Progress | None, confirm: Confirm | None = None
-) -> None:
-    """Write a model, whole or not at all; OutputError where it cannot be written there."""
-    with reported(path):
-        _refuse_input(model, path)
-        refuse_changed([model.source])
-        in_memory = model.in_memory and model.export is None
-        if in_memory and model.container is SAVED and path.suffix not in FILES:
-            _refuse_foreign(model, path)
-            write_folder(path, {MESSAGE: model.encoded("")}, confirm=confirm)
-        elif model.file:
-            _write_folder(model, path, confirm)
-        else:
-            write_file(path, model.encoded(path.suffix), progress, confirm)
-
-
-def _write_folder(model: Model, path: Path, confirm: Confirm | None) -> None:
-    if path.suffix in FILES:
-        raise OutputError(f"a SavedModel is a folder, and cannot be written as the file {path}")
-    if path.is_file():
-        raise OutputError(f"{path} is a file, and a SavedModel is a folder")
-    if Path(model.path).resolve() in Path(os.path.realpath(path)).parents:
-        raise OutputError(f"{path} lies in the model's folder, which is never changed")
-    if model.export is not None:
-        from graphpatch.formats import saved_model
-
-        _refuse_foreign(model, path)
-        files = {name: [data] for name, data in saved_model.CHECKPOINT.items()}
-        write_folder(path, {**files, model.file: model.pieces()}, confirm=confirm)
-        return
-    write_folder(path, model.all_files(), Path(model.path), [FINGERPRINT], confirm)
-
-
-def _refuse_foreign(model: Model, path: Path) -> None:
-    """Raise OutputError for a folder of other things, or one that holds the model itself."""
-    if Path(os.path.realpath(path)) in Path(model.path).resolve().parents:
-        raise OutputError(f"{path} holds the model itself; a model is never written over")
-    if path.is_dir() and any(path.iterdir()) and not (path / MESSAGE).exists():
-        raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
-
-
-def _refuse_input(model: Model, path: Path) -> None:
-    is_file = not model.in_memory and model.path != "-"
-    if is_file and path.exists() and path.samefile(model.path):
-        raise OutputError(f"{path} is the model itself; a model is never written over")
 
 
 def is_written_at(model: Model, path: Path) -> bool:

@@ -17,9 +17,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from pathlib import Path
 
 from graphpatch.errors import ModelError
+from graphpatch.formats.checksum import memory_chunks
 from graphpatch.formats.destination import reported
 from graphpatch.graph.graph import Progress
-from graphpatch.graph.wire import Piece, Span, piece_bytes, read_span, refuse_changed, size
+from graphpatch.graph.wire import Piece, Span, refuse_changed, size
 
 LOCKS = os.name == "posix"  # elsewhere nothing is swept
 LONGEST_NAME = 200  # bytes of a name that are kept; file systems take 255 with what is added
@@ -183,12 +184,6 @@ def exchange(temporary: Path, path: Path) -> None:
     sweep([path])
 
 
-KERNEL = 1 << 16  # bytes from which on a span is copied inside the kernel
-BUFFER = 1 << 20
-NOT_IN_KERNEL = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}
-COPIED_CHUNK = 1 << 26  # bytes a copy in the kernel moves at once, between two reports of progress
-
-
 Confirm = Callable[[], None]
 """What is done when an output is whole, before it takes its name; where it raises, nothing is left.
 
@@ -299,55 +294,12 @@ def _write(path: Path, pieces: Sequence[Piece], progress: Progress | None = None
 def write_pieces(
     descriptor: int, pieces: Sequence[Piece], progress: Progress | None = None
 ) -> None:
-    """Write the pieces to an open file; large spans go from file to file inside the kernel."""
-    buffer, done, total = bytearray(), 0, size(pieces)
-    for piece in pieces:
-        if isinstance(piece, bytes) or piece.end - piece.start < KERNEL:
-            buffer += piece_bytes(piece)
-            if len(buffer) < BUFFER:
-                continue
-        done += _write_all(descriptor, buffer)
-        buffer.clear()
-        if isinstance(piece, Span) and piece.end - piece.start >= KERNEL:
-            for part in _span_chunks(piece):
-                _copy_span(descriptor, part)
-            done += piece.end - piece.start
+    """Write the pieces to an open file."""
+    done, total = 0, size(pieces)
+    for chunk in memory_chunks(pieces):
+        while chunk:
+            count = os.write(descriptor, chunk)
+            chunk, done = chunk[count:], done + count
         if progress is not None:
             progress("writing", done, total)
-    done += _write_all(descriptor, buffer)
-    if progress is not None:
-        progress("writing", done, total)
     refuse_changed({piece.source for piece in pieces if isinstance(piece, Span)})
-
-
-def _span_chunks(span: Span) -> Iterator[Span]:
-    for start in range(span.start, span.end, COPIED_CHUNK):
-        yield Span(span.source, start, min(start + COPIED_CHUNK, span.end))
-
-
-def _write_all(descriptor: int, data: bytes | bytearray | memoryview) -> int:
-    """Write all of the data, and return how much that was."""
-    with memoryview(data) as view:
-        at = 0
-        while at < len(view):
-            at += os.write(descriptor, view[at:])
-        return at
-
-
-def _copy_span(descriptor: int, span: Span) -> None:
-    """Copy a span: inside the kernel as far as it does that, else a buffer at a time."""
-    at, in_kernel = span.start, span.source.descriptor >= 0 and hasattr(os, "copy_file_range")
-    while at < span.end:
-        try:
-            copied = in_kernel and os.copy_file_range(
-                span.source.descriptor, descriptor, span.end - at, at
-            )
-        except OSError as error:
-            if error.errno not in NOT_IN_KERNEL:
-                raise
-            copied = 0
-        if not copied:
-            in_kernel = False
-            piece = Span(span.source, at, min(at + BUFFER, span.end))
-            copied = _write_all(descriptor, read_span(piece))
-        at += copied

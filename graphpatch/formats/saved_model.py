@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import bisect
 import keyword
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 from graphpatch import names, opdefs
 from graphpatch.control_flow.op_types import ENTERS, NEXTS
-from graphpatch.errors import OutputError, did_you_mean
+from graphpatch.errors import ModelError, OutputError, did_you_mean
 from graphpatch.formats.destination import Export
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
@@ -23,13 +22,10 @@ from graphpatch.graph.op_types import FED, PLACEHOLDER, PLACEHOLDERS, STATEFUL_C
 from graphpatch.graph.wire import (
     Field,
     Piece,
-    Replacement,
     Source,
     enclosed,
-    encoded,
     fields,
     message,
-    reframed,
     splice,
 )
 from graphpatch.names import fresh
@@ -350,39 +346,28 @@ def without_functions(
 ) -> tuple[list[Piece], int]:
     """The object graph without what restores these functions, and how many objects it has then.
 
-    What `objects_to_add` gave for others stays, its objects numbered anew.
+    It is what `objects_to_add` gave, and lies behind all others: else ModelError is raised.
     """
     parts = list(fields(source.data, objects.value, objects.end))
     nodes = [part for part in parts if part.holds(NODES)]
-    concrete = {part: _concrete(source, part) for part in parts if part.holds(FUNCTIONS)}
-    cut = {part for part, (name, _) in concrete.items() if name in functions}
-    gone = {bound for part in cut for bound in concrete[part][1].bound_inputs}
-    gone |= {at for at, part in enumerate(nodes) if _function_name(source, part) in functions}
-    lost = sorted(gone)
-    out: list[Replacement] = [(part.start, part.end, ()) for part in cut]
-    out += [(nodes[at].start, nodes[at].end, ()) for at in lost if at < len(nodes)]
-    for part, (name, function) in concrete.items():
-        bound = [at - bisect.bisect(lost, at) for at in function.bound_inputs]
-        if part not in cut and bound != list(function.bound_inputs):
-            function.bound_inputs[:] = bound
-            value = encoded(2, function.SerializeToString(deterministic=True))
-            pieces = reframed(source, part.start, [encoded(1, name.encode()), value])
-            out.append((part.start, part.end, pieces))
-    return splice(source, objects.value, objects.end, sorted(out)), len(nodes) - len(lost)
-
-
-def _concrete(source: Source, part: Field) -> tuple[str, SavedConcreteFunction]:
-    """Return the name of a function that is restored, and what is told of it."""
-    entry = message(SavedObjectGraph, source.data[part.start : part.end]).concrete_functions
-    ((name, function),) = entry.items()
-    return name, function
-
-
-def _function_name(source: Source, part: Field) -> str:
-    """Return the function that an object is; empty where it is something else."""
-    node = message(SavedObject, source.data[part.value : part.end])
-    name: str = node.bare_concrete_function.concrete_function_name
-    return name
+    out, own = list[Field](), set[int]()
+    for part in parts:
+        if part.holds(FUNCTIONS):
+            entry = message(SavedObjectGraph, source.data[part.start : part.end])
+            ((name, function),) = entry.concrete_functions.items()
+            if name in functions:
+                out.append(part)
+                own.update(function.bound_inputs)
+    for at, part in enumerate(nodes):
+        node = message(SavedObject, source.data[part.value : part.end])
+        if node.bare_concrete_function.concrete_function_name in functions:
+            own.add(at)
+    count = len(nodes) - len(own)
+    if own != set(range(count, len(nodes))):
+        raise ModelError("its objects were changed since rules were applied; patch the original")
+    out += nodes[count:]
+    gone = sorted((part.start, part.end, ()) for part in out)
+    return splice(source, objects.value, objects.end, gone), count
 
 
 SIGNATURE = "serving_default"

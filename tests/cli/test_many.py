@@ -160,7 +160,6 @@ def limited(descriptor, data):
 SPENT = "{spent}"
 open(SPENT, "w").close()
 os.write = limited
-del os.copy_file_range
 from graphpatch.cli import main; main()
 """
 

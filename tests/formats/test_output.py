@@ -12,12 +12,12 @@ from typing import NoReturn
 import pytest
 
 from graphpatch.errors import OutputError
-from graphpatch.formats import output
-from graphpatch.formats.output import BUFFER, KERNEL, write_file, write_folder, write_pieces
+from graphpatch.formats.checksum import READ_AT_ONCE
+from graphpatch.formats.output import write_file, write_folder, write_pieces
 from graphpatch.graph import wire
 from graphpatch.graph.wire import Piece, Source, Span, map_file
 
-DATA = os.urandom(3 * KERNEL + 17)
+DATA = os.urandom(2 * READ_AT_ONCE + 17)
 
 
 @pytest.fixture
@@ -31,10 +31,18 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
 
 def pieces_of(source: Source) -> tuple[list[Piece], bytes]:
     """Pieces of every size: small and large, from memory and from the file."""
-    large = Span(source, 7, 2 * KERNEL)
-    pieces: list[Piece] = [b"<", Span(source, 1, 5), large, b"x" * (BUFFER + 1), large, b"", b">"]
-    middle = DATA[7 : 2 * KERNEL]
-    return pieces, b"<" + DATA[1:5] + middle + b"x" * (BUFFER + 1) + middle + b">"
+    large = Span(source, 7, READ_AT_ONCE + 9)
+    pieces: list[Piece] = [
+        b"<",
+        Span(source, 1, 5),
+        large,
+        b"x" * (READ_AT_ONCE + 1),
+        large,
+        b"",
+        b">",
+    ]
+    middle = DATA[7 : READ_AT_ONCE + 9]
+    return pieces, b"<" + DATA[1:5] + middle + b"x" * (READ_AT_ONCE + 1) + middle + b">"
 
 
 def listed(folder: Path) -> list[str]:
@@ -46,35 +54,6 @@ def test_the_pieces_are_written_one_behind_the_other(tmp_path: Path, source: Sou
     write_file(tmp_path / "out", pieces)
     assert (tmp_path / "out").read_bytes() == expected
     assert listed(tmp_path) == ["out", "source"]
-
-
-@pytest.mark.parametrize("number", sorted(output.NOT_IN_KERNEL))
-def test_where_the_kernel_does_not_copy_it_is_done_here(
-    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def refuse(*args: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
-    pieces, expected = pieces_of(source)
-    write_file(tmp_path / "out", pieces)
-    assert (tmp_path / "out").read_bytes() == expected
-
-
-@pytest.mark.parametrize("most", [0, 1000])
-def test_where_the_kernel_stops_early_the_rest_is_done_here(
-    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    copy, left = os.copy_file_range, [3]
-
-    def some(source: int, target: int, count: int, at: int) -> int:
-        left[0] -= 1
-        return copy(source, target, min(count, most), at) if left[0] > 0 and most else 0
-
-    monkeypatch.setattr(os, "copy_file_range", some)
-    pieces, expected = pieces_of(source)
-    write_file(tmp_path / "out", pieces)
-    assert (tmp_path / "out").read_bytes() == expected
 
 
 def test_pieces_go_through_a_pipe(source: Source) -> None:
@@ -144,13 +123,12 @@ def test_a_disk_that_is_full_leaves_the_old_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     (tmp_path / "out").write_bytes(b"old")
-    for function in ("write", "copy_file_range"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, function, full)
-            with pytest.raises(OutputError, match="No space left on device"):
-                write_file(tmp_path / "out", pieces_of(source)[0])
-        assert (tmp_path / "out").read_bytes() == b"old"
-        assert listed(tmp_path) == ["out", "source"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OutputError, match="No space left on device"):
+            write_file(tmp_path / "out", pieces_of(source)[0])
+    assert (tmp_path / "out").read_bytes() == b"old"
+    assert listed(tmp_path) == ["out", "source"]
 
 
 def test_whatever_goes_wrong_leaves_the_old_file(tmp_path: Path) -> None:

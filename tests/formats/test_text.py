@@ -58,15 +58,15 @@ def test_values_come_through_unchanged(number: float, integer: int, raw: bytes) 
 
 def test_fields_that_older_tensorflows_do_not_know_are_found() -> None:
     graph = graphdef(node("n", "NoOp", i=1))
-    assert text.newer_fields([graph.SerializeToString()], GRAPH) == []
+    assert text.newer_fields(text.unparse([graph.SerializeToString()], GRAPH)) == []
     function = graph.library.function.add()
-    function.node_def.add(name="m", op="NoOp").experimental_type.type_id = 1
+    function.node_def.add(name="debug_info {", op="NoOp").experimental_type.type_id = 1
     function.arg_attr[0].attr["a"].i = 1
     graph.library.registered_gradients.add(gradient_func="f")
-    found = ["experimental_type", "registered_gradients"]
-    assert text.newer_fields([graph.SerializeToString()], GRAPH) == found
-    meta = MetaGraphDef(graph_def=graph)
-    assert text.newer_fields([meta.SerializeToString()], META) == found
+    newer = ["experimental_type", "registered_gradients"]
+    for message, container in ((graph, GRAPH), (MetaGraphDef(graph_def=graph), META)):
+        written = text.unparse([message.SerializeToString()], container)
+        assert text.newer_fields(written) == newer
 
 
 def test_an_any_comes_through_unread() -> None:
