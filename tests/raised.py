@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import functools
 import importlib
 import inspect
@@ -44,6 +45,11 @@ class Reader:
             if isinstance(node, ast.Try):
                 yield from self._tried(node, scope)
                 continue
+            if isinstance(node, ast.With):
+                inside = set(self._of([*node.items, *node.body], scope))
+                caught = tuple(suppressed(node, scope))
+                yield from (one for one in inside if not issubclass(one, caught))
+                continue
             if isinstance(node, ast.Raise) and node.exc is not None:
                 made = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
                 yield from errors_of(scope.value(made))
@@ -63,6 +69,15 @@ class Reader:
             yield from self._of(handler.body, scope)
         yield from (one for one in inside if not issubclass(one, tuple(caught)))
         yield from self._of([*node.orelse, *node.finalbody], scope)
+
+
+def suppressed(node: ast.With, scope: Scope) -> Iterator[type[BaseException]]:
+    """Yield the errors that a `with contextlib.suppress(...)` catches."""
+    for item in node.items:
+        call = item.context_expr
+        if isinstance(call, ast.Call) and scope.value(call.func) is contextlib.suppress:
+            for argument in call.args:
+                yield from errors_of(scope.value(argument))
 
 
 class Scope:

@@ -30,9 +30,8 @@ from graphpatch.cli.json_forms import (
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, notes_of_warnings, say, say_error, say_json, say_lines
 from graphpatch.errors import GraphpatchError
-from graphpatch.fleet.order import FleetOrder, TaskResult, Workers
+from graphpatch.fleet.order import FleetOrder, Task, TaskResult, Workers
 from graphpatch.fleet.run import patch_models
-from graphpatch.fleet.search import Task
 from graphpatch.fleet.work import Finish, patch_model
 from graphpatch.formats import Export
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote

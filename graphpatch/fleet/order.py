@@ -11,7 +11,8 @@ import msgspec
 
 import graphpatch
 from graphpatch.fleet import stores
-from graphpatch.fleet.search import Task, is_plain_folder, is_search
+from graphpatch.fleet.search import Task as Task
+from graphpatch.fleet.search import is_plain_folder, is_search
 from graphpatch.formats.destination import Export, is_remote, reported
 from graphpatch.gradients.tensors import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules

@@ -56,7 +56,7 @@ def is_text(head: bytes) -> bool:
 
 def recognise(source: Source) -> Container:
     """Return which container the bytes are; ModelError where none."""
-    first = _peek(source.data, 0, len(source.data))
+    first = peek(source.data, 0, len(source.data))
     if _is_saved(source, first):
         return SAVED
     if _is_graph(source, 0, len(source.data)):
@@ -186,7 +186,7 @@ def _holds(
     return part is not None and test(source, part.value, part.end)
 
 
-def _peek(
+def peek(
     data: bytes | mmap.mmap, start: int, end: int, most: int = 256
 ) -> dict[tuple[int, int], Field]:
     """Return the first of each kind among a message's first fields, as far as it is a message."""
@@ -202,11 +202,11 @@ def _is_saved(source: Source, parts: Mapping[tuple[int, int], Field]) -> bool:
     if part is None or (1, VARINT) not in parts:
         return part is not None and _is_meta(source, part.value, part.end)
     # Other messages start with a number too (ONNX does).
-    return (GRAPH_DEF, BYTES) in _peek(source.data, part.value, part.end)
+    return (GRAPH_DEF, BYTES) in peek(source.data, part.value, part.end)
 
 
 def _is_graph(source: Source, start: int, end: int) -> bool:
-    parts = _peek(source.data, start, end)
+    parts = peek(source.data, start, end)
     legal = {(1, BYTES), (2, BYTES), (3, VARINT), (4, BYTES), (5, BYTES)}
     known = {key for key in parts if key[0] <= 5}
     if not known or not known <= legal:
@@ -217,17 +217,17 @@ def _is_graph(source: Source, start: int, end: int) -> bool:
 
 
 def _is_meta(source: Source, start: int, end: int) -> bool:
-    parts = _peek(source.data, start, end)
+    parts = peek(source.data, start, end)
     return bool(parts) and _holds(source, parts, 2, _is_graph)
 
 
 def _is_library(source: Source, start: int, end: int) -> bool:
-    parts = _peek(source.data, start, end)
+    parts = peek(source.data, start, end)
     return not _holds(source, parts, 1, _is_node)
 
 
 def _is_node(source: Source, start: int, end: int) -> bool:
-    op = _peek(source.data, start, end).get((2, BYTES))
+    op = peek(source.data, start, end).get((2, BYTES))
     try:
         return op is not None and bool(OP_TYPE.fullmatch(source.data[op.value : op.end].decode()))
     except UnicodeDecodeError:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import mmap
 import re
-from itertools import islice
 from pathlib import Path
 
-from graphpatch.errors import ModelError, OutputError, nearest
-from graphpatch.graph.wire import BYTES, VARINT, fields
+from graphpatch.errors import OutputError, nearest
+from graphpatch.formats.container import peek
+from graphpatch.graph.wire import BYTES, VARINT
 from graphpatch.shown import one_line
 
 ZIP = b"PK\x03\x04"
@@ -86,13 +86,9 @@ def foreign_file(name: str, data: Bytes) -> str:
     for at, start, inside, says in KNOWN:
         if data[at : at + len(start) or None] == start and data.find(inside) >= 0:
             return _filled_in(says, name)
-    if data[:1] == b"\x08":  # field 7 of an ONNX model is its graph, of a FingerprintDef an id
-        present = set[tuple[int, int]]()
-        with contextlib.suppress(ModelError):
-            for field in islice(fields(data, 0, len(data)), 32):
-                present.add((field.number, field.wire))
-        if (7, BYTES) in present:
-            return _FINGERPRINT if (2, VARINT) in present else _ONNX
+    present = peek(data, 0, len(data))
+    if data[:1] == b"\x08" and (7, BYTES) in present:  # an ONNX model's graph, or an id
+        return _FINGERPRINT if (2, VARINT) in present else _ONNX
     return ""
 
 
