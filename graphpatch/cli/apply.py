@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 from collections import Counter
@@ -16,19 +15,9 @@ from msgspec.structs import replace
 
 from graphpatch.application import Result, counted_types, reported_rules
 from graphpatch.cli import options
-from graphpatch.cli.json_forms import (
-    MATCH,
-    NODES,
-    NUMBER,
-    TEXT,
-    TEXT_OR_NULL,
-    TEXTS,
-    YES,
-    json_object,
-    listed,
-)
+from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, notes_of_warnings, say, say_error, say_json, say_lines
+from graphpatch.cli.say import MATCH, noted, notes_of_warnings, say, say_error, say_json, say_lines
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.order import FleetOrder, Task, TaskResult, Workers
 from graphpatch.fleet.run import patch_models
@@ -40,82 +29,54 @@ from graphpatch.rules import EMITS
 
 BUG = 3
 Tell = Callable[[dict[str, Any]], list[str]]
-Command = Callable[..., int]
 
 
-def worker_options(command: Command) -> Command:
-    """Return the options that say who does the work, given to a command as `workers`."""
-
-    @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: all cores.")
-    @options.value("--scheduler", "ADDRESS", "Use the workers of this Dask cluster.")
-    @click.option(
-        "--allow-chained-urls",
-        "allow_chained",
-        is_flag=True,
-        help="Open a file inside another one: zip://m.pb::s3://bucket/all.zip.",
-    )
-    @functools.wraps(command)
-    def with_workers(jobs: int | None, scheduler: str | None, **options: Any) -> int:
-        if jobs is not None and scheduler is not None:
-            raise click.UsageError("--jobs are processes of this machine; --scheduler has its own")
-        return command(workers=Workers(jobs, scheduler), **options)
-
-    return with_workers
+def workers_of(jobs: int | None, scheduler: str | None) -> Workers:
+    """Return who does the work, as the options say."""
+    if jobs is not None and scheduler is not None:
+        raise click.UsageError("--jobs are processes of this machine; --scheduler has its own")
+    return Workers(jobs, scheduler)
 
 
-_EXPORT_HELP = "Write a TF2 SavedModel with these inputs: x,y or repeated."
-
-PATCHED = json_object(
-    {
-        "model": TEXT,
-        "output": TEXT_OR_NULL,
-        "rules": listed(json_object({"name": TEXT, "matches": listed(MATCH), "emit": TEXT})),
-        "nodes": NODES,
-        "consumer": json_object({"session": TEXTS, "tape": TEXTS}),
-        "notes": TEXTS,
-    },
-    {"would_write": TEXT_OR_NULL, "replaced": YES, "seconds": NUMBER},
-)
-OUTPUT = json_object(
-    {"outputs": listed(PATCHED)}, {"errors": listed(json_object({"model": TEXT, "error": TEXT}))}
-)
+PATCHED = {
+    "model": str,
+    "output": str | None,
+    "rules": [{"name": str, "matches": [MATCH], "emit": str}],
+    "nodes": {"before": int, "after": int},
+    "consumer": {"session": [str], "tape": [str]},
+    "notes": [str],
+    "would_write?": str | None,
+    "replaced?": bool,
+    "seconds?": float,
+}
+OUTPUT = {"outputs": [PATCHED], "errors?": [{"model": str, "error": str}]}
 
 
 @options.command("apply", "apply @guided_backprop model.pb", "apply rules.json models/ -o patched/")
-@options.RULES
-@options.MODELS
-@options.OUTPUT
-@click.option("--emit", type=click.Choice(EMITS), help="How files store gradients; default: auto.")
-@options.value("--inputs", "TENSORS", _EXPORT_HELP, multiple=True)
-@options.value("--outputs", "TENSORS", "Its outputs, in the same way.", multiple=True)
-@options.PYTHON
-@click.option(
-    "--rebuild-gradients",
-    is_flag=True,
-    help="Build the gradients of a training graph again, for its optimizer.",
-)
-@options.value("--loss", "TENSOR", "The loss of these gradients.", multiple=True)
-@options.FORCE
-@options.flag("--dry-run", "Write nothing; show where models would go.")
-@options.JSON_LINES
-@options.flag("--resume", "Skip models that are in -o DIR already.")
-@worker_options
 def command(
-    rules: str,
-    models: tuple[str, ...],
-    out: str | None,
-    emit: str | None,
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...],
-    allow_python: bool,
-    rebuild_gradients: bool,
-    loss: tuple[str, ...],
-    force: bool,
-    dry_run: bool,
-    as_json: bool,
-    resume: bool,
-    workers: Workers,
-    allow_chained: bool,
+    rules: str = options.RULES,
+    models: Texts = options.MODELS,
+    out: str | None = options.OUTPUT,
+    emit: str | None = option(
+        "--emit", "How files store gradients; default: auto.", type=click.Choice(EMITS)
+    ),
+    inputs: Texts = option(
+        "--inputs TENSORS", "Write a TF2 SavedModel with these inputs: x,y or repeated."
+    ),
+    outputs: Texts = option("--outputs TENSORS", "Its outputs, in the same way."),
+    allow_python: bool = options.PYTHON,
+    rebuild_gradients: bool = option(
+        "--rebuild-gradients",
+        "Build the gradients of a training graph again, for its optimizer.",
+    ),
+    loss: Texts = option("--loss TENSOR", "The loss of these gradients."),
+    force: bool = options.FORCE,
+    dry_run: bool = option("--dry-run", "Write nothing; show where models would go."),
+    as_json: bool = options.JSON_LINES,
+    resume: bool = option("--resume", "Skip models that are in -o DIR already."),
+    jobs: int | None = options.JOBS,
+    scheduler: str | None = options.SCHEDULER,
+    allow_chained: bool = options.CHAINED,
 ) -> int:
     """Patch each MODEL by the rules file RULES.
 
@@ -125,6 +86,7 @@ def command(
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
     options.refuse_swapped("apply", rules, models)
+    workers = workers_of(jobs, scheduler)
     order = FleetOrder(
         rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained, force=force
     )

@@ -18,8 +18,9 @@ VARIABLE = "_GRAPHPATCH_COMPLETE"
 
 
 @options.command("completion", "completion", "completion bash")
-@click.argument("shell", type=click.Choice(list(TURNED_ON)), required=False)
-def command(shell: str | None) -> None:
+def command(
+    shell: str | None = options.argument(type=click.Choice(list(TURNED_ON)), required=False),
+) -> None:
     """Print the script with which a shell completes commands, options, files and gradients.
 
     Without SHELL: how to turn it on, once for each shell.

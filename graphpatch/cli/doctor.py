@@ -13,9 +13,9 @@ from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import FixResult, fix
 from graphpatch.analysis.doctor.survey import missing_end
 from graphpatch.cli import options
-from graphpatch.cli.json_forms import OBJECT, TEXT, json_object, listed
+from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, say_json, say_lines
+from graphpatch.cli.say import noted, say_answer
 from graphpatch.formats import load
 from graphpatch.runtime.diagnose import VERDICT_WORDS, diagnose
 from graphpatch.runtime.diagnose import Diagnosis as Found
@@ -64,40 +64,29 @@ def _pairs_left_out_line(more: int) -> Iterator[str]:
 
 PATH_SHOWN = 8  # tensors of a path that are printed
 
-OUTPUT = json_object(
-    {
-        "model": TEXT,
-        "graphs": listed(
-            json_object({"pairs": listed(OBJECT)}, {"notes": {}, "not_finite": listed(OBJECT)})
-        ),
-    }
-)
+OUTPUT = {
+    "model": str,
+    "graphs": [{"pairs": [dict], "notes?": Any, "not_finite?": [dict]}],
+}
 
 
 @options.command("doctor", "doctor model.pb --from x --to loss", "doctor model.pb --fix rules.json")
-@options.MODEL
-@options.FROM
-@options.TO
-@options.value("--fix rules", "RULES.json", "Write the rules that fix it.", type=options.RULES_FILE)
-@options.FORCE
-@options.RUN
-@options.FEED
-@options.UNSAFE
-@options.flag("--no-control-flow-v2", "As after disable_control_flow_v2().")
-@options.ALL
-@options.JSON
 def command(
-    model: str,
-    sources: tuple[str, ...],
-    targets: tuple[str, ...],
-    rules: str | None,
-    force: bool,
-    run: bool,
-    feed: str | None,
-    allow_unsafe_ops: bool,
-    no_control_flow_v2: bool,
-    every: bool,
-    as_json: bool,
+    model: str = options.MODEL,
+    sources: Texts = options.FROM,
+    targets: Texts = options.TO,
+    rules: str | None = option(
+        "--fix RULES.json", "Write the rules that fix it.", type=options.RULES_FILE
+    ),
+    force: bool = options.FORCE,
+    run: bool = options.RUN,
+    feed: str | None = options.FEED,
+    allow_unsafe_ops: bool = options.UNSAFE,
+    no_control_flow_v2: bool = option(
+        "--no-control-flow-v2", "As after disable_control_flow_v2()."
+    ),
+    every: bool = options.ALL,
+    as_json: bool = options.JSON,
 ) -> None:
     """Say why the gradient of LOSS with respect to X in MODEL is None, zero or an error.
 
@@ -110,9 +99,10 @@ def command(
     """
     if feed and not run:
         raise click.UsageError("--feed is what the gradients are run with; give --run too")
+    saved_as = ""
     if rules:
         inputs = {"the model itself": model, "the file of --feed": feed}
-        is_replaced = options.refuse_rules_file(rules, force, inputs)
+        saved_as = options.refuse_rules_file(rules, force, inputs)
     with bar() as progress:
         loaded = load(model, progress)
         diagnosis = diagnose(
@@ -130,20 +120,16 @@ def command(
             diagnosis = replace(diagnosis, fixed=fixed)
 
     def tell() -> None:
-        if as_json:
-            say_json({**diagnosis.document(rules), "model": model})
-        else:
-            named = f"{rules}{options.replaced(is_replaced)}" if rules else None
-            say_lines(_lines_of_survey(diagnosis, named, every))
+        document = {**diagnosis.document(rules), "model": model}
+        say_answer(as_json, document, _lines_of_survey(diagnosis, saved_as, every))
 
     fixes = diagnosis.fixed
-    if rules and fixes and (diagnosis.rules or fixes.needs_contexts):
-        options.write_rules_file(rules, {"version": 1, "rules": diagnosis.rules}, tell)
-    else:
-        tell()
+    is_written = fixes is not None and (diagnosis.rules or fixes.needs_contexts)
+    document = {"version": 1, "rules": diagnosis.rules}
+    options.write_rules_file(rules if is_written else None, document, tell)
 
 
-def _lines_of_survey(diagnosis: Found, rules: str | None, every: bool) -> Iterator[str]:
+def _lines_of_survey(diagnosis: Found, rules: str, every: bool) -> Iterator[str]:
     for place, graph in enumerate(diagnosis.seen):
         if len(diagnosis.seen) > 1:
             yield f"{diagnosis.model} [{graph.graph.around.tags}]"
@@ -155,7 +141,7 @@ def _lines_of_survey(diagnosis: Found, rules: str | None, every: bool) -> Iterat
             yield from _not_finite_lines(start)
         yield from noted(note.text() for note in graph.notes)
     if diagnosis.fixed is not None:
-        yield from _fix_lines(diagnosis, diagnosis.fixed, rules or "")
+        yield from _fix_lines(diagnosis, diagnosis.fixed, rules)
 
 
 def _lines_of_pairs(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-
-import click
+from itertools import chain
 
 from graphpatch.analysis.gradient_library import (
     gradient_call,
@@ -12,57 +11,53 @@ from graphpatch.analysis.gradient_library import (
     gradient_formula,
 )
 from graphpatch.cli import options
-from graphpatch.cli.json_forms import TEXT, json_object, listed
-from graphpatch.cli.say import say_json, say_lines
-from graphpatch.gradients.library import LIBRARY, Entry, library_entry
+from graphpatch.cli.say import say_answer
+from graphpatch.gradients.library import LIBRARY, Entry, Parameter, library_entry
 
 WIDTH = 92
 
-OUTPUT = json_object({"gradients": listed(json_object({"name": TEXT, "formula": TEXT}))})
+OUTPUT = {"gradients": [{"name": str, "formula": str}]}
 
 
 @options.command("gradients", "gradients", "gradients guided_relu")
-@click.argument("name", required=False, shell_complete=options.gradient_names)
-@options.JSON
-def command(name: str | None, as_json: bool) -> None:
+def command(
+    name: str | None = options.argument(
+        type=str, required=False, shell_complete=options.gradient_names
+    ),
+    as_json: bool = options.JSON,
+) -> None:
     """List the gradient library, or describe the gradient NAME."""
     entries = [library_entry(name)] if name else list(LIBRARY.values())
-    if as_json:
-        described = [gradient_document(entry) for entry in entries]
-        say_json({"gradients": described})
-    elif name:
-        say_lines(_entry_lines(entries[0]).split("\n"))
-    else:
-        say_lines(line for entry in entries for line in _line(entry).split("\n"))
+    lines = _entry_lines if name else _lines
+    document = {"gradients": [gradient_document(entry) for entry in entries]}
+    say_answer(as_json, document, (line for entry in entries for line in lines(entry)))
 
 
-def _line(entry: Entry) -> str:
-    return f"{gradient_call(entry)}\n    dx = {gradient_formula(entry)}"
+def _lines(entry: Entry) -> list[str]:
+    return [gradient_call(entry), f"    dx = {gradient_formula(entry)}"]
 
 
-def _entry_lines(entry: Entry) -> str:
+def _entry_lines(entry: Entry) -> list[str]:
     ops = ", ".join(entry.ops) or "any op with one input and one output of one shape"
     parts = [
         ("formula", gradient_formula(entry)),
-        *((f"{p.name}", _parameter(entry, place)) for place, p in enumerate(entry.parameters)),
+        *((parameter.name, _in_words(parameter)) for parameter in entry.parameters),
         ("ops", ops),
         ("for", entry.purpose),
         ("not when", entry.avoid),
         ("source", entry.source),
         ("differs", entry.reach),
     ]
-    return "\n".join(
-        [gradient_call(entry), *(_titled_lines(title, text) for title, text in parts if text)]
-    )
+    titled = [_titled_lines(title, text) for title, text in parts if text]
+    return [gradient_call(entry), *chain.from_iterable(titled)]
 
 
-def _parameter(entry: Entry, place: int) -> str:
-    parameter = entry.parameters[place]
+def _in_words(parameter: Parameter) -> str:
     default = "" if parameter.default is None else f"; default: {parameter.default:g}"
     legal = f"; {parameter.legal}" if parameter.legal else ""
     return f"{parameter.does}{default}{legal}"
 
 
-def _titled_lines(title: str, text: str) -> str:
+def _titled_lines(title: str, text: str) -> list[str]:
     lines = textwrap.wrap(text, WIDTH, break_on_hyphens=False) or [""]
-    return "\n".join(f"  {title if not k else '':10}  {line}" for k, line in enumerate(lines))
+    return [f"  {'' if k else title:10}  {line}" for k, line in enumerate(lines)]

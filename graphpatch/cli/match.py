@@ -9,9 +9,9 @@ import click
 from graphpatch.analysis.matches import RuleMatches, as_rules_file, match_only, match_rules
 from graphpatch.application import pattern_matches
 from graphpatch.cli import options
-from graphpatch.cli.json_forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, json_object, listed
+from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say, say_json_of_texts, say_lines
+from graphpatch.cli.say import MATCH, say_json_of_texts, say_lines
 from graphpatch.formats import load
 from graphpatch.match.conditions import conditions
 from graphpatch.match.nth import natural_sort_key
@@ -22,47 +22,39 @@ from graphpatch.table import plural
 
 TYPED = ("op", "name", "pattern")
 
-OUTPUT = json_object(
-    {
-        "model": TEXT,
-        "rules": listed(
-            json_object(
-                {
-                    "name": TEXT,
-                    "matches": listed(MATCH),
-                    "left_out": TEXTS,
-                    "near": TEXTS,
-                    "error": TEXT_OR_NULL,
-                },
-                {"notes": TEXTS},
-            )
-        ),
-    }
-)
+OUTPUT = {
+    "model": str,
+    "rules": [
+        {
+            "name": str,
+            "matches": [MATCH],
+            "left_out": [str],
+            "near": [str],
+            "error": str | None,
+            "notes?": [str],
+        }
+    ],
+}
 
 
 @options.command("match", "match rules.json model.pb", "match model.pb --pattern 'Conv2D -> Relu'")
-@options.argument("paths", "[RULES] MODEL", nargs=-1, required=True)
-@click.option("--op", multiple=True, help="Instead of RULES: ops of this type (may be a glob).")
-@click.option("--name", multiple=True, help="Instead of RULES: ops of this name (may be a glob).")
-@click.option(
-    "--pattern", shell_complete=options.pattern_names, help="Instead of RULES: this small graph."
-)
-@options.flag("--explain", "Show the nearest places, and what they lack.")
-@options.value(
-    "--save", "FILE.json", "Write a rules file with one rule a match.", type=options.RULES_FILE
-)
-@options.FORCE
-@options.JSON
 def command(
-    paths: tuple[str, ...],
-    op: tuple[str, ...],
-    name: tuple[str, ...],
-    pattern: str | None,
-    explain: bool,
-    save: str | None,
-    force: bool,
-    as_json: bool,
+    paths: Texts = options.argument("[RULES] MODEL", required=True),
+    op: Texts = option("--op", "Instead of RULES: ops of this type (may be a glob)."),
+    name: Texts = option("--name", "Instead of RULES: ops of this name (may be a glob)."),
+    pattern: str | None = option(
+        "--pattern",
+        "Instead of RULES: this small graph.",
+        shell_complete=options.pattern_names,
+    ),
+    explain: bool = option("--explain", "Show the nearest places, and what they lack."),
+    save: str | None = option(
+        "--save FILE.json",
+        "Write a rules file with one rule a match.",
+        type=options.RULES_FILE,
+    ),
+    force: bool = options.FORCE,
+    as_json: bool = options.JSON,
 ) -> int:
     """Show what the rules of RULES, or a match typed here, match in MODEL. No model is written."""
     typed = {key: value for key, value in zip(TYPED, (op, name, pattern), strict=True) if value}
@@ -73,10 +65,11 @@ def command(
     if typed and save:
         raise click.UsageError("--save writes what a rules file matches; give RULES and MODEL")
     options.refuse_swapped("match", paths[0], paths[1:])
+    saved: dict[str, Any] = {}
+    saved_as = save or ""
     if save:
         inputs = dict(zip(("the rules file", "the model itself"), paths, strict=True))
-        is_replaced = options.refuse_rules_file(save, force, inputs)
-    saved: dict[str, Any] = {}
+        saved_as = options.refuse_rules_file(save, force, inputs)
     with bar() as progress:
         model = load(paths[-1], progress)
         if typed:
@@ -84,24 +77,21 @@ def command(
         else:
             rules = load_rules(paths[0])
             matched_rules = match_rules(rules, model, explain)
-            if save:
-                saved = as_rules_file(rules, model)
+            saved = as_rules_file(rules, model) if save else {}
 
     def tell() -> None:
         if as_json:
-            say_json_of_texts(
-                {"model": paths[-1], "rules": [matched.document() for matched in matched_rules]}
-            )
+            document = {
+                "model": paths[-1],
+                "rules": [of_rule.document() for of_rule in matched_rules],
+            }
+            say_json_of_texts(document)
         else:
-            say_lines(line for matched in matched_rules for line in _lines_of_matches(matched))
-            if save and is_replaced:
-                say(f"{save}{options.replaced(is_replaced)}")
+            lines = [line for of_rule in matched_rules for line in _lines_of_matches(of_rule)]
+            say_lines([*lines, *([saved_as] if saved_as != (save or "") else [])])
 
-    if save:
-        options.write_rules_file(save, saved, tell)
-    else:
-        tell()
-    return 1 if any(matched.error for matched in matched_rules) else 0
+    options.write_rules_file(save, saved, tell)
+    return 1 if any(of_rule.error for of_rule in matched_rules) else 0
 
 
 def _typed_match(typed: dict[str, Any]) -> Match:
@@ -135,10 +125,8 @@ def _in_order(matches: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _match(match: dict[str, Any]) -> list[str]:
     place = "" if match["body"] == "main" else f"  in function {match['body']}"
-    captures = [f"{name} is {op}" for name, op in match.get("captures", {}).items()]
-    text = f"{match['type']} {match['op']}{place}" + (
-        f"  ({', '.join(captures)})" if captures else ""
-    )
-    if not match.get("inputs"):
-        return [text]
-    return [text, f"  {reads_in_words(list(match['inputs'].values()), match['tensors'])}"]
+    captures = ", ".join(f"{name} is {op}" for name, op in match.get("captures", {}).items())
+    lines = [f"{match['type']} {match['op']}{place}{f'  ({captures})' if captures else ''}"]
+    if match.get("inputs"):
+        lines.append(f"  {reads_in_words(list(match['inputs'].values()), match['tensors'])}")
+    return lines

@@ -6,12 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import click
-
 from graphpatch.analysis import ops
 from graphpatch.analysis.interface import Interface, InterfaceTensor, interface
 from graphpatch.cli import options
-from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
+from graphpatch.cli.options import Texts
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, say, say_json, say_lines
 from graphpatch.differentiation import flow
@@ -35,42 +33,33 @@ WIDEST_TYPE = 60  # characters of an op type that the column after it makes room
 
 GIVEN = {"none": "None", "zero": "zero"}
 
-GRADIENT_OF_OP = json_object({"state": TEXT}, {"gives": TEXT, "key": TEXT, "function": TEXT})
-TENSORS = listed(json_object({"name": TEXT, "dtype": TEXT, "shape": TEXT, "signatures": TEXTS}))
-OUTPUT = json_object(
-    {
-        "model": TEXT,
-        "format": TEXT,
-        "graphs": listed(
-            json_object({"tags": TEXT, "inputs": TENSORS, "outputs": TENSORS, "variables": INTEGER})
-        ),
-        "types": keyed(INTEGER),
-    },
-    {
-        "ops": listed(
-            json_object(
-                {
-                    "body": TEXT,
-                    "name": TEXT,
-                    "type": TEXT,
-                    "inputs": TEXTS,
-                    "outputs": {"type": ["array", "null"]},
-                    "attrs": OBJECT,
-                    "gradient": GRADIENT_OF_OP,
-                    "changed": listed(json_object({"rule": TEXT, "did": TEXT})),
-                }
-            )
-        )
-    },
-)
+TENSOR = {"name": str, "dtype": str, "shape": str, "signatures": [str]}
+OP = {
+    "body": str,
+    "name": str,
+    "type": str,
+    "inputs": [str],
+    "outputs": list | None,
+    "attrs": dict,
+    "gradient": {"state": str, "gives?": str, "key?": str, "function?": str},
+    "changed": [{"rule": str, "did": str}],
+}
+OUTPUT = {
+    "model": str,
+    "format": str,
+    "graphs": [{"tags": str, "inputs": [TENSOR], "outputs": [TENSOR], "variables": int}],
+    "types": {str: int},
+    "ops?": [OP],
+}
 
 
 @options.command("ops", "ops model.pb", "ops model.pb 'conv/**' --json")
-@options.MODEL
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@options.ALL
-@options.JSON
-def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> None:
+def command(
+    model: str = options.MODEL,
+    names: Texts = options.argument("[NAME]...", type=str, required=False),
+    every: bool = options.ALL,
+    as_json: bool = options.JSON,
+) -> None:
     """List inputs, outputs and op types of MODEL, or describe the ops named NAME.
 
     NAME may be a glob: `*` stays within one scope, `**` crosses `/`.

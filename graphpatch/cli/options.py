@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,9 +17,6 @@ from graphpatch.formats.destination import JSON_MARK, Destination, marked, refus
 from graphpatch.formats.output import write_file
 
 HEAD_BYTES = 4096
-
-Declared = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""A parameter of a command, as a decorator of it."""
 
 # Any path, `-` or URL is taken as it is typed; a shell completes files.
 PATH = click.Path(readable=False)
@@ -51,43 +49,58 @@ PAGE = Written(".html", "a page", is_piped=True)
 
 
 def command(name: str, *examples: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Declare a command whose help ends with examples."""
+    """Declare a command whose parameters are its options, and whose help ends with examples."""
     epilog = "\n".join(["\b", "Examples:", *(f"  graphpatch {example}" for example in examples)])
-    return click.command(name, epilog=epilog)
+
+    def declared(function: Callable[..., Any]) -> click.Command:
+        parameters = inspect.signature(function, eval_str=True).parameters.values()
+        for parameter in reversed(list(parameters)):
+            function = parameter.default(parameter.name, parameter.annotation)(function)
+        return click.command(name, epilog=epilog)(function)
+
+    return declared
 
 
-def argument(name: str, metavar: str | None = None, **settings: Any) -> Declared:
-    """Declare a path that a command takes, which a shell completes."""
-    return click.argument(name, metavar=metavar, type=PATH, **settings)
+Texts = tuple[str, ...]
 
 
-def flag(name: str, says: str, **settings: Any) -> Declared:
-    """Declare an option that is given or not: `--force`, or `--json as_json` for its parameter."""
-    return click.option(*name.split(), is_flag=True, help=says, **settings)
+def argument(metavar: str | None = None, **settings: Any) -> Any:
+    """Declare an argument, by default a path, which a shell completes; `Texts` are several."""
+    settings.setdefault("type", PATH)
+    return lambda name, of: click.argument(
+        name, metavar=metavar, nargs=-1 if of == Texts else 1, **settings
+    )
 
 
-def value(name: str, metavar: str, says: str, **settings: Any) -> Declared:
-    """Declare an option with a value: `--feed`, or `--from sources` for its parameter."""
-    return click.option(*name.split(), metavar=metavar, help=says, **settings)
+def option(spelled: str, says: str, **settings: Any) -> Any:
+    """Declare an option as it is spelled: `-o --output PATH`. A bool is a flag, `Texts` several."""
+    flags = [word for word in spelled.split() if word.startswith("-")]
+    settings |= {"metavar": spelled.split()[-1]} if len(flags) < len(spelled.split()) else {}
+    return lambda name, of: click.option(
+        *flags, name, help=says, is_flag=of is bool or None, multiple=of == Texts, **settings
+    )
 
 
-MODEL = argument("model")
-RULES = argument("rules")
-MODELS = argument("models", "MODEL...", nargs=-1, required=True)
-FROM = value("--from sources", "X", "The gradient with respect to this.", multiple=True)
-TO = value("--to targets", "LOSS", "The gradient of this tensor.", multiple=True)
-OUTPUT = value(
-    "-o --output out", "PATH", "File or folder to write; `-` is standard output.", type=PATH
+MODEL = argument()
+RULES = argument()
+MODELS = argument("MODEL...", required=True)
+FROM = option("--from X", "The gradient with respect to this.")
+TO = option("--to LOSS", "The gradient of this tensor.")
+OUTPUT = option("-o --output PATH", "File or folder to write; `-` is standard output.", type=PATH)
+FORCE = option("--force", "Replace what is there even if graphpatch did not write it.")
+JSON = option("--json", "Print one JSON document.")
+JSON_LINES = option("--json", "Print one JSON document; of many, a line each.")
+RUN = option("--run", "Run the gradients too; this needs TensorFlow.")
+FEED = option("--feed FILE.npz", "Arrays by tensor name; others are seeded.", type=PATH)
+UNSAFE = option("--allow-unsafe-ops", "Run ops too that touch files or Python.")
+PYTHON = option("--allow-python", 'Accept {"python": ...} gradients; apply runs them.')
+ALL = option("--all", "Print all, not the first of each kind.")
+DRY_RUN = option("--dry-run", "Do everything but write.")
+JOBS = option("-j --jobs", "Processes; default: all cores.", type=click.IntRange(min=1))
+SCHEDULER = option("--scheduler ADDRESS", "Use the workers of this Dask cluster.")
+CHAINED = option(
+    "--allow-chained-urls", "Open a file inside another one: zip://m.pb::s3://bucket/all.zip."
 )
-FORCE = flag("--force", "Replace what is there even if graphpatch did not write it.")
-JSON = flag("--json as_json", "Print one JSON document.")
-JSON_LINES = flag("--json as_json", "Print one JSON document; of many, a line each.")
-RUN = flag("--run", "Run the gradients too; this needs TensorFlow.")
-FEED = value("--feed", "FILE.npz", "Arrays by tensor name; others are seeded.", type=PATH)
-UNSAFE = flag("--allow-unsafe-ops", "Run ops too that touch files or Python.")
-PYTHON = flag("--allow-python", 'Accept {"python": ...} gradients; apply runs them.')
-ALL = flag("--all every", "Print all, not the first of each kind.")
-DRY_RUN = flag("--dry-run", "Do everything but write.")
 
 
 def gradient_names(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -137,21 +150,29 @@ def _head(path: str) -> bytes:
         return b""
 
 
-def refuse_rules_file(path: str, force: bool, inputs: Mapping[str, str | None]) -> bool:
-    """Return whether a rules file replaces one; OutputError where it may not, or is an input."""
+def refuse_rules_file(path: str, force: bool, inputs: Mapping[str, str | None]) -> str:
+    """Return how the rules file is told of; OutputError where it may not be written there."""
     refuse_inputs(path, inputs)
-    return Destination(path, force, is_marked=True).replaces()
+    return named(path, Destination(path, force, is_marked=True).replaces())
 
 
-def write_rules_file(path: str, document: Mapping[str, Any], tell: Callable[[], None]) -> None:
-    """Write a rules file with graphpatch's mark, if `tell` can say that it is written."""
+def write_rules_file(
+    path: str | None, document: Mapping[str, Any], tell: Callable[[], None]
+) -> None:
+    """Write a rules file with graphpatch's mark, if `tell` can say that it is written.
+
+    Without a path, only tell.
+    """
+    if path is None:
+        tell()
+        return
     text = json.dumps({**document, **JSON_MARK}, indent=2) + "\n"
     write_file(Path(path), [marked(text.encode())], confirm=tell)
 
 
-def replaced(is_replaced: bool) -> str:
-    """Return the words that stand behind the name of an output that replaces something."""
-    return " (replaced)" if is_replaced else ""
+def named(path: str, replaces: bool) -> str:
+    """Return the name of an output, with a word where it replaces something."""
+    return f"{path} (replaced)" if replaces else path
 
 
 def comma_separated(texts: tuple[str, ...]) -> list[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import click
-
 from graphpatch.cli import options
 from graphpatch.cli.say import say_lines
 from graphpatch.formats.destination import Destination
@@ -15,33 +13,30 @@ from graphpatch.formats.destination import Destination
 @options.command(
     "references", "references model.pb --feed reference.npz", "apply references.json model.pb"
 )
-@click.argument("model")
-@options.value("--feed", "FILE.npz", "The reference: a batch of one.", required=True)
-@options.value(
-    "-o --output out",
-    "FILE.json",
-    "Default: references.json.",
-    type=options.RULES_FILE,
-    default="references.json",
-)
-@options.FORCE
-def command(model: str, feed: str, out: str, force: bool) -> None:
+def command(
+    model: str = options.MODEL,
+    feed: str = options.option("--feed FILE.npz", "The reference: a batch of one.", required=True),
+    out: str = options.option(
+        "-o --output FILE.json",
+        "Default: references.json.",
+        type=options.RULES_FILE,
+        default="references.json",
+    ),
+    force: bool = options.FORCE,
+) -> None:
     """Measure the input of each activation of MODEL on a reference, and write DeepLIFT's rules.
 
     The arrays go to a folder beside the rules file. `graphpatch apply` takes the rules.
     """
     path = Path(out)
     folder = path.with_suffix("")
-    is_replaced = options.refuse_rules_file(
-        out, force, {"the model itself": model, "the feed": feed}
-    )
+    where = options.refuse_rules_file(out, force, {"the model itself": model, "the feed": feed})
     for file in folder.iterdir() if folder.is_dir() else [folder]:
         Destination(str(file), force, is_marked=True).replaces()
     from graphpatch.runtime.references import references
     from graphpatch.runtime.values import read_feed
 
     recorded = references(model, read_feed(feed), path.with_suffix("").name)
-    where = f"{out}{options.replaced(is_replaced)}"
     skipped = [f"  skipped  {name}: {why}" for name, why in recorded.skipped.items()]
     lines = [f"{model}: {len(recorded.arrays)} activations -> {where}", *skipped]
     recorded.save(path, partial(say_lines, lines))

@@ -9,46 +9,40 @@ import click
 
 from graphpatch.analysis.revert import revert
 from graphpatch.cli import options
-from graphpatch.cli.json_forms import INTEGER, NODES, TEXT, TEXT_OR_NULL, TEXTS, json_object
+from graphpatch.cli.options import option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, say_json, say_lines
+from graphpatch.cli.say import noted, say_answer
 from graphpatch.formats import Model, load
 from graphpatch.formats.destination import Destination, refuse_inputs
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.model import is_written_at, write_to_stdout
 from graphpatch.formats.output import sweep
+from graphpatch.table import plural
 
-OUTPUT = json_object(
-    {
-        "model": TEXT,
-        "output": TEXT_OR_NULL,
-        "rules": TEXTS,
-        "left": TEXTS,
-        "ops": json_object({"restored": INTEGER, "dropped": INTEGER}),
-        "nodes": NODES,
-        "notes": TEXTS,
-    }
-)
+OUTPUT = {
+    "model": str,
+    "output": str | None,
+    "rules": [str],
+    "left": [str],
+    "ops": {"restored": int, "dropped": int},
+    "nodes": {"before": int, "after": int},
+    "notes": [str],
+}
 
 
 @options.command(
     "revert", "revert model.patched.pb", "revert model.patched.pb --rule guided -o model.pb"
 )
-@options.argument("model", "PATCHED")
-@options.OUTPUT
-@options.value("--rule", "NAME", "Take off this rule or @RECIPE: its name, or its id of several.")
-@options.flag("--allow-changed", "Revert even if the file has changed since.")
-@options.FORCE
-@options.DRY_RUN
-@options.JSON
 def command(
-    model: str,
-    out: str | None,
-    rule: str | None,
-    allow_changed: bool,
-    force: bool,
-    dry_run: bool,
-    as_json: bool,
+    model: str = options.argument("PATCHED"),
+    out: str | None = options.OUTPUT,
+    rule: str | None = option(
+        "--rule NAME", "Take off this rule or @RECIPE: its name, or its id of several."
+    ),
+    allow_changed: bool = option("--allow-changed", "Revert even if the file has changed since."),
+    force: bool = options.FORCE,
+    dry_run: bool = options.DRY_RUN,
+    as_json: bool = options.JSON,
 ) -> None:
     """Restore the original of the model PATCHED, byte for byte, from the records in the file.
 
@@ -64,10 +58,7 @@ def command(
         document = {**reverted.document(), "model": model, "output": output}
 
         def tell() -> None:
-            if as_json:
-                say_json(document)
-            else:
-                say_lines(_lines_of_revert(document), err=piped)
+            say_answer(as_json, document, _lines_of_revert(document), err=piped)
 
         if output is None:
             tell()
@@ -97,11 +88,12 @@ def _output_beside(patched: Model, reverted: Model) -> str:
 
 
 def _lines_of_revert(document: dict[str, Any]) -> list[str]:
-    where = document["output"] or "(dry run, nothing written)"
-    lines = [f"{document['model']} -> {where}{options.replaced('replaced' in document)}"]
+    where = options.named(
+        document["output"] or "(dry run, nothing written)", "replaced" in document
+    )
+    lines = [f"{document['model']} -> {where}"]
     lines += [f"  taken off: {name}" for name in document["rules"]]
     lines += [f"  left: {name}" for name in document["left"]]
-    ops = document["ops"]
-    back, out = ops["restored"], ops["dropped"]
-    lines.append(f"  {back} op{'s'[: back != 1]} as before, {out} op{'s'[: out != 1]} taken out")
+    back, out = (plural(document["ops"][key], "op") for key in ("restored", "dropped"))
+    lines.append(f"  {back} as before, {out} taken out")
     return [*lines, *noted(document["notes"], "  ")]

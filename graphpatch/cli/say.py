@@ -65,6 +65,11 @@ def wrapped(line: str, columns: int) -> str:
     )
 
 
+# How the JSON of several commands names an op, and an op that a rule matched.
+OP = {"body": str, "op": str, "type": str}
+MATCH = {**OP, "captures?": {str: str}, "inputs?": {str: str}, "graph?": str}
+
+
 def say(text: str, err: bool = False) -> None:
     """Print one line to standard output, or to standard error."""
     _echo(one_line(text), err)
@@ -88,6 +93,14 @@ def say_json(document: Any, indent: int | None = None) -> None:
 def say_json_of_texts(document: Any) -> None:
     """The same of a large document that has no numbers but whole ones."""
     click.echo(json_of_texts(document))
+
+
+def say_answer(as_json: bool, document: Any, lines: Iterable[str], err: bool = False) -> None:
+    """Print what a command answers: one JSON document, or lines."""
+    if as_json:
+        say_json(document)
+    else:
+        say_lines(lines, err)
 
 
 def _echo(text: str, err: bool) -> None:

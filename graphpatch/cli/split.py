@@ -9,28 +9,26 @@ import click
 
 from graphpatch.analysis.split_parts import is_part, refuse_folder
 from graphpatch.cli import options
-from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
+from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, notes_of_warnings, say_json, say_lines
+from graphpatch.cli.say import noted, notes_of_warnings, say_answer
 from graphpatch.errors import OutputError
 from graphpatch.formats.destination import Destination
 
-OUTPUT = json_object(
-    {
-        "output": TEXT,
-        "version": INTEGER,
-        "model": TEXT,
-        "loss": TEXT,
-        "wrt": TEXTS,
-        "cuts": listed(TEXTS),
-        "parts": listed(json_object({"file": TEXT, "nodes": INTEGER, "variables": TEXTS})),
-        "steps": listed(OBJECT),
-        "inputs": TEXTS,
-        "gradients": keyed(TEXT),
-        "tensors": keyed(OBJECT),
-        "notes": TEXTS,
-    }
-)
+OUTPUT = {
+    "output": str,
+    "version": int,
+    "model": str,
+    "loss": str,
+    "wrt": [str],
+    "cuts": [[str]],
+    "parts": [{"file": str, "nodes": int, "variables": [str]}],
+    "steps": [dict],
+    "inputs": [str],
+    "gradients": {str: str},
+    "tensors": {str: dict},
+    "notes": [str],
+}
 
 
 @options.command(
@@ -38,25 +36,15 @@ OUTPUT = json_object(
     "split model.pb --cut features --loss loss --wrt x",
     "split model.pb --cut a,b --cut c --loss loss --wrt x -o parts",
 )
-@options.MODEL
-@options.value("--cut cuts", "T,...", "The tensors of a cut.", multiple=True, required=True)
-@options.value("--loss", "L", "The gradient of this tensor.", required=True)
-@options.value(
-    "--wrt", "W,...", "The gradient with respect to these.", multiple=True, required=True
-)
-@options.value("-o --output out", "PATH", "Folder to write; default: MODEL.parts.")
-@options.FORCE
-@options.UNSAFE
-@options.JSON
 def command(
-    model: str,
-    cuts: tuple[str, ...],
-    loss: str,
-    wrt: tuple[str, ...],
-    out: str | None,
-    force: bool,
-    allow_unsafe_ops: bool,
-    as_json: bool,
+    model: str = options.MODEL,
+    cuts: Texts = option("--cut T,...", "The tensors of a cut.", required=True),
+    loss: str = option("--loss L", "The gradient of this tensor.", required=True),
+    wrt: Texts = option("--wrt W,...", "The gradient with respect to these.", required=True),
+    out: str | None = option("-o --output PATH", "Folder to write; default: MODEL.parts."),
+    force: bool = options.FORCE,
+    allow_unsafe_ops: bool = options.UNSAFE,
+    as_json: bool = options.JSON,
 ) -> None:
     """Split the gradient of L at W in parts, joined at the tensors T.
 
@@ -70,7 +58,7 @@ def command(
         raise OutputError("- is not a folder, and the parts are several files")
     refuse_folder(Path(folder), model)
     written = Destination(folder, force, is_marked=True, parts=is_part)
-    where = f"{folder}{options.replaced(written.replaces())}"
+    where = options.named(folder, written.replaces())
     with bar() as progress:
         listed = [options.comma_separated((cut,)) for cut in cuts]
         by = options.comma_separated(wrt)
@@ -79,10 +67,8 @@ def command(
     document = parts.document()
 
     def tell() -> None:
-        if as_json:
-            say_json({"output": folder, **document, "notes": notes})
-        else:
-            say_lines([*_steps_in_words(where, document), *noted(notes)])
+        lines = [*_steps_in_words(where, document), *noted(notes)]
+        say_answer(as_json, {"output": folder, **document, "notes": notes}, lines)
 
     parts.save(folder, tell)
 

@@ -8,26 +8,24 @@ from typing import Any
 
 from graphpatch.analysis.again import SWAPPED
 from graphpatch.cli import options
-from graphpatch.cli.json_forms import OBJECT, TEXT, TEXTS, YES, json_object, listed
+from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say_json, say_lines
+from graphpatch.cli.say import say_answer
 from graphpatch.formats import load
 from graphpatch.table import and_more, plural, short
 
 OF_EACH_KIND = 10  # lines
 DIFFERS, NOT_COMPARED = 1, 4  # exit statuses
 
-OUTPUT = json_object(
-    {
-        "original": TEXT,
-        "patched": TEXT,
-        "verdict": {"enum": ["verified", "same structure", "differs", "not compared"]},
-        "ok": YES,
-        "failures": TEXTS,
-        "not_compared": TEXTS,
-        "graphs": listed(json_object({"label": TEXT, "structure": OBJECT})),
-    }
-)
+OUTPUT = {
+    "original": str,
+    "patched": str,
+    "verdict": ("verified", "same structure", "differs", "not compared"),
+    "ok": bool,
+    "failures": [str],
+    "not_compared": [str],
+    "graphs": [{"label": str, "structure": dict}],
+}
 
 
 @options.command(
@@ -35,32 +33,19 @@ OUTPUT = json_object(
     "verify model.pb model.patched.pb",
     "verify model.pb model.patched.pb --feed inputs.npz",
 )
-@options.argument("original")
-@options.argument("patched")
-@options.FEED
-@options.FROM
-@options.TO
-@options.flag("--no-run", "Compare the graphs alone; this needs no TensorFlow.")
-@options.value(
-    "--import imports",
-    "MODULE",
-    "A module or .py file that registers gradients or loads ops.",
-    multiple=True,
-)
-@options.UNSAFE
-@options.ALL
-@options.JSON
 def command(
-    original: str,
-    patched: str,
-    feed: str | None,
-    sources: tuple[str, ...],
-    targets: tuple[str, ...],
-    no_run: bool,
-    imports: tuple[str, ...],
-    allow_unsafe_ops: bool,
-    every: bool,
-    as_json: bool,
+    original: str = options.MODEL,
+    patched: str = options.MODEL,
+    feed: str | None = options.FEED,
+    sources: Texts = options.FROM,
+    targets: Texts = options.TO,
+    no_run: bool = option("--no-run", "Compare the graphs alone; this needs no TensorFlow."),
+    imports: Texts = option(
+        "--import MODULE", "A module or .py file that registers gradients or loads ops."
+    ),
+    allow_unsafe_ops: bool = options.UNSAFE,
+    every: bool = options.ALL,
+    as_json: bool = options.JSON,
 ) -> int:
     """Verify PATCHED against ORIGINAL: is forward bit-equal, and which gradients changed?
 
@@ -83,10 +68,7 @@ def command(
             progress=progress,
         )
     document = verification.document()
-    if as_json:
-        say_json(document)
-    else:
-        say_lines(_lines_of_verification(document, every))
+    say_answer(as_json, document, _lines_of_verification(document, every))
     return 0 if verification.ok else DIFFERS if verification.failures else NOT_COMPARED
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from graphpatch.cli import options
-from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
+from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import noted, say, say_error, say_json, say_lines
 from graphpatch.errors import OutputError
@@ -25,59 +25,44 @@ MOST_PAIRS_SHOWN = 5  # of a model
 NOWHERE = "; graphpatch match MODEL --pattern PATTERN says why"
 VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an error"}
 
-OUTPUT = json_object(
-    {
-        "graphpatch": TEXT,
-        "document": INTEGER,
-        "models": listed(json_object({"path": TEXT, "format": TEXT, "ops": INTEGER})),
-        "rules": listed(OBJECT),
-        "graphs": listed(OBJECT),
-        "bodies": listed(OBJECT),
-        "run": {"type": ["object", "null"]},
-        "notes": TEXTS,
-        "defaults": keyed(INTEGER),
-        "tables": OBJECT,
-    }
-)
+OUTPUT = {
+    "graphpatch": str,
+    "document": int,
+    "models": [{"path": str, "format": str, "ops": int}],
+    "rules": [dict],
+    "graphs": [dict],
+    "bodies": [dict],
+    "run": dict | None,
+    "notes": [str],
+    "defaults": {str: int},
+    "tables": dict,
+}
 
 
 @options.command(
     "view", "view model.pb --from x --to loss", "view model.pb model.patched.pb --open"
 )
-@click.argument("model")
-@click.argument("patched", required=False)
-@options.FROM
-@options.TO
-@options.value("--rules", "RULES", "Show the model before and after these rules.")
-@options.value("--pattern", "PATTERN", "Mark where this small graph is.")
-@options.RUN
-@options.FEED
-@options.UNSAFE
-@options.value(
-    "-o output",
-    "PAGE.html",
-    "Default: MODEL.html, beside the model; `-` is standard output.",
-    type=options.PAGE,
-)
-@options.FORCE
-@options.value("--tensorboard", "LOGDIR", "Write the graph for TensorBoard instead.")
-@options.flag("--open is_opened", "Open the page in the browser.")
-@options.flag("--json as_json", "Print the page's data; write no page.")
 def command(
-    model: str,
-    patched: str | None,
-    sources: tuple[str, ...],
-    targets: tuple[str, ...],
-    rules: str | None,
-    pattern: str | None,
-    run: bool,
-    feed: str | None,
-    allow_unsafe_ops: bool,
-    output: str | None,
-    force: bool,
-    tensorboard: str | None,
-    is_opened: bool,
-    as_json: bool,
+    model: str = options.MODEL,
+    patched: str | None = options.argument(required=False),
+    sources: Texts = options.FROM,
+    targets: Texts = options.TO,
+    rules: str | None = option("--rules RULES", "Show the model before and after these rules."),
+    pattern: str | None = option("--pattern PATTERN", "Mark where this small graph is."),
+    run: bool = options.RUN,
+    feed: str | None = options.FEED,
+    allow_unsafe_ops: bool = options.UNSAFE,
+    output: str | None = option(
+        "-o PAGE.html",
+        "Default: MODEL.html, beside the model; `-` is standard output.",
+        type=options.PAGE,
+    ),
+    force: bool = options.FORCE,
+    tensorboard: str | None = option(
+        "--tensorboard LOGDIR", "Write the graph for TensorBoard instead."
+    ),
+    is_opened: bool = option("--open", "Open the page in the browser."),
+    as_json: bool = option("--json", "Print the page's data; write no page."),
 ) -> int:
     """Write a page that shows what flows back through MODEL: where it ends, what rules change.
 
@@ -140,7 +125,7 @@ def _write_page(shown: View, path: str, is_opened: bool, is_replaced: bool) -> N
     if path == "-":
         sys.stdout.write(shown.html)
         return
-    lines = list(_lines_of_view(shown.document(), f"{path}{options.replaced(is_replaced)}"))
+    lines = list(_lines_of_view(shown.document(), options.named(path, is_replaced)))
     shown.save(path, partial(say_lines, lines))
     if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
         raise OutputError(f"no browser to open {path} in was found; the page is written")
