@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Hashable, Iterator, Sequence, Sized
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,7 +41,11 @@ FEWEST_ALIKE = 8  # ops from which on it pays to look for those that are alike
 
 
 class RuleResult(msgspec.Struct, frozen=True):
-    """What one rule did. The fields are those of the report."""
+    """What one rule did, as the report has it.
+
+    `idle` says of ops why the patch means nothing there, `unchanged` of each graph, or op of a live
+    one, why the rule changes nothing in it, or nothing.
+    """
 
     rule: str
     matches: list[dict[str, Any]] = msgspec.field(default_factory=list)
@@ -49,6 +53,8 @@ class RuleResult(msgspec.Struct, frozen=True):
     notes: dict[str, None] = msgspec.field(default_factory=dict)
     session: dict[str, None] = msgspec.field(default_factory=dict)
     tape: dict[str, None] = msgspec.field(default_factory=dict)
+    idle: list[str] = msgspec.field(default_factory=list)
+    unchanged: list[str] = msgspec.field(default_factory=list)
 
     def note(self, *texts: str) -> None:
         """Say something once."""
@@ -63,6 +69,16 @@ class RuleResult(msgspec.Struct, frozen=True):
             (self.emit, editor.carriers),
         ):
             report.update(parts)
+        self.idle.extend(editor.idle)
+
+    def close(self) -> None:
+        """Note that the rule had no effect on some or all of its ops, with the first reason."""
+        if self.unchanged and all(self.unchanged):
+            self.note(f"rule {self.rule!r} changes nothing: {self.unchanged[0]}")
+        if self.idle:
+            which = "some of its ops" if len(self.idle) < len(self.matches) else "any of its ops"
+            reason = f"{self.idle[0]}{_also(self.idle)}"
+            self.note(f"rule {self.rule!r} means nothing on {which}: {reason}")
 
 
 class MatchedGraph(NamedTuple):
@@ -139,22 +155,37 @@ def patch_matched(rule: Rule, by_graph: Sequence[MatchedGraph]) -> RuleResult:
     if idle and not is_recipe(rule.author.rule):
         step.note(f"rule {rule.author.rule!r}: {idle}")
     with naming_rule(rule):
-        for graph, matched, targets in by_graph:
-            tag = graph.around.tags if len(by_graph) > 1 else None
-            step.matches.extend(
-                listed_matches(matched, tag, with_reads=rule.as_one, whole=rule.as_one)
-            )
-            step.note(*unchanged_notes(rule, matched.nodes))
-            # As the ops are called before they are patched.
-            left_out = left_out_notes(rule.author.rule, matched)
-            stopped = why_stopped(matched.nodes)
-            editor = Editor(graph, rule.author)
-            if targets:
-                _patch_targets(rule, targets, editor, step)
-            step.note(*_type_notes(rule), *left_out)
-            step.note(*idle_notes(rule, [*stopped, *editor.idle], len(matched.nodes)))
-            step.collect(editor)
+        for in_graph in by_graph:
+            tags = in_graph.graph.around.tags if len(by_graph) > 1 else None
+            patch_in_graph(rule, in_graph, step, tags=tags)
+    step.close()
     return step
+
+
+def patch_in_graph(
+    rule: Rule,
+    in_graph: MatchedGraph,
+    step: RuleResult,
+    known: dict[Hashable, Any] | None = None,
+    tags: str | None = None,
+) -> None:
+    """Patch what a rule has matched in one graph, and add to `step` what that did.
+
+    `known` is what an earlier editor knew of all ops, `tags` what the report calls the graph.
+    """
+    graph, matched, targets = in_graph
+    listed = listed_matches(matched, tags, with_reads=rule.as_one, whole=rule.as_one)
+    step.matches.extend(listed)
+    if matched.nodes:
+        step.unchanged.append(rule.patch.idle(matched.nodes))
+    # As the ops are called before they are patched.
+    left_out = left_out_notes(rule.author.rule, matched)
+    step.idle.extend(why_stopped(matched.nodes))
+    editor = Editor(graph, rule.author, known={} if known is None else known)
+    if targets:
+        _patch_targets(rule, targets, editor)
+    step.collect(editor)
+    step.note(*_type_notes(rule), *left_out)
 
 
 @contextlib.contextmanager
@@ -166,7 +197,7 @@ def naming_rule(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch_targets(rule: Rule, targets: Sequence[Target], editor: Editor, step: RuleResult) -> None:
+def _patch_targets(rule: Rule, targets: Sequence[Target], editor: Editor) -> None:
     nodes = [target.last for target in targets]
     if opened := [text for target in targets for text, _ in target.opened]:
         own = "what flows back from there keeps its own gradient"
@@ -177,8 +208,8 @@ def _patch_targets(rule: Rule, targets: Sequence[Target], editor: Editor, step: 
         rule.patch.rewrite_all(nodes, editor)
         return
     for target in targets if rule.as_one else _edit_alike(rule, targets, editor):
-        patch_target(rule, target, editor)
-    step.collect(editor)
+        editor.patched = target.last.name
+        rule.patch.rewrite(target, editor)
 
 
 def _edit_alike(rule: Rule, targets: Sequence[Target], editor: Editor) -> Sequence[Target]:
@@ -200,12 +231,6 @@ def _edit_alike(rule: Rule, targets: Sequence[Target], editor: Editor) -> Sequen
     return [t for t in targets if t.last.index not in edited or t.last.body is not body]
 
 
-def patch_target(rule: Rule, target: Target, editor: Editor) -> None:
-    """Patch one target."""
-    editor.patched = target.last.name
-    rule.patch.rewrite(target, editor)
-
-
 def listed_matches(
     matched: MatchedOps, tags: str | None, with_reads: bool = True, whole: bool = False
 ) -> list[dict[str, Any]]:
@@ -224,12 +249,6 @@ def listed_matches(
             entry |= {"captures": captures[node], **reads.get(node, {})}
         listed.append(entry if tags is None else {**entry, "graph": tags})
     return listed
-
-
-def unchanged_notes(rule: Rule, nodes: Sequence[Node]) -> list[str]:
-    """Say that a rule changes nothing at any of these ops, where it does not."""
-    why = rule.patch.idle(nodes) if nodes else ""
-    return [f"rule {rule.author.rule!r} changes nothing: {why}"] if why else []
 
 
 def _type_notes(rule: Rule) -> list[str]:
@@ -255,14 +274,6 @@ def left_out_notes(rule: str, matched: MatchedOps) -> list[str]:
             f"{sizes_in_words(sizes)}{_also(matched.undecided)}"
         )
     return notes
-
-
-def idle_notes(rule: Rule, reasons: list[str], count: int) -> list[str]:
-    """Say that a rule had no effect on some or all of its `count` ops, with the first reason."""
-    if not reasons:
-        return []
-    which = "some of its ops" if len(reasons) < count else "any of its ops"
-    return [f"rule {rule.author.rule!r} means nothing on {which}: {reasons[0]}{_also(reasons)}"]
 
 
 def _also(sized: Sized) -> str:

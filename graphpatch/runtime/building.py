@@ -10,41 +10,33 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.application import RulesLike, report_of, reported_rules, rules_of
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
-from graphpatch.graph.editor import Editor
-from graphpatch.graph.graph import ModelGraph, graph_of
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import MAIN, Node
-from graphpatch.graph.wire import encoded
 from graphpatch.match import glob
 from graphpatch.match.conditions import holds
 from graphpatch.match.select import MatchedOps, find
-from graphpatch.match.spec import Match, every_match
+from graphpatch.match.spec import every_match
 from graphpatch.patches.reach import refuse_hidden, refuse_shadowed
-from graphpatch.patches.target import Target
 from graphpatch.rules import Rule
 from graphpatch.runtime.imported import model_of
-from graphpatch.runtime.keys import keyed, live_ops, set_keys
+from graphpatch.runtime.keys import keyed
+from graphpatch.runtime.live import graph_of_op, graphs_around, put_into, rules_of_live
 from graphpatch.runtime.patch_graph import built_before
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.step import (
     RuleResult,
     check_expected,
-    idle_notes,
-    left_out_notes,
-    listed_matches,
     matched_graph,
     naming_rule,
-    patch_target,
-    unchanged_notes,
+    patch_in_graph,
 )
 from graphpatch.table import plural
-
-NODE = 1  # the field of GraphDef that holds a node
 
 CREATE_OP, UNHEARD = "_create_op_helper", "_graphpatch_original"
 
@@ -95,108 +87,63 @@ def listening(listener: Callable[[Any], None]) -> Iterator[None]:
                 setattr(tf.Graph, CREATE_OP, original)
 
 
-def named_graph(live: Any, graph: ModelGraph) -> ModelGraph:
-    """Return the graph, its body called as `body` in a match calls the live one."""
-    graph.main.label = getattr(live, "name", None) or MAIN  # the name of a function
-    return graph
-
-
-def refuse_defun(graph: Any, node: Node) -> None:
-    """Raise PatchError for an op in a Defun, of which TensorFlow builds the gradient in C++."""
-    from tensorflow.python.framework import function
-
-    if any(isinstance(around, function._FuncGraph) for around in _graphs_around(graph)):
-        raise PatchError(
-            f"{node} is in a Defun, which TensorFlow differentiates as a whole, without looking at "
-            f"keys: patch_graph patches it once it is built, and a tf.function can be patched as "
-            f'it is built; "body": "main" leaves functions out'
-        )
-
-
-def _graphs_around(graph: Any) -> Iterator[Any]:
-    """Yield a graph, and those in which it is traced."""
-    while graph is not None:
-        yield graph
-        graph = getattr(graph, "outer_graph", None)
-
-
 # What a match may ask of an op that nothing reads yet, and that nothing else is known of.
 ALONE = frozenset("op name name_regex attr dtype value body any all not".split())
 
 
-def is_alone(match: Match) -> bool:
-    """Return whether an op alone tells if a match means it."""
-    return all(part.given().keys() <= ALONE for part in every_match(match))
-
-
 @dataclass(eq=False)
 class RuleOnNewOps:
-    """A rule on the ops that are made, and what it did. `rule` is one whose patch is by key."""
+    """A rule on the ops that are made, and what it did. `rule` is one whose patch is by key.
+
+    `is_alone`: an op alone tells whether its match means it.
+    """
 
     rule: Rule
     result: RuleResult = field(init=False)
     count: int = 0
-    idle: list[str] = field(default_factory=list)
-    unchanged: list[str] = field(default_factory=list)
     known: dict[Hashable, Any] = field(default_factory=dict)  # of all ops: see Editor.cached
 
     def __post_init__(self) -> None:
-        self.result = RuleResult(self.rule.author.rule)
-        self.is_alone, self.holds = is_alone(self.rule.match), holds(self.rule.match)
-        self.is_type = glob.one_of(glob.texts(self.rule.match.op or "**"))
+        match = self.rule.match
+        self.result, self.holds = RuleResult(self.rule.author.rule), holds(match)
+        self.is_alone = all(part.given().keys() <= ALONE for part in every_match(match))
+        self.is_type = glob.one_of(glob.texts(match.op or "**"))
 
-    def take(self, graph: ModelGraph, node: Node, live: Any) -> None:
-        """Patch a new op of a live graph where the rule means it. Raises PatchError."""
-        if self.holds(node.body)(node):
-            self.count += 1
-            entry = {"body": node.body.label, "op": node.name, "type": node.op}
-            self.result.matches.append(entry)
-            self._patch(graph, Target.of(node), live, self.known)
-
-    def refuse_hidden(self, graph: ModelGraph, made: set[str]) -> None:
-        """Raise PatchError where no gradient reaches an op that was patched as it was made."""
-        body, matches = graph.main, self.result.matches
-        patched = [match["op"] for match in matches if match["body"] == body.label]
+    def take(self, graph: ModelGraph, live: Any, matched: MatchedOps) -> None:
+        """Patch what the rule means in a graph that was taken from a live one."""
+        self.count += matched.count
         with naming_rule(self.rule):
-            refuse_hidden(body.node(name) for name in patched if name in made)
+            for node in matched.nodes:
+                _refuse_defun(live, node)
+            targets = matched_graph(self.rule, graph, matched)
+            patch_in_graph(self.rule, targets, self.result, self.known if self.is_alone else None)
 
     def take_all(self, graph: ModelGraph, live: Any, made: set[str]) -> None:
         """Patch the ops of a whole graph, of these names, that the rule means.
 
-        Raises PatchError where one is in a function that was traced to its end, or its gradient was
-        built already.
+        Raises PatchError where no gradient reaches one, or a key comes too late. A rule that patched
+        ops as they were made only looks whether gradients reach them.
         """
-        matched = _made_inside(find(graph, self.rule.match, self.rule.on), made)
-        self.count += matched.count
-        self.result.notes.update(dict.fromkeys(left_out_notes(self.result.rule, matched)))
-        known: dict[Hashable, Any] = {}
-        self.result.matches.extend(listed_matches(matched, None, whole=self.rule.as_one))
         with naming_rule(self.rule):
+            if self.is_alone:
+                matches = self.result.matches
+                patched = [match["op"] for match in matches if match["body"] == graph.main.label]
+                refuse_hidden(graph.main.node(name) for name in patched if name in made)
+                return
+            matched = _made_inside(find(graph, self.rule.match, self.rule.on), made)
             refuse_shadowed(matched.nodes, goes_first=False)
             refuse_hidden(matched.nodes)
             for node in matched.nodes:
                 _refuse_late(live, node)
-            targets = matched_graph(self.rule, graph, matched).targets
-        for target in targets:
-            self._patch(graph, target, live, known)
+        self.take(graph, live, matched)
 
-    def _patch(self, graph: ModelGraph, target: Target, live: Any, known: dict[Any, Any]) -> None:
-        node = target.last
-        self.unchanged += unchanged_notes(self.rule, [node])
-        editor = Editor(graph, self.rule.author, node.name, known=known)
-        with naming_rule(self.rule):
-            refuse_defun(live, node)
-            patch_target(self.rule, target, editor)
-        self.result.collect(editor)
-        self.idle += editor.idle
-
-    def finish(self, made: dict[Any, set[str]]) -> RuleResult:
+    def finish(self, made: Iterable[Any]) -> RuleResult:
         """Return what it did to the ops that were made.
 
         Raises MatchError where it did not match as often as it expects, PatchError where it means
         nothing on any of the ops it matched.
         """
-        rule, count, ops = self.rule, self.count, len(self.result.matches)
+        rule, count = self.rule, self.count
         least, most = rule.expect.min, rule.expect.max
         if not count or not least <= count <= (count if most is None else most):
             with naming_rule(rule):
@@ -205,11 +152,9 @@ class RuleOnNewOps:
                 except MatchError as error:
                     says = f"of the ops made in this context it {error}"
                     raise MatchError(says if count else f"{says}\n  {NOT_MEANT}") from error
-        if self.idle and len(self.idle) == ops:
-            raise PatchError(f"rule {rule.author.rule!r}: {self.idle[0]}")
-        unchanged = self.unchanged if len(self.unchanged) == ops else []
-        notes = [*idle_notes(rule, self.idle, ops), *unchanged]
-        self.result.notes.update(dict.fromkeys(notes))
+        if self.result.idle and len(self.result.idle) == len(self.result.matches):
+            raise PatchError(f"rule {rule.author.rule!r}: {self.result.idle[0]}")
+        self.result.close()
         return self.result
 
 
@@ -227,13 +172,25 @@ def _made_inside(matched: MatchedOps, names: set[str]) -> MatchedOps:
     )
 
 
+def _refuse_defun(live: Any, node: Node) -> None:
+    """Raise PatchError for an op in a Defun, of which TensorFlow builds the gradient in C++."""
+    from tensorflow.python.framework import function
+
+    if any(isinstance(around, function._FuncGraph) for around in graphs_around(live)):
+        raise PatchError(
+            f"{node} is in a Defun, which TensorFlow differentiates as a whole, without looking at "
+            f"keys: patch_graph patches it once it is built, and a tf.function can be patched as "
+            f'it is built; "body": "main" leaves functions out'
+        )
+
+
 def _refuse_late(live: Any, node: Node) -> None:
     """Raise PatchError for an op to which a key comes too late."""
     import tensorflow as tf
 
-    refuse_defun(live, node)
+    _refuse_defun(live, node)
     current = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    if hasattr(live, "outer_graph") and live not in _graphs_around(current):
+    if hasattr(live, "outer_graph") and live not in graphs_around(current):
         raise PatchError(
             f"{node} is in function {node.body.label}, which was traced to its end before the "
             f"context was left: there a rule can ask for op, name, attr or dtype alone, or "
@@ -280,35 +237,49 @@ class Building:
         rules = [rule for rule in self.rules if rule.is_alone and rule.is_type(op.type)]
         if not rules:
             return
-        alone = named_graph(op.graph, graph_of(encoded(NODE, op.node_def.SerializeToString())))
+        alone = self._named(op.graph, graph_of_op(op))
         node = Node(alone.main, 0)
         for rule in rules:
-            rule.take(alone, node, op.graph)
-        if node.body.edited:
-            set_keys([(node, op)], [key for rule in rules for key in rule.result.session])
-            op._gradient_function = None  # of a call; TensorFlow would look at no key
+            if rule.holds(alone.main)(node):
+                self._number(op.graph, alone)
+                rule.take(alone, op.graph, MatchedOps([node]))
+        self._put_into(op.graph, alone, [rule.result for rule in rules])
 
     def finish(self) -> None:
         """Check how often rules matched, and apply those that waited; `building` calls it.
 
         Raises MatchError, PatchError, ModelError and RulesError as leaving the context does.
         """
-        waiting = [rule for rule in self.rules if not rule.is_alone]
-        live_graphs = self.made if waiting else filter(self._may_hide, self.made)
-        models = {live: named_graph(live, model_of(live).copy().graphs[0]) for live in live_graphs}
+        is_waited = not all(rule.is_alone for rule in self.rules)
+        live_graphs = self.made if is_waited else filter(self._may_hide, self.made)
+        graphs = {live: self._named(live, model_of(live).copy().graphs[0]) for live in live_graphs}
+        for live, graph in graphs.items() if is_waited else ():
+            self._number(live, graph)
         for rule in self.rules:
-            for live, graph in models.items():
-                if rule.is_alone:
-                    rule.refuse_hidden(graph, self.made[live])
-                else:
-                    rule.take_all(graph, live, self.made[live])
+            for live, graph in graphs.items():
+                rule.take_all(graph, live, self.made[live])
         results = [rule.finish(self.made) for rule in self.rules]
-        keys = [key for result in results for key in result.session]
-        for live, graph in models.items():
-            nodes = [Node(graph.main, index) for index in sorted(graph.main.edited)]
-            set_keys(live_ops(nodes, live), keys)
+        for live, graph in graphs.items():
+            self._put_into(live, graph, results)
         self.made.clear()
         self.report = report_of(results, [note for result in results for note in result.notes])
+
+    def _named(self, live: Any, graph: ModelGraph) -> ModelGraph:
+        """Return the graph, its body called as `body` in a match calls the live one."""
+        graph.main.label = getattr(live, "name", None) or MAIN  # the name of a function
+        return graph
+
+    def _number(self, live: Any, graph: ModelGraph) -> None:
+        rules = rules_of_live(live)
+        rules.add(rule.rule.applied for rule in self.rules)
+        rules.number(graph)
+
+    def _put_into(self, live: Any, graph: ModelGraph, results: Iterable[RuleResult]) -> None:
+        """Do to a live graph what rules did to the graph that was taken from it."""
+        nodes = [Node(graph.main, index) for index in sorted(graph.main.edited)]
+        if nodes:
+            put_into(live, nodes, [key for result in results for key in result.session])
+            rules_of_live(live).sign(live, nodes[0].name)
 
     def _may_hide(self, live: Any) -> bool:
         """Return whether ops were made with which tf.custom_gradient leads past others."""

@@ -7,7 +7,7 @@ of, and is registered with TensorFlow in this process.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,12 +38,10 @@ from graphpatch.gradients.spec import (
     surrogate_key,
 )
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.attrs import OUTPUT_SHAPES
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import graph_of
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
-from graphpatch.graph.wire import enclosed, piece_bytes
 from graphpatch.patches import KINDS, Patch
 from graphpatch.patches.carrier import check_named, check_once, named_tensors, refuse_key
 from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient
@@ -56,9 +54,6 @@ from graphpatch.patches.surrogate import SurrogateGradient
 from graphpatch.patches.target import Target, carries, is_source, known_inputs, known_outputs
 from graphpatch.protos import GraphDef
 from graphpatch.rules import Rule
-from graphpatch.runtime.imported import spliced
-from graphpatch.runtime.register import register_key
-from graphpatch.runtime.values import full_tensor_name
 
 BY_KEY = (OverrideGradient, StraightThrough, SurrogateGradient, SidePatch, Freeze)
 """The patches that a key of the op alone can store."""
@@ -73,8 +68,6 @@ ALL_CALLS = CALLS | {"SymbolicGradient", "RemoteCall"}
 
 # Gradients of TensorFlow that give zeros for zeros.
 LINEAR_FILTERS = frozenset({"Identity", "Neg", "Sign"})
-
-WRITTEN_ATTRS = (attrs.OVERRIDE, provenance.PROVENANCE_ATTR)
 
 
 class NoKeyError(PatchError):
@@ -331,54 +324,3 @@ def keeps_zeros(gradient: Gradient) -> bool:
     tensor = np.concatenate([-sizes, [0.0], sizes]).astype("float32")
     dx = interpreter.gradient(gradient.formula, [tensor], [tensor], [np.zeros_like(tensor)])[0]
     return dx is not None and not np.any(dx)
-
-
-def live_ops(nodes: Iterable[Node], live: Any) -> list[tuple[Node, Any]]:
-    """Return nodes with the ops of a live graph that they are.
-
-    Those that rules added are made there, and each op reads what its node does.
-    """
-    import tensorflow as tf
-
-    present, pairs = {op.name for op in live.get_operations()}, []
-    for node in sorted(nodes, key=lambda node: node.name in present):
-        names = [full_tensor_name(text) for text in node.data_inputs]
-        tensors = {name: live.get_tensor_by_name(name) for name in names}
-        if node.name not in present:
-            written = b"".join(map(piece_bytes, enclosed(1, node.body.payload(node.index))))
-            definition = tf.compat.v1.GraphDef.FromString(written)
-            definition.versions.CopyFrom(live.graph_def_versions)  # or they become the lowest
-            with live.as_default(), live.control_dependencies(None):
-                spliced(definition, tensors, [], "")
-        op = live.get_operation_by_name(node.name)
-        for slot, name in enumerate(names):
-            if op.inputs[slot].name != name:
-                op._update_input(slot, tensors[name])
-        pairs.append((node, op))
-    return pairs
-
-
-def set_keys(nodes_by_op: Iterable[tuple[Node, Any]], keys: Iterable[str]) -> None:
-    """Give live ops the keys that their nodes have, those of ours among `keys` being registered.
-
-    What is written down of a change goes along.
-    """
-    import tensorflow as tf
-
-    for key in keys:
-        register_key(key, allow_python=True)
-    for node, op in nodes_by_op:
-        written = node.attrs()
-        with op.graph._mutation_lock():  # no Session runs meanwhile
-            for key in WRITTEN_ATTRS:
-                if key in written:
-                    value = tf.compat.v1.AttrValue()
-                    value.ParseFromString(written[key].SerializeToString(deterministic=True))
-                    if len(value.list.s) == 2:
-                        # The node as it was: the export noted shapes, which the op has not.
-                        was = tf.compat.v1.NodeDef.FromString(value.list.s[1])
-                        was.attr.pop(OUTPUT_SHAPES, None)
-                        value.list.s[1] = was.SerializeToString(deterministic=True)
-                    op._set_attr(key, value)
-                elif key in op.node_def.attr:
-                    op._clear_attr(key)

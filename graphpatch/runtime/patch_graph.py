@@ -23,7 +23,8 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
 from graphpatch.rules import Rule
 from graphpatch.runtime.imported import bare_meta, imported, model_of
-from graphpatch.runtime.keys import ALL_CALLS, NoKeyError, keyed, live_ops, set_keys
+from graphpatch.runtime.keys import NoKeyError, keyed
+from graphpatch.runtime.live import put_into, rules_of_live
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.runtime.values import full_tensor_name
@@ -484,12 +485,8 @@ def _patched_in_place(rules: Sequence[Rule], model: Model, graph: Any) -> Result
     result = apply([keyed(rule, bodies=False) for rule in rules], model)
     main = result.model.graphs[0].main
     nodes = [Node(main, index) for index in sorted(main.edited)]
-    for node in nodes:
-        is_keyed_call = node.op in ALL_CALLS and node.attr(attrs.OVERRIDE) is not None
-        if is_keyed_call and graph.get_operation_by_name(node.name)._gradient_function is not None:
-            # TensorFlow looks at no key then.
-            raise NoKeyError(f"{node} calls a tf.function, whose gradient Python holds")
-    set_keys(live_ops(nodes, graph), result.report["consumer"]["session"])
+    put_into(graph, nodes, result.report["consumer"]["session"])
+    rules_of_live(graph).read(result.model.graphs[0], graph)
     return result
 
 

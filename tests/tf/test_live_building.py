@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import graphpatch
 
 tf = pytest.importorskip("tensorflow")
 
+from graphpatch.graph import provenance  # noqa: E402
 from graphpatch.runtime.tf_gradients import control_flow  # noqa: E402
 from tests.tf import live  # noqa: E402
 from tests.tf.live import CLIP, Rule, filtered, overridden  # noqa: E402
@@ -192,6 +194,44 @@ def test_nested_contexts() -> None:
         y.append(-x)
         dx = [tf.gradients(one, x)[0] for one in y]
     assert live.run(graph, dx, {"x:0": 1.0}) == [-2.0, 20.0, 14.0, 20.0, -2.0, -1.0]
+
+
+def several_rules(is_patched: bool, first: Callable[[Any], Any]) -> Any:
+    def context(*rules: tuple[str, Any]) -> Any:
+        listed = [{"name": name, **filtered(match, {"scale": 2.0})} for name, match in rules]
+        return graphpatch.building(listed) if is_patched else nullcontext()
+
+    with control_flow(True), tf.Graph().as_default() as graph:
+        x = place_x()
+        with context(("first", {"op": "Neg"})):
+            first(x)
+        with context(("second", {"op": "Exp"}), ("third", {"op": "Tan"})):
+            tf.exp(tf.tan(x, name="tan"), name="exp")
+            with context(("inner", {"op": "Exp"})):
+                tf.exp(x, name="both")
+        tf.sin(x, name="sin")
+        if is_patched:
+            graphpatch.patch_graph([{"name": "in place", **filtered("sin", CLIP)}])
+        with context(("last", {"op": "Cos", "inputs": {"0": {"op": "Sin"}}})):
+            tf.cos(tf.sin(x), name="cos")
+    return graph
+
+
+@pytest.mark.parametrize("first", [tf.negative, loop])
+def test_each_op_has_on_record_which_rules_patched_it(first: Callable[[Any], Any]) -> None:
+    exported = graphpatch.load(several_rules(is_patched=True, first=first).as_graph_def())
+    rules = {
+        node.name: [author.rule for author in provenance.rules_that_touched(node)]
+        for body in exported.graphs[0].bodies
+        for node in provenance.touched(body)
+    }
+    assert rules == {
+        "Neg": ["first"], "tan": ["third"], "exp": ["second"], "both": ["second", "inner"],
+        "sin": ["in place"], "cos": ["last"],
+    }  # fmt: skip
+    if first is tf.negative:
+        reverted = graphpatch.revert(exported).model.graph_def()
+        assert reverted == several_rules(is_patched=False, first=first).as_graph_def()
 
 
 def negated(graph: Any) -> None:
