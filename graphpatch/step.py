@@ -41,11 +41,7 @@ FEWEST_ALIKE = 8  # ops from which on it pays to look for those that are alike
 
 
 class RuleResult(msgspec.Struct, frozen=True):
-    """What one rule did, as the report has it.
-
-    `idle` says of ops why the patch means nothing there, `unchanged` of each graph, or op of a live
-    one, why the rule changes nothing in it, or nothing.
-    """
+    """What one rule did. `idle` and `unchanged` say why not: of single ops, of whole graphs."""
 
     rule: str
     matches: list[dict[str, Any]] = msgspec.field(default_factory=list)
@@ -62,13 +58,10 @@ class RuleResult(msgspec.Struct, frozen=True):
 
     def collect(self, editor: Editor) -> None:
         """Take over what an editor has to say."""
-        for report, parts in (
-            (self.notes, editor.notes),
-            (self.session, editor.session),
-            (self.tape, editor.tape),
-            (self.emit, editor.carriers),
-        ):
-            report.update(parts)
+        self.note(*editor.notes)
+        self.emit.update(editor.carriers)
+        self.session.update(editor.session)
+        self.tape.update(editor.tape)
         self.idle.extend(editor.idle)
 
     def close(self) -> None:
@@ -169,13 +162,9 @@ def patch_in_graph(
     known: dict[Hashable, Any] | None = None,
     tags: str | None = None,
 ) -> None:
-    """Patch what a rule has matched in one graph, and add to `step` what that did.
-
-    `known` is what an earlier editor knew of all ops, `tags` what the report calls the graph.
-    """
+    """Patch what a rule matched in one graph, for `step`; `known` is that of an earlier editor."""
     graph, matched, targets = in_graph
-    listed = listed_matches(matched, tags, with_reads=rule.as_one, whole=rule.as_one)
-    step.matches.extend(listed)
+    step.matches.extend(listed_matches(matched, tags, rule.as_one, rule.as_one))
     if matched.nodes:
         step.unchanged.append(rule.patch.idle(matched.nodes))
     # As the ops are called before they are patched.
