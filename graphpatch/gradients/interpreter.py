@@ -78,8 +78,12 @@ def op_output(op_type: str, inputs: Sequence[Any], attrs: Attrs) -> Any:
     return result if dtype is None else result.astype(np.dtype(dtype), copy=False)
 
 
-def run(values: Sequence[Value | None], arguments: Mapping[str, Array]) -> list[Any]:
-    """Return the arrays that these values of a program are; None for None."""
+def run(
+    values: Sequence[Value | None],
+    arguments: Mapping[str, Any],
+    output: Callable[[str, list[Any], dict[str, Any]], Any] = op_output,
+) -> list[Any]:
+    """Return the arrays that these values of a program are, or what `output` makes of each op."""
     computed: dict[str | int, Any] = dict(arguments.items())
     wanted = [item for item in values if item is not None]
 
@@ -87,12 +91,12 @@ def run(values: Sequence[Value | None], arguments: Mapping[str, Array]) -> list[
         if not isinstance(item, Value):
             return list(map(array, item))
         value = computed[item.source]
-        return value[item.output] if isinstance(value, list) else value
+        return value[item.output] if isinstance(value, list | tuple) else value
 
     with np.errstate(all="ignore"):
         for number in needed(wanted):
             step = wanted[0].program.steps[number]
-            computed[number] = op_output(step.op_type, [*map(array, step.inputs)], dict(step.attrs))
+            computed[number] = output(step.op_type, [*map(array, step.inputs)], dict(step.attrs))
     return [None if item is None else array(item) for item in values]
 
 

@@ -121,8 +121,8 @@ class RuleOnNewOps:
     def take_all(self, graph: ModelGraph, live: Any, made: set[str]) -> None:
         """Patch the ops of a whole graph, of these names, that the rule means.
 
-        Raises PatchError where no gradient reaches one, or a key comes too late. A rule that patched
-        ops as they were made only looks whether gradients reach them.
+        Raises PatchError where no gradient reaches one, or a key comes too late. A rule on ops
+        alone has patched them, and only looks whether gradients reach them.
         """
         with naming_rule(self.rule):
             if self.is_alone:

@@ -20,8 +20,8 @@ from graphpatch.gradients.spec import (
 from graphpatch.runtime.gradient_functions import (
     GradientFunction,
     as_list,
-    check_filter,
     check_formula,
+    dtypes_of,
     tensorflow_gradient,
 )
 from graphpatch.runtime.unconverted import unconverted
@@ -191,7 +191,8 @@ def _filtered(
             for name, parameter in (parameters or {}).items()
         }
         if isinstance(spec, Formula):
-            check_filter(spec, tensor.dtype.real_dtype.name, tuple(read))
+            dtype = (tensor.dtype.real_dtype.name,)
+            check_formula(spec, dtype, dtype, tuple(read))
             of_formula = tensorflow_gradient(spec, list(read))
         is_by_slice = is_additive and all(parameter.shape == () for parameter in read.values())
 
@@ -273,7 +274,7 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
         _refuse_lost("override_gradient", variables)
         outputs = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(y)]
         if formula is not None:
-            check_formula(formula, inputs, outputs)
+            check_formula(formula, dtypes_of(inputs), dtypes_of(outputs))
         return tf.nest.pack_sequence_as(y, with_gradient(outputs, inputs, gradient))
 
     def overridden(*x: Any, **options: Any) -> Any:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from graphpatch import names, opdefs
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import FormulaError, ModelError, RulesError, did_you_mean
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.ops import Constant, Signature, StepInput, Value, needed, op_def
+from graphpatch.gradients.interpreter import run
+from graphpatch.gradients.ops import Constant, Signature, op_def
 from graphpatch.gradients.program import formula_ops, gradient_ops
 from graphpatch.gradients.spec import (
     KEY_PREFIX,
@@ -86,10 +87,10 @@ def formula_value(formula: Formula, inputs: Sequence[Any], op: Any = None) -> An
     Raises FormulaError where it does not suit these tensors.
     """
     outputs, attrs = ([], None) if op is None else (op.outputs, op_attrs(formula, op))
-    x, y = _named("x", inputs), _named("y", outputs)
-    signature = Signature.of(_dtypes(x), _dtypes(y), attrs, _same_shape([*inputs, *outputs]))
-    dtype = [*outputs, *inputs][0].dtype.base_dtype.name
-    return result_values([formula_ops(formula, signature, dtype)], x)[0]
+    same_shape = _same_shape([*inputs, *outputs])
+    signature = Signature.of(dtypes_of(inputs), dtypes_of(outputs), attrs, same_shape)
+    result = formula_ops(formula, signature, dtypes_of([*outputs, *inputs])[0])
+    return run([result], _named("x", inputs), _op_output)[0]
 
 
 def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
@@ -132,24 +133,22 @@ def formula_gradients(
     """
     if len(upstream) != len(outputs):
         raise FormulaError(f"{len(outputs)} outputs, and {len(upstream)} upstream gradients")
-    parameters = parameters or {}
-    named = [_tensor_named(name, inputs[0].graph) for name in formula.tensors]
-    more = [*parameters.values(), *named]
-    x, y, further = _named("x", inputs), _named("y", outputs), _named("x", more, len(inputs))
-    read = formula.with_more_inputs(_dtypes(x), list(parameters))
-    scalars = {name for name, tensor in further.items() if tensor.shape == ()}
-    shaped = [tensor for name, tensor in further.items() if name not in scalars]
+    names = list(parameters or {})
+    tensors = [_tensor_named(name, inputs[0].graph) for name in formula.tensors]
+    more = [*(parameters or {}).values(), *tensors]
+    read, x = formula.with_more_inputs(dtypes_of(inputs), names), [*inputs, *more]
+    scalars = {f"x{n}" for n in range(len(inputs), len(x)) if x[n].shape == ()}
+    shaped = [tensor for tensor in more if tensor.shape != ()]
     same_shape = _same_shape([*inputs, *outputs, *shaped])
-    signature = Signature.of(
-        _dtypes(x | further), _dtypes(y), attrs, same_shape, scalars, op_type, len(more)
-    )
-    results = gradient_ops(read, signature)
+    known = attrs, same_shape, scalars, op_type, len(more)
+    results = gradient_ops(read, Signature.of(dtypes_of(x), dtypes_of(outputs), *known))
     dys = {
         f"dy{place}": _dense(output, dy)
         for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True))
         if f"dy{place}" in read.variables
     }
-    return result_values(results, x | further | y | dys)[: len(inputs)]
+    values = run(results, _named("x", x) | _named("y", outputs) | dys, _op_output)
+    return values[: len(inputs)]
 
 
 def _tensor_named(name: str, graph: Any) -> Any:
@@ -168,63 +167,44 @@ def _tensor_named(name: str, graph: Any) -> Any:
     raise FormulaError(f"the graph has no tensor {name!r} that a formula can read")
 
 
-def result_values(results: Sequence[Value | None], arguments: Mapping[str, Any]) -> list[Any]:
-    """Return the tensor of each result, None for None, from what its variables stand for."""
+def _op_output(op_type: str, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+    """Return what TensorFlow computes of one op of a formula."""
     import tensorflow as tf
 
-    computed: dict[Any, Any] = dict(arguments)  # by variable, or by number of the step
-    values = [value for value in results if value is not None]
-
-    def tensor(value: StepInput) -> Any:
-        if not isinstance(value, Value):
-            return list(map(tensor, value))
-        outputs = computed[value.source]
-        return outputs[value.output] if isinstance(outputs, list | tuple) else outputs
-
-    for number in needed(values):
-        step = values[0].program.steps[number]
-        attrs, definition = dict(step.attrs), op_def(step.op_type)
-        if step.op_type == "Const":
-            value = attrs["value"]
-            assert isinstance(value, Constant)
-            numbers = list(value.numbers) if value.shape else value.numbers[0]
-            computed[number] = tf.constant(numbers, value.dtype, value.shape)
-            continue
-        inputs = {
-            _RAW_NAMES.get(arg.name, arg.name): tensor(value)
-            for arg, value in zip(definition.inputs, step.inputs, strict=True)
-        }
-        for arg in definition.inputs:  # which imply these
-            attrs.pop(arg.type_attr, None)
-            attrs.pop(arg.number_attr, None)
-        inputs |= {name: _as_text(value) for name, value in attrs.items()}
-        computed[number] = getattr(tf.raw_ops, step.op_type)(**inputs)
-    return [None if value is None else tensor(value) for value in results]
-
-
-def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Raise FormulaError where a formula does not suit an op of these tensors."""
-    x, y = _named("x", inputs), _named("y", outputs)
-    gradient_ops(formula, Signature.of(_dtypes(x), _dtypes(y)))
+    if op_type == "Const":
+        value: Constant = attrs["value"]
+        return tf.constant(
+            list(value.numbers) if value.shape else value.numbers[0], value.dtype, value.shape
+        )
+    named: dict[str, Any] = {}
+    for arg, tensor in zip(op_def(op_type).inputs, inputs, strict=True):
+        named[_RAW_NAMES.get(arg.name, arg.name)] = tensor
+        attrs.pop(arg.type_attr, None)  # which the tensor implies
+        attrs.pop(arg.number_attr, None)
+    named |= {name: _as_text(value) for name, value in attrs.items()}
+    return getattr(tf.raw_ops, op_type)(**named)
 
 
 @functools.lru_cache
-def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) -> None:
-    """Raise FormulaError where a formula does not suit one tensor of this dtype.
+def check_formula(
+    formula: Formula, x: tuple[str, ...], y: tuple[str, ...], parameters: tuple[str, ...] = ()
+) -> None:
+    """Raise FormulaError where a formula does not suit an op of inputs and outputs of these dtypes.
 
-    `tensors` are those of its parameters that are tensors.
+    `parameters` are those that are tensors: of the dtype of the first input.
     """
-    signature = Signature.of([dtype] * (1 + len(tensors)), [dtype], same_shape=True)
-    gradient_ops(formula.with_more_inputs([dtype], tensors), signature)
+    signature = Signature.of([*x, *x[:1] * len(parameters)], y)
+    gradient_ops(formula.with_more_inputs(x, parameters), signature)
 
 
-def _named(kind: str, tensors: Sequence[Any], first: int = 0) -> dict[str, Any]:
+def _named(kind: str, tensors: Sequence[Any]) -> dict[str, Any]:
     """Return tensors by what a formula calls them: x0, x1, ..."""
-    return {f"{kind}{place}": tensor for place, tensor in enumerate(tensors, first)}
+    return {f"{kind}{place}": tensor for place, tensor in enumerate(tensors)}
 
 
-def _dtypes(tensors: Mapping[str, Any]) -> list[str]:
-    return [tensor.dtype.base_dtype.name for tensor in tensors.values()]
+def dtypes_of(tensors: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of the dtypes of tensors."""
+    return tuple(tensor.dtype.base_dtype.name for tensor in tensors)
 
 
 def _dense(output: Any, dy: Any) -> Any:
