@@ -24,11 +24,11 @@ from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import every_match
 from graphpatch.patches.reach import refuse_hidden, refuse_shadowed
 from graphpatch.rules import Rule
+from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import model_of
 from graphpatch.runtime.keys import keyed
 from graphpatch.runtime.live import graph_of_op, graphs_around, put_into, rules_of_live
 from graphpatch.runtime.patch_graph import built_before
-from graphpatch.runtime.unconverted import unconverted
 from graphpatch.step import (
     RuleResult,
     check_expected,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from graphpatch.arguments import wrong_argument
 from graphpatch.errors import RulesError
@@ -24,11 +26,42 @@ from graphpatch.runtime.gradient_functions import (
     dtypes_of,
     tensorflow_gradient,
 )
-from graphpatch.runtime.unconverted import unconverted
+from graphpatch.runtime.graph_run import require_tensorflow
 
 Spec: TypeAlias = GradientSpec | Callable[..., Any]
 # Gradients that give the same whether slices are added up before or after: G(a + b) = G(a) + G(b).
 _ADDITIVE = frozenset({"scale", "reverse", "identity", "straight_through"})
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+# What AutoGraph looks for on a function: it calls one that has it, and converts any other.
+AUTOGRAPH_INFO = "autograph_info__"
+
+
+def unconverted(function: Decorated) -> Decorated:
+    """Return the function, which runs as it is in a tf.function; functions that it is given do not.
+
+    Those are converted as far as the tf.function asks for it: they are the user's. TensorFlow is
+    imported when the function is called, not before.
+    """
+
+    @functools.wraps(function)
+    def called(*args: Any, **keywords: Any) -> Any:
+        tf = require_tensorflow(f"{function.__name__} works on graphs of")
+        args = tuple(map(_as_asked, args))
+        return tf.autograph.experimental.do_not_convert(function)(*args, **keywords)
+
+    setattr(called, AUTOGRAPH_INFO, {})
+    return called  # type: ignore[return-value]
+
+
+def _as_asked(argument: Any) -> Any:
+    import tensorflow as tf
+
+    autograph = tf.__internal__.autograph
+    context = autograph.control_status_ctx()
+    if context.status.name != "ENABLED" or not inspect.isroutine(argument):
+        return argument
+    return autograph.tf_convert(argument, context)
 
 
 def clip_gradient(x: Any, min: Any, max: Any) -> Any:

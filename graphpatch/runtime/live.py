@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,8 +21,9 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.record import AppliedRule, ModelRecord
 from graphpatch.graph.wire import enclosed, encoded, piece_bytes
 from graphpatch.protos import NodeDef
+from graphpatch.runtime.gradient_functions import gradient_of
 from graphpatch.runtime.imported import graph_def_of, spliced
-from graphpatch.runtime.register import register_key
+from graphpatch.runtime.register import register
 from graphpatch.runtime.values import full_tensor_name
 
 WRITTEN_ATTRS = (attrs.OVERRIDE, provenance.PROVENANCE_ATTR)
@@ -106,7 +108,7 @@ def put_into(live: Any, nodes: Sequence[Node], keys: Iterable[str]) -> None:
     Ops that rules added are made, each op reads what its node does, and has its key and record.
     """
     for key in keys:
-        register_key(key, allow_python=True)
+        register(key, partial(gradient_of, key, allow_python=True))
     for node in sorted(nodes, key=lambda node: not provenance.is_added(node)):
         op = _live_op(live, node)
         with live._mutation_lock():  # no Session runs meanwhile

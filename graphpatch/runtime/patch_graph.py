@@ -22,11 +22,11 @@ from graphpatch.graph.functions import calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
 from graphpatch.rules import Rule
+from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import bare_meta, imported, model_of
 from graphpatch.runtime.keys import NoKeyError, keyed
 from graphpatch.runtime.live import put_into, rules_of_live
 from graphpatch.runtime.register import register_gradients
-from graphpatch.runtime.unconverted import unconverted
 from graphpatch.runtime.values import full_tensor_name
 from graphpatch.table import plural, short
 
@@ -38,7 +38,10 @@ DEEPEST_OBJECT = 4  # an object in a collection, what it holds, and what that ho
 OPAQUE = (str, bytes, int, float, bool, type, FunctionType, MethodType, ModuleType)
 
 # Where tf.compat.v1.get_variable finds variables, and which scopes are open.
-STORE, SCOPES = ("__variable_store",), ("__varscope",)
+STORES = {
+    ("__variable_store",): ("_vars", "_partitioned_vars"),
+    ("__varscope",): ("variable_scopes_count",),
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,11 +98,7 @@ class PatchedGraph:
         """
         import tensorflow as tf
 
-        name = (
-            old
-            if isinstance(old, str)
-            else self._checked(old, tf.Tensor, "a tensor or its name").name
-        )
+        name = self._name(old, tf.Tensor, "a tensor or its name")
         return self.graph.get_tensor_by_name(full_tensor_name(name))
 
     def operation(self, old: Any) -> Any:
@@ -111,11 +110,7 @@ class PatchedGraph:
         """
         import tensorflow as tf
 
-        name = (
-            old
-            if isinstance(old, str)
-            else self._checked(old, tf.Operation, "an operation or its name").name
-        )
+        name = self._name(old, tf.Operation, "an operation or its name")
         return self.graph.get_operation_by_name(name)
 
     def variable(self, old: Any) -> Any:
@@ -157,25 +152,17 @@ class PatchedGraph:
             for variable in self.old.get_collection(key)
             if isinstance(variable, tf.Variable) and not _is_assignment(variable)
         }
-        variables = list(collected.values())  # each once
-        try:
-            values = list(old_session.run(variables))
-        except tf.errors.FailedPreconditionError:
-            values = [_value_of(variable, old_session) for variable in variables]
-        copied = [
-            (variable, value)
-            for variable, value in zip(variables, values, strict=True)
-            if value is not None
-        ]
-        new_op = self.graph.get_operation_by_name
-        waiting = [(new_op(variable.initializer.name), value) for variable, value in copied]
-        while waiting:  # more than once where one tensor initializes several variables
+        copied = []
+        for variable in collected.values():  # each once
+            try:
+                value = old_session.run(variable)
+            except tf.errors.FailedPreconditionError:
+                continue  # it has none yet
             # What an initializer assigns is its input 1; feeding that adds no op to the graph.
-            runs = {op.inputs[1].name: (op, value) for op, value in waiting}
-            initializers = [op for op, _ in runs.values()]
-            new_session.run(initializers, {name: value for name, (_, value) in runs.items()})
-            waiting = [(op, value) for op, value in waiting if op not in initializers]
-        return [variable.name for variable, _ in copied]
+            initializer = self.graph.get_operation_by_name(variable.initializer.name)
+            new_session.run(initializer, {initializer.inputs[1].name: value})
+            copied.append(variable.name)
+        return copied
 
     def _carried(self, old: Any, deepest: int = DEEPEST_OBJECT) -> Any:
         """Return a value with what stands for all of the old graph that it holds.
@@ -190,22 +177,15 @@ class PatchedGraph:
         if deepest == 0 or isinstance(old, OPAQUE):
             return old
         is_sequence, is_dict = isinstance(old, list | tuple), isinstance(old, dict)
-        parts = (
-            dict(enumerate(old))
-            if is_sequence
-            else old
-            if is_dict
-            else getattr(old, "__dict__", {})
-        )
+        own = dict(enumerate(old)) if is_sequence else getattr(old, "__dict__", {})
+        parts = old if is_dict else own
         deepest -= not (is_sequence or is_dict)
         new = {key: self._carried(part, deepest) for key, part in parts.items()}
         if all(new[key] is part for key, part in parts.items()):
             return old
-        if is_dict:
-            return new
         if is_sequence:
             return type(old)(*new.values()) if hasattr(old, "_fields") else type(old)(new.values())
-        return _with_fields(old, new)
+        return new if is_dict else _with_fields(old, new)
 
     def _counterpart(self, old: Any) -> Any:
         import tensorflow as tf
@@ -213,11 +193,7 @@ class PatchedGraph:
         if old is None:  # a gradient that TensorFlow does not have
             return None
         if isinstance(old, str | tf.Tensor | tf.Operation):
-            name = (
-                old
-                if isinstance(old, str)
-                else self._checked(old, tf.Tensor | tf.Operation, "a tensor or an operation").name
-            )
+            name = self._name(old, tf.Tensor | tf.Operation, "a tensor or an operation")
             return self.graph.as_graph_element(name)
         if isinstance(old, tf.Variable):
             return self.variable(old)
@@ -249,6 +225,9 @@ class PatchedGraph:
         self._remade[id(old)] = (old, new)
         return new
 
+    def _name(self, old: Any, kind: Any, expected: str) -> str:
+        return str(old if isinstance(old, str) else self._checked(old, kind, expected).name)
+
     def _checked(self, old: Any, kind: Any, expected: str) -> Any:
         """Raise TypeError for what is of another kind, ValueError for what is of another graph."""
         if not isinstance(old, kind):
@@ -264,16 +243,6 @@ class PatchedGraph:
         count = sum(len(rule["matches"]) for rule in rules)
         how = "in place" if self.in_place else "as a new graph"
         return f"<PatchedGraph: {plural(len(rules), 'rule')} on {plural(count, 'op')}, {how}>"
-
-
-def _value_of(variable: Any, session: Any) -> Any:
-    """Return the value of a variable; None where it has none yet."""
-    import tensorflow as tf
-
-    try:
-        return session.run(variable)
-    except tf.errors.FailedPreconditionError:
-        return None
 
 
 def _is_assignment(old: Any) -> bool:
@@ -337,15 +306,12 @@ def _carry_collections(patched: PatchedGraph) -> list[str]:
                     f"operations and variables that its attributes hold"
                 ] = None
     # So get_variable finds the variables, and numbers scopes on from where the old graph was.
-    for store in old.get_collection(STORE):
-        copied_store = type(store)()
-        for name in ("_vars", "_partitioned_vars"):
-            setattr(copied_store, name, patched._carried(getattr(store, name)))
-        new.get_collection_ref(STORE)[:] = [copied_store]
-    for scopes in old.get_collection(SCOPES):
-        copied_scopes = type(scopes)()
-        copied_scopes.variable_scopes_count = copy.copy(scopes.variable_scopes_count)
-        new.get_collection_ref(SCOPES)[:] = [copied_scopes]
+    for key, attributes in STORES.items():
+        for store in old.get_collection(key):
+            copied = type(store)()
+            for name in attributes:
+                setattr(copied, name, patched._carried(copy.copy(getattr(store, name))))
+            new.get_collection_ref(key)[:] = [copied]
     return list(notes)
 
 

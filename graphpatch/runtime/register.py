@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.differentiation.override_keys import override_key
@@ -22,11 +22,13 @@ from graphpatch.graph.node import Node, mentions
 from graphpatch.graph.walk import tensor_named
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import op_of
+from graphpatch.runtime.gradient_functions import (
+    GradientFunction,
+    function_gradient,
+    gradient_of,
+)
 from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import graph_def_of, import_here
-
-if TYPE_CHECKING:
-    from graphpatch.runtime.gradient_functions import GradientFunction
 
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
@@ -67,9 +69,7 @@ def register_keys(graph: ModelGraph, is_meant: Callable[[Node], bool]) -> set[st
     """Register the gradients of ours that these ops of a graph carry; return their keys."""
     nodes = {key: node for node, key in overridden_ops(graph) if is_meant(node)}
     return {
-        key
-        for key, node in nodes.items()
-        if _register(key, partial(gradient_for, key, graph, node))
+        key for key, node in nodes.items() if register(key, partial(gradient_for, key, graph, node))
     }
 
 
@@ -81,25 +81,7 @@ def register_lone_keys(graph: ModelGraph) -> set[str]:
     return register_keys(graph, lambda node: node.op not in graph.library.gradients)
 
 
-def register_in_functions(graph: ModelGraph) -> set[str]:
-    """Register the gradients of ours that ops of functions carry, and not those of the main graph.
-
-    TensorFlow looks keys up where it differentiates the bodies of While, If and calls.
-    """
-    return register_keys(graph, lambda node: not node.body.is_main)
-
-
-def register_key(key: str, allow_python: bool = False) -> bool:
-    """Register a key of ours that says itself what its gradient is; whether it is one.
-
-    `allow_python` lets a key name a function in Python, whose module is imported.
-    """
-    from graphpatch.runtime.gradient_functions import gradient_of
-
-    return _register(key, lambda: gradient_of(key, allow_python))
-
-
-def _register(key: str, gradient: Callable[[], Callable[..., Any] | None]) -> bool:
+def register(key: str, gradient: Callable[[], Callable[..., Any] | None]) -> bool:
     """Register the gradient of a key once, if it has one of ours; return whether it has."""
     tf = require_tensorflow("gradients are registered with")
     if key not in _DONE:
@@ -115,8 +97,6 @@ def _register(key: str, gradient: Callable[[], Callable[..., Any] | None]) -> bo
 
 def gradient_for(key: str, graph: ModelGraph, node: Node) -> GradientFunction | None:
     """Return the gradient function (op, *dy) of an op with a key of ours, None for others."""
-    from graphpatch.runtime.gradient_functions import function_gradient, gradient_of
-
     gradient = gradient_of(key)
     if gradient is not None or not key.startswith(attach.FUNCTION_PREFIX):
         return gradient
