@@ -18,12 +18,13 @@ from graphpatch.formats.container import meta_around
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import FED, OPTIONAL_PLACEHOLDER, PARSERS, PIPELINES, VARIABLES
-from graphpatch.graph.walk import outputs_there, tensor_named
+from graphpatch.graph.walk import outputs_there, reached, tensor_named
 from graphpatch.match.nearest import nearest_tensors
 from graphpatch.shown import one_line
 from graphpatch.table import plural, short
 
 CANDIDATES = 5  # tensors that are named as what could be an end
+MOST_OPS_ASKED = 400_000  # ops that are looked at for pairs of ends, all together
 MOST_INFERRED = 10_000  # ops of a graph whose outputs' shapes are inferred
 
 # Ends of branches and stacks of loops, and what writes to variables.
@@ -158,11 +159,15 @@ def _ends_there(graphs: Sequence[ModelGraph], are_inputs: bool) -> str:
     return f"{'inputs' if are_inputs else 'outputs'}: {shown}"
 
 
-def default_targets(graph: ModelGraph, wiring: Wiring, every: bool = True) -> list[Tensor]:
+def default_targets(
+    graph: ModelGraph, wiring: Wiring, every: bool = True, sources: Sequence[Tensor] = ()
+) -> list[Tensor]:
     """Return what is computed and no op reads, and the floats that signatures give.
 
-    Unless `every`, what of it may be a loss, where anything may. Placeholders with a default are
-    fed, and no outputs.
+    Unless `every`, the floats that signatures give alone; where there are none, what of the others
+    may be a loss. Of both, what is computed of a source (default: all that is fed): the one that is
+    computed of most ops first, real numbers before others. Each step is left out where it would
+    leave nothing. Placeholders with a default are fed, and no outputs.
     """
     ends = (
         index
@@ -170,12 +175,37 @@ def default_targets(graph: ModelGraph, wiring: Wiring, every: bool = True) -> li
         if wiring.inputs(index) and not wiring.readers(index) and op not in FED
     )
     unread = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
-    losses = [] if every else [tensor for tensor in unread if may_be_loss(wiring, tensor)]
     signatures = meta_around(graph).signature_def.values()
     infos = (info for signature in signatures for info in signature.outputs.values())
     signed = wiring.named(info.name for info in infos if info.name)
     floats = [tensor for tensor in signed if wiring.dtype(tensor) in DIFFERENTIABLE]
-    return list(dict.fromkeys([*(losses or unread), *floats]))
+    if every:
+        return list(dict.fromkeys([*unread, *floats]))
+    losses = list(dict.fromkeys(floats))
+    losses = losses or [t for t in unread if may_be_loss(wiring, t)] or unread
+    return largest_first(wiring, losses, sources or fed_floats(wiring))
+
+
+def largest_first(
+    wiring: Wiring, tensors: Sequence[Tensor], sources: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return those of the tensors that are computed of a source, or all; of most ops first.
+
+    Ops count that give what carries a gradient: a loss comes before an accuracy.
+    """
+    if len(tensors) < 2:
+        return list(tensors)
+    inside = wiring.depending_on(sources) if sources else range(len(wiring.body))
+    dependent = [tensor for tensor in tensors if tensor[0] in inside] or list(tensors)
+    counted = dependent[: max(1, MOST_OPS_ASKED // (len(inside) + 1))]
+
+    def producers(index: int) -> list[int]:
+        tensors = (tensor for tensor in wiring.inputs(index) if tensor[0] in inside)
+        return [tensor[0] for tensor in tensors if wiring.dtype(tensor) in DIFFERENTIABLE]
+
+    sizes = {tensor: len(reached([tensor[0]], producers)) for tensor in counted}
+    has_no_gradient = {tensor: wiring.dtype(tensor) not in DIFFERENTIABLE for tensor in dependent}
+    return sorted(dependent, key=lambda tensor: (has_no_gradient[tensor], -sizes.get(tensor, 0)))
 
 
 def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:

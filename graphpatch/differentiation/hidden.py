@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from graphpatch import names
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.override_keys import CUSTOM, override_key
+from graphpatch.graph.check import GRADIENT_SCOPE
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
 
-GRADIENTS = "gradients"
 """What TensorFlow calls the scope of what tf.gradients adds: no loss is computed from it."""
 
 
@@ -44,7 +44,7 @@ def hidden_ops(body: Body) -> dict[int, int]:
 
 def is_in_gradients(node: Node) -> bool:
     """Return whether tf.gradients added an op."""
-    return GRADIENTS in node.name.split("/")[:-1]
+    return GRADIENT_SCOPE.match(node.name) is not None
 
 
 def is_swish(node: Node) -> bool:

@@ -16,7 +16,7 @@ from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node, form, large_part, small_part
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
-from graphpatch.graph.walk import tensor_named
+from graphpatch.graph.walk import reached, tensor_named
 from graphpatch.opdefs import FlatArg, tensor_index
 
 # (index of the op, output); an argument of a function is an op with the index -1 - its place.
@@ -99,6 +99,14 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         """Return the tensors that a user means by these names; names of none are left out."""
         tensors = (tensor_named(self.body, text) for text in texts)
         return [self.tensor(str(name)) for name in tensors if name is not None]
+
+    def depending_on(self, tensors: Iterable[Tensor]) -> dict[int, int]:
+        """Return the ops that depend on tensors, and their own; each with how many steps off."""
+
+        def readers(index: int) -> list[int]:
+            return [reader for _, reader, _ in self.readers(index)]
+
+        return reached((index for index, _ in tensors), readers)
 
     def _outputs(self, index: int) -> list[FlatArg]:
         form = self.form(index)

@@ -25,6 +25,18 @@ def nowhere(index: int) -> bool:
     return False
 
 
+def reached(starts: Iterable[int], after: Callable[[int], Iterable[int]]) -> dict[int, int]:
+    """Return all that is reached from some numbers, nearest first, each with how many steps off."""
+    steps = dict.fromkeys(starts, 0)
+    todo = list(steps)
+    for number in todo:
+        for following in after(number):
+            if following not in steps:
+                steps[following] = steps[number] + 1
+                todo.append(following)
+    return steps
+
+
 def first_producers(node: Node | None) -> Iterator[Node]:
     """Yield an op, the op that its first data input comes from, and so on; on a circle, once."""
     visited: set[int] = set()

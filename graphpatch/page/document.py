@@ -22,10 +22,11 @@ from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph import provenance
+from graphpatch.graph.walk import reached
 from graphpatch.names import op_of
 from graphpatch.page.body_table import Tables, body_table
 from graphpatch.page.ends import GradientEnds, ends_of, pairs
-from graphpatch.page.lines import BodySide, depending_on, lines_on_path, reached
+from graphpatch.page.lines import BodySide, lines_on_path
 from graphpatch.page.rule_marks import RuleMarks
 from graphpatch.shown import one_line
 from graphpatch.table import plural, short
@@ -140,7 +141,7 @@ class _Graph:
         visited = back.visited
         if not back.live.issuperset(ends[0]):
             # tf.gradients asks no op on a path that ends; the page shows how far a gradient comes.
-            within = set(depending_on(wiring, ends[0]))
+            within = set(wiring.depending_on(ends[0]))
             ask, is_v2 = answers.ask, answers.control_flow_v2
             back = differentiate(wiring, *ends, ask, answers.stored, is_v2, within)
         rules = self._rules(answers)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.interface import default_targets, fed_floats
+from graphpatch.analysis.interface import (
+    MOST_OPS_ASKED,
+    default_targets,
+    fed_floats,
+    largest_first,
+)
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import VARIABLES
-from graphpatch.page.lines import BodySide, depending_on, reached
+from graphpatch.graph.walk import reached
+from graphpatch.page.lines import BodySide
 
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 MOST_PAIRS_ASKED = 12
-MOST_OPS_ASKED = 400_000  # ops that are looked at for pairs, all together
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,45 +46,38 @@ def ends_of(
     numbers: where that leaves no target (ArgMax), the real numbers that they were computed of are
     the targets. The first target is the one to which most ops lead, the first source a tensor.
     """
-    start = wiring.named(sources) or _fed_tensors(wiring) or _variable_tensors(wiring)
+    start = wiring.named(sources) or _default_sources(graph, wiring)
     end = wiring.named(targets)
     if not end:
-        end = _dependent(wiring, default_targets(graph, wiring, every=False), start)
+        led_to = default_targets(graph, wiring, every=False, sources=start)
+        end = [tensor for tensor in led_to if wiring.dtype(tensor) in REAL]
+        end = end or largest_first(wiring, _real_before(wiring, led_to, start), start) or led_to
     names = tuple(map(wiring.spelled, start)), tuple(map(wiring.spelled, end))
     return GradientEnds(*names, bool(sources or targets))
 
 
-def _fed_tensors(wiring: Wiring) -> list[Tensor]:
-    """What is fed: real numbers, else what is not text (names of checkpoints), else all of it."""
-    fed = fed_floats(wiring)
+def _default_sources(graph: ModelGraph, wiring: Wiring) -> list[Tensor]:
+    """Return what is fed: real numbers, where a target is computed of them, else what is not text.
+
+    A rate of learning alone leads to no target in a model of which the inputs are words.
+    """
+    fed, targets = fed_floats(wiring), default_targets(graph, wiring, every=False)
     real = [tensor for tensor in fed if wiring.dtype(tensor) in REAL]
-    return real or [tensor for tensor in fed if wiring.dtype(tensor) != "string"] or fed
+    numbers = [tensor for tensor in fed if wiring.dtype(tensor) != "string"]
+    for sources in (real, numbers):
+        depending = wiring.depending_on(sources)
+        if any(index in depending for index, _ in targets):
+            return sources
+    variables = [(index, 0) for op in VARIABLES for index in wiring.body.by_type.get(op, ())]
+    return real or numbers or fed or variables
 
 
-def _variable_tensors(wiring: Wiring) -> list[Tensor]:
-    return [(index, 0) for op in VARIABLES for index in wiring.body.by_type.get(op, ())]
-
-
-def _dependent(
+def _real_before(
     wiring: Wiring, targets: Sequence[Tensor], sources: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Of the targets those that are computed of a source; all where none is."""
-    inside = set(depending_on(wiring, sources))
-    if not sources:
-        inside.update(reached((index for index, _ in targets), lambda i: _read(wiring, i)))
-    led_to = [tensor for tensor in targets if tensor[0] in inside]
-    real = [tensor for tensor in led_to if wiring.dtype(tensor) in REAL]
-    dependent = real or _real_before(wiring, led_to, inside.difference(i for i, _ in sources))
-    dependent = dependent or led_to
-    if len(dependent) > 1:
-        counted = dependent[: max(1, MOST_OPS_ASKED // (len(inside) + 1))]
-        sizes = {tensor: len(_before(wiring, tensor, inside)) for tensor in counted}
-        dependent.sort(key=lambda tensor: -sizes.get(tensor, 0))
-    return dependent or list(targets)
-
-
-def _real_before(wiring: Wiring, targets: Sequence[Tensor], inside: set[int]) -> list[Tensor]:
     """Return the nearest real numbers that targets are computed of: the scores before an ArgMax."""
+    depending: Iterable[int] = wiring.depending_on(sources) or range(len(wiring.body))
+    inside = set(depending).difference(index for index, _ in sources)
     nearest: dict[Tensor, None] = {}
     visited, todo = set(targets), list(targets)
     for index, _ in todo:
@@ -94,14 +92,13 @@ def _real_before(wiring: Wiring, targets: Sequence[Tensor], inside: set[int]) ->
     return list(nearest)
 
 
-def _read(wiring: Wiring, index: int) -> list[int]:
-    return [producer for producer, _ in wiring.inputs(index)]
-
-
 def _before(wiring: Wiring, target: Tensor, inside: set[int]) -> set[int]:
     """Return the ops that a target is computed of, as far as they are inside."""
-    before = reached([target[0]], lambda index: inside.intersection(_read(wiring, index)))
-    return inside.intersection(before)
+
+    def producers(index: int) -> set[int]:
+        return inside.intersection(producer for producer, _ in wiring.inputs(index))
+
+    return inside.intersection(reached([target[0]], producers))
 
 
 def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[PairDiagnosis], int]:

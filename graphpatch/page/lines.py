@@ -7,7 +7,7 @@ same, and can stand beside each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -16,12 +16,13 @@ from graphpatch.analysis.doctor.causes import Finding, OpOnPath, PathStep, findi
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow
 from graphpatch.differentiation.replay import GradientReplay
-from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.differentiation.wiring import Tensor
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
 from graphpatch.graph.functions import called_by_op
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import LOOPS
+from graphpatch.graph.walk import reached
 
 
 class Flow(IntEnum):
@@ -39,18 +40,6 @@ class Flow(IntEnum):
 # Python 3.11 takes ten times as long to find a member by its class; lines are many.
 ABSENT, NONE, ZERO, FULL, CHANGED, BLOCKED, ERROR = Flow
 NO_ANSWER = OpGradientFlow()
-
-
-def reached(starts: Iterable[int], after: Callable[[int], Iterable[int]]) -> dict[int, int]:
-    """Return all that is reached from some numbers, nearest first, each with how many steps off."""
-    steps = dict.fromkeys(starts, 0)
-    todo = list(steps)
-    for number in todo:
-        for following in after(number):
-            if following not in steps:
-                steps[following] = steps[number] + 1
-                todo.append(following)
-    return steps
 
 
 @dataclass(eq=False)
@@ -115,7 +104,7 @@ class BodySide:
     def _ops_in_view(self) -> Iterable[int]:
         """Return the ops that a target depends on, and that depend on a source if there are any."""
         wiring = self.wiring
-        starts, within = [index for index, _ in self.targets], depending_on(wiring, self.sources)
+        starts, within = [index for index, _ in self.targets], wiring.depending_on(self.sources)
         if not self.sources:
             return reached(starts, lambda index: [read for read, _ in wiring.inputs(index)])
         return reached(
@@ -228,14 +217,6 @@ def _is_live(answer: OpGradientFlow, slot: int, live: Set[Tensor]) -> bool:
     if slot not in answer.reach:
         return bool(live)
     return any(output in answer.reach[slot] for _, output in live)
-
-
-def depending_on(wiring: Wiring, sources: Sequence[Tensor]) -> Collection[int]:
-    """Return the ops that depend on a source, and its own."""
-    return reached(
-        (index for index, _ in sources),
-        lambda index: [reader for _, reader, _ in wiring.readers(index)],
-    )
 
 
 BodyLine = tuple[str, int]  # a body, and a line of it

@@ -157,15 +157,15 @@ def many(tmp_path: Path) -> Path:
 def test_of_many_pairs_one_of_each_kind_is_printed(run_cli: Run, many: Path) -> None:
     lines = run_cli("doctor", many, "--from", "x").stdout.splitlines()
     assert [line for line in lines if not line.startswith("  ")] == [
-        "x:0 -> x0:0: the gradient flows",
         "x:0 -> r0:0: the gradient is None",
         "x:0 -> s0:0: the gradient is None",
+        "x:0 -> x0:0: the gradient flows",
         *(line for line in lines if line.startswith("note: ")),
     ]
     assert [line for line in lines if "like this" in line] == [
         "  ... 11 more pairs like this; --all shows them",
-        "  ... 11 more pairs like this; --all shows them",
         "  ... 1 more pair like this; --all shows them",
+        "  ... 11 more pairs like this; --all shows them",
     ]
 
 

@@ -21,6 +21,8 @@ RATE, IMAGE = (
     node(name, "Placeholder", dtype=F, shape=AttrValue(shape=TensorShapeProto(dim=dims)))
     for name, dims in (("rate", []), ("image", [TensorShapeProto.Dim(size=8)]))
 )
+WORDS = node("words", "Placeholder", dtype=INTS)
+EMBEDDED = node("e", "GatherV2", "v", "words", "axis", Tparams=F, Tindices=INTS, Taxis=INTS)
 SCORES = node("scores", "Softmax", "logits", T=F)
 BEST = node("best", "ArgMax", "scores", "axis", T=F, output_type=INTS, Tidx=attr("int32"))
 AXIS = node("axis", "Const", dtype=attr("int32"))
@@ -34,6 +36,14 @@ CASES: dict[str, tuple[list[Any], tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a rate and a flag after tensors": (
         [RATE, IMAGE, node("y", "Mul", "rate", "image", T=F)], ("image:0", "rate:0"), ("y:0",)
+    ),
+    "a loss before an accuracy, and no slot of an optimizer or second gradient": (
+        [RATE, WORDS, EMBEDDED, node("v", "VariableV2", dtype=F), node("adam", "Identity", "v"),
+         node("step", "Mul", "rate", "v", T=F), node("train/gradients_1/y_grad", "Exp", "e", T=F),
+         node("kind", "ArgMax", "e", "axis", T=F, output_type=INTS, Tidx=attr("int32")), AXIS,
+         node("accuracy", "Cast", "kind", SrcT=INTS, DstT=F),
+         node("loss", "Tanh", "e", T=F), node("w", "ApplyGradientDescent", "v", "step", "e")],
+        ("rate:0", "words:0"), ("loss:0", "accuracy:0")
     ),
     "no placeholder that nobody reads": (
         [X, node("given", "PlaceholderWithDefault", "x", dtype=F), node("y", "Relu", "x", T=F)],

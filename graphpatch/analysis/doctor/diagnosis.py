@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -96,7 +96,7 @@ class Doctor:
     _raised: dict[Refusal, Finding] = field(default_factory=dict)
     _rules: dict[Node, str] = field(default_factory=dict)
     _looked_at: int = 0
-    _dependent: tuple[object, set[int]] = (None, set())
+    _dependent: tuple[object, Mapping[int, int]] = (None, {})
 
     @property
     def visited(self) -> int:
@@ -166,7 +166,7 @@ class Doctor:
         Without the source's own op; None where there is no path.
         """
         if self._dependent[0] != (wiring, source):
-            self._dependent = (wiring, source), _ops_depending_on(wiring, source)
+            self._dependent = (wiring, source), wiring.depending_on([source])
         within = self._dependent[1]
         best: dict[Tensor, tuple[int, int]] = {target: (0, 0)}
         behind: dict[Tensor, tuple[Tensor, PathStep]] = {}
@@ -337,17 +337,6 @@ def _verdict_of(reach: GradientReach, source: Tensor) -> str:
     if source not in reach.got:
         return "none"
     return "flows" if source in reach.live else "zero"
-
-
-def _ops_depending_on(wiring: Wiring, source: Tensor) -> set[int]:
-    """Return the ops that depend on a tensor by tensors of any dtype, and its own."""
-    depending, todo = {source[0]}, [source[0]]
-    while todo:
-        for _, reader, _ in wiring.readers(todo.pop()):
-            if reader not in depending:
-                depending.add(reader)
-                todo.append(reader)
-    return depending
 
 
 def _paths_inside(at_op: OpOnPath) -> list[tuple[str, int, int]]:
