@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,7 @@ from graphpatch.gradients.interpreter import Array
 from graphpatch.page.ends import REAL, GradientEnds
 from graphpatch.page.lines import BodySide
 from graphpatch.runtime.values import read_feed
-from graphpatch.runtime.verify.process import (
-    ProcessDiedError,
-    TensorFlowProcess,
-    needs_control_flow_v1,
-)
+from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess
 from graphpatch.shown import one_line
 from graphpatch.table import and_more, plural
 
@@ -89,15 +84,12 @@ def _sizes_in_graph(
     target = next((name for name, is_real in zip(ends.targets, real, strict=False) if is_real), "")
     if not target:
         return _nothing("not run: no target is a real number")
-    with ExitStack() as stack:
-        processes = [TensorFlowProcess(model.path) for model in models]
-        for process, file, model in zip(processes, files, models, strict=True):
-            stack.enter_context(closing(process))
-            process.start()
-            process.keep("begin", [], not needs_control_flow_v1(graph))
-            process.keep("open", str(file), model.path, number)
+    with SideBySide([TensorFlowProcess(model.path) for model in models]) as sides:
+        sides.begin([], graph)
+        for process, file in zip(sides.processes, files, strict=True):
+            process.keep("open", str(file), process.name, number)
         try:
-            return _run(processes, _first_tensors(main), ends.sources, target, feed)
+            return _run(sides, _first_tensors(main), ends.sources, target, feed)
         except ProcessDiedError as error:
             return _nothing(f"not run: {one_line(str(error))}")
 
@@ -117,21 +109,18 @@ def _first_tensors(main: BodySide) -> dict[str, int]:
 
 
 def _run(
-    processes: Sequence[TensorFlowProcess],
+    sides: SideBySide,
     rows: Mapping[str, int],
     sources: Sequence[str],
     target: str,
     feed: Mapping[str, Any],
 ) -> dict[str, Any]:
-    feeds, variables = processes[0].ask("choose", [target], feed)
-    for process in processes:
-        process.keep("values", variables)
-        process.keep("feed", feeds)
-    fetched, reasons = processes[0].ask("run", [target], False)
+    feeds, first = sides.choose([target], feed), sides.processes[0]
+    fetched, reasons = first.ask("run", [target], False)
     if target not in fetched:
         return _nothing(f"not run: {one_line(reasons.get(target, 'nothing is computed'))}")
     upstream, words = upstream_gradient(fetched[target])
-    names = processes[0].ask("there", list(rows))
+    names = first.ask("there", list(rows))
     whole = [name for name in sources if name in names]
 
     def ask(process: TensorFlowProcess) -> SizeAnswers:
@@ -141,8 +130,8 @@ def _run(
             return dict.fromkeys(names, (None, None, str(error)))
         return measured
 
-    with ThreadPoolExecutor(len(processes)) as pool:
-        answers = list(pool.map(ask, processes))
+    with ThreadPoolExecutor(len(sides.processes)) as pool:
+        answers = list(pool.map(ask, sides.processes))
     note = f"run: gradients of {words} of {one_line(target)}"
     seeded = [name for name in whole if name not in feed]
     if seeded:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from graphpatch.formats.model import Model
-from graphpatch.runtime.graph_run import (
-    GraphRun,
-    first_line,
-    seeded_feeds,
-    seeded_variable,
-    variables_of,
-)
+from graphpatch.runtime.graph_run import GraphRun, checkpoint, initial_values, seeded_variables
 from graphpatch.runtime.imported import imported_graph
 from graphpatch.runtime.tf_gradients import (
     RaisedError,
@@ -22,9 +17,11 @@ from graphpatch.runtime.tf_gradients import (
     gradients_or_raised,
     seeded_upstream,
 )
-from graphpatch.runtime.values import GUESSES, Values
-from graphpatch.runtime.verify.session import checkpoint, initial_values, restored_values
+from graphpatch.runtime.values import GUESSES, Guess, Values
 from graphpatch.table import plural
+
+# One example first, as a note on batch norms says.
+ONE_EXAMPLE_FIRST = (Guess(1, (1,)), *GUESSES)
 
 
 def run_pairs(
@@ -41,23 +38,21 @@ def run_pairs(
     values. `gradient` is `tensor`, `none` or `error`; `zero` whether all of it is zero. The graph
     runs, with all that it does: `refuse_unsafe` first, where it is not trusted.
     """
-    results, graph = [], None
+    # No checkpoint is needed to see a gradient flow.
+    values = seeded_variables if feed is None else partial(initial_values, checkpoint(model))
+    results, running = [], None
     with control_flow(control_flow_v2):
         for source, target in pairs:
             # One to which no gradient was added before, and where none raised.
-            graph = imported_graph(model, place) if graph is None else graph
-            prefix = None if feed is None else checkpoint(model)
-            results.append(_run_pair(graph, source, target, feed, prefix))
+            running = running or GraphRun(imported_graph(model, place), value_variables=values)
+            results.append(_run_pair(running, source, target, feed or {}))
             if results[-1]["gradient"] != "none":
-                graph = None
+                running = None
     return results
 
 
-def _run_pair(
-    graph: Any, source: str, target: str, feed: Values | None, prefix: str | None
-) -> dict[str, Any]:
-    import tensorflow as tf
-
+def _run_pair(running: GraphRun, source: str, target: str, fed: Values) -> dict[str, Any]:
+    graph = running.graph
     try:
         if gradients_or_raised(graph, target, [source]) == [None]:
             return _result("none", "None")
@@ -68,29 +63,12 @@ def _run_pair(
     except RaisedError as error:  # whatever a gradient function raises is the answer
         return _result("error", str(error))
     dx = getattr(built, "values", built).name
-    reasons: list[str] = []
-    for size, whole in ((1, (1,)), *GUESSES):  # one example first, as a note on batch norms says
-        try:
-            if feed is None:  # no checkpoint is needed to see a gradient flow
-                variables = {o.name: seeded_variable(o, size, whole) for o in variables_of(graph)}
-            else:
-                variables = initial_values(graph, restored_values(graph, prefix), size, whole)
-            running = GraphRun(graph, seeded_feeds(graph, size, whole, feed or {}), variables)
-            values, failed = running.run([dx], False)
-        except (tf.errors.OpError, ValueError, TypeError) as error:
-            values, failed = {}, {dx: first_line(error)}
-        if dx in values:
-            return _result_of(np.asarray(values[dx]))
-        if not failed[dx].startswith("CancelledError"):  # it only tells of another failure
-            reasons.append(failed[dx])
-        if failed[dx].startswith(("NotFoundError", "UnimplementedError")):
-            break  # other sizes do not help
-    reason = reasons[0] if reasons else "CancelledError, and TensorFlow does not say why"
-    return _result("tensor", f"the gradient is built, and running it fails: {reason}")
-
-
-def _result_of(array: Any) -> dict[str, Any]:
-    """Describe a gradient that was run."""
+    running.choose([dx], fed, ONE_EXAMPLE_FIRST)
+    values, reasons = running.run([dx], False)
+    if dx not in values:
+        why = f"the gradient is built, and running it fails: {reasons[dx]}"
+        return _result("tensor", why)
+    array = np.asarray(values[dx])
     count = array.size - np.count_nonzero(np.isfinite(array))
     if count:
         says = f"NaN or infinite, {count:,} of {plural(array.size, 'element')}"

@@ -10,14 +10,18 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from graphpatch.dtypes import HANDLES
 from graphpatch.errors import GraphpatchError
+from graphpatch.formats.container import META
+from graphpatch.formats.model import Model
+from graphpatch.formats.output import refuse_odd_files
 from graphpatch.graph.op_types import (
     CALLS,
     PARSERS,
@@ -26,9 +30,12 @@ from graphpatch.graph.op_types import (
     RESOURCE_VARIABLE,
     VARIABLES,
 )
-from graphpatch.runtime.values import Values, seeded_value
+from graphpatch.runtime.values import GUESSES, Guess, Values, seeded_value
 
 OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too
+T = TypeVar("T")
+Ran = tuple[dict[str, Any], dict[str, str]]
+"""The values of tensors, and why others have none."""
 
 
 def require_tensorflow(
@@ -108,20 +115,78 @@ NO_GRADIENT_OF_CALL = re.compile(r"No gradient defined for op: (Stateful)?Partit
 ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for values of variables
 
 
+class Running:
+    """A model that is run on `feeds`, its variables with the values of `variables`."""
+
+    feeds: Values
+    variables: Values
+
+    def guess(self, fed: Values, guess: Guess) -> None:
+        """Take what is fed, and seeded values of the sizes of this guess for all else."""
+        raise NotImplementedError
+
+    def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
+        """Return the values of those tensors that can be computed, and why the others cannot.
+
+        With `optimise` as TensorFlow optimises graphs by default, else op by op.
+        """
+        raise NotImplementedError
+
+    def choose(
+        self, tensors: Sequence[str], fed: Values, guesses: Sequence[Guess] = GUESSES
+    ) -> tuple[Values, Values]:
+        """Take the guess with which most of these tensors run; return its feeds and variables."""
+        most, best, tried = -1, tuple[Values, Values](({}, {})), list[list[Any]]()
+        for guess in guesses:
+            self.guess(fed, guess)
+            shapes = [np.shape(value) for value in (*self.feeds.values(), *self.variables.values())]
+            if shapes in tried:
+                continue
+            tried.append(shapes)
+            count = len(self.run(tensors, False)[0])
+            if count > most:
+                most, best = count, (self.feeds, self.variables)
+            if count == len(tensors):
+                break
+        self.feeds, self.variables = best
+        return best
+
+
+def seeded_variables(graph: Any, guess: Guess) -> dict[str, Any]:
+    """Return a seeded value for each variable."""
+    import tensorflow as tf
+
+    return {
+        op.name: seeded_value(
+            op.name, op.get_attr("dtype"), tf.TensorShape(op.get_attr("shape")), guess
+        )
+        for op in variables_of(graph)
+    }
+
+
 @dataclass(eq=False)
-class GraphRun:
+class GraphRun(Running):
     """A tf.Graph, with what it is fed and what its variables hold.
 
-    Each run `is_limited` to TIMEOUT, unless it is known to end by itself.
+    Each run `is_limited` to TIMEOUT, unless it is known to end by itself. `value_variables` gives
+    the values of variables for a guess.
     """
 
     graph: Any
     feeds: Values = field(default_factory=dict)
     variables: Values = field(default_factory=dict)
     is_limited: bool = field(default=True, kw_only=True)
+    value_variables: Callable[[Any, Guess], Values] = field(default=seeded_variables, kw_only=True)
     _assigns: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # what is fed, and the op
 
-    def run(self, fetches: Sequence[str], optimise: bool) -> tuple[dict[str, Any], dict[str, str]]:
+    def guess(self, fed: Values, guess: Guess) -> None:
+        """Take what is fed, and seeded values for placeholders and input pipelines."""
+        graph = self.graph
+        seeded = (*placeholder_values(graph, guess), *next_values(graph, fed, guess))
+        self.feeds = {**dict(seeded), **fed}
+        self.variables = self.value_variables(self.graph, guess)
+
+    def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
         """Return the values of those tensors that can be computed, and why the others cannot.
 
         Each try is a Session of its own, in which every random op and iterator starts anew. With
@@ -132,15 +197,15 @@ class GraphRun:
 
         wanted, values, reasons = list(fetches), dict[str, Any](), dict[str, str]()
         while wanted:
-            with self._session(optimise) as session:
-                try:
+            try:
+                with self._session(optimise) as session:
                     arrays = session.run(wanted, dict(self.feeds))
-                    values, wanted = dict(zip(wanted, arrays, strict=True)), []
-                except (tf.errors.OpError, ValueError, TypeError) as error:
-                    computable = without_failed(self.graph, wanted, error, self.feeds)
-                    lost = [name for name in wanted if name not in computable]
-                    reasons |= dict.fromkeys(lost, first_line(error))
-                    wanted = computable
+                values, wanted = dict(zip(wanted, arrays, strict=True)), []
+            except (tf.errors.OpError, ValueError, TypeError) as error:
+                computable = without_failed(self.graph, wanted, error, self.feeds)
+                lost = [name for name in wanted if name not in computable]
+                reasons |= dict.fromkeys(lost, first_line(error))
+                wanted = computable
         again = [name for name, why in reasons.items() if NO_GRADIENT_OF_CALL.search(why)]
         if again and not optimise:
             more, still = GraphRun.run(self, again, optimise=True)
@@ -175,19 +240,6 @@ def may_be_endless(op_types: Iterable[str]) -> bool:
     return any(map(ENDLESS.search, op_types))
 
 
-def seeded_feeds(graph: Any, size: int, whole: tuple[int, ...], fed: Values) -> dict[str, Any]:
-    """Return what is given, and seeded values for placeholders and input pipelines.
-
-    A placeholder of a handle or a variant gets none: no value in numpy stands for it.
-    """
-    seeded = {
-        tensor.name: seeded_value(tensor.name, tensor.dtype, tensor.shape, size, whole)
-        for tensor in placeholders(graph)
-        if tensor.dtype.base_dtype.name not in HANDLES
-    }
-    return {**seeded, **dict(next_values(graph, fed, size, whole)), **fed}
-
-
 def placeholders(graph: Any) -> Iterator[Any]:
     """Yield the tensors of the placeholders, without those that graphpatch added."""
     for op in graph.get_operations():
@@ -195,17 +247,60 @@ def placeholders(graph: Any) -> Iterator[Any]:
             yield op.outputs[0]
 
 
-def variables_of(graph: Any) -> Iterator[Any]:
+def variables_of(graph: Any) -> list[Any]:
     """Return the ops that are variables."""
-    return (op for op in graph.get_operations() if op.type in VARIABLES)
+    return [op for op in graph.get_operations() if op.type in VARIABLES]
 
 
-def seeded_variable(op: Any, size: int, whole: tuple[int, ...]) -> Any:
-    """Return a seeded value for a variable."""
+def checkpoint(model: Model) -> str | None:
+    """Return where the values of a model's variables lie, if they are there.
+
+    Raises ModelError where a link in the model's folder leads out of it.
+    """
+    path = Path(model.path)
+    if model.file:
+        refuse_odd_files(path)
+    prefix = path / "variables" / "variables" if model.file else path.with_suffix("")
+    is_there = prefix.with_name(f"{prefix.name}.index").is_file()
+    return str(prefix) if is_there and (model.file or model.container is META) else None
+
+
+def restored_values(graph: Any, prefix: str | None) -> dict[str, Any]:
+    """Return the values of variables by the name of their op, as far as the checkpoint has them."""
     import tensorflow as tf
 
-    shape = tf.TensorShape(op.get_attr("shape"))
-    return seeded_value(op.name, op.get_attr("dtype"), shape, size, whole)
+    if prefix is None:
+        return {}
+    values, reader = dict[str, Any](), tf.train.load_checkpoint(prefix)
+    shapes = reader.get_variable_to_shape_map()
+    for op in variables_of(graph):
+        shared = op.get_attr("shared_name").decode(errors="backslashreplace")
+        key = next((name for name in (op.name, shared) if name in shapes), None)
+        shape = tf.TensorShape(op.get_attr("shape"))
+        if key is not None and shape.is_compatible_with(shapes[key]):
+            values[op.name] = reader.get_tensor(key)
+    return values
+
+
+def initial_values(prefix: str | None, graph: Any, guess: Guess) -> dict[str, Any]:
+    """Return a value for each variable: of the checkpoint, of its initialiser, or a seeded one.
+
+    An initialiser that reads other variables finds their seeded values, so that no order counts.
+    """
+    restored = restored_values(graph, prefix)
+    values = {**seeded_variables(graph, guess), **restored}
+    initial = dict[str, str]()
+    for op in variables_of(graph):
+        for reader in op.outputs[0].consumers() if op.name not in restored else ():
+            named = reader.name == f"{op.name}/Assign" and reader.type.startswith("Assign")
+            if named and reader.inputs[0].op is op:
+                value, shape = reader.inputs[1], op.get_attr("shape")
+                if value.shape.is_compatible_with(shape):
+                    initial[op.name] = value.name
+    asked = sorted(set(initial.values()))
+    computed = GraphRun(graph, variables=values).run(asked, False)[0] if asked else {}
+    drawn = {name: computed[tensor] for name, tensor in initial.items() if tensor in computed}
+    return {**values, **drawn}
 
 
 def assignment(graph: Any, name: str) -> tuple[Any, Any]:
@@ -250,24 +345,29 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {says.strip()}"
 
 
+def reached(starts: Iterable[T], beyond: Callable[[T], Iterable[T]]) -> set[T]:
+    """Return these, and all that they lead to."""
+    visited, todo = set[T](), list(starts)
+    while todo:
+        item = todo.pop()
+        if item not in visited:
+            visited.add(item)
+            todo += beyond(item)
+    return visited
+
+
 def waiting_ops(ops: Sequence[Any], fed: Container[str] = (), control: bool = True) -> set[Any]:
     """Return these ops and all that wait for them; who reads a fed tensor does not wait for its op.
 
     Without `control`, only what is computed from their tensors.
     """
-    waiting, todo = set(), list(ops)
-    while todo:
-        op = todo.pop()
-        if op not in waiting:
-            waiting.add(op)
-            todo += [
-                reader
-                for output in op.outputs
-                if output.name not in fed
-                for reader in output.consumers()
-            ]
-            todo += op._control_outputs if control else ()
-    return waiting
+
+    def readers(op: Any) -> list[Any]:
+        computed = [output for output in op.outputs if output.name not in fed]
+        readers = [reader for output in computed for reader in output.consumers()]
+        return readers + (op._control_outputs if control else [])
+
+    return reached(ops, readers)
 
 
 def ops_before(ops: Sequence[Any], control: bool = True) -> list[Any]:
@@ -294,22 +394,21 @@ FILLS_TABLES = frozenset({
 ENTRY_MAKERS = frozenset("Cast ConcatV2 Const Identity NoOp Pack Range Reshape".split())
 
 
-def next_values(
-    graph: Any, fed: Container[str], size: int, whole: tuple[int, ...]
-) -> Iterator[tuple[str, Any]]:
+def placeholder_values(graph: Any, guess: Guess) -> Iterator[tuple[str, Any]]:
+    """Yield placeholders with seeded values: of a handle or a variant numpy has no value."""
+    for tensor in placeholders(graph):
+        if tensor.dtype.base_dtype.name not in HANDLES:
+            yield tensor.name, seeded_value(tensor.name, tensor.dtype, tensor.shape, guess)
+
+
+def next_values(graph: Any, fed: Container[str], guess: Guess) -> Iterator[tuple[str, Any]]:
     """Yield tensors that iterators, queues and parsers of Examples give, with seeded values.
 
     Not of a OneShotIterator, which needs no program, nor of a parser of Examples that are given.
     """
-    ops = graph.get_operations()
-    given_to = [
-        reader
-        for op in ops
-        for output in op.outputs
-        if output.name in fed
-        for reader in output.consumers()
-    ]
-    parsed = waiting_ops(given_to)
+    ops, size = graph.get_operations(), guess.size
+    fed_tensors = [output for op in ops for output in op.outputs if output.name in fed]
+    parsed = waiting_ops([reader for tensor in fed_tensors for reader in tensor.consumers()])
     for op in ops:
         outputs: list[Any] = []
         if op.type in PIPELINES and op.inputs[0].op.type != "OneShotIterator":
@@ -317,7 +416,7 @@ def next_values(
         elif op.type in PARSERS and op not in parsed:
             outputs = list(op.outputs)
         for output in outputs:
-            yield output.name, seeded_value(output.name, output.dtype, output.shape, size, whole)
+            yield output.name, seeded_value(output.name, output.dtype, output.shape, guess)
         if outputs and op.type in PARSERS:
             # The indices and shapes of the sparse tensors: one value in each row.
             count = op.get_attr(SPARSE_COUNTS.get(op.type, "Nsparse"))

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 
 from graphpatch.analysis.doctor.causes import RuleDict
-from graphpatch.control_flow.op_types import EXITS, MERGES
+from graphpatch.control_flow.contexts import Branch, control_flow, described
+from graphpatch.control_flow.op_types import BOUNDARIES, BRANCHES, ENDS, ENTERS
 from graphpatch.dtypes import HANDLES
+from graphpatch.errors import ModelError
 from graphpatch.formats.model import Model
 from graphpatch.graph.op_types import CALLS, CASES, IFS, LOOPS
-from graphpatch.runtime.graph_run import ops_before, placeholders
+from graphpatch.runtime.graph_run import ops_before, placeholders, reached
 from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.tf_gradients import RaisedError, gradients, gradients_or_raised
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.session import DEAD, SessionModel, fetchable, ops_in_control_flow
+from graphpatch.runtime.verify.session import DEAD, SessionModel
 
 FROM_START = "it is there from the start: give other values"
 FORWARD = "no rule: a patch changes no forward value. In the program, {}"
@@ -29,7 +31,11 @@ FORWARD_CURES = {
 }
 BOUNDED = "bound what it reads"
 UNKNOWN_INSIDE = "; which op of the functions that it calls is not known"
-BEFORE_IT = "; the v1 loop or branch that it ends cannot be looked into"
+UNSEEN = "{} cannot be looked into"
+SEE_INTO = (
+    "to look into it, build the graph with tf.compat.v1.enable_control_flow_v2(), or call "
+    "tf.debugging.check_numerics in it"
+)
 INSIDE = "graphpatch_inside_"  # scopes of the ops of functions
 MOST_STEPS = 100  # of a loop that is looked into
 
@@ -71,7 +77,7 @@ def first_not_finite(
     to a placeholder, a variable or one of `sources`. Variables have the values of the checkpoint,
     or of their initialisers; placeholders that are not in `feed` are seeded. What functions compute
     is put into the graph where NaN starts in a call, a branch or a loop of them. v1 loops and
-    branches are not looked into: the tensor that they read is named.
+    branches are not looked into: they are named, and the tensor that they read.
     """
     session = SessionModel(model, model.graphs[place])
     session.choose([target], feed)
@@ -113,18 +119,13 @@ class _Search:
 
     def answer(self) -> NotFinite:
         """Return the first op forward, or else backward."""
-        inside = ops_in_control_flow(self.graph)
         target = self.graph.get_tensor_by_name(self.target)
-        region = self._region(
-            [
-                op
-                for op in ops_before([target.op], control=False)
-                # A constant of a loop reads nothing there; what leads out of it is outside of it.
-                if op not in inside
-                and (op.type in EXITS | MERGES or op._get_control_flow_context() is None)
-            ],
-            [target],
-        )
+        order = [
+            op
+            for op in ops_before([target.op], control=False)
+            if op.type in ENDS or op.name not in self.running.inside
+        ]
+        region = self._region(order, [target])
         start = self._forward(region)
         if start is not None:
             return start
@@ -141,7 +142,7 @@ class _Search:
 
     def _region(self, order: Sequence[Any], outputs: Sequence[Any]) -> _Region:
         made = {t.name: t for op in order for t in op.outputs if t.dtype.is_floating}
-        return _Region(order, outputs, {name: made[name] for name in fetchable(self.graph, made)})
+        return _Region(order, outputs, {name: made[name] for name in self.running.there(made)})
 
     def _found(
         self, phase: str, says: str, op: Any = None, tensors: Sequence[Any] = (), **more: Any
@@ -149,7 +150,9 @@ class _Search:
         """Describe what an op gives, and what it reads at the first element that is not finite."""
         if op is not None:
             says += UNKNOWN_INSIDE if self._calls_functions(op) else ""
-            says += BEFORE_IT if op.type in EXITS | MERGES else ""
+            if op.type in ENDS:
+                says += f"; {UNSEEN.format(self._context(op))}"
+                more["remedy"] = SEE_INTO
             body, name = self._place(op.name)
             more |= {"op": name, "type": op.type, "body": body}
         values, _ = self.running.run([tensor.name for _, tensor in tensors], False)
@@ -171,12 +174,10 @@ class _Search:
     def _forward(self, region: _Region) -> NotFinite | None:
         """Follow NaN from the outputs back to the ops that read only finite values."""
         bad = self._not_finite(region.floats)
-        met, todo = set[Any](), [made.op for made in region.outputs if made.name in bad]
-        while todo:
-            op = todo.pop()
-            if op not in met:
-                met.add(op)
-                todo += [read.op for read in op.inputs if read.name in bad]
+        met = reached(
+            (made.op for made in region.outputs if made.name in bad),
+            lambda op: (read.op for read in op.inputs if read.name in bad),
+        )
         if not met:
             return None
         first = next(
@@ -204,29 +205,49 @@ class _Search:
         """
         dx_at = {name: getattr(dx, "values", dx) for name, dx in dxs.items() if dx is not None}
         bad = self._not_finite(dx_at)
-        coming, todo = set[str](), [name for name in bad if self._is_end(name, region, dx_at)]
-        while todo:
-            name = todo.pop()
-            if name not in coming:
-                coming.add(name)
-                readers = self.graph.get_tensor_by_name(name).consumers()
-                todo += [t.name for op in readers for t in op.outputs if t.name in bad]
+        coming = reached(
+            (name for name in bad if self._is_end(name, region, dx_at)),
+            lambda name: (
+                t.name for op in self._readers(name) for t in op.outputs if t.name in bad
+            ),
+        )
         for op in reversed(region.order):
             dys = {made: dx_at[made.name] for made in op.outputs if made.name in dx_at}
             slots = [slot for slot, read in enumerate(op.inputs) if read.name in coming]
             is_first = dys and slots and not any(made.name in bad for made in dys)
-            if is_first and op.type not in EXITS | MERGES:
+            if is_first and op.type not in ENDS:
                 start = self._backward_of(op, dys, slots)
                 if start is not None:
                     return start
         if not coming or region.ends:
             return None
         last = next(t.name for op in reversed(region.order) for t in op.outputs if t.name in coming)
-        return self._found(
-            "backward",
-            f"it is finite; its gradient is not at {last}: a sum of gradients, or a v1 loop or "
-            "branch, which cannot be looked into",
-        )
+        readers = (op for op in self._readers(last) if op.name in self.nodes)  # as in the model
+        starts = [op for op in readers if op.type in ENTERS | BRANCHES]
+        says = f"it is finite; its gradient is not at {last}: "
+        if not starts:
+            return self._found("backward", f"{says}the sum of the gradients that come there")
+        unseen = " and ".join(dict.fromkeys(map(self._context, starts)))
+        return self._found("backward", says + UNSEEN.format(unseen), remedy=SEE_INTO)
+
+    def _readers(self, name: str) -> list[Any]:
+        readers: list[Any] = self.graph.get_tensor_by_name(name).consumers()
+        return readers
+
+    def _context(self, op: Any) -> str:
+        """Name the v1 loop or branch that begins or ends at an op."""
+        main = self.running.model_graph.main
+        try:
+            flow, index = control_flow(main), main.by_name[op.name]
+            if index in flow.in_loop and op.type not in BRANCHES:
+                return described(flow.in_loop[index])
+            read = op.inputs[0 if op.type in ENDS else 1]
+            context = flow.given(main.by_name[read.op.name], read.name)
+            if op.type in ENDS and isinstance(context, Branch):
+                return f"the v1 branch by {context.cond.current.pred!r}"
+            return f"the v1 branch by {read.op.name!r}"
+        except (KeyError, ModelError):  # contexts that TensorFlow could not tell of
+            return f"the v1 loop or branch at {op.name}"
 
     def _is_end(self, name: str, region: _Region, dx_at: Mapping[str, Any]) -> bool:
         """Return whether it is a source, or what no gradient comes back through, but a constant."""
@@ -294,6 +315,8 @@ class _Search:
         if outputs is None:
             return None
         added = set(self.graph.get_operations()[count:])
+        if any(op.type in BOUNDARIES for op in added):
+            return None  # v1 loops and branches in a function: the call is named
         order = ops_before([output.op for output in outputs], control=False)
         return self._region([op for op in order if op in added], outputs)
 

@@ -125,17 +125,11 @@ def recorded() -> Iterator[set[OpKey]]:
 @contextmanager
 def control_flow(is_v2: bool) -> Iterator[None]:
     """Import and differentiate with control flow v2, or as after disable_control_flow_v2()."""
-    tf = require_tensorflow("gradients are run by")
-    before = tf.compat.v1.control_flow_v2_enabled()
-    _switch(is_v2)
+    tf1 = require_tensorflow("gradients are run by").compat.v1
+    switches = {True: tf1.enable_control_flow_v2, False: tf1.disable_control_flow_v2}
+    before = tf1.control_flow_v2_enabled()
+    switches[is_v2]()
     try:
         yield
     finally:
-        _switch(before)
-
-
-def _switch(control_flow_v2: bool) -> None:
-    import tensorflow as tf
-
-    tf1 = tf.compat.v1
-    (tf1.enable_control_flow_v2 if control_flow_v2 else tf1.disable_control_flow_v2)()
+        switches[before]()

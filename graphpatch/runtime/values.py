@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,26 +26,35 @@ UNPACKING = (
     *(zlib.error, lzma.LZMAError, struct.error),
 )
 
-# What unknown sizes, and shapes of unknown rank, may be: the guess with which most runs is taken.
+
+class Guess(NamedTuple):
+    """What an unknown dimension is, and the shape where the rank is unknown."""
+
+    size: int
+    whole: tuple[int, ...]
+
+
+# The guess with which most runs is taken.
 GUESSES = (
-    (2, (2,)),
-    (1, (1, 8, 8, 3)),
-    (1, (1, 8, 8, 1)),
-    (1, ()),
-    (4, (2, 3)),
-    (1, (1,)),
-    (32, (1, 32, 32, 3)),
+    Guess(2, (2,)),
+    Guess(1, (1, 8, 8, 3)),
+    Guess(1, (1, 8, 8, 1)),
+    Guess(1, ()),
+    Guess(4, (2, 3)),
+    Guess(1, (1,)),
+    Guess(32, (1, 32, 32, 3)),
 )
 
 
-def seeded_value(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...]) -> Any:
+def seeded_value(name: str, dtype: Any, shape: Any, guess: Guess) -> Any:
     """Return a value for a tensor, by its name: small floats, zeros and ones, or empty strings.
 
     Single integers and vectors of them are ones: they may be sizes, or the lengths of sequences, of
     which 0 would leave nothing to compare.
-    `size` is what an unknown dimension is, `whole` the shape where the rank is unknown.
     """
-    sizes = whole if shape.rank is None else tuple(dim or size for dim in shape.as_list())
+    sizes = guess.whole
+    if shape.rank is not None:
+        sizes = tuple(dim or guess.size for dim in shape.as_list())
     base = dtype.base_dtype
     if base.name == "string":
         return np.full(sizes, b"", dtype=object)

@@ -11,7 +11,7 @@ from graphpatch import apply, load
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.work import content
 from graphpatch.formats.output import regular_files
-from graphpatch.runtime.verify.session import checkpoint
+from graphpatch.runtime.graph_run import checkpoint
 from tests import graphs
 
 RULES = [{"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}]

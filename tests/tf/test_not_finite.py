@@ -149,12 +149,12 @@ def test_it_names_the_first_op(build: Build, tmp_path: Path) -> None:
     assert says in "".join(start.values[:1])
 
 
-# Of each the op and its phase in control flow v2, and what is named in v1, a tensor or an op.
+# Of each the op and its phase in control flow v2, and what is said in v1.
 INSIDE: dict[Build, tuple[str, str, str]] = {
     called: ("Sqrt", "backward", ""),
-    looped: ("Sqrt", "backward", "start:0"),
-    looped_forward: ("Log", "forward", "Exit"),
-    chosen: ("Sqrt", "backward", "x:0"),
+    looped: ("Sqrt", "backward", "not at start:0: the v1 loop 'loop/while_context'"),
+    looped_forward: ("Log", "forward", "not finite; the v1 loop 'while/while_context'"),
+    chosen: ("Sqrt", "backward", "not at x:0: the v1 branch by 'cond/pred_id'"),
     switched: ("Rsqrt", "forward", ""),
 }
 
@@ -206,10 +206,10 @@ def test_a_long_loop_is_named_as_it_is(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("build", [build for build, (_, _, named) in INSIDE.items() if named])
-def test_of_v1_loops_and_branches_what_they_read_is_named(build: Build, tmp_path: Path) -> None:
+def test_v1_loops_and_branches_are_named_with_what_to_do(build: Build, tmp_path: Path) -> None:
     _, start = in_control_flow(build, False, tmp_path)
-    assert INSIDE[build][2] in (start.type or start.says)
-    assert "cannot be looked into" in start.says
+    assert f"{INSIDE[build][2]} cannot be looked into" in start.says
+    assert "enable_control_flow_v2()" in start.remedy
     assert start.rule is None
 
 

@@ -44,7 +44,7 @@ def run(build: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """What `verify` runs: limited where the graph, or a function of it, may never end."""
     model = graphpatch.load(graph_of(build))
     side = SessionModel(model, model.graphs[0])
-    side.feed({"x:0": np.zeros((300, 300), np.float32)})
+    side.feeds = {"x:0": np.zeros((300, 300), np.float32)}
     return side.run(["y:0"], optimise=False)
 
 

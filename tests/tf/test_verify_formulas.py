@@ -257,7 +257,7 @@ def test_functions_run_op_by_op(folder: Path) -> None:
     sides = [SessionModel(model, model.graphs[0]) for model in models]
     for values in np.random.default_rng(0).standard_normal((30, 2, 2, 3)).astype(np.float32):
         for side in sides:
-            side.feed({"x:0": values[0], "w:0": values[1]})
+            side.feeds = {"x:0": values[0], "w:0": values[1]}
         before, after = (side.run(["y:0"], optimise=False)[0]["y:0"] for side in sides)
         assert same_bits(before, after)
 

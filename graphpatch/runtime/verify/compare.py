@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,11 +45,7 @@ from graphpatch.runtime.verify.overrides import (
     all_callers,
     sorted_overrides,
 )
-from graphpatch.runtime.verify.process import (
-    ProcessDiedError,
-    TensorFlowProcess,
-    needs_control_flow_v1,
-)
+from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess
 from graphpatch.runtime.verify.result import Verification, VerifiedGraph
 from graphpatch.table import plural
 
@@ -134,12 +128,11 @@ def verify(
                     part,
                     *(graph, graph_after),
                     *(TensorFlowProcess(before.path), TensorFlowProcess(after.path)),
-                    feeds=fed,
-                    sources=ends[0],
-                    targets=ends[1],
-                    allow_unsafe_ops=allow_unsafe_ops,
-                    imports=imports,
-                    progress=progress,
+                    fed,
+                    *ends,
+                    allow_unsafe_ops,
+                    imports,
+                    progress or (lambda *_: None),
                 )
                 comparison.run(files, index)
             elif part.made.why:
@@ -214,14 +207,17 @@ class _Comparison:
     patched: ModelGraph
     before: TensorFlowProcess
     after: TensorFlowProcess
-    feeds: Values  # by tensor name
+    fed: Values  # by tensor name
     sources: Sequence[str]
     targets: Sequence[str]
     allow_unsafe_ops: bool
     imports: Sequence[str]
-    progress: Progress | None
+    say: Progress
     sets: list[_ComparedValues] = field(default_factory=list)
     taken: dict[str, tuple[bool, bool]] = field(default_factory=dict)  # by ops that take branches
+
+    def __post_init__(self) -> None:
+        self.sides = SideBySide([self.before, self.after])
 
     def run(self, files: Sequence[Path], index: int) -> None:
         """Compare these graphs, which the processes read from files."""
@@ -234,9 +230,7 @@ class _Comparison:
                 refuse_unsafe_load(graph, self.allow_unsafe_ops)
             else:
                 refuse_unsafe(graph, self.allow_unsafe_ops, [])  # what an import may run
-        with closing(self.before), closing(self.after):
-            self.before.start()
-            self.after.start()
+        with self.sides:
             try:
                 self._compare(files, index)
             except ProcessDiedError as error:
@@ -244,14 +238,13 @@ class _Comparison:
 
     def _compare(self, files: Sequence[Path], index: int) -> None:
         part = self.part
-        self._say("starting TensorFlow", 0, 1)
-        v2 = not needs_control_flow_v1(self.original)
-        settings, _ = self._both("begin", self.imports, v2)
+        self.say("starting TensorFlow", 0, 1)
+        settings = self.sides.begin(self.imports, self.original)
         more = {"seeds": "by name of the op or tensor", "processes": "one for each model"}
         part.ran["settings"] = {**settings, "graph_optimiser": ["off", "on"], **more}
         registered = set[str]()
-        for number, process in enumerate((self.before, self.after)):
-            self._say("importing the models", number, 2)
+        for number, process in enumerate(self.sides.processes):
+            self.say("importing the models", number, 2)
             try:
                 registered = process.keep("open", str(files[number]), process.name, index)
             except ModelError as error:
@@ -274,18 +267,6 @@ class _Comparison:
             for key, some in states.items()
         }
         part.ran |= {"overrides": by_state, "formulas": list(map(to_builtins, formulas))}
-
-    def _say(self, what: str, done: int, total: int) -> None:
-        """Say how far a stage has come, to whoever wants to know."""
-        if self.progress is not None:
-            self.progress(what, done, total)
-
-    def _both(self, method: str, *arguments: Any) -> list[Any]:
-        """Return what both answer; one works while the other does."""
-        with ThreadPoolExecutor(2) as pool:
-            return list(
-                pool.map(lambda each: each.keep(method, *arguments), (self.before, self.after))
-            )
 
     def _tensors(self) -> tuple[list[str], dict[str, str]]:
         """Return the tensors to compare; and of others why they are not."""
@@ -313,27 +294,27 @@ class _Comparison:
 
         It watches which branches the values take.
         """
-        self._say("forward pass", 0, 1 + len(SETS))
-        feeds, variables = self.before.ask("choose", tensors, self.feeds)
-        self._both("values", variables)
-        names = {name: {name, f"{name.partition(':')[2]}:0"} for name in feeds}
-        fixed = {name for name, spelled in names.items() if spelled & self.feeds.keys()}
-        self._both("feed", feeds)
+        self.say("forward pass", 0, 1 + len(SETS))
+        feeds = self.sides.choose(tensors, self.fed)
+        spelled = {name: {name, f"{name.partition(':')[2]}:0"} for name in feeds}
+        fixed = {name for name in feeds if spelled[name] & self.fed.keys()}
         first = self._run_both("seeded", tensors)
         self.sets.append(first)
         hidden = self._watch()
         equal = [name for name in first.compared if name not in first.differing]
         fused = self._run_both("optimised", equal, optimise=True).differing
         first.uncompared |= reasons
-        tensors = first.compared  # what waits for a queue that nobody fills is not run again
-        for name, values in value_sets(feeds, fixed) if tensors else ():
-            self._more(name, values, tensors)
-        self._both("feed", feeds)
+        # What waits for a queue that nobody fills is not run again.
+        for name, values in value_sets(feeds, fixed) if first.compared else ():
+            self.say("forward pass", len(self.sets), 1 + len(SETS))
+            self.sides.all("feed", values)
+            self.sets.append(self._run_or_end(name, first.compared))
+            self._watch()
+        self.sides.all("feed", feeds)
         self._note_forward(first, fused, is_seeded=bool(feeds.keys() - fixed))
         shapes = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
         branches = {
             "watched": len(self.taken),
-            "reached_by_inputs": sum(map(all, self.taken.values())),
             "reached": sum(map(all, self.taken.values())),
             "not_reached": {
                 op: _unread(sides) for op, sides in self.taken.items() if not all(sides)
@@ -372,20 +353,6 @@ class _Comparison:
             "sets": [item.document() for item in self.sets],
         }
 
-    def _more(self, name: str, feeds: Values, tensors: Sequence[str]) -> None:
-        """Compare these tensors on one more set of values, by which a process may end."""
-        self._say("forward pass", len(self.sets), 1 + len(SETS))
-        self._both("feed", feeds)
-        try:
-            compared = self._run_both(name, tensors)
-        except ProcessDiedError as error:
-            ended = dict.fromkeys(tensors, str(error))
-            compared = _ComparedValues(name, uncompared=ended)
-            if error.process is self.after:
-                compared = _ComparedValues(name, list(tensors), differing=ended)
-        self.sets.append(compared)
-        self._watch()
-
     def _watch(self) -> dict[str, int]:
         """Note the branches that the values took; return how many nobody can watch, by place."""
         try:
@@ -396,6 +363,16 @@ class _Comparison:
             known = self.taken.get(name, (False, False))
             self.taken[name] = known[0] or below, known[1] or above
         return dict(hidden)
+
+    def _run_or_end(self, name: str, tensors: Sequence[str]) -> _ComparedValues:
+        """Compare these tensors on one more set of values, by which a process may end."""
+        try:
+            return self._run_both(name, tensors)
+        except ProcessDiedError as error:
+            ended = dict.fromkeys(tensors, str(error))
+            if error.process is self.after:
+                return _ComparedValues(name, list(tensors), differing=ended)
+            return _ComparedValues(name, uncompared=ended)
 
     def _run_both(
         self, name: str, tensors: Sequence[str], optimise: bool = False
@@ -447,7 +424,7 @@ class _Comparison:
             )
         values = {name: first.values[name] for name in targets if sources}
         sides = self.before, self.after
-        pairs, asked = gradients_compared(*sides, sources, values, self._say)
+        pairs, asked = gradients_compared(*sides, sources, values, self.say)
         for pair in pairs:
             if pair["state"] == "fails":
                 ends_of = f"{pair['to']} with respect to {pair['from']}"

@@ -39,10 +39,10 @@ from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS
 from graphpatch.runtime.gradient_functions import surrogate_gradient
-from graphpatch.runtime.graph_run import GraphRun, first_line
+from graphpatch.runtime.graph_run import first_line
 from graphpatch.runtime.tf_gradients import gradients, seeded_upstream
 from graphpatch.runtime.values import distance, finite, full_tensor_name
-from graphpatch.runtime.verify.session import fetchable
+from graphpatch.runtime.verify.session import SessionModel
 
 # By how much of its largest element a gradient may differ: what the dtype's precision leaves.
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-5, "float64": 1e-10}
@@ -84,7 +84,7 @@ class FormulaCheck(msgspec.Struct, omit_defaults=True):
         return f"{self.place}: {sides} by {float(self.max_error):.3g} of the largest element"
 
 
-def check_formulas(graph: ModelGraph, running: GraphRun | None) -> list[FormulaCheck]:
+def check_formulas(graph: ModelGraph, running: SessionModel | None) -> list[FormulaCheck]:
     """Check each formula of a patched graph on the values that its ops meet.
 
     `running` is the patched graph with its feeds; without it nothing can be seen.
@@ -98,7 +98,7 @@ def check_formulas(graph: ModelGraph, running: GraphRun | None) -> list[FormulaC
         elif len(of_label) > MOST:
             place.why = place.why or f"it is compared at the first {MOST} ops"
         else:
-            place.attempt(partial(place.build, running.graph))
+            place.attempt(partial(place.build, running))
     compared = [place for of_label in places.values() for place in of_label if not place.why]
     fetched = [tensor.name for place in compared for tensor in place.fetched]
     values, reasons = running.run(fetched, False) if running and fetched else ({}, {})
@@ -155,12 +155,13 @@ class StoredGradient:
         except Exception as failure:  # the reason why it cannot be computed, as others wrote it
             self.why = first_line(failure)
 
-    def build(self, graph: Any) -> None:
+    def build(self, running: SessionModel) -> None:
         """Take the gradients of the place in TensorFlow's graph."""
         import tensorflow as tf
 
+        graph = running.graph
         known = [full_tensor_name(text) for text in (*self.reads, *self.gives)]
-        if len(list(fetchable(graph, known))) < len(known):
+        if len(running.there(known)) < len(known):
             self.why = INSIDE
             return
         with graph.as_default(), tf.control_dependencies(None):

@@ -16,10 +16,11 @@ from graphpatch.gradients.attach import PASS, is_guard
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.provenance import op_type_in_model
-from graphpatch.names import OpKey, op_of
+from graphpatch.graph.walk import upstream
+from graphpatch.names import OpKey, parse
 
-FIRED, IGNORED, UNCALLED, IDLE = "fired", "ignored", "uncalled", "idle"
+# The first is the worst: of an op that several ops carry a gradient for, the worst counts.
+STATES = IGNORED, IDLE, UNCALLED, FIRED = "ignored", "idle", "uncalled", "fired"
 CAME = "no gradient that was taken comes to it"
 BLOCKED = f"{CAME}; graphpatch doctor says where gradients end"
 LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")
@@ -29,11 +30,13 @@ LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")
 class Override:
     """An op with another gradient than its type's: by a key, or by a function of the library.
 
-    `state`: it fired, TensorFlow ignores it, nothing that runs calls its function or reads the op
-    there (`uncalled`), or no gradient came to it (`idle`). `is_new`: the original does not have it.
+    `node` has the key; `op` is the op of the model that its rule is at. `state`: it fired,
+    TensorFlow ignores it, nothing that runs calls its function or reads the op there (`uncalled`),
+    or no gradient came to it (`idle`). `is_new`: the original does not have it.
     """
 
     node: Node
+    op: str
     key: str
     is_function: bool
     is_new: bool = True
@@ -42,8 +45,15 @@ class Override:
 
     @property
     def place(self) -> OpKey:
-        """Return the body and the name of the op."""
+        """Return the body and the name of the op that has the key."""
         return self.node.body.label, self.node.name
+
+    @property
+    def type(self) -> str:
+        """Return the type that the op had before rules put another op in its place."""
+        model = provenance.as_model(self.node.body)
+        index = model.by_name.get(self.op)
+        return self.node.op if index is None else model.heads.ops[index]
 
     @property
     def is_wrong(self) -> bool:
@@ -57,12 +67,12 @@ class Override:
 
     def __str__(self) -> str:
         body = "" if self.node.body.is_main else f" in function {self.node.body.label}"
-        return f"{op_type_in_model(self.node)} {self.node.name}{body}"
+        return f"{self.type} {self.op}{body}"
 
     def document(self) -> dict[str, Any]:
         """Return the override as `verify --json` prints it."""
-        op = {"body": self.node.body.label, "op": self.node.name, "key": self.key}
-        return {**op, "type": op_type_in_model(self.node), "why": self.why, "fails": self.is_wrong}
+        op = {"body": self.node.body.label, "op": self.op, "key": self.key}
+        return {**op, "type": self.type, "why": self.why, "fails": self.is_wrong}
 
 
 def overrides(graph: ModelGraph) -> Iterator[Override]:
@@ -74,13 +84,14 @@ def overrides(graph: ModelGraph) -> Iterator[Override]:
     gradients = graph.library.gradients
     for body in graph.bodies:
         for node in () if body.is_ours else body:
-            key = override_key(node)
-            if key is not None and (key.startswith(PASS) or is_guard(key)):
+            key, is_function = override_key(node), node.op in gradients
+            if key is None and is_function and provenance.original_type(node) == node.op:
+                key = gradients[node.op]
+            elif key is None or key.startswith(PASS) or is_guard(key):
                 continue
-            if key is not None:
-                yield Override(node, key, node.op in gradients)
-            elif node.op in gradients and provenance.original_type(node) == node.op:
-                yield Override(node, gradients[node.op], True)
+            record = provenance.record(node)
+            op = record.patched if record is not None and record.is_added else ""
+            yield Override(node, op or provenance.name_in_model(node), key, is_function)
 
 
 def sorted_overrides(
@@ -90,7 +101,7 @@ def sorted_overrides(
     registered: Collection[str],
     failed: Mapping[str, str],
 ) -> list[Override]:
-    """Return the overrides of a patched graph with what happened when gradients were taken.
+    """Return what happened to the override of each op as gradients were taken of a patched graph.
 
     `asked` are the ops that TensorFlow asked for their gradient, and whether it was run then;
     `registered` the keys for which its process has gradients; `failed` says of targets why their
@@ -104,28 +115,35 @@ def sorted_overrides(
     }
     bodies = Bodies(patched)
     is_loaded, behind = patched.around.is_object_based, cache(ops_behind_returns)
-    results = []
+    by_op: dict[OpKey, list[Override]] = {}
     for override in overrides(patched):
-        is_new = (override.place, override.key) not in known
-        is_unknown = not override.is_function and override.key not in registered and not is_loaded
-        if is_unknown and not override.key.startswith(CUSTOM):
+        place, key = override.place, override.key
+        is_new = (place, key) not in known
+        is_unknown = not override.is_function and key not in registered and not is_loaded
+        state, why = FIRED, ""
+        if is_unknown and not key.startswith(CUSTOM):
             state = IGNORED
             why = (
-                f"no program registers the key {override.key!r}: name the module or .py file that "
-                "does with --import (in Python: imports=[...])"
+                f"no program registers the key {key!r}: name the module or .py file that does "
+                "with --import (in Python: imports=[...])"
             )
-        elif is_new and override.place in passed:
+        elif is_new and place in passed:
             says = "has a gradient of its own, which passes it by (tf.custom_gradient)"
-            state, why = IDLE, f"{passed[override.place]} {says}"
-        elif override.place in asked or (is_loaded and _is_asked_on_tape(override.place, asked)):
-            state, why = FIRED, ""
-        else:
+            state, why = IDLE, f"{passed[place]} {says}"
+        elif place not in asked and not (is_loaded and _is_asked_on_tape(place, asked)):
             state, why = _state_unasked(override, bodies, asked, behind)
             if state == IDLE and failed:
                 target, says = next(iter(failed.items()))
                 why = f"{CAME}; those of {target} cannot be taken: {says}"
-        results.append(replace(override, is_new=is_new, state=state, why=why))
-    return results
+        of_op = by_op.setdefault((place[0], override.op), [])
+        of_op.append(replace(override, is_new=is_new, state=state, why=why))
+    return [min(of_op, key=_rank) for of_op in by_op.values()]
+
+
+def _rank(override: Override) -> tuple[bool, int, bool]:
+    """Rank the carriers of one op's gradient: what says most of it comes first."""
+    is_helper = override.node.name != override.op
+    return not override.is_new, STATES.index(override.state), is_helper
 
 
 def _is_asked_on_tape(place: OpKey, asked: Collection[OpKey]) -> bool:
@@ -143,7 +161,7 @@ def _state_unasked(
     override: Override,
     bodies: Bodies,
     asked: Mapping[OpKey, bool],
-    behind: Callable[[Body], set[int]],
+    behind: Callable[[Body], bytearray],
 ) -> tuple[str, str]:
     """Return what became of an override for which Python was not asked, and why, in words."""
     node, body = override.node, override.node.body
@@ -152,7 +170,7 @@ def _state_unasked(
     callers = list(all_callers(bodies, body.label))
     if not any(caller.body.is_main for caller in callers):
         return UNCALLED, f"nothing that runs calls function {body.label}"
-    if node.index not in behind(body):
+    if not behind(body)[node.index]:
         return UNCALLED, f"no output of function {body.label} is computed of it"
     ignoring = bodies.place_of(node).ignoring
     if bodies.graph.around.is_object_based or ignoring is None:
@@ -168,23 +186,18 @@ def _state_unasked(
 
 def all_callers(bodies: Bodies, function: str) -> Iterator[Node]:
     """Yield the ops that call a function, and those that call the functions which these are in."""
-    todo, met = [function], {function}
-    while todo:
-        for caller in bodies.callers.get(todo.pop(), ()):
+    labels = [function]
+    for label in labels:
+        for caller in bodies.callers.get(label, ()):
             yield caller
-            if not caller.body.is_main and caller.body.label not in met:
-                met.add(caller.body.label)
-                todo.append(caller.body.label)
+            if not caller.body.is_main and caller.body.label not in labels:
+                labels.append(caller.body.label)
 
 
-def ops_behind_returns(body: Body) -> set[int]:
-    """Return the ops that outputs of a function are computed of, not by their shapes alone."""
-    todo, behind = [body.by_name.get(op_of(text)) for text in body.ret.values()], set[int]()
-    while todo:
-        index = todo.pop()
-        if index is not None and index not in behind:
-            behind.add(index)
-            if not flow.reads_shape_alone(body.heads.ops[index]):
-                inputs = body.heads.inputs[index]
-                todo += (body.by_name.get(op_of(text)) for text in inputs)
-    return behind
+def ops_behind_returns(body: Body) -> bytearray:
+    """Mark the ops that outputs of a function are computed of, not by their shapes alone."""
+
+    def reads_shape(index: int) -> bool:
+        return flow.reads_shape_alone(body.heads.ops[index])
+
+    return upstream(body, map(parse, body.ret.values()), control=True, last=reads_shape)

@@ -1,7 +1,7 @@
 """A process of its own in which TensorFlow runs one model, and the messages that it is sent.
 
-A message is the name of a method and its arguments: `begin`, `open` and `sizes` of `Worker`, and
-then those of `session.SessionModel` or `LoadedModel`.
+A message is the name of a method and its arguments: of `Worker`, or else of its model, a
+`session.SessionModel` or `LoadedModel`.
 
 The original and the patched model never share one: TensorFlow keeps a table of functions for each
 process, and what it adds to that while it differentiates a loop of one would be met by the other. A
@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -46,11 +47,6 @@ WORKER_PROGRAM = "from graphpatch.runtime.verify.process import answer_messages;
 FATAL = re.compile(r"\bF\d{4} |\bF .*\.(cc|h):\d+\]|terminate called")
 LAST_WORDS = 4096  # bytes of what a process that ended said last
 WITHOUT_RUN = "; run=False (verify --no-run) looks at the graphs alone"
-
-
-def needs_control_flow_v1(graph: ModelGraph) -> bool:
-    """Return whether there are TensorArrays of v1 loops, and a Session differentiates them."""
-    return not graph.around.is_object_based and has_tensor_arrays(graph.main)
 
 
 def command() -> list[str]:
@@ -178,6 +174,45 @@ class TensorFlowProcess:
             self._stderr = None
 
 
+@dataclass(frozen=True)
+class SideBySide:
+    """Processes that run one model each, all on the same values: the first one's."""
+
+    processes: Sequence[TensorFlowProcess]
+
+    def __enter__(self) -> SideBySide:
+        """Start them."""
+        for process in self.processes:
+            process.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End them."""
+        for process in self.processes:
+            process.close()
+
+    def all(self, method: str, *arguments: Any) -> list[Any]:
+        """Return what each answers; one works while another does."""
+        with ThreadPoolExecutor(len(self.processes)) as pool:
+            return list(pool.map(lambda each: each.keep(method, *arguments), self.processes))
+
+    def begin(self, imports: Sequence[str], graph: ModelGraph) -> dict[str, Any]:
+        """Import TensorFlow, and what the user names; return the settings of the first.
+
+        A Session differentiates TensorArrays of v1 loops without control flow v2 alone.
+        """
+        is_v1 = not graph.around.is_object_based and has_tensor_arrays(graph.main)
+        settings: dict[str, Any] = self.all("begin", imports, not is_v1)[0]
+        return settings
+
+    def choose(self, tensors: Sequence[str], fed: Mapping[str, Any]) -> dict[str, Any]:
+        """Feed what is fed, and seeded values with which the first runs best; return all of it."""
+        feeds, variables = self.processes[0].ask("choose", tensors, fed)
+        self.all("hold", variables)
+        self.all("feed", feeds)
+        return dict(feeds)
+
+
 def answer_messages() -> None:
     """Be such a process: answer messages by standard input until there are no more."""
     messages, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -250,6 +285,10 @@ class Worker:
 
         self.model = running_model(file, path, index)
         return set(ops.gradient_registry.list())
+
+    def feed(self, feeds: Mapping[str, Any]) -> None:
+        """Feed these values from now on."""
+        self.model.feeds = feeds
 
     def sizes(
         self, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
