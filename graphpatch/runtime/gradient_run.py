@@ -52,14 +52,13 @@ def run_pairs(
 
 
 def _run_pair(running: GraphRun, source: str, target: str, fed: Values) -> dict[str, Any]:
-    graph = running.graph
+    x, y = running.tensor(source), running.tensor(target)
     try:
-        if gradients_or_raised(graph, target, [source]) == [None]:
+        if gradients_or_raised(y, [x]) == [None]:
             return _result("none", "None")
-        y = graph.get_tensor_by_name(target)
-        with graph.as_default():
+        with running.graph.as_default():
             upstream = seeded_upstream(y) if y.dtype.is_floating else None
-        [built] = gradients_or_raised(graph, target, [source], upstream)
+        [built] = gradients_or_raised(y, [x], upstream)
     except RaisedError as error:  # whatever a gradient function raises is the answer
         return _result("error", str(error))
     dx = getattr(built, "values", built).name

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -115,22 +115,46 @@ NO_GRADIENT_OF_CALL = re.compile(r"No gradient defined for op: (Stateful)?Partit
 ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for values of variables
 
 
-class Running:
-    """A model that is run on `feeds`, its variables with the values of `variables`."""
+def seeded_variables(graph: Any, guess: Guess) -> dict[str, Any]:
+    """Return a seeded value for each variable."""
+    import tensorflow as tf
 
-    feeds: Values
-    variables: Values
+    return {
+        op.name: seeded_value(
+            op.name, op.get_attr("dtype"), tf.TensorShape(op.get_attr("shape")), guess
+        )
+        for op in variables_of(graph)
+    }
+
+
+@dataclass(eq=False)
+class GraphRun:
+    """A tf.Graph, with what it is fed and what its variables hold.
+
+    Each run `is_limited` to TIMEOUT, unless it is known to end by itself. `value_variables` gives
+    the values of variables for a guess. `names` has the tensors that go by other names here, and
+    `initialisers` what each Session runs first.
+    """
+
+    graph: Any
+    feeds: Values = field(default_factory=dict)
+    variables: Values = field(default_factory=dict)
+    is_limited: bool = field(default=True, kw_only=True)
+    value_variables: Callable[[Any, Guess], Values] = field(default=seeded_variables, kw_only=True)
+    names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    initialisers: Sequence[Any] = field(default=(), kw_only=True)
+    _assigns: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # what is fed, and the op
 
     def guess(self, fed: Values, guess: Guess) -> None:
-        """Take what is fed, and seeded values of the sizes of this guess for all else."""
-        raise NotImplementedError
+        """Take what is fed, and seeded values for placeholders and input pipelines."""
+        graph = self.graph
+        seeded = (*placeholder_values(graph, guess), *next_values(graph, fed, guess))
+        self.feeds = {**dict(seeded), **fed}
+        self.variables = self.value_variables(self.graph, guess)
 
-    def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
-        """Return the values of those tensors that can be computed, and why the others cannot.
-
-        With `optimise` as TensorFlow optimises graphs by default, else op by op.
-        """
-        raise NotImplementedError
+    def tensor(self, name: str) -> Any:
+        """Return the tensor that is called so here."""
+        return self.graph.get_tensor_by_name(self.names.get(name, name))
 
     def choose(
         self, tensors: Sequence[str], fed: Values, guesses: Sequence[Guess] = GUESSES
@@ -151,41 +175,6 @@ class Running:
         self.feeds, self.variables = best
         return best
 
-
-def seeded_variables(graph: Any, guess: Guess) -> dict[str, Any]:
-    """Return a seeded value for each variable."""
-    import tensorflow as tf
-
-    return {
-        op.name: seeded_value(
-            op.name, op.get_attr("dtype"), tf.TensorShape(op.get_attr("shape")), guess
-        )
-        for op in variables_of(graph)
-    }
-
-
-@dataclass(eq=False)
-class GraphRun(Running):
-    """A tf.Graph, with what it is fed and what its variables hold.
-
-    Each run `is_limited` to TIMEOUT, unless it is known to end by itself. `value_variables` gives
-    the values of variables for a guess.
-    """
-
-    graph: Any
-    feeds: Values = field(default_factory=dict)
-    variables: Values = field(default_factory=dict)
-    is_limited: bool = field(default=True, kw_only=True)
-    value_variables: Callable[[Any, Guess], Values] = field(default=seeded_variables, kw_only=True)
-    _assigns: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # what is fed, and the op
-
-    def guess(self, fed: Values, guess: Guess) -> None:
-        """Take what is fed, and seeded values for placeholders and input pipelines."""
-        graph = self.graph
-        seeded = (*placeholder_values(graph, guess), *next_values(graph, fed, guess))
-        self.feeds = {**dict(seeded), **fed}
-        self.variables = self.value_variables(self.graph, guess)
-
     def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
         """Return the values of those tensors that can be computed, and why the others cannot.
 
@@ -195,17 +184,18 @@ class GraphRun(Running):
         """
         import tensorflow as tf
 
-        wanted, values, reasons = list(fetches), dict[str, Any](), dict[str, str]()
+        wanted = {self.names.get(name, name): name for name in fetches}
+        feeds = {self.names.get(name, name): value for name, value in self.feeds.items()}
+        values, reasons = dict[str, Any](), dict[str, str]()
         while wanted:
             try:
                 with self._session(optimise) as session:
-                    arrays = session.run(wanted, dict(self.feeds))
-                values, wanted = dict(zip(wanted, arrays, strict=True)), []
+                    arrays = session.run(list(wanted), feeds)
+                values, wanted = dict(zip(wanted.values(), arrays, strict=True)), {}
             except (tf.errors.OpError, ValueError, TypeError) as error:
-                computable = without_failed(self.graph, wanted, error, self.feeds)
-                lost = [name for name in wanted if name not in computable]
+                computable = without_failed(self.graph, list(wanted), error, feeds)
+                lost = [wanted.pop(name) for name in list(wanted) if name not in computable]
                 reasons |= dict.fromkeys(lost, first_line(error))
-                wanted = computable
         again = [name for name, why in reasons.items() if NO_GRADIENT_OF_CALL.search(why)]
         if again and not optimise:
             more, still = GraphRun.run(self, again, optimise=True)
@@ -222,6 +212,7 @@ class GraphRun(Running):
             without_grappler(config)
         session = tf.compat.v1.Session(graph=self.graph, config=config)
         try:
+            session.run(self.initialisers)
             fed = {}
             for name, value in self.variables.items():
                 if name not in self._assigns:

@@ -130,7 +130,7 @@ class _Search:
         if start is not None:
             return start
         try:
-            dxs = gradients_or_raised(self.graph, self.target, list(region.floats))
+            dxs = gradients_or_raised(target, list(region.floats.values()))
         except RaisedError as error:
             reason = str(error).partition(". ")[0]
             return self._found("not run", f"it is finite; its gradients: {reason}")

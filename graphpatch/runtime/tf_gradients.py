@@ -50,18 +50,17 @@ def gradients(
 
 
 def gradients_or_raised(
-    graph: Any, target: str, sources: Sequence[str], upstream: Any = None, dense: bool = False
+    y: Any, xs: Sequence[Any], upstream: Any = None, dense: bool = False
 ) -> list[Any]:
-    """Return the gradient of a tensor by each of others, weighted by `upstream`: a tensor, or None.
+    """Return the gradient of a tensor with respect to each of others, weighted by `upstream`.
 
     It is None where none flows. With `dense`, a sparse one is made a tensor. Raises RaisedError for
     whatever a gradient function raises.
     """
     import tensorflow as tf
 
-    with graph.as_default():
+    with y.graph.as_default():
         try:
-            y, *xs = (graph.get_tensor_by_name(name) for name in (target, *sources))
             dxs = gradients([y], xs, None if upstream is None else [upstream])
             return [tf.convert_to_tensor(dx) if dense and dx is not None else dx for dx in dxs]
         except Exception as error:

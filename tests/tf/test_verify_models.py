@@ -433,4 +433,4 @@ def test_of_a_saved_model_that_is_fed_words_gradients_are_taken_by_its_variables
     tf.saved_model.save(module, str(tmp_path / "words"), signatures=module.__call__)
     graph = verified(tmp_path / "words", GUIDED)
     assert fired(graph) == ["Relu"]
-    assert {pair["from"] for pair in graph["gradients"]} == {"serving_default:Variable:0"}
+    assert {pair["from"] for pair in graph["gradients"]} == {"serving_default:Variable_1:0"}

@@ -84,16 +84,13 @@ class FormulaCheck(msgspec.Struct, omit_defaults=True):
         return f"{self.place}: {sides} by {float(self.max_error):.3g} of the largest element"
 
 
-def check_formulas(graph: ModelGraph, running: SessionModel | None) -> list[FormulaCheck]:
-    """Check each formula of a patched graph on the values that its ops meet.
-
-    `running` is the patched graph with its feeds; without it nothing can be seen.
-    """
+def check_formulas(running: SessionModel) -> list[FormulaCheck]:
+    """Check each formula of a patched graph, which is run, on the values that its ops meet."""
     places: dict[str, list[StoredGradient]] = {}
-    for place in stored_gradients(graph):
+    for place in stored_gradients(running.model_graph):
         of_label = places.setdefault(place.label, [])
         of_label.append(place)
-        if running is None or not place.node.body.is_main:
+        if not place.node.body.is_main:
             place.why = place.why or INSIDE
         elif len(of_label) > MOST:
             place.why = place.why or f"it is compared at the first {MOST} ops"
@@ -101,7 +98,7 @@ def check_formulas(graph: ModelGraph, running: SessionModel | None) -> list[Form
             place.attempt(partial(place.build, running))
     compared = [place for of_label in places.values() for place in of_label if not place.why]
     fetched = [tensor.name for place in compared for tensor in place.fetched]
-    values, reasons = running.run(fetched, False) if running and fetched else ({}, {})
+    values, reasons = running.run(fetched, False) if fetched else ({}, {})
     for place in compared:
         missing = [tensor.name for tensor in place.fetched if tensor.name not in values]
         place.why = reasons.get(missing[0], NOT_MET) if missing else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -38,7 +38,6 @@ from graphpatch.runtime.graph_run import (
     ASSIGNED,
     GraphRun,
     Ran,
-    Running,
     checkpoint,
     first_line,
     initial_values,
@@ -60,8 +59,6 @@ from graphpatch.runtime.tf_gradients import (
 from graphpatch.runtime.values import Guess, Values, full_tensor_name, seeded_value
 
 SEEDS = ("seed", "seed2")
-# They move on the state of a tf.random.Generator, which is a variable.
-GENERATOR = frozenset({"NonDeterministicInts", "RngReadAndSkip", "RngSkip"})
 OUR_PREFIX = "graphpatch_"  # what functions that a rule adds are called
 MOST_CONSTANTS = 8  # with respect to which gradients are taken at most
 RESERVED = "reserve_space"
@@ -96,12 +93,15 @@ class SessionModel(GraphRun):
         self.model, self.model_graph, self.prefix = model, graph, checkpoint(model)
         is_limited = may_be_endless(op for body in graph.bodies for op in body.by_type)
         values = partial(initial_values, self.prefix)
-        live = seeded_graph(model, graph)
-        super().__init__(live, is_limited=is_limited, value_variables=values)
+        super().__init__(**self.built(False), is_limited=is_limited, value_variables=values)
         # The ops in v1 loops and branches, of which a Session fetches nothing.
         body, names = graph.main, graph.main.heads.names
         switches = (index for op in SWITCHES for index in body.by_type.get(op, ()))
         self.inside = {names[index] for index in (*inside_control_flow(body), *switches)}
+
+    def built(self, optimise: bool) -> dict[str, Any]:
+        """Return a new tf.Graph, and what goes with it, that calls functions op by op or not."""
+        return {"graph": seeded_graph(self.model, self.model_graph, optimise)}
 
     def _full_names(self, names: Iterable[str], are_sources: bool = False) -> list[str]:
         """Return tensors as TensorFlow spells them; ModelError for one that is not there."""
@@ -167,9 +167,9 @@ class SessionModel(GraphRun):
     def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
         """Run in a Session; optimised, calls have their functions optimised as the model says."""
         if optimise and any(CALLS & body.by_type.keys() for body in self.model_graph.bodies):
-            graph = seeded_graph(self.model, self.model_graph, optimise=True)
-            run = GraphRun(graph, self.feeds, self.variables, is_limited=self.is_limited)
-            return run.run(fetches, optimise)
+            optimised = GraphRun(**self.built(True), is_limited=self.is_limited)
+            optimised.feeds, optimised.variables = self.feeds, self.variables
+            return optimised.run(fetches, optimise)
         return super().run(fetches, optimise)
 
     def gradients(self, sources: Sequence[str], target: str, dy: Any) -> Answers:
@@ -229,7 +229,7 @@ class SessionModel(GraphRun):
         """Return each formula that the graph carries, compared with numpy."""
         from graphpatch.runtime.verify.formulas import check_formulas
 
-        return check_formulas(self.model_graph, self)
+        return check_formulas(self)
 
     @cached_property
     def _deciders(self) -> tuple[dict[str, str], int]:
@@ -279,10 +279,10 @@ def session_gradients(running: GraphRun, sources: Sequence[str], target: str, dy
     """
     import tensorflow as tf
 
+    y, xs = running.tensor(target), list(map(running.tensor, sources))
     with running.graph.as_default(), recorded() as asked:
-        upstream = tf.constant(dy, running.graph.get_tensor_by_name(target).dtype)
         try:
-            built = gradients_or_raised(running.graph, target, sources, upstream, dense=True)
+            built = gradients_or_raised(y, xs, tf.constant(dy, y.dtype), dense=True)
         except RaisedError as error:
             return dict.fromkeys(sources, GradientAnswer("error", says=str(error))), asked
     names = {name: dx.name for name, dx in zip(sources, built, strict=True) if dx is not None}
@@ -296,60 +296,64 @@ def session_gradients(running: GraphRun, sources: Sequence[str], target: str, dy
     return answers, asked
 
 
-class LoadedModel(Running):
-    """A TF2 SavedModel as tf.saved_model.load gives it; tensors are called `signature:name`.
+class LoadedModel(SessionModel):
+    """A TF2 SavedModel as tf.saved_model.load gives it: a graph that calls each signature.
 
-    Its ops are in functions, where nobody can look. Each run loads it anew where it has random ops,
-    which else would draw on. Variables have the values of its own checkpoint.
+    Tensors are called `signature:name`. All other ops are in functions, where nobody can look.
+    Variables have the values of its own checkpoint.
     """
 
     def __init__(self, model: Model, graph: ModelGraph) -> None:
         import tensorflow as tf
 
-        self.model_graph, self.feeds, self.variables = graph, {}, {}
-        self._loaded: Any = None
-        self._folder = tempfile.TemporaryDirectory()
-        self.folder = Path(self._folder.name, "model")
         if not tf.executing_eagerly():
             raise ModelError("TensorFlow does not execute eagerly, which a TF2 SavedModel needs")
-        self.is_random = self._write_seeded(model)
-        try:
-            signatures = self.signatures()
-        except Exception as error:  # whatever the loader says is the reason
-            raise ModelError(f"tf.saved_model.load raises {first_line(error)}") from error
-        self.inputs, self.outputs = dict[str, Any](), dict[str, Any]()
-        for key, function in signatures.items():
-            takes, gives = function.structured_input_signature[1], function.structured_outputs
-            self.inputs |= {f"{key}:{name}": spec for name, spec in takes.items()}
-            self.outputs |= {f"{key}:{name}": spec for name, spec in gives.items()}
+        self._folder = tempfile.TemporaryDirectory()
+        self._write_seeded(model, Path(self._folder.name))
+        super().__init__(model, graph)
 
-    def _write_seeded(self, model: Model) -> bool:
-        """Write the model, its random ops seeded, beside its variables; whether it has such ops."""
+    def _write_seeded(self, model: Model, folder: Path) -> None:
+        """Write the model, its random ops seeded, beside its variables."""
         from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
         message = SavedModel.FromString(b"".join(map(piece_bytes, model.pieces())))
-        draws = False
         for meta, graph in zip(message.meta_graphs, model.graphs, strict=True):
-            draws |= set_seeds(meta.graph_def, graph)
+            set_seeds(meta.graph_def, graph)
             for node in meta.object_graph_def.nodes:  # of an optimiser, which loaders may not know
                 node.ClearField("slot_variables")
-        self.folder.mkdir()
-        (self.folder / MESSAGE).write_bytes(message.SerializeToString())
-        if not model.in_memory:
-            refuse_odd_files(Path(model.path))
-            for path in Path(model.path).iterdir():
-                if path.name not in {MESSAGE, "saved_model.pbtxt", "fingerprint.pb"}:
-                    (self.folder / path.name).symlink_to(path.resolve())
-        return draws
+        (folder / MESSAGE).write_bytes(message.SerializeToString())
+        refuse_odd_files(Path(model.path))
+        for path in Path(model.path).iterdir():
+            if path.name not in {MESSAGE, "saved_model.pbtxt", "fingerprint.pb"}:
+                (folder / path.name).symlink_to(path.resolve())
 
-    def signatures(self) -> Mapping[str, Any]:
-        """Return the functions of the model that have names for their inputs and outputs."""
+    def built(self, optimise: bool) -> dict[str, Any]:
+        """Return a new tf.Graph of calls of its signatures, with the names of their tensors."""
         import tensorflow as tf
 
-        if self._loaded is None or self.is_random:
-            self._loaded = tf.saved_model.load(str(self.folder))
-        signatures: Mapping[str, Any] = self._loaded.signatures
-        return signatures
+        tf1 = tf.compat.v1
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimise})
+        inputs, outputs, variables = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        with tf.Graph().as_default() as graph:
+            try:
+                signatures = tf.saved_model.load(self._folder.name).signatures
+            except Exception as error:  # whatever the loader says is the reason
+                raise ModelError(f"tf.saved_model.load raises {first_line(error)}") from error
+            for key, function in signatures.items():
+                specs = function.structured_input_signature[1].items()
+                takes = {name: tf1.placeholder(spec.dtype, spec.shape) for name, spec in specs}
+                inputs |= {f"{key}:{name}": tensor for name, tensor in takes.items()}
+                gives = function(**takes).items()
+                outputs |= {f"{key}:{name}": tensor for name, tensor in gives}
+                for variable in function.variables:
+                    if variable.dtype.is_floating:
+                        name = fresh(f"{key}:{variable.name}", variables)
+                        variables[name] = variable.handle
+            initialisers = tf1.global_variables_initializer(), tf1.tables_initializer()
+        self.inputs, self.outputs, self.floats = inputs, outputs, list(variables)
+        tensors = {**variables, **inputs, **outputs}
+        names = {name: tensor.name for name, tensor in tensors.items()}
+        return {"graph": graph, "names": names, "initialisers": initialisers}
 
     def _checked(self, names: Sequence[str]) -> list[str]:
         legal = [*self.inputs, *self.outputs]
@@ -364,7 +368,7 @@ class LoadedModel(Running):
         self._checked(targets)
         return list(self.outputs), []
 
-    def there(self, names: Sequence[str]) -> list[str]:
+    def there(self, names: Iterable[str]) -> list[str]:
         """Return those of these outputs that there are."""
         return [name for name in names if name in self.outputs]
 
@@ -383,93 +387,26 @@ class LoadedModel(Running):
         """Let the variables hold what its own checkpoint says."""
 
     def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
-        """Call the signatures of these outputs."""
-        values: dict[str, Any] = {}
-        reasons: dict[str, str] = {}
-        functions = self.signatures()
-        for key in dict.fromkeys(map(op_of, fetches)):
-            wanted = [name for name in fetches if op_of(name) == key]
-            try:
-                self._set_optimiser(optimise)
-                results = functions[key](**self._arguments(key, functions[key]))
-            except Exception as error:  # whatever TensorFlow says is the reason
-                reasons |= dict.fromkeys(wanted, first_line(error))
-                continue
-            values |= {name: np.asarray(results[name.removeprefix(f"{key}:")]) for name in wanted}
-        return values, reasons
-
-    def gradients(self, sources: Sequence[str], target: str, dy: Any) -> Answers:
-        """Return the gradient of a target, weighted by dy, as a tape gives it."""
-        import tensorflow as tf
-
-        key = op_of(target)
-        function = self.signatures()[key]
-        near = [name for name in sources if op_of(name) == key]
-        answers = dict.fromkeys(sources, GradientAnswer("none"))
-        self._set_optimiser(True)
-        with recorded() as asked:
-            try:
-                arguments = self._arguments(key, function)
-                inputs = {f"{key}:{name}": value for name, value in arguments.items()}
-                ends = {**inputs, **_float_variables(key, function)}
-                xs = [ends[name] for name in near]
-                with tf.GradientTape() as tape:
-                    for x in xs:
-                        tape.watch(x)
-                    y = function(**arguments)[target.removeprefix(f"{key}:")]
-                built = tape.gradient(y, xs, output_gradients=tf.constant(dy, y.dtype))
-            except Exception as error:  # whatever a gradient function raises is the answer
-                failed = GradientAnswer("error", says=f"a tape raises {first_line(error)}")
-                return dict.fromkeys(sources, failed), asked
-        for name, dx in zip(near, built, strict=True):
-            if dx is not None:
-                answers[name] = GradientAnswer("tensor", np.asarray(tf.convert_to_tensor(dx)))
-        return answers, asked
-
-    def _set_optimiser(self, optimise: bool) -> None:
-        """Let functions run as TensorFlow optimises them from now on, or op by op."""
-        import tensorflow as tf
-
-        options = {"disable_meta_optimizer": not optimise}
-        tf.config.optimizer.set_experimental_options(options)
-
-    def _arguments(self, key: str, function: Any) -> dict[str, Any]:
-        import tensorflow as tf
-
-        specs = function.structured_input_signature[1]
-        return {name: tf.constant(self.feeds[f"{key}:{name}"], specs[name].dtype) for name in specs}
+        """Run each signature by itself: where one fails, others do not."""
+        by_key: dict[str, list[str]] = {}
+        for name in fetches:
+            by_key.setdefault(op_of(name) if name in self.names else "", []).append(name)
+        runs = [super(LoadedModel, self).run(names, optimise) for names in by_key.values()]
+        values = {name: value for ran, _ in runs for name, value in ran.items()}
+        return values, {name: why for _, reasons in runs for name, why in reasons.items()}
 
     def ends(self, named: Named, near: Near, compared: Sequence[str]) -> Ends:
         """Return the inputs and outputs between which gradients are taken.
 
         Models that are fed words have no inputs of floats: then it is their variables.
         """
-        xs = self._checked(named[0]) or [n for n, spec in self.inputs.items() if _is_float(spec)]
-        if not xs:
-            functions = self.signatures().items()
-            xs = [name for key, function in functions for name in _float_variables(key, function)]
-        specs = {**self.inputs, **self.outputs}
-        ys = self._checked(named[1]) or [name for name in compared if _is_float(specs[name])]
-        return xs, ys, []
-
-    def formulas(self) -> Sequence[Any]:
-        """Return each formula that the graph carries: none can be compared."""
-        from graphpatch.runtime.verify.formulas import check_formulas
-
-        return check_formulas(self.model_graph, None)
+        floats = [name for name, tensor in self.inputs.items() if _is_float(tensor)]
+        ys = [name for name in compared if _is_float(self.tensor(name))]
+        return self._checked(named[0]) or floats or self.floats, self._checked(named[1]) or ys, []
 
     def branches(self) -> Branches:
         """Return that no branch can be looked at."""
         return {}, branches_in_functions(self.model_graph)
-
-
-def _float_variables(key: str, function: Any) -> dict[str, Any]:
-    """Return the variables of floats that a signature reads, by names that no other one has."""
-    variables = dict[str, Any]()
-    for variable in function.variables:
-        if variable.dtype.is_floating:
-            variables[fresh(f"{key}:{variable.name}", variables)] = variable
-    return variables
 
 
 def seeded_graph(model: Model, graph: ModelGraph, optimise: bool = False) -> Any:
@@ -492,29 +429,26 @@ def seeded_graph(model: Model, graph: ModelGraph, optimise: bool = False) -> Any
     return imported(meta, clear_devices=True, prepare=prepare)
 
 
-def set_seeds(graph_def: Any, graph: ModelGraph) -> bool:
-    """Give random ops of a GraphDef, and of its functions, seeds by name; return whether any draw.
+def set_seeds(graph_def: Any, graph: ModelGraph) -> None:
+    """Give random ops of a GraphDef, and of its functions, seeds by name.
 
     A random op whose seeds are 0 draws from the seed of the graph and its own place in it, which
     changes when nodes are added. So it gets explicit seeds, by the name that the model gives it; in
-    a function that a rule added by its type. Ops that draw from a tf.random.Generator count, too.
+    a function that a rule added by its type.
     """
     names_in_model = {
         (body.label, node.name): provenance.name_in_model(node)
         for body in graph.bodies
         for node in provenance.touched(body)
     }
-    draws = False
     bodies = [("main", graph_def.node)]
     bodies += [(item.signature.name, item.node_def) for item in graph_def.library.function]
     for body, node in ((body, node) for body, nodes in bodies for node in nodes):
-        draws |= node.op in GENERATOR or _has_seeds(node.op)
         if _has_seeds(node.op) and not any(node.attr[key].i for key in SEEDS):
             own = names_in_model.get((body, node.name), node.name)
             text = node.op if body.startswith(OUR_PREFIX) else own
             node.attr[SEEDS[0]].i = 1 + (zlib.crc32(text.encode()) & 0x7FFFFFFE)
             node.attr[SEEDS[1]].i = 1
-    return draws
 
 
 @cache
