@@ -18,22 +18,34 @@ from graphpatch.gradients.tensors import in_folder, with_tensors
 from graphpatch.graph.record import AppliedRule, Author
 from graphpatch.match.conditions import conditions
 from graphpatch.match.glob import Texts, texts
-from graphpatch.match.spec import WHOLE, Match, Natural, described
+from graphpatch.match.spec import META as META
+from graphpatch.match.spec import WHOLE, Match, Natural, described, documented
 from graphpatch.patches import KINDS, Patch
 from graphpatch.recipes import is_recipe, recipe_called, recipe_of, recipe_rules
-from graphpatch.rules_json import DEEPEST_JSON, as_struct, decoded, is_too_deep, raw_rules
+from graphpatch.rules_json import (
+    DEEPEST_JSON,
+    as_struct,
+    decoded,
+    is_too_deep,
+    rules_file,
+    self_contained,
+)
 
 Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
 
 
+@documented
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often a rule must match."""
+    """How often a rule must match.
 
-    min: Annotated[int, described("The least number of matches; 0 allows none.", 1, at_least=0)] = 1
-    max: Annotated[Natural | None, described("The largest number of matches. Default: any.", 4)] = (
-        None
-    )
+    Keys:
+        min: The least number of matches; 0 allows none. Example: 1
+        max: The largest number of matches. Default: any. Example: 4
+    """
+
+    min: Natural = 1
+    max: Natural | None = None
 
     def __str__(self) -> str:
         if self.max is None:
@@ -66,64 +78,46 @@ PatchSpec = msgspec.defstruct(
 )
 
 
+@documented
 class RuleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A rule as a rules file writes it."""
+    """A rule as a rules file writes it.
 
-    match: Annotated[
-        Match,
-        described("Which ops: all keys must hold.", {"op": ["Relu", "Relu6"], "name": "head/**"}),
-    ]
-    patch: Annotated[
-        PatchSpec,  # type: ignore[valid-type]
-        described(
-            "What happens to each matched op: exactly one kind of patch.",
-            {"override_gradient": "guided_relu"},
-        ),
-    ]
-    name: Annotated[str, described("What reports and errors call the rule.", "guided backprop")] = (
-        ""
-    )
-    expect: Annotated[
-        Natural | Expect,
-        described(
-            "How often the rule must match: a number, or bounds. Default: at least once.",
-            {"min": 1, "max": 4},
-        ),
-    ] = Expect()
-    emit: Annotated[
-        Emit | None,
-        described(
-            "How the file stores the new gradient. Default: auto, or --emit of the command.",
-            "function",
-        ),
-    ] = None
+    Keys:
+        match: Which ops: all keys must hold. Example: {"op": ["Relu", "Relu6"], "name": "head/**"}
+        patch: What happens to each matched op: exactly one kind of patch.
+            Example: {"override_gradient": "guided_relu"}
+        name: What reports and errors call the rule. Example: "guided backprop"
+        expect: How often the rule must match: a number, or bounds. Default: at least once.
+            Example: {"min": 1, "max": 4}
+        emit: How the file stores the new gradient. Default: auto, or --emit of the command.
+            Example: "function"
+    """
+
+    match: Match
+    patch: PatchSpec  # type: ignore[valid-type]
+    name: str = ""
+    expect: Natural | Expect = Expect()
+    emit: Emit | None = None
 
 
+@documented
 class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A rules file."""
+    """A rules file.
 
-    version: Annotated[Literal[1], described("The version of the rule language.", 1)]
-    rules: Annotated[
-        tuple[RuleSpec, ...],
-        described(
-            "The rules, applied in order, each on the result of the one before.",
-            [{"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}],
-        ),
-    ]
-    written: Annotated[
-        str,
-        described(
-            "The mark of a file that graphpatch wrote, and may replace while nobody has edited it.",
-            "by graphpatch; checksum 3f9a51b2c07d46e8",
-        ),
-    ] = ""
-    schema: Annotated[
-        str,
-        described(
-            "The path of this schema, for editors; graphpatch does not read it.",
-            "graphpatch.schema.json",
-        ),
-    ] = msgspec.field(default="", name="$schema")
+    Keys:
+        version: The version of the rule language. Example: 1
+        rules: The rules, applied in order, each on the result of the one before.
+            Example: [{"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}]
+        written: The mark of a file that graphpatch wrote, and may replace while nobody has edited
+            it. Example: "by graphpatch; checksum 3f9a51b2c07d46e8"
+        $schema: The path of this schema, for editors; graphpatch does not read it.
+            Example: "graphpatch.schema.json"
+    """
+
+    version: Literal[1]
+    rules: tuple[RuleSpec, ...]
+    written: str = ""
+    schema: str = msgspec.field(default="", name="$schema")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -146,7 +140,7 @@ class Rule:
     on: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Rule {self.author.rule!r}: {'+'.join(self.told)}>"
+        return f"<Rule {self.author.rule!r}: {'+'.join(self.written_patch)}>"
 
     @property
     def as_one(self) -> bool:
@@ -164,7 +158,7 @@ class Rule:
         return AppliedRule(self.author.rule, self.author.id, document)
 
     @property
-    def told(self) -> Any:
+    def written_patch(self) -> Any:
         """Return the patch as a rules file writes it, to be written down in the model."""
         return msgspec.to_builtins(self.written.patch)
 
@@ -196,10 +190,18 @@ def load_rules(
     if not isinstance(path, str | os.PathLike):
         taken = "the path of a rules file, or the name of a recipe, or a list of dicts"
         raise wrong_argument("path", taken, path)
+    return rules_in(raw_rules(path), str(path), emit, allow_python)
+
+
+def raw_rules(path: str | os.PathLike[str]) -> bytes:
+    """Return what a rules file holds, or a recipe makes, with the tensors that it names.
+
+    `-` is standard input. Raises RulesError where there is no such file or recipe.
+    """
     if is_recipe(path):
-        return rules_from(recipe_rules(str(path)), emit, allow_python)
+        return msgspec.json.encode(recipe_rules(str(path)))
     folder = Path() if str(path) == "-" else Path(path).parent
-    return rules_in(raw_rules(path), str(path), emit, allow_python, folder)
+    return self_contained(rules_file(path), str(path), in_folder(folder))
 
 
 def rules_in(
@@ -207,15 +209,11 @@ def rules_in(
     path: str,
     emit: str | None = None,
     allow_python: bool = False,
-    folder: Path | None = None,
     allow_none: bool = False,
 ) -> list[Rule]:
-    """Return the rules that the bytes of a file hold; `path` is what errors call it.
-
-    Files that a rule names lie in `folder`.
-    """
+    """Return the rules that the bytes of a file hold; `path` is what errors call it."""
     try:
-        return rules_from(decoded(raw), emit, allow_python, folder, allow_none)
+        return rules_from(decoded(raw), emit, allow_python, allow_none)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from error
 
@@ -224,15 +222,14 @@ def rules_from(
     document: Any,
     emit: str | None = None,
     allow_python: bool = False,
-    folder: Path | None = None,
     allow_none: bool = False,
 ) -> list[Rule]:
-    """Return the rules of a parsed file, or of a list of rules; `.npy` files lie in `folder`."""
+    """Return the rules of a parsed file, or of a list of rules; `.npy` files lie in this folder."""
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
     if is_too_deep(document):
         raise RulesError(f"it is nested more than {DEEPEST_JSON} levels deep")
-    file = as_struct(document, RulesFile, with_tensors(document, in_folder(folder or Path())))
+    file = as_struct(document, RulesFile, with_tensors(document, in_folder(Path())))
     if not file.rules and not allow_none:
         raise RulesError(
             "rules: expected at least 1 rule, found none (apply needs no rule only to convert: "

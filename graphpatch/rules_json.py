@@ -71,7 +71,7 @@ TYPE_WORDS = {
 }
 
 
-def raw_rules(path: str | os.PathLike[str]) -> bytes:
+def rules_file(path: str | os.PathLike[str]) -> bytes:
     """Return what a rules file holds; `-` is standard input. Raises RulesError."""
     try:
         return read_whole(path)

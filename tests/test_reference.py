@@ -38,7 +38,7 @@ def test_each_gradient_has_its_page() -> None:
 @pytest.mark.parametrize("name", LIBRARY)
 def test_the_rule_on_the_page_of_a_gradient_is_one(name: str) -> None:
     [rule] = re.findall(r"```json\n(.*)\n```", reference.gradient_page(name).read_text())
-    assert name in json.dumps(rules_from([json.loads(rule)])[0].told)
+    assert name in json.dumps(rules_from([json.loads(rule)])[0].written_patch)
 
 
 def test_no_type_of_the_schema_is_left_out() -> None:

@@ -14,10 +14,9 @@ from graphpatch.fleet import stores
 from graphpatch.fleet.search import Task as Task
 from graphpatch.fleet.search import is_plain_folder, is_search
 from graphpatch.formats.destination import Export, is_remote, reported
-from graphpatch.gradients.tensors import Files, checked_name, in_folder
-from graphpatch.recipes import is_recipe, recipe_rules
-from graphpatch.rules import Rule, rules_in
-from graphpatch.rules_json import raw_rules, self_contained
+from graphpatch.gradients.tensors import checked_name
+from graphpatch.rules import Rule, raw_rules, rules_in
+from graphpatch.rules_json import self_contained
 
 _rules_once = functools.lru_cache(maxsize=4)(rules_in)
 
@@ -100,40 +99,37 @@ class FleetOrder(msgspec.Struct, frozen=True):
 
     def with_rules(self, recorded: bool = False) -> FleetOrder:
         """Return what the workers are told. Raises RulesError where the rules are not valid."""
-        if is_remote(self.rules):
-            text = stores.read_small(self.rules)
-        elif is_recipe(self.rules):
-            text = msgspec.json.encode(recipe_rules(self.rules))
-        else:
-            text = raw_rules(self.rules)
         converts = self.export is not None or bool(self.out and self.out.endswith(".meta"))
         order = msgspec.structs.replace(
             self,
             models=(),
             recorded=recorded,
-            raw=self_contained(text, self.rules, self._arrays_beside()),
+            raw=self._raw_rules(),
             root="" if self.workers.scheduler is None else str(Path.cwd()),
             allow_none=converts and not self.is_of_many(),
         )
         order.read_rules()
         return order
 
-    def _arrays_beside(self) -> Files:
-        """Return a reader of the .npy files that rules name: beside them, here or in the store."""
+    def _raw_rules(self) -> bytes:
+        """Return what the rules file holds, with the .npy files beside it; it may lie in a store.
+
+        Raises FleetError where it cannot be read.
+        """
         if not is_remote(self.rules):
-            piped = self.rules == "-" or is_recipe(self.rules)
-            return in_folder(Path() if piped else Path(self.rules).parent)
+            return raw_rules(self.rules)
         first, chain, rest = self.rules.partition("::")
         folder = first.rpartition("/")[0] + "/"
-        return lambda name: stores.read_small(
-            f"{folder}{stores.inner_path(checked_name(name), self.rules)}{chain}{rest}"
-        )
+
+        def beside(name: str) -> bytes:
+            inside = stores.inner_path(checked_name(name), self.rules)
+            return stores.read_small(f"{folder}{inside}{chain}{rest}")
+
+        return self_contained(stores.read_small(self.rules), self.rules, beside)
 
     def read_rules(self) -> list[Rule]:
         """Return the rules, read once in a process. Raises RulesError where they are not valid."""
-        return _rules_once(
-            self.raw, self.rules, self.emit, self.allow_python, None, self.allow_none
-        )
+        return _rules_once(self.raw, self.rules, self.emit, self.allow_python, self.allow_none)
 
     def digest(self) -> str:
         """Return the rules by content: another layout of the same file has the same."""

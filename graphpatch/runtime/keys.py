@@ -134,7 +134,7 @@ def keyed(rule: Rule, bodies: bool) -> Rule:
     of recipes may, not before it matches.
     """
     reason, emit = "", getattr(rule.patch, "emit", "auto")
-    kind = next(key for key in KINDS if key in rule.told)
+    kind = next(key for key in KINDS if key in rule.written_patch)
     if not isinstance(rule.patch, OF_MATCH if rule.as_one else BY_KEY):
         what = f"{kind} of a match as one op" if rule.as_one else kind
         reason = f"{what} adds ops to the graph, and a key adds none"

@@ -54,7 +54,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
 def held(order: FleetOrder) -> list[float]:
     """The numbers that the workers are told."""
     [rule] = order.with_rules().read_rules()
-    constants: Any = rule.told["override_gradient"]["constants"]
+    constants: Any = rule.written_patch["override_gradient"]["constants"]
     return list(np.frombuffer(base64.b64decode(constants["w"]["float32"]), "<f4"))
 
 
