@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from graphpatch.above import FromAbove
 from graphpatch.arguments import wrong_argument
@@ -21,19 +20,15 @@ from graphpatch.match.conditions import check_taken
 from graphpatch.patches.freeze import notes_on_built
 from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
-from graphpatch.rules import Expect, Rule, by_recipe, load_rules, rules_from
+from graphpatch.rules import Expect, Rule, by_recipe
+from graphpatch.rules import RulesLike as RulesLike
+from graphpatch.rules import rules_of as rules_of
 from graphpatch.step import RuleResult, apply_rule, check_expected, naming_rule
 from graphpatch.table import beside, html_table, plural, short
 
 # What a notebook shows of a model, a patched one beside it, gradients by and of these tensors.
 page_part: FromAbove[[Model, Model | None, Sequence[str], Sequence[str]], str]
 page_part = FromAbove("part_of_model")
-
-# What functions take as their argument `rules`.
-RulesLike: TypeAlias = (
-    str | os.PathLike[str] | Mapping[str, Any] | Rule | Sequence[Rule | Mapping[str, Any]]
-)
-RULES_TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
 PATCH_LAST = "optimise or convert models first, patch last: docs/guides/patch-last.md"
 
@@ -169,27 +164,6 @@ def apply_rules(
         raise type(error)(f"{loaded.path}: {error}") from error
     notes += notes_on_built(loaded.graphs, [step.emit for step in steps if step.matches])
     return Result(patched, _report(loaded, patched, [*notes, *patched.notes()], steps))
-
-
-def rules_of(rules: RulesLike, allow_python: bool = False) -> list[Rule]:
-    """Return the rules that the argument `rules` of a function holds.
-
-    A path, a dict with `rules`, one rule, or a list of them, each a dict or a `Rule`. Raises
-    RulesError where one is not valid, TypeError where it is none of these.
-    """
-    if isinstance(rules, str | os.PathLike) or (isinstance(rules, Mapping) and "rules" in rules):
-        return load_rules(rules, allow_python=allow_python)
-    listed = [rules] if isinstance(rules, Rule | Mapping) else rules
-    if not isinstance(listed, list | tuple):
-        is_model = isinstance(rules, Model | HasModel)
-        more = "; are the rules and the model swapped?" if is_model else ""
-        raise TypeError(f"rules: expected {RULES_TAKEN}; found {type(rules).__name__}{more}")
-    for place, rule in enumerate(listed):
-        if not isinstance(rule, Rule | Mapping):
-            raise wrong_argument(f"rules[{place}]", "a dict or a Rule", rule)
-    written = [rule for rule in listed if not isinstance(rule, Rule)]
-    read = iter(rules_from(written, None, allow_python) if written or not listed else ())
-    return [rule if isinstance(rule, Rule) else next(read) for rule in listed]
 
 
 def check_all(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> list[str]:

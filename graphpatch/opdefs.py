@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property, lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -170,7 +170,11 @@ def flatten(args: Iterable[Arg], attr: AttrReader) -> FlatArgs:
     `attr` gives the node's value of an attr, or None where it has none; the op's default then
     counts. Raises ModelError where that leaves unknown how many tensors an arg holds.
     """
-    return FlatArgs(flat for arg in args for flat in _expand(arg, attr))
+    return FlatArgs(
+        FlatArg(arg.name, index, dtype, arg.is_ref or ref)
+        for arg in args
+        for index, (dtype, ref) in enumerate(_dtypes_of_arg(arg, attr))
+    )
 
 
 def tensor_index(tensors: Sequence[FlatArg], name: str, index: int) -> int | None:
@@ -183,39 +187,26 @@ def tensor_index(tensors: Sequence[FlatArg], name: str, index: int) -> int | Non
     return at if at < len(tensors) and tensors[at].name == name else None
 
 
-def _expand(arg: Arg, attr: AttrReader) -> Iterator[FlatArg]:
-    for index, (dtype, ref) in enumerate(_dtypes_of_arg(arg, attr)):
-        yield FlatArg(arg.name, index, dtype, arg.is_ref or ref)
-
-
 def _dtypes_of_arg(arg: Arg, attr: AttrReader) -> Sequence[tuple[str | None, bool]]:
     """Return the dtype of each tensor of an arg, and whether that dtype itself is a reference."""
     if arg.type_list_attr:
-        return _dtype_list(arg, attr(arg.type_list_attr))
-    dtype = (arg.dtype, False) if arg.dtype else _arg_dtype(arg, attr(arg.type_attr))
-    return [dtype] * _list_length(arg, attr(arg.number_attr)) if arg.number_attr else [dtype]
-
-
-def _arg_dtype(arg: Arg, value: AttrValue | None) -> tuple[str | None, bool]:
-    if value is None:
-        return arg.dtype_default or None, False
-    return DTYPE_NAMES.get(value.type), is_ref(value.type)
-
-
-def _list_length(arg: Arg, value: AttrValue | None) -> int:
-    if value is None and arg.number_default is not None:
-        return arg.number_default
-    if value is None or value.WhichOneof("value") != "i" or value.i < 0:
-        raise _unknown_length(arg, arg.number_attr, value, "an int of 0 or more")
-    return int(value.i)
-
-
-def _dtype_list(arg: Arg, value: AttrValue | None) -> Sequence[tuple[str | None, bool]]:
-    if value is None and arg.dtypes_default is not None:
-        return [(name, False) for name in arg.dtypes_default]
-    if value is None or value.WhichOneof("value") != "list":
-        raise _unknown_length(arg, arg.type_list_attr, value, "a list of dtypes")
-    return [(DTYPE_NAMES.get(number), is_ref(number)) for number in value.list.type]
+        value = attr(arg.type_list_attr)
+        if value is None and arg.dtypes_default is not None:
+            return [(name, False) for name in arg.dtypes_default]
+        if value is None or value.WhichOneof("value") != "list":
+            raise _unknown_length(arg, arg.type_list_attr, value, "a list of dtypes")
+        return [(DTYPE_NAMES.get(number), is_ref(number)) for number in value.list.type]
+    dtype: tuple[str | None, bool] = (arg.dtype or arg.dtype_default or None, False)
+    if not arg.dtype and (value := attr(arg.type_attr)) is not None:
+        dtype = DTYPE_NAMES.get(value.type), is_ref(value.type)
+    if not arg.number_attr:
+        return [dtype]
+    value, count = attr(arg.number_attr), arg.number_default
+    if value is not None or count is None:
+        if value is None or value.WhichOneof("value") != "i" or value.i < 0:
+            raise _unknown_length(arg, arg.number_attr, value, "an int of 0 or more")
+        count = int(value.i)
+    return [dtype] * count
 
 
 def _unknown_length(arg: Arg, attr: str, value: AttrValue | None, legal: str) -> ModelError:

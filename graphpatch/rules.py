@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from graphpatch.arguments import wrong_argument
 from graphpatch.errors import GraphpatchError, RulesError
+from graphpatch.formats import Model
+from graphpatch.formats.load import HasModel
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.gradients.tensors import in_folder, with_tensors
 from graphpatch.graph.record import AppliedRule, Author
@@ -31,6 +33,7 @@ from graphpatch.rules_json import (
     self_contained,
 )
 
+RULES_TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
 
@@ -163,6 +166,12 @@ class Rule:
         return msgspec.to_builtins(self.written.patch)
 
 
+# What functions take as their argument `rules`.
+RulesLike: TypeAlias = (
+    str | os.PathLike[str] | Mapping[str, Any] | Rule | Sequence[Rule | Mapping[str, Any]]
+)
+
+
 def load_rules(
     path: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Mapping[str, Any]],
     emit: str | None = None,
@@ -183,14 +192,33 @@ def load_rules(
     Example:
         >>> rules = graphpatch.load_rules("@guided_backprop")
     """
-    if isinstance(path, Mapping) and "rules" in path:
-        return rules_from({"version": 1, **path}, emit, allow_python)
-    if isinstance(path, list | tuple) and all(isinstance(rule, Mapping) for rule in path):
-        return rules_from(path, emit, allow_python)
-    if not isinstance(path, str | os.PathLike):
-        taken = "the path of a rules file, or the name of a recipe, or a list of dicts"
-        raise wrong_argument("path", taken, path)
-    return rules_in(raw_rules(path), str(path), emit, allow_python)
+    return rules_of(path, allow_python, emit, "path")
+
+
+def rules_of(
+    rules: RulesLike, allow_python: bool = False, emit: str | None = None, argument: str = "rules"
+) -> list[Rule]:
+    """Return the rules that an argument of this name holds.
+
+    A path, a dict with `rules`, one rule, or a list of them, each a dict or a `Rule`. Raises
+    RulesError where one is not valid, TypeError where it is none of these.
+    """
+    if isinstance(rules, str | os.PathLike):
+        return rules_in(raw_rules(rules), str(rules), emit, allow_python)
+    if isinstance(rules, Mapping) and "rules" in rules:
+        return rules_from({"version": 1, **rules}, emit, allow_python)
+    listed = [rules] if isinstance(rules, Rule | Mapping) else rules
+    if not isinstance(listed, list | tuple):
+        more = ""
+        if isinstance(rules, Model | HasModel):
+            more = "; are the rules and the model swapped?"
+        raise TypeError(f"{argument}: expected {RULES_TAKEN}; found {type(rules).__name__}{more}")
+    for place, rule in enumerate(listed):
+        if not isinstance(rule, Rule | Mapping):
+            raise wrong_argument(f"{argument}[{place}]", "a dict or a Rule", rule)
+    written = [rule for rule in listed if not isinstance(rule, Rule)]
+    read = iter(rules_from(written, emit, allow_python) if written or not listed else ())
+    return [rule if isinstance(rule, Rule) else next(read) for rule in listed]
 
 
 def raw_rules(path: str | os.PathLike[str]) -> bytes:

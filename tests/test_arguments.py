@@ -14,7 +14,7 @@ from tests.refusals import MODEL, RULE
 g: Any = graphpatch
 NAME = "expected a tensor or its name"
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "load_rules": (lambda m: g.load_rules(5), "path: expected the path of a rules file, or the"),
+    "load_rules": (lambda m: g.load_rules(5), "path: expected the path of a rules file, a list"),
     "load_rules of None": (lambda m: g.load_rules(None), "path: expected the path of a rules file"),
     "save": (
         lambda m: m.save(5),

@@ -11,7 +11,7 @@ import msgspec
 
 from graphpatch.errors import FleetError
 from graphpatch.fleet import stores
-from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
+from graphpatch.formats.destination import FILES, OWN_DISK, SAVED_MODEL_FILES, is_remote
 from graphpatch.mapped import read_whole
 from graphpatch.recipes import RECIPES, SEVERAL
 from graphpatch.shown import one_line
@@ -197,7 +197,8 @@ def _why_not_listed(path: str, line: str) -> str:
         return "; a list holds paths, folders and globs"
     if line.startswith("~") and not _exists(line):
         return ", and only a shell knows what ~ is; write the whole path"
-    is_here = not is_remote(line) or (stores.is_own_disk(line) and not stores.is_own_disk(path))
+    own_disk = tuple(f"{scheme}://" for scheme in OWN_DISK)
+    is_here = not is_remote(line) or (line.startswith(own_disk) and not path.startswith(own_disk))
     if is_remote(path) and is_here:
         return ", a path of this machine; a list that lies elsewhere names what lies elsewhere"
     return ""

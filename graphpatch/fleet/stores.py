@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from graphpatch.errors import FleetError, ModelError, OutputError
 from graphpatch.formats.destination import (
-    OWN_DISK,
     SAVED_MODEL_FILES,
     errors_as,
     is_remote,
@@ -30,16 +29,6 @@ if TYPE_CHECKING:
 WHOLE_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
 PIECE = 1 << 20  # bytes that are copied at once
 MOST_UNPACKED = 8 << 30  # bytes of a model that lies inside another file
-
-
-def is_own_memory(path: str) -> bool:
-    """Return whether only this process sees what lies there."""
-    return path.startswith("memory://")
-
-
-def is_own_disk(path: str) -> bool:
-    """Return whether a URL names a file of this machine."""
-    return path.partition("://")[0] in OWN_DISK
 
 
 def refuse_chained(paths: Iterable[str], allow: bool, where: str = "") -> None:

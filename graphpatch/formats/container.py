@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
@@ -56,27 +56,23 @@ def is_text(head: bytes) -> bool:
 
 def recognise(source: Source) -> Container:
     """Return which container the bytes are; ModelError where none."""
-    first = peek(source.data, 0, len(source.data))
-    if _is_saved(source, first):
+    data = source.data
+    if _is_saved(data):
         return SAVED
-    if _is_graph(source, 0, len(source.data)):
+    if _is_graph(data, 0, len(data)):
         return GRAPH
-    if _is_meta(source, 0, len(source.data)):
+    if _is_meta(data, 0, len(data)):
         return META
-    raise ModelError(
-        f"not a GraphDef, a MetaGraphDef or a SavedModel{_not_a_message(source)}; expected a .pb, "
-        ".pbtxt or .meta file, or a SavedModel folder"
-    )
-
-
-def _not_a_message(source: Source) -> str:
-    """Return why the bytes are not a message at all; nothing where they are one."""
+    why = ""
     try:
-        for _ in islice(fields(source.data, 0, len(source.data)), MOST_FIELDS):
+        for _ in islice(fields(data, 0, len(data)), MOST_FIELDS):
             pass
-    except ModelError as error:
-        return f" ({error})"
-    return ""
+    except ModelError as error:  # it is not a message at all
+        why = f" ({error})"
+    raise ModelError(
+        f"not a GraphDef, a MetaGraphDef or a SavedModel{why}; expected a .pb, .pbtxt or .meta "
+        "file, or a SavedModel folder"
+    )
 
 
 def open_graphs(
@@ -176,16 +172,6 @@ def _object_graph(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Re
     yield part.start, part.end, pieces
 
 
-def _holds(
-    source: Source,
-    parts: Mapping[tuple[int, int], Field],
-    number: int,
-    test: Callable[[Source, int, int], bool],
-) -> bool:
-    part = parts.get((number, BYTES))
-    return part is not None and test(source, part.value, part.end)
-
-
 def peek(
     data: bytes | mmap.mmap, start: int, end: int, most: int = 256
 ) -> dict[tuple[int, int], Field]:
@@ -197,39 +183,40 @@ def peek(
     return parts
 
 
-def _is_saved(source: Source, parts: Mapping[tuple[int, int], Field]) -> bool:
-    part = parts.get((2, BYTES))
-    if part is None or (1, VARINT) not in parts:
-        return part is not None and _is_meta(source, part.value, part.end)
-    # Other messages start with a number too (ONNX does).
-    return (GRAPH_DEF, BYTES) in peek(source.data, part.value, part.end)
-
-
-def _is_graph(source: Source, start: int, end: int) -> bool:
-    parts = peek(source.data, start, end)
-    legal = {(1, BYTES), (2, BYTES), (3, VARINT), (4, BYTES), (5, BYTES)}
-    known = {key for key in parts if key[0] <= 5}
-    if not known or not known <= legal:
+def _is_saved(data: bytes | mmap.mmap) -> bool:
+    parts = peek(data, 0, len(data))
+    meta = parts.get((2, BYTES))
+    if meta is None:
         return False
-    if (1, BYTES) in parts:
-        return _holds(source, parts, 1, _is_node)
-    return (2, BYTES) not in parts or _holds(source, parts, 2, _is_library)
+    if (1, VARINT) not in parts:
+        return _is_meta(data, meta.value, meta.end)
+    # Other messages start with a number too (ONNX does).
+    return (GRAPH_DEF, BYTES) in peek(data, meta.value, meta.end)
 
 
-def _is_meta(source: Source, start: int, end: int) -> bool:
-    parts = peek(source.data, start, end)
-    return bool(parts) and _holds(source, parts, 2, _is_graph)
+def _is_meta(data: bytes | mmap.mmap, start: int, end: int) -> bool:
+    graph = peek(data, start, end).get((GRAPH_DEF, BYTES))
+    return graph is not None and _is_graph(data, graph.value, graph.end)
 
 
-def _is_library(source: Source, start: int, end: int) -> bool:
-    parts = peek(source.data, start, end)
-    return not _holds(source, parts, 1, _is_node)
+def _is_graph(data: bytes | mmap.mmap, start: int, end: int) -> bool:
+    parts = peek(data, start, end)
+    known = {key for key in parts if key[0] <= 5}
+    if not known or not known <= {(1, BYTES), (2, BYTES), (3, VARINT), (4, BYTES), (5, BYTES)}:
+        return False
+    node, library = parts.get((1, BYTES)), parts.get((2, BYTES))
+    if node is not None:
+        return _is_node(data, node)
+    if library is None:
+        return True
+    function = peek(data, library.value, library.end).get((1, BYTES))
+    return function is None or not _is_node(data, function)
 
 
-def _is_node(source: Source, start: int, end: int) -> bool:
-    op = peek(source.data, start, end).get((2, BYTES))
+def _is_node(data: bytes | mmap.mmap, part: Field) -> bool:
+    op = peek(data, part.value, part.end).get((2, BYTES))
     try:
-        return op is not None and bool(OP_TYPE.fullmatch(source.data[op.value : op.end].decode()))
+        return op is not None and bool(OP_TYPE.fullmatch(data[op.value : op.end].decode()))
     except UnicodeDecodeError:
         return False
 

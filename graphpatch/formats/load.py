@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -80,7 +79,7 @@ ModelLike: TypeAlias = (
 model_of: FromAbove[[Any, str], Model] = FromAbove("model_of")
 
 
-def in_memory(argument: str, value: object, progress: Progress | None = None) -> Model:
+def in_memory(argument: str, value: Any, progress: Progress | None = None) -> Model:
     """Return the model that an argument holds, which is not a path.
 
     Raises TypeError, naming the argument, where it is nothing that a model can be taken from.
@@ -91,9 +90,18 @@ def in_memory(argument: str, value: object, progress: Progress | None = None) ->
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return opened(bytes(value), "<bytes>", progress)
-    if isinstance(value, Message) and _is_model_message(value):
-        return opened(as_bytes(value), f"<{value.DESCRIPTOR.name}>", progress)
-    return _live(argument, value)
+    if is_graph(value):
+        name = getattr(value, "name", "")  # a FuncGraph has one
+        return model_of(value, f"<FuncGraph {name}>" if name else "<tf.Graph>")
+    if "ConcreteFunction" in _tensorflow_classes(value):
+        return model_of(value.graph, f"<function {value.graph.name}>")
+    what = type(value).__name__
+    if isinstance(value, Message):
+        package, _, name = value.DESCRIPTOR.full_name.rpartition(".")
+        if package in PACKAGES and name in MESSAGES:
+            return opened(as_bytes(value), f"<{name}>", progress)
+        what = f"a {value.DESCRIPTOR.full_name} message"
+    raise TypeError(f"{argument}: expected {MODEL_TAKEN}; found {what}{instead_of(value)}")
 
 
 def is_graph(value: object) -> bool:
@@ -101,49 +109,23 @@ def is_graph(value: object) -> bool:
     return "Graph" in _tensorflow_classes(value)
 
 
-def _live(argument: str, value: Any) -> Model:
-    if is_graph(value):
-        name = getattr(value, "name", "")  # a FuncGraph has one
-        return model_of(value, f"<FuncGraph {name}>" if name else "<tf.Graph>")
-    if "ConcreteFunction" in _tensorflow_classes(value):
-        return model_of(value.graph, f"<function {value.graph.name}>")
-    raise not_taken(argument, value)
-
-
-def _of_keras(value: object) -> str:
-    """Say what to give instead of a live Keras model or layer; nothing of anything else."""
-    packages = ((base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__)
-    if not {("keras", "Layer"), ("tf_keras", "Layer"), ("tensorflow", "Layer")} & set(packages):
-        return ""
-    return "save it with its `export(folder)` and give the folder; graphpatch.keras has layers"
+def _tensorflow_classes(value: object) -> set[str]:
+    """Return the names of the classes of TensorFlow that it is one of."""
+    bases = type(value).__mro__
+    return {base.__name__ for base in bases if base.__module__.partition(".")[0] == "tensorflow"}
 
 
 def instead_of(value: object) -> str:
     """Say what to give instead of what looks like a model and is none; else nothing."""
     if isinstance(value, list | dict | tuple) or (isinstance(value, str) and value[:1] == "@"):
         return "; are the rules and the model swapped?"
-    instead = INSTEAD.get(type(value).__name__, "") or _of_keras(value)
-    return f"; {instead}" if instead else ""
-
-
-def not_taken(argument: str, value: object) -> TypeError:
-    """Return the error for an argument that no model can be taken from."""
-    what, more = type(value).__name__, instead_of(value)
-    if isinstance(value, Message):
-        what = f"a {value.DESCRIPTOR.full_name} message"
-    return TypeError(f"{argument}: expected {MODEL_TAKEN}; found {what}{more}")
-
-
-def _is_model_message(value: Message) -> bool:
-    package, _, name = value.DESCRIPTOR.full_name.rpartition(".")
-    return package in PACKAGES and name in MESSAGES
-
-
-def _tensorflow_classes(value: object) -> Iterator[str]:
-    """Yield the names of the classes of TensorFlow that it is one of."""
+    instead = INSTEAD.get(type(value).__name__, "")
+    packages = ("keras", "tf_keras", "tensorflow")
     for base in type(value).__mro__:
-        if base.__module__.partition(".")[0] == "tensorflow":
-            yield base.__name__
+        if base.__name__ == "Layer" and base.__module__.partition(".")[0] in packages:
+            instead = "save it with its `export(folder)` and give the folder; graphpatch.keras has"
+            instead += " layers"
+    return f"; {instead}" if instead else ""
 
 
 MOST_PIPED = 8 << 30  # bytes of a model that comes through a pipe; as text it may be long
@@ -187,7 +169,9 @@ def model_from(argument: str, model: ModelLike, progress: Progress | None = None
             return opened_at(Path("-"), Source(read_whole(path, MOST_PIPED)), "", progress)
         if path.is_dir():
             path = _message_in(path)
-        return opened_at(path, map_file(path), _folder_file(path), progress)
+        # The message stands for the SavedModel folder around it.
+        file = path.name if path.name in SAVED_MODEL_FILES else ""
+        return opened_at(path, map_file(path), file, progress)
     except FileNotFoundError as error:
         raise ModelError(not_there(path)) from error
     except OSError as error:
@@ -206,8 +190,3 @@ def _message_in(folder: Path) -> Path:
     if not more and (folder / "variables").is_dir():
         more = "; its variables are there, and its graph is missing: copy the whole SavedModel"
     raise ModelError(f"{folder} is a folder without {' or '.join(SAVED_MODEL_FILES)}{more}")
-
-
-def _folder_file(path: Path) -> str:
-    """Return the name of the message, where it stands for the SavedModel folder around it."""
-    return path.name if path.name in SAVED_MODEL_FILES else ""

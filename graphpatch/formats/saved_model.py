@@ -222,68 +222,49 @@ class HeldGradient(NamedTuple):
     zeros: frozenset[int]
 
 
-def held_gradients(graphs: Iterable[ModelGraph]) -> list[dict[str, HeldGradient]]:
-    """Return the gradients that the file of each graph holds, by key. A GraphDef has none."""
-    return [_held_by_key(graph) for graph in graphs]
-
-
-def _held_by_key(graph: ModelGraph) -> dict[str, HeldGradient]:
+def held_gradients(graph: ModelGraph) -> dict[str, HeldGradient]:
+    """Return the gradients that the file of a graph holds, by key. A GraphDef has none."""
     if not graph.around.is_object_based:
         return {}
-    held, slots = {}, _restored_results(graph)
-    for key, name in _registered_gradients(graph):
-        if name in slots:
-            body = graph.functions.get(name)
-            args = body.signature.output_arg if body is not None and body.signature else ()
-            given = [body.ret[arg.name] for arg in args] if body is not None else []
-            types = {} if body is None else {node.name: node.op for node in body}
-            held[key] = _held(slots[name], given, types)
-    for gradient in graph.restored:
-        given = [gradient.function.ret[name] for name in gradient.results if name]
-        types = {node.name: node.op for node in gradient.function.node_def}
-        held[gradient.key] = _held(_flowing(gradient.results), given, types)
-    return held
-
-
-def _held(slots: frozenset[int], given: Sequence[str], types: Mapping[str, str]) -> HeldGradient:
-    zeros = (
-        slot
-        for slot, text in zip(sorted(slots), given, strict=False)
-        if types.get(names.op_of(text)) == "ZerosLike"
-    )
-    return HeldGradient(slots, frozenset(zeros))
-
-
-def _registered_gradients(graph: ModelGraph) -> Iterator[tuple[str, str]]:
-    """Yield the keys of the file's library, each with the name of the function."""
-    data = graph.source.data
-    for library in (part for part in graph.others if part.holds(LIBRARY)):
-        for part in fields(data, library.value, library.end):
-            if part.holds(REGISTERED):
-                registered = message(RegisteredGradient, data[part.value : part.end])
-                yield registered.registered_op_type, registered.gradient_func
-
-
-def _restored_results(graph: ModelGraph) -> Mapping[str, frozenset[int]]:
-    """By function that is restored: the places of a result that are not None."""
-    meta, data = graph.around.meta, graph.source.data
-    results: dict[str, frozenset[int]] = {}
+    held, data, meta = dict[str, HeldGradient](), graph.source.data, graph.around.meta
+    flowing: dict[str, list[bool]] = {}  # by function that is restored: which results are not None
     for part in fields(data, meta.value, meta.end) if meta is not None else ():
         if part.holds(OBJECT_GRAPH):
             objects = message(SavedObjectGraph, data[part.value : part.end])
             for name, function in objects.concrete_functions.items():
-                results[name] = _result_given(function.output_signature)
-    return results
+                output = function.output_signature
+                kind = output.WhichOneof("kind")
+                values = [output]
+                if kind in {"list_value", "tuple_value"}:
+                    values = getattr(output, kind).values
+                flowing[name] = [not value.HasField("none_value") for value in values]
+    for library in (part for part in graph.others if part.holds(LIBRARY)):
+        for part in fields(data, library.value, library.end):
+            if part.holds(REGISTERED):
+                registered = message(RegisteredGradient, data[part.value : part.end])
+                body = graph.functions.get(registered.gradient_func)
+                args = body.signature.output_arg if body is not None and body.signature else ()
+                results = [body.ret[arg.name] for arg in args] if body is not None else []
+                types = {} if body is None else {node.name: node.op for node in body}
+                if registered.gradient_func in flowing:
+                    flows = flowing[registered.gradient_func]
+                    held[registered.registered_op_type] = _held(flows, results, types)
+    for gradient in graph.restored:
+        results = [gradient.function.ret[name] for name in gradient.results if name]
+        types = {node.name: node.op for node in gradient.function.node_def}
+        held[gradient.key] = _held(map(bool, gradient.results), results, types)
+    return held
 
 
-def _result_given(output: StructuredValue) -> frozenset[int]:
-    kind = output.WhichOneof("kind")
-    values = getattr(output, kind).values if kind in {"list_value", "tuple_value"} else [output]
-    return _flowing(["" if value.HasField("none_value") else "given" for value in values])
-
-
-def _flowing(results: tuple[str, ...] | list[str]) -> frozenset[int]:
-    return frozenset(slot for slot, name in enumerate(results) if name)
+def _held(flows: Iterable[bool], results: Sequence[str], types: Mapping[str, str]) -> HeldGradient:
+    """Return a gradient of which these inputs get one of the results, computed by ops of types."""
+    slots = [slot for slot, flag in enumerate(flows) if flag]
+    zeros = (
+        slot
+        for slot, text in zip(slots, results, strict=False)
+        if types.get(names.op_of(text)) == "ZerosLike"
+    )
+    return HeldGradient(frozenset(slots), frozenset(zeros))
 
 
 UNKNOWN = TensorShapeProto(unknown_rank=True)

@@ -294,8 +294,9 @@ class Doctor:
 def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
     """Whom to ask about the pairs of each graph. Raises ModelError where one is broken."""
     asked = []
-    for graph, restored in zip(model.graphs, held_gradients(model.graphs), strict=True):
+    for graph in model.graphs:
         check_graph(graph)
+        restored = held_gradients(graph)
         stored = stored_contexts(graph)
         session = GradientReplay(graph, stored, control_flow_v2)
         asked.append(Doctor(session, replace(session, tape=True, restored=restored)))
