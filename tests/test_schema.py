@@ -16,8 +16,7 @@ from graphpatch.gradients.library import LIBRARY
 from graphpatch.match.ready import READY
 from graphpatch.match.spec import Match
 from graphpatch.patches import KINDS
-from graphpatch.rules import Expect, RuleSpec, rules_from
-from graphpatch.rules_json import decoded
+from graphpatch.rules import Expect, RuleSpec, decoded, rules_from
 from graphpatch.schema import schema
 from tests.examples import ROOT
 from tests.test_rules_errors import ERRORS

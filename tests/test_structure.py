@@ -25,7 +25,7 @@ ROOMS = tuple(
     (
         "above mapped decoding shown errors arguments names tokens dtypes table protos opdefs "
         "graph control_flow formats differentiation match gradients patches recipes recipe_notes "
-        "rules_json rules schema step application selection analysis fleet runtime page keras "
+        "rules schema step application selection analysis fleet runtime page keras "
         "tf_keras cli"
     ).split()
 )

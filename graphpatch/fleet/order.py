@@ -15,8 +15,7 @@ from graphpatch.fleet.search import Task as Task
 from graphpatch.fleet.search import is_plain_folder, is_search
 from graphpatch.formats.destination import Export, is_remote, reported
 from graphpatch.gradients.tensors import checked_name
-from graphpatch.rules import Rule, raw_rules, rules_in
-from graphpatch.rules_json import self_contained
+from graphpatch.rules import Rule, raw_rules, rules_in, self_contained
 
 _rules_once = functools.lru_cache(maxsize=4)(rules_in)
 

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from graphpatch.errors import FleetError
 from graphpatch.fleet import work
 from graphpatch.fleet.order import FleetOrder, TaskResult
-from graphpatch.fleet.plan import local_outputs, plan
-from graphpatch.fleet.search import Task, search
+from graphpatch.fleet.search import Task, local_outputs, plan, search
 from graphpatch.fleet.work import Call, Work, run_task
 from graphpatch.formats.destination import is_remote, reported
 from graphpatch.formats.output import sweep

@@ -7,25 +7,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import xxhash
 from msgspec import structs
 
 import graphpatch
 from graphpatch.errors import PatchError
-from graphpatch.formats import checksum
 from graphpatch.formats.container import GRAPH, META, Container, open_graphs
 from graphpatch.formats.model import FINGERPRINT, Model
+from graphpatch.formats.output import memory_chunks
 from graphpatch.graph.graph import LIBRARY, ModelGraph, carrier, read_record
 from graphpatch.graph.node import Body
 from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched
 from graphpatch.graph.record import AppliedRule, ModelRecord
-from graphpatch.graph.wire import Piece, Source, piece_bytes
+from graphpatch.graph.wire import Piece, Source, Span, piece_bytes
 
+HASHED_BLOCK = 1 << 25  # bytes that one hash is of
 FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred
 
 
 def write_down(model: Model, patched: Model, rules: Sequence[AppliedRule]) -> None:
     """Write down in a model that was patched what it was, and the rules."""
-    digest = functools.cache(functools.partial(checksum.of_source, model.source))
+    digest = functools.cache(lambda: checksum([Span(model.source, 0, len(model.source.data))]))
     for before, after in zip(model.graphs, patched.graphs, strict=True):
         if not after.is_changed:
             continue
@@ -111,6 +113,26 @@ def _tensorflow_fingerprint(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def checksum(pieces: Sequence[Piece]) -> str:
+    """Return the checksum of bytes, by which `revert` knows whether it gives the original back.
+
+    XXH3 of each block: as fast as memory, so that it costs `apply` little. It finds damage, not
+    malice: who can change a file can change the checksum in it.
+    """
+    hashes, block, room = [], xxhash.xxh3_64(), HASHED_BLOCK
+    for data in memory_chunks(pieces):
+        while data:
+            part, data = data[:room], data[room:]
+            block.update(part)
+            room -= len(part)
+            if not room:
+                hashes.append(block.hexdigest())
+                block, room = xxhash.xxh3_64(), HASHED_BLOCK
+    if room < HASHED_BLOCK or not hashes:
+        hashes.append(block.hexdigest())
+    return "xxh3:" + ".".join(hashes)
+
+
 def is_original(model: Model) -> bool | None:
     """Whether a model that was taken back is its original; None where that cannot be told."""
     known = next((was for was in records_before(model) if was.hash), None)
@@ -121,7 +143,7 @@ def is_original(model: Model) -> bool | None:
         from graphpatch.formats import text
 
         pieces = [text.canonical(pieces, model.container)]
-    return bool(checksum.checksum(pieces) == known.hash)
+    return bool(checksum(pieces) == known.hash)
 
 
 def refuse_exported(model: Model) -> None:

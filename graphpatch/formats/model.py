@@ -18,7 +18,6 @@ from graphpatch.above import FromAbove
 from graphpatch.arguments import check_path, check_progress
 from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError
-from graphpatch.formats.checksum import memory_chunks
 from graphpatch.formats.container import (
     GRAPH,
     META,
@@ -33,6 +32,7 @@ from graphpatch.formats.container import (
 from graphpatch.formats.destination import FILES, NO_CONTEXTS, Export, reported
 from graphpatch.formats.foreign import foreign_file, refuse_suffix, told_by_name
 from graphpatch.formats.output import (
+    memory_chunks,
     regular_files,
     sweep,
     write_file,

@@ -16,11 +16,10 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from graphpatch.errors import ModelError
-from graphpatch.formats.checksum import memory_chunks
+from graphpatch.errors import CHANGED, ModelError
 from graphpatch.formats.destination import reported
 from graphpatch.graph.graph import Progress
-from graphpatch.graph.wire import Piece, Span, refuse_changed, size
+from graphpatch.graph.wire import Piece, Span, piece_bytes, refuse_changed, size
 
 LOCKS = os.name == "posix"  # elsewhere nothing is swept
 LONGEST_NAME = 200  # bytes of a name that are kept; file systems take 255 with what is added
@@ -303,3 +302,25 @@ def write_pieces(
         if progress is not None:
             progress("writing", done, total)
     refuse_changed({piece.source for piece in pieces if isinstance(piece, Span)})
+
+
+READ_AT_ONCE = 1 << 20
+
+
+def memory_chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
+    """Yield the bytes, some at a time: those of a file are read, so that no page of it is kept.
+
+    Raises ModelError where the file is cut short.
+    """
+    buffer = memoryview(bytearray(READ_AT_ONCE))
+    for piece in pieces:
+        if isinstance(piece, bytes) or piece.source.descriptor < 0:
+            yield memoryview(piece_bytes(piece))
+            continue
+        at = piece.start
+        while at < piece.end:
+            room = buffer[: min(READ_AT_ONCE, piece.end - at)]
+            if not (count := os.preadv(piece.source.descriptor, [room], at)):
+                raise ModelError(CHANGED)
+            yield room[:count]
+            at += count

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphpatch.errors import OutputError
-from graphpatch.fleet.plan import plan
-from graphpatch.fleet.search import Task, search
+from graphpatch.fleet.search import Task, plan, search
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,12 @@ import xxhash
 
 from graphpatch import mapped
 from graphpatch.errors import ModelError
-from graphpatch.formats import checksum
+from graphpatch.formats import before
+from graphpatch.formats.before import checksum
+from graphpatch.formats.output import READ_AT_ONCE
 from graphpatch.graph.wire import SMALL, Span, map_file
 
-SIZE = SMALL + 3 * checksum.READ_AT_ONCE + 5  # neither pages nor reads end where it does
+SIZE = SMALL + 3 * READ_AT_ONCE + 5  # neither pages nor reads end where it does
 
 
 @pytest.fixture
@@ -25,17 +27,17 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_file_is_read_piece_by_piece(file: Path) -> None:
     source, data = map_file(file), file.read_bytes()
-    assert checksum.of_source(source) == "xxh3:" + xxhash.xxh3_64(data).hexdigest()
+    assert checksum([Span(source, 0, SIZE)]) == "xxh3:" + xxhash.xxh3_64(data).hexdigest()
     parts = [data[:7], Span(source, 7, 5000), Span(source, 5000, SIZE)]
-    assert checksum.checksum(parts) == checksum.of_source(source)
+    assert checksum(parts) == checksum([Span(source, 0, SIZE)])
 
 
 def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksum, "HASHED_BLOCK", SIZE // 3)
+    monkeypatch.setattr(before, "HASHED_BLOCK", SIZE // 3)
     source, data = map_file(file), file.read_bytes()
     blocks = [data[at : at + SIZE // 3] for at in range(0, SIZE, SIZE // 3)]
     expected = "xxh3:" + ".".join(xxhash.xxh3_64(block).hexdigest() for block in blocks)
-    assert checksum.of_source(source) == checksum.checksum([data]) == expected
+    assert checksum([Span(source, 0, SIZE)]) == checksum([data]) == expected
 
 
 def test_a_file_that_is_cut_short(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,4 +46,4 @@ def test_a_file_that_is_cut_short(file: Path, monkeypatch: pytest.MonkeyPatch) -
     source = map_file(file)
     os.truncate(file, 4096)
     with pytest.raises(ModelError, match="changed"):
-        checksum.of_source(source)
+        checksum([Span(source, 0, SIZE)])

@@ -12,8 +12,7 @@ from typing import NoReturn
 import pytest
 
 from graphpatch.errors import OutputError
-from graphpatch.formats.checksum import READ_AT_ONCE
-from graphpatch.formats.output import write_file, write_folder, write_pieces
+from graphpatch.formats.output import READ_AT_ONCE, write_file, write_folder, write_pieces
 from graphpatch.graph import wire
 from graphpatch.graph.wire import Piece, Source, Span, map_file
 
