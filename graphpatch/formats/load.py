@@ -61,6 +61,8 @@ INSTEAD = {
     ),
     **dict.fromkeys(("str", "GraphDef", "MetaGraphDef"), "graphpatch.apply takes files and these"),
 }
+LAYERS = {("keras", "Layer"), ("tf_keras", "Layer"), ("tensorflow", "Layer")}
+EXPORT_FIRST = "save it with its `export(folder)` and give the folder; graphpatch.keras has layers"
 
 
 ModelLike: TypeAlias = (
@@ -93,7 +95,7 @@ def in_memory(argument: str, value: Any, progress: Progress | None = None) -> Mo
     if is_graph(value):
         name = getattr(value, "name", "")  # a FuncGraph has one
         return model_of(value, f"<FuncGraph {name}>" if name else "<tf.Graph>")
-    if "ConcreteFunction" in _tensorflow_classes(value):
+    if ("tensorflow", "ConcreteFunction") in _classes(value):
         return model_of(value.graph, f"<function {value.graph.name}>")
     what = type(value).__name__
     if isinstance(value, Message):
@@ -106,25 +108,21 @@ def in_memory(argument: str, value: Any, progress: Progress | None = None) -> Mo
 
 def is_graph(value: object) -> bool:
     """Return whether it is a live graph of TensorFlow, which need not be imported to know it."""
-    return "Graph" in _tensorflow_classes(value)
+    return ("tensorflow", "Graph") in _classes(value)
 
 
-def _tensorflow_classes(value: object) -> set[str]:
-    """Return the names of the classes of TensorFlow that it is one of."""
-    bases = type(value).__mro__
-    return {base.__name__ for base in bases if base.__module__.partition(".")[0] == "tensorflow"}
+def _classes(value: object) -> set[tuple[str, str]]:
+    """Return the classes that it is one of, each with its package; protobuf's tell no module."""
+    return {(str(base.__module__).partition(".")[0], base.__name__) for base in type(value).__mro__}
 
 
 def instead_of(value: object) -> str:
     """Say what to give instead of what looks like a model and is none; else nothing."""
     if isinstance(value, list | dict | tuple) or (isinstance(value, str) and value[:1] == "@"):
         return "; are the rules and the model swapped?"
+    if not LAYERS.isdisjoint(_classes(value)):
+        return f"; {EXPORT_FIRST}"
     instead = INSTEAD.get(type(value).__name__, "")
-    packages = ("keras", "tf_keras", "tensorflow")
-    for base in type(value).__mro__:
-        if base.__name__ == "Layer" and base.__module__.partition(".")[0] in packages:
-            instead = "save it with its `export(folder)` and give the folder; graphpatch.keras has"
-            instead += " layers"
     return f"; {instead}" if instead else ""
 
 
