@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from graphpatch.runtime.rebuild import rebuild_gradients as rebuild_gradients
     from graphpatch.runtime.register import import_model as import_model
     from graphpatch.runtime.register import register_gradients as register_gradients
+    from graphpatch.runtime.verify.compare import Verification as Verification
     from graphpatch.runtime.verify.compare import verify as verify
-    from graphpatch.runtime.verify.result import Verification as Verification
     from graphpatch.selection import Selection as Selection
     from graphpatch.selection import select as select
 
@@ -88,8 +88,7 @@ _EXPORTS = {
     "runtime.parts": "Parts gradient_in_parts split",
     "runtime.rebuild": "rebuild_gradients",
     "runtime.register": "import_model register_gradients",
-    "runtime.verify.result": "Verification",
-    "runtime.verify.compare": "verify",
+    "runtime.verify.compare": "Verification verify",
     "selection": "Selection select",
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}

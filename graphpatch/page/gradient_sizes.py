@@ -21,7 +21,7 @@ from graphpatch.formats.before import opened_again
 from graphpatch.gradients.interpreter import Array
 from graphpatch.page.ends import REAL, GradientEnds
 from graphpatch.page.lines import BodySide
-from graphpatch.runtime.values import read_feed
+from graphpatch.runtime.values import Feed, fed_values
 from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess
 from graphpatch.shown import one_line
 from graphpatch.table import and_more, plural
@@ -35,7 +35,6 @@ CHANNELS = (1, 2, 3, 4)
 BINS = 32
 BRIGHTEST = 99.5  # percent of the pixels that are not the brightest: one alone hides all others
 
-Feed = str | Path | Mapping[str, Any]
 Measured = tuple[float | None, Any, str]
 """The largest size of a gradient, the gradient itself where it was asked for, what was raised."""
 SizeAnswers = dict[str, Measured]
@@ -53,8 +52,7 @@ def sizes(
     Each model runs in a process of its own, with the same seeded values where none are given.
     Raises UnsafeError where a model would do more than compute.
     """
-    fed = {} if feed is None else feed if isinstance(feed, Mapping) else read_feed(feed)
-    values = {name if ":" in name else f"{name}:0": value for name, value in fed.items()}
+    values = fed_values(feed)
     written = [opened_again(model) for model in models]
     for model in written:
         for graph, chosen in zip(model.graphs, ends, strict=True):

@@ -32,7 +32,7 @@ from graphpatch.page.rule_marks import RuleMarks, of_matches, of_patched
 from graphpatch.shown import json_text
 
 if TYPE_CHECKING:
-    from graphpatch.page.gradient_sizes import Feed
+    from graphpatch.runtime.values import Feed
 
 SCRIPTS = ("lines.js", "lanes.js", "plots.js", "list.js", "panel.js", "page.js")
 PLACE = re.compile(r"\{(\w+)\}")

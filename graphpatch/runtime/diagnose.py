@@ -209,10 +209,9 @@ def _run(
     from graphpatch.runtime.gradient_run import run_pairs
     from graphpatch.runtime.not_finite import first_not_finite
     from graphpatch.runtime.tf_gradients import control_flow
-    from graphpatch.runtime.values import full_tensor_name, read_feed
+    from graphpatch.runtime.values import fed_values
 
-    values = read_feed(feed) if isinstance(feed, str | Path) else feed
-    fed = {full_tensor_name(name): value for name, value in (values or {}).items()}
+    fed = fed_values(feed)
     ran, not_finite = [], []
     for place, graph in enumerate(diagnosis.seen):
         pairs = graph.diagnoses

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -143,7 +144,6 @@ class GraphRun:
     value_variables: Callable[[Any, Guess], Values] = field(default=seeded_variables, kw_only=True)
     names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     initialisers: Sequence[Any] = field(default=(), kw_only=True)
-    _assigns: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # what is fed, and the op
 
     def guess(self, fed: Values, guess: Guess) -> None:
         """Take what is fed, and seeded values for placeholders and input pipelines."""
@@ -203,6 +203,11 @@ class GraphRun:
             reasons = {name: why for name, why in reasons.items() if name not in more}
         return values, reasons
 
+    @cached_property
+    def _assigns(self) -> dict[str, tuple[Any, Any]]:
+        """For each variable a placeholder that we add, and the op that assigns it."""
+        return {op.name: assignment(op) for op in variables_of(self.graph)}
+
     def _session(self, optimise: bool) -> Any:
         import tensorflow as tf
 
@@ -213,22 +218,15 @@ class GraphRun:
         session = tf.compat.v1.Session(graph=self.graph, config=config)
         try:
             session.run(self.initialisers)
-            fed = {}
-            for name, value in self.variables.items():
-                if name not in self._assigns:
-                    self._assigns[name] = assignment(self.graph, name)
-                fed[self._assigns[name][0]] = value
-            session.run([self._assigns[name][1] for name in self.variables], fed)
+            assigns = [self._assigns[name] for name in self.variables]
+            fed = [placeholder for placeholder, _ in assigns]
+            values = dict(zip(fed, self.variables.values(), strict=True))
+            session.run([op for _, op in assigns], values)
             fill_tables(self.graph, session)
         except BaseException:
             session.close()
             raise
         return session
-
-
-def may_be_endless(op_types: Iterable[str]) -> bool:
-    """Return whether an op of a graph, or of its functions, may wait or repeat for ever."""
-    return any(map(ENDLESS.search, op_types))
 
 
 def placeholders(graph: Any) -> Iterator[Any]:
@@ -294,18 +292,15 @@ def initial_values(prefix: str | None, graph: Any, guess: Guess) -> dict[str, An
     return {**values, **drawn}
 
 
-def assignment(graph: Any, name: str) -> tuple[Any, Any]:
+def assignment(op: Any) -> tuple[Any, Any]:
     """Add a placeholder for the value of a variable, and the op that assigns it; return both."""
     import tensorflow as tf
 
-    op = graph.get_operation_by_name(name)
-    with graph.as_default(), tf.control_dependencies(None):
-        placeholder = tf.compat.v1.placeholder(op.get_attr("dtype"), name=ASSIGNED)
+    with op.graph.as_default(), tf.control_dependencies(None):
+        value = tf.compat.v1.placeholder(op.get_attr("dtype"), name=ASSIGNED)
         if op.type == RESOURCE_VARIABLE:
-            return placeholder, tf.raw_ops.AssignVariableOp(
-                resource=op.outputs[0], value=placeholder
-            )
-        return placeholder, tf.compat.v1.assign(op.outputs[0], placeholder, validate_shape=False).op
+            return value, tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
+        return value, tf.compat.v1.assign(op.outputs[0], value, validate_shape=False).op
 
 
 def without_failed(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from graphpatch.analysis.doctor.causes import RuleDict
+from graphpatch.analysis.document import Document
 from graphpatch.control_flow.contexts import Branch, control_flow, described
 from graphpatch.control_flow.op_types import BOUNDARIES, BRANCHES, ENDS, ENTERS
 from graphpatch.dtypes import HANDLES
@@ -41,7 +42,7 @@ MOST_STEPS = 100  # of a loop that is looked into
 
 
 @dataclass(frozen=True, slots=True)
-class NotFinite:
+class NotFinite(Document):
     """Where the value or the gradients of `target` first are NaN or infinite.
 
     `phase` is "forward", "backward", "finite" where neither are, or "not run". `values` describe
@@ -50,6 +51,7 @@ class NotFinite:
     it, and `rule` is the rule that does, where one can.
     """
 
+    keys = "target phase says op type body slot values seeded remedy rule"
     target: str
     phase: str
     says: str
@@ -61,10 +63,6 @@ class NotFinite:
     seeded: tuple[str, ...] = ()
     remedy: str = ""
     rule: RuleDict | None = None
-
-    def document(self) -> dict[str, Any]:
-        """Return it as `doctor --json` prints it."""
-        return {**asdict(self), "values": list(self.values), "seeded": list(self.seeded)}
 
 
 def first_not_finite(

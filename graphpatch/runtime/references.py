@@ -22,7 +22,7 @@ from graphpatch.graph.node import Node
 from graphpatch.recipe_notes import activations_of
 from graphpatch.runtime.graph_run import GraphRun, placeholders, require_tensorflow
 from graphpatch.runtime.register import import_model
-from graphpatch.runtime.values import full_tensor_name
+from graphpatch.runtime.values import fed_values
 
 RESCALE = "deeplift_rescale"
 INSIDE_CALL = (
@@ -88,7 +88,7 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
         raise ModelError(f"{loaded.path} has no activation to measure in its main graph{more}")
     with tf.Graph().as_default() as graph:
         import_model(loaded)
-        fed = {full_tensor_name(name): np.asarray(value) for name, value in feed.items()}
+        fed = {name: np.asarray(value) for name, value in fed_values(feed).items()}
         missing = sorted({tensor.name for tensor in placeholders(graph)} - fed.keys())
         if missing:
             raise GraphpatchError(f"the feed has no {missing[0]}; it has: {', '.join(fed) or '-'}")

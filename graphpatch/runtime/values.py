@@ -16,6 +16,8 @@ from graphpatch.errors import ModelError, RulesError
 from graphpatch.gradients.tensors import NPY_SUFFIX, array
 
 Values = Mapping[str, Any]
+Feed = str | Path | Values
+"""Arrays by tensor name, or the path of a .npz file of them."""
 
 MOST_FED = 8 << 30  # bytes of all arrays that are fed, unpacked
 
@@ -74,6 +76,12 @@ def upstream_weights(name: str, like: Any) -> Any:
     return np.asarray(random.standard_normal(like.shape, dtype=np.float32)).astype(like.dtype)
 
 
+def fed_values(feed: Feed | None) -> dict[str, Any]:
+    """Return the arrays that are fed by the full names of their tensors."""
+    values = read_feed(feed) if isinstance(feed, str | Path) else feed or {}
+    return {full_tensor_name(name): value for name, value in values.items()}
+
+
 def read_feed(path: str | Path) -> dict[str, Any]:
     """Return the arrays of a .npz file, by tensor name. Raises ModelError where it is none."""
     try:
@@ -83,25 +91,15 @@ def read_feed(path: str | Path) -> dict[str, Any]:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > MOST_FED:
                 raise ModelError(f"{path} unpacks to {size:,} bytes; {MOST_FED:,} at most are fed")
-            return dict(_named_array(archive, path, name) for name in archive.namelist())
+            arrays = {n: array(archive.read(n), f"{n} in {path}") for n in archive.namelist()}
+    except RulesError as error:
+        raise ModelError(str(error)) from None
     except zipfile.BadZipFile:
         raise ModelError(f"{path} is not an .npz file, or is cut short") from None
     except (*UNPACKING, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
-
-
-def _named_array(archive: zipfile.ZipFile, path: str | Path, name: str) -> tuple[str, Any]:
-    """Return the tensor that a file in an archive of arrays is named after, and its array."""
-    try:
-        raw = archive.read(name)
-    except UNPACKING as error:
-        raise ModelError(f"cannot unpack {name} of {path}: {error}") from None
-    try:
-        return full_tensor_name(name.removesuffix(NPY_SUFFIX)), array(
-            raw, f"{name} in {path}"
-        ).copy()
-    except RulesError as error:
-        raise ModelError(str(error)) from None
+    names = {name: full_tensor_name(name.removesuffix(NPY_SUFFIX)) for name in arrays}
+    return {names[name]: value.copy() for name, value in arrays.items()}
 
 
 def full_tensor_name(name: str) -> str:

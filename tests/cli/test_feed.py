@@ -42,7 +42,10 @@ FEEDS: dict[str, tuple[bytes, str]] = {
     "cut": (WHOLE[:-9], "not an .npz file"),
     "other bytes": (flipped(WHOLE, DIRECTORY - 9, WHOLE[DIRECTORY - 9] ^ 1), "feed.npz"),
     "encrypted": (flipped(WHOLE, DIRECTORY + 8, 1), "encrypted"),
-    "another packing": (flipped(WHOLE, DIRECTORY + 10, 99), "cannot unpack x.npy"),
+    "another packing": (
+        flipped(WHOLE, DIRECTORY + 10, 99),
+        "That compression method is not supported",
+    ),
     "another version": (flipped(WHOLE, DIRECTORY + 6, 128), "zip file version 12.8"),
     "no array": (packed("x.npy", b"text"), "x.npy in feed.npz is not an .npy file"),
     "brackets": (

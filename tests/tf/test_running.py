@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 
 import graphpatch  # noqa: E402
 from graphpatch.runtime import graph_run  # noqa: E402
-from graphpatch.runtime.verify.session import SessionModel, session_gradients  # noqa: E402
+from graphpatch.runtime.verify.session import SessionModel  # noqa: E402
 
 
 def graph_of(build: Callable[[Any], Any]) -> Any:
@@ -63,16 +63,19 @@ def test_a_run_without_end_is_cut(monkeypatch: pytest.MonkeyPatch, build: Any) -
 
 def test_gradients_of_a_run_without_end_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_run, "TIMEOUT", 300)
-    graph = graph_of(lambda x: tf.exp(waiting(x)) * tf.exp(tf.ones([], name="one")))
+    model = graphpatch.load(
+        graph_of(lambda x: tf.exp(waiting(x)) * tf.exp(tf.ones([], name="one")))
+    )
     runs = list[Any]()
 
-    class Counted(graph_run.GraphRun):
+    class Counted(SessionModel):
         def _session(self, optimise: bool) -> Any:
             runs.append(optimise)
             return super()._session(optimise)
 
-    graphed = Counted(graph, {"x:0": [[0.0] * 300] * 300})
-    found, _ = session_gradients(graphed, ["x:0", "one:0"], "y:0", [[1.0] * 300] * 300)
+    side = Counted(model, model.graphs[0])
+    side.feeds = {"x:0": [[0.0] * 300] * 300}
+    found, _ = side.gradients(["x:0", "one:0"], "y:0", [[1.0] * 300] * 300)
     assert {one.kind for one in found.values()} == {"error"}
     assert len(runs) == 1
 

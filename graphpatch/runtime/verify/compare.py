@@ -9,19 +9,22 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import to_builtins
 
-from graphpatch.analysis.again import SWAPPED, make_again
+from graphpatch.analysis.again import SWAPPED, MadeAgain, make_again
+from graphpatch.analysis.document import Document
 from graphpatch.analysis.rule_words import ops_before_rules, rules_at
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
+from graphpatch.application import page_part
 from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.errors import ModelError
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.load import ModelLike, model_from
+from graphpatch.formats.model import Model
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.walk import upstream
@@ -31,9 +34,8 @@ from graphpatch.runtime.values import (
     Values,
     difference_in_words,
     distance,
+    fed_values,
     finite,
-    full_tensor_name,
-    read_feed,
     same_bits,
     upstream_weights,
 )
@@ -45,16 +47,126 @@ from graphpatch.runtime.verify.overrides import (
     all_callers,
     sorted_overrides,
 )
-from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess
-from graphpatch.runtime.verify.result import Verification, VerifiedGraph
-from graphpatch.table import plural
+from graphpatch.runtime.verify.process import (
+    ProcessDiedError,
+    SideBySide,
+    TensorFlowProcess,
+)
+from graphpatch.table import beside, html_table, plural, short
 
+if TYPE_CHECKING:
+    from graphpatch.runtime.verify.session import Plan
+
+VERIFIED, DIFFERS, NOT_COMPARED = "verified", "differs", "not compared"
+SAME_STRUCTURE = "same structure"
 MOST_REASONS = 3
 FEED = "--feed FILE.npz gives inputs that it takes (in Python: feed={...})"
 NOT_AMONG = "it is not among what is compared"
 NOISY = "it differs from run to run in the original itself"
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
 TARGETS = 32  # outputs whose gradients are taken, where nobody names them
+
+
+@dataclass
+class VerifiedGraph:
+    """One graph of a model: how it was made again, and what running it showed.
+
+    `ran` is what `verify --json` prints of the run. `failures` say what differs that should not,
+    `gaps` what should have been compared, and was not.
+    """
+
+    label: str
+    made: MadeAgain
+    ran: dict[str, Any] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+    def stop(self, why: str, is_wrong: bool) -> None:
+        """Say why it was not run; `is_wrong`: the original runs, and the patched one does not."""
+        self.ran = {"settings": self.ran.get("settings", {}), "not_run": why}
+        self.failures = [fault.says for fault in self.made.faults] + [why] * is_wrong
+        self.gaps = [] if is_wrong else [f"nothing could be compared: {why}"]
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(Document):
+    """What `verify` found. `ok` where nothing differs that should not, and nothing was left out.
+
+    Example:
+        >>> found = graphpatch.verify("model.pb", "patched.pb", run=False)
+        >>> found.verdict, found.failures
+        ('same structure', [])
+    """
+
+    keys = "original patched verdict ok failures not_compared graphs"
+    original: str
+    patched: str
+    parts: Sequence[VerifiedGraph]
+    around: Sequence[str]
+    models: tuple[()] | tuple[Model, Model] = field(default=(), compare=False)
+
+    @property
+    def failures(self) -> list[str]:
+        """Return what differs that should not, in words."""
+        return [*self.around, *self._labelled("failures")]
+
+    @property
+    def not_compared(self) -> list[str]:
+        """Return what should have been compared, and was not, in words."""
+        return self._labelled("gaps")
+
+    @property
+    def graphs(self) -> list[dict[str, Any]]:
+        """Return each graph as `verify --json` prints it: how it was made again, what was run."""
+        return [{"label": p.label, "structure": p.made.document(), **p.ran} for p in self.parts]
+
+    @property
+    def verdict(self) -> str:
+        """`verified`, `differs`, `not compared`; or `same structure` where nothing was to be run.
+
+        `not compared`: nothing that was compared differs, and something was left out.
+        """
+        if self.failures:
+            return DIFFERS
+        if self.not_compared:
+            return NOT_COMPARED
+        return VERIFIED if any(part.ran for part in self.parts) else SAME_STRUCTURE
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the verdict is `verified`, or `same structure`."""
+        return self.verdict in (VERIFIED, SAME_STRUCTURE)
+
+    def _labelled(self, what: str) -> list[str]:
+        many = len(self.parts) > 1
+        labels = ((f"[{part.label}] " if many else "", part) for part in self.parts)
+        return [f"{label}{text}" for label, part in labels for text in getattr(part, what)]
+
+    def __repr__(self) -> str:
+        why = short([*self.failures, *self.not_compared])
+        return f"<Verification: {self.patched}, {self.verdict}{f': {why}' if why else ''}>"
+
+    def _repr_html_(self) -> str:
+        rows = [row for part in self.parts for row in _compared_rows(part.ran)]
+        rows += [("failure", text) for text in self.failures]
+        rows += [("not compared", text) for text in self.not_compared]
+        title = f"{self.patched} against {self.original}: {self.verdict}"
+        table = html_table(title, ("", ""), rows)
+        return beside(table, page_part(*self.models, (), ())) if self.models else table
+
+
+def _compared_rows(ran: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what was compared of a graph, in short."""
+    if "forward" not in ran:
+        yield "run", ran.get("not_run", "not run")
+        return
+    forward, pairs, overrides = ran["forward"], ran["gradients"], ran["overrides"]
+    compared = len(forward["compared"])
+    changed = sum(pair["state"] == "changed" for pair in pairs)
+    equal = compared - len(forward["differing"])
+    yield "forward", f"{equal} of {plural(compared, 'tensor')} bit-equal"
+    yield "gradients", f"{len(pairs)} taken, {changed} changed"
+    yield "overrides", f"{len(overrides['fired'])} fired, {len(overrides['not_fired'])} not"
 
 
 def verify(
@@ -105,10 +217,7 @@ def verify(
     before = opened_again(model_from("original", original))
     after = opened_again(model_from("patched", patched))
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
-    values: Mapping[str, Any] = {}
-    if run and feed is not None:
-        values = feed if isinstance(feed, Mapping) else read_feed(feed)
-    fed = {full_tensor_name(name): value for name, value in values.items()}
+    fed = fed_values(feed if run else None)
     counts = len(before.graphs), len(after.graphs)
     if counts[0] != counts[1]:
         raise ModelError(f"{before.path} has {counts[0]} graphs, and {after.path} {counts[1]}")
@@ -250,9 +359,12 @@ class _Comparison:
             except ModelError as error:
                 part.stop(f"{process.name}: {error}", is_wrong=process is self.after)
                 return
-        first = self._forward(*self._tensors())
+        named = list(self.fed), self.sources, self.targets
+        patched = [op for body, op in rules_at(self.patched) if body == "main"]
+        plan = self.before.ask("plan", *named, patched, ops_before_rules(self.patched.main))
+        first = self._forward(*self._tensors(plan))
         formulas = self.after.ask("formulas")
-        asked, failed = self._backward(first)
+        asked, failed = self._backward(plan, first)
         graphs = self.original, self.patched
         overrides = sorted_overrides(*graphs, asked, registered, failed)
         part.failures += (f"override of {o}: {o.why}" for o in overrides if o.is_wrong)
@@ -268,23 +380,21 @@ class _Comparison:
         }
         part.ran |= {"overrides": by_state, "formulas": list(map(to_builtins, formulas))}
 
-    def _tensors(self) -> tuple[list[str], dict[str, str]]:
+    def _tensors(self, plan: Plan) -> tuple[list[str], dict[str, str]]:
         """Return the tensors to compare; and of others why they are not."""
-        graph = self.original
-        touched = [f"{op}:0" for body, op in rules_at(self.patched) if body == "main"]
-        tensors, writing = self.before.ask("tensors", touched, self.targets)
-        tensors = self.after.ask("there", tensors)
+        graph, main = self.original, self.original.main
+        tensors = self.after.ask("there", plan.tensors)
         if graph.around.is_object_based:
             return tensors, {}
         saved: list[str] = []
         if not self.allow_unsafe_ops:
             tensors, saved = apart_from_savers(graph, tensors)
-        reasons = dict.fromkeys(writing, "it comes after a write to a variable")
+        reasons = dict.fromkeys(plan.writing, "it comes after a write to a variable")
         reasons |= dict.fromkeys(saved, "it saves variables to files, or restores them")
         tensors = [name for name in tensors if name not in reasons]
-        variables = (i for op in VARIABLES for i in graph.main.by_type.get(op, ()))
-        assigns = (f"{graph.main.heads.names[index]}/Assign" for index in variables)
-        initialisers = [name for name in assigns if name in graph.main.by_name]
+        variables = (i for op in VARIABLES for i in main.by_type.get(op, ()))
+        assigns = (f"{main.heads.names[index]}/Assign" for index in variables)
+        initialisers = [name for name in assigns if name in main.by_name]
         for compared in (graph, self.patched):
             refuse_unsafe(compared, self.allow_unsafe_ops, [*tensors, *initialisers])
         return tensors, reasons
@@ -395,36 +505,37 @@ class _Comparison:
         compared.compared = [tensor for tensor in before if tensor not in compared.uncompared]
         return compared
 
-    def _backward(self, first: _ComparedValues) -> tuple[dict[OpKey, bool], dict[str, str]]:
+    def _backward(
+        self, plan: Plan, first: _ComparedValues
+    ) -> tuple[dict[OpKey, bool], dict[str, str]]:
         """Compare the gradients of each target; return the ops that were asked for theirs.
 
         With them come the targets whose gradients cannot be taken, each with the reason.
         """
-        part, graph, untaken = self.part, self.patched, list[str]()
-        near = [op for body, op in rules_at(graph) if body == "main"], ops_before_rules(graph.main)
-        ends = self.before.ask("ends", (self.sources, self.targets), near, first.compared)
-        sources, targets, trained = ends
+        part, untaken = self.part, list[str]()
+        present = first.values.keys() if self.targets else set(first.compared)
+        targets = [name for name in plan.targets if name in present]
         if self.targets:
-            missing = [name for name in targets if name not in first.values]
+            missing = [name for name in plan.targets if name not in targets]
             untaken += (f"of {n}: {first.uncompared.get(n, NOT_AMONG)}" for n in missing)
-            targets = [name for name in targets if name not in missing]
-        elif trained and len(trained) < len(targets):
-            targets = [name for name in targets if name not in trained]
-            untaken.append(
-                f"of {plural(len(trained), 'output')} that training computes from its gradients; "
-                "--to names those that matter"
-            )
+        elif rest := [name for name in targets if name not in plan.trained]:
+            if trained := len(targets) - len(rest):
+                untaken.append(
+                    f"of {plural(trained, 'output')} that training computes from its gradients; "
+                    "--to names those that matter"
+                )
+            targets = rest
         if len(targets) > TARGETS and not self.targets:
             more = len(targets) - TARGETS
             untaken.append(f"of {more} more outputs; --to names those that matter")
             targets = targets[:TARGETS]
-        if not sources:
+        if not plan.sources:
             untaken.append(
                 "nothing is fed that is a float, and there are no float variables or constants"
             )
-        values = {name: first.values[name] for name in targets if sources}
+        values = {name: first.values[name] for name in targets if plan.sources}
         sides = self.before, self.after
-        pairs, asked = gradients_compared(*sides, sources, values, self.say)
+        pairs, asked = gradients_compared(*sides, plan.sources, values, self.say)
         for pair in pairs:
             if pair["state"] == "fails":
                 ends_of = f"{pair['to']} with respect to {pair['from']}"

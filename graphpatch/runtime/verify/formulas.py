@@ -7,9 +7,9 @@ computes the formula of the rule on the same values.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,28 +86,22 @@ class FormulaCheck(msgspec.Struct, omit_defaults=True):
 
 def check_formulas(running: SessionModel) -> list[FormulaCheck]:
     """Check each formula of a patched graph, which is run, on the values that its ops meet."""
-    places: dict[str, list[StoredGradient]] = {}
-    for place in stored_gradients(running.model_graph):
-        of_label = places.setdefault(place.label, [])
-        of_label.append(place)
+    places, counts = list(stored_gradients(running.model_graph)), Counter[str]()
+    for place in places:
+        counts[place.label] += 1
         if not place.node.body.is_main:
             place.why = place.why or INSIDE
-        elif len(of_label) > MOST:
+        elif counts[place.label] > MOST:
             place.why = place.why or f"it is compared at the first {MOST} ops"
-        else:
-            place.attempt(partial(place.build, running))
-    compared = [place for of_label in places.values() for place in of_label if not place.why]
-    fetched = [tensor.name for place in compared for tensor in place.fetched]
-    values, reasons = running.run(fetched, False) if fetched else ({}, {})
-    for place in compared:
-        missing = [tensor.name for tensor in place.fetched if tensor.name not in values]
-        place.why = reasons.get(missing[0], NOT_MET) if missing else ""
-        place.attempt(partial(place.compare, values))
+        place.attempt(place.build, running)
+    fetched = [tensor.name for place in places if not place.why for tensor in place.fetched]
+    ran = running.run(fetched, False)
     groups: dict[tuple[str, str, str], list[StoredGradient]] = {}
-    for of_label in places.values():
-        for place in of_label:
-            groups.setdefault((place.label, place.shapes, place.why), []).append(place)
-    return [_checked(group) for group in groups.values()]
+    for place in places:
+        place.attempt(place.compare, *ran)
+        groups.setdefault((place.label, place.shapes, place.why), []).append(place)
+    labels = list(counts)
+    return [_checked(groups[key]) for key in sorted(groups, key=lambda key: labels.index(key[0]))]
 
 
 def _checked(group: Sequence[StoredGradient]) -> FormulaCheck:
@@ -142,11 +136,11 @@ class StoredGradient:
     error: float = 0.0
     tolerance: float = 0.0
 
-    def attempt(self, step: Callable[[], None]) -> None:
+    def attempt(self, step: Callable[..., None], *values: Any) -> None:
         """Do a step; where it fails, that is why the place is not compared."""
         try:
             if not self.why:
-                step()
+                step(*values)
         except GraphpatchError as refusal:
             self.why = str(refusal)
         except Exception as failure:  # the reason why it cannot be computed, as others wrote it
@@ -183,8 +177,12 @@ class StoredGradient:
         more = (dx for dx in (*self.stored.values(), *self.of_rule) if dx is not None)
         self.fetched = [*self.xs, *self.ys, *self.dys, *more]
 
-    def compare(self, values: Mapping[str, Any]) -> None:
+    def compare(self, values: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
         """Compare both sides: how far they are apart, as a part of the largest element."""
+        missing = [tensor.name for tensor in self.fetched if tensor.name not in values]
+        if missing:
+            self.why = reasons.get(missing[0], NOT_MET)
+            return
         xs, ys, dys = (
             [np.asarray(values[tensor.name]) for tensor in tensors]
             for tensors in (self.xs, self.ys, self.dys)
@@ -237,7 +235,7 @@ def stored_gradients(graph: ModelGraph) -> Iterator[StoredGradient]:
                 kind = next((key for key in patch if key in KINDS and KINDS[key].verified), None)
                 stored = StoredGradient(node, patch_in_words(patch))
                 if kind is not None:
-                    stored.attempt(partial(_expect, stored, kind, patch, is_join))
+                    stored.attempt(_expect, stored, kind, patch, is_join)
                 elif not is_join:
                     stored.why = DROPPED
                 if kind is not None or not is_join:

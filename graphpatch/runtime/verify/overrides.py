@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
+from graphpatch.analysis.document import Document
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.hidden import hidden_ops
@@ -27,7 +27,7 @@ LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Override:
+class Override(Document):
     """An op with another gradient than its type's: by a key, or by a function of the library.
 
     `node` has the key; `op` is the op of the model that its rule is at. `state`: it fired,
@@ -35,6 +35,7 @@ class Override:
     or no gradient came to it (`idle`). `is_new`: the original does not have it.
     """
 
+    keys = "body=node.body.label op key type why fails=is_wrong"
     node: Node
     op: str
     key: str
@@ -68,11 +69,6 @@ class Override:
     def __str__(self) -> str:
         body = "" if self.node.body.is_main else f" in function {self.node.body.label}"
         return f"{self.type} {self.op}{body}"
-
-    def document(self) -> dict[str, Any]:
-        """Return the override as `verify --json` prints it."""
-        op = {"body": self.node.body.label, "op": self.op, "key": self.key}
-        return {**op, "type": self.type, "why": self.why, "fails": self.is_wrong}
 
 
 def overrides(graph: ModelGraph) -> Iterator[Override]:

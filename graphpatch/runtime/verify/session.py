@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,16 +36,16 @@ from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import OpKey, fresh, op_of
 from graphpatch.runtime.graph_run import (
     ASSIGNED,
+    ENDLESS,
     GraphRun,
     Ran,
     checkpoint,
     first_line,
     initial_values,
-    may_be_endless,
     ops_before,
+    placeholders,
     restored_values,
     run_op_by_op,
-    variables_of,
     waiting_ops,
 )
 from graphpatch.runtime.imported import bare_meta, imported
@@ -71,10 +71,22 @@ TRUTHS = dict.fromkeys(("Select", "SelectV2", *IFS), 0) | dict.fromkeys(SWITCHES
 DEAD = "does not have value"  # what TensorFlow says of a tensor in a branch that is not taken
 
 Answers = tuple[dict[str, GradientAnswer], set[OpKey]]  # and the ops that were asked for theirs
-Near = tuple[Sequence[str], Sequence[str]]  # ops that rules patched, and those that they read
-Named = tuple[Sequence[str], Sequence[str]]  # sources and targets that the user names
-Ends = tuple[list[str], list[str], list[str]]  # sources, targets, and which targets are trained
 Branches = tuple[dict[str, tuple[bool, bool]], dict[str, int]]  # taken, and hidden by where
+
+
+class Plan(NamedTuple):
+    """What there is to compare in a graph.
+
+    `writing` are those of the `tensors` that come after a write to a variable: in the same run
+    others read it, and who is faster decides. `trained` are `targets` that training computes
+    from gradients.
+    """
+
+    tensors: list[str]
+    sources: list[str]
+    targets: list[str]
+    writing: Sequence[str] = ()
+    trained: Sequence[str] = ()
 
 
 def running_model(file: str, path: str, index: int) -> SessionModel | LoadedModel:
@@ -91,7 +103,7 @@ class SessionModel(GraphRun):
 
     def __init__(self, model: Model, graph: ModelGraph) -> None:
         self.model, self.model_graph, self.prefix = model, graph, checkpoint(model)
-        is_limited = may_be_endless(op for body in graph.bodies for op in body.by_type)
+        is_limited = any(ENDLESS.search(op) for body in graph.bodies for op in body.by_type)
         values = partial(initial_values, self.prefix)
         super().__init__(**self.built(False), is_limited=is_limited, value_variables=values)
         # The ops in v1 loops and branches, of which a Session fetches nothing.
@@ -110,22 +122,36 @@ class SessionModel(GraphRun):
         refuse_unknown_ends(self.model.path, [self.model_graph], *ends)
         return list(map(full_tensor_name, names))
 
-    def tensors(self, more: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return outputs, those of signatures, `more`, and the targets that are asked for.
+    def plan(
+        self,
+        fed: Sequence[str],
+        sources: Sequence[str],
+        targets: Sequence[str],
+        patched: Sequence[str],
+        read: Sequence[str],
+    ) -> Plan:
+        """Return what to compare: outputs, also of signatures and of the ops that rules patched.
 
-        With them come those that are computed after a write to a variable: in the same run others
-        read it, and who is faster decides.
+        `read` are ops that these read. Without names gradients are taken of all float outputs.
         """
+        fed, sources = (self._full_names(names, True) for names in (fed, sources))
+        targets, is_named = self._full_names(targets), bool(targets)
         signatures = meta_around(self.model_graph).signature_def.values()
         signed = (info.name for item in signatures for info in item.outputs.values() if info.name)
-        asked = [*signed, *more, *self._full_names(targets)]
-        names = dict.fromkeys([*self.results, *asked])
+        names = dict.fromkeys([*self.results, *signed, *(f"{op}:0" for op in patched), *targets])
         # An import adds Exits that freezing pruned; what is compared is what the file has.
-        in_file = [name for name in names if op_of(name) in self.model_graph.main.by_name]
-        present = self.there(in_file)
-        behind = waiting_ops(list(filter(_writes, self.graph.get_operations())))
-        after = [n for n in present if self.graph.get_tensor_by_name(n).op in behind]
-        return present, after
+        in_file = self.model_graph.main.by_name
+        tensors = self.there([name for name in names if op_of(name) in in_file])
+        writes = waiting_ops(list(filter(_writes, self.graph.get_operations())))
+        updates = set() if is_named else trained(self.graph, self.model_graph.main)
+        targets = targets or self._targets(patched)
+        return Plan(
+            tensors,
+            sources or self._sources(fed, {*patched, *read}),
+            targets,
+            writing=[name for name in tensors if self.tensor(name).op in writes],
+            trained=[name for name in targets if self.tensor(name).op in updates],
+        )
 
     def there(self, names: Iterable[str]) -> list[str]:
         """Return those of these tensors that exist and can be fetched."""
@@ -160,8 +186,7 @@ class SessionModel(GraphRun):
 
     def hold(self, variables: Values) -> None:
         """Let the variables hold these values, where its own checkpoint has no others."""
-        names = {op.name for op in variables_of(self.graph)}
-        shared = {name: value for name, value in variables.items() if name in names}
+        shared = {name: value for name, value in variables.items() if name in self._assigns}
         self.variables = {**shared, **restored_values(self.graph, self.prefix)}
 
     def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
@@ -173,42 +198,50 @@ class SessionModel(GraphRun):
         return super().run(fetches, optimise)
 
     def gradients(self, sources: Sequence[str], target: str, dy: Any) -> Answers:
-        """Return what tf.gradients gives."""
-        return session_gradients(self, sources, target, dy)
+        """Take the gradient of a target, weighted by dy, with respect to each source, and run it.
 
-    def ends(self, named: Named, near: Near, compared: Sequence[str]) -> Ends:
-        """Return between which tensors gradients are taken."""
-        patched, read = near
-        xs = self._full_names(named[0], are_sources=True) or self._sources({*patched, *read})
-        if named[1]:
-            return xs, self._full_names(named[1]), []
-        ys = self._targets(compared, patched)
-        updates = trained(self.graph, self.model_graph.main)
-        return xs, ys, [name for name in ys if self.graph.get_tensor_by_name(name).op in updates]
+        In a branch that is not taken there is no gradient.
+        """
+        import tensorflow as tf
 
-    def _targets(self, compared: Iterable[str], patched: Iterable[str]) -> list[str]:
-        """Return the float outputs among these of which gradients are taken, if nobody names them.
+        y, xs = self.tensor(target), list(map(self.tensor, sources))
+        with self.graph.as_default(), recorded() as asked:
+            try:
+                built = gradients_or_raised(y, xs, tf.constant(dy, y.dtype), dense=True)
+            except RaisedError as error:
+                return dict.fromkeys(sources, GradientAnswer("error", says=str(error))), asked
+        names = {name: dx.name for name, dx in zip(sources, built, strict=True) if dx is not None}
+        values, reasons = self.run(list(names.values()), False)
+        answers = dict.fromkeys(sources, GradientAnswer("none"))
+        for source, name in names.items():
+            if name in values:
+                answers[source] = GradientAnswer("tensor", np.asarray(values[name]))
+            elif DEAD not in reasons[name]:
+                answers[source] = GradientAnswer("error", says=f"running it fails: {reasons[name]}")
+        return answers, asked
+
+    def _targets(self, patched: Iterable[str]) -> list[str]:
+        """Return the float outputs of which gradients are taken, where nobody names them.
 
         Nothing reads their ops: not what ops give beside what is read. First come those that are
         computed from the ops that rules patched.
         """
-        among, ops = set(compared), {op.name: op for op in self.graph.get_operations()}
-        ends = [self.graph.get_tensor_by_name(name) for name in self.results if name in among]
+        ops = {op.name: op for op in self.graph.get_operations()}
+        ends = list(map(self.tensor, self.results))
         unread = [t for t in ends if not any(map(_gives_comparable, t.op.outputs))]
         behind = waiting_ops([ops[name] for name in patched if name in ops])
         targets = sorted(filter(_is_float, unread), key=lambda tensor: tensor.op not in behind)
         return [tensor.name for tensor in targets]
 
-    def _sources(self, near: set[str]) -> list[str]:
+    def _sources(self, fed: Iterable[str], near: set[str]) -> list[str]:
         """Return the floats that are fed, parsed or read; else float variables; else constants.
 
         Those that the ops `near` the rules are computed of are added where no fed float comes to
         these ops.
         """
         ops = self.graph.get_operations()
-        parsed = [op for op in ops if op.type in PARSERS | PIPELINES]
-        tensors = [self.graph.get_tensor_by_name(name) for name in self.feeds]
-        tensors += (tensor for op in parsed for tensor in op.outputs)
+        parsed = (t for op in ops if op.type in PARSERS | PIPELINES for t in op.outputs)
+        tensors = (*placeholders(self.graph), *parsed, *map(self.tensor, fed))
         sources = {tensor.name: tensor.op for tensor in tensors if _is_float(tensor)}
         if not sources:
             return self._parameters(ops)
@@ -270,30 +303,6 @@ def branches_in_functions(graph: ModelGraph) -> dict[str, int]:
     bodies = [body for body in graph.functions.values() if not body.is_ours]
     types = SIGNED | TRUTHS.keys()
     return {"functions": sum(len(body.by_type.get(op, ())) for body in bodies for op in types)}
-
-
-def session_gradients(running: GraphRun, sources: Sequence[str], target: str, dy: Any) -> Answers:
-    """Take the gradient of a target, weighted by dy, with respect to each source, and run it.
-
-    In a branch that is not taken there is no gradient.
-    """
-    import tensorflow as tf
-
-    y, xs = running.tensor(target), list(map(running.tensor, sources))
-    with running.graph.as_default(), recorded() as asked:
-        try:
-            built = gradients_or_raised(y, xs, tf.constant(dy, y.dtype), dense=True)
-        except RaisedError as error:
-            return dict.fromkeys(sources, GradientAnswer("error", says=str(error))), asked
-    names = {name: dx.name for name, dx in zip(sources, built, strict=True) if dx is not None}
-    values, reasons = running.run(list(names.values()), False)
-    answers = dict.fromkeys(sources, GradientAnswer("none"))
-    for source, name in names.items():
-        if name in values:
-            answers[source] = GradientAnswer("tensor", np.asarray(values[name]))
-        elif DEAD not in reasons[name]:
-            answers[source] = GradientAnswer("error", says=f"running it fails: {reasons[name]}")
-    return answers, asked
 
 
 class LoadedModel(SessionModel):
@@ -363,10 +372,17 @@ class LoadedModel(SessionModel):
                 raise ModelError(f"no input or output is named {name!r}; there are: {listed}")
         return list(names)
 
-    def tensors(self, more: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the outputs of signatures; none comes after a write that could be left out."""
-        self._checked(targets)
-        return list(self.outputs), []
+    def plan(
+        self, fed: Sequence[str], sources: Sequence[str], targets: Sequence[str], *_: Sequence[str]
+    ) -> Plan:
+        """Return outputs, and the inputs and outputs between which gradients are taken.
+
+        Models that are fed words have no inputs of floats: then it is their variables.
+        """
+        inputs = [name for name, tensor in self.inputs.items() if _is_float(tensor)]
+        outputs = [name for name, tensor in self.outputs.items() if _is_float(tensor)]
+        sources = self._checked(sources) or inputs or self.floats
+        return Plan(list(self.outputs), sources, self._checked(targets) or outputs)
 
     def there(self, names: Iterable[str]) -> list[str]:
         """Return those of these outputs that there are."""
@@ -394,15 +410,6 @@ class LoadedModel(SessionModel):
         runs = [super(LoadedModel, self).run(names, optimise) for names in by_key.values()]
         values = {name: value for ran, _ in runs for name, value in ran.items()}
         return values, {name: why for _, reasons in runs for name, why in reasons.items()}
-
-    def ends(self, named: Named, near: Near, compared: Sequence[str]) -> Ends:
-        """Return the inputs and outputs between which gradients are taken.
-
-        Models that are fed words have no inputs of floats: then it is their variables.
-        """
-        floats = [name for name, tensor in self.inputs.items() if _is_float(tensor)]
-        ys = [name for name in compared if _is_float(self.tensor(name))]
-        return self._checked(named[0]) or floats or self.floats, self._checked(named[1]) or ys, []
 
     def branches(self) -> Branches:
         """Return that no branch can be looked at."""
