@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import msgspec
@@ -14,11 +15,9 @@ from msgspec.structs import replace
 from graphpatch import names
 from graphpatch.errors import MatchError, RulesError, did_you_mean
 from graphpatch.graph import provenance
-from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import ModelBody
 from graphpatch.graph.walk import (
-    Passes,
     anywhere,
     downstream,
     nowhere,
@@ -28,7 +27,7 @@ from graphpatch.graph.walk import (
 )
 from graphpatch.match import glob, inside, keys
 from graphpatch.match.glob import texts
-from graphpatch.match.keys import EVERY_OP, Condition, Test
+from graphpatch.match.keys import Condition, per_body
 from graphpatch.match.nth import counted_in_order, picker
 from graphpatch.match.spec import (
     Between,
@@ -39,7 +38,6 @@ from graphpatch.match.spec import (
     OneOf,
     Pattern,
     every_match,
-    tensors_named,
 )
 from graphpatch.names import TensorName
 from graphpatch.table import IN_MESSAGE, cut_short, short
@@ -47,13 +45,16 @@ from graphpatch.table import IN_MESSAGE, cut_short, short
 LETTERS = 100
 """Letters for what an op has instead of what one key asks for."""
 
+ADDED_KEY = "added"
+"""What a miss calls the condition that the op is the model's; it is not a key of a match."""
+
 
 class Candidates(msgspec.Struct, eq=False, dict=True):
-    """The ops of one body that a match means. Its conditions are made once for all bodies."""
+    """The ops of one body that a match means; `tests` are its conditions, by their keys."""
 
     body: Body
     match: Match
-    conditions: Mapping[str, Condition]
+    tests: Mapping[str, Condition]
     known: dict[int, bool] = msgspec.field(default_factory=dict)
 
     @cached_property
@@ -64,27 +65,21 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         return frozenset(filter(glob.one_of(texts(self.match.op)), self.body.by_type))
 
     @cached_property
-    def tests(self) -> Mapping[str, Test]:
-        """The conditions as tests for this body."""
-        made = {key: condition(self.body) for key, condition in self.conditions.items()}
-        return {key: test for key, test in made.items() if test is not EVERY_OP}
-
-    @cached_property
-    def besides(self) -> Sequence[Test]:
-        """The tests that ask for more than the op type, which an index finds."""
+    def besides(self) -> Sequence[Condition]:
+        """The conditions that ask for more than the op type, which an index finds."""
         return [test for key, test in self.tests.items() if key != "op"]
 
     @cached_property
     def indexed(self) -> Sequence[int]:
         """Those that have the types and names, whatever else is asked; in the file's order."""
-        heads, types, wanted = self.body.heads, self.types, texts(self.match.name or ())
-        if wanted and not any(map(glob.is_glob, wanted)):
-            by_name = self.body.by_name
-            places = sorted({by_name[name] for name in wanted if name in by_name})
-            return [index for index in places if types is None or heads.ops[index] in types]
+        by_type, by_name, heads = self.body.by_type, self.body.by_name, self.body.heads
+        wanted = texts(self.match.name or ())
         indices: Sequence[int] = range(len(self.body))
-        if types is not None:
-            indices = sorted(index for op in types for index in self.body.by_type[op])
+        if wanted and not any(map(glob.is_glob, wanted)):
+            indices = sorted({by_name[name] for name in wanted if name in by_name})
+            return [i for i in indices if self.types is None or heads.ops[i] in self.types]
+        if self.types is not None:
+            indices = sorted(index for op in self.types for index in by_type[op])
         if not wanted:
             return indices
         is_meant = glob.one_of(wanted)
@@ -95,7 +90,7 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         return self.passes(node.index)
 
     def passes(self, index: int) -> bool:
-        """Return whether an op is one of them. What the tests said is remembered."""
+        """Return whether an op is one of them. What the conditions said is remembered."""
         if self.types is not None and self.body.heads.ops[index] not in self.types:
             return False
         if not self.besides:
@@ -128,8 +123,15 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
 
 def holds(match: Match) -> Callable[[Body], Candidates]:
     """Return what tells in each body the ops that a match means."""
-    made = conditions(match)
-    return lambda body: Candidates(body, match, made)
+    tests = conditions(match)
+    untouched = {key: test for key, test in tests.items() if key != ADDED_KEY}
+
+    @per_body
+    def candidates_in(body: Body) -> Candidates:
+        may_have_more = body.edited or body.heads.records
+        return Candidates(body, match, tests if may_have_more else untouched)
+
+    return candidates_in
 
 
 def conditions(match: Match) -> dict[str, Condition]:
@@ -161,27 +163,17 @@ def several(
     """Return the condition that one of these matches holds, or each."""
     every = [holds(match) for match in wanted]
 
-    def prepared(body: Body) -> Test:
-        tests = [made(body) for made in every]
+    def in_words(node: Node) -> str:
+        failing = [each for each in (part(node.body) for part in every) if not each(node)]
+        return separator.join(each.instead(node) for each in failing[:IN_MESSAGE])
 
-        def in_words(node: Node) -> str:
-            failing = [test for test in tests if not test(node)]
-            return separator.join(test.instead(node) for test in failing[:IN_MESSAGE])
-
-        return Test(lambda node: quantifier(test(node) for test in tests), in_words)
-
-    return prepared
+    return Condition(lambda node: quantifier(part(node.body)(node) for part in every), in_words)
 
 
 def none_of(wanted: Match) -> Condition:
     """Return the condition that this match does not hold."""
-    made, words = holds(wanted), f"it is what `not` leaves out ({', '.join(wanted.given())})"
-
-    def prepared(body: Body) -> Test:
-        test = made(body)
-        return Test(lambda node: not test(node), lambda node: words)
-
-    return prepared
+    part, words = holds(wanted), f"it is what `not` leaves out ({', '.join(wanted.given())})"
+    return Condition(lambda node: not part(node.body)(node), lambda node: words)
 
 
 def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
@@ -190,18 +182,16 @@ def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
 
     matches = matches_of(wanted)
 
-    def prepared(body: Body) -> Test:
-        last = {binding.last for binding in matches(body)}
-        return Test(lambda node: node.index in last, lambda node: "'pattern' does not hold")
+    @per_body
+    def last(body: Body) -> set[int]:
+        return {binding.last for binding in matches(body)}
 
-    return prepared
+    return Condition(
+        lambda node: node.index in last(node.body), lambda node: "'pattern' does not hold"
+    )
 
 
 # Which ops are meant, whatever they are: in one body, of the model, patched by earlier rules.
-
-
-ADDED_KEY = "added"
-"""What a miss calls the condition that the op is the model's; it is not a key of a match."""
 
 ANY_TYPE = ("*", "**")
 
@@ -223,8 +213,7 @@ def of_the_model(match: Match) -> Condition | None:
         may_be_new = node.body.may_be_signed(node.index)
         return not may_be_new or not _is_new(node) or node.name in spelled
 
-    test = Test(is_own, lambda node: f"rule {_adder(node)!r} added it")
-    return lambda body: test if body.edited or body.heads.records else EVERY_OP
+    return Condition(is_own, lambda node: f"rule {adder(node)!r} added it")
 
 
 def _is_new(node: Node) -> bool:
@@ -232,27 +221,10 @@ def _is_new(node: Node) -> bool:
     return provenance.is_added(node) and not provenance.clone_of(node)
 
 
-def _adder(node: Node) -> str:
+def adder(node: Node) -> str:
     """Return the rule that added an op which is not a clone of another; nothing where none did."""
     authors = provenance.rules_that_patched(node) if _is_new(node) else []
     return authors[0].rule if authors else ""
-
-
-def not_added(bodies: Iterable[Body], match: Match) -> list[str]:
-    """Say that ops meet all conditions of a match, and are none of the model's; or nothing."""
-    made, foreign = holds(match), []
-    for body in bodies:
-        candidates = made(body)
-        if not body.is_ours and ADDED_KEY in candidates.tests:
-            signed = provenance.may_be_signed(body)
-            foreign += [node for node in signed if candidates.failing(node) == [ADDED_KEY]]
-    if not foreign:
-        return []
-    named = short([f"{node} (rule {_adder(node)!r})" for node in foreign])
-    return [
-        f"  left out, as rules added them: {named}; to mean them, write their names without "
-        f'a glob, or "taken": true'
-    ]
 
 
 def taken(wanted: bool | str | Sequence[str]) -> Condition:
@@ -268,15 +240,16 @@ def taken(wanted: bool | str | Sequence[str]) -> Condition:
         named = ", ".join(map(repr, rules))
         return f"it was patched by rule {named}" if rules else "no rule patched it"
 
-    def prepared(body: Body) -> Test:
-        patched = {
+    @per_body
+    def patched(body: Body) -> set[int]:
+        return {
             node.index
             for node in provenance.touched(body)
             if any(is_meant(author.rule) for author in provenance.rules_that_patched(node))
         }
-        return Test(lambda node: (node.index in patched) is not (wanted is False), in_words)
 
-    return prepared
+    is_wanted = wanted is not False
+    return Condition(lambda node: (node.index in patched(node.body)) is is_wanted, in_words)
 
 
 def check_taken(match: Match, before: Collection[str]) -> None:
@@ -358,126 +331,94 @@ def on_neighbours(
                 legal = f"; legal: 0, 1, ..., {', '.join(QUANTIFIERS)}"
                 near = did_you_mean(word, QUANTIFIERS) or legal
                 raise RulesError(f"{key}: {word!r} does not say which{near}")
-        conditions = {word: holds(part) for word, part in wanted.items()}
+        parts = {word: holds(part) for word, part in wanted.items()}
 
-        def prepared(body: Body) -> Test:
-            tests = {word: made(body) for word, made in conditions.items()}
+        def is_met(node: Node, word: str) -> bool:
+            every = beside(node, None if word in QUANTIFIERS else int(word), match.control)
+            are_such = (op is not None and parts[word](op.body)(op) for op in every)
+            return QUANTIFIERS.get(word, any)(are_such)
 
-            def is_met(node: Node, word: str) -> bool:
-                every = beside(node, None if word in QUANTIFIERS else int(word), match.control)
-                are_such = (op is not None and tests[word](op) for op in every)
-                return QUANTIFIERS.get(word, any)(are_such)
-
-            return Test(
-                lambda node: all(is_met(node, word) for word in tests),
-                lambda node: in_words(node, tests),
-            )
-
-        return prepared
+        return Condition(
+            lambda node: all(is_met(node, word) for word in parts),
+            lambda node: in_words(node, {word: part(node.body) for word, part in parts.items()}),
+        )
 
     return condition
 
 
-def along(walk: Callable[..., bytearray]) -> Callable[..., Condition]:
-    """Return what makes the condition that a walk from tensors leads to the op.
+def upstream_of(value: str | Sequence[str] | DependencySearch, match: Match) -> Condition:
+    """Return the condition that one of these tensors is computed from the op, or given by it."""
+    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
+    return on_path((), texts(search.of), search, match.control)
 
-    `upstream` leads to what they are computed from, their own ops included, `downstream` to what
-    is computed from them.
-    """
 
-    def condition(value: str | Sequence[str] | DependencySearch, match: Match) -> Condition:
-        search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
-        tensors, limits, control = texts(search.of), _limits(search), match.control
-        sources, targets = ((), tensors) if walk is upstream else (tensors, ())
-
-        def prepared(body: Body) -> Test:
-            marks = walk(body, tensors_in(body, tensors), control, *limits(body))
-            return Test(
-                lambda node: bool(marks[node.index]),
-                lambda node: _why_no_path(node, sources, targets, control),
-            )
-
-        return prepared
-
-    return condition
+def downstream_of(value: str | Sequence[str] | DependencySearch, match: Match) -> Condition:
+    """Return the condition that the op is computed from one of these tensors."""
+    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
+    return on_path(texts(search.of), (), search, match.control)
 
 
 def between(value: Between, match: Match) -> Condition:
-    """Return the condition that the op is on a path from one of the first tensors to a second.
-
-    The ops that give the tensors at both ends belong to it, or neither does. A path leads on
-    through ops that are `within` and are none of `stop_at`; what these say is not asked of ends.
-    """
-    sources, targets, limits = texts(value.sources), texts(value.targets), _limits(value)
-
-    def prepared(body: Body) -> Test:
-        firsts, lasts = tensors_in(body, sources), tensors_in(body, targets)
-        on_paths = _ops_on_paths(body, firsts, lasts, match.control, limits(body))
-        ends = {body.by_name.get(tensor.op) for tensor in (*firsts, *lasts)}
-
-        def in_words(node: Node) -> str:
-            if node.index not in ends:
-                return _why_no_path(node, sources, targets, match.control)
-            if not value.ends:
-                return "it is an end of the path"
-            return _why_no_path(node, (), targets, match.control)
-
-        meant = on_paths if value.ends else on_paths - ends
-        return Test(lambda node: node.index in meant, in_words)
-
-    return prepared
+    """Return the condition that the op is on a path from one of the first tensors to a second."""
+    return on_path(texts(value.sources), texts(value.targets), value, match.control, value.ends)
 
 
-def _ops_on_paths(
-    body: Body,
-    sources: Sequence[TensorName],
-    targets: Sequence[TensorName],
+def on_path(
+    sources: Sequence[str],
+    targets: Sequence[str],
+    limits: DependencySearch | Between,
     control: bool,
-    limits: tuple[Passes, Passes],
-) -> set[int | None]:
-    """Return the ops on the paths, those at both ends included."""
-    through, last = limits
-    ends = {body.by_name.get(tensor.op) for tensor in targets}
-    behind = downstream(
-        body,
-        sources,
-        control,
-        lambda index: index in ends or (through(index) and not last(index)),
-    )
-    before = upstream(body, targets, control, lambda index: bool(behind[index]))
-    inner = {index for index, mark in enumerate(before) if mark and behind[index]}
-    on_paths: set[int | None] = {*inner}
-    for tensor in sources:  # each by itself: a path may not lead through the op of another
-        index = body.by_name.get(tensor.op)
-        reading = [reader for reader, _ in readers_of(body, tensor)]
-        if control:
-            uses = body.readers.get(tensor.op, ())
-            reading += [r for r, slot in uses if body.heads.inputs[r][slot][:1] == "^"]
-        if index is not None and (tensor in targets or not inner.isdisjoint(reading)):
-            on_paths.add(index)
-    return on_paths
+    ends: bool = True,
+) -> Condition:
+    """Return the condition that a path from the sources, or to the targets, leads over the op.
 
+    With both, the ops that give the tensors at both `ends` belong to it, or neither does. A path
+    leads on through ops that are `within`, and not beyond those of `stop_at`; what these say is not
+    asked of the ends of a path between two tensors, which does not lead through the latter.
+    """
+    within = None if limits.within is None else holds(limits.within)
+    stop_at = None if limits.stop_at is None else holds(limits.stop_at)
 
-def _limits(
-    value: DependencySearch | Between,
-) -> Callable[[Body], tuple[Passes, Passes]]:
-    """Return through which ops a walk leads, and behind which it does not go on."""
-    within = None if value.within is None else holds(value.within)
-    stop_at = None if value.stop_at is None else holds(value.stop_at)
-    return lambda body: (
-        anywhere if within is None else within(body).passes,
-        nowhere if stop_at is None else stop_at(body).passes,
-    )
+    @per_body
+    def meant(body: Body) -> Collection[int | None]:
+        through = anywhere if within is None else within(body).passes
+        last = nowhere if stop_at is None else stop_at(body).passes
+        firsts, lasts = tensors_in(body, sources), tensors_in(body, targets)
+        if not sources or not targets:
+            walk, starts = (downstream, firsts) if sources else (upstream, lasts)
+            return set(compress(range(len(body)), walk(body, starts, control, through, last)))
+        to = {body.by_name.get(tensor.op) for tensor in lasts}
+        behind = downstream(
+            *(body, firsts, control),
+            lambda index: index in to or (through(index) and not last(index)),
+        )
+        before = upstream(body, lasts, control, lambda index: bool(behind[index]))
+        inner = {index for index, mark in enumerate(before) if mark and behind[index]}
+        on_paths: set[int | None] = {*inner}
+        for tensor in firsts:  # each by itself: a path may not lead through the op of another
+            reading = [reader for reader, _ in readers_of(body, tensor)]
+            for reader, slot in body.readers.get(tensor.op, ()) if control else ():
+                reading += [reader] if body.heads.inputs[reader][slot][:1] == "^" else []
+            if tensor in lasts or not inner.isdisjoint(reading):
+                on_paths.add(body.by_name.get(tensor.op))
+        return on_paths if ends else on_paths - ends_in(body)
 
+    def ends_in(body: Body) -> set[int | None]:
+        return {body.by_name.get(t.op) for t in tensors_in(body, (*sources, *targets))}
 
-def unknown_tensors(graphs: Iterable[Graph], match: Match) -> list[str]:
-    """Return the tensors that a match names for its paths and that no body of these graphs has."""
-    bodies = [body for graph in graphs for body in graph.bodies]
-    return [
-        text
-        for text in tensors_named(match)
-        if all(tensor_named(body, text) is None for body in bodies)
-    ]
+    def why_not(node: Node) -> str:
+        is_end = bool(sources and targets) and node.index in ends_in(node.body)
+        if is_end and not ends:
+            return "it is an end of the path"
+        body, parts, from_there = node.body, [], () if is_end else sources
+        if from_there and not downstream(body, tensors_in(body, sources), control)[node.index]:
+            parts.append(f"it is not computed from {short(sources)}")
+        if targets and not upstream(body, tensors_in(body, targets), control)[node.index]:
+            parts.append(f"{short(targets)} is not computed from it")
+        cut = "the path leads through ops that `within` or `stop_at` leaves out"
+        return ", and ".join(parts) or cut
+
+    return Condition(lambda node: node.index in meant(node.body), why_not)
 
 
 def tensors_in(body: Body, wanted: Iterable[str]) -> list[TensorName]:
@@ -486,34 +427,26 @@ def tensors_in(body: Body, wanted: Iterable[str]) -> list[TensorName]:
     return [tensor for tensor in tensors if tensor is not None]
 
 
-def _why_no_path(node: Node, sources: Sequence[str], targets: Sequence[str], control: bool) -> str:
-    """Return from which tensors no path leads to an op, and to which none leads on from it."""
-    body, parts = node.body, []
-    if sources and not downstream(body, tensors_in(body, sources), control)[node.index]:
-        parts.append(f"it is not computed from {short(sources)}")
-    if targets and not upstream(body, tensors_in(body, targets), control)[node.index]:
-        parts.append(f"{short(targets)} is not computed from it")
-    cut = "the path leads through ops that `within` or `stop_at` leaves out"
-    return ", and ".join(parts) or cut
-
-
 def nth(wanted: Any, match: Match) -> Condition:
     """Return the condition that the op is number so many of those that all other keys mean."""
     others, choose = holds(replace(match, nth=None)), picker(wanted)
 
-    def prepared(body: Body) -> Test:
-        counted = counted_in_order(wanted, body, others(body).indices())
-        meant = set(choose(counted))
+    @per_body
+    def counted_in(body: Body) -> list[int]:
+        return counted_in_order(wanted, body, others(body).indices())
 
-        def instead(node: Node) -> str:
-            if node.index not in counted:
-                return f"it is none of the {len(counted)} that nth counts"
-            number, by = counted.index(node.index), getattr(wanted, "by", "graph")
-            return f"it is number {number} (from 0) of {len(counted)} in {by} order"
+    @per_body
+    def meant(body: Body) -> set[int]:
+        return set(choose(counted_in(body)))
 
-        return Test(lambda node: node.index in meant, instead)
+    def instead(node: Node) -> str:
+        counted = counted_in(node.body)
+        if node.index not in counted:
+            return f"it is none of the {len(counted)} that nth counts"
+        number, by = counted.index(node.index), getattr(wanted, "by", "graph")
+        return f"it is number {number} (from 0) of {len(counted)} in {by} order"
 
-    return prepared
+    return Condition(lambda node: node.index in meant(node.body), instead)
 
 
 KEYS: dict[str, Callable[..., Condition]] = {
@@ -522,8 +455,8 @@ KEYS: dict[str, Callable[..., Condition]] = {
     "any": lambda wanted: several(wanted, any, " and "),
     "all": lambda wanted: several(wanted, all, ", "),
     "not": none_of,
-    "upstream_of": along(upstream),
-    "downstream_of": along(downstream),
+    "upstream_of": upstream_of,
+    "downstream_of": downstream_of,
     "between": between,
     "pattern": pattern,
     "class": keys.OP_KEYS["class"],

@@ -20,7 +20,7 @@ from graphpatch.graph.node import Body, Library, Node
 from graphpatch.graph.op_types import CASES, LOOPS
 from graphpatch.match import glob
 from graphpatch.match.glob import Texts, texts
-from graphpatch.match.keys import Condition, Test
+from graphpatch.match.keys import Condition, per_body
 from graphpatch.match.spec import Inside
 from graphpatch.names import op_of
 
@@ -57,14 +57,14 @@ def inside(wanted: str | Inside) -> Condition:
         contexts = [*surroundings.of_op(node), *surroundings.of_function(node.body)]
         return f"it is in {', '.join(map(str, contexts)) or 'no loop or branch'}"
 
-    def prepared(body: Body) -> Test:
-        is_called_inside = any(map(is_meant, surroundings.of_function(body)))
-        return Test(
-            lambda node: is_called_inside or any(map(is_meant, surroundings.of_op(node))),
-            contexts_in_words,
-        )
+    @per_body
+    def is_called_inside(body: Body) -> bool:
+        return any(map(is_meant, surroundings.of_function(body)))
 
-    return prepared
+    return Condition(
+        lambda node: is_called_inside(node.body) or any(map(is_meant, surroundings.of_op(node))),
+        contexts_in_words,
+    )
 
 
 class Surroundings(msgspec.Struct, eq=False):

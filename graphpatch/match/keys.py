@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
@@ -24,25 +25,18 @@ from graphpatch.match.spec import Compared, Near, OneOf, Shape
 from graphpatch.table import IN_MESSAGE
 
 
-class Test(NamedTuple):
-    """Whether an op of a body is meant; and what it has instead of what is asked for, in words."""
+class Condition(NamedTuple):
+    """Whether an op is meant; and what it has instead of what is asked for, in words.
+
+    A condition holds as long as no body that it was asked of is edited.
+    """
 
     holds: Callable[[Node], bool]
     instead: Callable[[Node], str]
 
 
-Condition = Callable[[Body], Test]
-"""Makes the test for a body. What asks for the body as a whole (a path) is found out here, once;
-a test holds as long as the body is not edited."""
-
-EVERY_OP = Test(lambda node: True, str)
-"""The test that each op passes: it need not be made."""
-
-
-def on_ops(holds: Callable[[Node], bool], instead: Callable[[Node], str]) -> Condition:
-    """Return a condition that looks at each op alone, whatever body it is in."""
-    test = Test(holds, instead)
-    return lambda body: test
+per_body = lru_cache(maxsize=16)
+"""Marks what a condition finds out about a body as a whole (a path), once for all of its ops."""
 
 
 def of_text(fact: Callable[[Node], str], words: str) -> Callable[[Any], Condition]:
@@ -50,7 +44,7 @@ def of_text(fact: Callable[[Node], str], words: str) -> Callable[[Any], Conditio
 
     def condition(wanted: str | Sequence[str]) -> Condition:
         is_meant = glob.one_of(texts(wanted))
-        return on_ops(lambda node: is_meant(fact(node)), lambda node: words.format(fact(node)))
+        return Condition(lambda node: is_meant(fact(node)), lambda node: words.format(fact(node)))
 
     return condition
 
@@ -71,18 +65,17 @@ def name_regex(wanted: str) -> Condition:
     except RulesError as error:
         shown = wanted[: glob.QUOTED]
         raise RulesError(f"name_regex {shown!r} is not a regular expression: {error}") from None
-    return on_ops(lambda node: is_meant(node.name), lambda node: f"name is {node.name!r}")
+    return Condition(lambda node: is_meant(node.name), lambda node: f"name is {node.name!r}")
 
 
 def dtype(wanted: str | Sequence[str]) -> Condition:
     """Return the condition that output 0 has one of these dtypes."""
     refuse_unknown(wanted, DTYPE_NAMES.values(), "dtype: {} is not a dtype of TensorFlow")
+
+    def dtype_of(node: Node) -> str:
+        return next((arg.dtype or "" for arg in node.outputs or ()), "") or "not known"
+
     return of_text(dtype_of, "dtype is {}")(wanted)
-
-
-def dtype_of(node: Node) -> str:
-    """Return the dtype of output 0, in words where it is not known."""
-    return next((arg.dtype or "" for arg in node.outputs or ()), "") or "not known"
 
 
 SIGNS: dict[str, Callable[[Any, Any], Any]] = {
@@ -110,7 +103,7 @@ def attr(wanted: dict[str, Any]) -> Condition:
     def failing(node: Node) -> list[str]:
         return [key for key, value in wanted.items() if not _attr_holds(node, key, value)]
 
-    return on_ops(
+    return Condition(
         lambda node: not failing(node),
         lambda node: ", ".join(_attr_in_words(node, key) for key in failing(node)),
     )
@@ -198,7 +191,7 @@ def class_(wanted: str | Sequence[str]) -> Condition:
         names = [name for name, test in CLASSES.items() if test(node)]
         return f"{node.op} is of {'class ' + ', '.join(names) if names else 'no class'}"
 
-    return on_ops(lambda node: any(test(node) for test in tests), classes_in_words)
+    return Condition(lambda node: any(test(node) for test in tests), classes_in_words)
 
 
 def has_weights(node: Node) -> bool:
@@ -245,37 +238,36 @@ def value(wanted: Any) -> Condition:
     tolerance = near.tolerance if near is wanted else None
     is_list = isinstance(near.near, tuple | list)
     shape, flat = ((), []) if near.near is UNSET else _flattened(near.near)
+    kinds = {NOT_NUMBERS.get(type(element), "number") for element in flat}
+    kinds |= {"number"} if near.bounds else set()
 
     def holds(node: Node) -> bool:
         tensor = constant(node)
         if tensor is None or (tensor.shape != shape if is_list else not tensor.size):
             return False
-        if near.bounds and (tensor.dtype in ("string", "bool") or tensor.dtype in COMPLEX):
+        dtype, count = tensor.dtype, 0
+        if kinds - {dtype if dtype in NOT_NUMBERS.values() else "number"}:
             return False
-        if not all(_comparable(tensor.dtype, element) for element in flat):
+        if near.bounds and dtype in COMPLEX:
             return False
-        count = 0
         for piece, stands_for in tensor.pieces():
             elements = flat[count : count + stands_for] if is_list else flat
             for sign, bound in near.bounds.items():
-                if not SIGNS[sign](piece, _rounded(tensor.dtype, [bound])).all():
+                if not SIGNS[sign](piece, _rounded(dtype, [bound])).all():
                     return False
-            if elements and not _is_equal(tensor.dtype, piece, elements, tolerance):
+            if elements and not _is_equal(dtype, piece, elements, tolerance):
                 return False
             count += stands_for
         return count == tensor.size
 
-    return on_ops(
-        holds,
-        lambda node: (
-            f"value is {value_of(node)}"
-            if node.op == "Const"
-            else f"it is a {node.op}, not a Const"
-        ),
-    )
+    def in_words(node: Node) -> str:
+        is_const = node.op == "Const"
+        return f"value is {_value_of(node)}" if is_const else f"it is a {node.op}, not a Const"
+
+    return Condition(holds, in_words)
 
 
-def value_of(node: Node) -> str:
+def _value_of(node: Node) -> str:
     """Return the first elements of a Const."""
     tensor = constant(node)
     if tensor is None:
@@ -306,15 +298,6 @@ def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
     return array.shape, flat
 
 
-def _comparable(dtype: str, wanted: Any) -> bool:
-    """Whether a value can be one of this dtype: 0.5 is not an int32, true is not a number."""
-    if dtype == "string" or isinstance(wanted, str):
-        return dtype == "string" and isinstance(wanted, str)
-    if dtype == "bool" or isinstance(wanted, bool):
-        return dtype == "bool" and isinstance(wanted, bool)
-    return True
-
-
 def _rounded(dtype: str, wanted: Sequence[Any]) -> Any:
     """Return the values as a tensor of this dtype would hold them; those out of its range stay."""
     import numpy as np
@@ -331,6 +314,9 @@ def _rounded(dtype: str, wanted: Sequence[Any]) -> Any:
         rounded = (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).view(np.float32)
     return np.where(np.isfinite(rounded) | ~np.isfinite(wide), rounded, wide)
 
+
+NOT_NUMBERS = {str: "string", bool: "bool"}
+"""What no number is equal to: a value's type, and the dtype of tensors that may have it."""
 
 COMPLEX = ("complex64", "complex128")
 
@@ -352,7 +338,7 @@ def _is_equal(dtype: str, piece: Any, wanted: Sequence[Any], tolerance: float | 
         same = piece == expected
         if dtype in FLOAT_DTYPES:
             same = same | (np.isnan(piece) & np.isnan(expected))
-        if tolerance is not None and dtype not in ("string", "bool"):
+        if tolerance is not None and dtype not in NOT_NUMBERS.values():
             wide = piece.astype(np.complex128 if dtype in COMPLEX else np.float64)
             same = same | (np.abs(wide - np.array(wanted)) <= tolerance)
     return bool(np.all(same))
@@ -360,29 +346,28 @@ def _is_equal(dtype: str, piece: Any, wanted: Sequence[Any], tolerance: float | 
 
 def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
     """Return the condition that output 0 has such a shape; what is not known to have it has not."""
-
-    def prepared(body: Body) -> Test:
-        holds = shape_test(body, wanted)
-        return Test(
-            lambda node: holds(node)[1] is True,
-            lambda node: f"shape is {sizes_in_words(holds(node)[0])}",
-        )
-
-    return prepared
+    test = shape_test(wanted)
+    return Condition(
+        lambda node: test(node)[1] is True,
+        lambda node: f"shape is {sizes_in_words(test(node)[0])}",
+    )
 
 
 def shape_test(
-    body: Body, wanted: Shape | tuple[Any, ...]
+    wanted: Shape | tuple[Any, ...],
 ) -> Callable[[Node], tuple[Sizes, bool | None]]:
     """Return what tells of an op what is known of its shape, and whether it is such a one.
 
     None says that too little of it is known.
     """
     asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
-    shapes = Shapes(Wiring(body))
+
+    @per_body
+    def shapes(body: Body) -> Shapes:
+        return Shapes(Wiring(body))
 
     def test(node: Node) -> tuple[Sizes, bool | None]:
-        sizes = shapes.if_known((node.index, 0)) if node.outputs else None
+        sizes = shapes(node.body).if_known((node.index, 0)) if node.outputs else None
         if sizes is None:
             return sizes, None
         if asked.sizes is not None and len(asked.sizes) != len(sizes):
@@ -390,13 +375,15 @@ def shape_test(
         known = [size for size in sizes if size is not None]
         count = math.prod(known) if len(known) == len(sizes) else None
         asked_sizes = asked.sizes or [None] * len(sizes)
-        pairs: list[tuple[int | None, int | Compared | None]] = [
-            (len(sizes), asked.rank),
-            (count, asked.elements),
+        pairs = [
+            *((len(sizes), asked.rank), (count, asked.elements)),
             *zip(sizes, asked_sizes, strict=True),
         ]
-        asked_pairs = [pair for pair in pairs if pair[1] not in (None, -1)]
-        answers = [None if size is None else _is_size(size, of) for size, of in asked_pairs]
+        answers = [
+            None if size is None else _is_size(size, of)
+            for size, of in pairs
+            if of not in (None, -1)
+        ]
         return sizes, False if False in answers else None if None in answers else True
 
     return test

@@ -9,24 +9,24 @@ from heapq import nsmallest
 from itertools import chain, islice
 
 from graphpatch.errors import did_you_mean
+from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model
-from graphpatch.graph.walk import outputs_there
+from graphpatch.graph.walk import outputs_there, tensor_named
 from graphpatch.match import glob
 from graphpatch.match.conditions import (
     ADDED_KEY,
     Candidates,
+    adder,
     conditions,
     holds,
-    not_added,
-    unknown_tensors,
 )
 from graphpatch.match.glob import texts
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names, nearest_tensors
 from graphpatch.match.pattern.syntax import PatternLike, forms
 from graphpatch.match.select import body_to_match
-from graphpatch.match.spec import Match
+from graphpatch.match.spec import Match, tensors_named
 from graphpatch.table import plural, short
 
 
@@ -188,17 +188,35 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
     return lines + [f"    near: {miss}" for miss in misses]
 
 
+def not_added(bodies: Iterable[Body], match: Match) -> list[str]:
+    """Say that ops meet all conditions of a match, and are none of the model's; or nothing."""
+    candidates_in, foreign = holds(match), list[str]()
+    for body in bodies:
+        candidates = candidates_in(body)
+        if not body.is_ours and ADDED_KEY in candidates.tests:
+            signed = provenance.may_be_signed(body)
+            added = [node for node in signed if candidates.failing(node) == [ADDED_KEY]]
+            foreign += [f"{node} (rule {adder(node)!r})" for node in added]
+    if not foreign:
+        return []
+    return [
+        f"  left out, as rules added them: {short(foreign)}; to mean them, write their names "
+        'without a glob, or "taken": true'
+    ]
+
+
 # The nearest names.
 
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
     """Say that a match names tensors which no body has, and the nearest names; or nothing."""
     lines, bodies = [], [body for graph in graphs for body in graph.bodies]
-    for text in unknown_tensors(graphs, match):
-        outputs = outputs_there(bodies, text)
-        legal = [*(name for body in bodies for name in body.arguments), *_op_names(graphs)]
-        near = f": {outputs}" if outputs else nearest_tensors(text, legal)
-        lines.append(f"  no tensor is called {text!r}{near}")
+    for text in tensors_named(match):
+        if all(tensor_named(body, text) is None for body in bodies):
+            outputs = outputs_there(bodies, text)
+            legal = [*(name for body in bodies for name in body.arguments), *_op_names(graphs)]
+            near = f": {outputs}" if outputs else nearest_tensors(text, legal)
+            lines.append(f"  no tensor is called {text!r}{near}")
     return "\n".join(lines)
 
 

@@ -115,12 +115,9 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
         model = body_to_match(body, match)
         matched.nodes.extend(Node(body, index) for index in wanted(model).indices())
         if match.shape is not None:
-            but_for_shape = holds(replace(match, shape=None, nth=None))(model)
-            nodes, test = (
-                [Node(model, index) for index in but_for_shape.indices()],
-                shape_test(model, match.shape),
-            )
-            answers = ((node, *test(node)) for node in nodes)
+            test = shape_test(match.shape)
+            but_for_shape = holds(replace(match, shape=None, nth=None))(model).indices()
+            answers = [(Node(model, index), *test(Node(model, index))) for index in but_for_shape]
             matched.undecided.extend((node, sizes) for node, sizes, has in answers if has is None)
     return matched
 

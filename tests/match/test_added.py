@@ -218,4 +218,4 @@ def test_an_added_op_that_stands_first_is_told_apart() -> None:
     body = graphpatch.load(graphdef(first, *NODES)).graphs[0].main
     is_of_the_model = of_the_model(Match(op="Identity"))
     assert is_of_the_model is not None
-    assert not is_of_the_model(body).holds(Node(body, 0))
+    assert not is_of_the_model.holds(Node(body, 0))
