@@ -76,6 +76,7 @@ _INSTEAD = {
 
 _SHORTER = ": write several patterns, or globs for op types"
 _NOT_LINKED = "is not linked with"
+MARKS = ("optional", "absent")
 _PATTERN = Language("pattern", _TOKEN, _INSTEAD, pattern_error, _SHORTER)
 
 
@@ -116,76 +117,9 @@ class _Parser:
             if self.token.text == ",":
                 raise self.fault(self.token, "a pattern has no ','; chains are separated by ;")
             if self.token.kind != "end":
-                self.expect(";", "a link, ; or the end")
-        return Pattern(
-            nodes=self.nodes,
-            edges=tuple(self.edges),
-            tensors=tuple(self.tensors),
-            optional=tuple(self.optional),
-            absent=tuple(self.absent),
-        )
-
-    def chain(self) -> None:
-        self.chains += 1
-        source, entered, output = self.node()
-        if entered is not None:
-            raise self.fault(entered, "no link enters here; an input slot stands behind ->")
-        while self.token.kind == "arrow":
-            arrow, slots = self.take(), {"output": output}
-            target, slots["input"], output = self.node()
-            places = {slot: token for slot, token in slots.items() if token is not None}
-            for part, token in {"": arrow, "input": arrow, "output": arrow, **places}.items():
-                self.columns[_edge_place(len(self.edges), part)] = token.column
-            numbers = {slot: int(token.text) for slot, token in places.items()}
-            link = Link(**numbers, repeat=arrow.text == "->+", control=arrow.text == "^->")
-            self.edges.append(Edge(source, target, link))
-            source = target
-        if output is not None:
-            raise self.fault(output, "no link leaves here; an output stands before ->")
-
-    def node(self) -> tuple[str, Token | None, Token | None]:
-        """Return the name of a node, and the slots by which links enter and leave it."""
-        is_absent = self.accept("!") is not None
-        word = self.take()
-        if word.kind != "word":
-            raise self.fault(word, f"an op type or a capture is expected, not {word}")
-        name, slots = self.meant(word), dict[str, Token]()
-        self.columns.setdefault(_node_place(name), word.column)
-        if is_absent:
-            self.absent[name] = None
-        while self.token.kind == "compare" or self.token.text in ("?", "=", ":", "["):
-            mark = self.take()
-            if mark.text == "?":
-                if name in self.optional:
-                    raise self.fault(mark, f"{name!r} is optional already")
-                self.optional[name] = None
-            elif mark.text in ":[":
-                slots[mark.text] = self.slot(mark, slots.get(mark.text))
-                if mark.text == "[":
-                    self.expect("]", "]")
-            else:
-                self.nodes[name] = Match(op="Const", value=self.value(name, mark))
-        return name, slots.get(":"), slots.get("[")
-
-    def meant(self, word: Token) -> str:
-        """Return the node that starts with this word: a capture, or one without a name."""
-        if self.token.text == ":" and self.tokens[self.at + 1].kind == "word":
-            self.take()
-            if word.text in self.nodes or word.text in self.tensors:
-                raise self.fault(
-                    word, f"{word.text!r} is named already; to mean it again, write no type"
-                )
-            return self.define(word.text, self.take())
-        if word.text in self.captures:
-            return word.text
-        if word.text[0].islower() and opdefs.lookup(word.text) is None and "*" not in word.text:
-            near = did_you_mean(word.text, sorted(self.captures))
-            near = near or did_you_mean(word.text, opdefs.op_types())
-            hint = f"(any tensor is written {word.text}:_, a function as an op type f:{word.text})"
-            raise self.fault(word, f"no node is called {word.text!r}{near} {hint}")
-        self.unnamed.setdefault(word.text, set()).add(self.chains)
-        known = self.captures | self.nodes.keys() | set(self.tensors)
-        return self.define(names.fresh(word.text, known), word)
+                self.expect(";", "a link, ; or the end is expected")
+        lists = {key: tuple(getattr(self, key)) for key in ("edges", "tensors", *MARKS)}
+        return Pattern(nodes=self.nodes, **lists)
 
     def types_again(self) -> list[str]:
         """Say of op types in several chains that each is another op."""
@@ -196,27 +130,82 @@ class _Parser:
             if len(chains) > 1 and op != "*"
         ]
 
-    def define(self, name: str, word: Token) -> str:
-        """Add a tensor, or an op of the type that is this word, or one of several."""
-        types = [word.text]
-        while (bar := self.accept("|")) is not None:
-            types.append(self.expect_kind("word", bar, "an op type").text)
+    def chain(self) -> None:
+        self.chains += 1
+        source, leaving = self.node()
+        if "input" in leaving:
+            message = "no link enters here; an input slot stands behind ->"
+            raise self.fault(leaving["input"], message)
+        while arrow := self.accept("arrow"):
+            target, entering = self.node()
+            slots = {part: token for part, token in leaving.items() if part == "output"}
+            slots |= {part: token for part, token in entering.items() if part == "input"}
+            for part, token in {"": arrow, "input": arrow, "output": arrow, **slots}.items():
+                self.columns[_edge_place(len(self.edges), part)] = token.column
+            numbers = {part: int(token.text) for part, token in slots.items()}
+            link = Link(**numbers, repeat=arrow.text == "->+", control=arrow.text == "^->")
+            self.edges.append(Edge(source, target, link))
+            source, leaving = target, entering
+        if "output" in leaving:
+            raise self.fault(leaving["output"], "no link leaves here; an output stands before ->")
+
+    def node(self) -> tuple[str, dict[str, Token]]:
+        """Return the name of a node, and the slots by which links enter and leave it."""
+        is_absent = self.accept("!")
+        word = self.expect("word", "an op type or a capture is expected")
+        name, slots = self.meant(word), dict[str, Token]()
+        self.columns.setdefault(_node_place(name), word.column)
+        if is_absent:
+            self.absent[name] = None
+        while mark := next(filter(None, map(self.accept, ("?", ":", "[", "=", "compare"))), None):
+            if mark.text == "?":
+                if name in self.optional:
+                    raise self.fault(mark, f"{name!r} is optional already")
+                self.optional[name] = None
+            elif mark.text in ":[":
+                part = "input" if mark.text == ":" else "output"
+                number = self.expect("number", f"the number of a slot is expected behind {mark}")
+                if part in slots:
+                    raise self.fault(number, f"the slot is {slots[part].text} already")
+                if not number.text.isdigit() or len(number.text) > 9:
+                    raise self.fault(number, f"slots are counted 0, 1, ..., not {number.text}")
+                slots[part] = number
+                if part == "output":
+                    self.expect("]", "] is expected")
+            else:
+                self.nodes[name] = Match(op="Const", value=self.value(name, mark))
+        return name, slots
+
+    def meant(self, word: Token) -> str:
+        """Return the node that starts with this word: one that is named elsewhere, or a new one."""
+        name, first = word.text, word
+        if self.token.text == ":" and self.tokens[self.at + 1].kind == "word":
+            self.take()
+            if name in self.nodes or name in self.tensors:
+                message = f"{name!r} is named already; to mean it again, write no type"
+                raise self.fault(word, message)
+            first = self.take()
+        elif name in self.captures:
+            return name
+        else:
+            if name[0].islower() and opdefs.lookup(name) is None and "*" not in name:
+                near = did_you_mean(name, sorted(self.captures))
+                near = near or did_you_mean(name, opdefs.op_types())
+                hint = f"(any tensor is written {name}:_, a function as an op type f:{name})"
+                raise self.fault(word, f"no node is called {name!r}{near} {hint}")
+            self.unnamed.setdefault(name, set()).add(self.chains)
+            name = names.fresh(name, self.captures | self.nodes.keys() | set(self.tensors))
+        types = [first.text]
+        while bar := self.accept("|"):
+            types.append(self.expect("word", f"an op type is expected behind {bar}").text)
         if types == ["_"]:
             self.tensors.append(name)
         elif "_" in types:
-            raise self.fault(word, "_ is any tensor from outside, and no op type beside others")
+            raise self.fault(first, "_ is any tensor from outside, and no op type beside others")
         else:
             op = types[0] if len(types) == 1 else tuple(types)
             self.nodes[name] = Match() if op == "*" else Match(op=op)
         return name
-
-    def slot(self, mark: Token, already: Token | None) -> Token:
-        number = self.expect_kind("number", mark, "the number of a slot")
-        if already is not None:
-            raise self.fault(number, f"the slot is {already.text} already")
-        if not number.text.isdigit() or len(number.text) > 9:
-            raise self.fault(number, f"slots are counted 0, 1, ..., not {number.text}")
-        return number
 
     def value(self, name: str, mark: Token) -> Any:
         """Return what a Const must be, as a match has it: a value, or bounds."""
@@ -228,7 +217,7 @@ class _Parser:
                 mark, "only a Const has a value, and only one: Const=0.5, Const=[1, 0], Const>0"
             )
         if mark.text != "=":
-            return convert({**bounds, mark.text: self.number(mark, "a number")}, Near)
+            return convert({**bounds, mark.text: self.number(mark)}, Near)
         value = self.literal(mark)
         if (about := self.accept("~")) is None:
             return value
@@ -240,16 +229,16 @@ class _Parser:
     def literal(self, after: Token) -> Any:
         """Return a number, or a list of numbers or lists."""
         if (bracket := self.accept("[")) is None:
-            return self.number(after, "a number")
+            return self.number(after)
         items: list[Any] = []
         while self.accept("]") is None:
             if items:
-                self.expect(",", ", or ]")
+                self.expect(",", ", or ] is expected")
             items.append(self.literal(bracket))
         return tuple(items)
 
-    def number(self, after: Token, wanted: str) -> int | float:
-        text = self.expect_kind("number", after, wanted).text
+    def number(self, after: Token, wanted: str = "a number") -> int | float:
+        text = self.expect("number", f"{wanted} is expected behind {after}").text
         return int(text) if text.lstrip("+-").isdigit() else float(text)
 
     @property
@@ -261,17 +250,17 @@ class _Parser:
         self.at += token.kind != "end"
         return token
 
-    def accept(self, symbol: str) -> Token | None:
-        return self.take() if self.token.text == symbol else None
+    def accept(self, what: str) -> Token | None:
+        """Take the next token where it is this symbol, or of this kind."""
+        token = self.token
+        is_such = what == (token.text if token.kind == "symbol" else token.kind)
+        return self.take() if is_such else None
 
-    def expect(self, symbol: str, wanted: str) -> None:
-        if self.accept(symbol) is None:
-            raise self.fault(self.token, f"{wanted} is expected, not {self.token}")
-
-    def expect_kind(self, kind: str, after: Token, wanted: str) -> Token:
-        if self.token.kind != kind:
-            raise self.fault(self.token, f"{wanted} is expected behind {after}, not {self.token}")
-        return self.take()
+    def expect(self, what: str, message: str) -> Token:
+        token = self.accept(what)
+        if token is None:
+            raise self.fault(self.token, f"{message}, not {self.token}")
+        return token
 
     def fault(self, token: Token, message: str) -> PatternError:
         return pattern_error(self.text, token.column, message)
@@ -304,21 +293,18 @@ def _faults(pattern: Pattern) -> Iterator[tuple[str, str]]:
     for name in tensors:
         if name in pattern.nodes:
             yield ".tensors", f"{name!r} is a node: a name is one or the other"
-    ends = enumerate((edge.source, edge.target) for edge in pattern.edges)
-    mentions: list[tuple[str, list[str], tuple[str, ...]]] = []
-    mentions += ((_edge_place(number), every, named) for number, named in ends)
     closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
-    lists = {"optional": pattern.optional, "absent": pattern.absent, "closed": closed}
-    mentions += [(f".{key}", list(pattern.nodes), named) for key, named in lists.items()]
-    for place, legal, named in mentions:
-        for name in named:
-            if name in tensors and name not in legal:
+    named = [
+        *((_edge_place(k), every, (e.source, e.target)) for k, e in enumerate(pattern.edges)),
+        *((f".{key}", [*pattern.nodes], getattr(pattern, key)) for key in MARKS),
+        (".closed", [*pattern.nodes], closed),
+    ]
+    for place, legal, name in ((place, legal, name) for place, legal, ns in named for name in ns):
+        if name not in legal:
+            if name in tensors:
                 yield _node_place(name), f"_ is a tensor from outside: it cannot be {place[1:]}"
-            if name not in legal:
-                near = (
-                    did_you_mean(name, legal) or f"; legal: {', '.join(legal) or 'there is none'}"
-                )
-                yield place, f"no node is called {name!r}{near}"
+            near = did_you_mean(name, legal) or f"; legal: {', '.join(legal) or 'there is none'}"
+            yield place, f"no node is called {name!r}{near}"
     if len(every) > MOST_OPS:
         yield (
             _node_place(every[MOST_OPS]),
@@ -339,7 +325,24 @@ def _faults(pattern: Pattern) -> Iterator[tuple[str, str]]:
             yield _node_place(name), "an absent op cannot be optional too"
         if name not in linked:
             yield _node_place(name), f"nothing says where {name!r} must be absent: it needs a link"
-    yield from _faults_of_shape(pattern)
+    before: dict[str, list[str]] = {name: [] for name in pattern.nodes}
+    for edge in pattern.edges:
+        before.setdefault(edge.target, []).append(edge.source)
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        cycle = list(pairwise(error.args[1]))
+        on_cycle = [k for k, e in enumerate(pattern.edges) if (e.source, e.target) in cycle]
+        yield _edge_place(on_cycle[-1]), f"a cycle: {' -> '.join(error.args[1])}"
+    first, *apart = _ends_of_islands(pattern)
+    if apart:
+        yield _node_place(apart[0]), f"{apart[0]!r} {_NOT_LINKED} {first!r}"
+    always = set(pattern.optional).intersection(*(variant.nodes for variant in variants(pattern)))
+    for name in filter(always.__contains__, pattern.optional):
+        firsts = _ends_of_islands(without_op(pattern, name))
+        also = (firsts[1:] or firsts)[0]
+        message = f"without {name!r} the pattern falls apart: make {also!r} optional too"
+        yield _node_place(name), message
     yield from _faults_of_slots(pattern)
 
 
@@ -366,32 +369,6 @@ def _faults_of_edges(pattern: Pattern) -> Iterator[tuple[str, str]]:
             ),
         }
         yield from ((_edge_place(number), text) for text, is_wrong in faults.items() if is_wrong)
-
-
-def _faults_of_shape(pattern: Pattern) -> Iterator[tuple[str, str]]:
-    """Yield a cycle, and what is not linked with the rest, also where optional ops are missing."""
-    before: dict[str, list[str]] = {name: [] for name in pattern.nodes}
-    for edge in pattern.edges:
-        before.setdefault(edge.target, []).append(edge.source)
-    try:
-        TopologicalSorter(before).prepare()
-    except CycleError as error:
-        around = list(pairwise(error.args[1]))
-        ends = [(edge.source, edge.target) for edge in pattern.edges]
-        number = max(number for number, pair in enumerate(ends) if pair in around)
-        yield _edge_place(number), f"a cycle: {' -> '.join(error.args[1])}"
-    first, *apart = _ends_of_islands(pattern)
-    if apart:
-        yield _node_place(apart[0]), f"{apart[0]!r} {_NOT_LINKED} {first!r}"
-    every_variant = list(variants(pattern))
-    for name in pattern.optional:
-        if all(name in variant.nodes for variant in every_variant):
-            first, *apart = _ends_of_islands(without_op(pattern, name))
-            yield (
-                _node_place(name),
-                f"without {name!r} the pattern falls apart: make {[*apart, first][0]!r} optional"
-                " too",
-            )
 
 
 def _ends_of_islands(pattern: Pattern) -> list[str]:
@@ -445,19 +422,17 @@ def _faults_of_slots(pattern: Pattern) -> Iterator[tuple[str, str]]:
     """Yield a slot that the op type does not have, or that has two sources."""
     entered: set[tuple[str, int]] = set()
     for number, edge in enumerate(pattern.edges):
-        link = edge.link
-        source = pattern.nodes.get(edge.source, Match())
-        for part, slot, match in (
-            ("input", link.input, pattern.nodes[edge.target]),
-            ("output", link.output, source),
-        ):
+        slots = {"input": edge.link.input, "output": edge.link.output}
+        for part, slot in slots.items():
+            match = pattern.nodes.get(edge.target if part == "input" else edge.source, Match())
             if slot is not None and (missing := _no_such_slot(match, slot, part)):
                 yield _edge_place(number, part), missing
-        if link.input is not None and not {edge.source, edge.target} & {*pattern.absent}:
-            if (edge.target, link.input) in entered:
-                message = f"input {link.input} of {edge.target!r} has a source already"
+        slot, is_absent = edge.link.input, {edge.source, edge.target} & {*pattern.absent}
+        if slot is not None and not is_absent:
+            if (edge.target, slot) in entered:
+                message = f"input {slot} of {edge.target!r} has a source already"
                 yield _edge_place(number, "input"), message
-            entered.add((edge.target, link.input))
+            entered.add((edge.target, slot))
 
 
 def _no_such_slot(match: Match, slot: int, part: str) -> str:
@@ -531,17 +506,17 @@ def forms(wanted: PatternLike) -> tuple[Pattern, ...]:
     Raises PatternError where one of them means nothing.
     """
     if isinstance(wanted, str):
-        return _form_of_text(wanted)
+        return _forms_of_text(wanted)
     if isinstance(wanted, Pattern):
         check_pattern(wanted)
         return (wanted,)
     if not wanted:
         raise PatternError("pattern: the list is empty: it needs a pattern")
-    return tuple(form for wanted_form in wanted for form in forms(wanted_form))
+    return tuple(form for each in wanted for form in forms(each))
 
 
 @functools.lru_cache(1 << 8)
-def _form_of_text(text: str) -> tuple[Pattern, ...]:
+def _forms_of_text(text: str) -> tuple[Pattern, ...]:
     name = text.strip()
     if not name.startswith("@"):
         return (parse_pattern(text),)
@@ -572,11 +547,10 @@ def check_on(match: Match, on: Sequence[str]) -> None:
         raise RulesError(f'patch.on: names of the pattern\'s ops, or "{WHOLE}" for all as one')
     for wanted in match.pattern if isinstance(match.pattern, tuple) else (match.pattern,):
         for form in forms(wanted):
-            for name in on:
-                if name not in form.present and name != WHOLE:
-                    legal = f"; legal: {', '.join(form.present)}, {WHOLE}"
-                    near = did_you_mean(name, form.present) or legal
-                    text = f"\n  {wanted}" if isinstance(wanted, str) else ""
-                    raise RulesError(
-                        f"patch.on: no op of the pattern is called {name!r}{near}{text}"
-                    )
+            unknown = [name for name in on if name not in (*form.present, WHOLE)]
+            if unknown:
+                legal = f"; legal: {', '.join(form.present)}, {WHOLE}"
+                near = did_you_mean(unknown[0], form.present) or legal
+                text = f"\n  {wanted}" if isinstance(wanted, str) else ""
+                message = f"patch.on: no op of the pattern is called {unknown[0]!r}{near}{text}"
+                raise RulesError(message)
