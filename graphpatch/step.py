@@ -228,14 +228,14 @@ def listed_matches(
     `with_reads`: and what the match reads from outside, which a formula calls x0, x1, ... Of a
     match as one op (`whole`) that stands with its last op alone.
     """
-    captures, reads = matched.captures(), matched.reads() if with_reads else {}
-    once = {match.last for match in matched.kept} if whole else captures.keys()
+    by_op = {node: match for match in matched.kept for node in match.nodes}
     listed = []
     for node in matched.nodes:
         entry: dict[str, Any] = {"body": node.body.label}
         entry |= {"op": name_in_model(node), "type": original_type(node)}
-        if node in once:
-            entry |= {"captures": captures[node], **reads.get(node, {})}
+        match = by_op.get(node)
+        if match is not None and (not whole or node == match.last):
+            entry |= match.binding.document(with_reads)
         listed.append(entry if tags is None else {**entry, "graph": tags})
     return listed
 

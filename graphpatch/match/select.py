@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -66,31 +65,6 @@ class MatchedOps(msgspec.Struct, frozen=True):
         """Return how often it matched."""
         return len(self.kept) or len(self.nodes)
 
-    def captures(self) -> dict[Node, dict[str, str]]:
-        """Of each op that a pattern brought: the name of the op that each of its nodes is."""
-        return {
-            node: {name: op.name for name, op in match.binding.captures.items()}
-            for match in self.kept
-            for node in match.nodes
-        }
-
-    def reads(self) -> dict[Node, dict[str, dict[str, str]]]:
-        """Of each op that a pattern brought: the tensors that its match reads from outside.
-
-        `inputs` are x0, x1, ... of a formula for the match as one op, `tensors` those that the
-        pattern names.
-        """
-        return {
-            node: {
-                "inputs": {
-                    f"x{place}": tensor for place, tensor in enumerate(match.binding.inputs)
-                },
-                "tensors": match.binding.tensors,
-            }
-            for match in self.kept
-            for node in match.nodes
-        }
-
 
 def select(graph: Graph, match: Match) -> list[Node]:
     """Return the ops that a match means: bodies in the file's order, ops in their body's order.
@@ -130,35 +104,26 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     matches = matches_of(match.pattern or ())
     others = holds(replace(match, pattern=None, nth=None))
 
-    def searched(body: Body) -> tuple[list[KeptMatch], list[DroppedMatch]]:
-        bindings, candidates = matches(body), others(body)
+    def searched(body: Body, now: Body) -> tuple[list[KeptMatch], list[DroppedMatch]]:
+        bindings, candidates, named = matches(body), others(body), () if is_whole else on
         if candidates.tests:
-            named = () if is_whole else on
-            ops = [binding.of(named) if named else (binding.last,) for binding in bindings]
-            are_meant = [all(map(candidates.passes, asked)) for asked in ops]
-            bindings = list(compress(bindings, are_meant))
-        counting, dropped = resolve(bindings, on)
-        return (counting if match.nth is None else _nth_matches(body, counting, match.nth)), dropped
+            bindings = [each for each in bindings if all(map(candidates.passes, each.of(named)))]
+        kept, dropped = resolve(bindings, on, now)
+        return kept if match.nth is None else _nth_matches(body, kept, match.nth), dropped
 
     for body in _matching_bodies(graph, match):
         model = body_to_match(body, match)
         # Ops that count as one are to be beside each other now, whatever they were before.
-        counting, dropped = searched(body if is_whole else model)
+        kept, dropped = searched(body if is_whole else model, body)
         if is_whole and model is not body:
-            last_ops = {counted.binding.last for counted in counting}
+            last_ops = {each.binding.last for each in kept}
             reason = "its ops are not beside each other any more, since rules before patched them"
-            dropped += [
-                DroppedMatch(counted.binding, reason)
-                for counted in searched(model)[0]
-                if counted.binding.last not in last_ops
-            ]
-        nodes: set[int] = set()
-        for counted in counting:
-            now = tuple(Node(body, node.index) for node in counted.nodes)
-            matched.kept.append(replace(counted, nodes=now))
-            nodes.update(node.index for node in now)
+            before = [each.binding for each in searched(model, body)[0]]
+            dropped += [DroppedMatch(b, reason) for b in before if b.last not in last_ops]
+        matched.kept.extend(kept)
         matched.dropped.extend(dropped)
-        matched.nodes.extend(Node(body, index) for index in sorted(nodes))
+        indices = {node.index for each in kept for node in each.nodes}
+        matched.nodes.extend(Node(body, index) for index in sorted(indices))
     return matched
 
 
@@ -167,13 +132,13 @@ def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
     return (body for body in graph.bodies if not body.is_ours and is_meant(body.label))
 
 
-def _nth_matches(body: Body, counting: list[KeptMatch], wanted: Any) -> list[KeptMatch]:
+def _nth_matches(body: Body, kept: list[KeptMatch], wanted: Any) -> list[KeptMatch]:
     """Return those of the matches that `nth` means, counted by their last ops; in file order."""
-    last_ops = {counted.binding.last for counted in counting}
-    number = {op: place for place, op in enumerate(counted_in_order(wanted, body, last_ops))}
-    ordered = sorted(counting, key=lambda counted: number[counted.binding.last])
+    counted = counted_in_order(wanted, body, {match.binding.last for match in kept})
+    number = {op: place for place, op in enumerate(counted)}
+    ordered = sorted(kept, key=lambda match: number[match.binding.last])
     meant = set(map(id, picker(wanted)(ordered)))
-    return [counted for counted in counting if id(counted) in meant]
+    return [match for match in kept if id(match) in meant]
 
 
 def match_of_ops(nodes: Iterable[Node]) -> dict[str, Any]:

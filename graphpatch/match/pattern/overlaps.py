@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -40,6 +41,18 @@ class Binding(msgspec.Struct, frozen=True):
     def tensors(self) -> dict[str, str]:
         """Return the tensor that each name of one from outside stands for, as inputs spell it."""
         return dict(zip(self.pattern.tensors, map(str, self.read), strict=True))
+
+    def document(self, with_reads: bool) -> dict[str, Any]:
+        """Return the match as a report lists it; `with_reads`, with the tensors that it reads.
+
+        Of these `inputs` are x0, x1, ... of a formula, `tensors` those that the pattern names.
+        """
+        op_names, bound = self.body.heads.names, zip(self.pattern.present, self.bound, strict=True)
+        document: dict[str, Any] = {"captures": {name: op_names[ops[-1]] for name, ops in bound}}
+        if with_reads:
+            inputs = {f"x{place}": tensor for place, tensor in enumerate(self.inputs)}
+            document |= {"inputs": inputs, "tensors": self.tensors}
+        return document
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -97,10 +110,12 @@ class Binding(msgspec.Struct, frozen=True):
         """Return the index of the op that gives the result; of a run its last one."""
         return self.bound[self.pattern.last_place][-1]
 
-    def of(self, wanted: Iterable[str]) -> tuple[int, ...]:
-        """Return the indices of the ops of these names, as far as they are there."""
+    def of(self, names: Collection[str]) -> tuple[int, ...]:
+        """Return the indices of the ops of these names that are there; of none, the last one."""
         present, bound = self.pattern.present, self.bound
-        places = (present.index(name) for name in wanted if name in present)
+        if not names:
+            return (self.last,)
+        places = (present.index(name) for name in names if name in present)
         return tuple(index for place in places for index in bound[place])
 
     def _returned(self, node: Node) -> list[tuple[str, str]]:
@@ -135,7 +150,7 @@ class KeptMatch(msgspec.Struct, frozen=True):
 
 
 def resolve(
-    bindings: Iterable[Binding], on: Sequence[str]
+    bindings: Iterable[Binding], on: Sequence[str], body: Body
 ) -> tuple[list[KeptMatch], list[DroppedMatch]]:
     """Return which of the matches in one body count, so that every op is patched once.
 
@@ -144,35 +159,32 @@ def resolve(
     match before it has. With `on` "match" the patch goes to all its ops as one: a match counts
     that shares none with one before it, apart from those that read nothing, as constants do.
     Matches come in the file's order, of several that start at one op the larger first. One that
-    has the same ops as another, in other roles, is not reported as dropped.
+    has the same ops as another, in other roles, is not reported as dropped. `body` is what the
+    body has become since, in which the ops are patched.
     """
-    whole, bindings = tuple(on) == (WHOLE,), list(bindings)
+    whole, kept, dropped = tuple(on) == (WHOLE,), list[KeptMatch](), list[DroppedMatch]()
     orders: dict[tuple[int, ...], dict[VertexOrder, None]] = {}
+    bindings = sorted(bindings, key=lambda m: (m.indices[0], -len(m.indices), m.indices))
     for binding in bindings if whole else ():
         images = (binding, *binding.swapped)
         orders.setdefault(binding.indices, {}).update((image.inputs, None) for image in images)
-    counting: list[KeptMatch] = []
-    dropped: list[DroppedMatch] = []
     owners: dict[int, Binding] = {}
     known: set[tuple[int, ...]] = set()
-    for binding in sorted(
-        bindings, key=lambda match: (match.indices[0], -len(match.indices), match.indices)
-    ):
-        body, inputs = binding.body, binding.body.heads.inputs
-        wanted = binding.indices if whole else binding.of(on) if on else (binding.last,)
-        new = tuple([index for index in wanted if index not in owners])
+    for binding in bindings:
+        wanted = binding.indices if whole else binding.of(on)
+        new = [index for index in wanted if index not in owners]
+        inputs = binding.body.heads.inputs
         shared = [index for index in wanted if index in owners and (inputs[index] or not whole)]
         if not (shared if whole else not new):
-            every = orders.get(binding.indices, {})
             nodes = tuple([Node(body, index) for index in (wanted if whole else new)])
-            rest = tuple([order for order in every if order != binding.inputs])
-            counting.append(KeptMatch(binding, nodes, rest))
-            owners.update(dict.fromkeys(new, binding))
+            every = [order for order in orders.get(binding.indices, ()) if order != binding.inputs]
+            kept.append(KeptMatch(binding, nodes, tuple(every)))
+            owners |= dict.fromkeys(new, binding)
         elif binding.indices not in known:
             reason = f"it has no {' and no '.join(map(repr, on))}"
             if shared:
-                end = Node(body, owners[shared[0]].last)
-                reason = f"it shares {Node(body, shared[0])} with the match that ends in {end}"
+                first, end = (Node(binding.body, i) for i in (shared[0], owners[shared[0]].last))
+                reason = f"it shares {first} with the match that ends in {end}"
             dropped.append(DroppedMatch(binding, reason))
         known.add(binding.indices)
-    return counting, dropped
+    return kept, dropped
