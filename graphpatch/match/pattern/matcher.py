@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import suppress
 from functools import cache, cached_property
 from heapq import nsmallest
-from itertools import chain, islice, repeat
+from itertools import chain, combinations, islice, repeat
 from math import log
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -29,19 +29,9 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
 from graphpatch.match.conditions import Candidates, holds
 from graphpatch.match.pattern.overlaps import Binding
-from graphpatch.match.pattern.runs import Run
 from graphpatch.match.pattern.syntax import PatternLike, forms, variants
-from graphpatch.match.pattern.topology import (
-    Budget,
-    Column,
-    Flags,
-    Links,
-    PatternGraph,
-    Topology,
-    Vertices,
-    grouped,
-)
-from graphpatch.match.spec import Edge, Pattern
+from graphpatch.match.pattern.topology import Budget, Column, Flags, Links, Run, Topology, grouped
+from graphpatch.match.spec import Pattern
 from graphpatch.table import short
 
 TEST = 8
@@ -49,6 +39,73 @@ TEST = 8
 
 TRACED = 10_000
 """From how many ops of a body a pattern that matches nothing is traced, in the file's order."""
+
+Vertices = tuple[int, ...]
+"""What each node of a pattern is bound to."""
+
+
+class PatternGraph:
+    """A pattern in which nothing is optional: its ops and then its tensors, by number."""
+
+    def __init__(self, pattern: Pattern, budget: Budget) -> None:
+        self.pattern, self.budget, self.op_count = pattern, budget, len(pattern.present)
+        self.names = (*pattern.present, *pattern.tensors)
+        number = {name: place for place, name in enumerate(self.names)}
+        self.edges = [
+            (number[edge.source], number[edge.target], edge.link)
+            for edge in pattern.edges
+            if edge.source in number and edge.target in number
+        ]
+        self.between: dict[tuple[int, int], list[int]] = {}
+        for place, (source, target, _) in enumerate(self.edges):
+            self.between.setdefault((source, target), []).append(place)
+        # Several edges into these may be one link, or two names of one tensor: slots tell.
+        tensors = Counter(target for source, target, _ in self.edges if source >= self.op_count)
+        self.slotted = {target for target, count in tensors.items() if count > 1}
+        self.slotted |= {target for (_, target), edges in self.between.items() if len(edges) > 1}
+        # Whether the edges are all that a match must keep to.
+        has_runs = any(edge.link.repeat for edge in pattern.edges)
+        self.is_plain = not (has_runs or pattern.tensors or pattern.absent or pattern.closed)
+        # What equal neighbourhoods are decided to hold, for all bodies.
+        self.decided: dict[Hashable, list[Vertices]] = {}
+        closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
+        self.asked: dict[str, Hashable] = dict.fromkeys(pattern.tensors, "tensor")
+        for name, match in pattern.nodes.items():
+            marks = name in pattern.absent, name in closed, name in pattern.optional
+            self.asked[name] = (str(match), marks)
+        # Nodes that can be swapped are asked to be the same, and so are those beside them.
+        kinds = {self._kind(name, self.asked) for name in self.asked}
+        self.may_be_swapped = len(kinds) < len(self.asked)
+        # Twins have their edges in common: the first is bound to what stands first in the file.
+        itself: dict[str, Hashable] = {name: name for name in self.asked}
+        alike: dict[Hashable, list[int]] = {}
+        for place, name in enumerate(pattern.present):
+            if name not in pattern.optional:
+                alike.setdefault(self._kind(name, itself), []).append(place)
+        self.twins = [pair for group in alike.values() for pair in combinations(group, 2)]
+
+    def _kind(self, name: str, meant: Mapping[str, Hashable]) -> Hashable:
+        """Return what a node is asked to be, and its links, as its neighbours are `meant`."""
+        edges = self.pattern.edges
+        read = [(edge.link, "reads", meant[edge.source]) for edge in edges if edge.target == name]
+        reads = [(edge.link, "read", meant[edge.target]) for edge in edges if edge.source == name]
+        return self.asked[name], _as_set(read + reads)
+
+    def identity(self, binding: Binding) -> Hashable:
+        """Return what matches have in common that differ by a swap of nodes alone.
+
+        It is the part of the body that the pattern lies on, without the names of the nodes.
+        """
+        bound: tuple[Hashable, ...] = (*(ops[-1] for ops in binding.bound), *binding.read)
+        ends = dict(zip(self.names, bound, strict=True))
+        ends |= {name: self._kind(name, ends) for name in self.pattern.absent}
+        parts: list[Hashable] = [(self.asked[name], end) for name, end in ends.items()]
+        parts += [(edge.link, ends[edge.source], ends[edge.target]) for edge in self.pattern.edges]
+        return _as_set(parts)
+
+
+def _as_set(items: Iterable[Hashable]) -> Hashable:
+    return frozenset(Counter(items).items())
 
 
 class Shape(NamedTuple):
@@ -123,6 +180,19 @@ def are_apart(choices: Sequence[Sequence[int]], taken: Collection[int] = ()) -> 
     )
 
 
+_shortest: Any = nx.single_source_dijkstra
+
+
+class Step(NamedTuple):
+    """A step of a walk: from what one node is bound to, over an edge, to what another can be."""
+
+    known: int
+    node: int
+    edge: int
+    here: Column
+    linked: Column
+
+
 class Walk:
     """How neighbourhoods are walked: from an op that one node can be, over the pattern's edges.
 
@@ -139,34 +209,30 @@ class Walk:
         links: Sequence[Links],
     ) -> None:
         self.pattern, self.links, self.size = pattern, links, len(masks[0])
-        edges: nx.DiGraph[int] = nx.DiGraph()
-        edges.add_nodes_from(range(len(masks)))
+        routes: nx.DiGraph[int] = nx.DiGraph()
+        routes.add_nodes_from(range(len(masks)))
         for edge, (source, target, _) in enumerate(pattern.edges):
-            up, down = (target, source, links[edge].reader), (source, target, links[edge].source)
-            for (known, node, column), least in ((up, 0.01), (down, 0.02)):
-                cost = log(max(1.0, len(column) / max(1, len(np.unique(column))))) + least
-                if not edges.has_edge(known, node) or edges[known][node]["cost"] > cost:
-                    edges.add_edge(known, node, cost=cost, edge=edge)
+            sources, readers, _ = links[edge]
+            up = Step(target, source, edge, readers, sources)
+            down = Step(source, target, edge, sources, readers)
+            for step, least in ((up, 0.01), (down, 0.02)):
+                fan_out = len(step.here) / max(1, len(np.unique(step.here)))
+                cost, ends = log(max(1.0, fan_out)) + least, (step.known, step.node)
+                if ends not in routes.edges or routes.edges[ends]["cost"] > cost:
+                    routes.add_edge(*ends, cost=cost, step=step)
         plans = []
         for anchor in anchors:
-            routes: Any = nx.single_source_dijkstra(edges, anchor, weight="cost")
-            far = round(max(routes[0].values()), 1)
-            plans.append((far, int(masks[anchor].sum()), anchor, routes))
-        _, _, self.anchor, (costs, paths) = min(plans, key=lambda plan: plan[:3])
+            costs, paths = _shortest(routes, anchor, weight="cost")
+            far = round(max(costs.values()), 1)
+            plans.append((far, int(masks[anchor].sum()), anchor, costs, paths))
+        _, _, self.anchor, costs, paths = min(plans, key=lambda plan: plan[:3])
         self.order = sorted(costs, key=lambda node: (costs[node], node))
-        # The next node to walk to: from which node that was reached before, by which edge.
-        self.steps: list[tuple[int, int, int]] = [
-            (*paths[node][-2:], edges.edges[paths[node][-2:]]["edge"]) for node in self.order[1:]
-        ]
-        self.ends: list[tuple[Column, Column]] = []  # of each step: from where to where
-        for known, _, edge in self.steps:
-            columns = links[edge].source, links[edge].reader
-            self.ends.append(columns if known == pattern.edges[edge][0] else columns[::-1])
+        self.steps: list[Step] = [routes.edges[paths[n][-2:]]["step"] for n in self.order[1:]]
 
     @cached_property
     def leads(self) -> list[dict[int, list[int]]]:
         """Return for each step where it leads to from each vertex."""
-        return [grouped(*columns) for columns in self.ends]
+        return [grouped(step.here, step.linked) for step in self.steps]
 
     @cached_property
     def read(self) -> dict[int, list[tuple[int, int, int]]]:
@@ -185,18 +251,17 @@ class Walk:
         They are all alike: the vertices of each, in the order of the walk; their shape. The starts
         of the others come last.
         """
-        place = {node: number for number, node in enumerate(self.order)}
-        edges = [(place[source], place[end]) for source, end, _ in self.pattern.edges]
-        links = ((*ends, -1 - edge, edge) for edge, ends in enumerate(edges))
+        place, edges = {node: k for k, node in enumerate(self.order)}, self.pattern.edges
+        links = ((place[a], place[b], -1 - edge, edge) for edge, (a, b, _) in enumerate(edges))
         shape = Shape(tuple(1 << node for node in self.order), tuple(links))
         if len(self.steps) < len(edges) or self.pattern.slotted or self.pattern.twins:
             return [], shape, starts.tolist()
         columns, is_tree = {self.anchor: starts}, np.ones(len(starts), np.bool_)
-        for (known, node, _), (ends, linked) in zip(self.steps, self.ends, strict=True):
+        for step in self.steps:
             lead = np.zeros(self.size, np.int64)
-            lead[ends] = linked
-            columns[node] = lead[columns[known]]
-            is_tree &= np.bincount(ends, minlength=self.size)[columns[known]] == 1
+            lead[step.here] = step.linked
+            columns[step.node] = lead[columns[step.known]]
+            is_tree &= np.bincount(step.here, minlength=self.size)[columns[step.known]] == 1
         rows = np.stack([columns[node] for node in self.order], axis=1)
         is_tree &= (np.diff(np.sort(rows, axis=1), axis=1) > 0).all(axis=1)
         return rows[is_tree].tolist(), shape, starts[~is_tree].tolist()
@@ -204,15 +269,15 @@ class Walk:
     def reached(self, start: int) -> dict[int, Collection[int]]:
         """Return which vertices each node can be around a start, as far as any are linked."""
         reached: dict[int, Collection[int]] = {self.anchor: (start,)}
-        for (known, node, _), leads in zip(self.steps, self.leads, strict=True):
-            linked = (leads.get(vertex, ()) for vertex in reached[known])
+        for step, leads in zip(self.steps, self.leads, strict=True):
+            linked = (leads.get(vertex, ()) for vertex in reached[step.known])
             vertices = dict.fromkeys(chain.from_iterable(linked))
             if not vertices:
                 break
             if len(vertices) > 1:
-                self.pattern.budget.task = f"{self.pattern.names[node]!r} can be too many ops"
+                self.pattern.budget.task = f"{self.pattern.names[step.node]!r} can be too many ops"
                 self.pattern.budget.spend(len(vertices))
-            reached[node] = vertices
+            reached[step.node] = vertices
         return reached
 
     def around(self, reached: Mapping[int, Iterable[int]]) -> tuple[list[int], Shape]:
@@ -234,11 +299,10 @@ class Walk:
 
     def most_meant(self, shape: Shape) -> str:
         """Return which node of the pattern can be the most ops, in words."""
-        nodes = range(len(self.pattern.names))
-        counts = [sum(role >> node & 1 for role in shape.roles) for node in nodes]
-        node = max(nodes, key=counts.__getitem__)
+        counts = [sum(r >> node & 1 for r in shape.roles) for node in range(len(self.order))]
+        count, node = max(counts), counts.index(max(counts))
         what = "ops" if node < self.pattern.op_count else "tensors"
-        return f"{self.pattern.names[node]!r} can be {counts[node]:,} {what}"
+        return f"{self.pattern.names[node]!r} can be {count:,} {what}"
 
 
 class NearMiss(NamedTuple):
@@ -259,13 +323,14 @@ class Search:
         self, topology: Topology, variant: PatternGraph, ready: Mapping[str, Candidates]
     ) -> None:
         self.topology, self.variant, self.ready = topology, variant, ready
-        self.body, self.pattern, self.edges = topology.body, variant.pattern, variant.edges
-        self.candidates = [ready[name] for name in variant.pattern.present]
-        ops, tensors = len(self.body), len(variant.pattern.tensors)
+        self.body, self.pattern, self.names = topology.body, variant.pattern, variant.names
+        self.edges, self.budget = variant.edges, variant.budget
+        self.candidates = [ready[name] for name in self.pattern.present]
+        ops, tensors = len(self.body), self.pattern.tensors
         each = len(topology.tensors) if tensors else 0
-        self.offsets = {variant.op_count + k: ops + k * each for k in range(tensors)}
-        self.size = ops + tensors * each
-        self.runs: dict[str, Run] = {}
+        self.offsets = {name: ops + place * each for place, name in enumerate(tensors)}
+        self.size = ops + len(tensors) * each
+        self.every = np.ones(self.size, np.bool_)
 
     def bindings(self) -> Iterable[Binding]:
         """Return every match; of those that differ by a swap of nodes the first, with the others.
@@ -279,38 +344,42 @@ class Search:
         alike: dict[Hashable, list[Binding]] = {}
         for binding in bindings:
             alike.setdefault(self.variant.identity(binding), []).append(binding)
-        twins = self.variant.twins
         return [
-            replace(first, swapped=(*rest, *(_with_twins_swapped(first, *pair) for pair in twins)))
+            replace(first, swapped=(*rest, *_with_twins_swapped(first, self.variant.twins)))
             for first, *rest in alike.values()
         ]
 
     # Narrowing: columns.
 
+    @cached_property
+    def runs(self) -> dict[int, Run]:
+        """Return the runs of the pattern, by the number of their edge."""
+        runs = {}
+        for edge, (source, target, link) in enumerate(self.edges):
+            if link.repeat:
+                members, offset = self.candidates[target].indices(), self._offset(source)
+                of = self.topology, self.names[target], link, members, self.every, offset
+                runs[edge] = Run(*of, self.budget)
+        return runs
+
+    def _offset(self, node: int) -> int | None:
+        return self.offsets.get(self.names[node])
+
     def _masks(self, by_index: bool) -> list[Flags]:
         """Return the vertices that each node can be: by the index alone, or by all conditions."""
-        masks = [np.zeros(self.size, np.bool_) for _ in self.variant.names]
+        masks = [np.zeros(self.size, np.bool_) for _ in self.names]
         for mask, candidates in zip(masks, self.candidates, strict=False):
             mask[candidates.indexed if by_index else candidates.indices()] = True
-        for node, offset in self.offsets.items():
-            masks[node][offset : offset + len(self.topology.tensors)] = True
+        for mask, offset in zip(masks[self.variant.op_count :], self.offsets.values(), strict=True):
+            mask[offset : offset + len(self.topology.tensors)] = True
         return masks
 
     def _links(self, edge: int, masks: Sequence[Flags]) -> Links:
         """Return what an edge can be; of a run what is before it and its end, each pair once."""
         source, target, link = self.edges[edge]
-        starts, ends, offset = masks[source], masks[target], self.offsets.get(source)
-        if not link.repeat:
-            return self.topology.links(link, starts, ends, offset)
-        return self._run(edge, masks).links(starts, ends, -1 - edge)
-
-    def _run(self, edge: int, masks: Sequence[Flags]) -> Run:
-        source, target, link = self.edges[edge]
-        start, name = self.variant.names[source], self.variant.names[target]
-        if name not in self.runs:
-            of = Edge(start, name, link), self.ready[name], masks[source], self.offsets.get(source)
-            self.runs[name] = Run(self.topology, *of, self.variant.budget)
-        return self.runs[name]
+        if link.repeat:
+            return self.runs[edge].links(masks[source], masks[target], -1 - edge)
+        return self.topology.links(link, masks[source], masks[target], self._offset(source))
 
     def _narrow(self, masks: Sequence[Flags], links: dict[int, Links]) -> bool:
         """Leave out vertices without a link for each edge, and links without both ends."""
@@ -328,10 +397,8 @@ class Search:
 
     def _narrowed(self) -> tuple[list[Flags], list[Links]] | None:
         """Return what each node and each edge can be; None where one can be nothing."""
-        masks = self._masks(by_index=True)
-        runs = [number for number, edge in enumerate(self.edges) if edge[2].repeat]
-        plain = [number for number in range(len(self.edges)) if number not in runs]
-        links = {edge: self._links(edge, masks) for edge in plain}
+        masks, edges = self._masks(by_index=True), range(len(self.edges))
+        links = {edge: self._links(edge, masks) for edge in edges if not self.edges[edge][2].repeat}
         if not self._narrow(masks, links):
             return None
         for mask, candidates in zip(masks, self.candidates, strict=False):
@@ -340,17 +407,17 @@ class Search:
                 mask[[place for place in places if not candidates.passes(place)]] = False
         if not self._narrow(masks, links):
             return None
-        for edge in runs:
+        for edge, run in self.runs.items():
             _, end, _ = self.edges[edge]
             if all(end != source for source, _, _ in self.edges):  # nothing follows the run
                 others = np.zeros(self.size, np.bool_)
                 for candidates in self.candidates[:end] + self.candidates[end + 1 :]:
                     others[candidates.indexed] = True
-                masks[end][...] &= ~self._run(edge, masks).surely_goes_on(others)
+                masks[end][...] &= ~run.surely_goes_on(others)
             links[edge] = self._links(edge, masks)
             if not self._narrow(masks, links):
                 return None
-        return masks, [links[edge] for edge in range(len(links))]
+        return masks, [links[edge] for edge in edges]
 
     def _assignments(self) -> Iterator[Vertices]:
         """Yield every way in which the pattern lies in the body."""
@@ -360,13 +427,14 @@ class Search:
         walk = Walk(self.variant, range(self.variant.op_count), *narrowed)
         trees, tree, starts = walk.trees(np.flatnonzero(narrowed[0][walk.anchor]))
         others = (walk.around(walk.reached(start)) for start in starts)
-        decided, budget = self.variant.decided, self.variant.budget
+        decided = self.variant.decided
         for vertices, shape in chain(zip(trees, repeat(tree)), others):
             matches = decided.get(shape)
             if matches is None:
-                budget.task = f"around {Node(self.body, vertices[0])}, {walk.most_meant(shape)}"
+                task = f"around {Node(self.body, vertices[0])}, {walk.most_meant(shape)}"
+                self.budget.task = task
                 decided[shape] = matches = list(Matcher(shape, walk).matches())
-            budget.spend(len(matches) * len(walk.order))
+            self.budget.spend(len(matches) * len(walk.order))
             for assigned in matches:
                 yield tuple([vertices[number] for number in assigned])
 
@@ -374,20 +442,21 @@ class Search:
 
     def completed(self, vertices: Vertices) -> Binding | str:
         """Return the match of an assignment, with its runs; or why it is none."""
-        variant, count = self.variant, self.variant.op_count
+        count = self.variant.op_count
         ops: list[tuple[int, ...]] = [(vertex,) for vertex in vertices[:count]]
-        if variant.is_plain:
+        if self.variant.is_plain:
             return Binding(self.body, self.pattern, tuple(ops), (), tuple(sorted(vertices)))
-        bound = dict(zip(variant.names, vertices, strict=True))
-        for name, run in self.runs.items():
-            run_ops = run.ops(bound)
-            if not run_ops:
-                return f"the run to {name!r} leads through another op of the match"
-            ops[variant.names.index(name)] = run_ops
-        read = tuple([self.topology.tensor_of(vertex) for vertex in vertices[count:]])
+        for edge, run in self.runs.items():
+            source, target, _ = self.edges[edge]
+            ops[target] = run.ops(vertices[source], vertices[target], vertices)
+            if not ops[target]:
+                return f"the run to {run.name!r} leads through another op of the match"
+        every = self.topology.tensors if self.pattern.tensors else []
+        read = tuple([every[(vertex - len(self.body)) % len(every)] for vertex in vertices[count:]])
         indices = tuple(sorted(chain.from_iterable(ops)))
         binding = Binding(self.body, self.pattern, tuple(ops), read, indices)
-        variant.budget.spend(len(binding.indices))
+        self.budget.spend(len(binding.indices))
+        bound = dict(zip(self.names, vertices, strict=True))
         return next(self._reasons(binding, bound), binding)
 
     def _reasons(self, binding: Binding, bound: Mapping[str, int]) -> Iterator[str]:
@@ -397,30 +466,37 @@ class Search:
             if self.body.by_name.get(tensor.op) in mine:
                 yield f"{name}:_ is a tensor from outside, and an op of the match gives {tensor}"
         read_inside = {edge.source for edge in pattern.edges if edge.target not in pattern.absent}
-        for name in self.runs.keys() - read_inside:
-            for index in self.runs[name].readers.get(bound[name], ()):
+        for run in self.runs.values():
+            following = () if run.name in read_inside else run.readers.get(bound[run.name], ())
+            for index in following:
                 if index not in mine:
-                    yield f"the run {name!r} goes on with {Node(self.body, index)}"
+                    yield f"the run {run.name!r} goes on with {Node(self.body, index)}"
         for name, ends in self._in_place_of.items():
             linked = (set(ops.get(bound[known], ())) for known, ops in ends)
             for index in sorted(set.intersection(*linked) - mine):
                 if self.ready[name].passes(index):
                     yield f"{Node(self.body, index)} is there, which must be absent ({name!r})"
-        if pattern.closed is not False:
-            yield from _read_outside(binding, read_inside)
+        # Closed: of all its ops those inside that read something, as a constant may well be shared.
+        for name, indices in zip(pattern.present, binding.bound, strict=True):
+            for index in indices if pattern.closed is not False else ():
+                node, is_last = Node(self.body, index), index == indices[-1]
+                is_inner = bool(node.data_inputs) and (name in read_inside or not is_last)
+                if is_inner if isinstance(pattern.closed, bool) else name in pattern.closed:
+                    for _, reader in binding.readers(index):
+                        yield f"{node} ({name!r}) is read outside, by {reader}"
 
     @cached_property
     def _in_place_of(self) -> dict[str, list[tuple[str, dict[int, list[int]]]]]:
         """Return for each absent op its edges: the name that is there, and the ops beside it."""
         places: dict[str, list[tuple[str, dict[int, list[int]]]]] = {}
-        number, every = self.variant.names.index, np.ones(self.size, np.bool_)
-        for source, target, link in map(attrgetter("source", "target", "link"), self.pattern.edges):
-            if target in self.pattern.absent:
-                links = self.topology.links(link, every, every, self.offsets.get(number(source)))
-                places.setdefault(target, []).append((source, grouped(links.source, links.reader)))
-            elif source in self.pattern.absent:
-                links = self.topology.links(link, every, every)
-                places.setdefault(source, []).append((target, grouped(links.reader, links.source)))
+        for edge in self.pattern.edges:
+            ends, absent = (edge.source, edge.target), self.pattern.absent
+            if edge.source in absent or edge.target in absent:
+                offset = self.offsets.get(edge.source)
+                source, reader, _ = self.topology.links(edge.link, self.every, self.every, offset)
+                known, name = ends if edge.target in absent else ends[::-1]
+                columns = (source, reader) if known == edge.source else (reader, source)
+                places.setdefault(name, []).append((known, grouped(*columns)))
         return places
 
     # Why there is no match: the same walk and the same matcher, before links narrow anything.
@@ -437,32 +513,33 @@ class Search:
             for reached in sorted(map(walk.reached, starts), key=len, reverse=True):
                 vertices, shape = walk.around(reached)
                 counted[shape] += 1
-                if counted[shape] <= most:
-                    matcher = Matcher(shape, walk)
-                    assigned = next(matcher.matches(), None)
-                    bound = {node: vertices[vertex] for node, vertex in matcher.furthest.items()}
-                    if assigned is None:
-                        reason: Binding | str = self._missing(walk, bound)
-                    else:
-                        reason = self.completed(tuple(vertices[vertex] for vertex in assigned))
-                    if isinstance(reason, str):
-                        present = enumerate(self.pattern.present)
-                        ops = {name: bound[node] for node, name in present if node in bound}
-                        yield NearMiss({k: Node(self.body, op) for k, op in ops.items()}, reason)
+                if counted[shape] > most:
+                    continue
+                matcher = Matcher(shape, walk)
+                assigned = next(matcher.matches(), None)
+                bound = {node: vertices[vertex] for node, vertex in matcher.furthest.items()}
+                if assigned is None:
+                    reason: Binding | str = self._missing(walk, bound)
+                else:
+                    reason = self.completed(tuple(vertices[vertex] for vertex in assigned))
+                if isinstance(reason, str):
+                    ops = {name: bound.get(node) for node, name in enumerate(self.pattern.present)}
+                    nodes = {k: Node(self.body, op) for k, op in ops.items() if op is not None}
+                    yield NearMiss(nodes, reason)
 
     def _missing(self, walk: Walk, bound: Mapping[int, int]) -> str:
         """Return which node came next, and why each op that is linked as it should be is not it."""
-        steps = (step for step in walk.steps if step[0] in bound and step[1] not in bound)
-        known, node, edge = next(steps)
+        steps = (step for step in walk.steps if step.known in bound and step.node not in bound)
+        known, node, edge, *_ = next(steps)
         source, _, link = self.edges[edge]
-        here, anywhere = np.zeros(self.size, np.bool_), np.ones(self.size, np.bool_)
+        here = np.zeros(self.size, np.bool_)
         here[bound[known]] = True
-        is_read = known == source
-        ends = (here, anywhere) if is_read else (anywhere, here)
-        links = self.topology.links(link, *ends, self.offsets.get(source))
+        is_read, name = known == source, self.names[known]
+        ends = (here, self.every) if is_read else (self.every, here)
+        links = self.topology.links(link, *ends, self._offset(source))
         linked = np.unique(links.reader if is_read else links.source).tolist()
-        taken = {vertex: self.variant.names[number] for number, vertex in bound.items()}
-        rejections, name = list[str](), self.variant.names[known]
+        taken = {vertex: self.names[number] for number, vertex in bound.items()}
+        rejections = list[str]()
         for op in (Node(self.body, index) for index in linked if index < len(self.body)):
             is_taken = f"{op} is {taken[op.index]!r} already" if op.index in taken else ""
             rejections += filter(None, [self.candidates[node].why_not(op) or is_taken])
@@ -471,30 +548,14 @@ class Search:
             words = [f"nothing {'reads' if is_read else 'is read by'} {name!r} there"]
         elif len(rejections) < len(linked):
             words.append(f"none that is linked with {name!r} has the other links too")
-        return f"{self.variant.names[node]} is missing: {'; '.join(words)}"
+        return f"{self.names[node]} is missing: {'; '.join(words)}"
 
 
-def _with_twins_swapped(binding: Binding, first: int, second: int) -> Binding:
-    bound = list(binding.bound)
-    bound[first], bound[second] = bound[second], bound[first]
-    return replace(binding, bound=tuple(bound))
-
-
-def _read_outside(binding: Binding, read_inside: Collection[str]) -> Iterator[str]:
-    """Yield why a match is not closed: an op of it that others of it read is read outside too.
-
-    Ops that read nothing are left out: a constant may well be shared. With names it is these ops
-    that nothing outside may read.
-    """
-    closed = binding.pattern.closed
-    for name in binding.pattern.present:
-        indices = binding.of([name])
-        for index in indices:
-            node = Node(binding.body, index)
-            is_inner = name in read_inside or index != indices[-1]
-            if is_inner and node.data_inputs if isinstance(closed, bool) else name in closed:
-                for _, reader in binding.readers(index):
-                    yield f"{node} ({name!r}) is read outside, by {reader}"
+def _with_twins_swapped(binding: Binding, twins: Iterable[tuple[int, int]]) -> Iterator[Binding]:
+    for first, second in twins:
+        bound = list(binding.bound)
+        bound[first], bound[second] = bound[second], bound[first]
+        yield replace(binding, bound=tuple(bound))
 
 
 def matches_of(wanted: PatternLike) -> Callable[[Body], list[Binding]]:

@@ -1,4 +1,4 @@
-"""The graphs that networkx decides on: the links of a body, and a pattern as a graph.
+"""The links of a body as columns, and runs of a pattern (`->+`) among them.
 
 The vertices of a body are numbers: ops by their index, and behind them, for each name of a tensor
 in the pattern (`x:_`), every tensor that an op reads.
@@ -6,27 +6,22 @@ in the pattern (`x:_`), every tensor that an op reads.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, combinations, repeat
-from operator import attrgetter
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
+import networkx as nx
 import numpy as np
 
 from graphpatch import names
 from graphpatch.errors import MatchError, ModelError
 from graphpatch.graph.node import Body, Node
-from graphpatch.match.pattern.overlaps import Binding
-from graphpatch.match.spec import Link, Pattern
+from graphpatch.match.spec import Link
 from graphpatch.names import TensorName
 
 Column = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-
-Vertices = tuple[int, ...]
-"""What each node of a pattern is bound to."""
 
 LEAST, FOR_EACH = 1_000_000, 20
 """Steps that may be taken for one pattern: so many, and so many more for each op.
@@ -81,9 +76,8 @@ class Topology:
         counts = np.fromiter(map(len, inputs), np.int64, len(inputs))
         self.texts = list(chain.from_iterable(inputs))
         # Most inputs are an op's output 0, spelled as its name: no call in Python for them.
-        self.source = np.fromiter(
-            map(by_name.get, self.texts, repeat(-1)), np.int64, len(self.texts)
-        )
+        producers = map(by_name.get, self.texts, repeat(-1))
+        self.source = np.fromiter(producers, np.int64, len(self.texts))
         self.control = np.zeros(len(self.texts), np.bool_)
         for place in np.flatnonzero(self.source < 0).tolist():
             self.source[place] = by_name.get(names.op_of(self.texts[place]), -1)
@@ -96,9 +90,7 @@ class Topology:
         """Every tensor that an op reads, in the file's order of the ops that give them."""
         place = self.body.by_name
         every = {names.parse(text) for text in set(self.texts) if text[:1] != "^"}
-        return sorted(
-            every, key=lambda read: (place.get(read.op, -1), read.op, read.arg, read.index)
-        )
+        return sorted(every, key=lambda t: (place.get(t.op, -1), t.op, t.arg, t.index))
 
     @cached_property
     def tensor(self) -> Column:
@@ -106,10 +98,6 @@ class Topology:
         places = {tensor: place for place, tensor in enumerate(self.tensors)}
         by_text = {text: places.get(names.parse(text), -1) for text in set(self.texts)}
         return np.fromiter(map(by_text.__getitem__, self.texts), np.int64, len(self.texts))
-
-    def tensor_of(self, vertex: int) -> TensorName:
-        """Return the tensor that a vertex behind the ops stands for."""
-        return self.tensors[(vertex - len(self.body)) % len(self.tensors)]
 
     def links(self, link: Link, sources: Flags, readers: Flags, offset: int | None = None) -> Links:
         """Return the links of this kind between some vertices and some ops.
@@ -146,74 +134,98 @@ def grouped(keys: Column, values: Column) -> dict[int, list[int]]:
     return groups
 
 
-class PatternGraph:
-    """A pattern in which nothing is optional: its ops and then its tensors, by number."""
+class Run:
+    """A run in a body, one or more ops of which each reads the one before: `members` can be in it.
 
-    def __init__(self, pattern: Pattern, budget: Budget) -> None:
-        self.pattern, self.budget = pattern, budget
-        self.names = (*pattern.present, *pattern.tensors)
-        self.op_count = len(pattern.present)
-        number = {name: place for place, name in enumerate(self.names)}
-        self.edges = [
-            (number[edge.source], number[edge.target], edge.link)
-            for edge in pattern.edges
-            if edge.source in number and edge.target in number
-        ]
-        self.between: dict[tuple[int, int], list[int]] = {}
-        for place, (source, target, _) in enumerate(self.edges):
-            self.between.setdefault((source, target), []).append(place)
-        # Several edges into these may be one link, or two names of one tensor: slots tell.
-        tensors = Counter(target for source, target, _ in self.edges if source >= self.op_count)
-        self.slotted = {target for target, count in tensors.items() if count > 1}
-        self.slotted |= {target for (_, target), edges in self.between.items() if len(edges) > 1}
-        has_runs = any(edge.link.repeat for edge in pattern.edges)
-        # Whether the edges are all that a match must keep to.
-        self.is_plain = not (has_runs or pattern.tensors or pattern.absent or pattern.closed)
-        # What equal neighbourhoods are decided to hold, for all bodies.
-        self.decided: dict[Hashable, list[Vertices]] = {}
-        # What a node is asked to be, and those beside it: what can be swapped has that in common.
-        closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
-        asked: dict[str, Hashable] = dict.fromkeys(pattern.tensors, "tensor")
-        for name, match in pattern.nodes.items():
-            marks = name in pattern.absent, name in closed, name in pattern.optional
-            asked[name] = (str(match), marks)
-        self.kinds = {name: (asked[name], self._beside(name, asked)) for name in asked}
-        self.may_be_swapped = len(set(self.kinds.values())) < len(self.kinds)
-        # Twins have their edges in common: the first is bound to what stands first in the file.
-        itself: dict[str, Hashable] = {name: name for name in asked}
-        alike: dict[Hashable, list[int]] = {}
-        for place, name in enumerate(pattern.present):
-            if name not in pattern.optional:
-                alike.setdefault((asked[name], self._beside(name, itself)), []).append(place)
-        self.twins = [pair for group in alike.values() for pair in combinations(group, 2)]
+    `edge` is the number of its link in the pattern, of which `offset` says that it starts behind
+    tensors.
+    """
 
-    def _beside(self, name: str, meant: Mapping[str, Hashable]) -> Hashable:
-        """Return how a node is linked, and with what, as its neighbours are `meant`."""
-        edges = self.pattern.edges
-        read = _as_set((meant[edge.source], edge.link) for edge in edges if edge.target == name)
-        return read, _as_set(
-            (meant[edge.target], edge.link) for edge in edges if edge.source == name
+    def __init__(
+        self,
+        topology: Topology,
+        name: str,
+        link: Link,
+        members: Collection[int],
+        every: Flags,
+        offset: int | None,
+        budget: Budget,
+    ) -> None:
+        self.name, self.budget, self.members = name, budget, frozenset(members)
+        passing = np.zeros(len(every), np.bool_)
+        passing[list(self.members)] = True
+        self.inner = topology.links(Link(input=link.input), passing, passing)
+        first = topology.links(link, every, passing, offset)
+        self.readers = grouped(self.inner.source, self.inner.reader)
+        self.read = grouped(self.inner.reader, self.inner.source)
+        self.first = grouped(first.source, first.reader)
+        self.before = grouped(first.reader, first.source)
+        self.between: Container[int] = self.members
+
+    def links(self, starts: Flags, ends: Flags, slot: int) -> Links:
+        """Return what a run starts behind and its end as one link, by this slot."""
+        begun = [start for start in np.flatnonzero(starts).tolist() if start in self.first]
+        last = set(np.flatnonzero(ends).tolist())
+        self.budget.task = (
+            f"the run {self.name!r} can start behind {len(begun):,} and end in {len(last):,} ops"
         )
+        behind = (index for start in begun for index in self.first[start])
+        ahead = self._reached(behind, self.readers, self.members)
+        last &= ahead
+        self.between = between = self._reached(last, self.read, ahead)
+        pairs: set[tuple[int, int]] = set()
+        if len(begun) <= len(last):
+            for start in begun:
+                run = self._reached(self.first[start], self.readers, between)
+                pairs |= {(start, end) for end in run & last}
+        else:
+            for end in last:
+                for index in self._reached([end], self.read, between):
+                    pairs |= {(start, end) for start in self.before.get(index, ()) if starts[start]}
+        self.budget.spend(len(pairs))
+        columns = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+        return Links(columns[:, 0], columns[:, 1], np.full(len(columns), slot))
 
-    def identity(self, binding: Binding) -> Hashable:
-        """Return what matches have in common that differ by a swap of nodes alone.
+    def surely_goes_on(self, others: Flags) -> Flags:
+        """Return the ops behind which the run goes on, with an op that is none of the `others`.
 
-        It is the part of the body that the pattern lies on, without the names of the nodes.
+        On a circle it ends where it would go round once more.
         """
-        ends = (*(indices[-1] for indices in binding.bound), *binding.read)
-        end_of: dict[str, Hashable] = dict(zip(self.names, ends, strict=True))
-        beside: dict[str, list[Hashable]] = {name: [] for name in self.pattern.absent}
-        links: list[Hashable] = [(self.kinds[name], end) for name, end in end_of.items()]
-        for source, target, link in map(attrgetter("source", "target", "link"), self.pattern.edges):
-            if source in beside:
-                beside[source].append((link, "source", end_of[target]))
-            elif target in beside:
-                beside[target].append((link, "target", end_of[source]))
-            else:
-                links.append((link, end_of[source], end_of[target]))
-        links += ((self.kinds[name], _as_set(ends)) for name, ends in beside.items())
-        return _as_set(links)
+        ends = zip(self.inner.source.tolist(), self.inner.reader.tolist(), strict=True)
+        graph: nx.DiGraph[int] = nx.DiGraph(ends)
+        circles = (part for part in nx.strongly_connected_components(graph) if len(part) > 1)
+        flags = np.zeros(len(others), np.bool_)
+        flags[self.inner.source[~others[self.inner.reader]]] = True
+        flags[[index for circle in circles for index in circle]] = False
+        return flags
 
+    def ops(self, start: int, end: int, bound: Iterable[int]) -> tuple[int, ...]:
+        """Return all ops of the run, its last one last; none where it leads through another.
 
-def _as_set(items: Iterable[Hashable]) -> Hashable:
-    return frozenset(Counter(items).items())
+        They are those on every path to the end through such ops as are no others of the match. A
+        path ends there: on a circle, it does not go round once more.
+        """
+        self.budget.task = f"the run {self.name!r} has too many ops"
+        taken = {vertex for vertex in bound if vertex != end}
+        ahead = self._reached(self.first.get(start, ()), self.readers, self.between, taken, end)
+        run = self._reached([end] if end in ahead else [], self.read, ahead)
+        return (*sorted(run - {end}), end) if run else ()
+
+    def _reached(
+        self,
+        starts: Iterable[int],
+        following: Mapping[int, Sequence[int]],
+        members: Container[int],
+        taken: Collection[int] = (),
+        last: int = -1,
+    ) -> set[int]:
+        """Return the members reached through others: not those taken, nor beyond the last."""
+        marked, stack = set(taken), list(starts)
+        while stack:
+            index = stack.pop()
+            if index not in marked and index in members:
+                marked.add(index)
+                stack += following.get(index, ()) if index != last else ()
+        marked.difference_update(taken)
+        self.budget.spend(2 * len(marked))
+        return marked
