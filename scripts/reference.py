@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from pages import commands, formulas, gradients, outputs, rules
-
-from graphpatch.match import ready
+from pages import commands, formulas, gradients, outputs, patterns, rules
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,7 +26,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "gradients": {"table": gradients.table},
     "json": {"commands": outputs.table},
-    "patterns": {"patterns": ready.patterns_table},
+    "patterns": {"patterns": patterns.table},
     "rules": {name: partial(rules.table, name) for name in rules.TABLES},
 }
 

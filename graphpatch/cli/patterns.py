@@ -6,7 +6,6 @@ import msgspec
 
 from graphpatch.cli import options
 from graphpatch.cli.say import say_answer
-from graphpatch.match import ready
 from graphpatch.match.ready import READY, ReadyPattern, ready_pattern
 
 OUTPUT = {"patterns": [{"name": str, "for": str, "forms": [dict]}]}
@@ -22,7 +21,7 @@ def command(
     """List the ready patterns, or show all forms of the pattern NAME."""
     entries = [ready_pattern(name.removeprefix("@"))] if name else list(READY.values())
     lines = _pattern_lines if name else _lines
-    document = {"patterns": [ready.pattern_document(entry) for entry in entries]}
+    document = {"patterns": [entry.document() for entry in entries]}
     say_answer(as_json, document, (line for entry in entries for line in lines(entry)))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
+import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import UNSET
 
-from graphpatch.control_flow.op_types import ENTER, SWITCH
 from graphpatch.differentiation.shapes import Shapes, Sizes, sizes_in_words
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
@@ -100,25 +101,31 @@ def meets(value: object, wanted: Compared) -> bool:
 def attr(wanted: dict[str, Any]) -> Condition:
     """Return the condition that each attr has this value, or one of these, or is there or not."""
 
+    def has(node: Node, key: str, wanted: Any) -> bool:
+        actual = attr_value_of(node, key)
+        if isinstance(wanted, bool) and not isinstance(actual, bool):
+            return (node.attr(key) is not None) is wanted
+        if not isinstance(wanted, OneOf):
+            return _equal(actual, wanted)
+        if wanted.bounds and not meets(actual, wanted):
+            return False
+        return wanted.values is UNSET or any(_equal(actual, legal) for legal in wanted.values)
+
+    def in_words(node: Node, key: str) -> str:
+        actual = attr_value_of(node, key)
+        if actual is None:
+            declared = () if node.opdef is None else (attr.name for attr in node.opdef.attrs)
+            legal = list(dict.fromkeys([*node.attr_names, *declared]))
+            return f"it has no attr {key!r}{did_you_mean(key, legal)}"
+        return f"{key} is {actual!r}" + ("" if node.attr(key) is not None else " (the default)")
+
     def failing(node: Node) -> list[str]:
-        return [key for key, value in wanted.items() if not _attr_holds(node, key, value)]
+        return [key for key, value in wanted.items() if not has(node, key, value)]
 
     return Condition(
         lambda node: not failing(node),
-        lambda node: ", ".join(_attr_in_words(node, key) for key in failing(node)),
+        lambda node: ", ".join(in_words(node, key) for key in failing(node)),
     )
-
-
-def _attr_holds(node: Node, key: str, wanted: Any) -> bool:
-    """Return whether one attr of an op is what is asked for."""
-    value, actual = node.attr(key), attr_value_of(node, key)
-    if isinstance(wanted, bool) and not isinstance(actual, bool):
-        return (value is not None) is wanted
-    if not isinstance(wanted, OneOf):
-        return _equal(actual, wanted)
-    if wanted.bounds and not meets(actual, wanted):
-        return False
-    return wanted.values is UNSET or any(_equal(actual, legal) for legal in wanted.values)
 
 
 def attr_value_of(node: Node, key: str) -> Any:
@@ -130,15 +137,6 @@ def attr_value_of(node: Node, key: str) -> Any:
     return next((attr.default for attr in declared if attr.name == key), None)
 
 
-def _attr_in_words(node: Node, key: str) -> str:
-    actual = attr_value_of(node, key)
-    if actual is None:
-        declared = () if node.opdef is None else (attr.name for attr in node.opdef.attrs)
-        legal = list(dict.fromkeys([*node.attr_names, *declared]))
-        return f"it has no attr {key!r}{did_you_mean(key, legal)}"
-    return f"{key} is {actual!r}" + ("" if node.attr(key) is not None else " (the default)")
-
-
 def _equal(actual: Any, wanted: Any) -> bool:
     if isinstance(actual, float) and isinstance(wanted, int | float):
         return math.isclose(actual, wanted, rel_tol=1e-6)
@@ -147,39 +145,52 @@ def _equal(actual: Any, wanted: Any) -> bool:
     return type(actual) is type(wanted) and bool(actual == wanted)
 
 
-ACTIVATIONS = tuple("Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh".split())
-"""Activations that are one op; what is made of several is found by the patterns `@swish`, ..."""
-
-CONVOLUTIONS = tuple(
-    "Conv2D Conv3D DepthwiseConv2dNative Conv2DBackpropInput Conv3DBackpropInput"
-    " Conv3DBackpropInputV2".split()
+OP_CLASSES: dict[str, list[str]] = msgspec.json.decode(
+    pkgutil.get_data("graphpatch.data", "op_classes.json") or b""
 )
-"""Convolutions, depthwise and transposed ones too."""
+"""Op types by what they do. `activation` has those that are one op; others are `@swish`, ...
 
-POOLINGS = tuple(
-    "MaxPool MaxPoolV2 MaxPool3D MaxPoolWithArgmax AvgPool AvgPool3D FractionalMaxPool"
-    " FractionalAvgPool".split()
-)
+`convolution` has depthwise and transposed ones too. Each element of the output of an `elementwise`
+op, as of an activation, is made of the same element of each input, or of one broadcast. What is
+`reshaped` has its elements in the same order.
+"""
 
-ELEMENTWISE = frozenset(ACTIVATIONS) | frozenset(
-    "Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh Cast Ceil ClipByValue Cos Cosh"
-    " Digamma Div DivNoNan Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater"
-    " GreaterEqual Identity Igamma Igammac Inv Invert IsFinite IsInf IsNan Less LessEqual Lgamma"
-    " Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NotEqual"
-    " OnesLike Polygamma Pow RealDiv Reciprocal Rint Round Rsqrt Select SelectV2 Sign Sin Sinh"
-    " Snapshot Sqrt Square SquaredDifference StopGradient Sub Tan TruncateDiv TruncateMod Xdivy"
-    " Xlogy Xlog1py ZerosLike Zeta".split()
-)
-"""Each element of the output is made of the same element of each input, or of one broadcast."""
+ELEMENTWISE = frozenset(OP_CLASSES["activation"] + OP_CLASSES["elementwise"])
 
-RESHAPED = ("Identity", ENTER, SWITCH, "Cast", "Reshape", "ExpandDims", "Squeeze")
-"""Ops that give a parameter on with its elements in the same order."""
-
-PASSED_ON = frozenset({*RESHAPED, "Transpose"})
+PASSED_ON = frozenset({*OP_CLASSES["reshaped"], "Transpose"})
 """Ops through which a parameter is led to where it is used."""
 
 PARAMETERS = frozenset({*ALL_VARIABLES, "ReadVariableOp"})
 """Ops that hold or read a variable."""
+
+
+def has_weights(node: Node) -> bool:
+    """Whether an op computes with a parameter: a variable, or float constant of several elements.
+
+    The parameter may be passed on by a few ops (Identity, Cast, Enter, ...), which have no weights
+    themselves.
+    """
+
+    def is_weight(tensor: str) -> bool:
+        producer, most = node.body.producer(tensor), 6
+        while producer is not None and producer.op in PASSED_ON and producer.data_inputs and most:
+            producer, most = node.body.producer(producer.data_inputs[0]), most - 1
+        if producer is None or producer.op in PARAMETERS:
+            return producer is not None
+        weight = constant(producer)
+        return weight is not None and weight.size > 1 and weight.dtype in DIFFERENTIABLE
+
+    is_passed_on = node.op in PASSED_ON or node.op in PARAMETERS
+    return not is_passed_on and any(map(is_weight, node.data_inputs))
+
+
+CLASSES: dict[str, Callable[[Node], bool]] = {
+    "activation": lambda node: node.op in OP_CLASSES["activation"],
+    "convolution": lambda node: node.op in OP_CLASSES["convolution"],
+    "elementwise": lambda node: node.op in ELEMENTWISE,
+    "has_weights": has_weights,
+    "pooling": lambda node: node.op in OP_CLASSES["pooling"],
+}
 
 
 def class_(wanted: str | Sequence[str]) -> Condition:
@@ -194,34 +205,18 @@ def class_(wanted: str | Sequence[str]) -> Condition:
     return Condition(lambda node: any(test(node) for test in tests), classes_in_words)
 
 
-def has_weights(node: Node) -> bool:
-    """Whether an op computes with a parameter: a variable, or float constant of several elements.
+NOT_NUMBERS = {str: "string", bool: "bool"}
+"""What no number is equal to: a value's type, and the dtype of tensors that may have it."""
 
-    The parameter may be passed on by a few ops (Identity, Cast, Enter, ...), which have no weights
-    themselves.
-    """
-    if node.op in PASSED_ON | PARAMETERS or not node.data_inputs:
-        return False
-    return any(_is_weight(node.body, text) for text in node.data_inputs)
+COMPLEX = ("complex64", "complex128")
 
-
-def _is_weight(body: Body, tensor: str, most: int = 6) -> bool:
-    node = body.producer(tensor)
-    while node is not None and node.op in PASSED_ON and node.data_inputs and most:
-        node, most = body.producer(node.data_inputs[0]), most - 1
-    if node is None or node.op in PARAMETERS:
-        return node is not None
-    weight = constant(node)
-    return weight is not None and weight.size > 1 and weight.dtype in DIFFERENTIABLE
-
-
-CLASSES: dict[str, Callable[[Node], bool]] = {
-    "activation": lambda node: node.op in ACTIVATIONS,
-    "convolution": lambda node: node.op in CONVOLUTIONS,
-    "elementwise": lambda node: node.op in ELEMENTWISE,
-    "has_weights": has_weights,
-    "pooling": lambda node: node.op in POOLINGS,
+FLOAT_DTYPES = {
+    **{dtype: dtype for dtype in ("float16", "float32", "float64", *COMPLEX)},
+    "bfloat16": "float32",
 }
+"""The dtypes that round, and numpy's type in which their elements are compared."""
+
+LARGEST_FLOAT = 1.7976931348623157e308
 
 
 def value(wanted: Any) -> Condition:
@@ -261,23 +256,17 @@ def value(wanted: Any) -> Condition:
         return count == tensor.size
 
     def in_words(node: Node) -> str:
-        is_const = node.op == "Const"
-        return f"value is {_value_of(node)}" if is_const else f"it is a {node.op}, not a Const"
+        tensor = constant(node)
+        if tensor is None:
+            return "value is unknown" if node.op == "Const" else f"it is a {node.op}, not a Const"
+        first: list[object] = next((part[:IN_MESSAGE].tolist() for part, _ in tensor.pieces()), [])
+        if tensor.size and not first:
+            return "value is not known: elements of the constant are missing"
+        words = [f"{number:.7g}" if isinstance(number, float) else str(number) for number in first]
+        more = ", ..." if tensor.size > len(first) else ""
+        return f"value is [{', '.join(words)}{more}]" if tensor.shape else f"value is {words[0]}"
 
     return Condition(holds, in_words)
-
-
-def _value_of(node: Node) -> str:
-    """Return the first elements of a Const."""
-    tensor = constant(node)
-    if tensor is None:
-        return "unknown"
-    first: list[object] = next((piece[:IN_MESSAGE].tolist() for piece, _ in tensor.pieces()), [])
-    if tensor.size and not first:
-        return "not known: elements of the constant are missing"
-    words = [f"{number:.7g}" if isinstance(number, float) else str(number) for number in first]
-    more = ", ..." if tensor.size > len(first) else ""
-    return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]
 
 
 def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
@@ -313,20 +302,6 @@ def _rounded(dtype: str, wanted: Sequence[Any]) -> Any:
         bits = rounded.view(np.uint32)
         rounded = (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).view(np.float32)
     return np.where(np.isfinite(rounded) | ~np.isfinite(wide), rounded, wide)
-
-
-NOT_NUMBERS = {str: "string", bool: "bool"}
-"""What no number is equal to: a value's type, and the dtype of tensors that may have it."""
-
-COMPLEX = ("complex64", "complex128")
-
-FLOAT_DTYPES = {
-    **{dtype: dtype for dtype in ("float16", "float32", "float64", *COMPLEX)},
-    "bfloat16": "float32",
-}
-"""The dtypes that round, and numpy's type in which their elements are compared."""
-
-LARGEST_FLOAT = 1.7976931348623157e308
 
 
 def _is_equal(dtype: str, piece: Any, wanted: Sequence[Any], tolerance: float | None) -> bool:
@@ -380,17 +355,13 @@ def shape_test(
             *zip(sizes, asked_sizes, strict=True),
         ]
         answers = [
-            None if size is None else _is_size(size, of)
+            size if size is None else meets(size, of) if isinstance(of, Compared) else size == of
             for size, of in pairs
             if of not in (None, -1)
         ]
         return sizes, False if False in answers else None if None in answers else True
 
     return test
-
-
-def _is_size(size: int, wanted: int | Compared | None) -> bool:
-    return meets(size, wanted) if isinstance(wanted, Compared) else size == wanted
 
 
 OP_KEYS: dict[str, Callable[[Any], Condition]] = {

@@ -18,18 +18,13 @@ from msgspec.structs import replace
 from graphpatch.decoding import convert
 from graphpatch.errors import PatternError, nearest
 from graphpatch.graph.op_types import REF_VARIABLES
-from graphpatch.match.keys import ACTIVATIONS, CONVOLUTIONS, RESHAPED
+from graphpatch.match.keys import OP_CLASSES
 from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.match.spec import Match, Pattern
 
 OpMatches = Mapping[str, Mapping[str, Any]]
 
-OP_TYPES: dict[str, tuple[str, ...]] = {
-    "activations": ACTIVATIONS,
-    "convolutions": CONVOLUTIONS,
-    "ref_variables": REF_VARIABLES,
-    "reshaped": RESHAPED,
-}
+OP_TYPES = {**OP_CLASSES, "ref_variables": list(REF_VARIABLES)}
 FRAGMENT = re.compile(r"\{(\w+)\}")
 
 
@@ -52,13 +47,16 @@ class ReadyPattern(msgspec.Struct, frozen=True):
 
     def captures(self) -> list[str]:
         """Return what `on` can name: the captures that are there in every match of every form."""
-        patterns = self.patterns()
-        return [
-            name
-            for name in patterns[0].nodes
-            if name[0].islower()
-            and all(name in pattern.nodes and name not in pattern.optional for pattern in patterns)
-        ]
+        first, *others = [set(form.nodes) - set(form.optional) for form in self.patterns()]
+        always = first.intersection(*others)
+        return [name for name in self.patterns()[0].nodes if name[0].islower() and name in always]
+
+    def document(self) -> dict[str, Any]:
+        """Return what `patterns --json` prints: forms as a rules file has them."""
+        pairs = zip(self.forms, map(msgspec.to_builtins, self.patterns()), strict=True)
+        forms = [{"text": text, "pattern": pattern} for text, pattern in pairs]
+        about = {"name": f"@{self.name}", "for": self.purpose, "on": self.captures()}
+        return {**about, "forms": forms}
 
 
 def form_pattern(text: str, where: OpMatches) -> Pattern:
@@ -117,25 +115,3 @@ def ready_pattern(name: str) -> ReadyPattern:
         near_names = f"; {'nearest' if near else 'legal'}: {listed}"
         raise PatternError(f"pattern: no ready pattern is called {'@' + name!r}{near_names}")
     return READY[name]
-
-
-def pattern_document(entry: ReadyPattern) -> dict[str, Any]:
-    """Return a ready pattern as `patterns --json` prints it: forms as a rules file has them."""
-    return {
-        "name": f"@{entry.name}",
-        "for": entry.purpose,
-        "on": entry.captures(),
-        "forms": [
-            {"text": text, "pattern": msgspec.to_builtins(form_pattern(text, where))}
-            for text, where in entry.forms.items()
-        ],
-    }
-
-
-def patterns_table() -> str:
-    """Return the ready patterns as the table of the README."""
-    lines = ["| pattern | for | `on` |", "|---|---|---|"]
-    for entry in READY.values():
-        names = ", ".join(f"`{name}`" for name in entry.captures())
-        lines.append(f"| `@{entry.name}` | {entry.purpose} | {names} |")
-    return "\n".join(lines)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from graphpatch.match.ready import READY, pattern_document, patterns_table
+from graphpatch.match.ready import READY
 from graphpatch.match.select import select
 from graphpatch.match.spec import Match
 from graphpatch.rules import rules_from
@@ -38,7 +38,7 @@ def test_one_is_shown_with_its_forms_and_conditions(run_cli: Run, name: str) -> 
 
 
 def test_json_is_what_the_library_says(run_cli: Run) -> None:
-    every = {"patterns": [*map(pattern_document, READY.values())]}
+    every = {"patterns": [entry.document() for entry in READY.values()]}
     assert run_cli("patterns", "--json").json == json.loads(json.dumps(every))
     [one] = run_cli("patterns", "gelu", "--json").json["patterns"]
     assert (one["name"], one["on"]) == ("@gelu", ["scaled", "cdf", "half", "mul"])
@@ -47,7 +47,7 @@ def test_json_is_what_the_library_says(run_cli: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READY)
 def test_the_forms_as_json_match_the_same_from_a_rules_file(name: str) -> None:
-    pattern = [form["pattern"] for form in pattern_document(READY[name])["forms"]]
+    pattern = [form["pattern"] for form in READY[name].document()["forms"]]
     [rule] = rules_from([{"match": {"pattern": pattern}, "patch": {"stop_gradient": True}}])
     for one, build in FOUND.items():
         if one.partition(":")[0] == name:
@@ -67,9 +67,3 @@ def test_match_takes_one_by_name(run_cli: Run, tmp_path: Path) -> None:
     [rule] = done.json["rules"]
     assert [one["op"] for one in rule["matches"]] == [last]
     assert set(rule["matches"][0]["captures"]) == {"sigmoid", "mul"}
-
-
-def test_the_table_of_the_readme_has_a_line_for_each() -> None:
-    lines = patterns_table().splitlines()[2:]
-    assert [line.split("`")[1] for line in lines] == [f"@{name}" for name in READY]
-    assert all(line.count("|") == 4 for line in lines)
