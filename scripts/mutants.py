@@ -43,12 +43,7 @@ TESTS = {
 ROOMS = ("differentiation", "gradients", "graph", "match", "patches")
 """The rooms of which `--drawn` takes modules."""
 
-GLOB = "both ways mean the same; which is taken is a matter of speed"
 KNOWN = {
-    'if sum(part.startswith("*") for part in parts) <= 2:  # Python\'s re has nothing to go back '
-    "to": GLOB,
-    'if sum(part.startswith("*") for part in parts) <= 0:  # Python\'s re has nothing to go back '
-    "to": GLOB,
     "if len(varint(length)) == value ^ at:": "the longer way of reframed gives the same bytes",
     "SMALL = 2 << 24  # bytes up to which a file is read: it may be cut short later, and nothing "
     "is lost": "how large a file is read is a matter of speed",

@@ -17,7 +17,7 @@ from graphpatch.errors import CutError, ModelError
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import downstream, outputs_there, readers_of, tensor_named, upstream
-from graphpatch.match.nearest import nearest_tensors
+from graphpatch.match.misses import nearest_tensors
 from graphpatch.opdefs import FlatArg
 from graphpatch.table import path_in_words, short
 

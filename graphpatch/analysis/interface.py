@@ -19,7 +19,7 @@ from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import FED, OPTIONAL_PLACEHOLDER, PARSERS, PIPELINES, VARIABLES
 from graphpatch.graph.walk import outputs_there, reached, tensor_named
-from graphpatch.match.nearest import nearest_tensors
+from graphpatch.match.misses import nearest_tensors
 from graphpatch.shown import one_line
 from graphpatch.table import plural, short
 

@@ -21,7 +21,7 @@ from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import as_model
 from graphpatch.graph.walk import outputs_there
 from graphpatch.match import glob
-from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
+from graphpatch.match.misses import NEAREST, elsewhere, nearest_names
 
 
 def _all_bodies(model: Model) -> Iterator[Body]:

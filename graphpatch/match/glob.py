@@ -39,13 +39,8 @@ def compiled(glob: str) -> Means:
 
     It takes time in proportion to the name. Raises RulesError where the glob is too large.
     """
-    parts = TOKEN.findall(glob)
-    text = "(?s)" + "".join(TOKENS.get(part, re.escape(part)) for part in parts)
-    if sum(part.startswith("*") for part in parts) <= 1:  # Python's re has nothing to go back to
-        fullmatch = re.compile(text).fullmatch
-        return lambda name: fullmatch(name) is not None
     try:
-        return whole(text)
+        return whole("(?s)" + "".join(TOKENS.get(p, re.escape(p)) for p in TOKEN.findall(glob)))
     except RulesError as error:
         raise RulesError(f"the glob {glob[:QUOTED]!r}: {error}") from None
 
@@ -60,18 +55,12 @@ def one_of(wanted: Iterable[str]) -> Means:
     globs = [compiled(text) for text in wanted if is_glob(text)]
     if not globs:
         return plain.__contains__
-    if not plain and len(globs) == 1:
-        return globs[0]
     return lambda name: name in plain or any(is_match(name) for is_match in globs)
 
 
-MOST_STEPS = 10_000
-"""How large a compiled expression may be: each letter of a name costs as much at most."""
-
-LONGEST_EXPRESSION = 10_000
-"""Characters of an expression."""
-
-LONGEST_QUOTE = 200  # characters
+MOST_STEPS, LONGEST_EXPRESSION, LONGEST_QUOTE = 10_000, 10_000, 200
+"""How large a compiled expression may be, as each letter of a name costs as much at most; how many
+characters it may have, and how many of RE2's error are shown."""
 
 _UNKNOWN = re.compile(r"\(\?|escape sequence|repetition size|bad repetition|\\Z")
 _LACKS = (
@@ -81,7 +70,7 @@ _LACKS = (
 _FROM_NOTHING = re.compile(r"(?<!\\)\{(,\d+)\}")
 
 
-def whole(expression: str) -> Callable[[str], bool]:
+def whole(expression: str) -> Means:
     r"""Return whether the expression matches a whole text.
 
     The syntax is RE2's: Python's without lookarounds, backreferences, atomic groups and possessive
@@ -89,16 +78,13 @@ def whole(expression: str) -> Callable[[str], bool]:
     """
     import re2
 
-    if len(expression) > LONGEST_EXPRESSION:
-        raise RulesError(
-            f"it has {len(expression):,} characters, and {LONGEST_EXPRESSION:,} is the most"
-        )
-    options = re2.Options()
-    options.log_errors = False
-    options.never_capture = True
-    repeat = _FROM_NOTHING.search(expression)
+    size, repeat = len(expression), _FROM_NOTHING.search(expression)
+    if size > LONGEST_EXPRESSION:
+        raise RulesError(f"it has {size:,} characters, and {LONGEST_EXPRESSION:,} is the most")
     if repeat is not None:  # RE2 reads it as these letters, Python as a repeat
         raise RulesError(f"a repeat needs its least number: write {{0{repeat[1]}}}")
+    options = re2.Options()
+    options.log_errors, options.never_capture = False, True
     try:
         compiled = re2.compile(expression.encode(), options)
     except UnicodeEncodeError:

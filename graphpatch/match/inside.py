@@ -100,7 +100,13 @@ class Surroundings(msgspec.Struct, eq=False):
             self.callers[library] = callers(() if graph is None else graph.bodies)
         for label in todo:
             for call in self.callers[library].get(label, ()):
-                yield from _contexts_of_call(call, label)
+                if call.op in LOOPS:
+                    yield EnclosingContext("loop", (call.name,))
+                for place, name in enumerate(called_functions(call)) if call.op in OP_BY_OP else ():
+                    if name == label and call.op not in LOOPS:
+                        # An If names the branch for true first; a Case counts them from 0.
+                        number = place if call.op in CASES else 1 - place
+                        yield EnclosingContext("branch", (call.name,), number)
                 yield from self.of_op(call)
                 if not call.body.is_main and call.body.label not in todo:
                     todo.append(call.body.label)
@@ -108,14 +114,3 @@ class Surroundings(msgspec.Struct, eq=False):
 
 def _scope(name: str) -> str:
     return name.rpartition("/")[0] or name
-
-
-def _contexts_of_call(call: Node, label: str) -> Iterator[EnclosingContext]:
-    if call.op in LOOPS:
-        yield EnclosingContext("loop", (call.name,))
-    elif call.op in OP_BY_OP:
-        for place, name in enumerate(called_functions(call)):
-            if name == label:
-                # An If names the branch for true first; a Case counts them from 0.
-                number = place if call.op in CASES else 1 - place
-                yield EnclosingContext("branch", (call.name,), number)

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from heapq import nsmallest
 from itertools import chain, islice
 
-from graphpatch.errors import did_you_mean
+from graphpatch.errors import RulesError, did_you_mean, nearest
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.node import Body, Node
+from graphpatch.graph.node import Body
 from graphpatch.graph.provenance import as_model
 from graphpatch.graph.walk import outputs_there, tensor_named
 from graphpatch.match import glob
-from graphpatch.match.conditions import (
-    ADDED_KEY,
-    Candidates,
-    adder,
-    conditions,
-    holds,
-)
+from graphpatch.match.conditions import ADDED_KEY, Candidates, adder, conditions, holds
 from graphpatch.match.glob import texts
-from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names, nearest_tensors
-from graphpatch.match.pattern.syntax import PatternLike, forms
 from graphpatch.match.select import body_to_match
-from graphpatch.match.spec import Match, tensors_named
+from graphpatch.match.spec import Match, PatternLike, tensors_named
 from graphpatch.table import plural, short
 
 
@@ -38,20 +32,21 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     places where it came furthest.
     """
     graphs = list(graphs)
-    now = [body for graph in graphs for body in graph.bodies]
+    now = _bodies(graphs)
     bodies = [body_to_match(body, match) for body in now]
-    every, written, values = sum(map(len, bodies)), match.given(), ""
-    lines, counts = [f"  looked at {every} ops"], _by_key(bodies, match)
+    every, counts, values = sum(map(len, bodies)), _by_key(bodies, match), ""
+    lines = [f"  looked at {every} ops"]
     for key, count in counts.items():
+        value = match.given()[key]
         if key in ("not", "taken") and count == every:
             continue  # it leaves out none
-        value = written[key]
-        shown = ""
-        if key in SHOWN and isinstance(value, str | tuple):
-            shown = f" {', '.join(map(repr, texts(value)))}"
+        is_shown = key in SHOWN and isinstance(value, str | tuple)
+        shown = f" {', '.join(map(repr, texts(value)))}" if is_shown else ""
         if not count and len(counts) == 1 and key in VALUES:
             values = _values_there(bodies, match, key)
-        near = _nearest_values(graphs, key, value) if names and not count else ""
+        near = (
+            _nearest_values(graphs, key, texts(value)) if is_shown and names and not count else ""
+        )
         lines.append(f"  {key}{shown}: {count} of them{near}{values}")
         if not count and key in ("any", "all", "not"):
             for place, part in enumerate([value] if key == "not" else value):
@@ -70,24 +65,26 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
 
 def leaves_out_none(graphs: Sequence[Graph], match: Match) -> str:
     """Say that the `not` of a match leaves out no op; nothing where it does, or there is none."""
-    bodies = [body_to_match(body, match) for graph in graphs for body in graph.bodies]
+    bodies = [body_to_match(body, match) for body in _bodies(graphs)]
     if match.not_ is None or _count(bodies, match.not_):
         return ""
     says = explain(graphs, match.not_).split("\n")[1].strip()
     return f"`not` leaves out no op: {says}"
 
 
+def _bodies(graphs: Iterable[Graph]) -> list[Body]:
+    return [body for graph in graphs for body in graph.bodies]
+
+
 def _by_key(bodies: Sequence[Body], match: Match) -> dict[str, int]:
     """Return how many ops meet each key of a match alone; types and plain names are looked up."""
     indexed = {"op": Match(op=match.op), "name": Match(name=match.name)}
-    return {
-        key: sum(
-            len(Candidates(body, indexed.get(key, Match()), {key: condition}).indices())
-            for body in bodies
-        )
-        for key, condition in conditions(match).items()
-        if key != ADDED_KEY
-    }
+    counts = {}
+    for key, test in conditions(match).items():
+        alone = [Candidates(body, indexed.get(key, Match()), {key: test}) for body in bodies]
+        counts[key] = sum(len(candidates.indices()) for candidates in alone)
+    counts.pop(ADDED_KEY, None)
+    return counts
 
 
 def _count(bodies: Iterable[Body], match: Match) -> int:
@@ -101,11 +98,9 @@ VALUES, MOST_VALUES, MOST_READ = ("dtype", "attr", "value"), 5, 1_000
 
 def _values_there(bodies: Sequence[Body], match: Match, key: str) -> str:
     """Return what ops have instead of what a key asks for, the most frequent first."""
-    candidates_in = holds(match)
     words: Counter[str] = Counter()
-    for body in bodies:
-        nodes = (node for node in body if key != "value" or node.op == "Const")
-        candidates = candidates_in(body)
+    for candidates in map(holds(match), bodies):
+        nodes = (node for node in candidates.body if key != "value" or node.op == "Const")
         words.update(candidates.instead(node, [key]) for node in islice(nodes, MOST_READ))
     listed = [f"{text} ({count:,})" for text, count in words.most_common()]
     return f"; {short(listed, MOST_VALUES)}" if listed else ""
@@ -128,29 +123,21 @@ def nearly_matching(bodies: Sequence[Body], match: Match) -> list[str]:
     """Return a line for each of the nearest ops: what it has instead of what the match asks for."""
     if conditions(match).keys() <= PLAIN_KEYS:
         return []
-    candidates_in = holds(match)
-    distances = (
-        (far, "" if body.is_main else body.label, node.index, candidates, node)
-        for body in bodies
-        if not body.is_ours
-        for candidates in [candidates_in(body)]
-        for node in body
-        if 0 < (far := _distance(candidates, node)) < FARTHEST
-    )
+    distances = []
+    for candidates in map(holds(match), (body for body in bodies if not body.is_ours)):
+        label = "" if candidates.body.is_main else candidates.body.label
+        for node in candidates.body:
+            far = 0
+            for key, test in candidates.tests.items():
+                if far < FARTHEST and not test.holds(node):
+                    far += WEIGHTS.get(key, 1)
+            if 0 < far < FARTHEST:
+                distances.append((far, label, node.index, node, candidates))
     lines = []
-    for *_, candidates, node in nsmallest(NEAREST_OPS, distances, key=lambda entry: entry[:3]):
+    for *_, node, candidates in nsmallest(NEAREST_OPS, distances, key=lambda entry: entry[:3]):
         has = (candidates.instead(node, [key]) for key in candidates.failing(node))
         lines.append(f"  near: {node}: {'; '.join(has)}")
     return lines
-
-
-def _distance(candidates: Candidates, node: Node) -> int:
-    """Return how far an op is from a match, up to the farthest that is near."""
-    far = 0
-    for key, test in candidates.tests.items():
-        if far < FARTHEST and not test.holds(node):
-            far += WEIGHTS.get(key, 1)
-    return far
 
 
 NEAR_MISSES = 3
@@ -159,10 +146,10 @@ NEAR_MISSES = 3
 def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
     """Return what the nodes of a pattern alone could be, and where its best form came near."""
     from graphpatch.match.pattern.matcher import Finder
+    from graphpatch.match.pattern.syntax import forms
     from graphpatch.match.pattern.topology import Topology
 
-    every, topology_of = forms(wanted), cache(Topology)
-    places = []
+    every, topology_of, places = forms(wanted), cache(Topology), []
     for finder in map(Finder, every):
         near = (finder.near_misses(body, topology_of, NEAR_MISSES) for body in bodies)
         misses = sorted(chain.from_iterable(near), key=lambda miss: -len(miss.reached))
@@ -177,26 +164,23 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
         shown = f"; graphpatch patterns {wanted[1:]}" if isinstance(wanted, str) else ""
         lines.insert(0, f"    of {len(every)} forms, form {best + 1} comes nearest{shown}")
     legal = sorted({op for body in bodies for op in body.by_type})
-    for name, match in pattern.nodes.items():
-        if counts[name] or name in pattern.absent:
-            continue
-        is_there = {op: any(map(glob.compiled(op), legal)) for op in texts(match.op or ())}
-        unfound = [op for op, is_one in is_there.items() if not is_one]
-        lines += (f"    no op is a {op} ({name!r}){did_you_mean(op, legal)}" for op in unfound)
-        if not unfound and not misses:
-            lines += [f"  {line}" for line in nearly_matching(bodies, match)]
+    for name in pattern.present:
+        if not counts[name]:
+            match = pattern.nodes[name]
+            unknown = [o for o in texts(match.op or ()) if not any(map(glob.compiled(o), legal))]
+            lines += [f"    no op is a {op} ({name!r}){did_you_mean(op, legal)}" for op in unknown]
+            if not unknown and not misses:
+                lines += [f"  {line}" for line in nearly_matching(bodies, match)]
     return lines + [f"    near: {miss}" for miss in misses]
 
 
 def not_added(bodies: Iterable[Body], match: Match) -> list[str]:
     """Say that ops meet all conditions of a match, and are none of the model's; or nothing."""
-    candidates_in, foreign = holds(match), list[str]()
-    for body in bodies:
-        candidates = candidates_in(body)
-        if not body.is_ours and ADDED_KEY in candidates.tests:
-            signed = provenance.may_be_signed(body)
-            added = [node for node in signed if candidates.failing(node) == [ADDED_KEY]]
-            foreign += [f"{node} (rule {adder(node)!r})" for node in added]
+    foreign = list[str]()
+    for candidates in map(holds(match), (body for body in bodies if not body.is_ours)):
+        signed = provenance.may_be_signed(candidates.body) if ADDED_KEY in candidates.tests else ()
+        added = [node for node in signed if candidates.failing(node) == [ADDED_KEY]]
+        foreign += [f"{node} (rule {adder(node)!r})" for node in added]
     if not foreign:
         return []
     return [
@@ -207,10 +191,14 @@ def not_added(bodies: Iterable[Body], match: Match) -> list[str]:
 
 # The nearest names.
 
+NEAREST = 5
+EXPRESSION = re.compile(r"\.[*+?]|[][(){}|^$+\\]|\A/.+/\Z")  # names and globs have few of these
+MOST_COMPARED = 50_000  # names compared letter by letter; the rest by what they contain
+
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
     """Say that a match names tensors which no body has, and the nearest names; or nothing."""
-    lines, bodies = [], [body for graph in graphs for body in graph.bodies]
+    lines, bodies = [], _bodies(graphs)
     for text in tensors_named(match):
         if all(tensor_named(body, text) is None for body in bodies):
             outputs = outputs_there(bodies, text)
@@ -234,45 +222,82 @@ def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
 
 
 def _types_there(graphs: Iterable[Graph]) -> list[str]:
-    bodies = (as_model(body) for graph in graphs for body in graph.bodies)
-    return sorted({op for body in bodies for op in body.by_type})
+    return sorted({op for body in _bodies(graphs) for op in as_model(body).by_type})
 
 
 def _op_names(graphs: Iterable[Graph]) -> list[str]:
-    return [name for graph in graphs for body in graph.bodies for name in body.heads.names]
+    return [name for body in _bodies(graphs) for name in body.heads.names]
 
 
 NEAR: Mapping[str, Callable[[Iterable[Graph]], list[str]]] = {
     "op": _types_there,
     "name": _op_names,
     "name_regex": _op_names,
-    "body": lambda graphs: sorted({body.label for graph in graphs for body in graph.bodies}),
+    "body": lambda graphs: sorted({body.label for body in _bodies(graphs)}),
 }
 
 SHOWN = (*NEAR, "upstream_of", "downstream_of", "class")
 """The keys whose texts are shown."""
 
 
-def _nearest_values(graphs: Sequence[Graph], key: str, value: object) -> str:
-    """Return a clause with what could be meant by a text of which there is no op, or body."""
-    if key not in NEAR or not isinstance(value, str | tuple):
-        return ""
-    legal = NEAR[key](graphs)
+def _nearest_values(graphs: Sequence[Graph], key: str, wanted: Sequence[str]) -> str:
+    """Return a clause with what could be meant by texts of which there is no op, or body."""
+    legal = NEAR[key](graphs) if key in NEAR else []
     if key == "name_regex":
-        anywhere = f".*({value}).*"
+        anywhere = f".*({wanted[0]}).*"
         count = sum(map(glob.whole(anywhere), legal))
         return f"; the whole name is matched: {anywhere!r} matches {count:,}" if count else ""
     if key == "name":
-        bodies = [body for graph in graphs for body in graph.bodies]
-        outputs = filter(
-            None, (outputs_there(bodies, text) for text in texts(value) if ":" in text)
-        )
-        meant = "".join(f"; {text}" for text in outputs)
-        meant = meant or "".join(elsewhere(text, legal) for text in texts(value))
-        if meant:
-            return meant
-    near = dict.fromkeys(name for text in texts(value) for name in nearest_names(text, legal))
+        tensors = [outputs_there(_bodies(graphs), text) for text in wanted if ":" in text]
+        meant = [f"; {text}" for text in tensors if text]
+        if meant := meant or [clause for text in wanted if (clause := elsewhere(text, legal))]:
+            return "".join(meant)
+    near = dict.fromkeys(name for text in wanted for name in nearest_names(text, legal))
     if near:
         return f"; nearest: {', '.join(near)}"
     more = ", ..." if len(legal) > NEAREST else ""
     return f"; there are: {', '.join(legal[:NEAREST])}{more}" if legal and key != "name" else ""
+
+
+def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
+    """The names nearest to a name or glob: those that contain its last part, else similar ones."""
+    legal = list(legal)
+    last = text.rpartition("/")[2].strip("*?").lower()
+    holding = [name for name in legal if last and last in name.rpartition("/")[2].lower()]
+    close = nearest(text, legal[:MOST_COMPARED], NEAREST)
+    if not close:  # the names whose last part is nearest
+        by_end = {name.rpartition("/")[2].lower(): name for name in legal[MOST_COMPARED - 1 :: -1]}
+        close = [by_end[end] for end in nearest(last, by_end, NEAREST)]
+    names = holding or close if glob.is_glob(text) else dict.fromkeys(close + holding)
+    return list(names)[:NEAREST]
+
+
+def nearest_tensors(text: str, legal: Iterable[str]) -> str:
+    """Return a clause with the ops whose names are nearest to that of a tensor; or nothing."""
+    near = nearest_names(text.partition(":")[0], legal)
+    return f"; nearest: {', '.join(near)}" if near else ""
+
+
+def elsewhere(text: str, names: Iterable[str]) -> str:
+    """What a text would have to be for it to name ops, as a clause; nothing where that is unclear.
+
+    A regular expression; a glob that is meant in any scope; a scope, or the name of a tensor,
+    where an op is asked for.
+    """
+    names, op, deeper = list(names), text.rpartition(":")[0], f"**/{text}"
+    if EXPRESSION.search(text) and not text.startswith(("*", "?")):
+        bare = text[1:-1] if len(text) > 2 and text[0] == text[-1] == "/" else text
+        expression = bare if bare == text else f".*{bare}.*"
+        with suppress(RulesError):  # it is no expression
+            count = sum(map(glob.whole(expression), names))
+            return f"; in rules, name_regex takes expressions: {expression!r} matches {count:,}"
+    if op in names:
+        return f"; {text!r} is a tensor, and its op is {op!r}"
+    meant = dict.fromkeys([f"{text}/**", f"{deeper}/**"], f"{text!r} is a scope") if text else {}
+    if glob.is_glob(text):
+        why = "a name is matched from its start" if "/" in text else "* stays within a scope"
+        meant = {} if text.startswith("**") else {deeper: why}
+    for wider, why in meant.items():
+        if count := sum(map(glob.compiled(wider), names)):
+            return f"; {why}: {wider!r} matches {count:,}"
+    return ""

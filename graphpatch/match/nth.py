@@ -26,13 +26,13 @@ def picker(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
     Raises RulesError where it is none of these. A number beyond the list means nothing of it.
     """
     at = wanted.at if isinstance(wanted, Nth) else wanted
-    if isinstance(at, str) and at not in NTH_WORDS:
+    at = NTH_WORDS.get(at, at) if isinstance(at, str) else at
+    if isinstance(at, str):
         parts = SLICE.fullmatch(at)
         if parts is None:
             raise RulesError(f"nth: expected {NTH}; found {at!r}")
         chosen = slice(*(None if part is None else int(part) for part in parts.groups()))
         return lambda counted: list(counted[chosen])
-    at = NTH_WORDS.get(at, at) if isinstance(at, str) else at
     places = at if isinstance(at, tuple | list) else (at,)
     return lambda counted: [counted[n] for n in places if -len(counted) <= n < len(counted)]
 
@@ -42,11 +42,10 @@ def counted_in_order(wanted: Any, body: Body, indices: Iterable[int]) -> list[in
 
     By `graph` an op comes after all that it is computed from; the order of the file plays no part.
     """
-    by = wanted.by if isinstance(wanted, Nth) else "graph"
+    by, ops = getattr(wanted, "by", "graph"), body.heads.names
     if by == "file":
         return sorted(indices)
     depth = depths(body) if by == "graph" else [0] * len(body)
-    ops = body.heads.names
     return sorted(indices, key=lambda index: (depth[index], natural_sort_key(ops[index])))
 
 
@@ -63,16 +62,11 @@ def depths(body: Body) -> list[int]:
     What a loop's NextIteration gives back is left out, so that a loop is as deep as its body. Ops
     on any other circle, and those behind them, are deepest. Linear in the size of the body.
     """
-    by_name = body.by_name
-    backward = {body.heads.names[index] for op in NEXTS for index in body.by_type.get(op, ())}
-    reads = [
-        [
-            by_name[name]
-            for name in (names.op_of(text) for text in inputs if text[:1] != "^")
-            if name in by_name and name not in backward
-        ]
-        for inputs in body.heads.inputs
-    ]
+    by_name, reads = body.by_name, list[list[int]]()
+    backward = {index for op in NEXTS for index in body.by_type.get(op, ())}
+    for inputs in body.heads.inputs:
+        read = (by_name.get(names.op_of(text)) for text in inputs if text[:1] != "^")
+        reads.append([index for index in read if index is not None and index not in backward])
     deep = [len(body)] * len(body)
     for index in in_order(reads):
         deep[index] = max((deep[producer] + 1 for producer in reads[index]), default=0)

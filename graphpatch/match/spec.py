@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -168,10 +168,7 @@ class Nth(Written, frozen=True, kw_only=True):
 
 @documented
 class Between(Written, frozen=True, kw_only=True):
-    """The tensors at both ends of a path, and where it may lead.
-
-    All ops between the ends must be `within`; none may be one of `stop_at`. `ends` says whether
-    the ops that give the tensors at the ends belong to the path.
+    """The tensors at both ends of a path, and where it may lead between them.
 
     Keys:
         from: Tensors at which paths start. Example: ["images"]
@@ -192,8 +189,6 @@ class Between(Written, frozen=True, kw_only=True):
 class DependencySearch(Written, frozen=True, kw_only=True):
     """The tensors where a walk starts, and where it may lead.
 
-    It goes through ops that are `within`, and not beyond those of `stop_at`, which are the last.
-
     Keys:
         of: Tensors where the walk starts. Example: "logits"
         within: The walk leads only through such ops. Example: {"class": "elementwise"}
@@ -208,9 +203,6 @@ class DependencySearch(Written, frozen=True, kw_only=True):
 @documented
 class Link(Written, frozen=True):
     """How an edge of a pattern links: which output of the source, which input of the target.
-
-    Where one is silent it is any. `repeat`: the target stands for a run of one or more ops, each
-    reading the one before. `control`: the target runs after the source and reads nothing of it.
 
     Keys:
         input: Which input of the target. Default: any. Example: 0
@@ -237,12 +229,10 @@ class Edge(Written, frozen=True, array_like=True):
 class Pattern(Written, frozen=True, kw_only=True, dict=True):
     """A small graph to be found in a body: what the text form says, and what it cannot.
 
-    `nodes` has, by name, what each op must be. `tensors` names what is read from outside: any
-    tensor, given by an op or by a function's argument, which is not part of the match; edges from
-    one such name mean one and the same tensor. `optional` ops may be missing: what comes before
-    them is then linked to what comes after. `absent` ops must not be there, beside those that
-    are. `closed`: ops of the match that others of it read are read by nothing else (with names:
-    these ops are), those apart that read nothing themselves, as constants do.
+    A tensor from outside is given by an op or by a function's argument, which is not part of the
+    match; edges from one such name mean one and the same tensor. Where an op is missing, what comes
+    before it is linked to what comes after. `closed` are ops that others of the match read, those
+    apart that read nothing themselves, as constants do.
 
     `graphpatch.match.pattern.syntax.parse_pattern` makes one from the text form.
 
@@ -275,11 +265,6 @@ class Pattern(Written, frozen=True, kw_only=True, dict=True):
         """The last of its ops that none of the others reads, or runs after: where a patch goes."""
         read = {edge.source for edge in self.edges if edge.target not in self.absent}
         return [name for name in self.present if name not in read][-1]
-
-    @cached_property
-    def last_place(self) -> int:
-        """Return where that one stands among those that are present."""
-        return self.present.index(self.last)
 
 
 @documented
@@ -356,32 +341,26 @@ class Match(Written, frozen=True, kw_only=True):
 FIELDS = dict(zip(Match.__struct_encode_fields__, Match.__struct_fields__, strict=True))
 del FIELDS["control"]
 
+PatternLike = str | Pattern | Sequence[str | Pattern]
 
-def every_match(match: Match) -> Iterator[Match]:
+
+def every_match(part: Any) -> Iterator[Match]:
     """Yield a match, and those that stand in it, however deep."""
-    yield match
-    parts = [*(match.any or ()), *(match.all or ()), match.not_]
-    for walk in (match.upstream_of, match.downstream_of, match.between):
-        if isinstance(walk, DependencySearch | Between):
-            parts += [walk.within, walk.stop_at]
-    for neighbours in (match.inputs, match.consumers):
-        parts += (neighbours or {}).values()
-    for form in match.pattern if isinstance(match.pattern, tuple) else (match.pattern,):
-        parts += form.nodes.values() if isinstance(form, Pattern) else ()
-    for part in parts:
-        if part is not None:
-            yield from every_match(part)
-
-
-def ends_of(value: Texts | DependencySearch | Between | None) -> tuple[str, ...]:
-    """Return the tensors that a walk starts or ends at, as a match names them."""
-    if isinstance(value, Between):
-        return (*texts(value.sources), *texts(value.targets))
-    return texts((value.of if isinstance(value, DependencySearch) else value) or ())
+    if isinstance(part, Match):
+        yield part
+    if isinstance(part, msgspec.Struct):
+        part = msgspec.structs.astuple(part)
+    for inner in part.values() if isinstance(part, dict) else part:
+        if isinstance(inner, msgspec.Struct | dict | tuple):
+            yield from every_match(inner)
 
 
 def tensors_named(match: Match) -> list[str]:
-    """Return the tensors that a match and those in it name, each once."""
-    parts = every_match(match)
-    walks = ((part.upstream_of, part.downstream_of, part.between) for part in parts)
-    return list(dict.fromkeys(text for keys in walks for walk in keys for text in ends_of(walk)))
+    """Return the tensors that a match and those in it name for their paths, each once."""
+    named: list[str] = []
+    for part in every_match(match):
+        for walk in (part.upstream_of, part.downstream_of):
+            named += texts((walk.of if isinstance(walk, DependencySearch) else walk) or ())
+        if part.between is not None:
+            named += (*texts(part.between.sources), *texts(part.between.targets))
+    return list(dict.fromkeys(named))

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 import graphpatch
-from graphpatch.match import nearest
-from graphpatch.match.misses import explain
-from graphpatch.match.nearest import elsewhere, nearest_names
+from graphpatch.match import misses
+from graphpatch.match.misses import elsewhere, explain, nearest_names
 from graphpatch.match.pattern import syntax
 from graphpatch.match.spec import Match
 from tests import graphs
@@ -216,7 +215,7 @@ def test_the_nearest_names(text: str, legal: list[str], found: list[str]) -> Non
 
 
 def test_among_very_many_names_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "MOST_COMPARED", 2)
+    monkeypatch.setattr(misses, "MOST_COMPARED", 2)
     legal = ["a", "b", "conv1", "scope/conv"]
     assert nearest_names("conv2", legal) == []
     assert nearest_names("conv", legal) == ["conv1", "scope/conv"]

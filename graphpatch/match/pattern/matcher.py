@@ -29,9 +29,9 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
 from graphpatch.match.conditions import Candidates, holds
 from graphpatch.match.pattern.overlaps import Binding
-from graphpatch.match.pattern.syntax import PatternLike, forms, variants
+from graphpatch.match.pattern.syntax import forms, variants
 from graphpatch.match.pattern.topology import Budget, Column, Flags, Links, Run, Topology, grouped
-from graphpatch.match.spec import Pattern
+from graphpatch.match.spec import Pattern, PatternLike
 from graphpatch.table import short
 
 TEST = 8

@@ -108,7 +108,7 @@ class Binding(msgspec.Struct, frozen=True):
     @property
     def last(self) -> int:
         """Return the index of the op that gives the result; of a run its last one."""
-        return self.bound[self.pattern.last_place][-1]
+        return self.bound[self.pattern.present.index(self.pattern.last)][-1]
 
     def of(self, names: Collection[str]) -> tuple[int, ...]:
         """Return the indices of the ops of these names that are there; of none, the last one."""

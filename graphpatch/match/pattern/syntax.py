@@ -38,7 +38,7 @@ from graphpatch.decoding import convert
 from graphpatch.errors import PatternError, RulesError, did_you_mean
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
-from graphpatch.match.spec import WHOLE, Edge, Link, Match, Near, Pattern
+from graphpatch.match.spec import WHOLE, Edge, Link, Match, Near, Pattern, PatternLike
 from graphpatch.shown import pointed
 from graphpatch.tokens import Language, Token
 
@@ -495,9 +495,6 @@ def pattern(
     built = replace(parsed, nodes=nodes, closed=named)
     check_pattern(built)
     return built
-
-
-PatternLike = str | Pattern | Sequence[str | Pattern]
 
 
 def forms(wanted: PatternLike) -> tuple[Pattern, ...]:
