@@ -278,97 +278,100 @@ QUANTIFIERS: dict[str, Callable[[Iterable[bool]], bool]] = {
 }
 
 
-def producers(node: Node, slot: int | None, control: bool) -> Iterable[Neighbour]:
-    """Return what gives input number k, or all inputs, with `control` control inputs too."""
-    read = node.inputs if control and slot is None else node.data_inputs
-    return map(node.body.producer, read if slot is None else read[slot : slot + 1])
+def inputs(wanted: Mapping[str, Match], match: Match) -> Condition:
+    """Return the condition that what gives input number k is such an op, or any, all, none do."""
+
+    def producers(node: Node, slot: int | None) -> Iterable[Neighbour]:
+        read = node.inputs if match.control and slot is None else node.data_inputs
+        return map(node.body.producer, read if slot is None else read[slot : slot + 1])
+
+    def in_words(node: Node, parts: Mapping[str, Candidates]) -> str:
+        read, words = node.data_inputs, []
+        asked = [int(word) for word in parts if word.isdigit()]
+        for slot in dict.fromkeys((*asked, *range(len(read)))):  # those that are asked for first
+            if slot >= len(read):
+                words.append(f"there is no input {slot}")
+                continue
+            producer, part, has = node.body.producer(read[slot]), parts.get(str(slot)), ""
+            if producer is not None and part is not None:
+                has = part.instead(producer, [key for key in part.failing(producer) if key != "op"])
+            words.append(f"input {slot} is {producer or read[slot]}" + (f" ({has})" if has else ""))
+        return short(words) or "it reads nothing"
+
+    return on_neighbours("inputs", wanted, producers, in_words)
 
 
-def inputs_in_words(node: Node, tests: Mapping[str, Candidates]) -> str:
-    """Return what gives the inputs of an op; those that are asked for come first."""
-    slots, read = [int(word) for word in tests if word.isdigit()], node.data_inputs
-    words = [f"there is no input {slot}" for slot in slots if slot >= len(read)]
-    for slot in sorted(range(len(read)), key=lambda slot: slot not in slots):
-        producer, test, has = node.body.producer(read[slot]), tests.get(str(slot)), ""
-        if producer is not None and test is not None:
-            has = test.instead(producer, [key for key in test.failing(producer) if key != "op"])
-        words.append(f"input {slot} is {producer or read[slot]}" + (f" ({has})" if has else ""))
-    return short(words) or "it reads nothing"
+def consumers(wanted: Mapping[str, Match], match: Match) -> Condition:
+    """Return the condition that what reads output number k is such an op, or any, all, none do."""
 
+    def readers(node: Node, output: int | None) -> Iterable[Neighbour]:
+        body, tensor = node.body, None
+        if output is not None:
+            tensor = tensor_named(body, str(TensorName(node.name, output)))
+        for index, slot in body.readers.get(node.name, ()):
+            text = body.heads.inputs[index][slot]
+            is_read = names.parse(text) == tensor
+            if is_read if output is not None else match.control or text[:1] != "^":
+                yield Node(body, index)
 
-def readers(node: Node, output: int | None, control: bool) -> Iterable[Neighbour]:
-    """Return what reads output number k, or any; with `control` what runs after the op too."""
-    body, tensor = node.body, None
-    if output is not None:
-        tensor = tensor_named(body, str(TensorName(node.name, output)))
-    for index, slot in body.readers.get(node.name, ()):
-        text = body.heads.inputs[index][slot]
-        if control or text[:1] != "^" if output is None else names.parse(text) == tensor:
-            yield Node(body, index)
+    def in_words(node: Node, parts: Mapping[str, Candidates]) -> str:
+        indices = dict.fromkeys(index for index, _ in node.body.readers.get(node.name, ()))
+        words = [f"{Node(node.body, index)} reads it" for index in indices]
+        return short(words) or "nothing reads it"
 
-
-def readers_in_words(node: Node, tests: Mapping[str, Candidates]) -> str:
-    """Return what reads an op."""
-    indices = dict.fromkeys(index for index, _ in node.body.readers.get(node.name, ()))
-    words = [f"{Node(node.body, index)} reads it" for index in indices]
-    return short(words) or "nothing reads it"
+    return on_neighbours("consumers", wanted, readers, in_words)
 
 
 def on_neighbours(
     key: str,
-    beside: Callable[[Node, int | None, bool], Iterable[Neighbour]],
+    wanted: Mapping[str, Match],
+    beside: Callable[[Node, int | None], Iterable[Neighbour]],
     in_words: Callable[[Node, Mapping[str, Candidates]], str],
-) -> Callable[[Mapping[str, Match], Match], Condition]:
-    """Return what makes the condition that what is beside an op is such an op.
+) -> Condition:
+    """Return the condition that what is beside an op is such an op.
 
-    It is said of number k, or of any, all, none. The argument of a function is not an op, and
-    does not count; `all` holds where there is nothing.
+    The argument of a function is not an op, and does not count; `all` holds where there is nothing.
     """
+    for word in wanted:
+        if word not in QUANTIFIERS and not re.fullmatch("[0-9]{1,9}", word):
+            legal = f"; legal: 0, 1, ..., {', '.join(QUANTIFIERS)}"
+            near = did_you_mean(word, QUANTIFIERS) or legal
+            raise RulesError(f"{key}: {word!r} does not say which{near}")
+    parts = {word: holds(part) for word, part in wanted.items()}
 
-    def condition(wanted: Mapping[str, Match], match: Match) -> Condition:
-        for word in wanted:
-            if word not in QUANTIFIERS and not re.fullmatch("[0-9]{1,9}", word):
-                legal = f"; legal: 0, 1, ..., {', '.join(QUANTIFIERS)}"
-                near = did_you_mean(word, QUANTIFIERS) or legal
-                raise RulesError(f"{key}: {word!r} does not say which{near}")
-        parts = {word: holds(part) for word, part in wanted.items()}
+    def is_met(node: Node, word: str) -> bool:
+        every = beside(node, None if word in QUANTIFIERS else int(word))
+        are_such = (op is not None and parts[word](op.body)(op) for op in every)
+        return QUANTIFIERS.get(word, any)(are_such)
 
-        def is_met(node: Node, word: str) -> bool:
-            every = beside(node, None if word in QUANTIFIERS else int(word), match.control)
-            are_such = (op is not None and parts[word](op.body)(op) for op in every)
-            return QUANTIFIERS.get(word, any)(are_such)
-
-        return Condition(
-            lambda node: all(is_met(node, word) for word in parts),
-            lambda node: in_words(node, {word: part(node.body) for word, part in parts.items()}),
-        )
-
-    return condition
+    return Condition(
+        lambda node: all(is_met(node, word) for word in parts),
+        lambda node: in_words(node, {word: part(node.body) for word, part in parts.items()}),
+    )
 
 
 def upstream_of(value: str | Sequence[str] | DependencySearch, match: Match) -> Condition:
     """Return the condition that one of these tensors is computed from the op, or given by it."""
     search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
-    return on_path((), texts(search.of), search, match.control)
+    return on_path(search, (), texts(search.of), match)
 
 
 def downstream_of(value: str | Sequence[str] | DependencySearch, match: Match) -> Condition:
     """Return the condition that the op is computed from one of these tensors."""
     search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
-    return on_path(texts(search.of), (), search, match.control)
+    return on_path(search, texts(search.of), (), match)
 
 
 def between(value: Between, match: Match) -> Condition:
     """Return the condition that the op is on a path from one of the first tensors to a second."""
-    return on_path(texts(value.sources), texts(value.targets), value, match.control, value.ends)
+    return on_path(value, texts(value.sources), texts(value.targets), match)
 
 
 def on_path(
+    limits: DependencySearch | Between,
     sources: Sequence[str],
     targets: Sequence[str],
-    limits: DependencySearch | Between,
-    control: bool,
-    ends: bool = True,
+    match: Match,
 ) -> Condition:
     """Return the condition that a path from the sources, or to the targets, leads over the op.
 
@@ -376,6 +379,7 @@ def on_path(
     leads on through ops that are `within`, and not beyond those of `stop_at`; what these say is not
     asked of the ends of a path between two tensors, which does not lead through the latter.
     """
+    control, ends = match.control, not isinstance(limits, Between) or limits.ends
     within = None if limits.within is None else holds(limits.within)
     stop_at = None if limits.stop_at is None else holds(limits.stop_at)
 
@@ -463,8 +467,8 @@ KEYS: dict[str, Callable[..., Condition]] = {
     "taken": taken,
     "inside": inside.inside,
     **keys.OP_KEYS,  # the others of these
-    "inputs": on_neighbours("inputs", producers, inputs_in_words),
-    "consumers": on_neighbours("consumers", readers, readers_in_words),
+    "inputs": inputs,
+    "consumers": consumers,
     "value": keys.OP_KEYS["value"],
     "nth": nth,
 }

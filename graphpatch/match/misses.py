@@ -151,7 +151,11 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
 
     every, topology_of, places = forms(wanted), cache(Topology), []
     for finder in map(Finder, every):
-        near = (finder.near_misses(body, topology_of, NEAR_MISSES) for body in bodies)
+        searches = (finder.searches(body, topology_of, whole=False) for body in bodies)
+        near = (
+            islice(search.near_misses(NEAR_MISSES), NEAR_MISSES)
+            for search in chain.from_iterable(searches)
+        )
         misses = sorted(chain.from_iterable(near), key=lambda miss: -len(miss.reached))
         part = len(misses[0].reached) / len(finder.pattern.present) if misses else 0
         places.append((part, misses[:NEAR_MISSES]))

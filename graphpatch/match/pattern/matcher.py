@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
-from heapq import nsmallest
-from itertools import chain, combinations, islice, repeat
+from itertools import chain, combinations, repeat
 from math import log
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -615,17 +614,6 @@ class Finder:
                 if not around or is_read_beside(binding, around):
                     matches.append(binding)
         return sorted(matches, key=attrgetter("indices"))
-
-    def near_misses(
-        self, body: Body, topology_of: Callable[[Body], Topology], most: int
-    ) -> list[NearMiss]:
-        """Return where a pattern that matches nothing came furthest; then the file's order."""
-        misses = [
-            (search.variant.op_count - len(miss.reached), miss)
-            for search in self.searches(body, topology_of, whole=False)
-            for miss in islice(search.near_misses(most), most)
-        ]
-        return [miss for _, miss in nsmallest(most, misses, key=lambda ranked: ranked[0])]
 
 
 def _within(matches: Iterable[Binding], pattern: Pattern) -> dict[frozenset[int], list[Binding]]:
