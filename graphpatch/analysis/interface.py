@@ -182,7 +182,9 @@ def default_targets(
     if every:
         return list(dict.fromkeys([*unread, *floats]))
     losses = list(dict.fromkeys(floats))
-    losses = losses or [t for t in unread if may_be_loss(wiring, t)] or unread
+    if not losses:
+        results = [tensor for tensor in unread if is_result(wiring, tensor)] or unread
+        losses = [tensor for tensor in results if wiring.dtype(tensor) not in NO_FLOATS] or results
     return largest_first(wiring, losses, sources or fed_floats(wiring))
 
 
@@ -208,15 +210,11 @@ def largest_first(
     return sorted(dependent, key=lambda tensor: (has_no_gradient[tensor], -sizes.get(tensor, 0)))
 
 
-def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
-    """Return whether a tensor may be one: no update, initialiser or saver, no end of a branch.
-
-    Nor a reference to a variable, a condition, text or a handle, nor what tf.gradients added.
-    """
+def is_result(wiring: Wiring, tensor: Tensor) -> bool:
+    """Return whether a tensor is no update, initialiser, end of a branch, reference or gradient."""
     index, output = tensor
-    arg = wiring.outputs(index)[output]
     node = wiring.node(index)
-    if node is None or arg.is_ref or arg.dtype in NO_FLOATS:
+    if node is None or wiring.outputs(index)[output].is_ref:
         return False
     op = node.op
     if op in NO_LOSS or op.startswith(UPDATES) or is_in_gradients(node):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from graphpatch.analysis.interface import default_targets
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.page.ends import ends_of
 from graphpatch.protos import AttrValue, TensorShapeProto
@@ -58,3 +59,13 @@ def test_ends_that_nobody_named(case: str) -> None:
     graph = graph_of(*nodes)
     found = ends_of(graph, Wiring(graph.main), (), ())
     assert (found.sources, found.targets) == (sources, targets)
+
+
+def test_the_end_of_a_branch_is_no_output_beside_a_condition() -> None:
+    graph = graph_of(
+        FLAG, node("branch", "Switch", "flag", "flag", T=attr("bool")),
+        node("taken", "Identity", "branch:1", T=attr("bool")), node("off", "LogicalNot", "flag"),
+    )  # fmt: skip
+    wiring = Wiring(graph.main)
+    targets = default_targets(graph, wiring, every=False)
+    assert list(map(wiring.spelled, targets)) == ["off:0"]
