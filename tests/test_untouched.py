@@ -127,7 +127,7 @@ def written(model: Model) -> dict[tuple[str, str], bytes]:
     """The bytes of each node as written, in order, by body and name."""
     raw = graphs.joined(model.pieces())
     return {
-        (body.label, one.name): graphs.joined(body.payload(one.index))
+        (body.label, one.name): graphs.joined(body.payload(one.index).pieces)
         for body in graphs.opened(raw).bodies
         for one in body
     }

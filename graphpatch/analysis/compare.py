@@ -12,7 +12,7 @@ from graphpatch.formats.container import meta_around
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import ConstTensor, constant
 from graphpatch.graph.graph import LIBRARY, Graph, ModelGraph
-from graphpatch.graph.node import Body, Node, behind_inputs, large_part, small_part
+from graphpatch.graph.node import Body, Node, behind_inputs
 from graphpatch.graph.provenance import PROVENANCE_ATTR
 from graphpatch.graph.wire import Piece, Span, encoded, fields, message, piece_bytes, read_span
 from graphpatch.protos import GraphDef, MetaGraphDef
@@ -75,7 +75,7 @@ def unlike_pairs(
 ) -> Iterator[tuple[int, int]]:
     """Yield the pairs whose NodeDefs are not the same bytes."""
     for pair in pairs:
-        old, new = before.payload(pair[0]), after.payload(pair[1])
+        old, new = before.payload(pair[0]).pieces, after.payload(pair[1]).pieces
         if old != new and not (len(old) == len(new) and all(map(same_bytes, old, new))):
             yield pair
 
@@ -105,8 +105,8 @@ def differences(before: Node, after: Node) -> list[str]:
         if old != new:
             changes.append(f"input {slot}: {old} -> {new}")
     payloads = [node.body.payload(node.index) for node in (before, after)]
-    old_rest, new_rest = (behind_inputs(small_part(payload)) for payload in payloads)
-    if new_rest.startswith(old_rest) and not any(map(large_part, payloads)):
+    old_rest, new_rest = (behind_inputs(payload.small) for payload in payloads)
+    if new_rest.startswith(old_rest) and not any(payload.large for payload in payloads):
         # A rule writes its record behind all else; so all else is the same.
         more = list(fields(new_rest, len(old_rest), len(new_rest)))
         if not more or (len(more) == 1 and new_rest.startswith(RECORD, more[0].value)):

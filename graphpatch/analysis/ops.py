@@ -16,7 +16,7 @@ from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.override_keys import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.node import Body, Node, mentions
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import as_model
 from graphpatch.graph.walk import outputs_there
@@ -83,7 +83,7 @@ def _by_whom(node: Node, rules: Mapping[str, str] | None) -> str:
     """Whose gradient an op has instead of that of its type, in words; nothing where it has none."""
     if rules:
         return ", then ".join(f"{words}, by rule {rule!r}" for rule, words in rules.items())
-    key = override_key(node) if mentions(node.body.payload(node.index), attrs.OVERRIDE) else None
+    key = override_key(node) if node.body.payload(node.index).mentions(attrs.OVERRIDE) else None
     return "" if key is None else f"overridden by {key}"
 
 

@@ -14,7 +14,7 @@ from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.override_keys import gradient_type
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import Body, Node, form, large_part, small_part
+from graphpatch.graph.node import Body, Node, form
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.walk import reached, tensor_named
 from graphpatch.opdefs import FlatArg, tensor_index
@@ -122,10 +122,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def _form(self, index: int) -> int:
         payload = self.body.payload(index)
-        key = (
-            self.body.heads.ops[index],
-            index if large_part(payload) else form(small_part(payload)),
-        )
+        key = self.body.heads.ops[index], index if payload.large else form(payload.small)
         return self._forms.setdefault(key, len(self._forms))
 
     def gradient_type(self, index: int) -> str:

@@ -471,6 +471,6 @@ def _function_def(exported_graph: ExportedGraph, name: str) -> list[Piece]:
     rest = FunctionDef(ret=returned, attr={"_input_shapes": shapes})
     return [
         FunctionDef(signature=signature).SerializeToString(deterministic=True),
-        *(piece for payload in part.payloads() for piece in enclosed(3, payload)),
+        *(piece for payload in part.payloads() for piece in enclosed(3, payload.pieces)),
         rest.SerializeToString(deterministic=True),
     ]

@@ -13,18 +13,10 @@ from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
 from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
 from graphpatch.graph.graph import ModelGraph, Restored
-from graphpatch.graph.node import (
-    BEFORE_RULES,
-    Body,
-    EditedNode,
-    Node,
-    attr_entry,
-    large_part,
-    small_part,
-)
+from graphpatch.graph.node import BEFORE_RULES, Body, EditedNode, LargeField, Node, Payload
 from graphpatch.graph.record import PROVENANCE_ATTR, Author, NodeRecord
 from graphpatch.graph.walk import uses
-from graphpatch.graph.wire import Span, message
+from graphpatch.graph.wire import message
 from graphpatch.protos import AttrValue, FunctionDef, NodeDef
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
@@ -101,7 +93,7 @@ class Editor:
     def set_attr(self, node: Node, key: str, value: AttrValue | None) -> None:
         """Set an attr of an op, or drop it where the value is None."""
         edited = self._open(node)
-        if any(attr_entry(span)[0] == key for span in edited.large):
+        if any(field.key == key for field in edited.large):
             edited.keep_large()
         if value is None:
             edited.node.attr.pop(key, None)
@@ -142,13 +134,12 @@ class Editor:
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
         """Add an op that is another one on other inputs, written next to it."""
         payload = node.body.payload(node.index)
-        proto = message(NodeDef, small_part(payload))
+        proto = message(NodeDef, payload.small)
         proto.name, proto.input[:] = names.fresh(name, TakenNames(node.body)), inputs
         for key in (OUTPUT_SHAPES, PROVENANCE_ATTR):
             proto.attr.pop(key, None)
-        large = [span for span in large_part(payload) if attr_entry(span)[0] != PROVENANCE_ATTR]
         vars(node.body).pop(BEFORE_RULES, None)
-        return self._add(proto, node, before=False, large=large, clone_of=node.name)
+        return self._add(proto, node, before=False, large=payload.large, clone_of=node.name)
 
     def add_function(self, function: FunctionDef, gradient: str = "") -> None:
         """Put a function into the library, and the name of its gradient function beside it.
@@ -245,7 +236,7 @@ class Editor:
         proto: NodeDef,
         beside: Node,
         before: bool,
-        large: Sequence[Span] = (),
+        large: tuple[LargeField, ...] = (),
         **fields: Any,
     ) -> Node:
         """Put a new node into the body, and write down that it was added."""
@@ -255,7 +246,7 @@ class Editor:
             record.keys = rules
         body = beside.body
         node = Node(body, append_all(body, [proto.name], [proto.op], [tuple(proto.input[:])]))
-        body.edited[node.index] = EditedNode(proto, [*large], record)
+        body.edited[node.index] = EditedNode(proto, record, large)
         _place_beside(node, beside.index, before)
         return node
 
@@ -304,7 +295,7 @@ def without_records(body: Body) -> None:
         if isinstance(edited, EditedNode) and index not in body.heads.records:
             edited.node.attr.pop(PROVENANCE_ATTR, None)
             raw = edited.node.SerializeToString(deterministic=True)
-            body.edited[index] = [raw, *edited.large]
+            body.edited[index] = Payload.of(raw, edited.large)
 
 
 def append_all(

@@ -10,7 +10,7 @@ from graphpatch import names, opdefs
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
 from graphpatch.graph.graph import VERSIONS, ModelGraph, library_pieces
-from graphpatch.graph.node import COLOCATION, Body, Node, Payload, large_part, small_part
+from graphpatch.graph.node import COLOCATION, Body, Node, Payload
 from graphpatch.graph.op_types import PLACEHOLDER, PLACEHOLDERS
 from graphpatch.graph.wire import Piece, Span, enclosed, message
 from graphpatch.protos import AttrValue, FunctionDef, NodeDef, TensorShapeProto
@@ -137,7 +137,7 @@ class Part:
         places = set(map(located, inside))
         for node in self.nodes:
             payload = node.body.payload(node.index)
-            before, proto = (message(NodeDef, small_part(payload)) for _ in range(2))
+            before, proto = (message(NodeDef, payload.small) for _ in range(2))
             proto.input[:] = [
                 text if text.startswith("^") else spell(text)
                 for text in node.inputs
@@ -153,7 +153,7 @@ class Part:
                 proto.attr.pop(key, None)
             is_same = proto == before
             raw = proto.SerializeToString(deterministic=True)
-            yield payload if is_same else [raw, *large_part(payload)]
+            yield payload if is_same else Payload.of(raw, payload.large)
 
     def spelled(self, tensor: str) -> str:
         """Return how the function spells a tensor of the main graph."""
@@ -237,7 +237,7 @@ class Extract:
 
         inside = {node.name for node in self.part.nodes} | set(placeholders.values())
         for payload in self.part.moved(spell, inside):
-            pieces += enclosed(1, payload)
+            pieces += enclosed(1, payload.pieces)
         for part in graph.others:
             if part.holds(VERSIONS):
                 pieces.append(Span(graph.source, part.start, part.end))

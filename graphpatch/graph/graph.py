@@ -27,10 +27,7 @@ from graphpatch.graph.node import (
     Heads,
     Library,
     Node,
-    attr_spans,
-    attr_value,
     payload_at,
-    small_part,
 )
 from graphpatch.graph.record import PROVENANCE_ATTR, ModelRecord
 from graphpatch.graph.wire import (
@@ -253,7 +250,9 @@ def read_nodes(
 
     def read_run(stop: int) -> None:
         if run < stop:
-            _read_heads(heads, source, run, stop, number)
+            # A list: protobuf makes an object for each node whenever it is asked for it.
+            nodes = list(_parse(source, run, stop, number))
+            _append_heads(heads, nodes, run, data.find(PROVENANCE, run, stop) >= 0)
             if progress is not None:
                 progress("reading", stop, len(data))
 
@@ -274,7 +273,11 @@ def read_nodes(
                 run = at
             heads.starts.append(at)
             if is_large and stop <= end:
-                _read_large_head(heads, source, at)
+                try:
+                    large = NodeDef.FromString(payload_at(source, at).small)
+                except DecodeError:
+                    raise _broken(source, at) from None
+                _append_heads(heads, [large], at, signed=True)
                 run = stop
                 if progress is not None:
                     progress("reading", stop, len(data))
@@ -290,22 +293,10 @@ def read_nodes(
     return heads, others
 
 
-def _read_heads(heads: Heads, source: Source, start: int, end: int, number: int) -> None:
-    """Read the heads of small nodes that lie side by side: from `start` to `end`."""
-    first, data = len(heads.names), source.data
-    # A list: protobuf makes an object for each node whenever it is asked for it. Three
-    # comprehensions are a third faster than one loop, and a slice of inputs than tuple() alone.
-    nodes = list(_parse(source, start, end, number))
-    _append_heads(heads, nodes, start)
-    if data.find(PROVENANCE, start, end) >= 0:
-        for index, node in enumerate(nodes, first):
-            record = node.attr.get(PROVENANCE_ATTR)
-            if record is not None:
-                heads.records[index] = record.list.s[:]
-
-
-def _append_heads(heads: Heads, nodes: Sequence[NodeDef], start: int) -> None:
+def _append_heads(heads: Heads, nodes: Sequence[NodeDef], start: int, signed: bool) -> None:
+    """Append the heads of nodes that lie side by side from `start`; `signed` ones have records."""
     first = len(heads.names)
+    # Three comprehensions are a third faster than one loop, and a slice of inputs than tuple().
     heads.names += [node.name for node in nodes]
     heads.ops += map(sys.intern, [node.op for node in nodes])
     heads.inputs += [tuple(node.input[:]) for node in nodes]
@@ -313,6 +304,10 @@ def _append_heads(heads: Heads, nodes: Sequence[NodeDef], start: int) -> None:
         raise ModelError(f"a node at byte {start} or behind has no name, or no op type")
     if len(heads.names) > MOST_NODES:
         raise ModelError(f"more than {MOST_NODES:,} nodes; graphpatch reads no more")
+    for index, node in enumerate(nodes if signed else (), first):
+        record = node.attr.get(PROVENANCE_ATTR)
+        if record is not None:
+            heads.records[index] = record.list.s[:]
 
 
 def _parse(source: Source, start: int, end: int, number: int) -> Any:
@@ -329,18 +324,6 @@ def _parse(source: Source, start: int, end: int, number: int) -> Any:
             except DecodeError:
                 raise _broken(source, field.start) from None
         raise ModelError(f"not a GraphDef: the nodes at byte {start} do not parse") from None
-
-
-def _read_large_head(heads: Heads, source: Source, start: int) -> None:
-    """Read the head of a node without its fields that are as large as weights."""
-    payload = payload_at(source, start)
-    try:
-        _append_heads(heads, [NodeDef.FromString(small_part(payload))], start)
-    except DecodeError:
-        raise _broken(source, start) from None
-    record = attr_spans(payload).get(PROVENANCE_ATTR)
-    if record is not None:
-        heads.records[len(heads.names) - 1] = attr_value(record).list.s[:]
 
 
 def _broken(source: Source, start: int) -> ModelError:
@@ -445,11 +428,9 @@ def _node_changes(body: Body, number: int) -> Iterator[Replacement]:
         value, end = entry(source, start)
         is_padded = value - start != (2 if end - value < 0x80 else 3)  # or very long
         for node in body.placed.get(index, (index,)):
-            payload = body.payload(node)
-            if node == index and is_padded:
-                pieces += reframed(source, start, payload)
-            else:
-                pieces += enclosed(number, payload)
+            whole = body.payload(node).pieces
+            is_reframed = node == index and is_padded
+            pieces += reframed(source, start, whole) if is_reframed else enclosed(number, whole)
         yield start, end, pieces
 
 

@@ -42,63 +42,90 @@ COLOCATION = "_class"
 BEFORE_RULES = "before_rules"  # under which a body keeps what `provenance.as_model` returns
 MANY = 256  # tensors from which on the list of a node is kept
 
-Payload = list[Piece]
 Uses = list[tuple[int, int]]
 """The uses of an op: who reads it, and in which slot of NodeDef.input."""
 
 
+class LargeField(NamedTuple):
+    """A field of a NodeDef that is as large as weights, left where it lies.
+
+    It is the attr `key`, whose AttrValue is `value`; "" stands for a field that is no attr.
+    """
+
+    whole: Span
+    key: str
+    value: Span
+
+
+class Payload(msgspec.Struct, frozen=True, gc=False):
+    """The bytes of a NodeDef: its fields in their order.
+
+    `parts` are what lies before, between and behind the large fields, one more than these are.
+    """
+
+    parts: tuple[bytes, ...]
+    large: tuple[LargeField, ...] = ()
+
+    @property
+    def small(self) -> bytes:
+        """The NodeDef without fields as large as weights."""
+        return b"".join(self.parts) if self.large else self.parts[0]
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The whole NodeDef."""
+        pieces: list[Piece] = [*self.parts]
+        for place, field in enumerate(self.large):
+            pieces.insert(2 * place + 1, field.whole)
+        return pieces
+
+    @classmethod
+    def of(cls, raw: bytes, large: tuple[LargeField, ...] = ()) -> Payload:
+        """Return the payload of these bytes, with large fields behind them."""
+        return cls((raw, *[b""] * len(large)), large)
+
+    def attr_spans(self) -> dict[str, Span]:
+        """Return where each attr's serialized AttrValue lies, unread."""
+        source = Source(self.small)
+        small = [attr_entry(source, part) for part in fields(source.data, 0, len(source.data))]
+        spans = {key: value for key, value in small if key}
+        return {**spans, **{field.key: field.value for field in self.large if field.key}}
+
+    def mentions(self, key: str) -> bool:
+        """Tell whether the node may have this attr; quick, and wrong only where it says yes."""
+        return bool(self.large) or key.encode() in self.small
+
+
 def payload_at(source: Source, start: int) -> Payload:
-    """Return the payload of the NodeDef whose field starts at `start`."""
-    value, end = entry(source, start)
-    if end - value < LARGE:
-        return [source.data[value:end]]
-    pieces: Payload = []
-    start = value
-    for field in fields(source.data, value, end):
+    """Return the payload of the NodeDef whose field starts at `start`; its record is not large."""
+    at, end = entry(source, start)
+    if end - at < LARGE:
+        return Payload((source.data[at:end],))
+    parts, large = list[bytes](), list[LargeField]()
+    for field in fields(source.data, at, end):
         if field.end - field.value >= LARGE and field.number >= ATTR:
-            pieces += [source.data[start : field.start]] if start < field.start else []
-            pieces.append(Span(source, field.start, field.end))
-            start = field.end
-    return [*pieces, source.data[start:end]] if start < end else pieces
+            key, value = attr_entry(source, field)
+            if key != PROVENANCE_ATTR:
+                parts.append(source.data[at : field.start])
+                large.append(LargeField(Span(source, field.start, field.end), key, value))
+                at = field.end
+    return Payload((*parts, source.data[at:end]), tuple(large))
 
 
-def small_part(payload: Payload) -> bytes:
-    """Return the NodeDef without fields as large as weights."""
-    if len(payload) == 1 and isinstance(payload[0], bytes):  # nearly all
-        return payload[0]
-    return b"".join([piece for piece in payload if isinstance(piece, bytes)])
-
-
-def large_part(payload: Payload) -> list[Span]:
-    """Return the fields of a NodeDef that are as large as weights."""
-    if len(payload) == 1 and isinstance(payload[0], bytes):
-        return []
-    return [piece for piece in payload if isinstance(piece, Span)]
-
-
-def attr_entry(field: Span) -> tuple[str, Span]:
+def attr_entry(source: Source, field: Field) -> tuple[str, Span]:
     """Return the attr that a field of a NodeDef is, and where its AttrValue lies; "" for none."""
-    source, data = field.source, field.source.data
-    (whole,) = fields(data, field.start, field.end)
     key, value = "", Span(source, field.end, field.end)
-    for part in fields(data, whole.value, whole.end) if whole.holds(ATTR) else ():
+    for part in fields(source.data, field.value, field.end) if field.holds(ATTR) else ():
         if part.holds(1):
-            key = utf8(data, part.value, part.end)
+            key = utf8(source.data, part.value, part.end)
         elif part.holds(2):
             value = Span(source, part.value, part.end)
     return key, value
 
 
-def attr_spans(payload: Payload) -> dict[str, Span]:
-    """Return where each attr's serialized AttrValue lies, unread."""
-    spans: dict[str, Span] = {}
-    for piece in payload:
-        span = Span(Source(piece), 0, len(piece)) if isinstance(piece, bytes) else piece
-        for field in fields(span.source.data, span.start, span.end):
-            if field.holds(ATTR):
-                key, value = attr_entry(Span(span.source, field.start, field.end))
-                spans[key] = value
-    return spans
+def attr_value(span: Span) -> AttrValue:
+    """Return the AttrValue that lies there."""
+    return message(AttrValue, span.source.data[span.start : span.end])
 
 
 def form(raw: bytes) -> bytes:
@@ -109,17 +136,10 @@ def form(raw: bytes) -> bytes:
     proto = message(NodeDef, raw)
     for part in ("name", "op", "input"):
         proto.ClearField(part)
-    attrs = proto.attr
     for key in (PROVENANCE_ATTR, COLOCATION):
-        if key in attrs:
-            del attrs[key]
+        proto.attr.pop(key, None)
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
-
-
-def attr_value(span: Span) -> AttrValue:
-    """Return the AttrValue that lies there."""
-    return message(AttrValue, span.source.data[span.start : span.end])
 
 
 def behind_inputs(raw: bytes) -> bytes:
@@ -128,18 +148,6 @@ def behind_inputs(raw: bytes) -> bytes:
     while at < end and raw[at] in HEAD and raw[at + 1] < 0x80:
         at += 2 + raw[at + 1]
     return raw[at:]
-
-
-def mentions(payload: Payload, key: str) -> bool:
-    """Tell whether the payload may have this attr; quick, and wrong only where it says yes."""
-    return bool(large_part(payload)) or key.encode() in small_part(payload)
-
-
-def carries_record(payload: Payload) -> bool:
-    """Tell whether the payload may have a record of rules; quick, as `mentions` is."""
-    return PROVENANCE in small_part(payload) or any(
-        attr_entry(span)[0] == PROVENANCE_ATTR for span in large_part(payload)
-    )
 
 
 class Heads(msgspec.Struct):
@@ -187,23 +195,9 @@ class EditedNode(msgspec.Struct, eq=False):
     """A node that is edited: its NodeDef without fields as large as weights, these, its record."""
 
     node: NodeDef
-    large: list[Span]
     record: NodeRecord
+    large: tuple[LargeField, ...] = ()
     written: Payload | None = None
-
-    @classmethod
-    def open(cls, payload: Payload, record: NodeRecord | None) -> EditedNode:
-        """Open a node to be edited: the first time, its record keeps it as it is."""
-        if record is None:
-            parts = [b""]
-            for piece in payload:
-                if isinstance(piece, bytes):
-                    parts[-1] += piece
-                else:
-                    parts.append(b"")
-            record = NodeRecord(original=tuple(parts))
-        large = [span for span in large_part(payload) if attr_entry(span)[0] != PROVENANCE_ATTR]
-        return cls(message(NodeDef, small_part(payload)), large, replace(record))
 
     def current(self) -> NodeDef:
         """Return the NodeDef, with its record as it is now."""
@@ -213,16 +207,16 @@ class EditedNode(msgspec.Struct, eq=False):
     def payload(self) -> Payload:
         """Return the serialized NodeDef, with its record."""
         if self.written is None:
-            self.written = [self.current().SerializeToString(deterministic=True), *self.large]
+            raw = self.current().SerializeToString(deterministic=True)
+            self.written = Payload.of(raw, self.large)
         return self.written
 
     def keep_large(self) -> None:
         """Put the large fields into the record, as an edit drops them from the node."""
-        if self.large and self.record.original:
-            spans = [*map(piece_bytes, self.large), b""]
-            parts = zip(self.record.original, spans, strict=True)
-            self.record.original = (b"".join(around + span for around, span in parts),)
-        self.large = []
+        if self.record.original:
+            pieces = Payload(self.record.original, self.large).pieces
+            self.record.original = (b"".join(map(piece_bytes, pieces)),)
+        self.large = ()
 
 
 class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
@@ -249,8 +243,9 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     cut: list[tuple[int, int]] = msgspec.field(default_factory=list)  # spans that were dropped
     is_ours: bool = False  # a function that a patch added
 
-    # Large nodes are read once. `tensors` are those of nodes that have many.
+    # Large nodes and records are read once. `tensors` are those of nodes that have many.
     large: dict[int, tuple[Payload, NodeDef]] = msgspec.field(default_factory=dict)
+    records: dict[int, NodeRecord] = msgspec.field(default_factory=dict)
     tensors: dict[tuple[int, str], opdefs.FlatArgs] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -328,40 +323,37 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         """Return the serialized NodeDef as it is now."""
         edited = self.edited.get(index)
         if edited is not None:
-            return edited if isinstance(edited, list) else edited.payload()
-        if index in self.large:
-            return self.large[index][0]
-        start = self.heads.starts[index]
-        value, end = entry(self.source, start)
-        if end - value < LARGE:
-            return [self.source.data[value:end]]
-        payload = payload_at(self.source, start)
-        self.large[index] = payload, message(NodeDef, small_part(payload))
-        return payload
+            return edited.payload() if isinstance(edited, EditedNode) else edited
+        if index not in self.large:
+            start = self.heads.starts[index]
+            value, end = entry(self.source, start)
+            if end - value < LARGE:
+                return Payload((self.source.data[value:end],))
+            payload = payload_at(self.source, start)
+            self.large[index] = payload, message(NodeDef, payload.small)
+        return self.large[index][0]
 
     def node_def(self, index: int) -> NodeDef:
         """Return the NodeDef without fields as large as weights; only `editor` changes it."""
         return self._parsed(index)[0]
 
-    def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, list[Span]]:
+    def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, tuple[LargeField, ...]]:
         """Return the NodeDef and its large fields; of a small one without this attr, nothing."""
         edited = self.edited.get(index)
         if isinstance(edited, EditedNode):
             return edited.current(), edited.large
-        if index in self.large and index not in self.edited:
-            payload, proto = self.large[index]
-            return proto, large_part(payload)
         payload = self.payload(index)
-        raw, large = small_part(payload), large_part(payload) if len(payload) > 1 else []
-        return message(NodeDef, raw) if large or key.encode() in raw else NodeDef(), large
+        if edited is None and index in self.large:
+            return self.large[index][1], payload.large
+        is_asked = payload.mentions(key)
+        return message(NodeDef, payload.small) if is_asked else NodeDef(), payload.large
 
     def attr(self, index: int, key: str) -> AttrValue | None:
         """Return the value of an attr of a node, or None. Of large attrs it reads that alone."""
         proto, large = self._parsed(index, key)
-        for span in large:
-            name, value = attr_entry(span)
-            if name == key:
-                return attr_value(value)
+        for field in large:
+            if field.key == key:
+                return attr_value(field.value)
         small: AttrValue | None = proto.attr.get(key)
         return small
 
@@ -374,37 +366,32 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         records = self.heads.records
         return sorted(records.keys() | self.edited.keys()) if self.edited else list(records)
 
-    @cached_property
-    def file_records(self) -> dict[int, NodeRecord]:
-        """What rules wrote down on nodes as they are in the file."""
-        return {index: self._read_record(index, s) for index, s in self.heads.records.items()}
-
     def record(self, index: int) -> NodeRecord | None:
         """Return what rules wrote down on a node; ModelError where graphpatch did not write it."""
         edited = self.edited.get(index)
         if isinstance(edited, EditedNode):
             return edited.record
+        if edited is None and index in self.records:
+            return self.records[index]
+        strings: Sequence[bytes] | None = self.heads.records.get(index)
         if edited is not None:
             value = self.attr(index, PROVENANCE_ATTR)
-            return None if value is None else self._read_record(index, value.list.s)
-        if "file_records" in self.__dict__:  # else this one alone is read
-            return self.file_records.get(index)
-        strings = self.heads.records.get(index)
-        return None if strings is None else self._read_record(index, strings)
-
-    def _read_record(self, index: int, strings: Sequence[bytes]) -> NodeRecord:
+            strings = None if value is None else value.list.s
+        if strings is None:
+            return None
         try:
-            return read_strings(strings)
+            record = read_strings(strings)
         except ValueError as error:
             raise ModelError(
                 f"{Node(self, index)}: its attr {PROVENANCE_ATTR} is not one that graphpatch "
                 f"wrote: {error}"
             ) from None
+        if edited is None:
+            self.records[index] = record
+        return record
 
     def touched(self) -> Mapping[int, NodeRecord]:
         """Return what rules wrote down on nodes, by their indices, in the order of these."""
-        if not self.edited:
-            return self.file_records
         records = ((index, self.record(index)) for index in self.signed())
         return {index: record for index, record in records if record is not None}
 
@@ -414,10 +401,15 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         return next((index for index in order if self.record(index) is not None), None)
 
     def open_node(self, index: int) -> EditedNode:
-        """Open a node to be changed, which only `editor` does."""
+        """Open a node to be changed, which only `editor` does: first, its record keeps it as it is.
+
+        Large fields stay out of the record as long as they stay in the node.
+        """
         edited = self.edited.get(index)
         if not isinstance(edited, EditedNode):
-            edited = EditedNode.open(self.payload(index), self.record(index))
+            payload, record = self.payload(index), self.record(index)
+            record = NodeRecord(original=payload.parts) if record is None else replace(record)
+            edited = EditedNode(message(NodeDef, payload.small), record, payload.large)
             self.edited[index] = edited
         edited.written = None
         return edited
@@ -429,8 +421,6 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         body.ret, body.returns = dict(self.ret), dict(self.returns)
         body.root, body.renamed = dict(self.root), dict(self.renamed)
         body.placed = {root: list(order) for root, order in self.placed.items()}
-        if "file_records" in self.__dict__:
-            body.file_records = self.file_records
         return body
 
 
@@ -481,7 +471,7 @@ class Node(NamedTuple):
 
     def attr_spans(self) -> Mapping[str, Span]:
         """Return where each attr's serialized AttrValue lies."""
-        return attr_spans(self.body.payload(self.index))
+        return self.body.payload(self.index).attr_spans()
 
     @property
     def opdef(self) -> opdefs.OpDef | None:
@@ -518,11 +508,6 @@ class Node(NamedTuple):
         if outputs is None:
             raise ModelError(f"{self}: the outputs of op type {self.op} are not known")
         return f"{self.name}:{outputs[output].name}:{outputs[output].index}"
-
-    @property
-    def large(self) -> list[Span]:
-        """The fields of the NodeDef that are as large as weights."""
-        return large_part(self.body.payload(self.index))
 
     def __str__(self) -> str:
         place = "" if self.body.is_main else f" in function {one_line(self.body.label)}"

@@ -19,14 +19,13 @@ from graphpatch.graph.node import (
     BEFORE_RULES,
     PROVENANCE,
     Body,
+    LargeField,
     Node,
     Payload,
-    carries_record,
-    small_part,
 )
 from graphpatch.graph.record import PROVENANCE_ATTR as PROVENANCE_ATTR
 from graphpatch.graph.record import Author, NodeRecord
-from graphpatch.graph.wire import Span, message
+from graphpatch.graph.wire import message
 from graphpatch.protos import FunctionDef, NodeDef
 
 LOST = Author("(a rule whose record is gone)", "")
@@ -126,9 +125,9 @@ def key_setter(node: Node) -> str:
     return authors(node, keys[-1:])[0].rule if has_key else ""
 
 
-def as_written(node: Node) -> bytes:
-    """Return the NodeDef with its record, without large fields and what is written of the model."""
-    proto, known = message(NodeDef, small_part(node.body.payload(node.index))), record(node)
+def as_written(node: Node, raw: bytes) -> bytes:
+    """Return a node with its record, serialized, without what is written of the model."""
+    proto, known = message(NodeDef, raw), record(node)
     if known is not None and PROVENANCE_ATTR in proto.attr:
         proto.attr[PROVENANCE_ATTR].list.s[0] = structs.replace(known, model=None).json()
     data: bytes = proto.SerializeToString(deterministic=True)
@@ -141,18 +140,13 @@ def checksum_of_rules(graph: Graph) -> str:
     for body in graph.bodies:
         if body.is_ours:
             continue
-        heads, others = body.heads, list[int]()
-        signed = heads.records.keys() | body.edited.keys()
+        heads, signed, others = body.heads, set(body.signed()), list[int]()
         for index in body.in_file_order():
-            if index not in signed:
+            raw = body.payload(index).small if index in signed else b""
+            if PROVENANCE in raw:
+                digest.update(as_written(Node(body, index), raw) if b'"model":' in raw else raw)
+            else:
                 others.append(index)
-                continue
-            payload = body.payload(index)
-            raw = small_part(payload)
-            if PROVENANCE not in raw and not carries_record(payload):
-                others.append(index)
-                continue
-            digest.update(as_written(Node(body, index)) if b'"model":' in raw else raw)
         for column in (heads.names, heads.ops, [*map("\0".join, heads.inputs)]):
             digest.update("\0\0".join([column[index] for index in others]).encode())
         digest.update(repr(sorted(body.ret.items())).encode())
@@ -175,9 +169,8 @@ def reads_of_patched(graph: Graph) -> int:
         if body.is_ours:
             continue
         heads, size = body.heads, len(body.heads.starts)  # what was added in this run is behind
-        may_be_signed = heads.records.keys() | body.edited.keys()
-        in_file = [index for index in may_be_signed if index < size]
-        signed = [index for index in in_file if carries_record(body.payload(index))]
+        in_file = [index for index in body.signed() if index < size]
+        signed = [index for index in in_file if PROVENANCE in body.payload(index).small]
         patched = {*heads.names[size:], *(heads.names[index] for index in signed)}
         added = {i for i in signed if i in heads.records and is_added(Node(body, i))}
         inputs = heads.inputs[:size] if patched else []
@@ -217,13 +210,13 @@ class ModelBody(Body):
         """Return the NodeDef as it is now; of an op that a rule put into a function, before."""
         now = self._now()
         known = now.record(index) if self.heads.ops[index] != now.heads.ops[index] else None
-        return now.payload(index) if known is None else [b"".join(known.original)]
+        return now.payload(index) if known is None else Payload.of(b"".join(known.original))
 
-    def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, list[Span]]:
+    def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, tuple[LargeField, ...]]:
         """Return the same, parsed."""
         if self.heads.ops[index] == self._now().heads.ops[index]:
             return self._now()._parsed(index, key)
-        return message(NodeDef, small_part(self.payload(index))), []
+        return message(NodeDef, self.payload(index).small), ()
 
     def record(self, index: int) -> NodeRecord | None:
         """Return what rules did to a node."""
@@ -248,7 +241,7 @@ def as_model(body: Body) -> Body:
 
     It is kept until a rule clones an op: rules do not change the model otherwise.
     """
-    if not body.edited and not body.file_records:
+    if not body.signed():
         return body
     if BEFORE_RULES not in vars(body):
         vars(body)[BEFORE_RULES] = _body_before_rules(body)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from graphpatch import names
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.editor import Editor, append_all, rename_all
-from graphpatch.graph.node import PROVENANCE, Body, Heads, Node, Payload, Uses, small_part
+from graphpatch.graph.node import PROVENANCE, Body, Heads, Node, Payload, Uses
 from graphpatch.graph.wire import encoded
 
 BATCH = 1 << 10  # ops that are edited together
@@ -115,10 +115,10 @@ def _form(node: Node, own: list[bytes]) -> Form | None:
         return None
     head = b"\n%c%b\x12%c%b" % (sizes[0], own[0], len(op), op)
     head += b"".join([b"\x1a%c%b" % (len(text), text) for text in own[1:]])
-    raw, *more = body.payload(index)
-    if more or not isinstance(raw, bytes) or not raw.startswith(head):
+    payload = body.payload(index)
+    if payload.large or not payload.small.startswith(head):
         return None
-    return op, raw[len(head) :], sizes
+    return op, payload.small[len(head) :], sizes
 
 
 def _recorded(alike: AlikeOp, rest: bytes, edit: Edit, editor: Editor) -> Template | None:
@@ -131,12 +131,13 @@ def _recorded(alike: AlikeOp, rest: bytes, edit: Edit, editor: Editor) -> Templa
     heads = Heads(names=own[:1], ops=[op], inputs=[tuple(own[1:])])
     alone = OneOp(body.label, body.library, body.source, heads)
     head = encoded(1, own[0].encode()) + encoded(2, op.encode())
-    untouched: Payload = [b"".join([head, *(encoded(3, text.encode()) for text in own[1:]), rest])]
+    head += b"".join([encoded(3, text.encode()) for text in own[1:]])
+    untouched = Payload.of(head + rest)
     alone.edited[0] = untouched
     recorder = Editor(editor.graph, editor.author, own[0], known=editor.known)
     try:
         edit(Node(alone, 0), recorder)
-        payloads = [small_part(alone.payload(index)) for index in range(len(alone))]
+        payloads = [alone.payload(index).small for index in range(len(alone))]
         if alone.edited[0] is untouched:
             payloads[0] = b""
         reports = list(recorder.notes), recorder.idle
@@ -177,7 +178,7 @@ def _fill(template: Template, batch: Sequence[AlikeOp], editor: Editor) -> bool:
     for column, payload in zip(members, template.payloads, strict=True):
         if payload:
             filled = template.fill(payload, rows)
-            body.edited.update(zip(column, [[raw] for raw in filled], strict=True))
+            body.edited.update(zip(column, [Payload((raw,)) for raw in filled], strict=True))
     for column in members[1:]:
         body.root.update(zip(column, indices, strict=True))
     if step:

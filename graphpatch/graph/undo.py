@@ -16,8 +16,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import LIBRARY, Graph, spans_of
-from graphpatch.graph.node import Body, Heads, Node, Payload, attr_entry, large_part, small_part
-from graphpatch.graph.record import PROVENANCE_ATTR, NodeRecord
+from graphpatch.graph.node import Body, Heads, Node, Payload
 from graphpatch.graph.wire import fields, message
 from graphpatch.protos import AttrValue, FunctionDefLibrary, NodeDef
 
@@ -70,31 +69,21 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
 
 def _undo_body(graph: Graph, body: Body) -> UndoneBody:
     undone = UndoneBody(body)
-    for index, record in body.file_records.items():
+    for index, record in body.touched().items():
         if record.is_added:
             undone.dropped.add(index)
             continue
         node, payload = Node(body, index), body.payload(index)
         original = provenance.recorded_original(node, record)
-        _check_restored(graph, node, original, message(NodeDef, small_part(payload)).attr)
-        undone.payloads[index] = _payload_before(node, payload, record)
+        _check_restored(graph, node, original, message(NodeDef, payload.small).attr)
+        if len(record.original) != len(payload.parts):
+            raise ModelError(
+                f"{node} has {len(payload.large)} large fields, and its record tells of "
+                f"{len(record.original) - 1}; it was changed since"
+            )
+        undone.payloads[index] = Payload(record.original, payload.large)
         undone.restored[index] = original
     return undone
-
-
-def _payload_before(node: Node, payload: Payload, record: NodeRecord) -> Payload:
-    """Return the NodeDef as it was; fields as large as weights stay where they lie."""
-    if len(record.original) == len(payload) == 1:
-        return [*record.original]
-    first, *others = record.original
-    spans = large_part(payload)
-    large = [span for span in spans if attr_entry(span)[0] != PROVENANCE_ATTR]
-    if len(others) != len(large):
-        raise ModelError(
-            f"{node} has {len(large)} large fields, and its record tells of {len(others)}; it was "
-            f"changed since"
-        )
-    return [first, *(piece for pair in zip(large, others, strict=True) for piece in pair)]
 
 
 def _check_restored(

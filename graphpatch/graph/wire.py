@@ -10,6 +10,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -54,36 +55,21 @@ def map_file(path: Path) -> Source:
                 f"{path} leads to a device or a socket; a model is a file, folder or pipe"
             )
         return Source(path.read_bytes())
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        stamp = _stamp(descriptor)
+    with path.open("rb") as file:
+        stamp = _stamp(file.fileno())
         if stamp[0] == 0:
             raise ModelError(f"{path} is empty; copy or download the model again")
-        if stamp[0] > SMALL:
-            for each in mapped.BEFORE_MAPPING:
-                each()
-            source = Source(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor, stamp)
-            weakref.finalize(source, os.close, descriptor)
-            return source
-        whole = _read(descriptor, 0, stamp[0])
-        if _stamp(descriptor) != stamp:
-            raise ModelError(CHANGED)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return Source(whole)
-
-
-def _read(descriptor: int, start: int, end: int) -> bytes:
-    """Return a part of a file; ModelError where the file ends before."""
-    whole = bytearray()
-    while len(whole) < end - start:
-        data = os.pread(descriptor, end - start - len(whole), start + len(whole))
-        if not data:
-            raise ModelError(CHANGED)
-        whole += data
-    return bytes(whole)
+        if stamp[0] <= SMALL:
+            whole = file.read()
+            if len(whole) != stamp[0] or _stamp(file.fileno()) != stamp:
+                raise ModelError(CHANGED)
+            return Source(whole)
+        for each in mapped.BEFORE_MAPPING:
+            each()
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        source = Source(data, os.dup(file.fileno()), stamp)
+    weakref.finalize(source, os.close, source.descriptor)
+    return source
 
 
 def _stamp(descriptor: int) -> tuple[int, int]:
@@ -235,7 +221,14 @@ def read_span(span: Span) -> bytes:
     """Return the bytes of a span, read and not mapped; ModelError where the file ends before."""
     if span.source.descriptor < 0:
         return bytes(span.source.data[span.start : span.end])
-    return _read(span.source.descriptor, span.start, span.end)
+    whole = bytearray()
+    while len(whole) < span.end - span.start:
+        at = span.start + len(whole)
+        data = os.pread(span.source.descriptor, span.end - at, at)
+        if not data:
+            raise ModelError(CHANGED)
+        whole += data
+    return bytes(whole)
 
 
 def encoded(number: int, value: bytes) -> bytes:
@@ -281,27 +274,26 @@ def splice(
     out: list[Piece] = []
     run: list[bytes] = []
 
-    def put(piece: Piece) -> None:
-        if isinstance(piece, bytes):
-            run.append(piece)
-        if run and (not isinstance(piece, bytes) or len(run) > MANY):
-            out.append(b"".join(run))
-            run.clear()
-        if not isinstance(piece, bytes):
-            out.append(piece)
+    def end_run() -> None:
+        if joined := b"".join(run):
+            out.append(joined)
+        run.clear()
 
     at = start
-    for first, last, pieces in replacements:
-        if first > at:
-            put(source.data[at:first] if first < at + SHORT else Span(source, at, first))
-        for piece in pieces:
-            put(piece)
+    for first, last, pieces in chain(replacements, [(end, end, ())]):
+        is_whole = start == at < first == end
+        is_read = first < at + SHORT and not is_whole
+        between = source.data[at:first] if is_read else Span(source, at, first)
+        for piece in (between, *pieces):
+            if isinstance(piece, bytes):
+                run.append(piece)
+            else:
+                end_run()
+                out.append(piece)
+        if len(run) > MANY:
+            end_run()
         at = last
-    if at < end:
-        is_read = at > start and end < at + SHORT
-        put(source.data[at:end] if is_read else Span(source, at, end))
-    if run:
-        out.append(b"".join(run))
+    end_run()
     if source.descriptor >= 0 and out:
         out.append(Span(source, end, end))  # so that the file is asked whether it was changed
     return out

@@ -377,7 +377,7 @@ def _enclose(node: Node, editor: Editor) -> None:
     xs = [(f"x{n}", DTYPE_NUMBERS[arg.dtype or ""]) for n, arg in enumerate(node.arguments or [])]
     flat = node.outputs or []
     # The op itself, without what ties it to the ops around it.
-    untied = NodeDef.FromString(b"".join(map(piece_bytes, node.body.payload(node.index))))
+    untied = NodeDef.FromString(b"".join(map(piece_bytes, node.body.payload(node.index).pieces)))
     untied.name, untied.input[:] = "op", [name for name, _ in xs]
     for key in ("_class", OUTPUT_SHAPES, PROVENANCE_ATTR):
         untied.attr.pop(key, None)

@@ -321,7 +321,7 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
         message.node.add(name=name, op=PLACEHOLDER).attr["dtype"].type = dtype
     for node in body:
         copy = message.node.add()
-        copy.ParseFromString(b"".join(map(piece_bytes, body.payload(node.index))))
+        copy.ParseFromString(b"".join(map(piece_bytes, body.payload(node.index).pieces)))
         copy.input[:] = list(map(as_in_main, copy.input))
     message.library.function.extend(called_in_order(graph, body).values())
     graph_def = message.SerializeToString(deterministic=True)

@@ -126,7 +126,7 @@ def _live_op(live: Any, node: Node) -> Any:
     try:
         op = live.get_operation_by_name(node.name)
     except KeyError:
-        written = b"".join(map(piece_bytes, enclosed(NODE, node.body.payload(node.index))))
+        written = b"".join(map(piece_bytes, enclosed(NODE, node.body.payload(node.index).pieces)))
         definition = tf.compat.v1.GraphDef.FromString(written)
         definition.versions.CopyFrom(live.graph_def_versions)  # or they become the lowest
         with live.as_default(), live.control_dependencies(None):

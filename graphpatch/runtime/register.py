@@ -18,7 +18,7 @@ from graphpatch.gradients import attach
 from graphpatch.gradients.attach import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.graph import ModelGraph, graph_of, graph_pieces
-from graphpatch.graph.node import Node, mentions
+from graphpatch.graph.node import Node
 from graphpatch.graph.walk import tensor_named
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import op_of
@@ -113,7 +113,7 @@ def overridden_ops(graph: ModelGraph) -> Iterator[tuple[Node, str]]:
     """
     for body in graph.bodies:
         for node in () if body.is_ours else body:
-            has_key = mentions(body.payload(node.index), OVERRIDE)
+            has_key = body.payload(node.index).mentions(OVERRIDE)
             key = override_key(node) if has_key else None
             if key is not None and not key.startswith(PASS):
                 yield node, key

@@ -145,7 +145,7 @@ def _as_functions(
         function.signature.output_arg.add(name=result, type=tensor.dtype.as_datatype_enum)
         function.ret[result] = part.spelled(tensor.name)
     for payload in part.payloads():
-        function.node_def.append(NodeDef.FromString(b"".join(map(piece_bytes, payload))))
+        function.node_def.append(NodeDef.FromString(b"".join(map(piece_bytes, payload.pieces))))
     renamed: dict[str, str] = {}
     nested = called_in_order(opened, opened.main, set(part.indices))
     for name, called in nested.items():

@@ -5,7 +5,7 @@ from google.protobuf.message import DecodeError
 
 from graphpatch.errors import ModelError
 from graphpatch.graph import wire
-from graphpatch.graph.node import Body
+from graphpatch.graph.node import Body, Payload
 from graphpatch.graph.walk import first_producers
 from graphpatch.graph.wire import LARGE
 from graphpatch.protos import GraphDef
@@ -115,7 +115,7 @@ def test_a_copy_is_changed_without_the_original_seeing_it() -> None:
         body.heads.names[0] = body.heads.ops[0] = "changed"
         body.heads.inputs[0] = ("changed",)
         body.ret["b"] = "changed"
-        body.edited[0] = []
+        body.edited[0] = Payload.of(b"")
         body.placed[0] = [0]
     copy.library.gradients["f"] = "g"
     copy.added.function.add()

@@ -24,7 +24,7 @@ def _classes(nodes: list[NodeDef]) -> dict[str, list[bytes]]:
 
 def test_a_function_is_colocated_with_what_it_holds() -> None:
     payloads = Part(GRAPH.main, {"cut": "given"}, ("b",)).payloads()
-    assert _classes([NodeDef.FromString(joined(one)) for one in payloads]) == {"a": KEPT}
+    assert _classes([NodeDef.FromString(joined(one.pieces)) for one in payloads]) == {"a": KEPT}
 
 
 def test_a_part_is_colocated_with_what_it_holds() -> None:
