@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.gradients import interpreter
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
+from tests.gradients.oracle import numpy_gradient, numpy_op_forward
 
 Arrays = Sequence[Any]
 
@@ -41,7 +41,7 @@ class Scene:
         entry = LIBRARY[name]
         one_op = self.ops[0] if len(self.ops) == 1 else ""
         formula = entry.formula(dict(self.parameters))
-        after = interpreter.gradient(formula, inputs, [y], [dy], self.attrs, one_op)[self.place]
+        after = numpy_gradient(formula, inputs, [y], [dy], self.attrs, one_op)[self.place]
         before = self._own(inputs, dy) if self.before is None else self.before(inputs)
         return np.asarray(before, float), np.asarray(after, float)
 
@@ -51,7 +51,7 @@ class Scene:
         reads: list[Arrays] = [list(inputs[: first + 1])]
         more = iter(inputs[first + 1 :])
         for place, op in enumerate(self.ops):
-            y = interpreter.op_output(op, reads[-1], self.attrs)
+            y = numpy_op_forward(op, reads[-1], self.attrs)
             is_inner = place + 1 < len(self.ops) and self.ops[place + 1] == "BiasAdd"
             reads.append([y, next(more)] if is_inner else [y])
         return reads
@@ -61,8 +61,8 @@ class Scene:
         for op, read in reversed(list(zip(self.ops, reads, strict=False))):
             place = self.place if read is reads[0] else 0
             own = Formula.parse(["own(dy)" if n == place else None for n in range(len(read))])
-            y = interpreter.op_output(op, read, self.attrs)
-            dy = interpreter.gradient(own, read, [y], [dy], self.attrs, op)[place]
+            y = numpy_op_forward(op, read, self.attrs)
+            dy = numpy_gradient(own, read, [y], [dy], self.attrs, op)[place]
         return dy
 
 

@@ -128,7 +128,7 @@ def calls() -> tuple[Calls, dict[str, tuple[int, int, str]]]:
             op = Signature.of(inputs, [DTYPE], case.attrs, op_type=case.op_type)
             function = gradient_function(at(case, place, text), op, f"f{len(expected)}")
             found = gathered.add(function, [*case.inputs, y, dy])
-            expected[found[place]] = (number, place, text)
+            expected[found[0]] = (number, place, text)
     return gathered, expected
 
 

@@ -160,6 +160,31 @@ def test_a_gradient_that_reads_x_and_y_gets_y_of_x(tmp_path: Path, op: str, emit
     assert (one.not_compared, one.failure) == ("", "")
 
 
+WINDOWS = {
+    "Conv2D": {"override_gradient": "lrp_zplus"},
+    "AvgPool": {"override_gradient": "lrp_zplus_pool"},
+    "Relu": {"filter_gradient": {"gradient_noise": {"stddev": 0.5, "seed": 3}}},
+}
+
+
+def test_what_numpy_does_not_compute_is_asked_of_tensorflow(tmp_path: Path) -> None:
+    def build() -> None:
+        x = tf.compat.v1.placeholder(tf.float32, [2, 4, 4, 1], "x")
+        y = tf.nn.relu(tf.nn.conv2d(x, tf.ones([2, 2, 1, 3]) / 3, 1, "SAME"), "relu")
+        tf.nn.avg_pool2d(y, 2, 2, "VALID", name="y")
+
+    path = save(build, tmp_path / "model.pb")
+    rules = [{"match": {"op": op}, "patch": patch} for op, patch in WINDOWS.items()]
+    graphpatch.apply(rules, path).model.save(tmp_path / "patched.pb")
+    verified = graphpatch.verify(path, tmp_path / "patched.pb")
+    assert (verified.verdict, verified.failures) == ("verified", [])
+    compared = checked(tmp_path / "patched.pb").values()
+    assert {(one.compared_with, one.not_compared) for one in compared} == {("TensorFlow", "")}
+    assert len(compared) == len(WINDOWS)
+    wrong = checked(edited(tmp_path / "patched.pb", other_function)).values()
+    assert any(one.failure for one in wrong)
+
+
 def test_an_input_may_be_named_as_the_pattern_does(folder: Path) -> None:
     straight = {
         "match": {"pattern": "a:_ -> h:Mul:0 -> t:Tanh"},

@@ -2,7 +2,7 @@
 
 At each op of the main graph that a rule patched, TensorFlow takes the gradient of what stands in
 the op's place, however that is stored, back to the tensors x0, x1, ... that the op reads; numpy
-computes the formula of the rule on the same values.
+computes the formula of the rule on the same values, or TensorFlow where numpy has not all its ops.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS
-from graphpatch.runtime.gradient_functions import surrogate_gradient
+from graphpatch.runtime.gradient_functions import result_values, surrogate_gradient
 from graphpatch.runtime.graph_run import first_line
 from graphpatch.runtime.tf_gradients import gradients, seeded_upstream
 from graphpatch.runtime.values import distance, finite, full_tensor_name
@@ -108,7 +108,7 @@ def _checked(group: Sequence[StoredGradient]) -> FormulaCheck:
     """Return what was compared at places of one formula and shape: the example is the worst."""
     worst = max(group, key=lambda place: place.error)
     example = f"{op_type_in_model(worst.node)} {worst.node.name!r}"
-    by = "TensorFlow" if isinstance(worst.expected, Formula) else "numpy"
+    by = "TensorFlow" if worst.of_rule else "numpy"
     about = worst.label, len(group), example, worst.shapes, by
     if worst.why:
         return FormulaCheck(*about, not_compared=worst.why)
@@ -121,7 +121,8 @@ class StoredGradient:
 
     `reads` are the tensors that the formula calls x0, x1, ...; `gives` those that it calls y0, ...,
     which the op gives on. `expected` has the gradients, or is a formula that TensorFlow
-    differentiates. `why` says why nothing can be compared.
+    differentiates. `of_rule` are those gradients as tensors, where TensorFlow computes them. `why`
+    says why nothing can be compared.
     """
 
     node: Node
@@ -135,6 +136,7 @@ class StoredGradient:
     shapes: str = ""
     error: float = 0.0
     tolerance: float = 0.0
+    of_rule: Sequence[Any] = ()
 
     def attempt(self, step: Callable[..., None], *values: Any) -> None:
         """Do a step; where it fails, that is why the place is not compared."""
@@ -167,13 +169,21 @@ class StoredGradient:
             built = gradients(targets, list(floats.values()), dys, apart=True)
             dense = (None if dx is None else tf.convert_to_tensor(dx) for dx in built)
             self.stored = dict(zip(floats, dense, strict=True))
-            self.of_rule: list[Any] = []
+            assert self.expected is not None
             if isinstance(self.expected, Formula):  # TensorFlow differentiates the formula
                 attrs = self.attrs.__getitem__
                 op = SimpleNamespace(inputs=self.xs, outputs=self.ys[:1], type="", get_attr=attrs)
                 own = len(self.xs) - len(self.expected.tensors)
                 formula = self.expected.with_named_inputs(own)
                 self.of_rule = surrogate_gradient(formula)(op, self.dys[0])[:own]
+            else:
+                named = (("x", self.xs), ("y", self.ys), ("dy", self.dys))
+                self.tensors = {f"{kind}{n}": t for kind, some in named for n, t in enumerate(some)}
+                xs, ys = ([t.dtype.base_dtype.name for t in some] for some in (self.xs, self.ys))
+                formula = self.expected.formula
+                self.program = interpreter.program(formula, xs, ys, self.attrs, self.op_type)
+                if interpreter.missing(self.program):
+                    self.of_rule = result_values(self.program, self.tensors)
         more = (dx for dx in (*self.stored.values(), *self.of_rule) if dx is not None)
         self.fetched = [*self.xs, *self.ys, *self.dys, *more]
 
@@ -183,17 +193,13 @@ class StoredGradient:
         if missing:
             self.why = reasons.get(missing[0], NOT_MET)
             return
-        xs, ys, dys = (
-            [np.asarray(values[tensor.name]) for tensor in tensors]
-            for tensors in (self.xs, self.ys, self.dys)
-        )
-        self.shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in (*xs, *ys))
-        if isinstance(self.expected, Formula):
+        arrays = (np.asarray(values[tensor.name]) for tensor in (*self.xs, *self.ys))
+        self.shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays)
+        if self.of_rule:
             dxs = [None if dx is None else values[dx.name] for dx in self.of_rule]
         else:
-            assert self.expected is not None
-            attrs, formula = dict(self.attrs), self.expected.formula
-            dxs = interpreter.gradient(formula, xs, ys, dys, attrs, self.op_type)
+            read = {name: np.asarray(values[t.name]) for name, t in self.tensors.items()}
+            dxs = interpreter.run(self.program, read)
         sums = dict[str, Any]()
         for x, dx in zip(self.xs, dxs, strict=False):
             if dx is not None:
