@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import msgspec
-from msgspec import structs
 
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients.functions import FUNCTIONS, OF_THE_OP, Function
@@ -449,6 +448,7 @@ class Formula:
 
     `alike`: the one expression is dx of every differentiable input; otherwise there is one for
     each input, None where nothing flows. `values` are those of the parameters, as far as known.
+    `inputs` are the parameters and tensors that are inputs behind the op's own: kind, name, input.
     """
 
     texts: tuple[str | None, ...]
@@ -456,6 +456,7 @@ class Formula:
     alike: bool
     names: tuple[str, ...] = ()
     values: tuple[tuple[str, Scalar | ConstantTensor], ...] = ()
+    inputs: tuple[tuple[type[Name], str, str], ...] = ()
 
     @classmethod
     def parse(
@@ -524,31 +525,23 @@ class Formula:
         The inputs after the op's stand for these parameters and then for `tensors`, in this order.
         No gradient flows to them.
         """
-        further: list[tuple[type, str]] = [(ParameterRef, name) for name in parameters]
-        further += [(TensorRef, name) for name in self.tensors]
-        if not further:
+        named = self.with_named_inputs(len(dtypes), parameters)
+        if not named.inputs:
             return self
-        inputs = {named: f"x{place}" for place, named in enumerate(further, len(dtypes))}
-        done: dict[Expression, Expression] = {}
-        read = [part and _with_variables(part, inputs, done) for part in self.expressions]
-        texts = list(self.texts)
+        texts, expressions = self.texts, self.expressions
         if self.alike:
             flows = [dtype in FLOATS or dtype in NOT_SERVED for dtype in dtypes]
-            texts = [texts[0] if flow else None for flow in flows]
-            read = [read[0] if flow else None for flow in flows]
-        none = [None] * len(further)
-        values = tuple((name, value) for name, value in self.values if name not in parameters)
-        return replace(
-            self, texts=(*texts, *none), expressions=(*read, *none), alike=False, values=values
-        )
+            texts = tuple(texts[0] if flow else None for flow in flows)
+            expressions = tuple(expressions[0] if flow else None for flow in flows)
+        none = (None,) * len(named.inputs)
+        return replace(named, texts=texts + none, expressions=expressions + none, alike=False)
 
-    def with_named_inputs(self, count: int) -> Formula:
-        """Return a formula of inputs alone, in which those behind `count` stand for `tensors`."""
-        named = enumerate(self.tensors, count)
-        inputs: dict[tuple[type, str], str] = {(TensorRef, name): f"x{n}" for n, name in named}
-        done: dict[Expression, Expression] = {}
-        read = (part and _with_variables(part, inputs, done) for part in self.expressions)
-        return replace(self, expressions=tuple(read))
+    def with_named_inputs(self, count: int, parameters: Sequence[str] = ()) -> Formula:
+        """Return it with inputs behind `count` in the place of parameters, and of `tensors`."""
+        further: list[tuple[type[Name], str]] = [(ParameterRef, name) for name in parameters]
+        further += [(TensorRef, name) for name in self.tensors]
+        inputs = tuple((kind, name, f"x{n}") for n, (kind, name) in enumerate(further, count))
+        return replace(self, inputs=inputs)
 
     def _parts(self) -> Iterable[Expression]:
         for expression in self.expressions:
@@ -559,27 +552,6 @@ class Formula:
         if self.alike:
             return str(self.texts[0])
         return f"[{', '.join('null' if text is None else text for text in self.texts)}]"
-
-
-def _with_variables(
-    part: Expression, inputs: Mapping[tuple[type, str], str], done: dict[Expression, Expression]
-) -> Expression:
-    """Return the expression with variables for such parts; a part of several is made once."""
-
-    def rewritten(part: Expression) -> Expression:
-        return _with_variables(part, inputs, done)
-
-    if part not in done:
-        done[part] = part
-        if isinstance(part, NumberList):
-            done[part] = structs.replace(part, items=tuple(map(rewritten, part.items)))
-        elif isinstance(part, Call):
-            options = tuple((name, rewritten(value)) for name, value in part.options)
-            arguments = tuple(map(rewritten, part.arguments))
-            done[part] = structs.replace(part, arguments=arguments, options=options)
-        elif isinstance(part, Name) and (type(part), part.name) in inputs:
-            done[part] = Variable(inputs[type(part), part.name], part.column)
-    return done[part]
 
 
 def _texts_of(source: object) -> Iterable[str | None]:

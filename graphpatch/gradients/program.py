@@ -22,12 +22,12 @@ from graphpatch.gradients.formula import (
     Expression,
     Formula,
     Literal,
+    Name,
     NumberList,
     ParameterRef,
     TensorRef,
     Variable,
     formula_error,
-    parse_formula,
 )
 from graphpatch.gradients.functions import (
     OF_THE_OP,
@@ -127,7 +127,7 @@ def formula_ops(formula: Formula, signature: Signature, dtype: str) -> Value:
     text, expression = formula.texts[0], formula.expressions[0]
     if not formula.variables <= {*names} or not formula.alike or text is None or expression is None:
         raise FormulaError(f"expected one formula of {', '.join(names)}, found: {formula}")
-    lowering = Lowering(Program(), signature, dict(formula.values), text)
+    lowering = Lowering(Program(), signature, formula, text)
     return lowering.number(expression, dtype).cast(dtype)
 
 
@@ -135,9 +135,8 @@ def input_values(
     program: Program, formula: Formula, signature: Signature
 ) -> Iterator[tuple[str, Value]]:
     """Yield the inputs that have a gradient, with the values of their formulas."""
-    values = dict(formula.values)
     for (name, dtype), text, expression in chosen_formulas(formula, signature):
-        lowering = Lowering(program, signature, values, text, int(name[1:]))
+        lowering = Lowering(program, signature, formula, text, int(name[1:]))
         yield name, lowering.number(expression, dtype)
 
 
@@ -204,13 +203,14 @@ class Lowering:
         self,
         program: Program,
         signature: Signature,
-        values: Mapping[str, Scalar | ConstantTensor],
+        formula: Formula,
         text: str,
         place: int = 0,
     ) -> None:
         self.program = program
         self.signature = signature
-        self.values = values
+        self.values = dict(formula.values)
+        self.inputs = {(kind, name): variable for kind, name, variable in formula.inputs}
         self.text = text
         self.place = place
         self.lowered: dict[int, Operand] = {}  # of a part that several others are made of
@@ -231,8 +231,10 @@ class Lowering:
                 return self.lowered[id(expression)]
             case Literal(value):
                 return value
-            case Variable():
-                return self._variable(expression)
+            case Variable(name):
+                return self._variable(expression, name)
+            case Name(name) if variable := self.inputs.get((type(expression), name)):
+                return self._variable(expression, variable)
             case NumberList():
                 raise self.fault(expression, "a list stands only in axes=, perm= and gather")
             case TensorRef(name):
@@ -285,8 +287,7 @@ class Lowering:
             raise self.fault(expression, f"a number of {expression.name} is infinite in {dtype}")
         return self.program.constant(value, ops.shape_of_constant(tensor.shape))
 
-    def _variable(self, expression: Variable) -> Value:
-        name = expression.name
+    def _variable(self, expression: Expression, name: str) -> Value:
         legal = self.signature.variables
         if name not in legal:
             near = did_you_mean(name, legal)
@@ -479,8 +480,10 @@ def fold(function: Function, operands: Sequence[Scalar]) -> Scalar:
 
 def condition_holds(condition: str, values: Mapping[str, Scalar]) -> bool:
     """Return whether a condition of the formula language is true of these parameters."""
-    lowering = Lowering(Program(), Signature((), ()), values, condition)
-    return lowering.lower(parse_formula(condition, values)) is True
+    formula = Formula.parse(condition, values)
+    lowering = Lowering(Program(), Signature((), ()), formula, condition)
+    (expression,) = formula.expressions
+    return expression is not None and lowering.lower(expression) is True
 
 
 class FormulaNodes(msgspec.Struct, frozen=True):
