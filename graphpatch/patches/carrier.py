@@ -10,7 +10,7 @@ construction apart, a call of a function carries the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -44,7 +44,9 @@ from graphpatch.names import op_of
 from graphpatch.opdefs import tensor_index
 from graphpatch.patches.function_carrier import (
     attach,
+    become_filter,
     computed_functions,
+    is_restored,
     numbered,
     stopped_output,
     traced_functions,
@@ -198,19 +200,45 @@ def repeat_to_shape(tensor: str, like: str, name: str, beside: Node, editor: Edi
     return put_op(editor, f"{name}/BroadcastTo", "BroadcastTo", [tensor, shape], dtype, beside)
 
 
-def constructed(gradient: Computed, target: Target, editor: Editor, emit: str) -> bool:
+def constructed(
+    gradient: Computed, target: Target, editor: Editor, emit: str, filtered: Node | None = None
+) -> bool:
     """Let the gradient of a target be this one by a construction; return whether that was done.
 
-    With `emit` "auto" it is done where it is right, and nothing is done elsewhere. Raises
-    PatchError with `emit` "construction" where it cannot be done.
+    With `emit` "auto" it is done where it is right, and nothing is done elsewhere. `filtered` is
+    the op in line with which the target is. Raises PatchError with `emit` "construction" where it
+    cannot be done.
     """
     if emit not in CONSTRUCTION_EMITS:
         return False
-    node = target.last
-    form = (target.form(gradient.formula), target.more)
-    op_type = "" if target.is_match else node.op
-    formula = _nodes(gradient, lambda: target.signature, form, op_type, node, editor, emit)
+    node, place, reason = target.last, filtered or target.last, ""
+    op_type, in_function = "" if target.is_match else node.op, not node.body.is_main
+
+    is_filter = filtered is not None and not target.more
+
+    def nodes() -> FormulaNodes | None:
+        op = target.signature
+        try:
+            if is_filter:
+                op = Signature.of_tensor(op.outputs[0][1])
+            return construction(gradient.formula, op, op_type, in_function)
+        except FormulaError as error:
+            raise PatchError(f"{node}: {error}") from error
+
+    form = target.form(gradient.formula), target.more, is_filter
+    formula = editor.cached(("construction", gradient.key, form, op_type, in_function), nodes)
+    args = [*(place.arguments or ()), *(place.outputs or ())]
     if formula is None:
+        reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
+    elif differentiated_as_whole(node, editor):
+        reason = f"function {node.body.label} is differentiated as a whole"
+    elif place.op in BOUNDARIES or in_control_flow(place, editor):
+        reason = "it is in a v1 loop or branch"
+    elif place.outputs is None or any(arg.is_ref or arg.dtype is None for arg in args):
+        reason = "it reads or gives a reference, or a tensor of a dtype that is not known"
+    if reason and emit == "construction":
+        raise PatchError(f"{node} cannot have this gradient by a construction: {reason}")
+    if reason or formula is None:
         return False
     reads = target.reads
     shadow_behind(target, editor)
@@ -242,54 +270,6 @@ def _differentiated_once(tensor: str, scope: str, beside: Node, editor: Editor) 
     return tensor
 
 
-def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emit: str) -> bool:
-    """Return whether an Identity of this dtype can have this gradient by a construction.
-
-    `node` is the op beside which it is to stand. Raises what `constructed` raises.
-    """
-    op = Signature.of_tensor(dtype)
-    return (
-        emit in CONSTRUCTION_EMITS
-        and _nodes(gradient, lambda: op, dtype, "Identity", node, editor, emit) is not None
-    )
-
-
-def _nodes(
-    gradient: Computed,
-    op: Callable[[], Signature],
-    form: Hashable,
-    op_type: str,
-    node: Node,
-    editor: Editor,
-    emit: str,
-) -> FormulaNodes | None:
-    """Return the nodes of the construction, where there are any that are right in an op's place.
-
-    `form` is the same where the signature, as far as the gradient reads it, is.
-    """
-
-    def nodes() -> FormulaNodes | None:
-        try:
-            return construction(gradient.formula, op(), op_type, not node.body.is_main)
-        except FormulaError as error:
-            raise PatchError(f"{node}: {error}") from error
-
-    question = ("construction", gradient.key, form, op_type, node.body.is_main)
-    formula, reason = editor.cached(question, nodes), ""
-    args = [*(node.arguments or ()), *(node.outputs or ())]
-    if formula is None:
-        reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
-    elif differentiated_as_whole(node, editor):
-        reason = f"function {node.body.label} is differentiated as a whole"
-    elif node.op in BOUNDARIES or in_control_flow(node, editor):
-        reason = "it is in a v1 loop or branch"
-    elif node.outputs is None or any(arg.is_ref or arg.dtype is None for arg in args):
-        reason = "it reads or gives a reference, or a tensor of a dtype that is not known"
-    if reason and emit == "construction":
-        raise PatchError(f"{node} cannot have this gradient by a construction: {reason}")
-    return None if reason else formula
-
-
 def put_beside(
     formula: FormulaNodes,
     node: Node,
@@ -315,11 +295,13 @@ def put_beside(
     return renamed(formula.results[0])
 
 
-def carry(gradient: Gradient, target: Target, editor: Editor, emit: str) -> None:
+def carry(
+    gradient: Gradient, target: Target, editor: Editor, emit: str, filtered: Node | None = None
+) -> None:
     """Let the gradient of a target be this one, and say in the editor what the consumer needs.
 
-    Raises PatchError where the gradient does not fit the target, or where TensorFlow would not
-    look at it.
+    `filtered` is the op in line with which an Identity is the target: a filter. Raises PatchError
+    where the gradient does not fit the target, or where TensorFlow would not look at it.
     """
     node = target.last
     if isinstance(gradient, DefaultGradient | RegisteredKey) and target.is_match:
@@ -336,9 +318,7 @@ def carry(gradient: Gradient, target: Target, editor: Editor, emit: str) -> None
         refuse_boundary(inside)
     check_reached(node, editor)
     note_replaced(node, editor)
-    if isinstance(gradient, PythonGradient):
-        functions = traced_functions(gradient, target, editor)
-    else:
+    if not isinstance(gradient, PythonGradient):
         if is_alone:
             gradient = gradient if isinstance(gradient, RegisteredKey) else gradient.for_op(node.op)
             check_once(gradient, node, editor)
@@ -350,8 +330,14 @@ def carry(gradient: Gradient, target: Target, editor: Editor, emit: str) -> None
         known_outputs(node)
         if not is_alone:
             gradient, target = _with_named_tensors(gradient, target, editor)
-        if constructed(gradient, target, editor, emit):
+        if constructed(gradient, target, editor, emit, filtered):
             return
+    if filtered is not None and is_alone and not is_restored(node, editor):
+        become_filter(gradient, node, editor)
+        return
+    if isinstance(gradient, PythonGradient):
+        functions = traced_functions(gradient, target, editor)
+    else:
         functions = computed_functions(gradient, target.signature, node, editor)
     refuse_boundary(node)
     shadow_behind(target, editor)

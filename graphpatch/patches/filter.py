@@ -6,35 +6,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphpatch import opdefs
 from graphpatch.errors import PatchError
 from graphpatch.gradients.program import joined_in_filter
 from graphpatch.gradients.spec import (
-    Computed,
     DefaultGradient,
     Gradient,
     LibraryGradient,
     PythonGradient,
-    RegisteredKey,
-    built_in_key,
     gives_dy,
 )
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.patches import Patch
 from graphpatch.patches.backward_as import noise_notes
-from graphpatch.patches.carrier import carry, check_named, named_tensors, refuse_key, suits_filter
-from graphpatch.patches.function_carrier import filter_inline, is_restored
-from graphpatch.patches.inline import OUTPUTS, inline_op, parsed, put_at, tensors_at, why_idle
+from graphpatch.patches.carrier import carry, check_named, named_tensors
+from graphpatch.patches.inline import OUTPUTS, InlineOp, parsed, put_at, tensors_at, why_idle
 from graphpatch.patches.reach import (
     JoinedShapes,
     differentiated_as_whole,
     in_control_flow,
     may_contradict,
-    place_of,
     refuse_contradicted,
 )
-from graphpatch.patches.target import Target, carries
+from graphpatch.patches.target import Target
 
 
 class SidePatch(Patch):
@@ -109,36 +103,14 @@ class FilterGradient(SidePatch):
         target.refuse_open()
         gradient, node = self.gradient, target.last
         assert not isinstance(gradient, DefaultGradient), "it has been checked"
-        dtypes = {arg.dtype or "" for arg in tensors_at(target, self.at).values() if carries(arg)}
         check_named(gradient, target, editor)  # while the op is still where it was
-        if isinstance(gradient, RegisteredKey) or self._by_identity(gradient, node, dtypes, editor):
-            is_read_in_loop = bool(named_tensors(gradient)) and in_control_flow(node, editor)
-            emit = "function" if is_read_in_loop and self.emit == "auto" else self.emit
+        is_read_in_loop = bool(named_tensors(gradient)) and in_control_flow(node, editor)
+        emit = "function" if is_read_in_loop and self.emit == "auto" else self.emit
 
-            def carried(added: Node) -> None:
-                carry(gradient, Target.of(added), editor, emit)
+        def carried(added: Node) -> None:
+            carry(gradient, Target.of(added), editor, emit, filtered=node)
 
-            inline = inline_op("Identity", "filter", carried)
-        else:
-            inline = filter_inline(gradient, node, editor)
-        put_at(target, editor, inline, self.at)
-
-    def _by_identity(
-        self, gradient: Computed | PythonGradient, node: Node, dtypes: set[str], editor: Editor
-    ) -> bool:
-        """Return whether an Identity is put in line, and its gradient carried as that of any op."""
-        refuse_key(gradient, self.emit)
-        if is_restored(node, editor):
-            return True
-        if isinstance(gradient, PythonGradient):
-            return False
-        if self.emit == "attr" or named_tensors(gradient):
-            return True
-        if self.emit == "function":
-            return False
-        if self.emit == "auto" and built_in_key(gradient, opdefs.lookup("Identity")) is not None:
-            return place_of(node, editor).ignoring is None
-        return all(suits_filter(gradient, node, dtype, editor, self.emit) for dtype in dtypes)
+        put_at(target, editor, InlineOp("Identity", "filter", carried), self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,5 +136,5 @@ class StopGradient(SidePatch):
             FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite(target, editor)
             return
         target.refuse_open()
-        if put_at(target, editor, inline_op("StopGradient", "stop"), self.at):
+        if put_at(target, editor, InlineOp("StopGradient", "stop"), self.at):
             editor.used("construction")

@@ -42,7 +42,7 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.patches.inline import InlineOp, put_op
+from graphpatch.patches.inline import put_op
 from graphpatch.patches.reach import differentiated_as_whole, place_of
 from graphpatch.patches.target import (
     Target,
@@ -120,29 +120,29 @@ def traced_functions(gradient: PythonGradient, target: Target, editor: Editor) -
     )
 
 
-def filter_inline(gradient: Computed | PythonGradient, node: Node, editor: Editor) -> InlineOp:
-    """Return a call in line with a tensor of `node`: gives it on, and filters what flows back."""
-    functions: dict[str, AttachedFunctions] = {}
+def become_filter(gradient: Computed | PythonGradient, node: Node, editor: Editor) -> None:
+    """Let an Identity be a call that gives its tensor on, and filters what flows back."""
     is_kept = differentiated_as_whole(node, editor)
-
-    def pair_for(dtype: str) -> AttachedFunctions:
-        if isinstance(gradient, PythonGradient):
-            typed = {"T": attrs.dtype(dtype)}
-            op = OpDtypes("Identity", node.name, (dtype,), (dtype,), typed, node.device)
-            make = partial(_traced, gradient, op, editor)
-            return _added(make, editor, is_kept, is_filter=True)
-        make = partial(computed_gradient, gradient, Signature.of_tensor(dtype))
-        question = ("filter", gradient.key, dtype, is_kept)
-        return editor.cached(question, lambda: _added(make, editor, is_kept, is_filter=True))
-
-    def of(dtype: str) -> tuple[str, dict[str, AttrValue]]:
-        pair = pair_for(dtype)
-        name = pair.attach.signature.name
-        functions[name] = pair
-        editor.used("function", tape=pair.key)
-        return name, {attrs.OVERRIDE: attrs.text(pair.key)}
-
-    return InlineOp("filter", of, lambda call: _keep_gradient(call, functions[call.op], editor))
+    (dtype,) = dtypes_of(node, known_outputs(node))
+    if isinstance(gradient, PythonGradient):
+        op = OpDtypes(node.op, node.name, (dtype,), (dtype,), node.attrs(), node.device)
+        make = partial(_traced, gradient, op, editor)
+        functions = _added(make, editor, is_kept, is_filter=True)
+    else:
+        signature = Signature.of_tensor(dtype)
+        functions = editor.cached(
+            ("filter", gradient.key, dtype, is_kept),
+            lambda: _added(
+                partial(computed_gradient, gradient, signature), editor, is_kept, is_filter=True
+            ),
+        )
+    shapes = node.attr(OUTPUT_SHAPES)
+    editor.become(node, functions.attach.signature.name)
+    editor.set_attr(node, attrs.OVERRIDE, attrs.text(functions.key))
+    if shapes is not None:
+        editor.set_attr(node, OUTPUT_SHAPES, shapes)
+    _keep_gradient(node, functions, editor)
+    editor.used("function", tape=functions.key)
 
 
 def _traced(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> GradientFunction:
@@ -347,7 +347,6 @@ def _isolate(behind: Sequence[Node], editor: Editor) -> None:
 def _zero_inputs(ops: Sequence[Node], editor: Editor) -> None:
     """Put one call that gives zeros back before each tensor that ops read from outside."""
     inside, calls = {node.name for node in ops}, dict[str, str]()
-    inline = filter_inline(LibraryGradient("zero"), ops[-1], editor)
     for node in ops:
         for slot, (text, arg) in enumerate(zip(node.data_inputs, known_inputs(node), strict=True)):
             tensor, producer = str(names.parse(text)), node.body.producer(text)
@@ -356,9 +355,10 @@ def _zero_inputs(ops: Sequence[Node], editor: Editor) -> None:
             if names.op_of(text) in inside or not carries(arg) or is_constant:
                 continue
             if tensor not in calls:
-                name = f"{node.name}/{inline.suffix}_{slot}"
-                call = inline.add(editor, name, text, arg, node, before=True)
-                inline.then(call)
+                typed = {"T": attrs.dtype(arg.dtype or "")}
+                name = f"{node.name}/filter_{slot}"
+                call = editor.add(name, "Identity", [text], typed, node, before=True)
+                become_filter(LibraryGradient("zero"), call, editor)
                 calls[tensor] = call.tensor(0)
             editor.set_input(node, slot, calls[tensor])
 

@@ -19,37 +19,26 @@ from graphpatch.graph.walk import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches.reach import check_reached
 from graphpatch.patches.target import Target, carries, is_source, why_not
-from graphpatch.protos import AttrValue
 
 OUTPUTS = "outputs"
 
 
-def no_more(_: Node) -> None:
-    """Do nothing with an op once it is in line."""
-
-
 class InlineOp(msgspec.Struct, frozen=True):
-    """An op of one input and one output that gives on, bit for bit, what it reads.
+    """An op of this type that gives on, bit for bit, the one tensor that it reads.
 
-    `of` gives its op type and attrs for a tensor of a dtype; `then` is done with each once it is
-    in line.
+    `then` is done with each that is in line.
     """
 
+    op: str
     suffix: str
-    of: Callable[[str], tuple[str, Mapping[str, AttrValue]]]
-    then: Callable[[Node], None] = no_more
+    then: Callable[[Node], None] | None = None
 
     def add(
         self, editor: Editor, name: str, text: str, arg: FlatArg, beside: Node, before: bool = False
     ) -> Node:
         """Return the op, reading a tensor, written next to `beside`."""
-        op, typed = self.of(arg.dtype or "")
-        return editor.add(name, op, [text], typed, beside, before)
-
-
-def inline_op(op: str, suffix: str, then: Callable[[Node], None] = no_more) -> InlineOp:
-    """Return an op that has its dtype as attr T, like Identity."""
-    return InlineOp(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}), then)
+        typed = {"T": attrs.dtype(arg.dtype or "")}
+        return editor.add(name, self.op, [text], typed, beside, before)
 
 
 def put_op(
@@ -105,8 +94,9 @@ def put_at(target: Target, editor: Editor, inline: InlineOp, at: str) -> bool:
         added = [_before(target, n, arg, editor, inline) for n, arg in flowing.items()]
     else:
         added = _behind(target.last, flowing, editor, inline)
-    for op in added:
-        inline.then(op)
+    if inline.then is not None:
+        for op in added:
+            inline.then(op)
     return True
 
 
@@ -158,8 +148,8 @@ def _behind(
                 _refuse_between(node, reader)
         return _reroute(node, read, editor, inline)
     if len(flat) == 1:
-        op, values = inline.of(flat[0].dtype or "")
-        return [editor.take_name(node, op, lambda moved: [moved.tensor(0)], values)]
+        typed = {"T": attrs.dtype(flat[0].dtype or "")}
+        return [editor.take_name(node, inline.op, lambda moved: [moved.tensor(0)], typed)]
     dtypes = [arg.dtype for arg in flat if arg.dtype and not arg.is_ref]
     if len(dtypes) < len(flat):
         reasons = dict.fromkeys(f"{arg.name} {why_not(arg)}" for arg in flat if not carries(arg))

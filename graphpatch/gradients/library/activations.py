@@ -48,7 +48,7 @@ ACTIVATION_GRADIENTS = (
             ops=(op_type,),
             by_op_type={}
             if op_type != "Relu"
-            else {other: named for other, (named, _) in _GUIDED.items() if other != "Relu"},
+            else {key: guided for key, (guided, _) in _GUIDED.items() if key != "Relu"},
             reach=""
             if op_type == "Relu"
             else "the paper has only Relu; here the op's own gradient of the positive part of dy",
