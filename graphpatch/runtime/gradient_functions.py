@@ -90,7 +90,7 @@ def formula_value(formula: Formula, inputs: Sequence[Any], op: Any = None) -> An
     same_shape = _same_shape([*inputs, *outputs])
     signature = Signature.of(dtypes_of(inputs), dtypes_of(outputs), attrs, same_shape)
     result = formula_ops(formula, signature, dtypes_of([*outputs, *inputs])[0])
-    return run([result], _named("x", inputs), _op_output)[0]
+    return run([result], _named("x", inputs), tensorflow_output)[0]
 
 
 def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
@@ -147,7 +147,7 @@ def formula_gradients(
         for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True))
         if f"dy{place}" in read.variables
     }
-    values = run(results, _named("x", x) | _named("y", outputs) | dys, _op_output)
+    values = run(results, _named("x", x) | _named("y", outputs) | dys, tensorflow_output)
     return values[: len(inputs)]
 
 
@@ -167,7 +167,7 @@ def _tensor_named(name: str, graph: Any) -> Any:
     raise FormulaError(f"the graph has no tensor {name!r} that a formula can read")
 
 
-def _op_output(op_type: str, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+def tensorflow_output(op_type: str, inputs: list[Any], attrs: dict[str, Any]) -> Any:
     """Return what TensorFlow computes of one op of a formula."""
     import tensorflow as tf
 

@@ -38,7 +38,7 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS
-from graphpatch.runtime.gradient_functions import result_values, surrogate_gradient
+from graphpatch.runtime.gradient_functions import surrogate_gradient, tensorflow_output
 from graphpatch.runtime.graph_run import first_line
 from graphpatch.runtime.tf_gradients import gradients, seeded_upstream
 from graphpatch.runtime.values import distance, finite, full_tensor_name
@@ -183,7 +183,7 @@ class StoredGradient:
                 formula = self.expected.formula
                 self.program = interpreter.program(formula, xs, ys, self.attrs, self.op_type)
                 if interpreter.missing(self.program):
-                    self.of_rule = result_values(self.program, self.tensors)
+                    self.of_rule = interpreter.run(self.program, self.tensors, tensorflow_output)
         more = (dx for dx in (*self.stored.values(), *self.of_rule) if dx is not None)
         self.fetched = [*self.xs, *self.ys, *self.dys, *more]
 
