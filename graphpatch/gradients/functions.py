@@ -308,188 +308,144 @@ class Function(msgspec.Struct, frozen=True, eq=False):
         return self.spelling(*values, **options)
 
 
-def _function(
-    text: str,
-    does: str,
-    spelling: str | FunctionBuilder = "",
-    wide: Wide = NATIVE,
-    *kinds: ArgumentKind,
-) -> Function:
-    """Return the function that is called as `text` says; by default it takes numbers."""
-    name, _, words = text.rstrip(")").partition("(")
+_WIDE = {"": NATIVE, "single": SINGLE, "double": DOUBLE}
+_SEQUENCES: Mapping[str, FunctionBuilder] = {
+    **{"power": power, "contrary": contrary, "sign": sign, "erf": erf, "clip": clip},
+    **{"minimum": minimum, "maximum": maximum, "cast_like": cast_like, "sum_like": sum_like},
+    **{"reshape_like": reshape_like, "broadcast_like": broadcast_like, "transpose": transpose},
+    **{"matmul": matmul, "split": split, "concat": concat, "gather": gather, "quantile": quantile},
+    **{"normal": random_like("RandomStandardNormal"), "uniform": random_like("RandomUniform")},
+    "reduced_sum": reduction(lambda by, x: by("Sum", x)),
+    "reduced_mean": reduction(lambda by, x: by("Mean", x)),
+    **{"reduced_max": reduction(extreme("Max")), "reduced_min": reduction(extreme("Min"))},
+    "euclidean": reduction(euclidean),
+}
+"""What strings several ops together, by its name in the table."""
+
+_OPERATORS = """
++(a, b) | AddV2 | | number | sum
+-(a, b) | Sub | | number | difference
+*(a, b) | Mul | | number | product
+/(a, b) | RealDiv | single | number | quotient
+**(a, b) | power | single | number | power
+-x(x) | Neg | | number | the number with its sign changed
+<(a, b) | Less | | number | less
+<=(a, b) | LessEqual | | number | less or equal
+>(a, b) | Greater | | number | greater
+>=(a, b) | GreaterEqual | | number | greater or equal
+==(a, b) | Equal | | number | equal
+!=(a, b) | NotEqual | | number | unequal
+and(a, b) | LogicalAnd | | truth | both
+or(a, b) | LogicalOr | | truth | one or both
+not(x) | contrary | | truth | the contrary
+"""
+_FUNCTIONS = """
+where(condition, a, b) | SelectV2 | | truth number
+  | a where the condition holds, else b, whatever the other is (NaN too)
+abs(x) | Abs | | number | absolute value
+sign(x) | sign | single | number | -1, 0 or 1; NaN for NaN
+exp(x) | Exp | single | number | e ** x
+expm1(x) | Expm1 | single | number | exp(x) - 1, exact near 0
+log(x) | Log | single | number | natural logarithm
+log1p(x) | Log1p | single | number | log(1 + x), exact near 0
+sqrt(x) | Sqrt | double | number | square root
+rsqrt(x) | Rsqrt | double | number | 1 / sqrt(x)
+square(x) | Square | | number | x * x
+pow(a, b) | power | single | number | a ** b
+tanh(x) | Tanh | single | number | hyperbolic tangent
+sigmoid(x) | Sigmoid | single | number | 1 / (1 + exp(-x))
+softplus(x) | Softplus | single | number | log(1 + exp(x))
+relu(x) | Relu | | number | x where positive, else 0; NaN for NaN
+softmax(x) | Softmax | single | tensor | exp(x), divided by its sum over the last axis
+erf(x) | erf | single | number | error function
+sin(x) | Sin | single | number | sine of an angle in radians
+cos(x) | Cos | single | number | cosine of an angle in radians
+floor(x) | Floor | single | number | the next integer down
+round(x) | Round | single | number | the nearest integer, halves to the even one
+minimum(a, b) | minimum | | number | the smaller; NaN where one is
+maximum(a, b) | maximum | | number | the larger; NaN where one is
+clip(x, min, max) | clip | | number | x kept within min and max
+is_finite(x) | IsFinite | single | number | neither NaN nor infinite
+is_nan(x) | IsNan | | number | NaN
+zeros_like(x) | ZerosLike | | number | zeros of the same shape and dtype
+ones_like(x) | OnesLike | | number | ones of the same shape and dtype
+stop(x) | StopGradient | | number | x, through which no gradient flows
+cast_like(a, b) | cast_like | | any tensor | a in the dtype of b; true is 1, false 0
+sum(x, axes=, from_axis=, keepdims=) | reduced_sum | single | number | sum
+mean(x, axes=, from_axis=, keepdims=) | reduced_mean | single | number | mean
+max(x, axes=, from_axis=, keepdims=) | reduced_max | | number | largest element
+min(x, axes=, from_axis=, keepdims=) | reduced_min | | number | smallest element
+norm(x, axes=, from_axis=, keepdims=) | euclidean | double | number | Euclidean norm
+reshape_like(a, b) | reshape_like | | tensor like
+  | a in the shape of b, which has as many elements
+broadcast_like(a, b) | broadcast_like | | number like | a repeated up to the shape of b
+sum_like(a, b) | sum_like | single | tensor like
+  | a summed down to the shape of b, which broadcasts to that of a
+transpose(x, perm=) | transpose | | tensor
+  | the axes in the order of perm; the last two swapped without
+matmul(a, b, transpose_a=, transpose_b=) | matmul | single | tensor
+  | matrix product over the last two axes; those before are broadcast
+split(x, parts=, index=, axis=) | split | | tensor
+  | one of `parts` equal parts of x along an axis, the one numbered `index` from 0
+concat(a, b, ..., axis=) | concat | | tensor | tensors one after the other along an axis
+gather(x, indices, axis=) | gather | | tensor index
+  | the parts of x at these places along an axis
+quantile(x, q=, from_axis=) | quantile | single | tensor
+  | the element that a part q of the elements lies below, over the axes from from_axis on
+normal_like(x, seed=) | normal | | tensor
+  | normal noise of the shape of x: another in each run, the same in each process
+uniform_like(x, seed=) | uniform | | tensor
+  | noise from 0 to 1, without 1, of the shape of x, drawn as that of normal_like
+forward(x0, ...) | of op | | like
+  | the op itself on other inputs, with its own attrs; inputs left out are its own
+own(dy, ...) | of op | | tensor like
+  | the op's own gradient of dy; with more arguments, at these inputs
+conv2d(x, w) | window | | tensor | convolution of x with the filter w
+conv2d_transpose(dy, w, x) | window | | tensor | its gradient by x: an image of that shape
+depthwise_conv2d(x, w) | window | | tensor | depthwise convolution of x with the filter w
+depthwise_conv2d_transpose(dy, w, x) | window | | tensor
+  | its gradient by x: an image of that shape
+avg_pool(x) | window | | tensor | the mean of each window
+avg_pool_transpose(dy, x) | window | | tensor | each mean in equal parts to the places of x
+max_pool(x) | window | | tensor | the largest element of each window
+max_pool_transpose(dy, x) | window | | tensor | to the place of the largest element of x
+bias_add(x, bias) | window | | tensor | x plus a bias of its channels
+"""
+"""How each is called, what computes it, in which dtype if not that of its arguments, the kinds of
+its arguments (the last one that of all that follow), and what it gives. What computes it is an op,
+a sequence, or the op that the gradient is for: as a whole, or one with its windows."""
+
+
+def _row(line: str) -> tuple[str, Function]:
+    """Return a function, and what computes it as the table says."""
+    spelled, by, wide, kinds, does = map(str.strip, line.split(" |", 4))
+    name, _, words = spelled.rstrip(")").partition("(")
     arguments = [word for word in re.split(", *", words) if word[-1] not in "=."]
     options = {word: OPTIONS[word] for word in re.findall(r"\w+(?==)", words)}
-    rest = "x" if "..." in words else ""
-    kinds = kinds or ("number",)
-    kinds += kinds[-1:] * (len(arguments) - len(kinds))
-    return Function(name, text, tuple(arguments), options, rest, does, spelling, wide, kinds)
+    each = kinds.split()
+    each += each[-1:] * (len(arguments) - len(each))
+    return by, Function(
+        name,
+        spelled,
+        tuple(arguments),
+        options,
+        "x" if "..." in words else "",
+        f"{does}, with the op's own attrs" if by == "window" else does,
+        _SEQUENCES.get(by, by),
+        _WIDE[wide],
+        msgspec.convert(each, tuple[ArgumentKind, ...]),
+    )
 
 
-def _operator(name: str, *row: Any) -> Function:
-    return _function(f"{name}({'x' if name in ('-x', 'not') else 'a, b'})", *row)
+def _rows(table: str) -> list[tuple[str, Function]]:
+    return [_row(line) for line in table.strip().replace("\n  |", " |").split("\n")]
 
 
-def _reduction(name: str, does: str, reduce: FunctionBuilder, wide: Wide = NATIVE) -> Function:
-    text = f"{name}(x, axes=, from_axis=, keepdims=)"
-    return _function(text, does, reduction(reduce), wide)
-
-
-def _window(text: str, does: str) -> Function:
-    """Return a function with the windows of the op."""
-    return _function(text, f"{does}, with the op's own attrs", "", NATIVE, "tensor")
-
-
-_OPERATORS = (
-    _operator("+", "sum", "AddV2"),
-    _operator("-", "difference", "Sub"),
-    _operator("*", "product", "Mul"),
-    _operator("/", "quotient", "RealDiv", SINGLE),
-    _operator("**", "power", power, SINGLE),
-    _operator("-x", "the number with its sign changed", "Neg"),
-    _operator("<", "less", "Less"),
-    _operator("<=", "less or equal", "LessEqual"),
-    _operator(">", "greater", "Greater"),
-    _operator(">=", "greater or equal", "GreaterEqual"),
-    _operator("==", "equal", "Equal"),
-    _operator("!=", "unequal", "NotEqual"),
-    _operator("and", "both", "LogicalAnd", NATIVE, "truth"),
-    _operator("or", "one or both", "LogicalOr", NATIVE, "truth"),
-    _operator("not", "the contrary", contrary, NATIVE, "truth"),
-)
-
-_NAMED = (
-    _function(
-        "where(condition, a, b)",
-        "a where the condition holds, else b, whatever the other is (NaN too)",
-        *("SelectV2", NATIVE, "truth", "number"),
-    ),
-    _function("abs(x)", "absolute value", "Abs"),
-    _function("sign(x)", "-1, 0 or 1; NaN for NaN", sign, SINGLE),
-    _function("exp(x)", "e ** x", "Exp", SINGLE),
-    _function("expm1(x)", "exp(x) - 1, exact near 0", "Expm1", SINGLE),
-    _function("log(x)", "natural logarithm", "Log", SINGLE),
-    _function("log1p(x)", "log(1 + x), exact near 0", "Log1p", SINGLE),
-    _function("sqrt(x)", "square root", "Sqrt", DOUBLE),
-    _function("rsqrt(x)", "1 / sqrt(x)", "Rsqrt", DOUBLE),
-    _function("square(x)", "x * x", "Square"),
-    _function("pow(a, b)", "a ** b", power, SINGLE),
-    _function("tanh(x)", "hyperbolic tangent", "Tanh", SINGLE),
-    _function("sigmoid(x)", "1 / (1 + exp(-x))", "Sigmoid", SINGLE),
-    _function("softplus(x)", "log(1 + exp(x))", "Softplus", SINGLE),
-    _function("relu(x)", "x where positive, else 0; NaN for NaN", "Relu"),
-    _function(
-        "softmax(x)",
-        "exp(x), divided by its sum over the last axis",
-        *("Softmax", SINGLE, "tensor"),
-    ),
-    _function("erf(x)", "error function", erf, SINGLE),
-    _function("sin(x)", "sine of an angle in radians", "Sin", SINGLE),
-    _function("cos(x)", "cosine of an angle in radians", "Cos", SINGLE),
-    _function("floor(x)", "the next integer down", "Floor", SINGLE),
-    _function("round(x)", "the nearest integer, halves to the even one", "Round", SINGLE),
-    _function("minimum(a, b)", "the smaller; NaN where one is", minimum),
-    _function("maximum(a, b)", "the larger; NaN where one is", maximum),
-    _function("clip(x, min, max)", "x kept within min and max", clip),
-    _function("is_finite(x)", "neither NaN nor infinite", "IsFinite", SINGLE),
-    _function("is_nan(x)", "NaN", "IsNan"),
-    _function("zeros_like(x)", "zeros of the same shape and dtype", "ZerosLike"),
-    _function("ones_like(x)", "ones of the same shape and dtype", "OnesLike"),
-    _function("stop(x)", "x, through which no gradient flows", "StopGradient"),
-    _function(
-        "cast_like(a, b)",
-        "a in the dtype of b; true is 1, false 0",
-        *(cast_like, NATIVE, "any", "tensor"),
-    ),
-    _reduction("sum", "sum", lambda by, x: by("Sum", x), SINGLE),
-    _reduction("mean", "mean", lambda by, x: by("Mean", x), SINGLE),
-    _reduction("max", "largest element", extreme("Max")),
-    _reduction("min", "smallest element", extreme("Min")),
-    _reduction("norm", "Euclidean norm", euclidean, DOUBLE),
-    _function(
-        "reshape_like(a, b)",
-        "a in the shape of b, which has as many elements",
-        *(reshape_like, NATIVE, "tensor", "like"),
-    ),
-    _function(
-        "broadcast_like(a, b)",
-        "a repeated up to the shape of b",
-        *(broadcast_like, NATIVE, "number", "like"),
-    ),
-    _function(
-        "sum_like(a, b)",
-        "a summed down to the shape of b, which broadcasts to that of a",
-        *(sum_like, SINGLE, "tensor", "like"),
-    ),
-    _function(
-        "transpose(x, perm=)",
-        "the axes in the order of perm; the last two swapped without",
-        *(transpose, NATIVE, "tensor"),
-    ),
-    _function(
-        "matmul(a, b, transpose_a=, transpose_b=)",
-        "matrix product over the last two axes; those before are broadcast",
-        *(matmul, SINGLE, "tensor"),
-    ),
-    _function(
-        "split(x, parts=, index=, axis=)",
-        "one of `parts` equal parts of x along an axis, the one numbered `index` from 0",
-        *(split, NATIVE, "tensor"),
-    ),
-    _function(
-        "concat(a, b, ..., axis=)",
-        "tensors one after the other along an axis",
-        *(concat, NATIVE, "tensor"),
-    ),
-    _function(
-        "gather(x, indices, axis=)",
-        "the parts of x at these places along an axis",
-        *(gather, NATIVE, "tensor", "index"),
-    ),
-    _function(
-        "quantile(x, q=, from_axis=)",
-        "the element that a part q of the elements lies below, over the axes from from_axis on",
-        *(quantile, SINGLE, "tensor"),
-    ),
-    _function(
-        "normal_like(x, seed=)",
-        "normal noise of the shape of x: another in each run, the same in each process",
-        *(random_like("RandomStandardNormal"), NATIVE, "tensor"),
-    ),
-    _function(
-        "uniform_like(x, seed=)",
-        "noise from 0 to 1, without 1, of the shape of x, drawn as that of normal_like",
-        *(random_like("RandomUniform"), NATIVE, "tensor"),
-    ),
-    _function(
-        "forward(x0, ...)",
-        "the op itself on other inputs, with its own attrs; inputs left out are its own",
-        *("", NATIVE, "like"),
-    ),
-    _function(
-        "own(dy, ...)",
-        "the op's own gradient of dy; with more arguments, at these inputs",
-        *("", NATIVE, "tensor", "like"),
-    ),
-)
-
-_WINDOWED = (
-    _window("conv2d(x, w)", "convolution of x with the filter w"),
-    _window("conv2d_transpose(dy, w, x)", "its gradient by x: an image of that shape"),
-    _window("depthwise_conv2d(x, w)", "depthwise convolution of x with the filter w"),
-    _window("depthwise_conv2d_transpose(dy, w, x)", "its gradient by x: an image of that shape"),
-    _window("avg_pool(x)", "the mean of each window"),
-    _window("avg_pool_transpose(dy, x)", "each mean in equal parts to the places of x"),
-    _window("max_pool(x)", "the largest element of each window"),
-    _window("max_pool_transpose(dy, x)", "to the place of the largest element of x"),
-    _window("bias_add(x, bias)", "x plus a bias of its channels"),
-)
-
-WINDOWED = frozenset(function.name for function in _WINDOWED)
+OPERATORS: Mapping[str, Function] = {row.name: row for _, row in _rows(_OPERATORS)}
+FUNCTIONS: Mapping[str, Function] = {row.name: row for _, row in _rows(_FUNCTIONS)}
+WINDOWED = frozenset(row.name for by, row in _rows(_FUNCTIONS) if by == "window")
 OF_THE_OP = frozenset({"forward", "own"}) | WINDOWED
 """Functions that take from the op that the gradient is for: see `op_gradients`."""
-
-OPERATORS: Mapping[str, Function] = {function.name: function for function in _OPERATORS}
-FUNCTIONS: Mapping[str, Function] = {function.name: function for function in (*_NAMED, *_WINDOWED)}
 
 
 def look_up(name: str) -> Function:
