@@ -220,8 +220,8 @@ def test_doctor_begins_at_the_numbers_of_examples(tmp_path: Path) -> None:
         assert (pair["verdict"], pair["run"]["ran"], pair["run"]["zero"]) == ("flows", True, False)
 
 
-def saved(folder: Path, spy: str = "", draw: Any = None) -> Path:
-    """A TF2 SavedModel: relu(x @ w) + noise, and what it writes where it is told to."""
+def saved(folder: Path, spy: str = "", draw: Any = None, is_trained: bool = False) -> Path:
+    """A TF2 SavedModel: relu(x @ w) + noise, and what it writes, or an optimizer, if asked to."""
     draw = draw or tf.random.normal
 
     class Net(tf.Module):  # type: ignore[misc]
@@ -237,6 +237,9 @@ def saved(folder: Path, spy: str = "", draw: Any = None) -> Path:
             return {"y": tf.nn.relu(tf.matmul(x, self.w)) * 2.0 + draw([3])}
 
     net, path = Net(), folder / "saved"
+    if is_trained:  # its slots are variables that nothing restores
+        net.optimizer = tf1.train.AdamOptimizer()
+        net.optimizer.apply_gradients([(tf.ones([3, 3]), net.w)])
     tf.saved_model.save(net, str(path), signatures=net.__call__)
     return path
 
@@ -252,7 +255,7 @@ def called(folder: Path, call: Any, **more: Any) -> Path:
 
 
 def test_a_saved_model_of_tf2(tmp_path: Path) -> None:
-    graph = verified(saved(tmp_path), GUIDED)
+    graph = verified(saved(tmp_path, is_trained=True), GUIDED)
     assert graph["fed"] == {"serving_default:x": "[2, 3]"}
     assert graph["forward"]["compared"] == ["serving_default:y"]
     assert (changed(graph), fired(graph)) == (

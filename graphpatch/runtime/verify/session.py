@@ -358,7 +358,8 @@ class LoadedModel(SessionModel):
                     if variable.dtype.is_floating:
                         name = fresh(f"{key}:{variable.name}", variables)
                         variables[name] = variable.handle
-            initialisers = tf1.global_variables_initializer(), tf1.tables_initializer()
+            restores = [variable.initializer for variable in tf1.global_variables()]
+            initialisers = [op for op in (*restores, tf1.tables_initializer()) if op is not None]
         self.inputs, self.outputs, self.floats = inputs, outputs, list(variables)
         tensors = {**variables, **inputs, **outputs}
         names = {name: tensor.name for name, tensor in tensors.items()}
