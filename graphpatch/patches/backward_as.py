@@ -162,20 +162,19 @@ class CleanPath:
         Raises PatchError where something on the path cannot run a second time, or where earlier
         rules have cloned so much of it that each further rule doubles it.
         """
-        visited = set[int]()
-        stack: list[tuple[Node | None, Iterator[Node]]] = [(None, iter(ends))]
-        while stack:
-            node, producers = stack[-1]
-            following = next(producers, None)
-            if following is None:
-                stack.pop()
-                self.order += [] if node is None else [node]
+        reads, todo = dict[int, list[int]](), list(ends)
+        while todo:
+            node = todo.pop()
+            if node.index in reads or (node.index not in self.noisy and self._is_shared(node)):
                 continue
-            self.read |= {following.index} if node is not None else set()
-            if following.index not in visited:
-                visited.add(following.index)
-                if following.index in self.noisy or not self._is_shared(following):
-                    stack.append((following, self._producers(following)))
+            producers = list(self._producers(node))
+            reads[node.index] = [producer.index for producer in producers]
+            self.read |= set(reads[node.index])
+            todo += producers
+        numbers = {index: number for number, index in enumerate(reads)}
+        links = [{numbers[op] for op in read if op in numbers} for read in reads.values()]
+        indices = list(reads)
+        self.order = [Node(self.body, indices[number]) for number in walk.in_order(links)]
         clones = self.clones
         added = [node for node in clones if node.index in self.body.root]
         again, whole = (sum(1 + len(n.inputs) for n in nodes) for nodes in (added, clones))
@@ -414,13 +413,9 @@ def _unreached(path: CleanPath, ends: Ends) -> tuple[list[Node], dict[Node, str]
         reader = next(outside, "" if body.returned.get(node.name) else None)
         if reader is not None:
             beside[node] = reader
-    alive, todo = {node.index for node in beside}, list(beside)
-    while todo:
-        for text in todo.pop().data_inputs:
-            producer = body.producer(text)
-            if producer is not None and producer.index in region and producer.index not in alive:
-                alive.add(producer.index)
-                todo.append(producer)
+    texts = (names.parse(text) for node in beside for text in node.data_inputs)
+    reached = walk.upstream(body, texts, last=lambda index: index not in region)
+    alive = {index for index in region if reached[index]} | {node.index for node in beside}
     return [region[index] for index in sorted(region.keys() - alive)], beside
 
 

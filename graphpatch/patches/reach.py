@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple, TypeGuard
+from typing import TypeGuard
 
 from graphpatch.control_flow.op_types import BOUNDARIES, ENTERS
 from graphpatch.differentiation.bodies import Bodies, BodyPlace
@@ -21,8 +21,9 @@ from graphpatch.differentiation.override_keys import override_key
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import GraphpatchError, PatchError
-from graphpatch.gradients.formula import Call, Formula, Literal, Variable, walk
-from graphpatch.gradients.ops import sizes_of_constant
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.ops import Program, sizes_of_constant
+from graphpatch.gradients.program import input_values
 from graphpatch.gradients.spec import Computed, Gradient, InlineFormula, LibraryGradient
 from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.graph import provenance
@@ -222,8 +223,6 @@ JoinedShapes = Mapping[str, frozenset[str]]
 """For each result of a formula what it goes to (`x0`, `y0`), and the tensors of which it has at
 least the joint shape."""
 
-MOST = 2**31  # what an int32 is below
-
 
 def may_contradict(gradient: Gradient) -> TypeGuard[Computed]:
     """Return whether a gradient may have a wrong shape: a formula, or one with a tensor of a rule.
@@ -329,48 +328,37 @@ def _fits(known: Sequence[int | None], wanted: Sequence[int | None], may_sum: bo
     return not apart and len(known) <= len(wanted)
 
 
-class EqualParts(NamedTuple):
-    """Into how many parts a variable of a formula is split, along which axis."""
-
-    variable: str
-    number: int
-    axis: int
-
-
 def refuse_uneven(gradient: Computed, targets: Iterable[Target]) -> None:
     """Raise PatchError where a tensor is known not to have the parts of a formula."""
-    parts_of = cache(lambda op_type: list(_equal_parts(gradient, op_type)))
+    splits: dict[str, list[tuple[str, int, int]]] = {}
     shapes_of = cache(lambda body: Shapes(Wiring(body)))
     for target in targets:
-        for part in parts_of(target.last.op):
+        if target.last.op not in splits:
+            splits[target.last.op] = list(_equal_parts(gradient, target))
+        for variable, number, axis in splits[target.last.op]:
             shapes = shapes_of(target.last.body)
-            tensor = _tensors(target, shapes.wiring).get(part.variable)
+            tensor = _tensors(target, shapes.wiring).get(variable)
             sizes = None if tensor is None else shapes.if_known(tensor)
-            if sizes is None or not -len(sizes) <= part.axis < len(sizes):
-                continue
-            size = sizes[part.axis]
-            if size is not None and size % part.number:
-                what = "batch" if part.axis == 0 else f"axis {part.axis}"
+            size = sizes[axis] if sizes is not None and -len(sizes) <= axis < len(sizes) else None
+            if size is not None and size % number:
+                what = "batch" if axis == 0 else f"axis {axis}"
                 raise PatchError(
-                    f"{target}: the gradient splits {part.variable} into {part.number} equal "
-                    f"parts, and its {what} is fixed to {size} in the model; it needs a model "
-                    f"whose size there is not fixed, or is a multiple of {part.number}"
+                    f"{target}: the gradient splits {variable} into {number} equal parts, and its "
+                    f"{what} is fixed to {size} in the model; it needs a model whose size there is "
+                    f"not fixed, or is a multiple of {number}"
                 )
 
 
-def _equal_parts(gradient: Computed, op_type: str) -> Iterator[EqualParts]:
+def _equal_parts(gradient: Computed, target: Target) -> Iterator[tuple[str, int, int]]:
+    """Yield which variables a formula splits, into how many parts, along which axis."""
+    program = Program()
     try:
-        expressions = gradient.for_op(op_type).formula.expressions
-    except GraphpatchError:  # it does not fit the op type, which is said when the op is patched
+        formula = gradient.for_op(target.last.op).formula
+        dict(input_values(program, formula, target.signature))
+    except (GraphpatchError, ValueError):  # it does not fit, which is said as the op is patched
         return
-    for expression in expressions:
-        for call in walk(expression) if expression is not None else ():
-            if not isinstance(call, Call) or call.function != "split":
-                continue
-            options = {
-                name: option.value for name, option in call.options if isinstance(option, Literal)
-            }
-            split, parts, axis = call.arguments[0], options.get("parts", 0), options.get("axis", 0)
-            # Other numbers are refused with a message where the formula is fitted to the op.
-            if isinstance(split, Variable) and 1 <= parts < MOST and abs(axis) < MOST:
-                yield EqualParts(split.name, int(parts), int(axis))
+    for step in program.steps:
+        if step.op_type == "Split":
+            axis, tensor = step.tensors
+            if isinstance(tensor.source, str):
+                yield tensor.source, int(str(dict(step.attrs)["num_split"])), axis.number
