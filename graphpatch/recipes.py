@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from graphpatch.errors import RulesError, did_you_mean
-from graphpatch.gradients.library import LIBRARY, papers
+from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.differences import one_active
-from graphpatch.gradients.library.entry import ACTIVATIONS
+from graphpatch.gradients.library.entry import ACTIVATIONS, ANCONA, GUIDED_BACKPROP
 from graphpatch.gradients.library.relevance import BATCH_NORMS, LINEAR_OPS, OF_RELEVANCE
 from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
 from graphpatch.gradients.ops import FLOATS
@@ -311,7 +311,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 "guided_backprop",
                 "guided backpropagation, for the whole ReLU family",
-                papers.GUIDED_BACKPROP,
+                GUIDED_BACKPROP,
                 lambda: _of_family("guided_backprop", "guided_relu"),
                 explains=True,
             ),
@@ -343,7 +343,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 "lrp_epsilon",
                 "layer-wise relevance propagation by the epsilon rule: input * gradient",
-                papers.ANCONA,
+                ANCONA,
                 lambda epsilon: _activations("lrp_epsilon", "lrp_epsilon", epsilon=epsilon),
                 {"epsilon": 1e-4},
                 explains=True,

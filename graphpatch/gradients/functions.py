@@ -86,24 +86,9 @@ def erf(x: Value) -> Value:
     return op("Erf", x)
 
 
-def cast_like(value: Value, like: Value) -> Value:
-    """Return the value in the dtype of another."""
-    return value.cast(like.dtype)
-
-
-def reshape_like(value: Value, like: Value) -> Value:
-    """Return the value with the shape of another that has as many elements."""
-    return op("Reshape", value, like.sizes, shape=like.shape)
-
-
 def broadcast_like(value: Value, like: Value) -> Value:
     """Repeat the value up to the shape of another."""
     return op("BroadcastTo", value, like.sizes, shape=like.shape)
-
-
-def sum_like(value: Value, like: Value) -> Value:
-    """Sum the value down to the shape of another, over the axes where that is repeated."""
-    return sum_to(value, like.sizes, value.sizes, like.shape)
 
 
 def sum_to(value: Value, shape: Value, sizes: Value, known: BroadcastShape) -> Value:
@@ -139,11 +124,6 @@ def extreme(op_type: str) -> Callable[[Reduced, Value], Value]:
         return op("SelectV2", spoilt, x.like(math.nan), extremum)
 
     return reduce
-
-
-def euclidean(by: Reduced, x: Value) -> Value:
-    """Reduce to the square root of the sum of squares."""
-    return op("Sqrt", by("Sum", op("Square", x)))
 
 
 def reduction(reduce: Callable[[Reduced, Value], Value]) -> Callable[..., Value]:
@@ -195,16 +175,6 @@ def split(x: Value, parts: int, index: int, axis: int = 0) -> Value:
         raise ValueError(f"index counts from 0 to {parts - 1}, and this is {index}")
     part = op("Split", x.program.scalar(axis, "int32"), x, num_split=parts)
     return replace(part, output=index)
-
-
-def concat(*tensors: Value, axis: int = 0) -> Value:
-    """Join tensors along an axis."""
-    return op("ConcatV2", tensors, tensors[0].program.scalar(axis, "int32"))
-
-
-def gather(x: Value, indices: Value, axis: int = 0) -> Value:
-    """Take the parts of x at these indices along an axis."""
-    return op("GatherV2", x, indices, x.program.scalar(axis, "int32"))
 
 
 def quantile(x: Value, q: float, from_axis: int = 0) -> Value:
@@ -311,14 +281,18 @@ class Function(msgspec.Struct, frozen=True, eq=False):
 _WIDE = {"": NATIVE, "single": SINGLE, "double": DOUBLE}
 _SEQUENCES: Mapping[str, FunctionBuilder] = {
     **{"power": power, "contrary": contrary, "sign": sign, "erf": erf, "clip": clip},
-    **{"minimum": minimum, "maximum": maximum, "cast_like": cast_like, "sum_like": sum_like},
-    **{"reshape_like": reshape_like, "broadcast_like": broadcast_like, "transpose": transpose},
-    **{"matmul": matmul, "split": split, "concat": concat, "gather": gather, "quantile": quantile},
+    **{"minimum": minimum, "maximum": maximum, "broadcast_like": broadcast_like},
+    **{"transpose": transpose, "matmul": matmul, "split": split, "quantile": quantile},
+    "cast_like": lambda a, b: a.cast(b.dtype),
+    "reshape_like": lambda a, b: op("Reshape", a, b.sizes, shape=b.shape),
+    "sum_like": lambda a, b: sum_to(a, b.sizes, a.sizes, b.shape),
+    "concat": lambda *x, axis=0: op("ConcatV2", x, x[0].program.scalar(axis, "int32")),
+    "gather": lambda x, at, axis=0: op("GatherV2", x, at, x.program.scalar(axis, "int32")),
     **{"normal": random_like("RandomStandardNormal"), "uniform": random_like("RandomUniform")},
     "reduced_sum": reduction(lambda by, x: by("Sum", x)),
     "reduced_mean": reduction(lambda by, x: by("Mean", x)),
     **{"reduced_max": reduction(extreme("Max")), "reduced_min": reduction(extreme("Min"))},
-    "euclidean": reduction(euclidean),
+    "euclidean": reduction(lambda by, x: op("Sqrt", by("Sum", op("Square", x)))),
 }
 """What strings several ops together, by its name in the table."""
 

@@ -9,7 +9,7 @@ from graphpatch import opdefs
 from graphpatch.errors import RulesError
 from graphpatch.gradients.library import LIBRARY, library_entry
 from graphpatch.gradients.library.differences import DIFFERENCES
-from graphpatch.gradients.library.quantization import QUANTIZATION
+from graphpatch.gradients.library.filters import QUANTIZATION
 from graphpatch.gradients.library.relevance import RELEVANCE
 from tests.gradients.oracle import numpy_gradient, numpy_op_gradient
 from tests.gradients.regimes import NORMS, REGIMES, TOLERANCE, Regimes

@@ -10,8 +10,7 @@ from graphpatch.gradients.library.activations import ACTIVATION_GRADIENTS
 from graphpatch.gradients.library.differences import DIFFERENCES
 from graphpatch.gradients.library.entry import Entry as Entry
 from graphpatch.gradients.library.entry import Parameter as Parameter
-from graphpatch.gradients.library.filters import FILTERS, NORM_GRADIENTS
-from graphpatch.gradients.library.quantization import QUANTIZATION
+from graphpatch.gradients.library.filters import FILTERS, NORM_GRADIENTS, QUANTIZATION
 from graphpatch.gradients.library.relevance import PRODUCT_GRADIENTS, RELEVANCE
 from graphpatch.gradients.library.surrogates import SPIKES, STEPS
 

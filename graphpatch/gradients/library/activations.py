@@ -12,8 +12,7 @@ Regimes, by the signs of the input x and of the upstream gradient dy, for Relu:
 
 from __future__ import annotations
 
-from graphpatch.gradients.library import papers
-from graphpatch.gradients.library.entry import Entry
+from graphpatch.gradients.library.entry import GUIDED_BACKPROP, Entry
 
 _GUIDED_AVOID = (
     "the map must tell classes apart: it shows edges whatever the weights are"
@@ -44,7 +43,7 @@ ACTIVATION_GRADIENTS = (
             text,
             "guided backpropagation: the op's own gradient where dy is positive, else 0",
             _GUIDED_AVOID,
-            papers.GUIDED_BACKPROP,
+            GUIDED_BACKPROP,
             ops=(op_type,),
             by_op_type={}
             if op_type != "Relu"

@@ -8,8 +8,14 @@ two inputs is the attribution, and taken by whoever reads it.
 
 from __future__ import annotations
 
-from graphpatch.gradients.library import papers
-from graphpatch.gradients.library.entry import ACTIVATIONS, LAYERS, Entry, Parameter, positive
+from graphpatch.gradients.library.entry import (
+    ACTIVATIONS,
+    DEEPLIFT,
+    LAYERS,
+    Entry,
+    Parameter,
+    positive,
+)
 
 _SHAP = "Lundberg and Lee, A Unified Approach to Interpreting Model Predictions, 2017; shap,"
 _TWICE = "the batch is not examples followed by as many references: deeplift_rescale fits then"
@@ -81,7 +87,7 @@ def _reveal_cancel(name: str, layer: str, product: str, back: str) -> Entry:
         (_reveal(product, back), None, None),
         purpose=f"DeepLIFT's RevealCancel rule of `{layer} -> BiasAdd -> Relu` as one op",
         avoid=f"{_TWICE}; the MatMul has transpose_a or transpose_b",
-        source=papers.DEEPLIFT,
+        source=DEEPLIFT,
         parameters=(TOLERANCE,),
         reach="only for Relu: for other activations DeepLIFT's authors use the rescale rule",
     )
@@ -114,7 +120,7 @@ DIFFERENCES = (
             " dy * ((y - forward(zeros_like(x) + reference)) / (x - reference)), own(dy))",
             purpose="DeepLIFT's rescale rule: the slope from the reference to x",
             avoid="units have different inputs on the reference image: give a tensor",
-            source=f"{papers.DEEPLIFT}; as a gradient: Ancona et al., 2018",
+            source=f"{DEEPLIFT}; as a gradient: Ancona et al., 2018",
             parameters=(
                 Parameter(
                     "reference", "the input of each unit on the reference image", 0, is_tensor=True
@@ -134,7 +140,7 @@ DIFFERENCES = (
         _minus("x", "a") + _minus("y", "b") + "where(abs(a) > tolerance, dy * (b / a), own(dy))",
         purpose="DeepLIFT's rescale rule, with the references in the second half of the batch",
         avoid=_TWICE,
-        source=papers.DEEPLIFT,
+        source=DEEPLIFT,
         parameters=(TOLERANCE,),
         ops=ACTIVATIONS,
         by_op_type={"MaxPool": "shap_max_pool_batch", "Softmax": "shap_softmax_batch"},

@@ -13,6 +13,17 @@ from graphpatch.gradients.ops import Scalar, as_float
 from graphpatch.gradients.program import condition_holds
 from graphpatch.gradients.tensors import ConstantTensor, unpacked
 
+ANCONA = "Ancona et al., Towards better understanding of gradient-based attribution methods, 2018"
+DEEPLIFT = (
+    "Shrikumar, Greenside and Kundaje, Learning Important Features Through Propagating Activation"
+    " Differences, 2017"
+)
+GUIDED_BACKPROP = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
+LRP = (
+    "Bach et al., On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise"
+    " Relevance Propagation, 2015"
+)
+
 ACTIVATIONS = tuple("Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh".split())
 LAYERS = (
     ("", "MatMul", "matmul({a}, {w})", "matmul({s}, {w}, transpose_b=true)"),

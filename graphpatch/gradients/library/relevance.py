@@ -24,8 +24,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphpatch.gradients.library import papers
-from graphpatch.gradients.library.entry import ACTIVATIONS, LAYERS, Entry, Parameter, positive
+from graphpatch.gradients.library.entry import (
+    ACTIVATIONS,
+    ANCONA,
+    LAYERS,
+    LRP,
+    Entry,
+    Parameter,
+    positive,
+)
 
 _PURPOSE = "the op's own gradient as a formula: a start for your own"
 _SAME_AS_TENSORFLOW = "you do not change it: TensorFlow's own gradient is faster"
@@ -135,7 +142,7 @@ def _epsilon(name: str, ops: tuple[str, ...], inputs: int, **rest: Any) -> Entry
     text = STABLE if inputs == 1 else (STABLE, *[None] * (inputs - 1))
     purpose = "LRP's epsilon rule at the op itself: small outputs pass less relevance on"
     avoid = "lrp_epsilon is at the activation that follows: use one of the two"
-    fields = (name, text, purpose, avoid, papers.LRP, (EPSILON,), ops)
+    fields = (name, text, purpose, avoid, LRP, (EPSILON,), ops)
     return Entry(*fields, by_element=False, **rest)
 
 
@@ -148,7 +155,7 @@ RELEVANCE = (
         "dy * (y / where(x < 0, x - epsilon, x + epsilon))",
         purpose="layer-wise relevance propagation by the epsilon rule, through an activation",
         avoid="the activation is not 0 at 0 (Sigmoid, Softplus): relevance would come from nothing",
-        source=f"{papers.LRP}; as a gradient: {papers.ANCONA}",
+        source=f"{LRP}; as a gradient: {ANCONA}",
         parameters=(positive("epsilon", 1e-4, "keeps the quotient y / x finite at 0"),),
         ops=ACTIVATIONS,
         by_op_type={
@@ -176,7 +183,7 @@ RELEVANCE = (
         _POSITIVE + _PLUS,
         "LRP's z-plus rule (alpha 1, beta 0): only positive contributions get relevance",
         "a whole layer has no positive contribution",
-        f"{papers.LRP}; {DEEP_TAYLOR}",
+        f"{LRP}; {DEEP_TAYLOR}",
         by_op_type={"AvgPool": "lrp_zplus_pool"},
     ),
     Entry(
@@ -184,7 +191,7 @@ RELEVANCE = (
         "let z = forward(relu(x)); where(x > 0, own(where(z > 0, dy * (y / z), 0)), 0)",
         purpose="LRP's z-plus rule through a mean: only positive inputs get relevance",
         avoid="negative inputs matter: they get nothing",
-        source=papers.LRP,
+        source=LRP,
         ops=("AvgPool",),
         by_element=False,
     ),
@@ -193,7 +200,7 @@ RELEVANCE = (
         f"{_POSITIVE}{_NEGATIVE}alpha * {_PLUS} - beta * {_MINUS}",
         _WEIGHED,
         "beta is 0: lrp_zplus does half the work",
-        papers.LRP,
+        LRP,
         parameters=_ALPHA_BETA,
         legal=_ALPHA_IS_ONE_MORE,
         by_op_type={"AvgPool": "lrp_alpha_beta_pool"},
@@ -205,7 +212,7 @@ RELEVANCE = (
         " alpha * where(x > 0, own(s), 0) - beta * where(x < 0, own(t), 0)",
         purpose=_WEIGHED,
         avoid="inputs are never below 0: lrp_zplus is the rule then",
-        source=papers.LRP,
+        source=LRP,
         parameters=_ALPHA_BETA,
         ops=("AvgPool",),
         by_element=False,
@@ -217,7 +224,7 @@ RELEVANCE = (
             (_of_layer(product, back), None, None),
             purpose=f"LRP's alpha-beta rule, a share for biases: `{layer} -> BiasAdd` as one op",
             avoid="the bias must get nothing, or the MatMul has transpose_a or transpose_b",
-            source=papers.LRP,
+            source=LRP,
             parameters=(
                 *_ALPHA_BETA,
                 Parameter(
