@@ -138,8 +138,8 @@ def _activations(graph: Graph, inside: set[Node]) -> Iterator[tuple[str, Node]]:
     several: list[tuple[str, Node]] = []
     for name, needed in NEEDED.items():
         for match in find(graph, Match(pattern=f"@{name}")).kept if needed & types else ():
-            several.append((f"@{name}", match.last))
-            inside.update(Node(match.binding.body, index) for index in match.binding.indices)
+            several.append((f"@{name}", match.last_op))
+            inside.update(match.nodes)
     for body in graph.bodies:
         for op_type in RECIPE_ACTIVATIONS:
             yield from ((op_type, node) for node in _of_type(body, op_type) if node not in inside)

@@ -124,8 +124,7 @@ def matched_graph(rule: Rule, graph: ModelGraph, matched: MatchedOps) -> Matched
         return MatchedGraph(graph, matched, list(map(Target.of, patched_ops(rule, matched))))
     targets = []
     for match in matched.kept:
-        binding = match.binding
-        targets.append(target_of_match(binding.nodes, binding.inputs, binding.tensors))
+        targets.append(target_of_match(match.nodes, match.inputs, match.tensors))
         if match.orders:
             refuse_ambiguous(rule.patch.formulas(targets[-1]), targets[-1], match.orders)
     return MatchedGraph(graph, matched, targets)
@@ -228,14 +227,14 @@ def listed_matches(
     `with_reads`: and what the match reads from outside, which a formula calls x0, x1, ... Of a
     match as one op (`whole`) that stands with its last op alone.
     """
-    by_op = {node: match for match in matched.kept for node in match.nodes}
+    by_op = {node: match for match in matched.kept for node in match.patched}
     listed = []
     for node in matched.nodes:
         entry: dict[str, Any] = {"body": node.body.label}
         entry |= {"op": name_in_model(node), "type": original_type(node)}
         match = by_op.get(node)
-        if match is not None and (not whole or node == match.last):
-            entry |= match.binding.document(with_reads)
+        if match is not None and (not whole or node == match.last_op):
+            entry |= match.document(with_reads)
         listed.append(entry if tags is None else {**entry, "graph": tags})
     return listed
 
@@ -253,7 +252,7 @@ def left_out_notes(rule: str, matched: MatchedOps) -> list[str]:
     notes = []
     if matched.dropped:
         first = matched.dropped[0]
-        places = ", ".join(f"{name} is {op}" for name, op in first.binding.captures.items())
+        places = ", ".join(f"{name} is {op}" for name, op in first.captures.items())
         more = _also(matched.dropped)
         notes.append(f"rule {rule!r}: a match was left out: {places}: {first.reason}{more}")
     if matched.undecided:

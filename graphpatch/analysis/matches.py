@@ -240,12 +240,12 @@ def match_only(
     undecided = next((first for first in every if first.orders), None)
     if undecided is None:
         return matched
-    first, second = undecided.binding.inputs, undecided.orders[0]
+    first, second = undecided.inputs, undecided.orders[0]
     place = next(n for n, text in enumerate(first) if text != second[n])
     note = (
         f"the pattern leaves open which tensor is x{place}: in the match that ends in "
-        f"{undecided.last} it could be {first[place]} or {second[place]}; where that matters, "
-        f"write the input slot, as in x:_ -> m:{undecided.last.op}:0"
+        f"{undecided.last_op} it could be {first[place]} or {second[place]}; where that matters, "
+        f"write the input slot, as in x:_ -> m:{undecided.last_op.op}:0"
     )
     return replace(matched, notes=(*matched.notes, note))
 
@@ -318,10 +318,9 @@ class Place:
 def _places_of(matched: MatchedOps, graph: str) -> Iterator[Place]:
     """Yield each match, in the file's order; `graph` are the tags of the graph that it is in."""
     for match in matched.kept:
-        binding = match.binding
-        captures = {name: node.name for name, node in binding.captures.items()}
-        last, ops = binding.captures[binding.pattern.last], [node.name for node in match.nodes]
-        yield _place(last, ops, captures, binding.inputs, binding.outputs, graph)
+        captures = {name: node.name for name, node in match.captures.items()}
+        ops = [node.name for node in match.patched]
+        yield _place(match.last_op, ops, captures, match.inputs, match.outputs, graph)
     for node in () if matched.kept else matched.nodes:
         outputs = [node.tensor(index) for index in range(len(node.outputs or ()))]
         yield _place(node, [node.name], {}, node.data_inputs, outputs, graph)
@@ -367,7 +366,7 @@ def _saved_rules(rule: Rule, known: Sequence[MatchedOps]) -> list[dict[str, Any]
     """Return a rule for each match of one rule: its name, its match, and how many ops it means."""
     is_whole = rule.on == (WHOLE,)
     if is_whole:
-        places = [(*_whole_match(m.binding), 1) for matched in known for m in matched.kept]
+        places = [(*_whole_match(m), 1) for matched in known for m in matched.kept]
     else:
         nodes = [node for matched in known for node in matched.nodes]
         means = [_means_something(rule, node) for node in nodes]
@@ -403,5 +402,4 @@ def _whole_match(binding: Binding) -> tuple[str, dict[str, Any]]:
     for name, indices in zip(binding.pattern.present, binding.bound, strict=True):
         bound = [op_names[index] for index in indices]
         pattern["nodes"][name]["name"] = bound[0] if len(bound) == 1 else bound
-    last = binding.captures[binding.pattern.last].name
-    return last, {"pattern": pattern, "body": binding.body.label}
+    return binding.last_op.name, {"pattern": pattern, "body": binding.body.label}

@@ -21,7 +21,7 @@ from graphpatch.match.nth import counted_in_order, picker
 from graphpatch.match.spec import WHOLE, Match, every_match, tensors_named
 
 if TYPE_CHECKING:
-    from graphpatch.match.pattern.overlaps import DroppedMatch, KeptMatch
+    from graphpatch.match.pattern.overlaps import Binding
 
 
 def body_to_match(body: Body, match: Match) -> Body:
@@ -50,14 +50,14 @@ def _is_added(name: str, match: Match, body: Body, model: Body) -> bool:
 class MatchedOps(msgspec.Struct, frozen=True):
     """What a match means in a graph: the ops that a patch goes to, each once.
 
-    Where the match has a pattern, `kept` has its matches that count, with the ops that each
-    brings, and `dropped` those that don't. `undecided` tells of the ops that all but `shape` means,
+    Where the match has a pattern, `kept` has its matches that count, and `dropped` those that
+    don't. `undecided` tells of the ops that all but `shape` means,
     and whose shape is not known well enough to say whether they match.
     """
 
     nodes: list[Node] = msgspec.field(default_factory=list)
-    kept: list[KeptMatch] = msgspec.field(default_factory=list)
-    dropped: list[DroppedMatch] = msgspec.field(default_factory=list)
+    kept: list[Binding] = msgspec.field(default_factory=list)
+    dropped: list[Binding] = msgspec.field(default_factory=list)
     undecided: list[tuple[Node, Sizes]] = msgspec.field(default_factory=list)
 
     @property
@@ -98,13 +98,13 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     from graphpatch.match.pattern.matcher import matches_of
-    from graphpatch.match.pattern.overlaps import DroppedMatch, resolve
+    from graphpatch.match.pattern.overlaps import resolve
 
     matched, is_whole = MatchedOps(), tuple(on) == (WHOLE,)
     matches = matches_of(match.pattern or ())
     others = holds(replace(match, pattern=None, nth=None))
 
-    def searched(body: Body, now: Body) -> tuple[list[KeptMatch], list[DroppedMatch]]:
+    def searched(body: Body, now: Body) -> tuple[list[Binding], list[Binding]]:
         bindings, candidates, named = matches(body), others(body), () if is_whole else on
         if candidates.tests:
             bindings = [each for each in bindings if all(map(candidates.passes, each.of(named)))]
@@ -116,13 +116,13 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
         # Ops that count as one are to be beside each other now, whatever they were before.
         kept, dropped = searched(body if is_whole else model, body)
         if is_whole and model is not body:
-            last_ops = {each.binding.last for each in kept}
+            last_ops = {each.last for each in kept}
             reason = "its ops are not beside each other any more, since rules before patched them"
-            before = [each.binding for each in searched(model, body)[0]]
-            dropped += [DroppedMatch(b, reason) for b in before if b.last not in last_ops]
+            before = [each for each in searched(model, body)[0] if each.last not in last_ops]
+            dropped += [replace(each, reason=reason) for each in before]
         matched.kept.extend(kept)
         matched.dropped.extend(dropped)
-        indices = {node.index for each in kept for node in each.nodes}
+        indices = {node.index for each in kept for node in each.patched}
         matched.nodes.extend(Node(body, index) for index in sorted(indices))
     return matched
 
@@ -132,11 +132,11 @@ def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
     return (body for body in graph.bodies if not body.is_ours and is_meant(body.label))
 
 
-def _nth_matches(body: Body, kept: list[KeptMatch], wanted: Any) -> list[KeptMatch]:
+def _nth_matches(body: Body, kept: list[Binding], wanted: Any) -> list[Binding]:
     """Return those of the matches that `nth` means, counted by their last ops; in file order."""
-    counted = counted_in_order(wanted, body, {match.binding.last for match in kept})
+    counted = counted_in_order(wanted, body, {match.last for match in kept})
     number = {op: place for place, op in enumerate(counted)}
-    ordered = sorted(kept, key=lambda match: number[match.binding.last])
+    ordered = sorted(kept, key=lambda match: number[match.last])
     meant = set(map(id, picker(wanted)(ordered)))
     return [match for match in kept if id(match) in meant]
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from graphpatch import names
 from graphpatch.graph.node import Body, Node
@@ -22,6 +23,10 @@ class Binding(msgspec.Struct, frozen=True):
     the indices of each of its ops that are there, in its order (several for a run), `read` the
     tensors from outside. `indices` are all of these ops, in the body's order. `swapped` are the
     matches that differ from it by a swap of the pattern's nodes alone.
+
+    Where it counts, `patched` are the ops that the patch goes to, those that no match before has,
+    and `orders`, with `on` "match", the other orders in which it could read its tensors. Where it
+    does not, `reason` says why.
     """
 
     body: Body
@@ -30,6 +35,9 @@ class Binding(msgspec.Struct, frozen=True):
     read: tuple[TensorName, ...]
     indices: tuple[int, ...]
     swapped: tuple[Binding, ...] = ()
+    patched: tuple[Node, ...] = ()
+    orders: tuple[tuple[str, ...], ...] = ()
+    reason: str = ""
 
     @property
     def captures(self) -> dict[str, Node]:
@@ -110,6 +118,11 @@ class Binding(msgspec.Struct, frozen=True):
         """Return the index of the op that gives the result; of a run its last one."""
         return self.bound[self.pattern.present.index(self.pattern.last)][-1]
 
+    @property
+    def last_op(self) -> Node:
+        """Return the op that gives the result."""
+        return Node(self.body, self.last)
+
     def of(self, names: Collection[str]) -> tuple[int, ...]:
         """Return the indices of the ops of these names that are there; of none, the last one."""
         present, bound = self.pattern.present, self.bound
@@ -122,37 +135,10 @@ class Binding(msgspec.Struct, frozen=True):
         return [(key, self.body.ret[key]) for key in self.body.returned.get(node.name, ())]
 
 
-VertexOrder = tuple[str, ...]
-"""The tensors that a match reads from outside: x0, x1, ..."""
-
-
-class DroppedMatch(msgspec.Struct, frozen=True):
-    """A match that does not count, and why."""
-
-    binding: Binding
-    reason: str
-
-
-class KeptMatch(msgspec.Struct, frozen=True):
-    """A match that counts, and the ops that it brings: those that no match before has.
-
-    `orders` are, with `on` "match", the other orders in which it could read its tensors.
-    """
-
-    binding: Binding
-    nodes: tuple[Node, ...]
-    orders: tuple[VertexOrder, ...] = ()
-
-    @property
-    def last(self) -> Node:
-        """Return the op that gives the result."""
-        return Node(self.binding.body, self.binding.last)
-
-
 def resolve(
     bindings: Iterable[Binding], on: Sequence[str], body: Body
-) -> tuple[list[KeptMatch], list[DroppedMatch]]:
-    """Return which of the matches in one body count, so that every op is patched once.
+) -> tuple[list[Binding], list[Binding]]:
+    """Return the matches in one body that count, so that every op is patched once; and the others.
 
     `on` names the ops that the patch goes to, all ops of a run; where it is empty it is the last
     one that no other reads, of a run its last op. A match counts that brings such an op which no
@@ -162,8 +148,8 @@ def resolve(
     has the same ops as another, in other roles, is not reported as dropped. `body` is what the
     body has become since, in which the ops are patched.
     """
-    whole, kept, dropped = tuple(on) == (WHOLE,), list[KeptMatch](), list[DroppedMatch]()
-    orders: dict[tuple[int, ...], dict[VertexOrder, None]] = {}
+    whole, kept, dropped = tuple(on) == (WHOLE,), list[Binding](), list[Binding]()
+    orders: dict[tuple[int, ...], dict[tuple[str, ...], None]] = {}
     bindings = sorted(bindings, key=lambda m: (m.indices[0], -len(m.indices), m.indices))
     for binding in bindings if whole else ():
         images = (binding, *binding.swapped)
@@ -178,13 +164,13 @@ def resolve(
         if not (shared if whole else not new):
             nodes = tuple([Node(body, index) for index in (wanted if whole else new)])
             every = [order for order in orders.get(binding.indices, ()) if order != binding.inputs]
-            kept.append(KeptMatch(binding, nodes, tuple(every)))
+            kept.append(replace(binding, patched=nodes, orders=tuple(every)))
             owners |= dict.fromkeys(new, binding)
         elif binding.indices not in known:
             reason = f"it has no {' and no '.join(map(repr, on))}"
             if shared:
-                first, end = (Node(binding.body, i) for i in (shared[0], owners[shared[0]].last))
+                first, end = Node(binding.body, shared[0]), owners[shared[0]].last_op
                 reason = f"it shares {first} with the match that ends in {end}"
-            dropped.append(DroppedMatch(binding, reason))
+            dropped.append(replace(binding, reason=reason))
         known.add(binding.indices)
     return kept, dropped

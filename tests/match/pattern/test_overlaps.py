@@ -36,14 +36,11 @@ def selected(pattern: Any, *on: str, **keys: Any) -> MatchedOps:
 
 
 def kept(found: MatchedOps) -> list[str]:
-    return [" ".join(node.name for node in one.nodes) for one in found.kept]
+    return [" ".join(node.name for node in one.patched) for one in found.kept]
 
 
 def dropped(found: MatchedOps) -> list[str]:
-    return [
-        f"{' '.join(node.name for node in one.binding.nodes)}: {one.reason}"
-        for one in found.dropped
-    ]
+    return [f"{' '.join(node.name for node in one.nodes)}: {one.reason}" for one in found.dropped]
 
 
 def test_matches_that_end_in_other_ops_all_count() -> None:
