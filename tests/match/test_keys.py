@@ -207,17 +207,12 @@ def test_every_key_has_a_table() -> None:
 
 
 def test_the_order_of_the_file_does_not_tell_which_is_last() -> None:
-    nodes = [
-        node("b", "Relu", "a"),
-        node("a", "Relu", "x"),
-        node("x", "Placeholder"),
-        node("c", "Relu", "x"),
-    ]
+    nodes = [node(*words) for words in (("b", "Relu", "a"), ("a", "Relu", "x"), ("c", "Relu", "x"))]
+    nodes.append(node("x", "Placeholder"))
     for order in (nodes, nodes[::-1]):
         assert spelled(graph_of(*order), {"op": "Relu", "nth": "last"}) == ["b"]
-        assert spelled(graph_of(*order), {"op": "Relu", "nth": "first"}) == [
-            "a"
-        ]  # before c, by name
+        first = spelled(graph_of(*order), {"op": "Relu", "nth": "first"})
+        assert first == ["a"]  # before c, by name
 
 
 RULES: list[dict[str, Any]] = [
@@ -276,6 +271,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no place": ({"inside": "function"}, '"function" is not a legal value; legal: "loop", "b'),
     "a key of inside": ({"inside": {"frame": "x"}}, "inside: unknown key 'frame'; "),
     "a key of shape": ({"shape": {"rnak": 1}}, "shape: unknown key 'rnak'; nearest: rank"),
+    "a key of value": ({"value": {"neer": 1}}, "unknown key 'neer'; nearest: near"),
     "a size": ({"shape": [1.5]}, "shape[0]: expected a whole number or an object, found a number"),
     "a key of between": (
         {"between": {"from": "a", "to": "b", "whithin": {}}},

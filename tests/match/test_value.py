@@ -213,14 +213,6 @@ def test_what_is_no_tensor(value: Any, message: str) -> None:
     assert message in str(raised.value)
 
 
-def test_an_unknown_key_is_told() -> None:
-    from graphpatch.rules import rules_from
-
-    rule = {"match": {"value": {"neer": 1}}, "patch": {"stop_gradient": True}}
-    with pytest.raises(RulesError, match="unknown key 'neer'; nearest: near"):
-        rules_from([rule])
-
-
 def test_the_tolerance_is_not_negative() -> None:
     with pytest.raises(msgspec.ValidationError, match=">= 0"):
         msgspec.convert({"near": 1, "tolerance": -1}, Near)

@@ -10,7 +10,7 @@ import pytest
 
 import graphpatch
 from graphpatch.match.pattern.overlaps import resolve
-from graphpatch.match.select import MatchedOps, find
+from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.graphs import node
@@ -28,68 +28,41 @@ NODES = [
 ]
 PAIRS = "first:Conv2D -> second:Conv2D"
 FORK = "r:Relu -> t:Tanh"
+THREE = ["Conv2D -> Conv2D", "Conv2D -> Conv2D -> Conv2D"]
+# The pattern, `on`, other keys; the ops that are patched, match by match; what is left out.
+OVERLAPS: list[tuple[Any, str, dict[str, Any], list[str], list[str]]] = [
+    (PAIRS, "", {}, ["b", "c"], []),
+    (PAIRS, "first second", {}, ["a b", "c"], []),
+    (PAIRS, "match", {}, ["a b"],
+     ["b c: it shares Conv2D 'b' with the match that ends in Conv2D 'b'"]),
+    (FORK, "r", {}, ["relu"],
+     ["relu right: it shares Relu 'relu' with the match that ends in Tanh 'left'"]),
+    (FORK, "r t", {}, ["relu left", "right"], []),
+    # Of those that start at one op the larger comes first.
+    (THREE, "match", {}, ["a b c"], [
+        "a b: it shares Conv2D 'a' with the match that ends in Conv2D 'c'",
+        "b c: it shares Conv2D 'b' with the match that ends in Conv2D 'c'",
+    ]),
+    ("Conv2D -> act:Relu6? -> Relu", "act", {}, [], ["c relu: it has no 'act'"]),
+    # Other keys hold for the ops that are meant.
+    (PAIRS, "", {"name": "c"}, ["c"], []),
+    (PAIRS, "first", {"name": "a"}, ["a"], []),
+    (PAIRS, "first", {"name": "c"}, [], []),
+    (PAIRS, "match", {"name": "c"}, ["b c"], []),
+]  # fmt: skip
 
 
-def selected(pattern: Any, *on: str, **keys: Any) -> MatchedOps:
+@pytest.mark.parametrize(("pattern", "on", "keys", "kept", "dropped"), OVERLAPS, ids=str)
+def test_which_matches_count(
+    pattern: Any, on: str, keys: dict[str, Any], kept: list[str], dropped: list[str]
+) -> None:
     match = msgspec.convert({"pattern": pattern, **keys}, Match)
-    return find(graphs.opened(graphs.graphdef(*NODES)), match, on)
-
-
-def kept(found: MatchedOps) -> list[str]:
-    return [" ".join(node.name for node in one.patched) for one in found.kept]
-
-
-def dropped(found: MatchedOps) -> list[str]:
-    return [f"{' '.join(node.name for node in one.nodes)}: {one.reason}" for one in found.dropped]
-
-
-def test_matches_that_end_in_other_ops_all_count() -> None:
-    found = selected(PAIRS)
-    assert kept(found) == ["b", "c"]
-    assert dropped(found) == []
-    assert [node.name for node in found.nodes] == ["b", "c"]
-
-
-def test_an_op_that_two_matches_mean_is_patched_once() -> None:
-    found = selected(FORK, "r")
-    assert kept(found) == ["relu"]
-    assert dropped(found) == [
-        "relu right: it shares Relu 'relu' with the match that ends in Tanh 'left'"
-    ]
-    assert found.count == 1
-
-
-def test_a_match_brings_the_ops_that_are_new() -> None:
-    found = selected(PAIRS, "first", "second")
-    assert kept(found) == ["a b", "c"]
-    assert [node.name for node in found.nodes] == ["a", "b", "c"]
-    found = selected(FORK, "r", "t")
-    assert kept(found) == ["relu left", "right"]
-
-
-def test_as_one_op_they_share_none() -> None:
-    found = selected(PAIRS, "match")
-    assert kept(found) == ["a b"]
-    assert dropped(found) == ["b c: it shares Conv2D 'b' with the match that ends in Conv2D 'b'"]
-
-
-def test_of_those_that_start_at_one_op_the_larger_comes_first() -> None:
-    found = selected(["Conv2D -> Conv2D", "Conv2D -> Conv2D -> Conv2D"], "match")
-    assert kept(found) == ["a b c"]
-    assert dropped(found)[0].startswith("a b: it shares Conv2D 'a'")
-
-
-def test_an_op_that_is_missing_is_said_to_be() -> None:
-    found = selected("Conv2D -> act:Relu6? -> Relu", "act")
-    assert kept(found) == []
-    assert dropped(found) == ["c relu: it has no 'act'"]
-
-
-def test_other_keys_hold_for_the_ops_that_are_meant() -> None:
-    assert kept(selected(PAIRS, name="c")) == ["c"]
-    assert kept(selected(PAIRS, "first", name="a")) == ["a"]
-    assert kept(selected(PAIRS, "first", name="c")) == []
-    assert kept(selected(PAIRS, "match", name="c")) == ["b c"]
+    found = find(graphs.opened(graphs.graphdef(*NODES)), match, on.split())
+    assert [" ".join(node.name for node in one.patched) for one in found.kept] == kept
+    left_out = (f"{' '.join(n.name for n in one.nodes)}: {one.reason}" for one in found.dropped)
+    assert list(left_out) == dropped
+    assert [node.name for node in found.nodes] == " ".join(kept).split()
+    assert found.count == len(kept)
 
 
 @pytest.mark.parametrize("on", [(), ("first",), ("first", "second"), ("match",)], ids=str)
