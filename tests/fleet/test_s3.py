@@ -20,10 +20,8 @@ import pytest
 
 import graphpatch
 from graphpatch.fleet.manifest import MANIFEST_NAME
-from graphpatch.fleet.work import content
 from tests import graphs
-from tests.models import catalogue
-from tests.refusals import LARGE, MODEL, RULE, everything, rules_text, summary
+from tests.refusals import LARGE, MODEL, RULE, everything, rules_text
 
 s3fs = pytest.importorskip("s3fs", reason="pip install 'moto[server]' s3fs")
 moto_server = pytest.importorskip("moto.server", reason="pip install 'moto[server]' s3fs")
@@ -143,20 +141,3 @@ def test_what_is_not_there(run_cli: Run, folder: Path, store: Any) -> None:
     done = run_cli(*ARGS[:4], "s3://nobody/out", cwd=folder)
     assert done.code == 1
     assert "cannot write s3://nobody/out/" in done.stderr
-
-
-def test_every_real_model(run_cli: Run, tmp_path: Path, store: Any, models_folder: Path) -> None:
-    rule = {"match": {"op": ["Relu", "MatMul"]}, "patch": {"stop_gradient": True}}
-    (tmp_path / "rules.json").write_text(rules_text(rule | {"expect": {"min": 0}}))
-    store.put(str(models_folder), "bucket/models", recursive=True)
-    args = ("apply", tmp_path / "rules.json")
-    here = run_cli(*args, models_folder, "-o", tmp_path / "here", "-j", "1", timeout=600)
-    target = "s3://bucket/patched"
-    there = run_cli(*args, "s3://bucket/models", "-o", target, "-j", "2", timeout=600)
-    assert there.code == here.code
-    assert summary(there.stderr) == summary(here.stderr)
-    store.get("bucket/patched", str(tmp_path / "fetched"), recursive=True)
-    found = [name for name in catalogue.models() if (tmp_path / "here" / name).exists()]
-    assert len(found) > 200
-    for name in found:
-        assert content(tmp_path / "fetched" / name) == content(tmp_path / "here" / name)

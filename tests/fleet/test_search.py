@@ -47,6 +47,13 @@ GLOBS = {
     "reg/*/saved_model.pb": ["saved"],
     "reg/*": ALL,
     "reg/s*": ["saved"],
+    "reg/?.pb": ["a.pb"],
+    "reg/[!ab]*": ["[1].pb", "deep/c.meta", "deep/er/a.pb", "saved", "text"],
+    "reg/[ab].pb*": ["a.pb", "b.pbtxt"],
+    "reg/deep/**/*.*": ["c.meta", "er/a.pb"],
+    "reg/**/er/*": ["deep/er/a.pb"],
+    "reg/**/": ALL,
+    "./reg/deep/*.meta": ["c.meta"],
     "*/a.pb": ["reg/a.pb"],  # linked folders are not searched
 }
 

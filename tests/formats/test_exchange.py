@@ -1,8 +1,7 @@
-"""A folder that takes the place of another, and who is killed over it."""
+"""A folder that takes the place of another: who is killed over it."""
 
 from __future__ import annotations
 
-import errno
 import json
 import signal
 import sys
@@ -12,53 +11,10 @@ from typing import Any
 
 import pytest
 
-from graphpatch.formats.output import exchange
 from tests import graphs
 from tests.refusals import RULE, everything, rules_text
 
 Run = Callable[..., Any]
-
-
-def folder_of(path: Path, text: str) -> Path:
-    path.mkdir()
-    (path / "file").write_text(text)
-    return path
-
-
-def listed(folder: Path) -> dict[str, str]:
-    return {name: data.decode() for name, data in everything(folder).items()}
-
-
-def test_the_new_one_is_there_and_the_old_one_not(tmp_path: Path) -> None:
-    for text in ("a", "b"):
-        exchange(folder_of(tmp_path / "new", text), tmp_path / "m[1]")
-        assert listed(tmp_path) == {"m[1]/file": text}
-
-
-def test_what_the_system_refuses_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, new = folder_of(tmp_path / "old", "1"), folder_of(tmp_path / "new", "2")
-    rename = Path.rename
-
-    def refused(path: Path, target: Path) -> Path:
-        if path == new:
-            raise OSError(errno.EROFS, "Read-only file system")
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", refused)
-    with pytest.raises(OSError, match="Read-only file system"):
-        exchange(new, old)
-    assert listed(tmp_path) == {"old/file": "1", "new/file": "2"}
-
-
-def test_what_others_left_is_left(tmp_path: Path) -> None:
-    for name in (".m.1.old", ".m.x.1.old", ".m.1.old.x", ".m.old"):
-        folder_of(tmp_path / name, name)
-    exchange(folder_of(tmp_path / "new", "1"), tmp_path / "m")
-    assert sorted(listed(tmp_path)) == [
-        ".m.1.old.x/file", ".m.old/file", ".m.x.1.old/file", "m/file",
-    ]  # fmt: skip
 
 
 # A process that is killed over the first rename of a folder.

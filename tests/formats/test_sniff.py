@@ -23,52 +23,41 @@ LIBRARY = graphdef(functions=SAMPLE.library.function)
 SAVED_AS_TEXT = f"saved_model_schema_version: 1 meta_graphs {{ {META} }}"
 
 
+def raw(message: Message) -> bytes:
+    return message.SerializeToString(deterministic=True)
+
+
 def as_text(message: Message, before: str = "") -> bytes:
     return (before + text_format.MessageToString(message)).encode()
 
 
 FORMATS = {
-    "a GraphDef": ("m.pb", SAMPLE.SerializeToString(deterministic=True), "GraphDef"),
-    "without versions": (
-        "m.pb",
-        GraphDef(node=SAMPLE.node).SerializeToString(deterministic=True),
-        "GraphDef",
-    ),
-    "a binary .pbtxt": ("m.pbtxt", SAMPLE.SerializeToString(deterministic=True), "GraphDef"),
-    "without a suffix": ("m", SAMPLE.SerializeToString(deterministic=True), "GraphDef"),
-    "a library alone": ("m.pb", LIBRARY.SerializeToString(deterministic=True), "GraphDef"),
-    "versions alone": ("m.pb", graphdef().SerializeToString(deterministic=True), "GraphDef"),
+    "a GraphDef": ("m.pb", raw(SAMPLE), "GraphDef"),
+    "without versions": ("m.pb", raw(GraphDef(node=SAMPLE.node)), "GraphDef"),
+    "a binary .pbtxt": ("m.pbtxt", raw(SAMPLE), "GraphDef"),
+    "without a suffix": ("m", raw(SAMPLE), "GraphDef"),
+    "a library alone": ("m.pb", raw(LIBRARY), "GraphDef"),
+    "versions alone": ("m.pb", raw(graphdef()), "GraphDef"),
     "the library first": (
         "m.pb",
-        LIBRARY.SerializeToString(deterministic=True)
-        + GraphDef(node=SAMPLE.node).SerializeToString(deterministic=True),
+        raw(LIBRARY) + raw(GraphDef(node=SAMPLE.node)),
         "GraphDef",
     ),
-    "fields that nobody knows": (
-        "m.pb",
-        STRANGE + SAMPLE.SerializeToString(deterministic=True),
-        "GraphDef",
-    ),
-    "a large constant first": (
-        "m.pb",
-        graphdef(const("c", 99_999)).SerializeToString(deterministic=True),
-        "GraphDef",
-    ),
+    "fields that nobody knows": ("m.pb", STRANGE + raw(SAMPLE), "GraphDef"),
+    "a large constant first": ("m.pb", raw(graphdef(const("c", 99_999))), "GraphDef"),
     "a node of many fields": (
         "m.pb",
-        wire.encoded(1, STRANGE * 20 + node("a", "NoOp").SerializeToString(deterministic=True)),
+        wire.encoded(1, STRANGE * 20 + raw(node("a", "NoOp"))),
         "GraphDef",
     ),
     "a function called as an op type of any name": (
         "m.pb",
-        graphdef(
-            node("a", "^f é:0"), functions=[graphs.function("^f é:0", [], [], {})]
-        ).SerializeToString(deterministic=True),
+        raw(graphdef(node("a", "^f é:0"), functions=[graphs.function("^f é:0", [], [], {})])),
         "GraphDef",
     ),
     "a name longer than what is looked at": (
         "m.pb",
-        graphdef(node("x" * 5_000, "NoOp")).SerializeToString(deterministic=True),
+        raw(graphdef(node("x" * 5_000, "NoOp"))),
         "GraphDef",
     ),
     "a text .pb": ("m.pb", as_text(SAMPLE), "GraphDef as text"),
@@ -80,17 +69,9 @@ FORMATS = {
         as_text(SAMPLE, "# node: of a kind\n\n  # another\n"),
         "GraphDef as text",
     ),
-    "a MetaGraphDef": ("m.meta", META.SerializeToString(deterministic=True), "MetaGraphDef"),
-    "a MetaGraphDef named .pb": (
-        "m.pb",
-        META.SerializeToString(deterministic=True),
-        "MetaGraphDef",
-    ),
-    "without a meta_info_def": (
-        "m.meta",
-        wire.encoded(2, SAMPLE.SerializeToString(deterministic=True)) + STRANGE,
-        "MetaGraphDef",
-    ),
+    "a MetaGraphDef": ("m.meta", raw(META), "MetaGraphDef"),
+    "a MetaGraphDef named .pb": ("m.pb", raw(META), "MetaGraphDef"),
+    "without a meta_info_def": ("m.meta", wire.encoded(2, raw(SAMPLE)) + STRANGE, "MetaGraphDef"),
     "a text MetaGraphDef": ("m.meta", as_text(META), "MetaGraphDef as text"),
     "a SavedModel": ("m.pb", graphs.saved_model(META), "SavedModel"),
     "a SavedModel of two": ("m.pb", graphs.saved_model(META, META), "SavedModel"),
@@ -133,7 +114,7 @@ NO_MODEL = {
     "another protobuf": (b"\x0a\x05hello", NOTHING),
     "a text cut short": (b'node {\n  name: "a"\n', "not a GraphDef in text form"),
     "two GraphDefs in a MetaGraphDef": (
-        META.SerializeToString() + wire.encoded(2, SAMPLE.SerializeToString()),
+        raw(META) + wire.encoded(2, raw(SAMPLE)),
         "a MetaGraphDef holds 2 GraphDefs; it must hold one",
     ),
 }  # fmt: skip
@@ -165,7 +146,7 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
 
 def test_a_named_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     read, write = os.pipe()
-    os.write(write, SAMPLE.SerializeToString(deterministic=True))
+    os.write(write, raw(SAMPLE))
     os.close(write)
     model = load(f"/dev/fd/{read}")
     os.close(read)
