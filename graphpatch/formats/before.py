@@ -16,7 +16,6 @@ from graphpatch.formats.container import GRAPH, META, Container, open_graphs
 from graphpatch.formats.model import FINGERPRINT, Model
 from graphpatch.formats.output import memory_chunks
 from graphpatch.graph.graph import LIBRARY, ModelGraph, carrier, read_record
-from graphpatch.graph.node import Body
 from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched
 from graphpatch.graph.record import AppliedRule, ModelRecord
 from graphpatch.graph.wire import Piece, Source, Span, piece_bytes
@@ -28,59 +27,51 @@ FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred
 def write_down(model: Model, patched: Model, rules: Sequence[AppliedRule]) -> None:
     """Write down in a model that was patched what it was, and the rules."""
     digest = functools.cache(lambda: checksum([Span(model.source, 0, len(model.source.data))]))
+    export = patched.export
     for before, after in zip(model.graphs, patched.graphs, strict=True):
         if not after.is_changed:
             continue
-        known = read_record(before)
-        was = known or _original(model, patched, before, digest)
-        returns = {body.label: dict(body.returns) for body in after.bodies if body.returns}
-        was = structs.replace(
+        was = read_record(before) or _original(model, before, digest)
+        if (last := carrier(before)) is not None:
+            after.body(last[0].label).open_node(last[1]).record.model = None
+        record = structs.replace(
             was,
             version=graphpatch.__version__,
             live=was.live or model.live,
-            exported=was.exported or patched.export is not None,
+            exported=was.exported or export is not None,
             rules=(*was.rules, *rules),
-            returns=returns,
+            returns={body.label: dict(body.returns) for body in after.bodies if body.returns},
+            written="" if export is not None else checksum_of_rules(after),
+            reads=0 if export is not None else reads_of_patched(after),
         )
-        if (last := carrier(before)) is not None:
-            after.body(last[0].label).open_node(last[1]).record.model = None
-        exported = patched.export is not None
-        was = structs.replace(
-            was,
-            written="" if exported else checksum_of_rules(after),
-            reads=0 if exported else reads_of_patched(after),
-        )
-        _put_on_first(patched, after, was)
-
-
-def _put_on_first(patched: Model, graph: ModelGraph, record: ModelRecord) -> None:
-    """Let the first node of the file that carries a record carry the model's, and no other."""
-    export = patched.export
-    for body in graph.bodies:
-        if export is not None and body.is_main:
-            first = _first_of(body, patched.function(export).part.indices)
-        else:
+        for body in after.bodies:  # the first node that carries a record carries the model's
             first = body.first_touched()
-        if first is not None:
-            body.open_node(first).record.model = record
-            return
+            if export is not None and body.is_main:
+                indices = patched.function(export).part.indices
+                first = next((index for index in indices if body.record(index) is not None), None)
+            if first is not None:
+                body.open_node(first).record.model = record
+                break
 
 
-def _first_of(body: Body, indices: Sequence[int]) -> int | None:
-    return next((index for index in indices if body.record(index) is not None), None)
-
-
-def _original(
-    model: Model, patched: Model, graph: ModelGraph, digest: Callable[[], str]
-) -> ModelRecord:
+def _original(model: Model, graph: ModelGraph, digest: Callable[[], str]) -> ModelRecord:
     """Return what cannot be told from the records of nodes."""
     if graph.undone is not None:  # rules are applied again after all were taken off
         return structs.replace(graph.undone.record, rules=(), returns={})
-    file, contexts, collections = _of_file(model, digest), None, dict[str, str]()
+    # Of the whole file: before rules changed another of its graphs, if some did.
+    file = next(filter(None, map(read_record, model.graphs)), None)
+    if file is None and not model.live:
+        size = 0 if model.is_text else len(model.source.data)
+        file = ModelRecord(text=model.is_text, size=size, hash=digest())
+    file = file or ModelRecord()
+    contexts, collections = None, dict[str, str]()
     if graph.around.meta is not None:
         from graphpatch.control_flow.stored import recorded_contexts
 
         contexts, collections = recorded_contexts(model.source, graph.around.meta)
+    path = Path(model.path, FINGERPRINT)
+    is_there = bool(model.file) and path.is_file() and not path.is_symlink()
+    has_fingerprint = is_there and path.stat().st_size <= FINGERPRINT_MOST
     return ModelRecord(
         container=model.container.name,
         text=file.text,
@@ -89,28 +80,8 @@ def _original(
         library=any(part.holds(LIBRARY) for part in graph.others),
         contexts=contexts,
         collections=collections,
-        fingerprint=_tensorflow_fingerprint(Path(model.path, FINGERPRINT)).hex()
-        if model.file
-        else "",
+        fingerprint=path.read_bytes().hex() if has_fingerprint else "",
     )
-
-
-def _of_file(model: Model, digest: Callable[[], str]) -> ModelRecord:
-    """Return what the whole file was: before rules changed another of its graphs, if some did."""
-    for graph in model.graphs:
-        if (known := read_record(graph)) is not None:
-            return known
-    if model.live:
-        return ModelRecord()
-    size = 0 if model.is_text else len(model.source.data)
-    return ModelRecord(text=model.is_text, size=size, hash=digest())
-
-
-def _tensorflow_fingerprint(path: Path) -> bytes:
-    """TensorFlow's checksums of a SavedModel; nothing where there are none, or it is not one."""
-    if path.is_symlink() or not path.is_file() or path.stat().st_size > FINGERPRINT_MOST:
-        return b""
-    return path.read_bytes()
 
 
 def checksum(pieces: Sequence[Piece]) -> str:

@@ -177,7 +177,8 @@ class Model:
             from graphpatch.formats import saved_model
 
             return saved_model.saved_model_pieces(self.function(self.export))
-        ready = [part[:2] for part in self._ready()]
+        has_contexts = self.container is not GRAPH  # for which that has no place
+        ready = [_ready(graph)[:2] if has_contexts else (graph, b"") for graph in self.graphs]
         return container_pieces(self.source, self.container, ready)
 
     def keep_pieces(self) -> list[Piece]:
@@ -244,13 +245,7 @@ class Model:
             return export_notes(self.function(self.export))
         if self.container is GRAPH:
             return [NO_CONTEXTS] if has_control_flow(self.graphs[0].main) else []
-        return [note for _, _, note in self._ready() if note]
-
-    def _ready(self) -> list[tuple[ModelGraph, bytes, str]]:
-        """Return each graph with the contexts to be added, for which a GraphDef has no place."""
-        if self.container is GRAPH:
-            return [(graph, b"", "") for graph in self.graphs]
-        return [_ready(graph) for graph in self.graphs]
+        return [note for graph in self.graphs if (note := _ready(graph)[2])]
 
     def graph_def(self, tags: str = "") -> Any:
         """Return the GraphDef as it is now: TensorFlow's message where TensorFlow is imported.

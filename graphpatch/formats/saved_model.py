@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import keyword
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -95,25 +95,20 @@ def exported(graph: ModelGraph, export: Export, with_loops: bool = False) -> Exp
     part = Part(graph.main, {text: text for text in fed}, tuple(asked))
     _check_fed(part, with_loops)
     taken = {Node(graph.main, index).name for index in part.indices}
-    inputs, outputs = (
-        _sorted_by_argument(_named_arguments(graph, fed, taken)),
-        _sorted_by_argument(_named_arguments(graph, asked, set())),
-    )
+    inputs, outputs = _named_arguments(graph, fed, taken), _named_arguments(graph, asked, set())
     part = part.naming({tensor.tensor: tensor.argument.name for tensor in inputs})
     return ExportedGraph(graph, inputs, outputs, part)
-
-
-def _sorted_by_argument(tensors: Iterable[ExportedTensor]) -> tuple[ExportedTensor, ...]:
-    """As TensorFlow goes through a dict: arguments by name, not in the order of the user."""
-    return tuple(sorted(tensors, key=lambda tensor: tensor.argument.name))
 
 
 def export_notes(exported_graph: ExportedGraph) -> list[str]:
     """What whoever exports a graph should know: what is left out, or goes by another name."""
     said = []
-    if unneeded := _unneeded_ops(exported_graph):
-        some = short([str(node) for node in unneeded], 1)
-        said.append(f"{some}: patched, but the outputs do not need it: it is left out")
+    exported_indices = set(exported_graph.part.indices)
+    patched = provenance.touched(exported_graph.graph.main)
+    if unneeded := [str(node) for node in patched if node.index not in exported_indices]:
+        said.append(
+            f"{short(unneeded, 1)}: patched, but the outputs do not need it: it is left out"
+        )
     read = {str(names.parse(text)) for text in exported_graph.part.read()}
     said += [
         f"input {tensor.tensor}: no output depends on it"
@@ -124,16 +119,6 @@ def export_notes(exported_graph: ExportedGraph) -> list[str]:
     renamed = [tensor for tensor in tensors if tensor.tensor != tensor.argument.name]
     said += [f"{tensor.tensor} is {tensor.argument.name!r} in the signature" for tensor in renamed]
     return said
-
-
-def _unneeded_ops(exported_graph: ExportedGraph) -> list[Node]:
-    """Return the ops that rules touched, and that the outputs do not need."""
-    exported_indices = set(exported_graph.part.indices)
-    return [
-        node
-        for node in provenance.touched(exported_graph.graph.main)
-        if node.index not in exported_indices
-    ]
 
 
 def _checked_tensor(body: Body, text: str) -> str:
@@ -183,8 +168,12 @@ def _is_held(node: Node) -> bool:
 
 def _named_arguments(
     graph: ModelGraph, tensors: Sequence[str], taken: set[str]
-) -> Iterator[ExportedTensor]:
-    """Yield each tensor under a name that Python takes as that of an argument."""
+) -> tuple[ExportedTensor, ...]:
+    """Return each tensor under a name that Python takes as that of an argument.
+
+    In the order of these names, as TensorFlow goes through a dict, not in that of the user.
+    """
+    arguments = []
     for text in tensors:
         tensor = names.parse(text)
         node = graph.main.node(tensor.op)
@@ -196,7 +185,9 @@ def _named_arguments(
         if dtype is None:
             raise OutputError(f"{text}: the graph does not tell its dtype")
         argument = OpDef.ArgDef(name=name, type=DTYPE_NUMBERS[dtype])
-        yield ExportedTensor(text, argument, _shape_told(graph, node, tensor.index))
+        shape = _shape_told(graph, node, tensor.index)
+        arguments.append(ExportedTensor(text, argument, shape))
+    return tuple(sorted(arguments, key=lambda tensor: tensor.argument.name))
 
 
 def _shape_told(graph: ModelGraph, node: Node, output: int) -> TensorShapeProto:
