@@ -46,6 +46,15 @@ def test_the_argument_is_named(call: Callable[[Any], Any], said: str) -> None:
     assert str(found.value).startswith(said)
 
 
+def test_a_tensor_that_is_given_as_the_patched_model() -> None:
+    with pytest.raises(graphpatch.ModelError) as raised:
+        graphpatch.view(MODEL, "out")
+    assert str(raised.value) == (
+        "patched: cannot read out: No such file or directory; view(model, targets='out') shows "
+        "gradients of a tensor; outputs: out:0"
+    )
+
+
 def test_a_name_of_another_kind_of_file(tmp_path: Path) -> None:
     path = tmp_path / "x.onnx"
     with pytest.raises(graphpatch.OutputError, match=r"not \.onnx; name the output"):

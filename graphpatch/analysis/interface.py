@@ -143,11 +143,11 @@ def refuse_unknown_ends(
         words = f": {outputs}"
         if not outputs:
             words = nearest_tensors(text, (name for main in mains for name in main.heads.names))
-            words += f"; {_ends_there(graphs, is_source)}"
+            words += f"; {ends_there(graphs, is_source)}"
         raise ModelError(f"{path}: no tensor of the main graph is named {text!r}{words}")
 
 
-def _ends_there(graphs: Sequence[ModelGraph], are_inputs: bool) -> str:
+def ends_there(graphs: Sequence[ModelGraph], are_inputs: bool) -> str:
     """Say which inputs, or which outputs, these graphs have."""
     ends = list[str]()
     for graph in graphs:

@@ -101,8 +101,8 @@ def _check_workers(client: Any, address: str, tasks: Sequence[Task], out: str | 
     with _token_file(out) as token:
         paths = [str(Path.cwd() / path) for path in [*models, *token]]
         answers = client.run(probe, paths, on_error="return")
+    here = graphpatch.__version__
     for worker, answer in sorted(answers.items()):
-        here, says = graphpatch.__version__, ""
         if "ModuleNotFoundError" in repr(answer) or "AttributeError" in repr(answer):
             says = f"has no graphpatch, or another one: install graphpatch {here} there ({answer})"
         elif isinstance(answer, BaseException):
@@ -111,11 +111,10 @@ def _check_workers(client: Any, address: str, tasks: Sequence[Task], out: str | 
             says = f"has graphpatch {answer[0]}, and this is {here}; they must be the same"
         elif answer[1]:
             path = models[0] if models and answer[1][0] == paths[0] else f"the folder {out}"
-            says = (
-                f"does not see {path} as this machine does; the files must lie where all see them"
-            )
-        if says:
-            raise FleetError(f"worker {worker} {says}")
+            says = f"does not see {path} as this machine does; the files must lie where all see it"
+        else:
+            continue
+        raise FleetError(f"worker {worker} {says}")
 
 
 def probe(paths: list[str]) -> tuple[str, list[str]]:

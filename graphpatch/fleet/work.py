@@ -7,7 +7,7 @@ import hashlib
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -95,17 +95,15 @@ def patch_model(
         result = apply_rules(order.read_rules(), load(path, progress), progress, order.export)
         result = finish(result) if finish else result
         report = result.to_json(task.model, task.output, report)
-        confirm = partial(tell, report) if tell is not None else None
-        if order.dry_run:
-            if confirm is not None:
-                confirm()
+        confirm: Callable[[], Any] = partial(tell, report) if tell is not None else lambda: None
+        if order.dry_run or task.output == "-":
+            if not order.dry_run:
+                write_to_stdout(result.model, progress)
+            confirm()
             return TaskResult(task, report, hashes=(source, ""))
-        if task.output == "-":
-            write_to_stdout(result.model, progress)
-            if confirm is not None:
-                confirm()
-            return TaskResult(task, report)
-        with _written(order, task.output) as new:
+        if order.recorded and not is_remote(task.output):
+            order.path(task.output).parent.mkdir(parents=True, exist_ok=True)
+        with _at_hand(order, task.output, stores.delivered) as new:
             result.model.write(new, progress, confirm)
             written = content(new) if order.recorded else ""
     return TaskResult(task, report, hashes=(source, written))
@@ -121,39 +119,19 @@ def _is_done(order: FleetOrder, task: Task, source: str) -> bool:
         return content(path) == known_output
 
 
-@contextmanager
-def _at_hand(order: FleetOrder, model: str) -> Iterator[Path]:
-    """Give the model as a file of this machine; errors call it what the user did."""
-    if not is_remote(model):
-        with _errors_name(order.path(model), model):
-            yield order.path(model)
-        return
-    with stores.fetched(model) as path, _errors_name(path, model):
-        yield path
+Local = Callable[[str], AbstractContextManager[Path]]
 
 
 @contextmanager
-def _written(order: FleetOrder, output: str) -> Iterator[Path]:
-    """Give a path of this machine to write to, and take what is there to the output."""
-    if is_remote(output):
-        with stores.delivered(output) as path:
+def _at_hand(order: FleetOrder, name: str, local: Local = stores.fetched) -> Iterator[Path]:
+    """Give a model or an output as a path of this machine; errors call it what the user did."""
+    with local(name) if is_remote(name) else nullcontext(order.path(name)) as path:
+        try:
             yield path
-        return
-    path = order.path(output)
-    if order.recorded:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with _errors_name(path, output):
-        yield path
-
-
-@contextmanager
-def _errors_name(path: Path, label: str) -> Iterator[None]:
-    try:
-        yield
-    except GraphpatchError as error:
-        if str(path) in (label, "-") or str(path) == str(Path(label)):
-            raise
-        raise type(error)(str(error).replace(str(path), label)) from error
+        except GraphpatchError as error:
+            if str(path) in (name, "-", str(Path(name))):
+                raise
+            raise type(error)(str(error).replace(str(path), name)) from error
 
 
 def content(path: Path) -> str:

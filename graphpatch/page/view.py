@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphpatch.analysis.interface import refuse_unknown_ends
+from graphpatch.analysis.interface import ends_there, refuse_unknown_ends
 from graphpatch.analysis.matches import matches
 from graphpatch.analysis.revert import revert
 from graphpatch.application import RulesLike, apply
@@ -217,7 +217,14 @@ def _models(
     if patched is not None and rules is not None:
         raise TypeError("give patched, or rules that make a patched model; not both")
     if patched is not None:
-        patched_model = model_from("patched", patched, progress)
+        try:
+            patched_model = model_from("patched", patched, progress)
+        except ModelError as error:
+            if not isinstance(patched, str) or Path(patched).exists():
+                raise
+            meant = f"view(model, targets={patched!r}) shows gradients of a tensor"
+            there = ends_there(model.graphs, are_inputs=False)
+            raise ModelError(f"patched: {error}; {meant}; {there}") from error
         _refuse_unrelated(model, patched_model)
         return [model, patched_model], of_patched(patched_model.graphs)
     if rules is not None:
