@@ -223,8 +223,8 @@ def _models(
             if not isinstance(patched, str) or Path(patched).exists():
                 raise
             meant = f"view(model, targets={patched!r}) shows gradients of a tensor"
-            there = ends_there(model.graphs, are_inputs=False)
-            raise ModelError(f"patched: {error}; {meant}; {there}") from error
+            outputs = ends_there(model.graphs, are_inputs=False)
+            raise ModelError(f"patched: {error}; {meant}; {outputs}") from error
         _refuse_unrelated(model, patched_model)
         return [model, patched_model], of_patched(patched_model.graphs)
     if rules is not None:
