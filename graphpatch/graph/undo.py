@@ -15,8 +15,9 @@ from itertools import accumulate, chain, compress
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
-from graphpatch.graph.graph import LIBRARY, Graph, spans_of
+from graphpatch.graph.graph import LIBRARY, Graph, read_record, spans_of
 from graphpatch.graph.node import Body, Heads, Node, Payload
+from graphpatch.graph.record import ModelRecord
 from graphpatch.graph.wire import fields, message
 from graphpatch.protos import AttrValue, FunctionDefLibrary, NodeDef
 
@@ -57,7 +58,8 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
     Raises ModelError where a record is not one that graphpatch writes, or where ops that somebody
     else added read what a rule added.
     """
-    undone = [_undo_body(graph, body) for body in graph.bodies if not body.is_ours]
+    is_live = (read_record(graph) or ModelRecord()).live
+    undone = [_undo_body(graph, body, is_live) for body in graph.bodies if not body.is_ours]
     for each in undone:
         if each.dropped or each.restored:
             _check_reads(each, _replace_nodes(graph, each))
@@ -67,7 +69,7 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
     return undone, _drop_functions(graph)
 
 
-def _undo_body(graph: Graph, body: Body) -> UndoneBody:
+def _undo_body(graph: Graph, body: Body, is_live: bool) -> UndoneBody:
     undone = UndoneBody(body)
     for index, record in body.touched().items():
         if record.is_added:
@@ -81,7 +83,11 @@ def _undo_body(graph: Graph, body: Body) -> UndoneBody:
                 f"{node} has {len(payload.large)} large fields, and its record tells of "
                 f"{len(record.original) - 1}; it was changed since"
             )
-        undone.payloads[index] = Payload(record.original, payload.large)
+        parts = record.original
+        if is_live and not (body.is_main or payload.large):
+            original.input[:] = node.inputs  # in functions TensorFlow spells them otherwise
+            parts = (original.SerializeToString(deterministic=True),)
+        undone.payloads[index] = Payload(parts, payload.large)
         undone.restored[index] = original
     return undone
 

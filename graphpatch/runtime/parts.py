@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
     Named: TypeAlias = str | tf.Tensor | tf.Variable
 
-PARTS_SCOPE = "gradient"
-
-
-# What TensorFlow raises where it cannot vectorize an op.
-NOT_VECTORIZED = (ValueError, NotImplementedError, TypeError)
-
 
 @dataclass(frozen=True, eq=False)
 class Jacobian:
@@ -74,7 +68,7 @@ def jacobians(graph: Any, of: Sequence[str], by: Sequence[str]) -> dict[tuple[st
         count = int(y.shape[0])
         try:
             rows = tf.vectorized_map(row, tf.range(count), fallback_to_while_loop=False)
-        except NOT_VECTORIZED:
+        except (ValueError, NotImplementedError, TypeError):  # it cannot vectorize some op
             columns = zip(*map(row, range(count)), strict=True)
             rows = [tf.stack(column) for column in columns]
         for name, tensor in zip(by, rows, strict=True):
@@ -214,7 +208,7 @@ def _gradients_or_raise(
                 f"there"
             )
         label = name.removesuffix(":0").replace(":", "_")
-        gradients_by_name[name] = tf.identity(tf.convert_to_tensor(dx), f"{PARTS_SCOPE}/{label}")
+        gradients_by_name[name] = tf.identity(tf.convert_to_tensor(dx), f"gradient/{label}")
     return gradients_by_name
 
 
@@ -319,8 +313,10 @@ def split(
     before = op_types_in(graph.as_graph_def())
     parts = add_parts(graph, paths, ordered)
     warn_of_newer(before, op_types_in(graph.as_graph_def()))
-    at_cuts = [{name: dx.name for name, dx in some.items()} for some in parts.at_cuts]
-    at_wrt = {name: dx.name for name, dx in parts.at_wrt.items()}
+    at_wrt, *at_cuts = (
+        {name: dx.name for name, dx in tensors.items()}
+        for tensors in (parts.at_wrt, *parts.at_cuts)
+    )
     tensors = {
         tensor.name: (
             tensor.dtype.base_dtype.name,
