@@ -1,10 +1,10 @@
-"""Where a GraphDef lies inside a file: a container is a path of field numbers to it."""
+"""Where a GraphDef lies inside a file: in none, one or two messages around it."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 
@@ -35,13 +35,11 @@ class Container(msgspec.Struct, frozen=True):
     """A kind of message that holds GraphDefs."""
 
     name: str
-    path: tuple[int, ...]
 
 
-GRAPH = Container("GraphDef", ())
-META = Container("MetaGraphDef", (2,))
-SAVED = Container("SavedModel", (2, 2))
+GRAPH, META, SAVED = map(Container, ("GraphDef", "MetaGraphDef", "SavedModel"))
 
+META_GRAPHS = 2  # the field of SavedModel
 # Fields of MetaGraphDef; a TF2 SavedModel has an object graph. Tags are a field of its info.
 META_INFO, GRAPH_DEF, OBJECT_GRAPH = 1, 2, 7
 TAGS = 4
@@ -79,12 +77,11 @@ def open_graphs(
     source: Source, container: Container, progress: Progress | None
 ) -> list[ModelGraph]:
     """The GraphDefs of a file; more than one where a SavedModel has several MetaGraphDefs."""
-    if container.path:
-        outer = [Field(0, BYTES, 0, 0, len(source.data))]
-        for number in container.path[:-1]:
-            outer = [part for field in outer for part in _fields_numbered(source, field, number)]
-        return [_open_meta(source, field, progress) for field in outer]
-    return [ModelGraph.open(source, 0, len(source.data), progress)]
+    whole = Field(0, BYTES, 0, 0, len(source.data))
+    if container is GRAPH:
+        return [ModelGraph.open(source, whole.value, whole.end, progress)]
+    metas = _fields_numbered(source, whole, META_GRAPHS) if container is SAVED else [whole]
+    return [_open_meta(source, meta, progress) for meta in metas]
 
 
 def _open_meta(source: Source, meta: Field, progress: Progress | None) -> ModelGraph:
@@ -112,50 +109,40 @@ def container_pieces(
 
     With each graph come the fields that its MetaGraphDef gets besides.
     """
-    if not container.path:
+    if container is GRAPH:
         return graph_pieces(ready[0][0])  # which may lie in the middle of what it was read from
-    whole = Field(0, BYTES, 0, 0, len(source.data))
-    return _level(source, whole, container.path, {graph[0].start: graph for graph in ready})
+    if container is META:
+        return meta_pieces(source, container, *ready[0])
+    replacements = list[Replacement]()
+    for graph, more in ready:
+        if (meta := graph.around.meta) is not None:
+            pieces = reframed(source, meta.start, meta_pieces(source, container, graph, more))
+            replacements.append((meta.start, meta.end, pieces))
+    return splice(source, 0, len(source.data), replacements)
 
 
 def meta_pieces(
     source: Source, container: Container, graph: ModelGraph, more: bytes
 ) -> list[Piece]:
     """Return a MetaGraphDef that holds the graph: the one of the file around it, or a new one."""
-    if container is GRAPH:
+    from graphpatch.control_flow.stored import context_replacements
+
+    meta = graph.around.meta
+    if container is GRAPH or meta is None:
         # An empty meta_info_def, then the GraphDef: all that import_meta_graph needs.
         return [*enclosed(META_INFO, []), *enclosed(GRAPH_DEF, graph_pieces(graph)), more]
-    whole = Field(0, BYTES, 0, 0, len(source.data))
-    metas = _fields_numbered(source, whole, 2) if container is SAVED else [whole]
-    holding = next(meta for meta in metas if meta.value <= graph.start < meta.end)
-    return _level(source, holding, META.path, {graph.start: (graph, more)})
+    (part,) = _fields_numbered(source, meta, GRAPH_DEF)
+    replacements: list[Replacement] = [
+        (part.start, part.end, reframed(source, part.start, graph_pieces(graph))),
+        *context_replacements(source, meta, graph),
+        *_object_graph(source, meta, graph),
+    ]
+    pieces = splice(source, meta.value, meta.end, sorted(replacements, key=itemgetter(0)))
+    return [*pieces, more] if more else pieces
 
 
 def _fields_numbered(source: Source, outer: Field, number: int) -> list[Field]:
     return [part for part in fields(source.data, outer.value, outer.end) if part.holds(number)]
-
-
-def _level(
-    source: Source,
-    outer: Field,
-    path: tuple[int, ...],
-    graphs: Mapping[int, tuple[ModelGraph, bytes]],
-) -> list[Piece]:
-    if not path:
-        return graph_pieces(graphs[outer.value][0])
-    from graphpatch.control_flow.stored import context_replacements
-
-    replacements: list[Replacement] = []
-    more = b""
-    for part in _fields_numbered(source, outer, path[0]):
-        pieces = reframed(source, part.start, _level(source, part, path[1:], graphs))
-        replacements.append((part.start, part.end, pieces))
-        if len(path) == 1:
-            graph, more = graphs[part.value]
-            replacements += context_replacements(source, outer, graph)
-            replacements += _object_graph(source, outer, graph)
-    pieces = splice(source, outer.value, outer.end, sorted(replacements, key=itemgetter(0)))
-    return [*pieces, more] if more else pieces
 
 
 def _object_graph(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Replacement]:
