@@ -22,8 +22,6 @@ from graphpatch.table import IN_LIST, and_more, beside, html_table, plural
 
 MOST_TYPES = 8
 
-NodeKey = tuple[int, str, int]  # the graph's place in the model, the body, the op's index
-
 # What a notebook shows of some ops of a model: the graph's place, the body, the op's name.
 page_part_of_ops: FromAbove[[Model, Mapping[tuple[int, str, str], None]], str]
 page_part_of_ops = FromAbove("part_of_selection")
@@ -44,7 +42,7 @@ class Selection:
     """
 
     model: Model
-    keys: frozenset[NodeKey]
+    ops: frozenset[Node]
 
     def where(self, test: Callable[[Node], bool] | None = None, **match: Any) -> Selection:
         """Return those of the ops for which `test` holds and which the match keys mean.
@@ -57,22 +55,15 @@ class Selection:
             >>> graphpatch.select("model.pb").where(op="Relu", name="block1/**").types
             {'Relu': 1}
         """
-        wanted = _matched(self.model, match) if match else self.keys
-        matching = self.keys & wanted
-        if test is not None:
-            matching = frozenset(key for key in matching if test(self._node(key)))
-        return Selection(self.model, matching)
+        ops = self.ops & _matched(self.model, match) if match else self.ops
+        return Selection(self.model, ops if test is None else frozenset(filter(test, ops)))
 
     @cached_property
     def nodes(self) -> list[Node]:
         """Return the ops."""
-        places = {
-            (number, body.label): place
-            for number, graph in enumerate(self.model.graphs)
-            for place, body in enumerate(graph.bodies)
-        }
-        ordered = sorted(self.keys, key=lambda key: (key[0], places[key[0], key[1]], key[2]))
-        return [self._node(key) for key in ordered]
+        bodies = (body for graph in self.model.graphs for body in graph.bodies)
+        places = {body: place for place, body in enumerate(bodies)}
+        return sorted(self.ops, key=lambda node: (places[node.body], node.index))
 
     @property
     def types(self) -> dict[str, int]:
@@ -92,7 +83,7 @@ class Selection:
             >>> relus.rule({"override_gradient": "guided_relu"})["expect"]
             2
         """
-        if not self.keys:
+        if not self.ops:
             raise MatchError(
                 f"{self.model.path}: nothing is selected, so there is nothing to patch"
             )
@@ -112,34 +103,30 @@ class Selection:
         """
         return apply([self.rule(patch, **keys)], self.model)
 
-    def _node(self, key: NodeKey) -> Node:
-        graph, label, index = key
-        return Node(self.model.graphs[graph].body(label), index)
-
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.ops)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
 
     def __or__(self, addend: Selection) -> Selection:
-        return Selection(self.model, self.keys | self._same(addend))
+        return Selection(self.model, self.ops | self._same(addend))
 
     def __and__(self, operand: Selection) -> Selection:
-        return Selection(self.model, self.keys & self._same(operand))
+        return Selection(self.model, self.ops & self._same(operand))
 
     def __sub__(self, subtrahend: Selection) -> Selection:
-        return Selection(self.model, self.keys - self._same(subtrahend))
+        return Selection(self.model, self.ops - self._same(subtrahend))
 
     def __invert__(self) -> Selection:
-        return Selection(self.model, _matched(self.model, {}) - self.keys)
+        return Selection(self.model, _matched(self.model, {}) - self.ops)
 
-    def _same(self, operand: Selection) -> frozenset[NodeKey]:
+    def _same(self, operand: Selection) -> frozenset[Node]:
         if not isinstance(operand, Selection):
             raise TypeError(f"a selection is joined with a selection, not with {operand!r}")
         if operand.model is not self.model:
             raise MatchError("these selections are of two models: select from one model twice")
-        return operand.keys
+        return operand.ops
 
     def __repr__(self) -> str:
         types = list(self.types.items())
@@ -149,7 +136,9 @@ class Selection:
 
     def _repr_html_(self) -> str:
         rows = [(node.op, node.name, node.body.label) for node in self.nodes]
-        names = {(key[0], key[1], self._node(key).name): None for key in self.keys}
+        graphs = enumerate(self.model.graphs)
+        numbers = {body: number for number, graph in graphs for body in graph.bodies}
+        names = {(numbers[node.body], node.body.label, node.name): None for node in self.nodes}
         table = html_table(self._title, ("op type", "name", "body"), rows)
         return beside(table, page_part_of_ops(self.model, names))
 
@@ -185,15 +174,11 @@ def select(model: ModelLike, **match: Any) -> Selection:
     return Selection(loaded, _matched(loaded, match))
 
 
-def _matched(model: Model, match: Mapping[str, Any]) -> frozenset[NodeKey]:
+def _matched(model: Model, match: Mapping[str, Any]) -> frozenset[Node]:
     spelled = {key.rstrip("_"): value for key, value in match.items()}
     # A rule is read in the one place that knows what is legal; its patch is not looked at.
     wanted = rules_from([{"match": spelled, "patch": {"stop_gradient": True}}])[0].match
     missing = missing_tensors(list(model.graphs), wanted)
     if missing:
         raise MatchError(f"{model.path}: {missing.strip()}")
-    return frozenset(
-        (number, node.body.label, node.index)
-        for number, graph in enumerate(model.graphs)
-        for node in matching(graph, wanted)
-    )
+    return frozenset(node for graph in model.graphs for node in matching(graph, wanted))
