@@ -24,7 +24,7 @@ from graphpatch.control_flow.op_types import (
 )
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.walk import data_uses, first_producers, in_order
+from graphpatch.graph.walk import data_uses, first_producers, in_order, reached
 from graphpatch.names import op_of, parse
 
 
@@ -521,27 +521,18 @@ def _uses(body: Body, index: int) -> Iterable[tuple[int, int]]:
 
 def _readers_up_to(
     body: Body, starts: Iterable[int], ends: Collection[str] = frozenset()
-) -> dict[int, None]:
+) -> Iterable[int]:
     """Return the starts, and what reads them and so on, up to before these op types."""
-    readers = dict.fromkeys(starts)
-    todo = list(readers)
-    while todo:
-        for reader, _ in _uses(body, todo.pop()):
-            if reader not in readers and body.heads.ops[reader] not in ends:
-                readers[reader] = None
-                todo.append(reader)
-    return readers
+    ops = body.heads.ops
+
+    def readers(index: int) -> list[int]:
+        return [reader for reader, _ in _uses(body, index) if ops[reader] not in ends]
+
+    return reached(starts, readers)
 
 
 def _back_edges(body: Body) -> set[tuple[int, int]]:
     """The inputs of Merges that come, perhaps through what a patch added, from a NextIteration."""
-    edges, todo = set(), ops_of(body, NEXTS)
-    visited = set(todo)
-    while todo:
-        for reader, slot in _uses(body, todo.pop()):
-            if body.heads.ops[reader] in MERGES:
-                edges.add((reader, slot))
-            elif reader not in visited:
-                visited.add(reader)
-                todo.append(reader)
-    return edges
+    behind = _readers_up_to(body, ops_of(body, NEXTS), MERGES)
+    uses = (use for index in behind for use in _uses(body, index))
+    return {(reader, slot) for reader, slot in uses if body.heads.ops[reader] in MERGES}

@@ -22,6 +22,7 @@ from graphpatch.differentiation.override_keys import CARRIED
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.node import Node
+from graphpatch.graph.walk import reached
 
 # What is raised where an op is differentiated outside its loop: at the ops where an iteration
 # begins, and where the gradient reads what the op read or gave, which cannot be read from outside.
@@ -141,30 +142,24 @@ class GradientReach:
 
 def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     """Return the ops that depend on the ops of these tensors by tensors that carry gradients."""
-    reached: set[int] = set()
-    todo = [index for index, _ in sources]
-    while todo:
-        index = todo.pop()
-        if index in reached:
-            continue
-        reached.add(index)
-        if uses := wiring.readers(index):
-            carries = [arg.dtype in flow.TRAINABLE for arg in wiring.outputs(index)]
-            count = len(carries)
-            todo += [reader for output, reader, _ in uses if output < count and carries[output]]
-    return reached
+
+    def readers(index: int) -> list[int]:
+        uses = wiring.readers(index)
+        outputs = wiring.outputs(index) if uses else []
+        carries = [arg.dtype in flow.TRAINABLE for arg in outputs]
+        count = len(carries)
+        return [reader for output, reader, _ in uses if output < count and carries[output]]
+
+    return set(reached((index for index, _ in sources), readers))
 
 
 def ops_on_paths(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
     """The ops `within` on the path to the targets, in the order in which TensorFlow finds them."""
-    on_path: dict[int, None] = {}
-    todo = deque(index for index, _ in targets)
-    while todo:
-        index = todo.popleft()
-        if index in within and index not in on_path:
-            on_path[index] = None
-            todo += [producer for producer, _ in wiring.inputs(index)]
-    return list(on_path)
+
+    def producers(index: int) -> list[int]:
+        return [producer for producer, _ in wiring.inputs(index) if producer in within]
+
+    return list(reached((index for index, _ in targets if index in within), producers))
 
 
 def differentiate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
 from graphpatch.graph.graph import VERSIONS, ModelGraph, library_pieces
 from graphpatch.graph.node import COLOCATION, Body, Node, Payload
 from graphpatch.graph.op_types import PLACEHOLDER, PLACEHOLDERS
+from graphpatch.graph.walk import reached
 from graphpatch.graph.wire import Piece, Span, enclosed, message
 from graphpatch.protos import AttrValue, FunctionDef, NodeDef, TensorShapeProto
 
@@ -93,17 +94,13 @@ class Part:
     @cached_property
     def indices(self) -> list[int]:
         """The ops, in the order of the file; ModelError where a name is not one of an op."""
-        indices: set[int] = set()
-        stack = list(self.results)
-        while stack:
-            text = stack.pop()
-            if self._argument(text):
-                continue
-            node = self.body.node(names.op_of(text))
-            if node.index not in indices:
-                indices.add(node.index)
-                stack.extend(node.inputs)
-        return sorted(indices)
+        inputs = self.body.heads.inputs
+
+        def producers(texts: Iterable[str]) -> list[int]:
+            read = [names.op_of(text) for text in texts if not self._argument(text)]
+            return [self.body.node(op).index for op in read]
+
+        return sorted(reached(producers(self.results), lambda index: producers(inputs[index])))
 
     @property
     def nodes(self) -> list[Node]:

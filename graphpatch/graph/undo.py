@@ -18,6 +18,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.graph import LIBRARY, Graph, read_record, spans_of
 from graphpatch.graph.node import Body, Heads, Node, Payload
 from graphpatch.graph.record import ModelRecord
+from graphpatch.graph.walk import reached
 from graphpatch.graph.wire import fields, message
 from graphpatch.protos import AttrValue, FunctionDefLibrary, NodeDef
 
@@ -113,18 +114,13 @@ def _check_restored(
 
 def _check_enclosed(graph: Graph, node: Node, op: str) -> None:
     """Raise ModelError where an op is to be of a type that the function in its place lacks."""
-    types, stack = set[str](), [node.op]
-    while stack:
-        name = stack.pop()
-        if name == op:
-            return
-        if name not in types:
-            types.add(name)
-            stack += graph.functions[name].heads.ops if name in graph.functions else ()
-    raise ModelError(
-        f"{node} is said to have been of op type {op}, which the function in its place "
-        f"does not run; it is not put back"
-    )
+    functions = graph.functions
+    types = reached([node.op], lambda t: functions[t].heads.ops if t in functions else ())
+    if op not in types:
+        raise ModelError(
+            f"{node} is said to have been of op type {op}, which the function in its place "
+            f"does not run; it is not put back"
+        )
 
 
 def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:

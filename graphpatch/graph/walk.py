@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from graphpatch import names
 from graphpatch.errors import ModelError
@@ -11,6 +12,7 @@ from graphpatch.names import TensorName
 from graphpatch.opdefs import tensor_index
 from graphpatch.table import plural
 
+T = TypeVar("T", bound=Hashable)
 Passes = Callable[[int], bool]
 """Whether an op, by its index, is one of those that are meant."""
 
@@ -25,8 +27,8 @@ def nowhere(index: int) -> bool:
     return False
 
 
-def reached(starts: Iterable[int], after: Callable[[int], Iterable[int]]) -> dict[int, int]:
-    """Return all that is reached from some numbers, nearest first, each with how many steps off."""
+def reached(starts: Iterable[T], after: Callable[[T], Iterable[T]]) -> dict[T, int]:
+    """Return all that is reached from some starts, nearest first, each with how many steps off."""
     steps = dict.fromkeys(starts, 0)
     todo = list(steps)
     for number in todo:

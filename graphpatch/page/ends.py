@@ -98,7 +98,7 @@ def _before(wiring: Wiring, target: Tensor, inside: set[int]) -> set[int]:
     def producers(index: int) -> set[int]:
         return inside.intersection(producer for producer, _ in wiring.inputs(index))
 
-    return inside.intersection(reached([target[0]], producers))
+    return inside & reached([target[0]], producers).keys()
 
 
 def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[PairDiagnosis], int]:
