@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
+from graphpatch.analysis.document import document_of
 from graphpatch.application import Result, counted_types, reported_rules
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
@@ -26,6 +26,7 @@ from graphpatch.formats import Export
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.gradients.spec import KEY_PREFIX
 from graphpatch.rules import EMITS
+from graphpatch.table import plural
 
 BUG = 3
 Tell = Callable[[dict[str, Any]], list[str]]
@@ -130,11 +131,8 @@ def _with_rebuilt_gradients(result: Result, losses: list[str]) -> Result:
     from graphpatch.analysis.training import gradient_sections
     from graphpatch.runtime.rebuild import rebuild_gradients
 
-    sections = [
-        gradient_section
-        for graph in result.model.graphs
-        for gradient_section in gradient_sections(graph.main, losses)
-    ]
+    graphs = [graph.main for graph in result.model.graphs]
+    sections = [section for graph in graphs for section in gradient_sections(graph, losses)]
     with notes_of_warnings() as warned:
         model = rebuild_gradients(result.model, losses)
     stale = tuple(f"{section.scope}/** (" for section in sections)
@@ -165,22 +163,17 @@ def _report_lines(report: dict[str, Any], is_export: bool = False) -> list[str]:
     reported = reported_rules(report)
     width = max((len(rule["name"]) for rule in reported), default=0)
     for rule in reported:
-        listed = counted_types(rule["matches"])
-        lines.append(
-            f"  {rule['name']:{width}}  {listed or 'no ops'}  ({rule['emit'] or 'nothing'})"
-        )
+        types = counted_types(rule["matches"]) or "no ops"
+        lines.append(f"  {rule['name']:{width}}  {types}  ({rule['emit'] or 'nothing'})")
     path = report["output"] or report["would_write"]
     lines += _to_register(report["consumer"]["session"], path)
     lines += noted(fold_notes(report["notes"]), "  ")
-    if report["output"] and not is_export and _is_file_without_suffix(report["model"], path):
+    model = Path(report["model"])
+    is_file = not (is_remote(path) or model.is_dir() or model.name in SAVED_MODEL_FILES)
+    has_no_end = not (path.endswith("/") or Path(path).suffix)
+    if report["output"] and is_file and has_no_end and not is_export:
         lines.append(f"  note: {path} is a file; a / at its end would make it a folder")
     return lines
-
-
-def _is_file_without_suffix(model: str, output: str) -> bool:
-    """Return whether an output whose name has no ending becomes a file, as the model is one."""
-    is_folder = Path(model).is_dir() or Path(model).name in SAVED_MODEL_FILES
-    return not (is_folder or output.endswith("/") or Path(output).suffix or is_remote(output))
 
 
 def _to_register(keys: Sequence[str], path: str) -> list[str]:
@@ -200,12 +193,13 @@ def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None
     Models that were named one by one are patched in this process, in turn; `finish` may change
     each result before it is written. They are told of by `tell`, or in one JSON document.
     """
-    refuse_options(order)
+    _refuse_options(order)
     piped = order.is_piped()
     if piped and as_json:
         raise click.UsageError("--json and the model would both go to standard output")
     if order.is_of_many():
-        return report_each(*patch_models(order), as_json, patched_lines, "patched")
+        total, results = patch_models(order)
+        return report_each(total, map(_passing_over, results), as_json, _patched_lines, "patched")
 
     def say_report(report: dict[str, Any]) -> None:
         if not as_json:
@@ -229,11 +223,19 @@ def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None
     errors = [{"model": done.task.model, "error": done.error} for done in ended if done.error]
     if as_json and (errors or len(order.models) > 1):
         say_json({"outputs": reports, **({"errors": errors} if errors else {})})
-    return exit_code(ended)
+    return _exit_code(ended)
+
+
+def _passing_over(done: TaskResult) -> TaskResult:
+    """Pass over a patched model that lies beside its original, and that nobody named."""
+    is_patched = ".patched" in Path(done.task.model).suffixes
+    if not (done.error and done.task.searched and is_patched) or done.bug:
+        return done
+    return replace(done, error="", passed_over=done.error.removeprefix(f"{done.task.model}: "))
 
 
 def report_each(
-    total: int, results: Iterator[TaskResult], as_json: bool, tell: Tell, verb: str
+    total: int, results: Iterable[TaskResult], as_json: bool, tell: Tell, verb: str
 ) -> int:
     """Print what became of each model, and a summary on stderr; the exit code of the command."""
     ended: list[TaskResult] = []
@@ -241,26 +243,17 @@ def report_each(
         for done in results:
             ended.append(done)
             if as_json:
-                say_json(report_document(done))
+                result = document_of(done, "passed_over? error? seconds")
+                say_json({"model": done.task.model, **done.report, **result})
             elif not done.error:
                 passed = [f"{done.task.model}: {done.passed_over}"] if done.passed_over else []
                 say_lines(passed or tell(done.report))
             progress("models", len(ended), total)
     _say_counts(ended, verb)
-    return exit_code(ended)
+    return _exit_code(ended)
 
 
-def report_document(done: TaskResult) -> dict[str, Any]:
-    """Return the JSON document of one model."""
-    document = {"model": done.task.model, **done.report}
-    if done.passed_over:
-        document["passed_over"] = done.passed_over
-    if done.error:
-        document["error"] = done.error
-    return {**document, "seconds": done.seconds}
-
-
-def exit_code(ended: list[TaskResult]) -> int:
+def _exit_code(ended: list[TaskResult]) -> int:
     """0 where all is well, 1 where a model is at fault, 3 where we are."""
     if any(done.bug for done in ended):
         return BUG
@@ -273,35 +266,34 @@ def _say_counts(ended: list[TaskResult], verb: str) -> None:
     counts = [f"{len(ended) - len(failed) - passed} {verb}"]
     counts += [f"{passed} skipped"] if passed else []
     counts += [f"{len(failed)} failed"] if failed else []
-    models = "1 model" if len(ended) == 1 else f"{len(ended)} models"
-    say(f"{models}: {', '.join(counts)}", err=True)
-    notes = Counter(note for done in ended for note in fold_notes(done.report.get("notes", ())))
-    texts = [f"{count} models: {note}" if count > 1 else note for note, count in notes.items()]
-    for line in noted(texts):
+    say(f"{plural(len(ended), 'model')}: {', '.join(counts)}", err=True)
+    models: dict[str, list[str]] = {}
+    for done in ended:
+        for note in fold_notes(done.report.get("notes", ())):
+            models.setdefault(note, []).append(done.task.model)
+    notes = noted(f"{f'{len(m)} models' if m[1:] else m[0]}: {note}" for note, m in models.items())
+    for line in notes:
         say(line, err=True)
     for done in sorted(failed, key=lambda done: done.task.model):
         say_error(done.error)
 
 
-def patched_lines(report: dict[str, Any]) -> list[str]:
+def _patched_lines(report: dict[str, Any]) -> list[str]:
     """One line on a model that was patched."""
-    listed = (
-        counted_types([match for rule in report["rules"] for match in rule["matches"]]) or "no ops"
-    )
-    return [f"{destination_in_words(report)}  {listed}"]
+    types = counted_types([match for rule in report["rules"] for match in rule["matches"]])
+    return [f"{destination_in_words(report)}  {types or 'no ops'}"]
 
 
 def destination_in_words(report: Mapping[str, Any]) -> str:
     """Return where a model goes, or would go if this were not a dry run."""
     if report["output"]:
-        replaced = " (replaced)" if report.get("replaced") else ""
-        return f"{report['model']} -> {report['output']}{replaced}"
+        return f"{report['model']} -> {options.named(report['output'], 'replaced' in report)}"
     target = f"{report['would_write']} " if report["would_write"] else ""
     replaces = ", would replace a file" if report.get("replaced") else ""
     return f"{report['model']} -> {target}(dry run, nothing written{replaces})"
 
 
-def refuse_options(order: FleetOrder) -> None:
+def _refuse_options(order: FleetOrder) -> None:
     """Raise UsageError for what does not go together."""
     if "-" in order.models and order.is_of_many():
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
@@ -309,16 +301,18 @@ def refuse_options(order: FleetOrder) -> None:
         raise click.UsageError("the rules and the list would both come from standard input")
     if order.out == "-" and (order.is_of_many() or len(order.models) > 1):
         raise click.UsageError("several models do not go to one standard output: name a folder")
-    if order.resume and order.out is None:
+    if not order.resume:
+        return
+    if order.out is None:
         raise click.UsageError("--resume skips models that are in a folder already: give -o DIR")
-    if order.resume and not order.is_into_folder():
+    if not order.is_into_folder():
         raise click.UsageError(
             f"--resume skips models that are in a folder already, and -o {order.out} names the "
             f"output itself; name the folder, with a / at its end: -o DIR/"
         )
-    if order.resume and order.dry_run:
+    if order.dry_run:
         raise click.UsageError("--resume and --dry-run do not go together")
-    if order.resume and order.allow_python:
+    if order.allow_python:
         raise click.UsageError(
             "--resume and --allow-python do not go together: whether Python code still does the "
             "same cannot be told from the rules"

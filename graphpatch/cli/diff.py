@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from graphpatch.analysis.diff import diff, op_entry
+from graphpatch.analysis.diff import CHANGES, diff, op_entry
 from graphpatch.cli import options
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import OP, say_answer
@@ -43,33 +43,25 @@ def command(
 def _lines_of_diff(document: dict[str, Any], every: bool) -> Iterator[str]:
     if document["equal"]:
         yield "no difference"
-    shows: dict[str, Callable[[Any], str]] = {
-        "gradients": _gradient_change,
-        "removed": _entry_with_rule,
-        "added": _entry_with_rule,
-        "renamed": lambda entry: f"{_entry_with_rule(entry)} -> {entry['to']}",
-        "changed": _entry_with_rule,
-        "functions": lambda entry: f"{entry['name']}: {entry['change']}",
-        "other": str,
-    }
-    for kind, show in shows.items():
-        listed = document[kind] if every else document[kind][:IN_LIST]
-        if listed:
-            yield f"{kind}: {len(document[kind])}"
-            for entry in listed:
-                yield f"  {show(entry)}"
-                changes = entry["changes"] if kind == "changed" else ()
-                yield from (f"    {change}" for change in changes)
-        if len(listed) < len(document[kind]):
-            yield f"  {and_more(document[kind], len(listed))}; --all lists them"
+    for kind in CHANGES:
+        changes = document[kind]
+        shown = changes if every else changes[:IN_LIST]
+        if shown:
+            yield f"{kind}: {len(changes)}"
+            for change in shown:
+                yield f"  {_in_words(change)}"
+                details = change["changes"] if kind == "changed" else ()
+                yield from (f"    {detail}" for detail in details)
+        if len(shown) < len(changes):
+            yield f"  {and_more(changes, len(shown))}; --all lists them"
 
 
-def _entry_with_rule(entry: dict[str, Any]) -> str:
-    rule = f", by rule {entry['rule']!r}" if "rule" in entry else ""
-    return f"{op_entry(entry)}{rule}"
-
-
-def _gradient_change(entry: dict[str, Any]) -> str:
-    by = ", ".join(repr(rule) for rule in entry["rules"])
-    rules = f", by rule {by}" if by else ""
-    return f"{op_entry(entry)}: {entry['before']} -> {entry['after']}{rules}"
+def _in_words(change: Any) -> str:
+    if isinstance(change, str):
+        return change
+    if "change" in change:
+        return f"{change['name']}: {change['change']}"
+    flows = f": {change['before']} -> {change['after']}" if "before" in change else ""
+    rules = change.get("rules", [change["rule"]] if "rule" in change else [])
+    by = f", by rule {', '.join(map(repr, rules))}" if rules else ""
+    return f"{op_entry(change)}{flows}{by}{f' -> {to}' if (to := change.get('to')) else ''}"

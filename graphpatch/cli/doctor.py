@@ -10,8 +10,7 @@ import click
 
 from graphpatch.analysis.doctor.causes import TRUE, Finding
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
-from graphpatch.analysis.doctor.fix import FixResult, fix
-from graphpatch.analysis.doctor.survey import missing_end
+from graphpatch.analysis.doctor.survey import FixResult, fix, missing_end
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
@@ -26,43 +25,9 @@ if TYPE_CHECKING:
     from graphpatch.runtime.not_finite import NotFinite
 
 PAIRS_SHOWN = 10
+PATH_SHOWN = 8  # tensors of a path that are printed
 
 RanPair = dict[str, Any] | None
-ShownPair = tuple[PairDiagnosis, RanPair, int]
-
-
-def _pairs_to_show(
-    pairs: Sequence[PairDiagnosis], results: Sequence[RanPair], every: bool
-) -> tuple[list[ShownPair], int]:
-    """Return the pairs to print, each with how many more are like it; and how many are left out.
-
-    Alike are those of one verdict, in a Session and on a tape, that one op blocks next to where
-    they start.
-    """
-    whole = [(pair, result, 0) for pair, result in zip(pairs, results, strict=True)]
-    whole = [entry for entry in whole if entry[0].connected or len(pairs) == 1]
-    if every or len(whole) <= PAIRS_SHOWN:
-        return whole, 0
-    kinds: dict[Hashable, list[ShownPair]] = {}
-    for entry in whole:
-        kinds.setdefault(_alike_by(*entry[:2]), []).append(entry)
-    some = [(*alike[0][:2], len(alike) - 1) for alike in list(kinds.values())[:PAIRS_SHOWN]]
-    return some, len(whole) - sum(1 + more for _, _, more in some)
-
-
-def _alike_by(pair: PairDiagnosis, result: RanPair) -> Hashable:
-    blocker = [(last.kind, last.node.body.label, last.node.name) for last in pair.findings[-1:]]
-    ran = result and (result["gradient"], result["ran"], result["zero"])
-    return pair.verdict, pair.tape, pair.says, *blocker, ran
-
-
-def _pairs_left_out_line(more: int) -> Iterator[str]:
-    """Yield the line for pairs that are not printed."""
-    if more:
-        yield f"... {plural(more, 'more pair')} of other kinds; --all shows them"
-
-
-PATH_SHOWN = 8  # tensors of a path that are printed
 
 OUTPUT = {
     "model": str,
@@ -145,24 +110,40 @@ def _lines_of_survey(diagnosis: Found, rules: str, every: bool) -> Iterator[str]
 
 
 def _lines_of_pairs(
-    pairs: Sequence[PairDiagnosis], results: Sequence[dict[str, Any] | None], every: bool
+    pairs: Sequence[PairDiagnosis], results: Sequence[RanPair], every: bool
 ) -> Iterator[str]:
-    """Yield the pairs, blocked ones in full; what was said of an op is not said again."""
+    """Yield the pairs that are connected; of many, the first of each kind.
+
+    What was said of an op is not said again.
+    """
+    groups: dict[Hashable, list[tuple[PairDiagnosis, RanPair]]] = {}
+    connected = [pair.connected or len(pairs) == 1 for pair in pairs]
+    for place in (place for place, is_shown in enumerate(connected) if is_shown):
+        is_whole = every or sum(connected) <= PAIRS_SHOWN
+        kind = place if is_whole else _kind(pairs[place], results[place])
+        groups.setdefault(kind, []).append((pairs[place], results[place]))
     explained: set[tuple[str, str]] = set()
-    some, others = _pairs_to_show(pairs, results, every)
-    for pair, result, more in some:
-        yield from _pair_lines(pair, result, explained)
-        if more:
-            yield f"  ... {plural(more, 'more pair')} like this; --all shows them"
-    yield from _pairs_left_out_line(others)
-    apart = [pair for pair in pairs if not pair.connected]
-    if apart and len(pairs) > 1:
-        are = "pair is" if len(apart) == 1 else "pairs are"
-        yield f"{len(apart)} more {are} not connected by any tensor"
+    shown = list(groups.values())[: None if every else PAIRS_SHOWN]
+    for alike in shown:
+        yield from _pair_lines(*alike[0], explained)
+        if alike[1:]:
+            yield f"  ... {plural(len(alike) - 1, 'more pair')} like this; --all shows them"
+    if others := sum(connected) - sum(map(len, shown)):
+        yield f"... {plural(others, 'more pair')} of other kinds; --all shows them"
+    if apart := len(pairs) - sum(connected):
+        are = "pair is" if apart == 1 else "pairs are"
+        yield f"{apart} more {are} not connected by any tensor"
+
+
+def _kind(pair: PairDiagnosis, result: RanPair) -> Hashable:
+    """Return what pairs have in common that are alike: verdicts, and the last op that blocks."""
+    blocker = [(last.kind, last.node.body.label, last.node.name) for last in pair.findings[-1:]]
+    ran = result and (result["gradient"], result["ran"], result["zero"])
+    return pair.verdict, pair.tape, pair.says, *blocker, ran
 
 
 def _pair_lines(
-    pair: PairDiagnosis, result: dict[str, Any] | None, explained: set[tuple[str, str]]
+    pair: PairDiagnosis, result: RanPair, explained: set[tuple[str, str]]
 ) -> Iterator[str]:
     words = VERDICT_WORDS[pair.verdict]
     if not pair.connected:
@@ -170,16 +151,15 @@ def _pair_lines(
     yield f"{pair.source} -> {pair.target}: {words}"
     alone = [finding for finding in pair.findings if finding.is_of_tape]
     taped = [f"  on a tape: {_on_a_tape(pair)}"] if alone or pair.tape != pair.verdict else []
-    if not (alone and pair.of_session):
-        yield from taped
+    is_last = bool(alone and pair.of_session)
+    yield from [] if is_last else taped
     if pair.says and (pair.verdict == "flows" or not pair.findings):
         yield f"  {pair.says}"
     if pair.findings and pair.path:
         yield f"  path     {path_in_words(pair.path, PATH_SHOWN)}"
     for finding in pair.of_session:
         yield from _finding_lines(finding, explained)
-    if alone and pair.of_session:
-        yield from taped
+    yield from taped if is_last else []
     for finding in alone:
         yield from _finding_lines(finding, explained)
     if result is not None:
@@ -193,26 +173,26 @@ def _on_a_tape(pair: PairDiagnosis) -> str:
     return "it raises" if pair.of_session else "it raises, by design"
 
 
+def _op_in_words(op_type: str, name: str, body: str, slot: int | None) -> str:
+    place = "" if body == "main" else f" in function {one_line(body)}"
+    return f"{op_type} {name}{place}{'' if slot is None else f', input {slot}'}"
+
+
 def _finding_lines(finding: Finding, explained: set[tuple[str, str]]) -> Iterator[str]:
-    node = finding.node
-    place = "" if node.body.is_main else f" in function {node.body.label}"
-    slot = "" if finding.slot is None else f", input {finding.slot}"
-    yield f"  blocked  {finding.op_type} {node.name}{place}{slot}"
-    if (node.body.label, node.name) in explained:
-        return
-    explained.add((node.body.label, node.name))
-    yield f"           {finding.what}"
-    yield f"           {finding.consequence}"
-    yield f"    fix    {finding.remedy}"
+    place = body, name = finding.node.body.label, finding.node.name
+    yield f"  blocked  {_op_in_words(finding.op_type, name, body, finding.slot)}"
+    if place not in explained:
+        explained.add(place)
+        yield f"           {finding.what}"
+        yield f"           {finding.consequence}"
+        yield f"    fix    {finding.remedy}"
 
 
 def _not_finite_lines(start: NotFinite) -> Iterator[str]:
     """Yield where NaN starts in what one target is computed of."""
     yield f"{start.target} as it is fed: {start.says}"
     if start.op:
-        slot = "" if start.slot is None else f", input {start.slot}"
-        place = "" if start.body == "main" else f" in function {one_line(start.body)}"
-        yield f"  starts   {start.type} {start.op}{slot}{place}"
+        yield f"  starts   {_op_in_words(start.type, start.op, start.body, start.slot)}"
         yield from (f"           {line}" for line in start.values)
     if start.remedy:
         yield f"    fix    {start.remedy}"
@@ -224,26 +204,26 @@ def _fix_lines(diagnosis: Found, fixed: FixResult, rules: str) -> Iterator[str]:
     blocked = bool(diagnosis.pairs) and not diagnosis.ok
     if diagnosis.rules:
         count, flowing = len(diagnosis.rules), len(fixed.flowing)
-        them = "it" if count == 1 else "them"
-        flow = "more pair flows" if flowing == 1 else "more pairs flow"
         partial = sum("stop_gradient" in rule["patch"] for rule in fixed.rules)
         true = sum(rule["name"].startswith(TRUE) for rule in fixed.rules)
-        stand_ins = len(fixed.rules) - partial - true
-        kinds = (
-            *((partial, "partial"), (stand_ins, "stand-in")),
-            *((true, "true"), (count - len(fixed.rules), "finite")),
-        )
-        are = ", ".join(f"{number} {kind}" for number, kind in kinds if number)
-        more = f"; with {them} {flowing} {flow}" if fixed.rules else ""
+        kinds = {
+            "that stops a gradient beside the path": partial,
+            "with a stand-in gradient": len(fixed.rules) - partial - true,
+            "with the true gradient": true,
+            "against NaN": count - len(fixed.rules),
+        }
+        are = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
+        flow = "1 more pair flows" if flowing == 1 else f"{flowing} more pairs flow"
+        more = f"; with {'it' if count == 1 else 'them'} {flow}" if fixed.rules else ""
         yield f"{rules}: {plural(count, 'rule')} ({are}){more}"
     elif fixed.needs_contexts:
-        yield f"{rules}: written without a rule, as loops need none"
+        yield f"{rules}: no rule, as what blocks is a v1 loop without its control-flow context"
     elif fixed.left or blocked:
         yield "no rule written: no single op can be fixed"
     else:
         yield "nothing to fix; nothing was written"
     if fixed.needs_contexts:
         yield f"next: graphpatch apply {rules} MODEL -o model.meta, which holds the loops' contexts"
-    if fixed.left:
-        stay = "stays as it is" if len(fixed.left) == 1 else "stay as they are"
-        yield f"{plural(len(fixed.left), 'pair')} {stay}"
+    if hopeless := [pair for pair in fixed.left if not pair.lacks_contexts]:
+        stay = "stays as it is" if len(hopeless) == 1 else "stay as they are"
+        yield f"{plural(len(hopeless), 'pair')} {stay}"

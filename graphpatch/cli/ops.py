@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphpatch.analysis import ops
-from graphpatch.analysis.interface import Interface, InterfaceTensor, interface
+from graphpatch.analysis.interface import interface
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts
 from graphpatch.cli.progress import bar
@@ -70,18 +70,13 @@ def command(
     nodes, faults = (ops.all_ops(loaded), []) if every else ops.find_ops(loaded, names)
     described = [ops.op_document(node) for node in nodes]
     if as_json:
-        document = {
-            "model": model,
-            "format": loaded.format,
-            "graphs": [
-                {"tags": graph.around.tags, **_interface(graph).document()} for graph in sound
-            ],
-            "types": ops.count_types(loaded),
-        }
-        listed = {"ops": described} if names or every else {}
-        say_json({**document, **listed})
+        ends = ({"tags": g.around.tags, **interface(g, Wiring(g.main)).document()} for g in sound)
+        types = ops.count_types(loaded)
+        document = {"model": model, "format": loaded.format, "graphs": list(ends), "types": types}
+        say_json({**document, **({"ops": described} if names or every else {})})
     elif described:
-        say_lines(_blocks(described))
+        blocks = (["", *_op_lines(op)] for op in described)
+        say_lines([line for block in blocks for line in block][1:])
     elif not faults:
         _print_types(loaded, sound)
     if faults:
@@ -103,28 +98,21 @@ def _say_notes(model: Model) -> list[ModelGraph]:
     return sound
 
 
-def _interface(graph: ModelGraph) -> Interface:
-    return interface(graph, Wiring(graph.main))
-
-
 def _interface_lines(graph: ModelGraph) -> Iterator[str]:
-    ends = _interface(graph)
-    columns = [
-        max((len(getattr(tensor, column)) for tensor in ends.inputs + ends.outputs), default=0)
-        for column in ("name", "dtype", "shape")
+    ends = interface(graph, Wiring(graph.main))
+    rows = [(t.name, t.dtype, t.shape, ", ".join(t.signatures)) for t in ends.inputs + ends.outputs]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     ]
-    for title, tensors in (("inputs", ends.inputs), ("outputs", ends.outputs)):
-        lines = [_tensor_line(tensor, columns) for tensor in tensors[:IN_LIST]] or ["none"]
+    count = len(ends.inputs)
+    for title, tensors in (("inputs", lines[:count]), ("outputs", lines[count:])):
         more = and_more(tensors, IN_LIST)
-        yield from _titled(title, [*lines, *([f"{more}; --json lists all"] if more else [])])
+        shown = [*tensors[:IN_LIST], *([f"{more}; --json lists all"] if more else [])]
+        yield from _titled(title, shown or ["none"])
     if ends.variables:
         yield f"  weights   {ends.weights}"
-
-
-def _tensor_line(tensor: InterfaceTensor, columns: Sequence[int]) -> str:
-    cells = zip((tensor.name, tensor.dtype, tensor.shape), columns, strict=True)
-    shown = [f"{cell:{width}}" for cell, width in cells]
-    return "  ".join([*shown, ", ".join(tensor.signatures)]).rstrip()
 
 
 def _print_types(model: Model, sound: Sequence[ModelGraph]) -> None:
@@ -156,27 +144,19 @@ def _with_patched(own: str, count: int, by: Mapping[str, int]) -> str:
     return each if sum(by.values()) == count else f"{own}; {each}"
 
 
-def _blocks(described: list[dict[str, Any]]) -> Iterator[str]:
-    """Ops one below the other, with an empty line between."""
-    for place, op in enumerate(described):
-        yield from [""] if place else []
-        yield from _op_lines(op)
-
-
 def _op_lines(op: dict[str, Any]) -> list[str]:
     place = "" if op["body"] == "main" else f"  in function {op['body']}"
-    lines = [f"{op['name']}{place}", f"  type      {op['type']}"]
-    lines += _titled("inputs", op["inputs"])
-    lines += _titled("outputs", [f"{o['tensor']}  {o['dtype']}" for o in op["outputs"] or ()])
-    lines += _titled(
-        "attrs",
-        [f"{key} = {cut_short(json.dumps(value), 80)}" for key, value in op["attrs"].items()],
-    )
-    lines.append(f"  gradient  {_gradient_in_words(op['gradient'])}")
-    changed = dict.fromkeys(
-        f"{change['did']}, by rule {change['rule']!r}" for change in op["changed"]
-    )
-    return [*lines, *_titled("changed", list(changed))]
+    attrs = (f"{key} = {cut_short(json.dumps(value), 80)}" for key, value in op["attrs"].items())
+    changed = (f"{change['did']}, by rule {change['rule']!r}" for change in op["changed"])
+    return [
+        f"{op['name']}{place}",
+        f"  type      {op['type']}",
+        *_titled("inputs", op["inputs"]),
+        *_titled("outputs", [f"{o['tensor']}  {o['dtype']}" for o in op["outputs"] or ()]),
+        *_titled("attrs", list(attrs)),
+        f"  gradient  {_gradient_in_words(op['gradient'])}",
+        *_titled("changed", list(dict.fromkeys(changed))),
+    ]
 
 
 def _titled(title: str, values: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,22 +107,20 @@ def gradient_names(_: click.Context, __: click.Parameter, typed: str) -> list[Co
     """Complete the gradients of the library."""
     from graphpatch.gradients.library import LIBRARY
 
-    return [
-        CompletionItem(name, help=entry.purpose)
-        for name, entry in LIBRARY.items()
-        if name.startswith(typed)
-    ]
+    return _completed(LIBRARY.items(), typed)
 
 
 def pattern_names(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete the ready patterns, as a pattern spells them: with `@`."""
     from graphpatch.match.ready import READY
 
-    return [
-        CompletionItem(f"@{name}", help=entry.purpose)
-        for name, entry in READY.items()
-        if name.startswith(typed.removeprefix("@"))
-    ]
+    return _completed(((f"@{name}", entry) for name, entry in READY.items()), typed)
+
+
+def _completed(named: Iterable[tuple[str, Any]], typed: str) -> list[CompletionItem]:
+    items = [CompletionItem(name, help=entry.purpose) for name, entry in named]
+    typed = typed.removeprefix("@")
+    return [item for item in items if item.value.removeprefix("@").startswith(typed)]
 
 
 def refuse_swapped(command: str, rules: str, models: tuple[str, ...]) -> None:

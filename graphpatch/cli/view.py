@@ -14,10 +14,11 @@ import click
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, say, say_error, say_json, say_lines
+from graphpatch.cli.say import noted, say_error, say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.formats.destination import Destination, refuse_inputs
+from graphpatch.page.events import write_events
 from graphpatch.page.view import View, refuse_model, view
 from graphpatch.table import plural, short
 
@@ -80,37 +81,31 @@ def command(
     path = output or _page_beside(model)
     if is_opened and path == "-":
         raise click.UsageError("--open opens a page in a file; name one with -o PAGE.html")
-    options: dict[str, Any] = {"run": run, "feed": feed, "allow_unsafe_ops": allow_unsafe_ops}
-    options |= {"sources": list(sources), "targets": list(targets)}
     refuse_inputs(path, {"the rules file": rules, "the file of --feed": feed})
-    is_replaced = False
-    if not (as_json or tensorboard):
-        is_replaced = Destination(path, force, is_marked=True).replaces()
-    shown = _viewed(path, model, patched, {"pattern": pattern} if pattern else rules, options)
+    is_page = not (as_json or tensorboard)
+    replaces = is_page and Destination(path, force, is_marked=True).replaces()
+    with bar() as progress:
+        models = [load(each, progress) for each in (model, patched) if each]
+        for loaded in models:
+            refuse_model(Path(path), loaded)
+        shown = view(
+            *models,
+            rules={"pattern": pattern} if pattern else rules,
+            sources=list(sources),
+            targets=list(targets),
+            run=run,
+            feed=feed,
+            allow_unsafe_ops=allow_unsafe_ops,
+        )
     if as_json:
         say_json(shown.document())
-    elif shown.errors:
-        pass  # no page of rules that failed
-    elif tensorboard:
-        _write_events(shown, tensorboard)
-    else:
-        _write_page(shown, path, is_opened, is_replaced)
+    elif tensorboard and not shown.errors:
+        say_lines(map(str, write_events(shown, Path(tensorboard))))
+    elif not shown.errors:  # no page of rules that failed
+        _write_page(shown, path, is_opened, replaces)
     for error in shown.errors:
         say_error(f"{model}: {error}")
     return 0 if shown.ok else 1
-
-
-def _viewed(
-    path: str, model: str, patched: str | None, rules: Any, options: dict[str, Any]
-) -> View:
-    """Return what the page shows; a page over a model is refused first."""
-    with bar() as progress:
-        one = load(model, progress)
-        other = load(patched, progress) if patched else None
-        for each in (one, other):
-            if each is not None:
-                refuse_model(Path(path), each)
-        return view(one, other, rules=rules, **options)
 
 
 def _page_beside(model: str) -> str:
@@ -129,13 +124,6 @@ def _write_page(shown: View, path: str, is_opened: bool, is_replaced: bool) -> N
     shown.save(path, partial(say_lines, lines))
     if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
         raise OutputError(f"no browser to open {path} in was found; the page is written")
-
-
-def _write_events(shown: View, folder: str) -> None:
-    from graphpatch.page.events import write_events
-
-    for path in write_events(shown, Path(folder)):
-        say(str(path))
 
 
 def _lines_of_view(document: dict[str, Any], path: str) -> Iterator[str]:

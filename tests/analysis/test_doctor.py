@@ -12,8 +12,7 @@ import pytest
 import graphpatch
 from graphpatch.analysis.doctor import causes, trial
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
-from graphpatch.analysis.doctor.fix import fix
-from graphpatch.analysis.doctor.survey import GraphDiagnosis, missing_end, survey
+from graphpatch.analysis.doctor.survey import GraphDiagnosis, fix, missing_end, survey
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.protos import NodeDef
 from tests import graphs
@@ -248,6 +247,15 @@ def test_a_loop_without_exits_is_never_visited(model: Any) -> None:
     assert (found.verdict, [finding.kind for finding in found.findings]) == ("none", ["loop"])
 
 
+def test_a_source_of_text_is_told_first_and_nothing_that_would_change_nothing(model: Any) -> None:
+    """No gradient is asked of text, so what control flow v2 refuses after it is no matter."""
+    nodes, *_ = CAUSES["TensorArray"]
+    text = [node("wav", "Placeholder", dtype="string"), node("x", "DecodeWav", "wav")]
+    [found] = survey(model(*text, *nodes), ["wav"], ["y"])[0].diagnoses
+    assert (found.verdict, [finding.node.name for finding in found.findings]) == ("none", ["x"])
+    assert "input 0, which is string" in found.findings[0].what
+
+
 def notes_of(found: GraphDiagnosis) -> dict[str, list[str]]:
     return {note.kind: list(note.ops) for note in found.notes}
 
@@ -331,8 +339,12 @@ def test_ops_between_floats_are_advised_to_count_as_one(
 @pytest.mark.parametrize(
     ("nodes", "blocked", "remedy"),
     [
-        ((X, *ALSO_READ), {"d", "e", "q"}, "differentiate with respect to y:0, behind it"),
-        ((GIVEN_TEXT, node("y", "StringToNumber", "x")), {"y"}, "with respect to y:0, behind it"),
+        ((X, *ALSO_READ), {"d", "e", "q"}, "differentiate with respect to y:0, downstream of it"),
+        (
+            (GIVEN_TEXT, node("y", "StringToNumber", "x")),
+            {"y"},
+            "with respect to y:0, downstream of it",
+        ),
         ((X, cast("y", "x", "float32", "int32")), {"y"}, "take x:0, before it, as the loss"),
     ],
     ids=["read outside as well", "text from the start", "integers at the end"],
@@ -399,7 +411,7 @@ def test_an_embedding_is_differentiated_by_what_it_gives(model: Any) -> None:
     [finding] = one(model(*nodes)).findings
     assert (finding.node.name, finding.remedy) == (
         "emb",
-        "no gradient can be given to it; differentiate with respect to emb:0, behind it",
+        "no gradient can be given to it; differentiate with respect to emb:0, downstream of it",
     )
 
 
@@ -459,7 +471,7 @@ def test_what_an_unknown_op_is_offered_apply_takes(model: Any, patch: Any) -> No
     [finding] = one(graph).findings
     assert finding.remedy == (
         "register one where its library is loaded (tf.RegisterGradient), give it one by a formula "
-        "(override_gradient), or differentiate with respect to y:0, behind it"
+        "(override_gradient), or differentiate with respect to y:0, downstream of it"
     )
     rules = [{"match": {"op": "ProdEnvMatA"}, "patch": {"override_gradient": patch}}]
     result = graphpatch.apply(rules, graph)

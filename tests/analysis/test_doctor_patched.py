@@ -9,8 +9,7 @@ import pytest
 
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis, doctors
-from graphpatch.analysis.doctor.fix import fix
-from graphpatch.analysis.doctor.survey import survey
+from graphpatch.analysis.doctor.survey import fix, survey
 from tests import graphs
 from tests.graphs import const, node
 

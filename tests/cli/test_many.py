@@ -368,3 +368,19 @@ def test_what_reports_note_is_said_once_for_all(run_cli: Run, folder: Path) -> N
     done = run_cli("apply", "rules.json", "train", "-o", "trained", cwd=folder)
     assert done.code == 0
     assert done.stderr.startswith("2 models: 2 patched\nnote: 2 models: gradients/** (2 ops) are")
+    (note,) = [line for line in done.stderr.splitlines() if "gradients/**" in line]
+    (folder / "train/b.pb").unlink()
+    alone = run_cli("apply", "rules.json", "train", "-o", "one", cwd=folder).stderr
+    assert note.replace("2 models:", "train/a.pb:") in alone
+
+
+def test_patched_models_beside_their_originals_are_passed_over(run_cli: Run, folder: Path) -> None:
+    for name in ("model.pb", "model.patched.pb"):
+        (folder / "beside").mkdir(exist_ok=True)
+        (folder / "beside" / name).write_bytes((folder / "reg/a.pb").read_bytes())
+    patched = folder / "beside/model.patched.pb"
+    run_cli("apply", "rules.json", "beside/model.pb", "-o", patched, "--force", cwd=folder)
+    done = run_cli("apply", "rules.json", "beside", "-o", "out", cwd=folder)
+    assert (done.code, done.stderr) == (0, "2 models: 1 patched, 1 skipped\n")
+    assert "beside/model.patched.pb: rule" in done.stdout
+    assert run_cli("apply", "rules.json", patched, "-o", "x.pb", cwd=folder).code == 1

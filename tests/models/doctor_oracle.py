@@ -17,8 +17,7 @@ from typing import Any
 
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
-from graphpatch.analysis.doctor.fix import fix
-from graphpatch.analysis.doctor.survey import survey
+from graphpatch.analysis.doctor.survey import fix, survey
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Node

@@ -6,7 +6,7 @@ import pytest
 
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
-from graphpatch.analysis.doctor.fix import fix
+from graphpatch.analysis.doctor.survey import fix
 from graphpatch.errors import ModelError
 from tests.models import catalogue
 

@@ -15,8 +15,7 @@ import pytest
 
 import graphpatch
 from graphpatch.analysis.doctor import causes
-from graphpatch.analysis.doctor.fix import fix
-from graphpatch.analysis.doctor.survey import survey
+from graphpatch.analysis.doctor.survey import fix, survey
 from graphpatch.runtime import gradient_run
 from graphpatch.runtime.gradient_run import run_pairs
 from tests.models.doctor_oracle import Agreement, compare_pairs

@@ -255,7 +255,7 @@ SURROGATES = {"Greater": ABOVE, "GreaterEqual": ABOVE, "Less": BELOW, "LessEqual
 BEHIND = "differentiate with respect to {behind}"
 LOSS_BEFORE = "take {before} as the loss"
 IN_BETWEEN = f"match the ops from what is still float to what is float again as one; or {BEHIND}"
-NO_FLOAT_AGAIN = f"{LOSS_BEFORE}: nothing behind it is float again"
+NO_FLOAT_AGAIN = f"{LOSS_BEFORE}: nothing downstream of it is float again"
 
 
 def _as_one(finding: Finding, at_op: OpOnPath, is_between: bool) -> Finding:
@@ -446,7 +446,7 @@ CAUSES = (
           "take the value itself (Max, or a softmax) as the loss"),
     Cause("comparison", _op_is_one_of(COMPARISONS),
           "{op}, a comparison: it gives {given}", NONE,
-          f"let it and a Cast behind it count as something smooth; or {LOSS_BEFORE}"),
+          f"let it and a Cast after it count as something smooth; or {LOSS_BEFORE}"),
     Cause("cast", lambda at_op: at_op.op == "Cast" and at_op.given not in DIFFERENTIABLE,
           "a cast from {read} to {given}: {given} carries no gradient", NONE,
           IN_BETWEEN),
@@ -489,7 +489,7 @@ def _named(text: str, at_op: OpOnPath) -> str:
         key=override_key(at_op.node) or "",
         rule=rule_of(at_op.node),
         says=at_op.refusal.says if at_op.refusal is not None else "",
-        behind=f"{behind}, behind it" if behind else "a tensor behind it",
+        behind=f"{behind}, downstream of it" if behind else "a tensor downstream of it",
         before=f"{before}, before it," if before else "a tensor before it",
     )
 

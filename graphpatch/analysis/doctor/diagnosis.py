@@ -25,7 +25,7 @@ from graphpatch.differentiation.override_keys import CARRIED, is_hidden, rule_of
 from graphpatch.differentiation.replay import GradientReplay, called_bodies
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.dtypes import HANDLES
+from graphpatch.dtypes import HANDLES, NO_NUMBERS
 from graphpatch.formats import Model
 from graphpatch.formats.saved_model import held_gradients
 from graphpatch.graph.check import check_graph
@@ -71,6 +71,11 @@ class PairDiagnosis(Document):
     def of_session(self) -> list[Finding]:
         """Return what blocks a Session, and so speaks for the verdict."""
         return [finding for finding in self.findings if not finding.is_of_tape]
+
+    @property
+    def lacks_contexts(self) -> bool:
+        """Return whether a v1 loop without its context blocks it; a `.meta` has contexts."""
+        return any(finding.kind == "loop" for finding in self.findings)
 
 
 @dataclass(eq=False)
@@ -158,6 +163,8 @@ class Doctor:
                 reported.findings.setdefault(self._place(finding), finding)
         path = list(map(wiring.spelled, (source, *(step.tensor for step in steps))))
         findings = list(reported.findings.values())
+        if wiring.dtype(source) in NO_NUMBERS:  # of which no gradient is asked, whatever raises
+            findings = [f for f in reversed(findings) if f.kind != "tensor_array"]
         return PairDiagnosis(*names, verdict, taped, True, says, path, findings)
 
     def _path(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[PathStep] | None:

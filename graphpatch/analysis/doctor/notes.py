@@ -19,7 +19,6 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.match.ready import NEEDED
 from graphpatch.match.select import find
-from graphpatch.match.spec import Match
 from graphpatch.names import op_of
 from graphpatch.rules import rules_from
 from graphpatch.table import short
@@ -104,17 +103,12 @@ def _is_covered(node: Node) -> bool:
     return override_key(node) is not None or provenance.record(node) is not None
 
 
-def as_match(ready: str) -> Match:
-    """Return a match for a ready pattern."""
-    rule = {"match": {"pattern": f"@{ready}"}, "patch": {"stop_gradient": True}}
-    return rules_from([rule])[0].match
-
-
 def _unpatched_patterns(ops: OpsOnPath) -> Iterator[Node]:
     types = {node.op for node in ops.nodes}
     names = [name for name, needed in NEEDED.items() if needed & types]
     for name in names if names and ops.is_patched else ():
-        nodes = find(ops.graph, as_match(name)).nodes
+        rule = {"match": {"pattern": f"@{name}"}, "patch": {"stop_gradient": True}}
+        nodes = find(ops.graph, rules_from([rule])[0].match).nodes
         yield from (node for node in nodes if ops.holds(node) and not _is_covered(node))
 
 
@@ -189,8 +183,8 @@ NOTE_KINDS: tuple[tuple[str, Callable[[OpsOnPath], Iterable[Node]], str], ...] =
                   or (n.op in STRIPPED and override_key(n) is not None)),
      "offline optimisers (freezing tools, tf_optimizer) drop these, and what they do to gradients"),
     ("branch", _branches_without_context,
-     "v1 branches and loops without their control-flow contexts: tf.gradients works, running it "
-     f"may fail (Retval does not have value); {LOOP_REMEDY}"),
+     "v1 branches and loops without their control-flow contexts: a gradient that tf.gradients "
+     f"gives may fail when it is run (Retval does not have value); {LOOP_REMEDY}"),
     ("nested_call", _nested_calls,
      "no gradient in a Session, though tf.gradients builds one: running it raises NotFoundError "
      "(No gradient defined for op), as these are in called functions and Grappler does not "
