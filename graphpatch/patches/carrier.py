@@ -215,26 +215,26 @@ def constructed(
     op_type, in_function = "" if target.is_match else node.op, not node.body.is_main
 
     is_filter = filtered is not None and not target.more
+    dtype = (known_outputs(node)[0].dtype or "") if is_filter else ""
 
     def nodes() -> FormulaNodes | None:
-        op = target.signature
         try:
-            if is_filter:
-                op = Signature.of_tensor(op.outputs[0][1])
+            op = Signature.of_tensor(dtype) if is_filter else target.signature
             return construction(gradient.formula, op, op_type, in_function)
         except FormulaError as error:
             raise PatchError(f"{node}: {error}") from error
 
-    form = target.form(gradient.formula), target.more, is_filter
+    form = dtype if is_filter else (target.form(gradient.formula), target.more)
     formula = editor.cached(("construction", gradient.key, form, op_type, in_function), nodes)
-    args = [*(place.arguments or ()), *(place.outputs or ())]
     if formula is None:
         reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
     elif differentiated_as_whole(node, editor):
         reason = f"function {node.body.label} is differentiated as a whole"
     elif place.op in BOUNDARIES or in_control_flow(place, editor):
         reason = "it is in a v1 loop or branch"
-    elif place.outputs is None or any(arg.is_ref or arg.dtype is None for arg in args):
+    elif place.outputs is None or any(
+        arg.is_ref or arg.dtype is None for arg in (*(place.arguments or ()), *place.outputs)
+    ):
         reason = "it reads or gives a reference, or a tensor of a dtype that is not known"
     if reason and emit == "construction":
         raise PatchError(f"{node} cannot have this gradient by a construction: {reason}")
@@ -316,18 +316,21 @@ def carry(
     is_alone = not (target.is_match or named_tensors(gradient))
     for inside in () if is_alone else target.nodes:
         refuse_boundary(inside)
-    check_reached(node, editor)
-    note_replaced(node, editor)
+    if filtered is None:  # nothing is written down on what is new
+        check_reached(node, editor)
+        note_replaced(node, editor)
     if not isinstance(gradient, PythonGradient):
         if is_alone:
             gradient = gradient if isinstance(gradient, RegisteredKey) else gradient.for_op(node.op)
-            check_once(gradient, node, editor)
+            if filtered is None or emit == "attr":  # else it is fitted to the one tensor
+                check_once(gradient, node, editor)
             key = _key(gradient, node, editor, emit)
             if key is not None:
                 _set_key(key, node, editor)
                 return
         assert not isinstance(gradient, RegisteredKey), "its key is set"
-        known_outputs(node)
+        if filtered is None:
+            known_outputs(node)
         if not is_alone:
             gradient, target = _with_named_tensors(gradient, target, editor)
         if constructed(gradient, target, editor, emit, filtered):
