@@ -51,8 +51,8 @@ def unmatched_activations(
     by_kind: dict[str, list[str]] = {}
     halves = []
     for graph in graphs:
-        inside = set[Node]()
-        for kind, node in _activations(graph, inside):
+        activations, inside = _activations(graph)
+        for kind, node in activations:
             if (node.body.label, node.name) not in touched and not is_in_gradients(node):
                 by_kind.setdefault(kind, []).append(_placed(node))
         for end, kinks in _joined(graph, inside).items():
@@ -127,23 +127,21 @@ def activations_of(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
     An op inside the match of a pattern is not an activation of its own.
     """
     for graph in graphs:
-        yield from _activations(graph, set())
+        yield from _activations(graph)[0]
 
 
-def _activations(graph: Graph, inside: set[Node]) -> Iterator[tuple[str, Node]]:
-    """Yield them of one graph; `inside` collects the ops of those of several ops."""
+def _activations(graph: Graph) -> tuple[list[tuple[str, Node]], set[Node]]:
+    """Return them of one graph, and the ops of those of several ops."""
     from graphpatch.match.ready import NEEDED  # here: few rules ask for ready patterns
 
     types = {op_type for body in graph.bodies for op_type in body.by_type}
-    several: list[tuple[str, Node]] = []
+    several, inside = list[tuple[str, Node]](), set[Node]()
     for name, needed in NEEDED.items():
         for match in find(graph, Match(pattern=f"@{name}")).kept if needed & types else ():
             several.append((f"@{name}", match.last_op))
             inside.update(match.nodes)
-    for body in graph.bodies:
-        for op_type in RECIPE_ACTIVATIONS:
-            yield from ((op_type, node) for node in _of_type(body, op_type) if node not in inside)
-    yield from several
+    nodes = (node for body in graph.bodies for node in _of_type(body, *RECIPE_ACTIVATIONS))
+    return [*((node.op, node) for node in nodes if node not in inside), *several], inside
 
 
 def _of_type(body: Body, *op_types: str) -> list[Node]:
@@ -226,9 +224,8 @@ def why_recipe_finds_nothing(rule: str, ops: Sequence[str], graphs: Iterable[Gra
                 )
     counts = Counter[str]()
     for graph in graphs:
-        inside = set[Node]()
-        known = _activations(graph, inside)
-        counts.update(kind for kind, node in known if not is_in_gradients(node))
+        activations, inside = _activations(graph)
+        counts.update(kind for kind, node in activations if not is_in_gradients(node))
         counts[NO_PATTERN] += len(_joined(graph, inside))
     listed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     single = f"{', '.join(ops)}, and " if ops else ""
