@@ -261,8 +261,10 @@ def _present(path: str) -> tuple[Opener, str, list[str]]:
         store, inside = opened_store(path)
         opened, inside = store.open, inside.rstrip("/")
         with errors_as(f"cannot read {path}", OutputError):
-            paths = store.ls(inside, detail=False) if store.isdir(inside) else []
-            has_bytes = not paths and store.exists(inside) and store.size(inside) > 0
+            is_folder = store.isdir(inside)
+            paths = store.ls(inside, detail=False) if is_folder else []
+            # The size is None where a store does not tell it.
+            has_bytes = not is_folder and store.exists(inside) and store.size(inside) != 0
         names = [entry.rstrip("/").rpartition("/")[2] for entry in paths]
     messages = [name for name in (*SAVED_MODEL_FILES, "parts.json") if name in names]
     message = f"{inside}/{messages[0]}" if messages else inside if has_bytes else ""

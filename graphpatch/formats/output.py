@@ -129,12 +129,6 @@ def regular_files(folder: Path) -> Iterator[Path]:
     yield from _files_below(folder, Path(os.path.realpath(folder)), ())
 
 
-def refuse_odd_files(folder: Path) -> None:
-    """Raise ModelError for what `regular_files` does not follow, before others read the folder."""
-    for _ in regular_files(folder):
-        pass
-
-
 def _files_below(folder: Path, root: Path, above: tuple[Path, ...]) -> Iterator[Path]:
     real = Path(os.path.realpath(folder))
     if real in above:

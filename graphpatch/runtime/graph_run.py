@@ -22,7 +22,7 @@ from graphpatch.dtypes import HANDLES
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats.container import META
 from graphpatch.formats.model import Model
-from graphpatch.formats.output import refuse_odd_files
+from graphpatch.formats.output import regular_files
 from graphpatch.graph.op_types import (
     CALLS,
     PARSERS,
@@ -248,7 +248,7 @@ def checkpoint(model: Model) -> str | None:
     """
     path = Path(model.path)
     if model.file:
-        refuse_odd_files(path)
+        list(regular_files(path))  # raises for what it does not follow
     prefix = path / "variables" / "variables" if model.file else path.with_suffix("")
     is_there = prefix.with_name(f"{prefix.name}.index").is_file()
     return str(prefix) if is_there and (model.file or model.container is META) else None

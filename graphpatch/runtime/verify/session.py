@@ -27,7 +27,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.formats.container import meta_around
 from graphpatch.formats.model import MESSAGE
-from graphpatch.formats.output import refuse_odd_files
+from graphpatch.formats.output import regular_files
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body
@@ -331,7 +331,7 @@ class LoadedModel(SessionModel):
             for node in meta.object_graph_def.nodes:  # of an optimiser, which loaders may not know
                 node.ClearField("slot_variables")
         (folder / MESSAGE).write_bytes(message.SerializeToString())
-        refuse_odd_files(Path(model.path))
+        list(regular_files(Path(model.path)))  # raises for what it does not follow
         for path in Path(model.path).iterdir():
             if path.name not in {MESSAGE, "saved_model.pbtxt", "fingerprint.pb"}:
                 (folder / path.name).symlink_to(path.resolve())
