@@ -32,10 +32,9 @@ from graphpatch.formats.saved_model import ExportedTensor, exported
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import GradientSpec, LibraryGradient
-from graphpatch.graph.attrs import DTYPE_NUMBERS, OVERRIDE
+from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.functions import Extract, Fed
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.graph.node import Node
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import op_of
 from graphpatch.rules import Rule
@@ -496,7 +495,7 @@ def graph_function(
         replaced: dict[str, Any] = {}
         for op in tensors[0].graph.get_operations():
             if op.name in patched:
-                replaced |= _with_new_gradient(op, *patched[op.name])
+                replaced |= _with_new_gradient(op, patched[op.name])
         return [replaced.get(tensor.name, tensor) for tensor in tensors]
 
     return _wrapped(graph_def, placeholders, results, specs, override), dtypes
@@ -616,14 +615,8 @@ def _fed_argument(tensor: ExportedTensor) -> Fed:
     return Fed(tensor.tensor, DTYPE_NAMES[tensor.argument.type], sizes)
 
 
-def _patched_ops(
-    graph: ModelGraph, graph_def: Any
-) -> Iterator[tuple[str, tuple[GradientFunction, int]]]:
-    """Yield the patched ops of the main graph by name: the gradient, how many inputs are values.
-
-    A call of a function of ours, which gives on its last inputs, or else its first, is made an
-    IdentityN of its inputs. Keys are taken off.
-    """
+def _patched_ops(graph: ModelGraph, graph_def: Any) -> Iterator[tuple[str, GradientFunction]]:
+    """Yield the gradients of the patched ops of the main graph, by name. Keys are taken off."""
     nodes_by_name = {node.name: node for node in graph_def.node}
     for node, key in list(overridden_ops(graph)):
         gradient = gradient_for(key, graph, node) if node.body.is_main else None
@@ -631,28 +624,12 @@ def _patched_ops(
         if gradient is None or written is None or written.op != node.op:
             continue  # not ours, not needed, or given as an input
         del written.attr[OVERRIDE]
-        passed = 0
-        if node.op in graph.library.gradients and node.op in graph.functions:
-            passed = sum(name.startswith("y") for name in graph.functions[node.op].arguments)
-            _make_identity(written, node, passed)
-        yield f"{SCOPE}/{node.name}", (gradient, passed)
+        yield f"{SCOPE}/{node.name}", gradient
 
 
-def _make_identity(written: Any, node: Node, passed: int) -> None:
-    """Make a NodeDef that calls a function an IdentityN of its inputs, the last `passed` first."""
-    count = len(node.data_inputs) - passed
-    inputs, dtypes = list(written.input)[: count + passed], [a.dtype for a in node.arguments or ()]
-    written.Clear()
-    written.name, written.op = node.name, "IdentityN"
-    written.input.extend([*inputs[count:], *inputs[:count]])
-    numbers = [DTYPE_NUMBERS[dtype or "float32"] for dtype in (*dtypes[count:], *dtypes[:count])]
-    written.attr["T"].list.type.extend(numbers)
-
-
-def _with_new_gradient(op: Any, gradient: GradientFunction, passed: int) -> dict[str, Any]:
+def _with_new_gradient(op: Any, gradient: GradientFunction) -> dict[str, Any]:
     """Let whatever reads an op read its values with another gradient; these tensors by the old."""
-    inputs = [*op.inputs[passed:], *op.inputs[:passed]]
-    values = list(op.outputs[: passed or None])
+    values = list(op.outputs)
     readers = [
         (reader, slot, place)
         for place, value in enumerate(values)
@@ -661,7 +638,7 @@ def _with_new_gradient(op: Any, gradient: GradientFunction, passed: int) -> dict
         if tensor is value
     ]
 
-    new = with_gradient(values, inputs, gradient, type=op.type, get_attr=op.get_attr)
+    new = with_gradient(values, op.inputs, gradient, type=op.type, get_attr=op.get_attr)
     for reader, slot, place in readers:
         reader._update_input(slot, new[place])
     return {value.name: tensor for value, tensor in zip(values, new, strict=True)}
