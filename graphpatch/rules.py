@@ -416,7 +416,7 @@ def decoded(raw: bytes) -> Any:
     try:
         text = raw.decode()
         # Of two equal keys the last would win, and a rule would do half of what it says.
-        json.loads(text, object_pairs_hook=_refuse_repeated_keys)
+        json.loads(text, object_pairs_hook=_refuse_repeated_keys, parse_int=str)
         return msgspec.json.decode(text)
     except RecursionError:
         raise RulesError("it is nested too deeply: rules have some levels, not hundreds") from None

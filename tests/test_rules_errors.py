@@ -186,6 +186,7 @@ NOT_JSON: dict[str | bytes, str] = {
     '{"stop_gradient": True}': "JSON writes true, false and null",
     '{"version": 1,\n "rules": [': "line 2, column 12: not valid JSON: it ends too early: a brack",
     "\n": "the file is empty; a rules file looks like this: {",
+    '{"version": ' + "7" * 5000 + "}": "not valid JSON: Integer value out of range",
     '{"version": 1}\n{}': "line 2, column 1: not valid JSON: Extra data",
     '{"version": 1, "version": 1}': "the key 'version' is there twice in one object",
     "\ufeff{x}": "line 1, column 2:",

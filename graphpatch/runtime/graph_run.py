@@ -105,13 +105,15 @@ def without_grappler(config: Any) -> None:
     config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
 
 
-TIMEOUT = 20_000  # milliseconds, where a run may never end
-# Ops that wait for what nobody may give, and loops whose condition may never be false. Graphs
-# without them end by themselves, and large ones may take longer than that.
-ENDLESS = re.compile(
-    r"Dequeue|Enqueue|Barrier|Unstage|Stage$|Accumulator|Reader|Iterator|Recv|Rendezvous|Mutex"
-    r"|NextIteration|While$|PyFunc"
-)
+# Ops that wait for what nobody may give, and loops whose condition may never be false; how long a
+# run with such ops may take, in milliseconds. Other graphs end by themselves, however large.
+ENDLESS = {
+    re.compile(
+        r"Dequeue|Enqueue|Barrier|Unstage|Stage$|Accumulator|Reader|Iterator|Recv|Rendezvous|Mutex"
+        r"|PyFunc"
+    ): 20_000,
+    re.compile(r"NextIteration|While$"): 120_000,
+}
 NO_GRADIENT_OF_CALL = re.compile(r"No gradient defined for op: (Stateful)?PartitionedCall\b")
 ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for values of variables
 
@@ -132,15 +134,15 @@ def seeded_variables(graph: Any, guess: Guess) -> dict[str, Any]:
 class GraphRun:
     """A tf.Graph, with what it is fed and what its variables hold.
 
-    Each run `is_limited` to TIMEOUT, unless it is known to end by itself. `value_variables` gives
-    the values of variables for a guess. `names` has the tensors that go by other names here, and
+    Each run ends after `limit` milliseconds; 0: it ends by itself. `value_variables` gives the
+    values of variables for a guess. `names` has the tensors that go by other names here, and
     `initialisers` what each Session runs first.
     """
 
     graph: Any
     feeds: Values = field(default_factory=dict)
     variables: Values = field(default_factory=dict)
-    is_limited: bool = field(default=True, kw_only=True)
+    limit: int = field(default=20_000, kw_only=True)
     value_variables: Callable[[Any, Guess], Values] = field(default=seeded_variables, kw_only=True)
     names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     initialisers: Sequence[Any] = field(default=(), kw_only=True)
@@ -211,8 +213,8 @@ class GraphRun:
     def _session(self, optimise: bool) -> Any:
         import tensorflow as tf
 
-        limit = TIMEOUT if self.is_limited else 0
-        config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=limit, allow_soft_placement=True)
+        config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+        config.operation_timeout_in_ms = self.limit
         if not optimise:
             without_grappler(config)
         session = tf.compat.v1.Session(graph=self.graph, config=config)

@@ -52,9 +52,9 @@ def seeded_value(name: str, dtype: Any, shape: Any, guess: Guess) -> Any:
     """Return a value for a tensor, by its name: small floats, zeros and ones, or empty strings.
 
     Single integers and vectors of them are ones: they may be sizes, or the lengths of sequences, of
-    which 0 would leave nothing to compare.
+    which 0 would leave nothing to compare. A truth of unknown rank is a flag: one value.
     """
-    sizes = guess.whole
+    sizes = () if dtype.base_dtype.is_bool else guess.whole
     if shape.rank is not None:
         sizes = tuple(dim or guess.size for dim in shape.as_list())
     base = dtype.base_dtype

@@ -11,7 +11,8 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import graphpatch  # noqa: E402
-from graphpatch.runtime import graph_run  # noqa: E402
+from graphpatch.runtime.graph_run import GraphRun  # noqa: E402
+from graphpatch.runtime.verify import session  # noqa: E402
 from graphpatch.runtime.verify.session import SessionModel  # noqa: E402
 
 
@@ -48,21 +49,26 @@ def run(build: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, str]]:
     return side.run(["y:0"], optimise=False)
 
 
+def limit_to(milliseconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs that may never end have so much time."""
+    monkeypatch.setattr(session, "ENDLESS", dict.fromkeys(session.ENDLESS, milliseconds))
+
+
 def test_a_long_run_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_run, "TIMEOUT", 1)
+    limit_to(1, monkeypatch)
     assert run(long)[0].keys() == {"y:0"}
 
 
 @pytest.mark.parametrize("build", [waiting, waiting_in_a_function, repeating])
 def test_a_run_without_end_is_cut(monkeypatch: pytest.MonkeyPatch, build: Any) -> None:
-    monkeypatch.setattr(graph_run, "TIMEOUT", 300)
+    limit_to(300, monkeypatch)
     found, reasons = run(build)
     assert not found
     assert reasons.keys() == {"y:0"}
 
 
 def test_gradients_of_a_run_without_end_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_run, "TIMEOUT", 300)
+    limit_to(300, monkeypatch)
     model = graphpatch.load(
         graph_of(lambda x: tf.exp(waiting(x)) * tf.exp(tf.ones([], name="one")))
     )
@@ -88,7 +94,7 @@ def test_what_fails_changes_nothing_of_what_is_run_again() -> None:
         tf.debugging.check_numerics(drawn * float("inf"), "broken", name="broken")
         return x
 
-    running = graph_run.GraphRun(graph_of(build))
+    running = GraphRun(graph_of(build))
     alone, _ = running.run(["drawn:0"], optimise=False)
     found, reasons = running.run(["drawn:0", "broken:0"], optimise=False)
     assert list(reasons) == ["broken:0"]
@@ -103,6 +109,6 @@ def test_what_stands_in_a_branch_that_is_not_taken_is_left_out_alone() -> None:
         tf.identity(untaken, name="a")
         return tf.identity(taken, name="b")
 
-    running = graph_run.GraphRun(graph_of(build), {"x:0": np.zeros((300, 300), np.float32)})
+    running = GraphRun(graph_of(build), {"x:0": np.zeros((300, 300), np.float32)})
     found, reasons = running.run(["y:0", "b:0", "a:0"], optimise=False)
     assert (found.keys(), list(reasons)) == ({"y:0", "b:0"}, ["a:0"])

@@ -63,6 +63,9 @@ MOST_REASONS = 3
 FEED = "--feed FILE.npz gives inputs that it takes (in Python: feed={...})"
 NOT_AMONG = "it is not among what is compared"
 NOISY = "it differs from run to run in the original itself"
+SLOW = "DeadlineExceededError"
+LATE = "it did not end in time, which is limited where there are queues, iterators or loops"
+WRITING = "it differs, and comes after a write to a variable, which other ops may read before it"
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
 TARGETS = 32  # outputs whose gradients are taken, where nobody names them
 
@@ -324,6 +327,7 @@ class _Comparison:
     say: Progress
     sets: list[_ComparedValues] = field(default_factory=list)
     taken: dict[str, tuple[bool, bool]] = field(default_factory=dict)  # by ops that take branches
+    writing: Set[str] = frozenset()  # tensors that come after a write to a variable
 
     def __post_init__(self) -> None:
         self.sides = SideBySide([self.before, self.after])
@@ -362,6 +366,7 @@ class _Comparison:
         named = list(self.fed), self.sources, self.targets
         patched = [op for body, op in rules_at(self.patched) if body == "main"]
         plan = self.before.ask("plan", *named, patched, ops_before_rules(self.patched.main))
+        self.writing = frozenset(plan.writing)
         first = self._forward(*self._tensors(plan))
         formulas = self.after.ask("formulas")
         asked, failed = self._backward(plan, first)
@@ -389,8 +394,7 @@ class _Comparison:
         saved: list[str] = []
         if not self.allow_unsafe_ops:
             tensors, saved = apart_from_savers(graph, tensors)
-        reasons = dict.fromkeys(plan.writing, "it comes after a write to a variable")
-        reasons |= dict.fromkeys(saved, "it saves variables to files, or restores them")
+        reasons = dict.fromkeys(saved, "it saves variables to files, or restores them")
         tensors = [name for name in tensors if name not in reasons]
         variables = (i for op in VARIABLES for i in main.by_type.get(op, ()))
         assigns = (f"{main.heads.names[index]}/Assign" for index in variables)
@@ -497,8 +501,11 @@ class _Comparison:
         for tensor in unlike:
             if tensor not in again or not same_bits(before[tensor], again[tensor]):
                 compared.uncompared[tensor] = NOISY
+            elif tensor not in after and (why := failed.get(tensor, "no value")).startswith(SLOW):
+                compared.uncompared[tensor] = LATE
+            elif tensor in after and tensor in self.writing:
+                compared.uncompared[tensor] = WRITING
             elif tensor not in after:
-                why = failed.get(tensor, "no value")
                 compared.differing[tensor] = f"it fails in the patched model: {why}"
             else:
                 compared.differing[tensor] = difference_in_words(before[tensor], after[tensor])

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphpatch import opdefs
-from graphpatch.analysis.interface import refuse_unknown_ends
+from graphpatch.analysis.interface import default_targets, refuse_unknown_ends
 from graphpatch.analysis.training import gradient_scopes
 from graphpatch.control_flow.contexts import inside_control_flow
 from graphpatch.control_flow.op_types import SWITCHES
+from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import HANDLES
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
@@ -77,8 +78,8 @@ Branches = tuple[dict[str, tuple[bool, bool]], dict[str, int]]  # taken, and hid
 class Plan(NamedTuple):
     """What there is to compare in a graph.
 
-    `writing` are those of the `tensors` that come after a write to a variable: in the same run
-    others read it, and who is faster decides. `trained` are `targets` that training computes
+    `writing` are those of the `tensors` that come after a write to a variable: where others read it
+    in the same run, who is faster decides. `trained` are `targets` that training computes
     from gradients.
     """
 
@@ -103,9 +104,10 @@ class SessionModel(GraphRun):
 
     def __init__(self, model: Model, graph: ModelGraph) -> None:
         self.model, self.model_graph, self.prefix = model, graph, checkpoint(model)
-        is_limited = any(ENDLESS.search(op) for body in graph.bodies for op in body.by_type)
+        ops = {op for body in graph.bodies for op in body.by_type}
+        limit = next((ms for which, ms in ENDLESS.items() if any(map(which.search, ops))), 0)
         values = partial(initial_values, self.prefix)
-        super().__init__(**self.built(False), is_limited=is_limited, value_variables=values)
+        super().__init__(**self.built(False), limit=limit, value_variables=values)
         # The ops in v1 loops and branches, of which a Session fetches nothing.
         body, names = graph.main, graph.main.heads.names
         switches = (index for op in SWITCHES for index in body.by_type.get(op, ()))
@@ -192,7 +194,7 @@ class SessionModel(GraphRun):
     def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
         """Run in a Session; optimised, calls have their functions optimised as the model says."""
         if optimise and any(CALLS & body.by_type.keys() for body in self.model_graph.bodies):
-            optimised = GraphRun(**self.built(True), is_limited=self.is_limited)
+            optimised = GraphRun(**self.built(True), limit=self.limit)
             optimised.feeds, optimised.variables = self.feeds, self.variables
             return optimised.run(fetches, optimise)
         return super().run(fetches, optimise)
@@ -224,14 +226,20 @@ class SessionModel(GraphRun):
         """Return the float outputs of which gradients are taken, where nobody names them.
 
         Nothing reads their ops: not what ops give beside what is read. First come those that are
-        computed from the ops that rules patched.
+        computed from the ops that rules patched; of them, what a user would name.
         """
         ops = {op.name: op for op in self.graph.get_operations()}
         ends = list(map(self.tensor, self.results))
         unread = [t for t in ends if not any(map(_gives_comparable, t.op.outputs))]
         behind = waiting_ops([ops[name] for name in patched if name in ops])
-        targets = sorted(filter(_is_float, unread), key=lambda tensor: tensor.op not in behind)
-        return [tensor.name for tensor in targets]
+        graph, wiring = self.model_graph, Wiring(self.model_graph.main)
+        likely = list(map(wiring.spelled, default_targets(graph, wiring, every=False)))
+        ranks = {name: rank for rank, name in enumerate(likely)}
+
+        def rank(tensor: Any) -> tuple[bool, int]:
+            return tensor.op not in behind, ranks.get(tensor.name, len(ranks))
+
+        return [tensor.name for tensor in sorted(filter(_is_float, unread), key=rank)]
 
     def _sources(self, fed: Iterable[str], near: set[str]) -> list[str]:
         """Return the floats that are fed, parsed or read; else float variables; else constants.
