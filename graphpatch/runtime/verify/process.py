@@ -72,22 +72,8 @@ class TensorFlowProcess:
     name: str
     setup: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     _popen: subprocess.Popen[bytes] | None = None
-    _stderr: IO[bytes] | None = None
+    _stderr: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
     _differentiated: bool = False
-
-    def start(self) -> None:
-        """Start the process; TensorFlow is imported while nobody waits."""
-        if self._popen is not None:
-            return
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
-        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        self._popen = subprocess.Popen(
-            command(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env={**ENVIRONMENT, **os.environ, "PYTHONPATH": paths},
-        )
 
     def keep(self, method: str, *arguments: Any) -> Any:
         """Ask, and ask it again of each process that takes the place of this one."""
@@ -103,7 +89,16 @@ class TensorFlowProcess:
         RuntimeError, which is a fault of ours, for any other exception.
         """
         if self._popen is None:
-            self.start()
+            self._stderr.seek(0)
+            self._stderr.truncate()
+            paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+            self._popen = subprocess.Popen(
+                command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env={**ENVIRONMENT, **os.environ, "PYTHONPATH": paths},
+            )
             for message, values in self.setup.items():
                 self._answer(message, values)
         return self._answer(method, arguments)
@@ -151,7 +146,6 @@ class TensorFlowProcess:
 
     def _last_words(self, status: int) -> str:
         """Return how the process ended, and the line in which TensorFlow says why."""
-        assert self._stderr is not None
         how = f"with exit status {status}"
         if status < 0:
             known = -status in {number.value for number in signal.Signals}
@@ -169,9 +163,6 @@ class TensorFlowProcess:
             self._popen.kill()
             self._popen.communicate()
             self._popen = None
-        if self._stderr is not None:
-            self._stderr.close()
-            self._stderr = None
 
 
 @dataclass(frozen=True)
@@ -181,9 +172,7 @@ class SideBySide:
     processes: Sequence[TensorFlowProcess]
 
     def __enter__(self) -> SideBySide:
-        """Start them."""
-        for process in self.processes:
-            process.start()
+        """Return itself; each process starts when it is first asked."""
         return self
 
     def __exit__(self, *error: object) -> None:
