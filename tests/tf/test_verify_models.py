@@ -142,6 +142,12 @@ def helped() -> None:
     tf.exp(tf.nn.relu(tf.nn.relu(tf1.placeholder(tf.float32, [4], "x")) - 0.1), "y")
 
 
+def list_of_tensors() -> None:
+    """Freezing a Keras RNN with v1 control flow leaves such placeholders, which nothing reads."""
+    tf1.placeholder(tf.variant, [], "unread")
+    tf.nn.relu(tf1.placeholder(tf.float32, [2], "x"), "y")
+
+
 # What is built, the rule, pairs whose gradient changes, and what fires.
 MODELS: dict[Any, tuple[Any, set[tuple[str, str]], list[str]]] = {
     loop: (GUIDED, {("x:0", "y:0")}, ["while/Relu"]),
@@ -154,6 +160,7 @@ MODELS: dict[Any, tuple[Any, set[tuple[str, str]], list[str]]] = {
     words: (HALVED, {("table:0", "logits:0")}, ["scan/while/state"]),
     in_c_plus_plus: (GUIDED, {("x:0", "y:0")}, ["Relu", "Relu_1"]),
     outputs: (GUIDED, {("x:0", "y:0")}, ["relu"]),
+    list_of_tensors: (GUIDED, {("x:0", "y:0")}, ["y"]),
     helped: (VARYING, {("x:0", "y:0")}, ["Relu", "Relu_1"]),
     lambda: piped("iterator"): (GUIDED, {("next:0", "y:0")}, ["relu"]),
     lambda: piped("queue"): (GUIDED, {("next:0", "y:0")}, ["relu"]),
@@ -414,17 +421,6 @@ def test_what_comes_after_a_write_to_a_variable_is_compared(tmp_path: Path) -> N
     assert ("x:0", "y:0") in {(pair["from"], pair["to"]) for pair in graph["gradients"]}
     assert graph["gradients_not_taken"] == []
     assert len(graph["overrides"]["fired"]) == 1
-
-
-def test_a_placeholder_of_a_list_of_tensors_is_not_fed(tmp_path: Path) -> None:
-    """Freezing a Keras RNN with v1 control flow leaves such ones, which nothing reads."""
-
-    def unread() -> None:
-        tf1.placeholder(tf.variant, [], "unread")
-        tf.nn.relu(tf1.placeholder(tf.float32, [2], "x"), "y")
-
-    graph = verified(meta(unread, tmp_path), GUIDED)
-    assert fired(graph) == ["y"]
 
 
 def test_of_a_saved_model_that_is_fed_words_gradients_are_taken_by_its_variables(
