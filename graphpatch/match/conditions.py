@@ -350,16 +350,18 @@ def on_neighbours(
     )
 
 
-def upstream_of(value: str | Sequence[str] | DependencySearch, match: Match) -> Condition:
-    """Return the condition that one of these tensors is computed from the op, or given by it."""
-    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
-    return on_path(search, (), texts(search.of), match)
+def along(
+    is_upstream: bool,
+) -> Callable[[str | Sequence[str] | DependencySearch, Match], Condition]:
+    """Return what makes the condition that tensors are computed from the op, or it from them."""
 
+    def condition(value: str | Sequence[str] | DependencySearch, match: Match) -> Condition:
+        search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
+        tensors: tuple[str, ...] = texts(search.of)
+        sources, targets = ((), tensors) if is_upstream else (tensors, ())
+        return on_path(search, sources, targets, match)
 
-def downstream_of(value: str | Sequence[str] | DependencySearch, match: Match) -> Condition:
-    """Return the condition that the op is computed from one of these tensors."""
-    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
-    return on_path(search, texts(search.of), (), match)
+    return condition
 
 
 def between(value: Between, match: Match) -> Condition:
@@ -459,8 +461,8 @@ KEYS: dict[str, Callable[..., Condition]] = {
     "any": lambda wanted: several(wanted, any, " and "),
     "all": lambda wanted: several(wanted, all, ", "),
     "not": none_of,
-    "upstream_of": upstream_of,
-    "downstream_of": downstream_of,
+    "upstream_of": along(is_upstream=True),
+    "downstream_of": along(is_upstream=False),
     "between": between,
     "pattern": pattern,
     "class": keys.OP_KEYS["class"],

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import chain
 from typing import NamedTuple
-
-import msgspec
 
 from graphpatch.control_flow.contexts import Branch, ControlFlow, control_flow, has_control_flow
 from graphpatch.differentiation.bodies import OP_BY_OP, callers
@@ -46,41 +46,16 @@ def inside(wanted: str | Inside) -> Condition:
         branch, when = wanted.branch, wanted.when
         named = {"loop": wanted.loop, "branch": branch if branch or when is None else "**"}
     globs = {kind: glob.one_of(texts(names)) for kind, names in named.items() if names is not None}
-    surroundings = Surroundings()
+    flow_in = cache(_control_flow)
 
-    def is_meant(around: EnclosingContext) -> bool:
-        if around.kind not in globs or not any(map(globs[around.kind], around.names)):
-            return False
-        return when is None or around.number is None or around.number == int(when)
+    @cache
+    def calls(library: Library) -> Mapping[str, Sequence[Node]]:
+        graph = library.graph()
+        return callers(() if graph is None else graph.bodies)
 
-    def contexts_in_words(node: Node) -> str:
-        contexts = [*surroundings.of_op(node), *surroundings.of_function(node.body)]
-        return f"it is in {', '.join(map(str, contexts)) or 'no loop or branch'}"
-
-    @per_body
-    def is_called_inside(body: Body) -> bool:
-        return any(map(is_meant, surroundings.of_function(body)))
-
-    return Condition(
-        lambda node: is_called_inside(node.body) or any(map(is_meant, surroundings.of_op(node))),
-        contexts_in_words,
-    )
-
-
-class Surroundings(msgspec.Struct, eq=False):
-    """Finds the loops and branches around ops and functions, as long as no graph is edited."""
-
-    flows: dict[Body, ControlFlow | None] = msgspec.field(default_factory=dict)
-    callers: dict[Library, Mapping[str, Sequence[Node]]] = msgspec.field(default_factory=dict)
-
-    def of_op(self, node: Node) -> Iterator[EnclosingContext]:
+    def around_op(node: Node) -> Iterator[EnclosingContext]:
         """Yield the v1 loops and branches around an op, from the inner one on."""
-        body = node.body
-        if body not in self.flows:
-            self.flows[body] = None
-            with suppress(ModelError):  # the contexts are none that TensorFlow could tell of
-                self.flows[body] = control_flow(body) if has_control_flow(body) else None
-        flow = self.flows[body]
+        body, flow = node.body, flow_in(node.body)
         context = None if flow is None else flow.context(node.index)
         while context is not None:
             context = context.current
@@ -92,24 +67,47 @@ class Surroundings(msgspec.Struct, eq=False):
                 yield EnclosingContext("loop", (context.name, *decides))
             context = context.outer
 
-    def of_function(self, body: Body) -> Iterator[EnclosingContext]:
-        """Yield the loops and branches in which a function is called, by whatever way."""
-        library, todo = body.library, [] if body.is_main else [body.label]
-        if todo and library not in self.callers:
-            graph = library.graph()
-            self.callers[library] = callers(() if graph is None else graph.bodies)
+    @per_body
+    def around_body(body: Body) -> list[EnclosingContext]:
+        """Return the loops and branches in which a function is called, by whatever way."""
+        contexts, todo = list[EnclosingContext](), [] if body.is_main else [body.label]
         for label in todo:
-            for call in self.callers[library].get(label, ()):
-                if call.op in LOOPS:
-                    yield EnclosingContext("loop", (call.name,))
-                for place, name in enumerate(called_functions(call)) if call.op in OP_BY_OP else ():
-                    if name == label and call.op not in LOOPS:
-                        # An If names the branch for true first; a Case counts them from 0.
-                        number = place if call.op in CASES else 1 - place
-                        yield EnclosingContext("branch", (call.name,), number)
-                yield from self.of_op(call)
+            for call in calls(body.library).get(label, ()):
+                contexts += _contexts_of_call(call, label)
+                contexts += around_op(call)
                 if not call.body.is_main and call.body.label not in todo:
                     todo.append(call.body.label)
+        return contexts
+
+    def is_meant(around: EnclosingContext) -> bool:
+        if around.kind not in globs or not any(map(globs[around.kind], around.names)):
+            return False
+        return when is None or around.number is None or around.number == int(when)
+
+    def in_words(node: Node) -> str:
+        contexts = [*around_op(node), *around_body(node.body)]
+        return f"it is in {', '.join(map(str, contexts)) or 'no loop or branch'}"
+
+    return Condition(
+        lambda node: any(map(is_meant, chain(around_op(node), around_body(node.body)))), in_words
+    )
+
+
+def _control_flow(body: Body) -> ControlFlow | None:
+    with suppress(ModelError):  # the contexts are none that TensorFlow could tell of
+        return control_flow(body) if has_control_flow(body) else None
+    return None
+
+
+def _contexts_of_call(call: Node, label: str) -> Iterator[EnclosingContext]:
+    if call.op in LOOPS:
+        yield EnclosingContext("loop", (call.name,))
+    elif call.op in OP_BY_OP:
+        for place, name in enumerate(called_functions(call)):
+            if name == label:
+                # An If names the branch for true first; a Case counts them from 0.
+                number = place if call.op in CASES else 1 - place
+                yield EnclosingContext("branch", (call.name,), number)
 
 
 def _scope(name: str) -> str:

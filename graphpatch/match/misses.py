@@ -156,8 +156,8 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
             islice(search.near_misses(NEAR_MISSES), NEAR_MISSES)
             for search in chain.from_iterable(searches)
         )
-        misses = sorted(chain.from_iterable(near), key=lambda miss: -len(miss.reached))
-        part = len(misses[0].reached) / len(finder.pattern.present) if misses else 0
+        misses = sorted(chain.from_iterable(near), key=lambda miss: -miss[0])
+        part = misses[0][0] / len(finder.pattern.present) if misses else 0
         places.append((part, misses[:NEAR_MISSES]))
     best = max(range(len(every)), key=lambda form: places[form][0])
     pattern, misses = every[best], places[best][1]
@@ -175,7 +175,7 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
             lines += [f"    no op is a {op} ({name!r}){did_you_mean(op, legal)}" for op in unknown]
             if not unknown and not misses:
                 lines += [f"  {line}" for line in nearly_matching(bodies, match)]
-    return lines + [f"    near: {miss}" for miss in misses]
+    return lines + [f"    near: {words}" for _, words in misses]
 
 
 def not_added(bodies: Iterable[Body], match: Match) -> list[str]:

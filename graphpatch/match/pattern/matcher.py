@@ -304,17 +304,6 @@ class Walk:
         return f"{self.pattern.names[node]!r} can be {count:,} {what}"
 
 
-class NearMiss(NamedTuple):
-    """How far a pattern came at one place: the ops that were found, by name; why not further."""
-
-    reached: dict[str, Node]
-    reason: str
-
-    def __str__(self) -> str:
-        ops = ", ".join(f"{name} is {node}" for name, node in self.reached.items())
-        return f"{ops}; {self.reason}"
-
-
 class Search:
     """The matches of one variant of a pattern, in which nothing is optional, in one body."""
 
@@ -500,8 +489,11 @@ class Search:
 
     # Why there is no match: the same walk and the same matcher, before links narrow anything.
 
-    def near_misses(self, most: int) -> Iterator[NearMiss]:
-        """Yield how far the pattern came from the ops of its rarest node, the furthest first."""
+    def near_misses(self, most: int) -> Iterator[tuple[int, str]]:
+        """Yield how many ops were found from those of the rarest node on, the most first; in words.
+
+        The words say which op each was, and why there is no match around them.
+        """
         counts = [len(candidates.indexed) or len(self.body) + 1 for candidates in self.candidates]
         rarest, masks = counts.index(min(counts)), self._masks(by_index=False)
         with suppress(MatchError):
@@ -522,9 +514,9 @@ class Search:
                 else:
                     reason = self.completed(tuple(vertices[vertex] for vertex in assigned))
                 if isinstance(reason, str):
-                    ops = {name: bound.get(node) for node, name in enumerate(self.pattern.present)}
-                    nodes = {k: Node(self.body, op) for k, op in ops.items() if op is not None}
-                    yield NearMiss(nodes, reason)
+                    present = [node for node in range(self.variant.op_count) if node in bound]
+                    ops = (f"{self.names[n]} is {Node(self.body, bound[n])}" for n in present)
+                    yield len(present), f"{', '.join(ops)}; {reason}"
 
     def _missing(self, walk: Walk, bound: Mapping[int, int]) -> str:
         """Return which node came next, and why each op that is linked as it should be is not it."""
