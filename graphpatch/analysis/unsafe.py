@@ -127,10 +127,10 @@ def refuse_unsafe_load(graph: ModelGraph, allow: bool) -> None:
     meta = meta_around(graph)
     ends = (meta.saver_def.save_tensor_name, meta.saver_def.restore_op_name)
     saver = _needed_ops(graph.main, [text for text in ends if op_of(text) in graph.main.by_name])
-    spared = {_place(node) for node in _with_called_ops(graph, saver)}
+    spared = set(_with_called_ops(graph, saver))
     restored = meta.object_graph_def.concrete_functions
     nodes = (node for body in graph.bodies for node in body)
-    counted = [n for n in nodes if _place(n) not in spared or n.body.label in restored]
+    counted = [n for n in nodes if n not in spared or n.body.label in restored]
     _refuse([] if allow else _unsafe_of(_with_called_ops(graph, counted)))
 
 
@@ -160,12 +160,8 @@ def _refuse(unsafe: Sequence[Unsafe]) -> None:
 
 def _unsafe_of(nodes: Iterable[Node]) -> list[Unsafe]:
     """Return those of the ops that do more than compute, each once."""
-    unsafe = {_place(node): does for node in nodes if (does := unsafe_op(node)) is not None}
+    unsafe = {node: does for node in nodes if (does := unsafe_op(node)) is not None}
     return list(unsafe.values())
-
-
-def _place(node: Node) -> tuple[str, int]:
-    return node.body.label, node.index
 
 
 def _is_stateful(op: str) -> bool:

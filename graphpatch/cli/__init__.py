@@ -147,9 +147,7 @@ def _open_standard_streams() -> bool:
 
 def _run() -> int:
     try:
-        if (
-            signal.getsignal(signal.SIGINT) == signal.SIG_DFL
-        ):  # until here an interrupt just ends it
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # until here it just ends it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = cli.main(prog_name="graphpatch", standalone_mode=False)
     except click.ClickException as error:

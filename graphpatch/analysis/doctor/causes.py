@@ -320,6 +320,8 @@ COMPARISONS = frozenset(
 NONE = "None: tf.gradients returns None, without an error"
 ZEROS = "zeros: the gradient is there, and every element of it is 0"
 STRAIGHT = "let it count as the identity on the way back (straight_through), a stand-in"
+KEY_MISSING = "{says}; TensorFlow names {op}, not the missing key"
+TAKE_OFF = "take the rule off: graphpatch revert FILE --rule '{rule}' -o OUT"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
@@ -363,27 +365,27 @@ def _calls_functions(at_op: OpOnPath) -> bool:
 CAUSES = (
     Cause("our_rule", _gets_zeros_of_rule,
           "rule '{rule}' stops it here", ZEROS,
-          "take the rule off: graphpatch revert FILE --rule '{rule}' -o OUT"),
+          TAKE_OFF),
     Cause(CARRIED, _raises(CARRIED),
           "rule '{rule}' carries its gradient in a function, which a tape drops",
           "{says}, by design: the tape must not take another gradient silently",
           "graphpatch.register_gradients(FILE) first; or write a SavedModel (--inputs, --outputs)"),
     Cause("our_key", lambda at_op: _raises("key")(at_op) and bool(rule_of(at_op.node)),
           "override key {key}, which rule '{rule}' gave it and no program registers",
-          "{says}; TensorFlow names {op}, not the missing key",
+          KEY_MISSING,
           "register it first: graphpatch.register_gradients(FILE), where the key is graphpatch's"),
     Cause("our_rule", lambda at_op: is_of_rule(at_op.node),
           "rule '{rule}' stops it here", NONE,
-          "take the rule off: graphpatch revert FILE --rule '{rule}' -o OUT"),
+          TAKE_OFF),
     Cause("swish", lambda at_op: _raises("custom_gradient")(at_op) and is_swish(at_op.node),
           "key {key}, which tf.nn.swish left: only the process that built it knows it",
-          "{says}; TensorFlow names {op}, not the missing key",
+          KEY_MISSING,
           'take the key off ("default"): the gradient of x * sigmoid(x) is the true one, no '
           "stand-in",
           lambda at_op: [rule_for(at_op.node, TRUE, {"override_gradient": "default"})]),
     Cause("custom_gradient", _raises("custom_gradient"),
           "key {key}, which tf.custom_gradient left: only the process that built it knows it",
-          "{says}; TensorFlow names {op}, not the missing key",
+          KEY_MISSING,
           'no file tells whose it was. Of tf.recompute_grad, "default" is true: the gradient of '
           "the ops before it. Of tf.grad_pass_through, it is the formula "
           '[null, "dy0"]. An author\'s, register under the key where the file is loaded '
@@ -391,7 +393,7 @@ CAUSES = (
           "comes back (override_gradient)"),
     Cause("key", _raises("key"),
           "override key {key}, which no program registers",
-          "{says}; TensorFlow names {op}, not the missing key",
+          KEY_MISSING,
           'register the key where the file is loaded; "default" takes it off: a stand-in',
           _to_default),
     Cause("prevent", _raises("prevent"),

@@ -63,17 +63,13 @@ class OpsOnPath:
         called = dict.fromkeys(label for node in main for label in called_bodies(node))
         functions = [self.graph.functions.get(label, ()) for label in called]
         self.nodes = [*main, *(node for body in functions for node in body)]
-        self.places = {(node.body.label, node.index) for node in self.nodes}
+        self.on_path = set(self.nodes)
         self.keyed = [
             (node, key)
             for body in self.graph.bodies
             for node in (() if body.is_ours else body)
             if (key := override_key(node)) is not None
         ]
-
-    def holds(self, node: Node) -> bool:
-        """Return whether an op is one of them."""
-        return (node.body.label, node.index) in self.places
 
     def is_known(self, key: str) -> bool:
         """Return whether TensorFlow or the file registers a gradient of this key."""
@@ -109,7 +105,7 @@ def _unpatched_patterns(ops: OpsOnPath) -> Iterator[Node]:
     for name in names if names and ops.is_patched else ():
         rule = {"match": {"pattern": f"@{name}"}, "patch": {"stop_gradient": True}}
         nodes = find(ops.graph, rules_from([rule])[0].match).nodes
-        yield from (node for node in nodes if ops.holds(node) and not _is_covered(node))
+        yield from (node for node in nodes if node in ops.on_path and not _is_covered(node))
 
 
 def _training(ops: OpsOnPath) -> Iterator[Node]:
@@ -176,7 +172,7 @@ NOTE_KINDS: tuple[tuple[str, Callable[[OpsOnPath], Iterable[Node]], str], ...] =
      "overrides in functions that PartitionedCall calls: a Session ignores them silently "
      '(write them with "emit": "function")'),
     ("idle_override",
-     lambda ops: (n for n, _ in ops.keyed if n.body.is_main and not ops.holds(n)),
+     lambda ops: (n for n, _ in ops.keyed if n.body.is_main and n not in ops.on_path),
      "overrides that never fire: these ops are not on the way"),
     ("stripped",
      lambda ops: (n for n in ops.nodes if n.op == "StopGradient"
