@@ -11,7 +11,7 @@ from graphpatch.application import pattern_matches
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import MATCH, say_json_of_texts, say_lines
+from graphpatch.cli.say import MATCH, say_json, say_lines
 from graphpatch.formats import load
 from graphpatch.match.conditions import conditions
 from graphpatch.match.nth import natural_sort_key
@@ -85,7 +85,7 @@ def command(
                 "model": paths[-1],
                 "rules": [of_rule.document() for of_rule in matched_rules],
             }
-            say_json_of_texts(document)
+            say_json(document)
         else:
             lines = [line for of_rule in matched_rules for line in _lines_of_matches(of_rule)]
             say_lines([*lines, *([saved_as] if saved_as != (save or "") else [])])

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import click
 
-from graphpatch.shown import LONGEST_LINE, ROOM_TO_COUNT, json_of_texts, json_text, one_line, shown
+from graphpatch.shown import LONGEST_LINE, ROOM_TO_COUNT, json_text, one_line, shown
 from graphpatch.table import IN_LIST, and_more
 
 # Which words are coloured, and how; at most one of them in a line.
@@ -88,11 +88,6 @@ def say_error(error: BaseException | str) -> None:
 def say_json(document: Any, indent: int | None = None) -> None:
     """Print one JSON document, in ASCII: JSON has escapes of its own."""
     click.echo(json_text(document, indent=indent))
-
-
-def say_json_of_texts(document: Any) -> None:
-    """The same of a large document that has no numbers but whole ones."""
-    click.echo(json_of_texts(document))
 
 
 def say_answer(as_json: bool, document: Any, lines: Iterable[str], err: bool = False) -> None:
