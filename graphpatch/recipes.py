@@ -306,8 +306,8 @@ _NO_GRADIENT_OPS = (
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        recipe.name: recipe
+        for recipe in (
             Recipe(
                 "guided_backprop",
                 "guided backpropagation, for the whole ReLU family",

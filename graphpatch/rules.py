@@ -104,7 +104,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.min}" if self.min == self.max else f"{self.min} to {self.max}"
 
 
-OPTIONS = {name: kind for one in KINDS.values() for name, kind in one.options.items()}
+OPTIONS = {name: kind for patch in KINDS.values() for name, kind in patch.options.items()}
 
 _ON = described(
     'Which ops of the match\'s pattern, by name, or "match" for all as one. Default: the last one.',

@@ -113,9 +113,9 @@ def ops_by_graph(
             refuse_shadowed(nodes, goes_first=rule.patch.takes_side)
         for matched in known:
             refuse_hidden(matched.nodes)
-        found = [matched_graph(rule, *pair) for pair in zip(graphs, known, strict=True)]
-        rule.patch.check([target for in_graph in found for target in in_graph.targets])
-    return found
+        by_graph = [matched_graph(rule, *pair) for pair in zip(graphs, known, strict=True)]
+        rule.patch.check([target for in_graph in by_graph for target in in_graph.targets])
+    return by_graph
 
 
 def matched_graph(rule: Rule, graph: ModelGraph, matched: MatchedOps) -> MatchedGraph:

@@ -85,8 +85,9 @@ def _client(address: str) -> Any:
 async def _check_scheduler(address: str) -> None:
     """Ask who is there, as a client that failed halfway is waited for when the process ends."""
     secrets = _dask().Security().get_connection_args("client")
-    async with _dask().core.rpc(address, timeout=ANSWER_TIMEOUT, connection_args=secrets) as there:
-        kind = (await there.identity())["type"]
+    call = _dask().core.rpc(address, timeout=ANSWER_TIMEOUT, connection_args=secrets)
+    async with call as scheduler:
+        kind = (await scheduler.identity())["type"]
     if kind != "Scheduler":
         raise ConnectionError(f"what listens there is not a Dask scheduler, but a {kind}")
 

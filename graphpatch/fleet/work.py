@@ -112,8 +112,8 @@ def patch_model(
 def _is_done(order: FleetOrder, task: Task, source: str) -> bool:
     """Return whether the output is the one that these rules once made of this source."""
     known_source, known_output = task.known or ("", "")
-    there = stores.exists if is_remote(task.output) else lambda path: order.path(path).exists()
-    if known_source != source or not there(task.output):
+    exists = stores.exists if is_remote(task.output) else lambda path: order.path(path).exists()
+    if known_source != source or not exists(task.output):
         return False
     with _at_hand(order, task.output) as path:
         return content(path) == known_output

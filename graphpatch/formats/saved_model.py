@@ -217,7 +217,7 @@ def held_gradients(graph: ModelGraph) -> dict[str, HeldGradient]:
     """Return the gradients that the file of a graph holds, by key. A GraphDef has none."""
     if not graph.around.is_object_based:
         return {}
-    held, data, meta = dict[str, HeldGradient](), graph.source.data, graph.around.meta
+    gradients, data, meta = dict[str, HeldGradient](), graph.source.data, graph.around.meta
     flowing: dict[str, list[bool]] = {}  # by function that is restored: which results are not None
     for part in fields(data, meta.value, meta.end) if meta is not None else ():
         if part.holds(OBJECT_GRAPH):
@@ -239,12 +239,12 @@ def held_gradients(graph: ModelGraph) -> dict[str, HeldGradient]:
                 types = {} if body is None else {node.name: node.op for node in body}
                 if registered.gradient_func in flowing:
                     flows = flowing[registered.gradient_func]
-                    held[registered.registered_op_type] = _held(flows, results, types)
+                    gradients[registered.registered_op_type] = _held(flows, results, types)
     for gradient in graph.restored:
         results = [gradient.function.ret[name] for name in gradient.results if name]
         types = {node.name: node.op for node in gradient.function.node_def}
-        held[gradient.key] = _held(map(bool, gradient.results), results, types)
-    return held
+        gradients[gradient.key] = _held(map(bool, gradient.results), results, types)
+    return gradients
 
 
 def _held(flows: Iterable[bool], results: Sequence[str], types: Mapping[str, str]) -> HeldGradient:
