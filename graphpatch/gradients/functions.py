@@ -164,11 +164,6 @@ def size_along(sizes: Value, axis: int) -> Value:
     return part_of(sizes, axis, None if axis == -1 else axis + 1)
 
 
-def before_axis(sizes: Value, axis: int) -> list[Value]:
-    """Return the sizes before an axis."""
-    return [part_of(sizes, 0, axis)] if axis else []
-
-
 def split(x: Value, parts: int, index: int, axis: int = 0) -> Value:
     """Return part `index` of `parts` equal ones: raises, as it runs, where they are not equal."""
     if index >= parts:
@@ -180,7 +175,8 @@ def split(x: Value, parts: int, index: int, axis: int = 0) -> Value:
 def quantile(x: Value, q: float, from_axis: int = 0) -> Value:
     """Return element floor(q * (n - 1)) of the n in order, along one axis of size 1 each."""
     sizes, vector = x.sizes, x.program.vector
-    lead, rest = before_axis(sizes, from_axis), part_of(sizes, from_axis, None)
+    lead = [part_of(sizes, 0, from_axis)] if from_axis else []
+    rest = part_of(sizes, from_axis, None)
     rows = op("Reshape", x, joined(*lead, vector(-1)))
     count = op("Reshape", size_along(rows.sizes, -1), vector(), shape=SCALAR)
     place = op("Floor", (count.cast("float64") - 1.0) * q)

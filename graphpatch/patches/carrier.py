@@ -310,7 +310,12 @@ def carry(
             "is stored as a function"
         )
     if isinstance(gradient, DefaultGradient):
-        _take_off(node, editor)
+        if node.attr(attrs.OVERRIDE) is None:
+            raise PatchError(
+                f"{node} has no override to take off; its gradient is TensorFlow's default"
+            )
+        editor.set_attr(node, attrs.OVERRIDE, None)
+        editor.used(BUILT_IN)
         return
     refuse_key(gradient, emit, target.is_match)
     is_alone = not (target.is_match or named_tensors(gradient))
@@ -318,7 +323,11 @@ def carry(
         refuse_boundary(inside)
     if filtered is None:  # nothing is written down on what is new
         check_reached(node, editor)
-        note_replaced(node, editor)
+        if replaced := provenance.key_setter(node):
+            editor.note(
+                f"rule {editor.rule_name!r} replaces the gradient that rule {replaced!r} gave some "
+                f'of its ops; "taken": false leaves out what earlier rules patched'
+            )
     if not isinstance(gradient, PythonGradient):
         if is_alone:
             gradient = gradient if isinstance(gradient, RegisteredKey) else gradient.for_op(node.op)
@@ -369,16 +378,6 @@ def refuse_key(gradient: Gradient, emit: str, is_match: bool = False) -> None:
         )
 
 
-def note_replaced(node: Node, editor: Editor) -> None:
-    """Say that an op has a key of a rule already, which this rule takes away."""
-    before = provenance.key_setter(node)
-    if before:
-        editor.note(
-            f"rule {editor.rule_name!r} replaces the gradient that rule {before!r} gave some of "
-            f'its ops; "taken": false leaves out what earlier rules patched'
-        )
-
-
 def _key(
     gradient: Computed | RegisteredKey, node: Node, editor: Editor, emit: str
 ) -> RegisteredKey | None:
@@ -410,15 +409,6 @@ def _set_key(key: RegisteredKey, node: Node, editor: Editor) -> None:
     editor.set_attr(node, attrs.OVERRIDE, attrs.text(key.key))
     needs = "" if key.built_in else key.key
     editor.used("attr" if needs else BUILT_IN, session=needs, tape=needs)
-
-
-def _take_off(node: Node, editor: Editor) -> None:
-    if node.attr(attrs.OVERRIDE) is None:
-        raise PatchError(
-            f"{node} has no override to take off; its gradient is TensorFlow's default"
-        )
-    editor.set_attr(node, attrs.OVERRIDE, None)
-    editor.used(BUILT_IN)
 
 
 def _with_named_tensors(
