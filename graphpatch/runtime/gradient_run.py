@@ -62,8 +62,7 @@ def _run_pair(running: GraphRun, source: str, target: str, fed: Values) -> dict[
     except RaisedError as error:  # whatever a gradient function raises is the answer
         return _result("error", str(error))
     dx = getattr(built, "values", built).name
-    running.choose([dx], fed, ONE_EXAMPLE_FIRST)
-    values, reasons = running.run([dx], False)
+    values, reasons = running.choose([dx], fed, ONE_EXAMPLE_FIRST)
     if dx not in values:
         why = f"the gradient is built, and running it fails: {reasons[dx]}"
         return _result("tensor", why)

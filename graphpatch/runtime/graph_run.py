@@ -160,22 +160,22 @@ class GraphRun:
 
     def choose(
         self, tensors: Sequence[str], fed: Values, guesses: Sequence[Guess] = GUESSES
-    ) -> tuple[Values, Values]:
-        """Take the guess with which most of these tensors run; return its feeds and variables."""
-        most, best, tried = -1, tuple[Values, Values](({}, {})), list[list[Any]]()
+    ) -> Ran:
+        """Take the guess with which most of these tensors run; return what that gives."""
+        most, best, tried = -1, tuple[Values, Values, Ran](({}, {}, ({}, {}))), list[list[Any]]()
         for guess in guesses:
             self.guess(fed, guess)
             shapes = [np.shape(value) for value in (*self.feeds.values(), *self.variables.values())]
             if shapes in tried:
                 continue
             tried.append(shapes)
-            count = len(self.run(tensors, False)[0])
-            if count > most:
-                most, best = count, (self.feeds, self.variables)
-            if count == len(tensors):
+            ran = self.run(tensors, False)
+            if len(ran[0]) > most:
+                most, best = len(ran[0]), (self.feeds, self.variables, ran)
+            if most == len(tensors):
                 break
-        self.feeds, self.variables = best
-        return best
+        self.feeds, self.variables, ran = best
+        return ran
 
     def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
         """Return the values of those tensors that can be computed, and why the others cannot.

@@ -78,9 +78,8 @@ def first_not_finite(
     branches are not looked into: they are named, and the tensor that they read.
     """
     session = SessionModel(model, model.graphs[place])
-    session.choose([target], feed)
+    _, reasons = session.choose([target], feed)
     seeded = tuple(t.name for t in placeholders(session.graph) if t.name not in feed)
-    reasons = session.run([target], False)[1]
     if reasons:
         return NotFinite(target, "not run", reasons[target], seeded=seeded)
     return _Search(session, target, sources, seeded).answer()

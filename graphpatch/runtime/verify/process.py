@@ -275,6 +275,11 @@ class Worker:
         self.model = running_model(file, path, index)
         return set(ops.gradient_registry.list())
 
+    def choose(self, tensors: Sequence[str], fed: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the feeds, and the values of variables, with which most of these tensors run."""
+        self.model.choose(tensors, fed)
+        return self.model.feeds, self.model.variables
+
     def feed(self, feeds: Mapping[str, Any]) -> None:
         """Feed these values from now on."""
         self.model.feeds = feeds
