@@ -14,7 +14,7 @@ from graphpatch.errors import GraphpatchError, MatchError, did_you_mean
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Node
-from graphpatch.graph.provenance import name_in_model, original_type
+from graphpatch.graph.provenance import original
 from graphpatch.graph.template import MARK, edit_all
 from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, leaves_out_none, missing_tensors, unknown_types
@@ -230,8 +230,8 @@ def listed_matches(
     by_op = {node: match for match in matched.kept for node in match.patched}
     listed = []
     for node in matched.nodes:
-        entry: dict[str, Any] = {"body": node.body.label}
-        entry |= {"op": name_in_model(node), "type": original_type(node)}
+        was = original(node) or node
+        entry: dict[str, Any] = {"body": node.body.label, "op": was.name, "type": was.op}
         match = by_op.get(node)
         if match is not None and (not whole or node == match.last_op):
             entry |= match.document(with_reads)

@@ -48,7 +48,8 @@ class Binding(msgspec.Struct, frozen=True):
     @property
     def tensors(self) -> dict[str, str]:
         """Return the tensor that each name of one from outside stands for, as inputs spell it."""
-        return dict(zip(self.pattern.tensors, map(str, self.read), strict=True))
+        named = zip(self.pattern.tensors, self.read, strict=True)
+        return {name: str(tensor) for name, tensor in named} if self.read else {}
 
     def document(self, with_reads: bool) -> dict[str, Any]:
         """Return the match as a report lists it; `with_reads`, with the tensors that it reads.
@@ -76,7 +77,7 @@ class Binding(msgspec.Struct, frozen=True):
         """
         heads = self.body.heads
         mine = {heads.names[index] for index in self.indices}
-        tensors = dict.fromkeys(map(str, self.read))
+        tensors = dict.fromkeys(map(str, self.read)) if self.read else {}
         for indices in self.bound:
             for index in indices:
                 for text in heads.inputs[index]:
