@@ -68,8 +68,8 @@ def numpy_gradient(
     variables |= {f"dy{place}": value for place, value in enumerate(upstream)}
     values = dict(formula.values)
     default = next((dy.dtype for dy in upstream if dy.dtype.name in FLOATS), None)
-    dtypes = [[array.dtype.name for array in arrays] for arrays in (inputs, outputs)]
-    is_known = not interpreter.missing(interpreter.program(formula, *dtypes, attrs, op_type))
+    read, made = ([array.dtype.name for array in arrays] for arrays in (inputs, outputs))
+    is_known = not interpreter.missing(interpreter.program(formula, read, made, attrs, op_type))
     program = is_known and interpreter.gradient(formula, inputs, outputs, upstream, attrs, op_type)
     results: list[Array | None] = []
     for place, like in enumerate(inputs):
@@ -146,7 +146,7 @@ def option(expression: Expression, value_of: Any) -> Any:
     return value if isinstance(value, bool) or not float(value).is_integer() else int(value)
 
 
-def _call(call: Call, text: str, value_of: Any, default: Any, op: TheOp | None) -> Operand:
+def _call(call: Call, text: str, value_of: Any, default: Any, op: TheOp) -> Operand:
     function = look_up(call.function)
     if function.name == "where":
         condition = value_of(call.arguments[0])
