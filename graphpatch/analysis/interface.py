@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from graphpatch.analysis.document import Document
-from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
+from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, EXITS
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
@@ -211,7 +211,10 @@ def largest_first(
 
 
 def is_result(wiring: Wiring, tensor: Tensor) -> bool:
-    """Return whether a tensor is no update, initialiser, end of a branch, reference or gradient."""
+    """Return whether a tensor is no update, initialiser, end of a branch, reference or gradient.
+
+    Nor the last state of a v1 loop of which another result is read.
+    """
     index, output = tensor
     node = wiring.node(index)
     if node is None or wiring.outputs(index)[output].is_ref:
@@ -219,5 +222,10 @@ def is_result(wiring: Wiring, tensor: Tensor) -> bool:
     op = node.op
     if op in NO_LOSS or op.startswith(UPDATES) or is_in_gradients(node):
         return False
+    if op in EXITS:
+        ops, [switch, *_] = wiring.body.heads.ops, wiring.inputs(index)
+        turns = wiring.readers(wiring.inputs(switch[0])[-1][0])  # what the condition is read by
+        ends = (end for _, turn, _ in turns for _, end, _ in wiring.readers(turn))
+        return not any(ops[end] in EXITS and wiring.readers(end) for end in ends)
     before = wiring.node(wiring.inputs(index)[0][0])
     return op != "Identity" or before is None or before.op not in ALL_SWITCHES

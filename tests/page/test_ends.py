@@ -69,3 +69,20 @@ def test_the_end_of_a_branch_is_no_output_beside_a_condition() -> None:
     wiring = Wiring(graph.main)
     targets = default_targets(graph, wiring, every=False)
     assert list(map(wiring.spelled, targets)) == ["off:0"]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_the_last_state_of_a_loop_is_an_output_where_nothing_else_of_it_is(is_read: bool) -> None:
+    def state(name: str) -> list[Any]:
+        return [
+            node(f"{name}/Enter", "Enter", "x", T=F), node(f"{name}/Next", "NextIteration", name),
+            node(name, "Merge", f"{name}/Enter", f"{name}/Next", T=F, N=2),
+            node(f"{name}/Switch", "Switch", name, "goes_on", T=F),
+            node(f"{name}/Exit", "Exit", f"{name}/Switch", T=F),
+        ]  # fmt: skip
+
+    last = [node("y", "Relu", "h/Exit", T=F)] if is_read else []
+    graph = graph_of(X, *state("h"), *state("c"), node("goes_on", "LoopCond", "flag"), FLAG, *last)
+    wiring = Wiring(graph.main)
+    targets = list(map(wiring.spelled, default_targets(graph, wiring, every=False)))
+    assert targets == (["y:0"] if is_read else ["h/Exit:0", "c/Exit:0"])
