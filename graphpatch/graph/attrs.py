@@ -123,7 +123,7 @@ class ConstTensor(msgspec.Struct, frozen=True):
             return
         for start in range(content.start, content.end, CHUNK):
             raw = content.source.data[start : min(content.end, start + CHUNK)]
-            elements = _decoded(self.dtype, raw)
+            elements = _array(self.dtype, raw)
             yield elements, len(elements)
 
     def _content(self) -> Span | None:
@@ -157,23 +157,22 @@ class ConstTensor(msgspec.Struct, frozen=True):
 
 def constant(node: Node) -> ConstTensor | None:
     """Return the tensor of a Const; None for another op, and for an unknown dtype."""
-    span = node.attr_spans().get("value") if node.op == "Const" else None
-    for field in () if span is None else fields(span.source.data, span.start, span.end):
-        if span is not None and field.number == TENSOR and field.wire == BYTES:
-            return _tensor(Span(span.source, field.value, field.end))
-    return None
-
-
-def _tensor(span: Span) -> ConstTensor | None:
-    dtype, shape = "", TensorShapeProto()
-    for field in fields(span.source.data, span.start, span.end):
+    value = node.attr_spans().get("value") if node.op == "Const" else None
+    if value is None:
+        return None
+    data, dtype, shape = value.source.data, "", TensorShapeProto()
+    whole = next(
+        (part for part in fields(data, value.start, value.end) if part.holds(TENSOR)), None
+    )
+    for field in () if whole is None else fields(data, whole.value, whole.end):
         if field.number == DTYPE and field.wire == VARINT:
-            dtype = DTYPE_NAMES.get(read_varint(span.source.data, field.value)[0], "")
-        elif field.number == SHAPE and field.wire == BYTES:
-            shape = message(TensorShapeProto, span.source.data[field.value : field.end])
+            dtype = DTYPE_NAMES.get(read_varint(data, field.value)[0], "")
+        elif field.holds(SHAPE):
+            shape = message(TensorShapeProto, data[field.value : field.end])
     sizes = tuple(dim.size for dim in shape.dim)
-    is_known = dtype in VALUE_FIELDS and min(sizes, default=0) >= 0
-    return ConstTensor(dtype, sizes, span) if is_known else None
+    if whole is None or dtype not in VALUE_FIELDS or min(sizes, default=0) < 0:
+        return None
+    return ConstTensor(dtype, sizes, Span(value.source, whole.value, whole.end))
 
 
 def _kind(dtype: str) -> np.dtype[Any]:
@@ -184,28 +183,20 @@ def _kind(dtype: str) -> np.dtype[Any]:
     return np.dtype(kinds.get(dtype, dtype.removeprefix("q"))).newbyteorder("<")
 
 
-def _array(dtype: str, elements: list[Any]) -> Array:
-    """Return what a repeated field holds: halves are written as bits, complex as pairs."""
+def _array(dtype: str, elements: bytes | list[Any]) -> Array:
+    """Return elements of tensor_content, or of a repeated field, as an array.
+
+    A repeated field has halves as bits, complex numbers as pairs. A bfloat16 is the upper half of
+    a float32.
+    """
     import numpy as np
 
-    if dtype == "bfloat16":
-        return _widened(np.array(elements, np.uint16))
-    if dtype == "float16":
-        return np.array(elements, np.uint16).view(np.float16)
-    if dtype.startswith("complex"):
-        return np.array(elements, np.float64).view(np.complex128).astype(dtype)
-    return np.array(elements, _kind(dtype))
-
-
-def _decoded(dtype: str, raw: bytes) -> Array:
-    import numpy as np
-
-    elements: Array = np.frombuffer(raw, _kind(dtype))
-    return _widened(elements) if dtype == "bfloat16" else elements
-
-
-def _widened(bits: Array) -> Array:
-    """Return the float32 numbers whose upper halves are these bits, which is what bfloat16 is."""
-    import numpy as np
-
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    if isinstance(elements, bytes):
+        array: Array = np.frombuffer(elements, _kind(dtype))
+    elif dtype == "float16":
+        array = np.array(elements, np.uint16).view(np.float16)
+    elif dtype.startswith("complex"):
+        array = np.array(elements, np.float64).view(np.complex128).astype(dtype)
+    else:
+        array = np.array(elements, _kind(dtype))
+    return (array.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else array

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain, filterfalse
 
 from graphpatch import names
 from graphpatch.errors import ModelError, PatchError, did_you_mean
@@ -54,15 +53,11 @@ def check_graph(graph: Graph) -> None:
 
 def _check_inputs(body: Body) -> None:
     legal = body.by_name.keys() | body.arguments.keys() if body.arguments else body.by_name
-    # Most inputs are spelled as the op's name: those need no parsing, and no loop in Python.
-    others = set(filterfalse(legal.__contains__, chain.from_iterable(body.heads.inputs)))
-    if not others:
-        return
-    odd = [
+    odd = [  # most inputs are spelled as the op's name: those need no parsing
         (index, slot, text)
         for index, inputs in enumerate(body.heads.inputs)
         for slot, text in enumerate(inputs)
-        if text in others
+        if text not in legal
     ]
     unresolved = [use for use in odd if names.op_of(use[2]) not in legal]
     if unresolved:
@@ -71,7 +66,8 @@ def _check_inputs(body: Body) -> None:
             f"{_where(body)}: {len(unresolved)} inputs name no op; the first is input {text!r} "
             f"of {body.heads.names[index]!r}{did_you_mean(names.op_of(text), legal)}"
         )
-    outputs = {text: gives_output(body, text) for text in others if text[:1] != "^"}
+    tensors = {text for _, _, text in odd if text[:1] != "^"}
+    outputs = {text: gives_output(body, text) for text in tensors}
     for index, slot, text in odd:
         if text[:1] == "^":
             behind = next(iter(body.heads.inputs[index][slot + 1 : slot + 2]), "^")

@@ -5,6 +5,7 @@ A node keeps in its record what it was before the first change.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -24,16 +25,6 @@ INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compi
 
 Attrs = Mapping[str, AttrValue]
 T = TypeVar("T")
-
-
-class TakenNames:
-    """The names that an op of a body cannot have: those of its ops and of its arguments."""
-
-    def __init__(self, body: Body) -> None:
-        self.body = body
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.body.by_name or name in self.body.arguments
 
 
 @dataclass(eq=False)
@@ -126,7 +117,7 @@ class Editor:
 
         `reads`, what x0, x1, ... are in a formula, is written down where it is given.
         """
-        name = names.fresh(name, TakenNames(beside.body))
+        name = _fresh(name, beside.body)
         proto = NodeDef(name=name, op=op, input=inputs, device=beside.device, attr=attrs)
         _inherit(proto, beside)
         return self._add(proto, beside, before, reads=tuple(reads))
@@ -135,7 +126,7 @@ class Editor:
         """Add an op that is another one on other inputs, written next to it."""
         payload = node.body.payload(node.index)
         proto = message(NodeDef, payload.small)
-        proto.name, proto.input[:] = names.fresh(name, TakenNames(node.body)), inputs
+        proto.name, proto.input[:] = _fresh(name, node.body), inputs
         for key in (OUTPUT_SHAPES, PROVENANCE_ATTR):
             proto.attr.pop(key, None)
         vars(node.body).pop(BEFORE_RULES, None)
@@ -186,7 +177,7 @@ class Editor:
         """
         name, spelled = node.name, _spelled(node)
         edited = self._open(node)
-        edited.node.name = names.fresh(f"{name}/forward", TakenNames(node.body))
+        edited.node.name = _fresh(f"{name}/forward", node.body)
         rename_all(node.body, [node.index], [edited.node.name])
         if shadow:
             self.shadow(node)
@@ -271,6 +262,11 @@ class Editor:
         for key in list(body.returned.get(new.name, ())):
             if body.ret[key] in anew:
                 _give_output(body, key, anew[body.ret[key]])
+
+
+def _fresh(name: str, body: Body) -> str:
+    """Return a name like this that no op or argument of the body has."""
+    return names.fresh(name, ChainMap[str, Any](body.by_name, body.arguments))
 
 
 def _inherit(proto: NodeDef, node: Node) -> None:

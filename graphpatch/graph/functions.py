@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
-from graphpatch.graph.graph import VERSIONS, ModelGraph, library_pieces
+from graphpatch.graph.graph import NODE, VERSIONS, ModelGraph, library_pieces
 from graphpatch.graph.node import COLOCATION, Body, Node, Payload
 from graphpatch.graph.op_types import PLACEHOLDER, PLACEHOLDERS
 from graphpatch.graph.walk import reached
@@ -209,8 +210,7 @@ class Extract:
 
     def placeholders(self) -> dict[str, str]:
         """Return the name of the placeholder that stands for each fed tensor."""
-        taken = {node.name for node in self.part.nodes}
-        placeholders = {}
+        taken, placeholders = {node.name for node in self.part.nodes}, dict[str, str]()
         for fed in self.fed:
             tensor = names.parse(fed.tensor)
             base = tensor.op if not tensor.index else f"{tensor.op}_{tensor.index}"
@@ -224,18 +224,15 @@ class Extract:
         Shapes that TensorFlow noted are left out: they may be stale.
         """
         graph, placeholders = self.graph, self.placeholders()
-        pieces: list[Piece] = []
-        for fed in self.fed:
-            pieces += enclosed(1, [fed.placeholder(placeholders[fed.tensor])])
         fed_names = {str(names.parse(tensor)): name for tensor, name in placeholders.items()}
 
         def spell(text: str) -> str:
             return fed_names.get(str(names.parse(text)), text)
 
         inside = {node.name for node in self.part.nodes} | set(placeholders.values())
-        for payload in self.part.moved(spell, inside):
-            pieces += enclosed(1, payload.pieces)
-        for part in graph.others:
-            if part.holds(VERSIONS):
-                pieces.append(Span(graph.source, part.start, part.end))
+        fed: list[list[Piece]] = [[fed.placeholder(placeholders[fed.tensor])] for fed in self.fed]
+        nodes = chain(fed, (payload.pieces for payload in self.part.moved(spell, inside)))
+        pieces = [piece for node in nodes for piece in enclosed(NODE, node)]
+        versions = [part for part in graph.others if part.holds(VERSIONS)]
+        pieces += [Span(graph.source, part.start, part.end) for part in versions]
         return [*pieces, *library_pieces(graph)]

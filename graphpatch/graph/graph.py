@@ -10,7 +10,7 @@ import heapq
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -342,28 +342,28 @@ def _open_library(graph: Graph, library: Field) -> None:
         if not part.holds(1):
             rest.append(data[part.start : part.end])
             continue
-        body = _function_body(graph.library, graph.source, part.value, part.end)
+        body = _function_body(graph.library, graph.source, part)
         if body.label in graph.functions:
             raise ModelError(f"two functions are named {body.label!r}")
         graph.functions[body.label] = body
-        assert body.signature is not None, "it is a function"
-        graph.library.signatures[body.label] = opdefs.from_proto(body.signature)
         graph.function_fields[body.label] = (library, part)
     for gradient in message(FunctionDefLibrary, b"".join(rest)).gradient:
         graph.library.gradients[gradient.function_name] = gradient.gradient_func
 
 
-def _function_body(library: Library, source: Source, start: int, end: int) -> Body:
-    """Return the body of the FunctionDef from `start` to `end`."""
-    heads, others = read_nodes(source, start, end, FUNCTION_NODE)
+def _function_body(library: Library, source: Source, function: Field) -> Body:
+    """Return the body of a FunctionDef, and let the library know its signature."""
+    heads, others = read_nodes(source, function.value, function.end, FUNCTION_NODE)
     for part in others:  # a signature of empty arguments takes 100 times its bytes
         if part.wire == BYTES and part.end - part.start >= LARGE:
             deque(fields(source.data, part.value, part.end), maxlen=0)
     rest = message(FunctionDef, b"".join(source.data[part.start : part.end] for part in others))
     signature = rest.signature
-    body = Body(signature.name, library, source, heads, dict(rest.ret), signature, others)
-    body.is_ours = signature.description.startswith(PROVENANCE_ATTR)
-    return body
+    library.signatures[signature.name] = opdefs.from_proto(signature)
+    is_ours = signature.description.startswith(PROVENANCE_ATTR)
+    return Body(
+        signature.name, library, source, heads, dict(rest.ret), signature, others, is_ours=is_ours
+    )
 
 
 def _refuse_long_lists(graph: Graph) -> None:
@@ -432,16 +432,6 @@ def _node_changes(body: Body, number: int) -> Iterator[Replacement]:
             is_reframed = node == index and is_padded
             pieces += reframed(source, start, whole) if is_reframed else enclosed(number, whole)
         yield start, end, pieces
-
-
-def spans_of(body: Body, indices: Iterable[int]) -> list[tuple[int, int]]:
-    """Return where these nodes of the file lie, those side by side as one."""
-    spans: list[tuple[int, int]] = []
-    for index in indices:
-        start = body.heads.starts[index]
-        first = spans.pop()[0] if spans and spans[-1][1] == start else start
-        spans.append((first, entry(body.source, start)[1]))
-    return spans
 
 
 def _library_changes(graph: ModelGraph) -> list[Replacement]:

@@ -15,11 +15,11 @@ from itertools import accumulate, chain, compress
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
-from graphpatch.graph.graph import LIBRARY, Graph, read_record, spans_of
+from graphpatch.graph.graph import LIBRARY, Graph, read_record
 from graphpatch.graph.node import Body, Heads, Node, Payload
 from graphpatch.graph.record import ModelRecord
 from graphpatch.graph.walk import reached
-from graphpatch.graph.wire import fields, message
+from graphpatch.graph.wire import entry, fields, message
 from graphpatch.protos import AttrValue, FunctionDefLibrary, NodeDef
 
 GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
@@ -140,6 +140,7 @@ def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
         now = index_now[index]
         remaining.names[now], remaining.ops[now] = node.name, node.op
         remaining.inputs[now] = tuple(node.input[:])
+    starts = [heads.starts[index] for index in sorted(undone.dropped)]
     body = Body(
         old.label,
         old.library,
@@ -149,7 +150,7 @@ def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
         old.signature,
         old.others,
         {index_now[index]: payload for index, payload in undone.payloads.items()},
-        cut=[*old.cut, *spans_of(old, sorted(undone.dropped))],
+        cut=[*old.cut, *((at, entry(old.source, at)[1]) for at in starts)],
     )
     if body.is_main:
         graph.main = body

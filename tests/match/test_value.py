@@ -184,9 +184,9 @@ def test_of_a_large_constant_no_more_is_read_than_it_takes(
     from graphpatch.graph import attrs as tensor
 
     decoded, size = [], 1 << 22
-    original = tensor._decoded
+    original = tensor._array
     monkeypatch.setattr(
-        tensor, "_decoded", lambda dtype, raw: decoded.append(len(raw)) or original(dtype, raw)
+        tensor, "_array", lambda dtype, raw: decoded.append(len(raw)) or original(dtype, raw)
     )
     large = const(np.zeros(size), "float32", (size,), content=True)
     assert not equals(large, 1)
