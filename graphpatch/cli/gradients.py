@@ -5,16 +5,15 @@ from __future__ import annotations
 import textwrap
 from itertools import chain
 
-from graphpatch.analysis.gradient_library import (
-    gradient_call,
-    gradient_document,
-    gradient_formula,
-)
+from graphpatch.analysis.document import document_of
 from graphpatch.cli import options
 from graphpatch.cli.say import say_answer
 from graphpatch.gradients.library import LIBRARY, Entry, Parameter, library_entry
 
 WIDTH = 92
+
+KEYS = "name formula=text parameters ops for=purpose not_when=avoid source leaves_out=reach"
+OF_PARAMETER = "name does default legal"
 
 OUTPUT = {"gradients": [{"name": str, "formula": str}]}
 
@@ -29,8 +28,27 @@ def command(
     """List the gradient library, or describe the gradient NAME."""
     entries = [library_entry(name)] if name else list(LIBRARY.values())
     lines = _entry_lines if name else _lines
-    document = {"gradients": [gradient_document(entry) for entry in entries]}
-    say_answer(as_json, document, (line for entry in entries for line in lines(entry)))
+    documents = [document_of(entry, KEYS) for entry in entries]
+    for entry, document in zip(entries, documents, strict=True):
+        document["parameters"] = [document_of(p, OF_PARAMETER) for p in entry.parameters]
+    say_answer(
+        as_json, {"gradients": documents}, (line for entry in entries for line in lines(entry))
+    )
+
+
+def gradient_call(entry: Entry) -> str:
+    """Return the gradient with its parameters, as one would write it: `clip(min, max)`."""
+    parameters = [
+        p.name if p.default is None else f"{p.name}={p.default:g}" for p in entry.parameters
+    ]
+    return f"{entry.name}({', '.join(parameters)})" if parameters else entry.name
+
+
+def gradient_formula(entry: Entry) -> str:
+    """Its formula, or its list of them as a rules file has it."""
+    if isinstance(entry.text, str):
+        return entry.text
+    return f"[{', '.join('null' if text is None else text for text in entry.text)}]"
 
 
 def _lines(entry: Entry) -> list[str]:

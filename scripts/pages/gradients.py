@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from graphpatch.analysis.gradient_library import gradient_call, gradient_formula
+from graphpatch.cli.gradients import gradient_call, gradient_formula
 from graphpatch.gradients.library import LIBRARY, Entry
 
 # What plots and examples give parameters that have no default.
