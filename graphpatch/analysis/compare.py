@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.formats import Model
@@ -16,7 +17,7 @@ from graphpatch.graph.node import Body, Node, behind_inputs
 from graphpatch.graph.provenance import PROVENANCE_ATTR
 from graphpatch.graph.wire import Piece, Span, encoded, fields, message, piece_bytes, read_span
 from graphpatch.protos import GraphDef, MetaGraphDef
-from graphpatch.table import cut_short
+from graphpatch.table import cut_short, plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,21 @@ MAPS = ("collection_def", "signature_def")
 NOTHING = "(none)"
 RECORD = encoded(1, PROVENANCE_ATTR.encode())  # begins the entry of a record in NodeDef.attr
 BLOCK = 1 << 20  # bytes of large pieces that are read at a time
+MOST_PARTS = 1 << 10  # of a path
 MOST_SHOWN = 60  # letters of an attr
+
+
+def titles(paths: Sequence[str], rules: Sequence[int]) -> list[str]:
+    """Return short names that tell models apart; of models of one path by their number of rules."""
+    for parts in (1, 2, MOST_PARTS):
+        names = [str(Path(*Path(path).parts[-parts:])) for path in paths]
+        if len(set(names)) == len(paths):
+            return names
+    if len(set(rules)) == len(rules):
+        words = [f"with {plural(count, 'rule')}" if count else "without rules" for count in rules]
+    else:
+        words = [f"({place})" for place, _ in enumerate(paths, 1)]
+    return [f"{Path(path).name} {word}" for path, word in zip(paths, words, strict=True)]
 
 
 def differences_around(before: Model, after: Model) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from graphpatch.analysis import ops
 from graphpatch.analysis.again import damage
-from graphpatch.analysis.compare import differences, differences_around, unlike_pairs
+from graphpatch.analysis.compare import differences, differences_around, titles, unlike_pairs
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.load import ModelLike, model_from
@@ -32,7 +32,7 @@ class Diff:
 
     `gradients` are the ops through which something else flows back, with what flowed `before` and
     `after`, in words; then ops that were removed, added, renamed or changed; functions; and what
-    is around the graph. Each entry is as `diff --json` lists it.
+    is around the graph. Each entry is as `diff --json` lists it. `titles` tell the models apart.
 
     Example:
         >>> found = graphpatch.diff("model.pb", "patched.pb")
@@ -49,6 +49,7 @@ class Diff:
     changed: list[dict[str, Any]] = field(default_factory=list)
     functions: list[dict[str, Any]] = field(default_factory=list)
     other: list[str] = field(default_factory=list)
+    titles: Sequence[str] = ()
 
     @property
     def ok(self) -> bool:
@@ -62,7 +63,8 @@ class Diff:
 
     def __repr__(self) -> str:
         counts = [f"{kind}: {count}" for kind in CHANGES if (count := len(getattr(self, kind)))]
-        return f"<Diff: {self.a} -> {self.b}; {', '.join(counts) or 'no difference'}>"
+        models = " -> ".join(self.titles or (self.a, self.b))
+        return f"<Diff: {models}; {', '.join(counts) or 'no difference'}>"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -100,7 +102,9 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
         True
     """
     loaded = model_from("a", a, progress), model_from("b", b, progress)
-    result = Diff(loaded[0].path, loaded[1].path)
+    rules = [sum(len(graph.library.rules) for graph in model.graphs) for model in loaded]
+    a, b = (model.path for model in loaded)
+    result = Diff(a, b, titles=titles([a, b], rules) if a == b else ())
     before, after = (opened_again(model) for model in loaded)
     are_told = []
     for model in (before, after):

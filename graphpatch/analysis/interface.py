@@ -96,8 +96,12 @@ def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
                 for tensor in wiring.named([info.name]) if info.name else ():
                     ends.setdefault(tensor, []).append(f"{key}: {argument}")
     variables = sum(len(wiring.body.by_type.get(op, ())) for op in VARIABLES)
-    # The name of a checkpoint, which a Saver is fed, is no input of the model.
-    fed = [tensor for tensor in fed_floats(wiring) if wiring.dtype(tensor) != "string"]
+    # The name of a checkpoint, which a Saver is fed, is no input of the model: it has a default.
+    fed = [
+        tensor
+        for tensor in fed_floats(wiring)
+        if wiring.dtype(tensor) != "string" or ops[tensor[0]] == PLACEHOLDER
+    ]
     targets = [] if outputs else default_targets(graph, wiring, every=False)
     return Interface(list(described(fed, inputs)), list(described(targets, outputs)), variables)
 

@@ -104,7 +104,11 @@ def body_table(
     lines = [(row, last[row], heads[row]) for row in rows.values()]
     types = [one_line(_type(side, head)) for _, side, head in lines]
     rules = {row: names for side in sides for row, names in side.rules_by_row.items()}
-    plots = {row: tables.plot(names[-1], types[row]) for row, names in rules.items()}
+    frozen = sides[-1].unchanged
+    plots = {
+        row: tables.plot("" if row in frozen else names[-1], types[row])
+        for row, names in rules.items()
+    }
     calls = {
         row: list(dict.fromkeys(numbers[name] for name in names if name in numbers))
         for side in (sides if numbers else ())
@@ -129,7 +133,11 @@ def body_table(
         "findings": _findings(sides, tables, blamed),
         "ends": _ends(sides),
         "calls": {row: called for row, called in calls.items() if called},
-        "carried": {row: _nodes(side, row) for row, side, _ in lines if len(side.nodes[row]) > 1},
+        "carried": {
+            row: _nodes(side, row)
+            for row, side, _ in lines
+            if len(side.nodes[row]) > 1 or row in frozen
+        },
         "plots": {row: number for row, number in plots.items() if number is not None},
         "sides": [_side(side, len(rows)) for side in sides],
     }
@@ -211,7 +219,11 @@ def _ends(sides: Sequence[BodySide]) -> dict[int, str]:
 
 def _nodes(side: BodySide, row: int) -> list[list[str]]:
     """Return the nodes that rules added for an op, and its own: op type and name."""
-    nodes = (Node(side.body, index) for index in side.nodes[row] if index >= 0)
+    indices = [index for index in side.nodes[row] if index >= 0]
+    if row in side.unchanged:  # what stands in for an optimizer's op leads to no target
+        name = side.wiring.name(indices[0])
+        indices += [index for index, record in side.touched.items() if record.patched == name]
+    nodes = (Node(side.body, index) for index in indices)
     return [[one_line(node.op), one_line(node.name)] for node in nodes]
 
 

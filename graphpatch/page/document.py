@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import graphpatch
+from graphpatch.analysis.compare import titles
 from graphpatch.analysis.doctor.causes import Finding
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
 from graphpatch.analysis.doctor.trial import offered
@@ -29,7 +29,7 @@ from graphpatch.page.ends import GradientEnds, ends_of, pairs
 from graphpatch.page.lines import BodySide, lines_on_path
 from graphpatch.page.rule_marks import RuleMarks
 from graphpatch.shown import one_line
-from graphpatch.table import plural, short
+from graphpatch.table import short
 
 DOCUMENT_VERSION = 3
 
@@ -93,16 +93,11 @@ def _nothing_to_show(graphs: Sequence[_Graph]) -> str:
 
 def _model_documents(models: Sequence[Model], marks: RuleMarks) -> Iterator[dict[str, Any]]:
     """Say what each model is, with a title that tells two of them apart."""
-    paths = [str(model.path) for model in models]
-    parts = [Path(path).parts[-2:] or (path,) for path in paths]
-    titles = [part[-1] for part in parts]
-    if len(set(paths)) < len(paths):
-        written = f"with {plural(len(marks.written), 'rule')}" if marks.are_given else titles[0]
-        titles = [f"{titles[0]} without its rules" if marks.is_taken_off else titles[0], written]
-    elif len(set(titles)) < len(titles):
-        titles = [str(Path(*part)) for part in parts]
     roles = ["model"] if len(models) == 1 else ["before", "after"]
-    for model, role, title in zip(models, roles, titles, strict=True):
+    carried = sum(len(graph.library.rules) for graph in models[0].graphs)
+    rules = [carried, len(marks.written)][-len(models) :]
+    names = titles([str(model.path) for model in models], rules)
+    for model, role, title in zip(models, roles, names, strict=True):
         about = {"path": one_line(str(model.path)), "format": model.format, "ops": model.node_count}
         yield {**about, "role": role, "title": one_line(title)}
 
@@ -125,7 +120,8 @@ class _Graph:
         self.tapes = [doctor.tape for doctor in both]
         wiring = both[0].session.wiring(self.graph.main)
         self.interface = interface(self.graph, wiring)
-        self.ends = ends_of(self.graph, wiring, sources, targets)
+        marked = marks.at.get((number, "main"), {})
+        self.ends = ends_of(self.graph, wiring, sources, targets, marked)
         rows = dict[str, int]()
         self.main = [self._main(doctor, rows) for doctor in both]
         asked = [pairs(*side, self.ends) for side in zip(both, self.main, strict=True)]
@@ -265,7 +261,7 @@ class _Graph:
             }
             on_path |= lines_on_path(side, functions, source, target)
         for sides in (self.main, *self.functions.values()):
-            for row, rules in sides[-1].rules_by_row.items():
+            for row, rules in sides[-1].changing.items():
                 if (sides[-1].body.label, row) in on_path:
                     counts.update(rules)
         return dict(counts)
@@ -278,6 +274,13 @@ class _Graph:
             yield (
                 f"{len(missing)} of the ops that rules touch {are} not between the two ends, and "
                 f"{have} no line: {short(list(map(one_line, missing)))}"
+            )
+        main = self.main[-1]
+        frozen = [op for op in marked if main.rows.get(op, -1) in main.unchanged]
+        if frozen:
+            yield (
+                f"frozen at {short(list(map(one_line, frozen)))}: the optimizer's updates no "
+                "longer change the variable, and the gradient flows as before"
             )
         if not self.ends.sources:
             yield "it has no placeholder and no variable: name a source with --from"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
@@ -36,17 +36,25 @@ class GradientEnds:
 
 
 def ends_of(
-    graph: ModelGraph, wiring: Wiring, sources: Sequence[str], targets: Sequence[str]
+    graph: ModelGraph,
+    wiring: Wiring,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    marked: Iterable[str] = (),
 ) -> GradientEnds:
     """Return the ends of a graph; names that it does not have are left out.
 
     Default: from what is computed of the sources, and may be a loss that no op reads or is a float
     that a signature gives, to what is fed. A graph that is fed nothing is differentiated with
-    respect to its variables. Of ends that nobody named, those are left out that are not real
+    respect to its variables; those that ops with rules, `marked`, read are sources in any graph,
+    as what is frozen is to be seen. Of ends that nobody named, those are left out that are not real
     numbers: where that leaves no target (ArgMax), the real numbers that they were computed of are
     the targets. The first target is the one to which most ops lead, the first source a tensor.
     """
-    start = wiring.named(sources) or _default_sources(graph, wiring)
+    start = wiring.named(sources)
+    if not start:
+        start = _default_sources(graph, wiring)
+        start = list(dict.fromkeys([*start, *_variables_read(wiring, marked)]))
     end = wiring.named(targets)
     if not end:
         led_to = default_targets(graph, wiring, every=False, sources=start)
@@ -70,6 +78,15 @@ def _default_sources(graph: ModelGraph, wiring: Wiring) -> list[Tensor]:
             return sources
     variables = [(index, 0) for op in VARIABLES for index in wiring.body.by_type.get(op, ())]
     return real or numbers or fed or variables
+
+
+def _variables_read(wiring: Wiring, names: Iterable[str]) -> Iterator[Tensor]:
+    """Yield the variables that some ops read."""
+    body = wiring.body
+    indices = [body.by_name[name] for name in names if name in body.by_name]
+    if not body.by_type.keys().isdisjoint(VARIABLES):
+        read = (tensor for index in indices for tensor in wiring.inputs(index))
+        yield from (tensor for tensor in read if body.heads.ops[tensor[0]] in VARIABLES)
 
 
 def _real_before(

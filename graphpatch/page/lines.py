@@ -50,7 +50,8 @@ class BodySide:
     `rows` numbers the lines of the body by their keys, in all its models; this side adds its own.
     `nodes` are those of each line, the op itself first; `line_of` is the line of each node.
     `reads` has, by the line that a line reads, what flows back there. `is_applied`: what the rules
-    say is done; else they mark ops alone.
+    say is done; else they mark ops alone. `changing` are the lines with rules that changed what
+    flows back, `unchanged` those where they took a variable out of its updates alone.
     """
 
     answers: GradientReplay
@@ -87,11 +88,15 @@ class BodySide:
             if len(nodes) > 1:
                 nodes.sort(key=lambda index: self.wiring.name(index) != names[row])
             self._follow(row, nodes, raising)
+        self._end_at_errors()
         self.rules_by_row = {
             self.rows[op]: rules for op, rules in self.rules.items() if op in self.rows
         }
-        if self.is_applied:
-            self._mark_changed()
+        patched = {self.line_of[index] for index in self.touched if index in self.line_of}
+        applied = self.rules_by_row if self.is_applied else {}
+        self.changing = {row: rules for row, rules in applied.items() if row in patched}
+        self.unchanged = applied.keys() - patched
+        self._mark_changed()
 
     def _key_of_touched(self, index: int) -> str:
         """Return the line of a node that a rule touched: that of the op for which it is there."""
@@ -179,9 +184,21 @@ class BodySide:
                 answer = self.answers.ask(self.wiring, index)
         return answer or NO_ANSWER
 
+    def _end_at_errors(self) -> None:
+        """Let nothing flow on from ops at which tf.gradients raises."""
+        errors = [row for row, flow in self.flow.items() if flow == ERROR]
+        for row in errors:
+            self.reads[row] = dict.fromkeys(self.reads[row], NONE)
+        if errors:
+            reads, targets = self.reads, self.rows_of(self.targets)
+            coming = reached(targets, lambda row: [r for r, f in reads[row].items() if f > NONE])
+            for row in self.flow.keys() - coming.keys():
+                self.arrives[row] = self.flow[row] = NONE
+                self.reads[row] = dict.fromkeys(self.reads[row], NONE)
+
     def _mark_changed(self) -> None:
         """Tell what a rule changed from what is as it was: at its ops, and from there on."""
-        todo = [row for row in self.rules_by_row if self.flow.get(row) == FULL]
+        todo = [row for row in self.changing if self.flow.get(row) == FULL]
         while todo:
             row = todo.pop()
             self.flow[row] = CHANGED

@@ -24,16 +24,13 @@ class RuleMarks:
     """Rules by name, each as a rules file has it, and the rules at ops by graph, body and op.
 
     `wrong` has what `apply` says of a rule that it would refuse. `is_applied`: the last model is
-    what the rules made of it; `are_given`: of a dry run; `is_taken_off`: the first is what was
-    there before them.
+    what the rules made of it.
     """
 
     written: dict[str, Any] = field(default_factory=dict)
     at: dict[tuple[int, str], dict[str, tuple[str, ...]]] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     is_applied: bool = False
-    are_given: bool = False
-    is_taken_off: bool = False
 
     def mark(self, graph: int, body: str, op: str, rules: Sequence[str]) -> None:
         """Mark an op with rules, behind those that it has."""
@@ -86,7 +83,7 @@ def of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
 
 def of_matches(matches: Matches) -> RuleMarks:
     """Return the rules that were matched, or what a match alone picks out."""
-    marks = RuleMarks(are_given=True)
+    marks = RuleMarks()
     for rule in matches.rules:
         written = {"name": "", **msgspec.to_builtins(rule.written)} | {"name": rule.author.rule}
         marks.written[rule.author.rule] = {k: v for k, v in written.items() if v is not None}

@@ -130,7 +130,7 @@ class View:
 
     def __repr__(self) -> str:
         lines = sum(len(self.data["bodies"][part["body"]]["names"]) for part in self.data["graphs"])
-        names = " -> ".join(part["path"] for part in self.data["models"])
+        names = " -> ".join(part["title"] for part in self.data["models"])
         return f"<View: {names}, {lines:,} lines>"
 
     def _repr_html_(self) -> str:
@@ -239,7 +239,6 @@ def _models(
     if marks.written:
         with suppress(PatchError):  # it holds a part of its original alone
             original = revert(model, allow_changed=True).model
-            marks.is_taken_off = True
             return [original, model], marks
     return [model], marks
 

@@ -129,10 +129,13 @@ def test_each_model_has_a_title(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir()
         graphpatch.apply(GUIDED, DIGITS).save(tmp_path / name)
     alone = graphpatch.view(tmp_path / "a/m.pb")
-    assert titles(alone) == ["m.pb without its rules", "m.pb"]
-    assert "<title>m.pb without its rules → m.pb: what flows back" in alone.html
+    assert titles(alone) == ["m.pb without rules", "m.pb with 3 rules"]
+    assert "<title>m.pb without rules → m.pb with 3 rules: what flows back" in alone.html
+    assert repr(alone) == "<View: m.pb without rules -> m.pb with 3 rules, 26 lines>"
     assert titles(graphpatch.view(DIGITS)) == ["digits.pb"]
-    assert titles(graphpatch.view(DIGITS, rules=GUIDED)) == ["digits.pb", "with 3 rules"]
+    dry = graphpatch.view(DIGITS, rules=GUIDED)
+    assert titles(dry) == ["digits.pb without rules", "digits.pb with 3 rules"]
+    assert titles(graphpatch.view(DIGITS, DIGITS)) == ["digits.pb (1)", "digits.pb (2)"]
     assert titles(graphpatch.view(DIGITS, tmp_path / "a/m.pb")) == ["digits.pb", "m.pb"]
     two = graphpatch.view(tmp_path / "a/m.pb", tmp_path / "b/m.pb")
     assert titles(two) == ["a/m.pb", "b/m.pb"]
@@ -147,7 +150,7 @@ def test_rules_of_a_recipe_that_are_at_no_op_are_left_out(given: str) -> None:
         viewed = graphpatch.view(graphpatch.apply(rules, DIGITS))
     else:
         viewed = graphpatch.view(DIGITS, rules=rules)
-        assert titles(viewed) == ["digits.pb", "with 2 rules"]
+        assert titles(viewed) == ["digits.pb without rules", "digits.pb with 2 rules"]
     document = viewed.document()
     assert [rule["name"] for rule in document["rules"]] == [recipe, "rare"]
     marks = [marked for body in document["bodies"] for marked in body["marks"].values()]
@@ -177,6 +180,49 @@ def test_zero_and_error_and_none() -> None:
     assert flows(found, 0, "sign") == ZERO
     assert flows(found, 0, "bad") == ERROR
     assert flows(found, 0, "y") == FULL
+
+
+def test_nothing_flows_on_from_an_op_that_raises() -> None:
+    """A string is fed, as in speech commands; the loop below its Exit has no context."""
+    read = [
+        graphs.node("wav", "Placeholder", dtype="string"),
+        graphs.node("features", "DecodeWav", "wav"),
+        graphs.node("start", "Tanh", "features", T="float32"),
+    ]
+    loop = graphs.v1_loop("start", graphs.node("add", "AddV2", "switch:1", "switch:1"), gives="add")
+    end = graphs.node("y", "Tanh", "exit", T="float32")
+    document = graphpatch.view(
+        GraphDef(node=[*read, *loop, end]), sources="start", targets="y"
+    ).document()
+    flowing = {name: flows(document, 0, name) for name in document["bodies"][0]["names"]}
+    assert [flowing.pop(name) for name in ("y", "exit")] == [FULL, ERROR]
+    assert set(flowing.values()) == {NONE}
+    assert [end["name"] for end in document["graphs"][0]["inputs"]] == ["wav:0"]
+
+
+def test_a_frozen_variable_is_in_view(tmp_path: Path) -> None:
+    """Its rule takes it out of the updates; what flows back is as before, and the page says so."""
+    variables = [
+        graphs.node("w", "VariableV2", dtype="float32", shape=graphs.attr([2])),
+        graphs.node("w/read", "Identity", "w", T="float32"),
+        graphs.node("rate", "Const", dtype="float32"),
+    ]
+    update = graphs.node(
+        "train/update_w/ApplyGradientDescent", "ApplyGradientDescent", "w", "rate", "y", T="float32"
+    )
+    graph = GraphDef(node=[X, *variables, graphs.node("y", "Mul", "x", "w/read"), update])
+    rule = {"name": "frozen", "match": {"name": "w/read"}, "patch": {"freeze": True}}
+    document = graphpatch.view(graph, rules=[rule], targets="y").document()
+    (body,), (drawn,) = document["bodies"], document["graphs"]
+    row = body["names"].index("w/read")
+    assert body["marks"] == {row: [0]}
+    assert ["RefIdentity", update.name] in body["carried"][row]
+    assert document["tables"]["plots"][body["plots"][row]]["words"] == {"before": "dy"}
+    changed = [(pair["from"], pair["changed"]) for pair in drawn["pairs"]]
+    assert changed == [("x:0", {}), ("w:0", {})]
+    assert (flows(document, 0, "w/read"), flows(document, 1, "w/read")) == (FULL, FULL)
+    (note,) = drawn["notes"]
+    assert note.startswith("frozen at w/read")
 
 
 def test_lines_show_how_far_a_gradient_comes() -> None:

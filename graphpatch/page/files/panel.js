@@ -131,6 +131,7 @@ class Panel {
 
   carried(nodes) {
     const list = make("ul", "inputs", ...nodes.map(([type, name]) => make("li", "mono", `${type}  ${name}`)));
+    if (nodes.some(([type]) => ["NoOp", "RefIdentity"].includes(type))) return section("Stored as", list, make("p", "", "It stands in for the optimizer's op, and leaves the variable as it is; the gradient is not changed."));
     const says = nodes.some(([type]) => type.startsWith("graphpatch_"))
       ? "A function in the file has the gradient. tf.gradients in a Session uses it, TensorFlow 1.15 and later; a GradientTape needs graphpatch.register_gradients, or a SavedModel that was written with --inputs and --outputs."
       : "Ops in the graph give the gradient; every runtime uses it.";
