@@ -42,7 +42,7 @@ def titles(paths: Sequence[str], rules: Sequence[int]) -> list[str]:
         words = [f"with {plural(count, 'rule')}" if count else "without rules" for count in rules]
     else:
         words = [f"({place})" for place, _ in enumerate(paths, 1)]
-    return [f"{Path(path).name} {word}" for path, word in zip(paths, words, strict=True)]
+    return [f"{Path(paths[0]).name} {words[0]}", *words[1:]]
 
 
 def differences_around(before: Model, after: Model) -> Iterator[str]:

@@ -96,12 +96,10 @@ def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
                 for tensor in wiring.named([info.name]) if info.name else ():
                     ends.setdefault(tensor, []).append(f"{key}: {argument}")
     variables = sum(len(wiring.body.by_type.get(op, ())) for op in VARIABLES)
-    # The name of a checkpoint, which a Saver is fed, is no input of the model: it has a default.
-    fed = [
-        tensor
-        for tensor in fed_floats(wiring)
-        if wiring.dtype(tensor) != "string" or ops[tensor[0]] == PLACEHOLDER
-    ]
+    fed = fed_floats(wiring)
+    numbers = [tensor for tensor in fed if wiring.dtype(tensor) != "string"]
+    if numbers or inputs:  # texts are what the model is fed, or the names of checkpoints
+        fed = numbers
     targets = [] if outputs else default_targets(graph, wiring, every=False)
     return Interface(list(described(fed, inputs)), list(described(targets, outputs)), variables)
 

@@ -44,7 +44,7 @@ def test_a_patched_model_tells_its_gradients_in_words(model_file: Path) -> None:
         ("main", "round", "Round", "default", "stop_gradient", ["stop"]),
         ("f", "relu", "Relu", "default", "guided_relu", ["guided"]),
     ]  # fmt: skip
-    assert repr(found).startswith("<Diff: model.pb without rules -> model.pb with 2 rules; ")
+    assert repr(found).startswith("<Diff: model.pb without rules -> with 2 rules; ")
     assert {(one["op"], one["to"]) for one in found.renamed} >= {("relu", "relu/forward")}
     back = diff(patched, original).gradients[0]
     assert (back["before"], back["after"], back["rules"]) == ("guided_relu", "default", ["guided"])

@@ -242,16 +242,20 @@ def test_without_a_source_b_goes_where_a_gradient_ends(chrome: Any, tmp_path: Pa
 def test_a_line_where_a_gradient_ends_names_the_op_that_is_the_cause(
     chrome: Any, tmp_path: Path
 ) -> None:
+    """Or why it ends there, where no pair that was asked about leads through it."""
     graph = GraphDef(node=[
         graphs.node("x", "Placeholder", dtype="float32"),
         graphs.node("spike", "Greater", "x", "x", T="float32"),
         graphs.node("gate", "Cast", "spike", SrcT="bool", DstT="float32"),
-        graphs.node("y", "Relu", "gate"),
+        graphs.node("step", "Round", "x", T="float32"),
+        graphs.node("y", "AddV2", "gate", "gate", T="float32"),
+        graphs.node("sum", "AddV2", "step", "x", T="float32"),
     ])  # fmt: skip
-    graphpatch.view(graph, sources="x", targets="y").save(tmp_path / "page.html")
+    graphpatch.view(graph, sources="x", targets=["y", "sum"]).save(tmp_path / "page.html")
     opened = Opened(chrome, tmp_path / "page.html")
     rows = opened.page.inner_text("#list")
     assert "goes no further, because of Greater spike" in rows, rows
+    assert "Round, a step function" in rows, rows
     opened.close()
 
 

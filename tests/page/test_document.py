@@ -129,13 +129,13 @@ def test_each_model_has_a_title(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir()
         graphpatch.apply(GUIDED, DIGITS).save(tmp_path / name)
     alone = graphpatch.view(tmp_path / "a/m.pb")
-    assert titles(alone) == ["m.pb without rules", "m.pb with 3 rules"]
-    assert "<title>m.pb without rules → m.pb with 3 rules: what flows back" in alone.html
-    assert repr(alone) == "<View: m.pb without rules -> m.pb with 3 rules, 26 lines>"
+    assert titles(alone) == ["m.pb without rules", "with 3 rules"]
+    assert "<title>m.pb without rules → with 3 rules: what flows back" in alone.html
+    assert repr(alone) == "<View: m.pb without rules -> with 3 rules, 26 lines>"
     assert titles(graphpatch.view(DIGITS)) == ["digits.pb"]
     dry = graphpatch.view(DIGITS, rules=GUIDED)
-    assert titles(dry) == ["digits.pb without rules", "digits.pb with 3 rules"]
-    assert titles(graphpatch.view(DIGITS, DIGITS)) == ["digits.pb (1)", "digits.pb (2)"]
+    assert titles(dry) == ["digits.pb without rules", "with 3 rules"]
+    assert titles(graphpatch.view(DIGITS, DIGITS)) == ["digits.pb (1)", "(2)"]
     assert titles(graphpatch.view(DIGITS, tmp_path / "a/m.pb")) == ["digits.pb", "m.pb"]
     two = graphpatch.view(tmp_path / "a/m.pb", tmp_path / "b/m.pb")
     assert titles(two) == ["a/m.pb", "b/m.pb"]
@@ -150,7 +150,7 @@ def test_rules_of_a_recipe_that_are_at_no_op_are_left_out(given: str) -> None:
         viewed = graphpatch.view(graphpatch.apply(rules, DIGITS))
     else:
         viewed = graphpatch.view(DIGITS, rules=rules)
-        assert titles(viewed) == ["digits.pb without rules", "digits.pb with 2 rules"]
+        assert titles(viewed) == ["digits.pb without rules", "with 2 rules"]
     document = viewed.document()
     assert [rule["name"] for rule in document["rules"]] == [recipe, "rare"]
     marks = [marked for body in document["bodies"] for marked in body["marks"].values()]

@@ -8,8 +8,9 @@ const INDENT = 14; // pixels
 const MOST_PRINTED = 4000;
 const TEXT_LINE = 18; // pixels of a further line of text in a row
 const HEAD_ROOM = 36; // pixels that "before" takes above its lanes
-const BESIDE_TEXT = 110; // pixels of the badge and of the gaps
-const FLOWS = 80; // pixels of what flows on a side, at the right
+const BESIDE_TEXT = 84; // pixels of the gaps
+const BADGE = 30; // and of a badge, with its gap
+const FLOWS = 66; // pixels of what flows on a side, at the right
 const LETTER = 7.9; // pixels of a letter, at most
 
 function make(name, className, ...children) {
@@ -83,8 +84,8 @@ class List {
   furtherLines(row, lanes) {
     if (row.kind !== "line") return 0;
     const { body, name } = this.view.line(row), leaf = name.slice(row.scope ? row.scope.length + 1 : 0);
-    const type = this.view.doc.tables.types[body.types[row.row]].length * LETTER, why = this.why(row).length * LETTER * 0.84;
-    const beside = lanes + Math.min(row.depth, DEEPEST) * INDENT + BESIDE_TEXT + FLOWS * this.view.sides().length;
+    const type = this.view.doc.tables.types[body.types[row.row]].length * LETTER, why = this.why(row).length * LETTER * 0.8;
+    const beside = lanes + Math.min(row.depth, DEEPEST) * INDENT + BESIDE_TEXT + BADGE * (body.marks[row.row] || []).length + FLOWS * this.view.sides().length;
     const room = Math.max(90, this.box.clientWidth - beside - type);
     const ofName = leaf.length * LETTER, ofReason = Math.max(90, room - Math.min(ofName, room * 0.6));
     return Math.min(6, Math.ceil(Math.max(1, ofName / room, why / ofReason))) - 1;
@@ -195,10 +196,11 @@ class List {
 
   // Why a gradient ends at a line, where it does.
   why(row) {
-    const { body } = this.view.line(row);
-    if (body.onPath.has(row.row)) return this.view.doc.tables.findings[body.findings[row.row][0]].what;
+    const { body } = this.view.line(row), [finding] = body.findings[row.row] || [], { findings } = this.view.doc.tables;
+    if (body.onPath.has(row.row)) return findings[finding].what;
     const cause = causeBehind(body, body.sides[body.sides.length - 1], row.row, this.view.doc.tables.types);
     if (cause) return `goes no further, ${cause}`;
+    if (finding !== undefined && body.sides.some(side => side.flow[row.row] >= Flow.BLOCKED)) return findings[finding].what;
     const isClosed = body.calls[row.row] && !this.view.shown.inside.has(row.path);
     return isClosed && this.view.places.holds(row.body, row.row, row.row).isEnd ? "a gradient ends inside" : "";
   }

@@ -6,6 +6,7 @@ const SHORT = 8; // lines of a body that is no more than a call
 const MOST_OPEN = 12; // calls that are open at first
 const FIRST_PAIRS = 3; // verdicts that are shown at first
 const FIRST_ENDS = 6; // inputs, and outputs, that are shown
+const NARROW = 1000; // pixels of a page that shows half of these
 const VERDICTS = { flows: "flows", zero: "zeros", none: "None", error: "error" };
 
 const byId = id => document.getElementById(id);
@@ -107,10 +108,10 @@ class View {
       return element;
     };
     const hasLine = end => body.names.includes(end.op), { weights } = this.graph;
-    const lines = ["inputs", "outputs"].filter(name => this.graph[name].length).map(name => {
-      const ends = this.graph[name], first = [...ends.filter(hasLine), ...ends.filter(end => !hasLine(end))].slice(0, FIRST_ENDS);
-      const more = ends.length - first.length;
-      return make("div", "", make("span", "soft", `${name} `), ...first.flatMap(end => [button(end), " "]), make("span", "soft", more ? `and ${number(more)} more` : ""));
+    const lines = ["inputs", "outputs"].map(name => {
+      const ends = this.graph[name], first = [...ends.filter(hasLine), ...ends.filter(end => !hasLine(end))].slice(0, innerWidth < NARROW ? FIRST_ENDS / 2 : FIRST_ENDS);
+      const more = ends.length - first.length, rest = !ends.length ? "none" : more ? `and ${number(more)} more` : "";
+      return make("div", "", make("span", "soft", `${name} `), ...first.flatMap(end => [button(end), " "]), make("span", "soft", rest));
     });
     byId("ends").replaceChildren(...lines, weights ? make("span", "soft", weights) : "");
   }

@@ -78,8 +78,8 @@ class Panel {
       copyButton("copy name", name),
       this.flows(body, at),
       ...(body.findings[at] || []).map(place => this.finding(tables.findings[place], body, at)),
-      ...marks.map(mark => this.rule(doc.rules[mark], mark)),
       plot ? this.gradient(plot) : "",
+      ...marks.map(mark => this.rule(doc.rules[mark], mark)),
       section("Inputs", body.inputs[at].length ? this.inputs(body, at) : make("p", "", "none")),
       at in body.carried ? this.carried(body.carried[at]) : "",
       section("Attrs", attrs.length ? facts(attrs.map(([key, value]) => [key, JSON.stringify(value)]), "mono") : make("p", "", "none")),
@@ -102,9 +102,10 @@ class Panel {
 
   // Doctor's words; of what ends before rules and flows on after them, that it was so before.
   finding(finding, body, at) {
-    const isBefore = body.sides.length > 1 && [Flow.FULL, Flow.CHANGED].includes(body.sides[1].flow[at]);
+    const [goesOn, isBefore] = body.sides.map(side => [Flow.FULL, Flow.CHANGED].includes(side.flow[at]));
     const comes = body.sides.some(side => side.arrives[at] > Flow.NONE);
-    const title = `${!comes ? "Nothing could flow on" : finding.on_path ? "Why it ends here" : "Ends here"}${isBefore ? ", before" : ""}`;
+    const words = !comes ? "Nothing could flow on" : goesOn ? "One path ends here" : finding.on_path ? "Why it ends here" : "Ends here";
+    const title = `${words}${isBefore && !goesOn ? ", before" : ""}`;
     const element = section(title, make("p", "", finding.what), make("p", "", finding.consequence), make("p", "", make("b", "", "Fix: "), finding.remedy), ...ruleText(finding.rule));
     element.className = "finding";
     return element;
