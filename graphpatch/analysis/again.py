@@ -20,6 +20,7 @@ from msgspec import structs
 import graphpatch
 from graphpatch import names
 from graphpatch.analysis.compare import differences, differences_around, same_bytes, unlike_by_name
+from graphpatch.analysis.document import Document
 from graphpatch.analysis.revert import revert, taken_off
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
@@ -47,21 +48,18 @@ EXPORTED = "it was written as a TF2 SavedModel, which holds a part of its origin
 
 
 @dataclass(frozen=True, slots=True)
-class StructureFault:
+class StructureFault(Document):
     """One thing that is wrong; `op` is the op as the model calls it.
 
     `is_of_rules`: a rule wrote what is missing or differs.
     """
 
+    keys = "kind body op says"
     kind: str  # "backward", "forward" or "record"
     body: str
     op: str
     says: str
     is_of_rules: bool = False
-
-    def document(self) -> dict[str, Any]:
-        """Return the fault as `verify --json` prints it."""
-        return {"kind": self.kind, "body": self.body, "op": self.op, "says": self.says}
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +311,8 @@ def damage(model: Model) -> str:
         return f"the file was changed since, and rules in Python cannot be applied again; {AGAIN}"
     try:
         expected = opened_again(model)
-        taken_off(expected)
-        expected = opened_again(_patched(expected, rules))
+        taken_off(expected)  # and read anew, so that many ops of one form are patched at once
+        expected = opened_again(_patched(opened_again(expected), rules))
     except GraphpatchError as error:
         # Ops of gradients that were built since read what rules added, and are no damage.
         is_built = any(True for graph in model.graphs for _ in built_gradients(graph))

@@ -28,19 +28,17 @@ MAPS = ("collection_def", "signature_def")
 NOTHING = "(none)"
 RECORD = encoded(1, PROVENANCE_ATTR.encode())  # begins the entry of a record in NodeDef.attr
 BLOCK = 1 << 20  # bytes of large pieces that are read at a time
-MOST_PARTS = 1 << 10  # of a path
 MOST_SHOWN = 60  # letters of an attr
 
 
 def titles(paths: Sequence[str], rules: Sequence[int]) -> list[str]:
     """Return short names that tell models apart; of models of one path by their number of rules."""
-    for parts in (1, 2, MOST_PARTS):
+    for parts in (1, 2):
         names = [str(Path(*Path(path).parts[-parts:])) for path in paths]
         if len(set(names)) == len(paths):
             return names
-    if len(set(rules)) == len(rules):
-        words = [f"with {plural(count, 'rule')}" if count else "without rules" for count in rules]
-    else:
+    words = [f"with {plural(count, 'rule')}" if count else "without rules" for count in rules]
+    if len(set(rules)) < len(rules):
         words = [f"({place})" for place, _ in enumerate(paths, 1)]
     return [f"{Path(paths[0]).name} {words[0]}", *words[1:]]
 

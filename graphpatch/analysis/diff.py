@@ -10,6 +10,7 @@ from typing import Any
 from graphpatch.analysis import ops
 from graphpatch.analysis.again import damage
 from graphpatch.analysis.compare import differences, differences_around, titles, unlike_pairs
+from graphpatch.analysis.document import Document
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.load import ModelLike, model_from
@@ -27,7 +28,7 @@ CHANGES = ("gradients", "removed", "added", "renamed", "changed", "functions", "
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Diff:
+class Diff(Document):
     """How the model `b` differs from the model `a`: a list for each of CHANGES.
 
     `gradients` are the ops through which something else flows back, with what flowed `before` and
@@ -40,6 +41,7 @@ class Diff:
         [('block1/relu', 'default'), ('block2/relu', 'default')]
     """
 
+    keys = f"a b equal=ok {' '.join(CHANGES)}"
     a: str
     b: str
     gradients: list[dict[str, Any]] = field(default_factory=list)
@@ -56,15 +58,9 @@ class Diff:
         """Return whether the models are equal."""
         return not any(getattr(self, kind) for kind in CHANGES)
 
-    def document(self) -> dict[str, Any]:
-        """Return what `diff --json` prints."""
-        kinds = {kind: list(getattr(self, kind)) for kind in CHANGES}
-        return {"a": self.a, "b": self.b, "equal": self.ok, **kinds}
-
     def __repr__(self) -> str:
         counts = [f"{kind}: {count}" for kind in CHANGES if (count := len(getattr(self, kind)))]
-        models = " -> ".join(self.titles or (self.a, self.b))
-        return f"<Diff: {models}; {', '.join(counts) or 'no difference'}>"
+        return f"<Diff: {' -> '.join(self.titles)}; {', '.join(counts) or 'no difference'}>"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -104,7 +100,7 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
     loaded = model_from("a", a, progress), model_from("b", b, progress)
     rules = [sum(len(graph.library.rules) for graph in model.graphs) for model in loaded]
     a, b = (model.path for model in loaded)
-    result = Diff(a, b, titles=titles([a, b], rules) if a == b else ())
+    result = Diff(a, b, titles=titles([a, b], rules) if a == b else (a, b))
     before, after = (opened_again(model) for model in loaded)
     are_told = []
     for model in (before, after):
@@ -139,7 +135,7 @@ def _diff_graphs(
         else:
             result.functions.append({"name": label, "change": "removed"})
     added = [label for label in new_bodies if label not in old_bodies]
-    result.functions.extend([{"name": label, "change": "added"} for label in added])
+    result.functions.extend({"name": label, "change": "added"} for label in added)
     for name in sorted(before.library.gradients.keys() | after.library.gradients.keys()):
         old, new = before.library.gradients.get(name), after.library.gradients.get(name)
         if old != new and name in old_bodies and name in new_bodies:
@@ -156,8 +152,7 @@ def _diff_bodies(before: Body, after: Body, result: Diff, keyed: Keyed) -> None:
         old, new = Node(before, first), Node(after, second)
         if old.name != new.name:
             result.renamed.append(_op_document(old) | {"to": new.name})
-        changes = differences(old, new)
-        if changes:
+        if changes := differences(old, new):
             result.changed.append({**_op_document(new), "changes": changes})
             if any(OVERRIDE in change for change in changes):
                 keyed[before.label, name_in_model(old)] = old, new

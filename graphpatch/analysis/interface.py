@@ -98,8 +98,7 @@ def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
     variables = sum(len(wiring.body.by_type.get(op, ())) for op in VARIABLES)
     fed = fed_floats(wiring)
     numbers = [tensor for tensor in fed if wiring.dtype(tensor) != "string"]
-    if numbers or inputs:  # texts are what the model is fed, or the names of checkpoints
-        fed = numbers
+    fed = numbers if numbers or inputs else fed  # texts may be the names of checkpoints
     targets = [] if outputs else default_targets(graph, wiring, every=False)
     return Interface(list(described(fed, inputs)), list(described(targets, outputs)), variables)
 

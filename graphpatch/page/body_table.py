@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from graphpatch.analysis.doctor.causes import Finding
@@ -105,15 +106,14 @@ def body_table(
     types = [one_line(_type(side, head)) for _, side, head in lines]
     rules = {row: names for side in sides for row, names in side.rules_by_row.items()}
     frozen = sides[-1].unchanged
-    plots = {
-        row: tables.plot("" if row in frozen else names[-1], types[row])
-        for row, names in rules.items()
-    }
+    shown = {row: "" if row in frozen else names[-1] for row, names in rules.items()}
+    plots = {row: tables.plot(name, types[row]) for row, name in shown.items()}
     calls = {
         row: list(dict.fromkeys(numbers[name] for name in names if name in numbers))
         for side in (sides if numbers else ())
         for row, names in side.called().items()
     }
+    several = [row for row, side, _ in lines if len(side.nodes[row]) > 1]
     return {
         "name": one_line(sides[0].body.label),
         "names": [one_line(key.lstrip("+")) for key in rows],
@@ -133,11 +133,7 @@ def body_table(
         "findings": _findings(sides, tables, blamed),
         "ends": _ends(sides),
         "calls": {row: called for row, called in calls.items() if called},
-        "carried": {
-            row: _nodes(side, row)
-            for row, side, _ in lines
-            if len(side.nodes[row]) > 1 or row in frozen
-        },
+        "carried": {row: _nodes(last[row], row) for row in frozen.union(several)},
         "plots": {row: number for row, number in plots.items() if number is not None},
         "sides": [_side(side, len(rows)) for side in sides],
     }
@@ -231,9 +227,9 @@ def _side(side: BodySide, count: int) -> dict[str, Any]:
     """Return what flows on one side; lines that it has not are absent."""
     reads = (side.reads.get(row, {}) for row in range(count))
     return {
-        "flow": [int(side.flow.get(row, ABSENT)) for row in range(count)],
-        "arrives": [int(side.arrives.get(row, ABSENT)) for row in range(count)],
-        "edges": [[n for row, flow in lines.items() for n in (row, int(flow))] for lines in reads],
+        "flow": [side.flow.get(row, ABSENT) for row in range(count)],
+        "arrives": [side.arrives.get(row, ABSENT) for row in range(count)],
+        "edges": [list(chain.from_iterable(lines.items())) for lines in reads],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
@@ -53,8 +53,10 @@ def ends_of(
     """
     start = wiring.named(sources)
     if not start:
-        start = _default_sources(graph, wiring)
-        start = list(dict.fromkeys([*start, *_variables_read(wiring, marked)]))
+        at, ops = wiring.body.by_name, wiring.body.heads.ops
+        read = (tensor for name in marked if name in at for tensor in wiring.inputs(at[name]))
+        variables = [tensor for tensor in read if ops[tensor[0]] in VARIABLES]
+        start = list(dict.fromkeys([*_default_sources(graph, wiring), *variables]))
     end = wiring.named(targets)
     if not end:
         led_to = default_targets(graph, wiring, every=False, sources=start)
@@ -78,15 +80,6 @@ def _default_sources(graph: ModelGraph, wiring: Wiring) -> list[Tensor]:
             return sources
     variables = [(index, 0) for op in VARIABLES for index in wiring.body.by_type.get(op, ())]
     return real or numbers or fed or variables
-
-
-def _variables_read(wiring: Wiring, names: Iterable[str]) -> Iterator[Tensor]:
-    """Yield the variables that some ops read."""
-    body = wiring.body
-    indices = [body.by_name[name] for name in names if name in body.by_name]
-    if not body.by_type.keys().isdisjoint(VARIABLES):
-        read = (tensor for index in indices for tensor in wiring.inputs(index))
-        yield from (tensor for tensor in read if body.heads.ops[tensor[0]] in VARIABLES)
 
 
 def _real_before(

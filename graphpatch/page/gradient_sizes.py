@@ -217,11 +217,8 @@ def _picture(value: Any, title: str, says: str) -> dict[str, Any]:
     flat = np.asarray(value, np.float64).ravel()
     finite = flat[np.isfinite(flat)]
     if not finite.size:
-        return {
-            "kind": "nothing",
-            "title": title,
-            "says": "no finite number" if flat.size else "empty",
-        }
+        says = "no finite number" if flat.size else "empty"
+        return {"kind": "nothing", "title": title, "says": says}
     if flat.size == 1:
         return {"kind": "number", "title": title, "value": f"{flat[0]:.3g}"}
     counts, edges = np.histogram(finite, BINS)
@@ -235,11 +232,8 @@ def _image(value: Any) -> Array | None:
     if pixels.ndim != 4 or not pixels.shape[0]:
         return None
     first = pixels[0]
-    if (
-        first.shape[0] in CHANNELS
-        and min(first.shape[1:]) >= SMALLEST_IMAGE
-        and first.shape[2] not in CHANNELS
-    ):
+    is_channels_first = first.shape[0] in CHANNELS and first.shape[2] not in CHANNELS
+    if is_channels_first and min(first.shape[1:]) >= SMALLEST_IMAGE:
         first = np.moveaxis(first, 0, 2)
     is_image = first.shape[2] in CHANNELS and min(first.shape[:2]) >= SMALLEST_IMAGE
     return np.asarray(first, np.float64) if is_image else None

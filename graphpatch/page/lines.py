@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 from graphpatch.analysis.doctor.causes import Finding, OpOnPath, PathStep, finding_of
 from graphpatch.control_flow.op_types import EXITS
@@ -24,21 +23,9 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import LOOPS
 from graphpatch.graph.walk import reached
 
-
-class Flow(IntEnum):
-    """What flows along a lane, or through an op; the greatest counts where several meet."""
-
-    ABSENT = 0
-    NONE = 1
-    ZERO = 2
-    FULL = 3
-    CHANGED = 4
-    BLOCKED = 5  # a gradient comes to the op, and goes no further
-    ERROR = 6  # tf.gradients raises at the op
-
-
-# Python 3.11 takes ten times as long to find a member by its class; lines are many.
-ABSENT, NONE, ZERO, FULL, CHANGED, BLOCKED, ERROR = Flow
+# What flows along a lane, or through an op; the greatest counts where several meet. At BLOCKED a
+# gradient comes to the op, and goes no further; at ERROR tf.gradients raises.
+ABSENT, NONE, ZERO, FULL, CHANGED, BLOCKED, ERROR = range(7)
 NO_ANSWER = OpGradientFlow()
 
 
@@ -64,9 +51,9 @@ class BodySide:
     is_applied: bool
     nodes: dict[int, list[int]] = field(default_factory=dict)
     line_of: dict[int, int] = field(default_factory=dict)
-    arrives: dict[int, Flow] = field(default_factory=dict)
-    flow: dict[int, Flow] = field(default_factory=dict)
-    reads: dict[int, dict[int, Flow]] = field(default_factory=dict)
+    arrives: dict[int, int] = field(default_factory=dict)
+    flow: dict[int, int] = field(default_factory=dict)
+    reads: dict[int, dict[int, int]] = field(default_factory=dict)
     findings: dict[int, Finding] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,17 +64,19 @@ class BodySide:
         """
         self.wiring, self.body = self.back.wiring, self.back.wiring.body
         self.touched = self.body.touched()
-        keys = {index: self._key_of_touched(index) for index in self.touched}
+        keys, name = (
+            {index: self._key_of_touched(index) for index in self.touched},
+            self.wiring.name,
+        )
         for index in self._ops_in_view():
-            row = self.rows.setdefault(keys.get(index) or self.wiring.name(index), len(self.rows))
+            row = self.rows.setdefault(keys.get(index) or name(index), len(self.rows))
             self.line_of[index] = row
             self.nodes.setdefault(row, []).append(index)
-        raising = self._raising()
-        names = {row: key for key, row in self.rows.items()} if self.touched else {}
+        names = list(self.rows)
         for row, nodes in self.nodes.items():
             if len(nodes) > 1:
-                nodes.sort(key=lambda index: self.wiring.name(index) != names[row])
-            self._follow(row, nodes, raising)
+                nodes.sort(key=lambda index: name(index) != names[row])
+        self._follow(self._raising())
         self._end_at_errors()
         self.rules_by_row = {
             self.rows[op]: rules for op, rules in self.rules.items() if op in self.rows
@@ -132,49 +121,49 @@ class BodySide:
         inside = (refusal for refusal in refusals if refusal.kind == "loop_inside")
         return raising | {refusal.node.index: True for refusal in inside}
 
-    def _follow(self, row: int, nodes: Sequence[int], raising: Mapping[int, bool]) -> None:
-        """Fill in what comes to a line and flows on, and doctor's words where it ends there."""
+    def _follow(self, raising: Mapping[int, bool]) -> None:
+        """Fill in what comes to each line and flows on, and doctor's words where it ends there."""
         back, wiring, line_of = self.back, self.wiring, self.line_of
-        arrives, raises, reads = NONE, False, dict[int, Flow]()
-        outside: tuple[int, int] | None = None  # the first node, and its slot, that reads a line
-        for index in nodes:
-            tensors = wiring.tensors(index)
-            live = back.live.intersection(tensors)
-            comes = FULL if live else NONE if back.got.isdisjoint(tensors) else ZERO
-            if comes > arrives:
-                arrives = comes
-            answer: OpGradientFlow | None = None
-            for slot, tensor in enumerate(wiring.inputs(index)):
-                producer = line_of.get(tensor[0])
-                if producer is None:
-                    continue
-                if answer is None:
-                    answer = self._answer(index) if comes > NONE else NO_ANSWER
-                if producer == row:
-                    continue
-                outside = outside or (index, slot)
-                flow = NONE
-                if slot in answer.slots and tensor in back.got and wiring.trainable(tensor):
-                    flow = FULL if _is_live(answer, slot, live) else ZERO
-                if flow > reads.get(producer, ABSENT):
-                    reads[producer] = flow
-            answer = answer or NO_ANSWER
-            if index in raising and comes > NONE:
-                raises = raises or raising[index] or not answer.slots
-            raises = raises or (bool(answer.raised) and answer.raises and index in self.visited)
-        best = max(reads.values(), default=arrives)
-        ends = BLOCKED if arrives > NONE and best == NONE else min(best, arrives)
-        self.arrives[row], self.flow[row], self.reads[row] = (
-            arrives,
-            ERROR if raises else ends,
-            reads,
-        )
-        if outside is not None and outside[0] >= 0 and (raises or best < arrives):
-            index, slot = outside
-            step = PathStep(index, 0, slot)
-            op_on_path = OpOnPath(wiring, step, self.answers.ask(wiring, index))
-            if op_on_path.is_blocked:
-                self.findings[row] = finding_of(op_on_path)
+        got, every_live, trainable = back.got, back.live, wiring.trainable
+        for row, nodes in self.nodes.items():
+            arrives, raises, reads = NONE, False, dict[int, int]()
+            outside: tuple[int, int] | None = None  # the first node and slot that reads a line
+            for index in nodes:
+                tensors = wiring.tensors(index)
+                live = [tensor[1] for tensor in tensors if tensor in every_live]
+                comes = FULL if live else NONE if got.isdisjoint(tensors) else ZERO
+                arrives = max(arrives, comes)
+                answer: OpGradientFlow | None = None
+                for slot, tensor in enumerate(wiring.inputs(index)):
+                    producer = line_of.get(tensor[0])
+                    if producer is None:
+                        continue
+                    if answer is None:
+                        answer = self._answer(index) if comes > NONE else NO_ANSWER
+                    if producer == row:
+                        continue
+                    outside = outside or (index, slot)
+                    flow = NONE
+                    if slot in answer.slots and tensor in got and trainable(tensor):
+                        outputs = answer.reach.get(slot)  # those that do not give zeros alone
+                        is_live = live if outputs is None else not outputs.isdisjoint(live)
+                        flow = FULL if is_live else ZERO
+                    if flow > reads.get(producer, ABSENT):
+                        reads[producer] = flow
+                answer = answer or NO_ANSWER
+                if index in raising and comes > NONE:
+                    raises = raises or raising[index] or not answer.slots
+                if answer.raised:
+                    raises = raises or (answer.raises and index in self.visited)
+            best = max(reads.values()) if reads else arrives
+            ends = BLOCKED if arrives > NONE and best == NONE else min(best, arrives)
+            self.arrives[row], self.reads[row] = arrives, reads
+            self.flow[row] = ERROR if raises else ends
+            if outside is not None and outside[0] >= 0 and (raises or best < arrives):
+                step = PathStep(outside[0], 0, outside[1])
+                op_on_path = OpOnPath(wiring, step, self.answers.ask(wiring, step.index))
+                if op_on_path.is_blocked:
+                    self.findings[row] = finding_of(op_on_path)
 
     def _answer(self, index: int) -> OpGradientFlow:
         """Return what an op answers; nothing where TensorFlow does not ask it."""
@@ -214,40 +203,27 @@ class BodySide:
 
     def head(self, row: int) -> int:
         """Return the node that a line is about: the op itself, where rules moved it aside too."""
-        nodes = self.nodes[row]
-        if len(nodes) == 1:
-            return nodes[0]
-        records = self.touched
+        nodes, records = self.nodes[row], self.touched
         return next((n for n in nodes if n not in records or not records[n].is_added), nodes[0])
 
-    def called(self) -> dict[int, list[str]]:
+    def called(self) -> dict[int, dict[str, None]]:
         """Return the functions that lines call."""
         by_row: dict[int, dict[str, None]] = {}
         for index, names in called_by_op(self.body).items():
             if index in self.line_of:
                 by_row.setdefault(self.line_of[index], {}).update(dict.fromkeys(names))
-        return {row: list(names) for row, names in by_row.items()}
-
-
-def _is_live(answer: OpGradientFlow, slot: int, live: Set[Tensor]) -> bool:
-    """Return whether what flows into a slot is not always zero, as it is not at these outputs."""
-    if slot not in answer.reach:
-        return bool(live)
-    return any(output in answer.reach[slot] for _, output in live)
-
-
-BodyLine = tuple[str, int]  # a body, and a line of it
+        return by_row
 
 
 def lines_on_path(
     main: BodySide, functions: Mapping[str, BodySide], source: Tensor, target: Tensor
-) -> set[BodyLine]:
+) -> set[tuple[str, int]]:
     """Return the lines on the path of a gradient, and in functions called there.
 
     Of a function, those on the path from the outputs that are on the path. The source itself is
     left out: a rule there changes what flows on from it.
     """
-    on_path = set[BodyLine]()
+    on_path = set[tuple[str, int]]()
     visited = set[tuple[str, frozenset[Tensor]]]()
     todo: list[tuple[BodySide, frozenset[Tensor], Sequence[Tensor]]]
     todo = [(main, frozenset({target}), [source])]

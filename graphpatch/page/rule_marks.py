@@ -40,12 +40,9 @@ class RuleMarks:
     def without_idle(self) -> RuleMarks:
         """Leave out rules of recipes that are at no op, where a rule is at any; return the rest."""
         counts = self._counts()
-        if counts:
-            self.written = {
-                name: rule
-                for name, rule in self.written.items()
-                if counts[name] or name in self.wrong or not is_recipe(name)
-            }
+        for name in list(self.written) if counts else ():
+            if is_recipe(name) and not counts[name] and name not in self.wrong:
+                del self.written[name]
         return self
 
     def _counts(self) -> Counter[str]:
