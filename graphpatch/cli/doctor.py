@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from graphpatch.runtime.not_finite import NotFinite
 
 PAIRS_SHOWN = 10
+ALIKE_SHOWN = 2  # ops that block alike and are printed
 PATH_SHOWN = 8  # tensors of a path that are printed
 
 RanPair = dict[str, Any] | None
@@ -125,7 +126,7 @@ def _lines_of_pairs(
     explained: set[tuple[str, str]] = set()
     shown = list(groups.values())[: None if every else PAIRS_SHOWN]
     for alike in shown:
-        yield from _pair_lines(*alike[0], explained)
+        yield from _pair_lines(*alike[0], explained, every)
         if alike[1:]:
             yield f"  ... {plural(len(alike) - 1, 'more pair')} like this; --all shows them"
     if others := sum(connected) - sum(map(len, shown)):
@@ -143,7 +144,7 @@ def _kind(pair: PairDiagnosis, result: RanPair) -> Hashable:
 
 
 def _pair_lines(
-    pair: PairDiagnosis, result: RanPair, explained: set[tuple[str, str]]
+    pair: PairDiagnosis, result: RanPair, explained: set[tuple[str, str]], every: bool
 ) -> Iterator[str]:
     words = VERDICT_WORDS[pair.verdict]
     if not pair.connected:
@@ -157,11 +158,9 @@ def _pair_lines(
         yield f"  {pair.says}"
     if pair.findings and pair.path:
         yield f"  path     {path_in_words(pair.path, PATH_SHOWN)}"
-    for finding in pair.of_session:
-        yield from _finding_lines(finding, explained)
+    yield from _finding_lines(pair.of_session, explained, every)
     yield from taped if is_last else []
-    for finding in alone:
-        yield from _finding_lines(finding, explained)
+    yield from _finding_lines(alone, explained, every)
     if result is not None:
         yield f"  run      {result['says']}"
 
@@ -178,14 +177,26 @@ def _op_in_words(op_type: str, name: str, body: str, slot: int | None) -> str:
     return f"{op_type} {name}{place}{'' if slot is None else f', input {slot}'}"
 
 
-def _finding_lines(finding: Finding, explained: set[tuple[str, str]]) -> Iterator[str]:
-    place = body, name = finding.node.body.label, finding.node.name
-    yield f"  blocked  {_op_in_words(finding.op_type, name, body, finding.slot)}"
-    if place not in explained:
-        explained.add(place)
-        yield f"           {finding.what}"
-        yield f"           {finding.consequence}"
-        yield f"    fix    {finding.remedy}"
+def _finding_lines(
+    findings: Sequence[Finding], explained: set[tuple[str, str]], every: bool
+) -> Iterator[str]:
+    """Yield what blocks; of ops of which the same is said, the first, with the words said once."""
+    groups: dict[Hashable, list[Finding]] = {}
+    for finding in findings:
+        words = finding.what, finding.consequence, finding.remedy
+        groups.setdefault(words, []).append(finding)
+    for alike in groups.values():
+        shown = alike if every else alike[:ALIKE_SHOWN]
+        places = [(finding.node.body.label, finding.node.name) for finding in alike]
+        for (body, name), finding in zip(places, shown, strict=False):
+            yield f"  blocked  {_op_in_words(finding.op_type, name, body, finding.slot)}"
+        if rest := len(alike) - len(shown):
+            yield f"           and {rest} more like these; --all lists them"
+        if not explained.issuperset(places):
+            yield f"           {alike[0].what}"
+            yield f"           {alike[0].consequence}"
+            yield f"    fix    {alike[0].remedy}"
+        explained.update(places)
 
 
 def _not_finite_lines(start: NotFinite) -> Iterator[str]:

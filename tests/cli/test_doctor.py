@@ -171,6 +171,21 @@ def test_of_many_pairs_one_of_each_kind_is_printed(run_cli: Run, many: Path) -> 
     ]
 
 
+def test_what_is_said_of_several_ops_is_said_once(run_cli: Run, tmp_path: Path) -> None:
+    rounds = [node(f"r{n}", "Round", f"r{n - 1}" if n else "x") for n in range(5)]
+    path = tmp_path / "m.pb"
+    path.write_bytes(graphs.graphdef(node("x", "Placeholder"), *rounds).SerializeToString())
+    blocked = "  blocked  Round r{}, input 0".format
+    lines = run_cli("doctor", path, "--from", "x", "--to", "r4").stdout.splitlines()
+    assert lines[2:6] == [
+        *map(blocked, (4, 3)), "           and 3 more like these; --all lists them",
+        "           Round, a step function: TensorFlow's gradient of it is None",
+    ]  # fmt: skip
+    assert sum("    fix " in line for line in lines) == 1
+    lines = run_cli("doctor", path, "--from", "x", "--to", "r4", "--all").stdout.splitlines()
+    assert lines[2:7] == [*map(blocked, (4, 3, 2, 1, 0))]
+
+
 @pytest.mark.parametrize("option", ["--all", "--json"])
 def test_all_pairs_are_there_to_be_had(option: str, run_cli: Run, many: Path) -> None:
     done = run_cli("doctor", many, "--from", "x", option)

@@ -423,7 +423,7 @@ CAUSES = (
           "give it another one (override_gradient); stop_gradient there is partial: what comes "
           "through it is lost", fixes),
     Cause("tensor_array", _raises("tensor_array"),
-          "{op}, of a TensorArray of TensorFlow 1, while control flow v2 is on",
+          "an op of a TensorArray of TensorFlow 1, while control flow v2 is on",
           "{says}, without a text",
           "call tf.compat.v1.disable_control_flow_v2() before the graph is imported"),
     Cause("handle", _raises("handle"),
