@@ -291,7 +291,7 @@ def without_records(body: Body) -> None:
         if isinstance(edited, EditedNode) and index not in body.heads.records:
             edited.node.attr.pop(PROVENANCE_ATTR, None)
             raw = edited.node.SerializeToString(deterministic=True)
-            body.edited[index] = Payload.of(raw, edited.large)
+            body.edited[index] = Payload.of((raw,), edited.large)
 
 
 def append_all(

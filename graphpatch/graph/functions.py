@@ -151,7 +151,7 @@ class Part:
                 proto.attr.pop(key, None)
             is_same = proto == before
             raw = proto.SerializeToString(deterministic=True)
-            yield payload if is_same else Payload.of(raw, payload.large)
+            yield payload if is_same else Payload.of((raw,), payload.large)
 
     def spelled(self, tensor: str) -> str:
         """Return how the function spells a tensor of the main graph."""

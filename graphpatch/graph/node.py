@@ -58,31 +58,30 @@ class LargeField(NamedTuple):
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):
-    """The bytes of a NodeDef: its fields in their order.
+    """The bytes of a NodeDef: `small` without fields as large as weights, and these.
 
-    `parts` are what lies before, between and behind the large fields, one more than these are.
+    `parts` are what lies before, between and behind the large fields; empty where there are none.
     """
 
-    parts: tuple[bytes, ...]
+    small: bytes
     large: tuple[LargeField, ...] = ()
-
-    @property
-    def small(self) -> bytes:
-        """The NodeDef without fields as large as weights."""
-        return b"".join(self.parts) if self.large else self.parts[0]
+    parts: tuple[bytes, ...] = ()
 
     @property
     def pieces(self) -> list[Piece]:
         """The whole NodeDef."""
+        if not self.large:
+            return [self.small]
         pieces: list[Piece] = [*self.parts]
         for place, field in enumerate(self.large):
             pieces.insert(2 * place + 1, field.whole)
         return pieces
 
     @classmethod
-    def of(cls, raw: bytes, large: tuple[LargeField, ...] = ()) -> Payload:
-        """Return the payload of these bytes, with large fields behind them."""
-        return cls((raw, *[b""] * len(large)), large)
+    def of(cls, parts: tuple[bytes, ...], large: tuple[LargeField, ...] = ()) -> Payload:
+        """Return the payload of these parts and large fields; of one part, these come behind it."""
+        parts = parts if len(parts) > len(large) else (*parts, *[b""] * len(large))
+        return cls(b"".join(parts), large, parts if large else ())
 
     def attr_spans(self) -> dict[str, Span]:
         """Return where each attr's serialized AttrValue lies, unread."""
@@ -100,7 +99,7 @@ def payload_at(source: Source, start: int) -> Payload:
     """Return the payload of the NodeDef whose field starts at `start`; its record is not large."""
     at, end = entry(source, start)
     if end - at < LARGE:
-        return Payload((source.data[at:end],))
+        return Payload(source.data[at:end])
     parts, large = list[bytes](), list[LargeField]()
     for field in fields(source.data, at, end):
         if field.end - field.value >= LARGE and field.number >= ATTR:
@@ -109,7 +108,7 @@ def payload_at(source: Source, start: int) -> Payload:
                 parts.append(source.data[at : field.start])
                 large.append(LargeField(Span(source, field.start, field.end), key, value))
                 at = field.end
-    return Payload((*parts, source.data[at:end]), tuple(large))
+    return Payload.of((*parts, source.data[at:end]), tuple(large))
 
 
 def attr_entry(source: Source, field: Field) -> tuple[str, Span]:
@@ -208,13 +207,13 @@ class EditedNode(msgspec.Struct, eq=False):
         """Return the serialized NodeDef, with its record."""
         if self.written is None:
             raw = self.current().SerializeToString(deterministic=True)
-            self.written = Payload.of(raw, self.large)
+            self.written = Payload.of((raw,), self.large)
         return self.written
 
     def keep_large(self) -> None:
         """Put the large fields into the record, as an edit drops them from the node."""
         if self.record.original:
-            pieces = Payload(self.record.original, self.large).pieces
+            pieces = Payload.of(self.record.original, self.large).pieces
             self.record.original = (b"".join(map(piece_bytes, pieces)),)
         self.large = ()
 
@@ -328,7 +327,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             start = self.heads.starts[index]
             value, end = entry(self.source, start)
             if end - value < LARGE:
-                return Payload((self.source.data[value:end],))
+                return Payload(self.source.data[value:end])
             payload = payload_at(self.source, start)
             self.large[index] = payload, message(NodeDef, payload.small)
         return self.large[index][0]
@@ -408,7 +407,11 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         edited = self.edited.get(index)
         if not isinstance(edited, EditedNode):
             payload, record = self.payload(index), self.record(index)
-            record = NodeRecord(original=payload.parts) if record is None else replace(record)
+            record = (
+                NodeRecord(original=payload.parts or (payload.small,))
+                if record is None
+                else replace(record)
+            )
             edited = EditedNode(message(NodeDef, payload.small), record, payload.large)
             self.edited[index] = edited
         edited.written = None

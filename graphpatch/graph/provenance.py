@@ -210,7 +210,7 @@ class ModelBody(Body):
         """Return the NodeDef as it is now; of an op that a rule put into a function, before."""
         now = self._now()
         known = now.record(index) if self.heads.ops[index] != now.heads.ops[index] else None
-        return now.payload(index) if known is None else Payload.of(b"".join(known.original))
+        return now.payload(index) if known is None else Payload(b"".join(known.original))
 
     def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, tuple[LargeField, ...]]:
         """Return the same, parsed."""

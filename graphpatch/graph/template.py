@@ -132,7 +132,7 @@ def _recorded(alike: AlikeOp, rest: bytes, edit: Edit, editor: Editor) -> Templa
     alone = OneOp(body.label, body.library, body.source, heads)
     head = encoded(1, own[0].encode()) + encoded(2, op.encode())
     head += b"".join([encoded(3, text.encode()) for text in own[1:]])
-    untouched = Payload.of(head + rest)
+    untouched = Payload(head + rest)
     alone.edited[0] = untouched
     recorder = Editor(editor.graph, editor.author, own[0], known=editor.known)
     try:
@@ -178,7 +178,7 @@ def _fill(template: Template, batch: Sequence[AlikeOp], editor: Editor) -> bool:
     for column, payload in zip(members, template.payloads, strict=True):
         if payload:
             filled = template.fill(payload, rows)
-            body.edited.update(zip(column, [Payload((raw,)) for raw in filled], strict=True))
+            body.edited.update(zip(column, map(Payload, filled), strict=True))
     for column in members[1:]:
         body.root.update(zip(column, indices, strict=True))
     if step:

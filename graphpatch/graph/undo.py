@@ -79,7 +79,7 @@ def _undo_body(graph: Graph, body: Body, is_live: bool) -> UndoneBody:
         node, payload = Node(body, index), body.payload(index)
         original = provenance.recorded_original(node, record)
         _check_restored(graph, node, original, message(NodeDef, payload.small).attr)
-        if len(record.original) != len(payload.parts):
+        if len(record.original) != len(payload.large) + 1:
             raise ModelError(
                 f"{node} has {len(payload.large)} large fields, and its record tells of "
                 f"{len(record.original) - 1}; it was changed since"
@@ -88,7 +88,7 @@ def _undo_body(graph: Graph, body: Body, is_live: bool) -> UndoneBody:
         if is_live and not (body.is_main or payload.large):
             original.input[:] = node.inputs  # in functions TensorFlow spells them otherwise
             parts = (original.SerializeToString(deterministic=True),)
-        undone.payloads[index] = Payload(parts, payload.large)
+        undone.payloads[index] = Payload.of(parts, payload.large)
         undone.restored[index] = original
     return undone
 

@@ -115,7 +115,7 @@ def test_a_copy_is_changed_without_the_original_seeing_it() -> None:
         body.heads.names[0] = body.heads.ops[0] = "changed"
         body.heads.inputs[0] = ("changed",)
         body.ret["b"] = "changed"
-        body.edited[0] = Payload.of(b"")
+        body.edited[0] = Payload(b"")
         body.placed[0] = [0]
     copy.library.gradients["f"] = "g"
     copy.added.function.add()
