@@ -16,6 +16,7 @@ from graphpatch.recipes import RECIPES, recipe_rules
 from graphpatch.rules import load_rules, rules_from
 from tests.graphs import graphdef, node
 from tests.patches.one_op import net
+from tests.test_shown import ran
 
 GIVEN = {
     **dict.fromkeys(("lrp_flat", "lrp_w2", "deep_taylor"), "(of=image)"),
@@ -232,7 +233,7 @@ REVERSE["patch"] = {"filter_gradient": {"reverse": {}}}
 
 
 @pytest.mark.parametrize("recipe", ["@guided_backprop", "@lrp_flat(of=image)"])
-def test_a_recipe_is_taken_off_as_one(recipe: str) -> None:
+def test_a_recipe_is_taken_off_as_one(recipe: str, tmp_path: Path) -> None:
     """Of @lrp_flat no rule has just that name."""
     patched = graphpatch.apply([REVERSE], graphpatch.apply(recipe, DIGITS))
     name = recipe.partition("(")[0]
@@ -241,6 +242,9 @@ def test_a_recipe_is_taken_off_as_one(recipe: str) -> None:
     assert len(report["rules"]) == len(load_rules(recipe)) > 1
     alone = graphpatch.revert(patched, f"{name}: leaky and parametric ReLUs").report
     assert alone["rules"] == [f"{name}: leaky and parametric ReLUs"]
+    patched.model.write(tmp_path / "p.pb")
+    lines = ran("revert", tmp_path / "p.pb", "--rule", name, "--dry-run")[1].splitlines()
+    assert lines[1:3] == [f"  taken off: {name}", "  left: reversed"]
 
 
 def test_of_a_recipe_that_was_called_twice_the_id_is_asked_for() -> None:

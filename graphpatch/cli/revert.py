@@ -92,8 +92,16 @@ def _lines_of_revert(document: dict[str, Any]) -> list[str]:
         document["output"] or "(dry run, nothing written)", "replaced" in document
     )
     lines = [f"{document['model']} -> {where}"]
-    lines += [f"  taken off: {name}" for name in document["rules"]]
-    lines += [f"  left: {name}" for name in document["left"]]
+    off, remaining = document["rules"], document["left"]
+    for words, rules, others in (("taken off", off, remaining), ("left", remaining, off)):
+        in_parts = set(map(_recipe, others))  # of the other recipes all rules are here
+        names = (name if _recipe(name) in in_parts else _recipe(name) for name in rules)
+        lines += [f"  {words}: {name}" for name in dict.fromkeys(names)]
     back, out = (plural(document["ops"][key], "op") for key in ("restored", "dropped"))
     lines.append(f"  {back} as before, {out} taken out")
     return [*lines, *noted(document["notes"], "  ")]
+
+
+def _recipe(rule: str) -> str:
+    """Return the recipe that made a rule, of the name `@NAME: ...`; the name of any other."""
+    return rule.partition(": ")[0] if rule.startswith("@") else rule

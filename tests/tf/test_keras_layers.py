@@ -389,3 +389,23 @@ def test_a_live_model_is_told_what_to_do() -> None:
     model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(2)])
     with pytest.raises(TypeError, match=r"found Sequential; save it with its `export\(folder\)`"):
         graphpatch.load(model)
+
+
+def test_keras_reads_a_patched_saved_model_as_a_layer(tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    if not hasattr(keras.layers, "TFSMLayer"):
+        pytest.skip("this Keras has no TFSMLayer: it is of Keras 3")
+
+    class Net(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32)])
+        def __call__(self, x: Any) -> dict[str, Any]:
+            return {"y": tf.nn.relu(x)}
+
+    net = Net()
+    tf.saved_model.save(net, str(tmp_path / "net"), signatures=net.__call__)
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"formula": "dy * 5"}}}
+    graphpatch.apply([rule], tmp_path / "net").model.write(tmp_path / "patched")
+    layer = keras.layers.TFSMLayer(str(tmp_path / "patched"), call_endpoint="serving_default")
+    x = np.float32([[1, -1, 2]])
+    y, dx = gradient(lambda x: layer(x)["y"], x, np.ones_like(x))
+    assert (np.asarray(y).tolist(), np.asarray(dx).tolist()) == ([[1, 0, 2]], [[5, 5, 5]])
