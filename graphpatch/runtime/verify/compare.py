@@ -55,6 +55,7 @@ from graphpatch.runtime.verify.process import (
 from graphpatch.table import beside, html_table, plural, short
 
 if TYPE_CHECKING:
+    from graphpatch.runtime.graph_run import Ran
     from graphpatch.runtime.verify.session import Plan
 
 VERIFIED, DIFFERS, NOT_COMPARED = "verified", "differs", "not compared"
@@ -491,13 +492,13 @@ class _Comparison:
     def _run_both(
         self, name: str, tensors: Sequence[str], optimise: bool = False
     ) -> _ComparedValues:
-        before, reasons = self.before.ask("run", tensors, optimise)
-        after, failed = self.after.ask("run", list(before), optimise)
+        before, reasons = self._run(self.before, tensors, optimise)
+        after, failed = self._run(self.after, list(before), optimise)
         compared = _ComparedValues(name, uncompared=reasons, values=before)
         unlike = [
             name for name in before if name not in after or not same_bits(before[name], after[name])
         ]
-        again = self.before.ask("run", list(before), optimise)[0] if unlike else {}
+        again = self._run(self.before, list(before), optimise)[0] if unlike else {}
         for tensor in unlike:
             if tensor not in again or not same_bits(before[tensor], again[tensor]):
                 compared.uncompared[tensor] = NOISY
@@ -511,6 +512,15 @@ class _Comparison:
                 compared.differing[tensor] = difference_in_words(before[tensor], after[tensor])
         compared.compared = [tensor for tensor in before if tensor not in compared.uncompared]
         return compared
+
+    def _run(self, side: TensorFlowProcess, tensors: Sequence[str], optimise: bool) -> Ran:
+        """Run the tensors; apart from the others those that write to variables before they are."""
+        values, reasons = dict[str, Any](), dict[str, str]()
+        for is_writing in (False, True):
+            if some := [name for name in tensors if (name in self.writing) is is_writing]:
+                more, failed = side.ask("run", some, optimise)
+                values, reasons = values | more, reasons | failed
+        return values, reasons
 
     def _backward(
         self, plan: Plan, first: _ComparedValues
