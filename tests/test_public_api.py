@@ -60,7 +60,7 @@ SIGNATURES = {
     "view": "(model: 'ModelLike', patched: 'ModelLike | None' = None, *,"
     " sources: 'str | Sequence[str]' = (), targets: 'str | Sequence[str]' = (),"
     " rules: 'RulesLike | Pattern | Mapping[str, Any] | None' = None, run: 'bool' = False,"
-    " feed: 'Feed | None' = None, allow_unsafe_ops: 'bool' = False,"
+    " feed: 'Feed | None' = None, allow_unsafe_ops: 'bool' = False, control_flow_v2: 'bool' = True,"
     " progress: 'Progress | None' = None) -> 'View'",
     "Model.save": "(self, path: 'str | os.PathLike[str]', progress: 'Progress | None' = None)"
     " -> 'None'",

@@ -48,9 +48,7 @@ def command(
     run: bool = options.RUN,
     feed: str | None = options.FEED,
     allow_unsafe_ops: bool = options.UNSAFE,
-    no_control_flow_v2: bool = option(
-        "--no-control-flow-v2", "As after disable_control_flow_v2()."
-    ),
+    no_control_flow_v2: bool = options.NO_V2,
     every: bool = options.ALL,
     as_json: bool = options.JSON,
 ) -> None:

@@ -53,6 +53,7 @@ def command(
     run: bool = options.RUN,
     feed: str | None = options.FEED,
     allow_unsafe_ops: bool = options.UNSAFE,
+    no_control_flow_v2: bool = options.NO_V2,
     output: str | None = option(
         "-o PAGE.html",
         "Default: MODEL.html, beside the model; `-` is standard output.",
@@ -96,6 +97,7 @@ def command(
             run=run,
             feed=feed,
             allow_unsafe_ops=allow_unsafe_ops,
+            control_flow_v2=not no_control_flow_v2,
         )
     if as_json:
         say_json(shown.document())

@@ -32,6 +32,7 @@ from graphpatch.shown import one_line
 from graphpatch.table import short
 
 DOCUMENT_VERSION = 3
+V1_ARRAYS = "--no-control-flow-v2 shows what flows after disable_control_flow_v2()"
 
 
 @dataclass(eq=False)
@@ -44,7 +45,11 @@ class BuiltDocument:
 
 
 def built_document(
-    models: Sequence[Model], marks: RuleMarks, sources: Sequence[str], targets: Sequence[str]
+    models: Sequence[Model],
+    marks: RuleMarks,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    control_flow_v2: bool = True,
 ) -> BuiltDocument:
     """Build the document of a model, or of one before and one after.
 
@@ -52,12 +57,13 @@ def built_document(
     other, and where no op lies between any.
     """
     tables, bodies = Tables(marks.written), list[dict[str, Any]]()
+    asked = [doctors(model, control_flow_v2) for model in models]
     graphs = [
         _Graph(both, marks, number, sources, targets)
-        for number, both in enumerate(zip(*map(doctors, models), strict=True))
+        for number, both in enumerate(zip(*asked, strict=True))
     ]
     for number, model in enumerate(models):
-        diagnoses = offered(model, [graph.pairs[number] for graph in graphs])
+        diagnoses = offered(model, [graph.pairs[number] for graph in graphs], control_flow_v2)
         for graph, of_graph in zip(graphs, diagnoses, strict=True):
             graph.pairs[number] = of_graph
     for graph in graphs if sources or targets else ():
@@ -267,6 +273,11 @@ class _Graph:
         return dict(counts)
 
     def _notes(self) -> Iterator[str]:
+        pairs = [pair for diagnoses in self.pairs for pair in diagnoses]
+        if any(item.kind == "tensor_array" for pair in pairs for item in self._blocking(pair)):
+            yield V1_ARRAYS
+        if not self.tapes[0].control_flow_v2:
+            yield "as after tf.compat.v1.disable_control_flow_v2()"
         marked = self.marks.at.get((self.number, "main"), {})
         missing = [op for op in marked if op not in self.main[0].rows]
         if missing:

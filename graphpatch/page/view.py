@@ -160,6 +160,7 @@ def view(
     run: bool = False,
     feed: Feed | None = None,
     allow_unsafe_ops: bool = False,
+    control_flow_v2: bool = True,
     progress: Progress | None = None,
 ) -> View:
     """Show what flows back through a model: where gradients flow, where they end, and why.
@@ -176,6 +177,7 @@ def view(
         feed: For `run`: arrays by tensor name, each of the dtype and shape of its tensor, or a .npz
             file; other inputs get seeded values.
         allow_unsafe_ops: Run ops too that touch files, the network or Python.
+        control_flow_v2: False shows what flows after `disable_control_flow_v2()`.
         progress: Called with what is done, how much of it, and of how much.
 
     Nothing is changed: forward and backward the models are what they were.
@@ -198,7 +200,7 @@ def view(
     models, marks = _models(loaded, patched, rules, progress)
     graphs = [graph for model in models for graph in model.graphs]
     refuse_unknown_ends(loaded.path, graphs, *ends)
-    built = built_document(models, marks, *ends)
+    built = built_document(models, marks, *ends, control_flow_v2)
     if run:
         from graphpatch.page.gradient_sizes import sizes
 

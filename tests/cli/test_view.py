@@ -78,6 +78,13 @@ def test_bad_input_gets_one_message(run_cli: Run, model: Path, name: str) -> Non
     assert not list(model.parent.glob("*.html"))
 
 
+def test_control_flow_v2_is_off_on_demand(run_cli: Run, model: Path) -> None:
+    for option, notes in ([], []), (["--no-control-flow-v2"], ["as after "]):
+        done = run_cli("view", model, "--json", *option, **WITHOUT)
+        (graph,) = done.json["graphs"]
+        assert [note.partition("tf.compat")[0] for note in graph["notes"]] == notes
+
+
 def test_open_calls_the_browser(run_cli: Run, model: Path) -> None:
     browser, seen = model.parent / "browser", model.parent / "seen"
     browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')

@@ -302,6 +302,23 @@ def test_a_v1_loop_has_a_line_for_each_op() -> None:
     assert len(names) == len(set(names))
 
 
+def test_tensor_arrays_without_control_flow_v2() -> None:
+    n = graphs.node("n", "Const", dtype="int32")
+    h = graphs.node("h", "TensorArrayV3", "n", dtype="float32")
+    write = graphs.node("f", "TensorArrayWriteV3", "h", "n", "x", "h:1")
+    read = graphs.node("y", "TensorArrayReadV3", "h", "n", "f", dtype="float32")
+    graph, ends = GraphDef(node=[X, n, h, write, read]), {"sources": "x", "targets": "y"}
+    for is_v2, verdict, flow, note in (
+        (True, "error", NONE, "--no-control-flow-v2 shows what flows after "),
+        (False, "flows", FULL, "as after tf.compat.v1."),
+    ):
+        document = graphpatch.view(graph, **ends, control_flow_v2=is_v2).document()
+        (drawn,) = document["graphs"]
+        assert drawn["pairs"][0]["sides"][0]["verdict"] == verdict
+        assert flows(document, 0, "x") == flow
+        assert drawn["notes"] == [f"{note}disable_control_flow_v2()"]
+
+
 def test_a_page_of_nothing_is_refused() -> None:
     graph = GraphDef(node=[graphs.node("w", "Const", dtype="float32"), graphs.node("go", "NoOp")])
     says = (
