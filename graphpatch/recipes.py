@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -466,6 +467,8 @@ def _with_parameters(recipe: Recipe, text: str) -> dict[str, Any]:
             values[key] = float(value) if isinstance(recipe.parameters[key], float) else value
         except ValueError:
             raise RulesError(f"{SIGN}{recipe.name}: {key} is {value!r}, not a number") from None
+        if isinstance(values[key], float) and not math.isfinite(values[key]):
+            raise RulesError(f"{SIGN}{recipe.name}: {key} is {value!r}, not a finite number")
     missing = [key for key, value in values.items() if value is None]
     if missing:
         raise RulesError(

@@ -61,6 +61,7 @@ def test_parameters() -> None:
         ("@freeze", "@freeze needs scope, which says where; for example: '@freeze(scope="),
         ("@reverse(at=x, strenth=1)", "has no parameter 'strenth'; nearest: strength"),
         ("@reverse(at=x, strength=much)", "strength is 'much', not a number"),
+        ("@lrp_epsilon(epsilon=inf)", "epsilon is 'inf', not a finite number"),
         ("@reverse(at=x", "expected @NAME or @NAME(key=value, ...)"),
         ("@deconvnet(x=1)", "@deconvnet has no parameter 'x'; it has: none"),
         ("@", "expected @NAME"),
@@ -242,6 +243,10 @@ def test_a_recipe_is_taken_off_as_one(recipe: str, tmp_path: Path) -> None:
     assert len(report["rules"]) == len(load_rules(recipe)) > 1
     alone = graphpatch.revert(patched, f"{name}: leaky and parametric ReLUs").report
     assert alone["rules"] == [f"{name}: leaky and parametric ReLUs"]
+    assert alone["ops"] == {"restored": 0, "dropped": 0}
+    whole, other = graphpatch.revert(patched).report, graphpatch.apply([REVERSE], DIGITS)
+    others = graphpatch.revert(other).report["ops"]
+    assert report["ops"] == {key: count - others[key] for key, count in whole["ops"].items()}
     patched.model.write(tmp_path / "p.pb")
     lines = ran("revert", tmp_path / "p.pb", "--rule", name, "--dry-run")[1].splitlines()
     assert lines[1:3] == [f"  taken off: {name}", "  left: reversed"]

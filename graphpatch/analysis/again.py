@@ -109,7 +109,10 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
     count = len(after.rules) - len(before.rules)
     give = "gives" if count == 1 else "give"
     says = f"sound: {plural(count, 'rule')}, applied to the original again, {give}"
-    says = says if count else "sound: it has"
+    if not count:
+        is_converted = original.container is not patched.container
+        has = f"the original as a {patched.container.name} has" if is_converted else "it has"
+        says = f"sound: {has}"
     if _same_bytes(expected, patched):
         return _of_each_graph(patched, MadeAgain(f"{says} the same bytes")), []
     compared, around = _compared(expected, patched, f"{says} the same ops, in other bytes")

@@ -223,10 +223,11 @@ def is_result(wiring: Wiring, tensor: Tensor) -> bool:
     op = node.op
     if op in NO_LOSS or op.startswith(UPDATES) or is_in_gradients(node):
         return False
-    if op in EXITS:
-        ops, [switch, *_] = wiring.body.heads.ops, wiring.inputs(index)
-        turns = wiring.readers(wiring.inputs(switch[0])[-1][0])  # what the condition is read by
-        ends = (end for _, turn, _ in turns for _, end, _ in wiring.readers(turn))
+    ops, [read, *_] = wiring.body.heads.ops, wiring.inputs(index)
+    if op in EXITS and read[0] >= 0 and ops[read[0]] in ALL_SWITCHES:
+        conditions = wiring.inputs(read[0])[1:]
+        turns = (turn for condition, _ in conditions for _, turn, _ in wiring.readers(condition))
+        ends = (end for turn in turns for _, end, _ in wiring.readers(turn))
         return not any(ops[end] in EXITS and wiring.readers(end) for end in ends)
-    before = wiring.node(wiring.inputs(index)[0][0])
+    before = wiring.node(read[0])
     return op != "Identity" or before is None or before.op not in ALL_SWITCHES

@@ -119,14 +119,15 @@ def revert(
         original = as_before(taken)
         notes += _notes(original, allow_changed)
         reverted = _with_others(others, taken, progress) if others else original
+        patched_ops = _patched_ops(reverted) if others else (0, 0)
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
     report = {
         "rules": [label for author, label in names.items() if author in off],
         "left": [label for author, label in names.items() if author not in off],
         "ops": {
-            "restored": sum(len(undone_body.restored) for undone_body in undone),
-            "dropped": sum(len(undone_body.dropped) for undone_body in undone),
+            "restored": sum(len(part.restored) for part in undone) - patched_ops[0],
+            "dropped": sum(len(part.dropped) for part in undone) - patched_ops[1],
         },
         "nodes": {"before": loaded.node_count, "after": reverted.node_count},
         "notes": list(dict.fromkeys(notes)),
@@ -169,6 +170,13 @@ def _with_others(
         raise PatchError(
             f"without that rule the others do not apply: {error}; {ALL_OFF}"
         ) from error
+
+
+def _patched_ops(model: Model) -> tuple[int, int]:
+    """Count the ops of a model that rules changed, and those that they added."""
+    bodies = (body for graph in model.graphs for body in graph.bodies if not body.is_ours)
+    are_added = [record.is_added for body in bodies for record in body.touched().values()]
+    return are_added.count(False), are_added.count(True)
 
 
 def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from graphpatch.formats.output import sweep
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
 
+SAFE_PATH = "PYTHONSAFEPATH"
 TRIES = 3  # how often a model is tried alone on which a worker may have died
 
 Results = Iterator[TaskResult]
@@ -183,12 +184,14 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
-    context.set_forkserver_preload(["graphpatch.fleet.work"])
+    if sys.version_info >= (3, 11):  # else the server would import from the current folder
+        context.set_forkserver_preload(["graphpatch.fleet.work"])
     before = multiprocessing.active_children()
     pool = ProcessPoolExecutor(jobs, context, initializer=_prepare_worker)
     try:
         try:
-            pool.submit(int).result()
+            with _safe_path():
+                pool.submit(int).result()
         except (BrokenProcessPool, OSError, EOFError) as error:
             says = str(error) or type(error).__name__
             raise FleetError(f"the worker processes cannot be started: {says}") from error
@@ -200,6 +203,19 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Let Python processes that start here not import from the current folder, where it can."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(SAFE_PATH)
+        if before is not None:
+            os.environ[SAFE_PATH] = before
 
 
 def _prepare_worker() -> None:

@@ -229,7 +229,7 @@ class Model:
 
         exported(self.graphs[0], export)  # what cannot be is refused before rules are applied
         model = replace(self.copy(), container=SAVED, file=MESSAGE, is_text=False, export=export)
-        model.files = CHECKPOINT
+        model.files = dict(CHECKPOINT)
         graph = model.graphs[0]
         graph.around = structs.replace(graph.around, is_object_based=True, is_exported=True)
         return model

@@ -70,6 +70,12 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
     return undone, _drop_functions(graph)
 
 
+def _is_of_function(original: NodeDef, body: Body) -> bool:
+    """Return whether inputs are spelled as in a FunctionDef, not as in a graph that is traced."""
+    texts = [text for text in original.input if text[:1] != "^"]
+    return all(text.count(":") == 2 or text in body.arguments for text in texts)
+
+
 def _undo_body(graph: Graph, body: Body, is_live: bool) -> UndoneBody:
     undone = UndoneBody(body)
     for index, record in body.touched().items():
@@ -85,7 +91,7 @@ def _undo_body(graph: Graph, body: Body, is_live: bool) -> UndoneBody:
                 f"{len(record.original) - 1}; it was changed since"
             )
         parts = record.original
-        if is_live and not (body.is_main or payload.large):
+        if is_live and not (body.is_main or payload.large or _is_of_function(original, body)):
             original.input[:] = node.inputs  # in functions TensorFlow spells them otherwise
             parts = (original.SerializeToString(deterministic=True),)
         undone.payloads[index] = Payload.of(parts, payload.large)

@@ -237,7 +237,10 @@ def constructed(
     ):
         reason = "it reads or gives a reference, or a tensor of a dtype that is not known"
     if reason and emit == "construction":
-        raise PatchError(f"{node} cannot have this gradient by a construction: {reason}")
+        named = str(node)
+        if place is not node:  # the op of the model; by now an Identity has its name
+            named = named.replace(node.op, provenance.op_type_in_model(place), 1)
+        raise PatchError(f"{named} cannot have this gradient by a construction: {reason}")
     if reason or formula is None:
         return False
     reads = target.reads

@@ -57,20 +57,30 @@ def variable_read(node: Node) -> Node | None:
 class Updates:
     """The ops by which optimizers change the variables of a body.
 
-    `of` has them by the variable that they train, and `slots` for each slot that variable.
+    `of` has them by the variable that they train, and `slots` for each slot that variable. `others`
+    has what else writes to a variable, but for its initialiser and what restores it.
     """
 
     def __init__(self, body: Body) -> None:
         self.of: dict[str, list[Node]] = {}
         self.slots: dict[str, str] = {}
+        self.others: dict[str, list[Node]] = {}
         for node, changed in updates(body):
             trained = _trained(node, changed)
             if trained and not provenance.shadow(node):
                 self.of.setdefault(trained, []).append(node)
                 variables = (variable_of(body, text) for text in node.data_inputs)
                 self.slots |= {slot.name: trained for slot in variables if slot is not None}
+            elif not trained and node.name != f"{changed.name}/Assign" and not _restores(node):
+                self.others.setdefault(changed.name, []).append(node)
         for trained in self.of:
             self.slots.pop(trained, None)
+
+
+def _restores(node: Node) -> bool:
+    """Return whether an op writes what it reads of a checkpoint."""
+    value = node.body.producer(node.data_inputs[1])
+    return value is not None and value.op.startswith("Restore")
 
 
 def _trained(node: Node, changed: Node) -> str:
@@ -115,6 +125,11 @@ class Freeze(Patch):
         if variable.name not in known.of:
             StopGradient().rewrite(target, editor)
             editor.note(f"no optimizer changes {variable}: its gradient stops at {node.name!r}")
+            if writers := known.others.get(variable.name):
+                names = short([writer.name for writer in writers])
+                editor.note(
+                    f"not frozen: {variable}, which {names} still changes, as batch norms do"
+                )
             return
         ops = known.of[variable.name]
         names = editor.cached(("frozen", label, variable.name), lambda: _take_out(ops, editor))

@@ -13,6 +13,7 @@ from graphpatch.graph.provenance import PROVENANCE_ATTR
 from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import node
+from tests.test_shown import ran
 
 RULES: list[Any] = [
     {"name": "guided", "match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}},
@@ -61,6 +62,14 @@ def test_the_same_rules_give_the_same_bytes(path: Path, emit: str) -> None:
     rules = [rule if "stop" in rule["name"] else {**rule, "emit": emit} for rule in RULES]
     assert structure(path, patched(path, rules)) == (f"sound: 4 rules, {SAME}", [], [])
     assert structure(path, path) == ("sound: it has the same bytes", [], [])
+
+
+def test_a_loop_that_was_only_converted_is_told(tmp_path: Path) -> None:
+    path = Path(__file__).parents[2] / "scripts" / "models" / "numerals.pb"
+    (tmp_path / "none.json").write_text('{"version": 1, "rules": []}')
+    assert ran("apply", tmp_path / "none.json", path, "-o", tmp_path / "m.meta")[0] == 0
+    says = "sound: the original as a MetaGraphDef has the same ops, in other bytes"
+    assert structure(path, tmp_path / "m.meta") == (says, [], [])
 
 
 def test_rules_one_after_the_other(path: Path) -> None:

@@ -86,3 +86,8 @@ def test_the_last_state_of_a_loop_is_an_output_where_nothing_else_of_it_is(is_re
     wiring = Wiring(graph.main)
     targets = list(map(wiring.spelled, default_targets(graph, wiring, every=False)))
     assert targets == (["y:0"] if is_read else ["h/Exit:0", "c/Exit:0"])
+
+
+def test_an_exit_may_read_what_is_no_loop() -> None:
+    graph = graph_of(X, node("end", "Exit", "x", T=F))
+    assert default_targets(graph, Wiring(graph.main), every=False) == [(1, 0)]

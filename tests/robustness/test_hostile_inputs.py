@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +30,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     hostile.workspace(tmp_path)
     return tmp_path
+
+
+DIGITS = Path(__file__).parents[2] / "scripts" / "models" / "digits.pb"
 
 
 def written(folder: Path, graph: object) -> str:
@@ -123,3 +130,29 @@ def test_an_input_without_a_name(here: Path) -> None:
         hostile.check(["match", *rules, "m.pb", *(() if rules else options), "--explain"])
     for command in hostile.COMMANDS:
         hostile.check(hostile.on(model, command))
+
+
+def test_a_process_that_is_started_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    """Not a stranger's numpy.py either, which lies beside the models."""
+    command = Path(sys.executable).with_name("graphpatch")
+    if not command.is_file():
+        pytest.skip("the command is not installed beside this Python")
+    for name in ("graphpatch/__init__", "numpy", "google", "networkx", "msgspec", "click"):
+        module = tmp_path / f"{name}.py"
+        module.parent.mkdir(exist_ok=True)
+        module.write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write(__file__)")
+    for name in ("a.pb", "b.pb"):
+        shutil.copy(DIGITS, tmp_path / name)
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run(
+            [command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    run("apply", "@guided_backprop", "a.pb", "b.pb", "-o", "out")
+    run("recipes", "@guided_backprop", "--save", "rules.json")
+    run("check", "rules.json", "out/a.pb", "out/b.pb")
+    if importlib.util.find_spec("tensorflow"):
+        run("verify", "a.pb", "out/a.pb")
+    assert not (tmp_path / "ran").exists()

@@ -129,6 +129,17 @@ def test_without_an_optimizer_the_gradient_stops_and_the_report_says_so() -> Non
         assert tf1.gradients(graph.get_tensor_by_name("y:0"), [w]) == [None]
 
 
+def test_what_the_program_itself_assigns_is_said_not_to_be_frozen() -> None:
+    """The averages of a batch norm, which the forward pass updates."""
+    with tf.Graph().as_default() as graph:
+        mean = tf1.get_variable("FC1/mean", initializer=[2.0], use_resource=False)
+        tf1.assign(mean, 0.9 * mean, name="average")
+        tf1.train.Saver()
+    notes = graphpatch.apply("@freeze(scope=FC1)", graph).report["notes"]
+    [note] = [note for note in notes if note.startswith("not frozen")]
+    assert note.startswith("not frozen: VariableV2 'FC1/mean', which average still changes")
+
+
 def test_what_reads_no_variable_is_refused_and_slots_alone_are_told() -> None:
     graph = training(OPTIMIZERS["adam"], False)
     rule = {"match": {"op": "Tanh"}, "patch": {"freeze": True}}

@@ -235,6 +235,24 @@ def test_each_op_has_on_record_which_rules_patched_it(first: Callable[[Any], Any
         assert reverted == several_rules(is_patched=False, first=first).as_graph_def()
 
 
+@pytest.mark.parametrize("patch", [{"stop_gradient": True}, {"override_gradient": "guided_relu"}])
+def test_a_copy_that_was_patched_in_a_function_is_taken_back(patch: Any) -> None:
+    with tf.Graph().as_default() as graph:
+
+        @tf.function
+        def parts(x: Any) -> Any:
+            return tf.add_n(tf.split(tf.nn.relu(x), 3, axis=1))
+
+        parts(tf1.placeholder(tf.float32, [2, 3]))
+    rule = {"match": {"op": "Relu"}, "patch": patch}
+    copied = graphpatch.patch_graph([rule], graph, in_place=False).graph
+    before, after = (
+        {(n.name, n.op, *n.input) for f in each.library.function for n in f.node_def}
+        for each in (graph.as_graph_def(), graphpatch.revert(copied).model.graph_def())
+    )
+    assert after == before
+
+
 def negated(graph: Any) -> None:
     with graph.as_default():
         tf.negative(place_x(), name="y")

@@ -43,7 +43,11 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "CUDA_VISIBLE_DEVICES": "-1",
 }
-WORKER_PROGRAM = "from graphpatch.runtime.verify.process import answer_messages; answer_messages()"
+# Without the current folder, which `python -c` puts first: a stranger's numpy.py may lie in it.
+WORKER_PROGRAM = (
+    "import sys; sys.path = [path for path in sys.path if path]; "
+    "from graphpatch.runtime.verify.process import answer_messages; answer_messages()"
+)
 FATAL = re.compile(r"\bF\d{4} |\bF .*\.(cc|h):\d+\]|terminate called")
 LAST_WORDS = 4096  # bytes of what a process that ended said last
 WITHOUT_RUN = "; run=False (verify --no-run) looks at the graphs alone"
