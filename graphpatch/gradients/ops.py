@@ -10,7 +10,7 @@ import math
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 import msgspec
@@ -351,7 +351,7 @@ def needed(values: Iterable[Value]) -> list[int]:
     return sorted(numbers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Signature:
     """An op's inputs (`x0`, ...) and outputs (`y0`, ...) with their dtypes, and its attrs.
 
@@ -409,7 +409,7 @@ class Signature:
         inputs = (*self.inputs, *more)
         return replace(self, inputs=inputs, same_shape=False, broadcast=broadcast, more=len(dtypes))
 
-    @property
+    @cached_property
     def variables(self) -> dict[str, str]:
         """Return the dtype of each variable that a formula for this op may read."""
         upstream = ((f"d{name}", dtype) for name, dtype in self.outputs)

@@ -82,7 +82,7 @@ class Target(msgspec.Struct, frozen=True):
     def reads(self) -> list[str]:
         """Return the tensors from outside as they are spelled now, whatever was patched before."""
         return [
-            *(node.data_inputs[slot] for node, slot in self.places),
+            *(node.inputs[slot] for node, slot in self.places),
             *(text for text, _ in self.more),
         ]
 
