@@ -273,19 +273,7 @@ class _Graph:
         return dict(counts)
 
     def _notes(self) -> Iterator[str]:
-        pairs = [pair for diagnoses in self.pairs for pair in diagnoses]
-        if any(item.kind == "tensor_array" for pair in pairs for item in self._blocking(pair)):
-            yield V1_ARRAYS
-        if not self.tapes[0].control_flow_v2:
-            yield "as after tf.compat.v1.disable_control_flow_v2()"
         marked = self.marks.at.get((self.number, "main"), {})
-        missing = [op for op in marked if op not in self.main[0].rows]
-        if missing:
-            are, have = ("is", "has") if len(missing) == 1 else ("are", "have")
-            yield (
-                f"{len(missing)} of the ops that rules touch {are} not between the two ends, and "
-                f"{have} no line: {short(list(map(one_line, missing)))}"
-            )
         main = self.main[-1]
         frozen = [op for op in marked if main.rows.get(op, -1) in main.unchanged]
         if frozen:
@@ -293,6 +281,18 @@ class _Graph:
                 f"frozen at {short(list(map(one_line, frozen)))}: the optimizer's updates no "
                 "longer change the variable, and the gradient flows as before"
             )
+        missing = [op for op in marked if op not in self.main[0].rows]
+        if missing:
+            are, have = ("is", "has") if len(missing) == 1 else ("are", "have")
+            yield (
+                f"{len(missing)} of the ops that rules touch {are} not between the two ends, and "
+                f"{have} no line: {short(list(map(one_line, missing)))}"
+            )
+        pairs = [pair for diagnoses in self.pairs for pair in diagnoses]
+        if any(item.kind == "tensor_array" for pair in pairs for item in self._blocking(pair)):
+            yield V1_ARRAYS
+        if not self.tapes[0].control_flow_v2:
+            yield "as after tf.compat.v1.disable_control_flow_v2()"
         if not self.ends.sources:
             yield "it has no placeholder and no variable: name a source with --from"
 

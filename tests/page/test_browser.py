@@ -63,6 +63,20 @@ def test_what_is_seen_at_first(chrome: Any, digits: Path) -> None:
     opened.close()
 
 
+def test_notes_on_rules_come_before_verdicts_in_whole_lines(chrome: Any, tmp_path: Path) -> None:
+    graph = chain([f"long_{number}" * 30 for number in range(4)])
+    guided = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+    view = graphpatch.view(graph, rules=[guided], sources="x", targets="long_0" * 30)
+    view.save(tmp_path / "page.html")
+    opened = Opened(chrome, tmp_path / "page.html", width=300)
+    box = opened.page.locator("#verdicts")
+    assert box.inner_text().startswith("3 of the ops that rules touch")
+    heights = box.evaluate("box => [...box.children].map(line => line.offsetHeight)")
+    seen, whole = box.evaluate("box => [box.clientHeight, box.scrollHeight]")
+    assert (seen < whole, {height % 24 for height in (seen, *heights)}) == (True, {0})
+    opened.close()
+
+
 def test_keys_go_from_line_to_line_fold_and_show(chrome: Any, digits: Path) -> None:
     opened = Opened(chrome, digits)
     for key in ("Home", "ArrowDown"):  # keys work on arrival

@@ -122,7 +122,8 @@ class View {
     if (pairs.length > most) lines.push(makeButton("link", `and ${plural(pairs.length - most, "more pair")}`, () => { this.verdicts(Infinity); this.show(); }));
     if (!lines.length && !notes.length) lines.push(note("No pair of tensors was asked about: there is no input, or nothing is computed."));
     if (leftOut) lines.push(note(`${number(leftOut)} more pairs were not asked about; name --from and --to.`));
-    byId("verdicts").replaceChildren(...lines, ...[...this.doc.notes, ...notes].map(note));
+    const said = [...this.doc.notes, ...notes].map(note), isTwo = this.doc.models.length > 1;
+    byId("verdicts").replaceChildren(...(isTwo ? [...said, ...lines] : [...lines, ...said])); // what rules did comes first
   }
 
   // "gradient of Y with respect to X  None → flows  before, it ends at Round r; after, it is changed by A".
