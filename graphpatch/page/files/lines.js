@@ -43,12 +43,13 @@ function prepare(body, findings) {
 }
 
 // Of a line at which a gradient ends though doctor has no words for it: the nearest one behind it for
-// which it has, in words; nothing where there is none.
+// which it has, in words, as far as nothing flows; nothing where there is none.
 function causeBehind(body, side, row, types) {
   if (side.flow[row] !== Flow.BLOCKED || body.onPath.has(row)) return "";
   const visited = new Set([row]);
   for (const line of visited) {
     for (const read of producersOf(side.edges[line])) {
+      if (side.flow[read] === Flow.FULL || side.flow[read] === Flow.CHANGED) continue; // it ends elsewhere
       if (body.onPath.has(read)) return `because of ${types[body.types[read]]} ${body.names[read]}`;
       visited.add(read);
     }
