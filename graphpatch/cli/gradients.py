@@ -56,11 +56,10 @@ def _lines(entry: Entry) -> list[str]:
 
 
 def _entry_lines(entry: Entry) -> list[str]:
-    ops = ", ".join(entry.ops) or "any op with one input and one output of one shape"
     parts = [
         ("formula", gradient_formula(entry)),
         *((parameter.name, _in_words(parameter)) for parameter in entry.parameters),
-        ("ops", ops),
+        ("ops", entry.meant_for),
         ("for", entry.purpose),
         ("not when", entry.avoid),
         ("source", entry.source),

@@ -14,7 +14,7 @@ on it. The adjoint of a linear op is its gradient: see `op_gradients`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -36,6 +36,7 @@ from graphpatch.gradients.ops import (
     shape_of_tensor,
 )
 from graphpatch.gradients.program import FormulaNodes, input_values, node_defs
+from graphpatch.graph.walk import reached
 
 DY, Y = "dy0", "y0"
 LIVE = "live_"  # before the name of an input, where it is read to get its gradient
@@ -157,19 +158,17 @@ def _is_zero(value: Value) -> bool:
 
 def _varying(result: Value) -> frozenset[str]:
     """Return the tensors with respect to which what multiplies dy can be differentiated."""
-    steps, sources, todo = result.program.steps, set[int | str](), [result]
-    while todo:
-        source = todo.pop().source
-        if isinstance(source, int) and source not in sources:
-            step = steps[source]
+
+    def flowing(source: int | str) -> Iterator[int | str]:
+        if isinstance(source, int):
+            step = result.program.steps[source]
             tensors = list(step.tensors)
-            todo += [
-                value
-                for slot, value in enumerate(tensors)
-                if step.op_type == "StopGradient"
-                or flow.into(step.op_type, slot, len(tensors), value.dtype) == "flows"
-            ]
-        sources.add(source)
+            for slot, value in enumerate(tensors):
+                passes = flow.into(step.op_type, slot, len(tensors), value.dtype)
+                if step.op_type == "StopGradient" or passes == "flows":
+                    yield value.source
+
+    sources = reached([result.source], flowing)
     return frozenset(name for name in sources if isinstance(name, str) and name[0] in "xy")
 
 

@@ -19,6 +19,7 @@ from graphpatch import opdefs
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.graph.walk import reached
 from graphpatch.protos import TensorProto
 
 Scalar: TypeAlias = float | bool
@@ -341,14 +342,16 @@ class Program:
 
 def needed(values: Iterable[Value]) -> list[int]:
     """Return the numbers of the steps that these values are computed from, in order."""
-    numbers: set[int] = set()
-    waiting = list(values)
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value.source, int) and value.source not in numbers:
-            numbers.add(value.source)
-            waiting.extend(value.program.steps[value.source].tensors)
-    return sorted(numbers)
+    results = list(values)
+
+    def read(number: int) -> list[int]:
+        return _numbers(results[0].program.steps[number].tensors)
+
+    return sorted(reached(_numbers(results), read))
+
+
+def _numbers(values: Iterable[Value]) -> list[int]:
+    return [value.source for value in values if isinstance(value.source, int)]
 
 
 @dataclass(frozen=True)

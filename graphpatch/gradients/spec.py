@@ -85,11 +85,6 @@ class LibraryGradient(msgspec.Struct, frozen=True, dict=True):
         """Return what it computes."""
         return LIBRARY[self.name].formula(dict(self.parameters))
 
-    @property
-    def attrs(self) -> tuple[str, ...]:
-        """Return the attrs of the op that it reads."""
-        return tuple(sorted(self.formula.attrs))
-
     def for_op(self, op_type: str) -> LibraryGradient:
         """Return the gradient of the same family that is meant for this op type."""
         name = library_entry(self.name, op_type).name
@@ -107,11 +102,6 @@ class InlineFormula(msgspec.Struct, frozen=True, dict=True):
         texts = self.formula.texts[0] if self.formula.alike else self.formula.texts
         constants = {name: json_value(value) for name, value in self.formula.values}
         return _key({FORMULA: texts, **({CONSTANTS: constants} if constants else {})})
-
-    @property
-    def attrs(self) -> tuple[str, ...]:
-        """Return the attrs of the op that it reads."""
-        return tuple(sorted(self.formula.attrs))
 
     def for_op(self, op_type: str) -> InlineFormula:
         """Return the formula itself, which is for any op type."""
@@ -168,9 +158,7 @@ def parse_gradient(spec: GradientSpec) -> Gradient:
         return PythonGradient(value)
     if name not in LIBRARY:
         raise RulesError(_unknown(name))
-    entry = LIBRARY[name]
-    parameters = entry.checked(value if isinstance(value, dict) else entry.short(value))
-    return LibraryGradient(name, tuple(sorted(parameters.items())))
+    return LibraryGradient(name, tuple(sorted(LIBRARY[name].checked(value).items())))
 
 
 def refuse_python(spec: Any) -> None:

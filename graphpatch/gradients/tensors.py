@@ -11,7 +11,6 @@ import base64
 import io
 import os
 import tokenize
-import warnings
 from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -27,10 +26,9 @@ GRADIENT_PATCHES = ("override_gradient", "filter_gradient")
 DTYPES = {"float32": 4, "float64": 8}
 MOST_AXES = 32  # that all versions of numpy have
 
-_HEADERS = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}
-# What numpy raises for a header that is none.
+# What numpy raises for a file that is none.
 BROKEN = (
-    *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),
+    *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError, EOFError),
     tokenize.TokenError,
 )
 
@@ -78,18 +76,18 @@ def packed(value: Any, files: Files | None = None) -> Any:
     tensor.
     """
     if isinstance(value, str):
-        value = numbers((files or in_folder(Path()))(value), value)
+        value = array((files or in_folder(Path()))(value), value)
     if not isinstance(value, list | tuple) and not hasattr(value, "dtype"):
         return value
     import numpy as np
 
     try:
-        array = np.asarray(value)
+        numbers = np.asarray(value)
     except (ValueError, OverflowError):
         raise RulesError("expected lists of equal lengths, found lists of different ones") from None
-    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
-        raise RulesError(f"expected numbers, found {array.dtype}")
-    return of_array(array).packed()
+    if numbers.dtype.kind not in "fiu" or numbers.dtype.itemsize > 8:
+        raise RulesError(f"expected numbers, found {numbers.dtype}")
+    return of_array(numbers).packed()
 
 
 def of_array(array: Any) -> ConstantTensor:
@@ -177,16 +175,8 @@ def checked_name(name: str) -> str:
     return name
 
 
-def numbers(raw: bytes, name: str) -> Any:
-    """Return the array of numbers in an .npy file's bytes; raise RulesError for another array."""
-    result = array(raw, name)
-    if result.dtype.kind not in "fiu" or result.dtype.itemsize > 8:
-        raise RulesError(f"{name}: expected numbers, found {result.dtype}")
-    return result
-
-
 def array(raw: bytes, name: str) -> Any:
-    """Return the numpy array, to be read only, that the bytes of an .npy file hold.
+    """Return the numpy array that the bytes of an .npy file hold.
 
     Raises RulesError where they hold none, or one of Python objects, which would run code.
     """
@@ -194,25 +184,13 @@ def array(raw: bytes, name: str) -> Any:
 
     stream = io.BytesIO(raw)
     try:
-        header = _HEADERS.get(np.lib.format.read_magic(stream), "")
-        if not header:
-            raise RulesError(f"{name} is not an .npy file of numbers: its version is not 1 or 2")
-        with warnings.catch_warnings():  # of headers that Python 2 wrote
-            warnings.simplefilter("ignore", UserWarning)
-            shape, fortran, dtype = getattr(np.lib.format, header)(stream)
-        if dtype.hasobject:
-            raise RulesError(f"{name}: expected numbers, found {dtype}")
-        expected, size = prod(shape) * dtype.itemsize, len(raw) - stream.tell()
-        if min(shape, default=0) < 0 or expected != size:
-            raise RulesError(
-                f"{name} is not whole: expected {expected:,} bytes of {dtype}{list(shape)}, found "
-                f"{size:,}"
-            )
-        flat = np.frombuffer(raw, dtype, prod(shape), stream.tell())
-        return flat.reshape(shape, order="F" if fortran else "C")
+        result = np.load(stream, allow_pickle=False)
     except BROKEN as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise RulesError(f"{name} is not an .npy file of numbers: {reason}") from None
+    if not isinstance(result, np.ndarray) or stream.tell() < len(raw):
+        raise RulesError(f"{name} is not an .npy file of numbers, or holds more than one array")
+    return result
 
 
 def _bytes_of(folder: Path, name: str) -> bytes:

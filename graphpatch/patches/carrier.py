@@ -45,11 +45,10 @@ from graphpatch.opdefs import tensor_index
 from graphpatch.patches.function_carrier import (
     attach,
     become_filter,
-    computed_functions,
+    gradient_functions,
     is_restored,
     numbered,
     stopped_output,
-    traced_functions,
 )
 from graphpatch.patches.inline import put_op
 from graphpatch.patches.reach import (
@@ -146,7 +145,7 @@ def join(
     )
     texts = [f"sum_like(dy{output}, x{n})" for n, output in enumerate(outputs)]
     gradient = InlineFormula(Formula.parse(["dy"] if signature.same_shape else texts))
-    functions = computed_functions(gradient, signature, node, editor)
+    functions = gradient_functions(gradient, target, editor, signature)
     attach(target, functions, editor, [counted[output].tensor for output in outputs], noted)
 
 
@@ -350,10 +349,7 @@ def carry(
     if filtered is not None and is_alone and not is_restored(node, editor):
         become_filter(gradient, node, editor)
         return
-    if isinstance(gradient, PythonGradient):
-        functions = traced_functions(gradient, target, editor)
-    else:
-        functions = computed_functions(gradient, target.signature, node, editor)
+    functions = gradient_functions(gradient, target, editor)
     refuse_boundary(node)
     shadow_behind(target, editor)
     attach(target, functions, editor)

@@ -92,50 +92,40 @@ def numbered(number: int) -> str:
 # The functions of a gradient, put into the library where they are not there yet.
 
 
-def computed_functions(
-    gradient: Computed, op: Signature, node: Node, editor: Editor
+def gradient_functions(
+    gradient: Computed | PythonGradient,
+    target: Target,
+    editor: Editor,
+    op: Signature | None = None,
+    is_filter: bool = False,
 ) -> AttachedFunctions:
-    """Return the pair of functions for a formula on what has this signature."""
-    is_kept, whole = differentiated_as_whole(node, editor), gradient.formula.reads_op
-    read = sorted(op.attrs) if whole else gradient.attrs
-    values = tuple(str(op.attrs.get(key)) for key in read)
-    shapes = replace(op, attrs={}, op_type=op.op_type if whole else "")
-    question = ("attached", gradient.key, shapes, values, is_kept)
-    return editor.cached(
-        question, lambda: _added(lambda: computed_gradient(gradient, op), editor, is_kept)
-    )
+    """Return the pair of functions for a gradient of a target, of what has the signature `op`.
 
-
-def traced_functions(gradient: PythonGradient, target: Target, editor: Editor) -> AttachedFunctions:
-    """Return the pair of functions for a gradient in Python, traced for this target.
-
-    The gradient sees a match under the name and type of its last op.
+    Default: the target's own. One in Python is traced for each target; it sees a match under the
+    name and type of its last op.
     """
-    node = target.last
-    dtypes = dtypes_of(target, target.inputs), dtypes_of(target, target.outputs)
-    values = {} if target.is_match else node.attrs()
-    op = OpDtypes(node.op, node.name, *dtypes, values, node.device)
-    return _added(
-        partial(_traced, gradient, op, editor), editor, differentiated_as_whole(node, editor)
+    node, is_kept = target.last, differentiated_as_whole(target.last, editor)
+    if isinstance(gradient, PythonGradient):
+        dtypes = dtypes_of(target, target.inputs), dtypes_of(target, target.outputs)
+        values = {} if target.is_match else node.attrs()
+        traced = OpDtypes(node.op, node.name, *dtypes, values, node.device)
+        return _added(partial(_traced, gradient, traced, editor), editor, is_kept, is_filter)
+    signature, formula = op or target.signature, gradient.formula
+    read = sorted(signature.attrs if formula.reads_op else formula.attrs)
+    values_read = tuple(str(signature.attrs.get(key)) for key in read)
+    shapes = replace(signature, attrs={}, op_type=signature.op_type if formula.reads_op else "")
+    make = partial(computed_gradient, gradient, signature)
+    return editor.cached(
+        ("attached", gradient.key, shapes, values_read, is_kept, is_filter),
+        partial(_added, make, editor, is_kept, is_filter),
     )
 
 
 def become_filter(gradient: Computed | PythonGradient, node: Node, editor: Editor) -> None:
     """Let an Identity be a call that gives its tensor on, and filters what flows back."""
-    is_kept = differentiated_as_whole(node, editor)
     (dtype,) = dtypes_of(node, known_outputs(node))
-    if isinstance(gradient, PythonGradient):
-        op = OpDtypes(node.op, node.name, (dtype,), (dtype,), node.attrs(), node.device)
-        make = partial(_traced, gradient, op, editor)
-        functions = _added(make, editor, is_kept, is_filter=True)
-    else:
-        signature = Signature.of_tensor(dtype)
-        functions = editor.cached(
-            ("filter", gradient.key, dtype, is_kept),
-            lambda: _added(
-                partial(computed_gradient, gradient, signature), editor, is_kept, is_filter=True
-            ),
-        )
+    op, target = Signature.of_tensor(dtype), Target.of(node)
+    functions = gradient_functions(gradient, target, editor, op, is_filter=True)
     shapes = node.attr(OUTPUT_SHAPES)
     editor.become(node, functions.attach.signature.name)
     editor.set_attr(node, attrs.OVERRIDE, attrs.text(functions.key))

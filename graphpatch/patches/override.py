@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +18,6 @@ from graphpatch.gradients.spec import (
     PythonGradient,
     RegisteredKey,
     gives_dy,
-    json_value,
 )
 from graphpatch.graph.attrs import constant
 from graphpatch.graph.editor import Editor
@@ -29,7 +26,6 @@ from graphpatch.patches import Patch
 from graphpatch.patches.carrier import carry, named_tensors
 from graphpatch.patches.reach import (
     JoinedShapes,
-    comes_from_constant,
     may_contradict,
     refuse_carried,
     refuse_contradicted,
@@ -144,54 +140,25 @@ def _check_on_match(gradient: LibraryGradient, target: Target) -> None:
 
 # For each comparison its input that is larger where the result is true, and the other one.
 SIDES = {"Greater": (0, 1), "GreaterEqual": (0, 1), "Less": (1, 0), "LessEqual": (1, 0)}
-SHIFTS = frozenset({"Add", "AddV2", "BiasAdd", "Sub"})
 
 
 def _check_centre(gradient: LibraryGradient, target: Target) -> None:
     """Raise PatchError where a surrogate is centred at 0, and the comparison of a match is not.
 
-    `Cast(x > t)` steps at t: the message has the formula of `x - t` that is right.
+    `Cast(x > t)` steps at t.
     """
-    entry = LIBRARY[gradient.name]
     comparisons = [node for node in target.nodes if node.op in SIDES]
-    if entry.ops != ("Sign",) or "x0" not in gradient.formula.variables or len(comparisons) != 1:
+    is_centred = LIBRARY[gradient.name].ops == ("Sign",) and "x0" in gradient.formula.variables
+    if not is_centred or len(comparisons) != 1:
         return
     (node,) = comparisons
-    above, below = (_side(node, node.data_inputs[slot], target) for slot in SIDES[node.op])
-    if above.startswith("x") and below == "0":
-        return
-    what = f"{entry.name} has its step at 0 of x0, and"
-    for side in {above, below} & SHIFTS:
-        raise PatchError(
-            f"{what} in the match {node} compares the result of {side}; start the pattern at the "
-            f"comparison"
-        )
-    if not {above[:1], below[:1]} & {"x"} or "" in (above, below):
-        return  # nothing is known of where it steps
-    text = re.sub(r"\bx\b", "u", str(entry.text))
-    lets, _, value = f"let u = {above} - {below}; {text}".rpartition("; ")
-    sides = {above: f"{lets}; {value}", below: f"{lets}; -({value})"}
-    producers = [reader.body.producer(reader.data_inputs[slot]) for reader, slot in target.places]
-    formulas = [
-        None if comes_from_constant(producer) else sides.get(f"x{place}")
-        for place, producer in enumerate(producers)
-    ]
-    spec: dict[str, object] = {"formula": formulas[0] if len(formulas) == 1 else formulas}
-    if gradient.parameters:
-        spec["constants"] = {name: json_value(item) for name, item in gradient.parameters}
-    raise PatchError(
-        f"{what} {node} compares {above} with {below}; {target.reading()}; "
-        f"write: {json.dumps(spec)}"
-    )
-
-
-def _side(node: Node, text: str, target: Target) -> str:
-    """Return what a comparison reads: `x0`, a number, the op type of a shift, or nothing known."""
-    if text in target.reads:
-        return f"x{target.reads.index(text)}"
-    producer = node.body.producer(text)
+    above, below = (node.data_inputs[slot] for slot in SIDES[node.op])
+    producer = node.body.producer(below)
     tensor = None if producer is None else constant(producer)
-    if producer is None or tensor is None:
-        return producer.op if producer is not None and producer.op in SHIFTS else ""
-    numbers = {float(number) for piece, _ in tensor.pieces() for number in piece.flat}
-    return f"{numbers.pop():.9g}" if len(numbers) == 1 else ""
+    is_zero = tensor is not None and not any(piece.any() for piece, _ in tensor.pieces())
+    if above not in target.reads or not is_zero:
+        raise PatchError(
+            f"{gradient.name} has its step at 0 of x0, and in the match {node} compares {above} "
+            f"with {below}; {target.reading()}; start the pattern at the comparison, and write a "
+            f"formula of the difference: `graphpatch gradients {gradient.name}` has that of x"
+        )

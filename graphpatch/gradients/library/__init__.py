@@ -38,15 +38,7 @@ def library_entry(name: str, op_type: str | None = None) -> Entry:
 
 
 def alike(name: str, legal: Iterable[str]) -> str:
-    """Return the names nearest to one, or that share words with it, and where all are listed."""
-    names = nearest(name, legal) or sorted(
-        (entry for entry in LIBRARY if _shared_letters(name, entry)),
-        key=lambda entry: -_shared_letters(name, entry),
-    )
+    """Return the names nearest to one, and where all are listed."""
+    names = nearest(name, legal)
     near = f"nearest: {', '.join(names[:NEAREST_GRADIENTS])}; " if names else ""
     return f"; {near}`graphpatch gradients` lists all"
-
-
-def _shared_letters(name: str, entry: str) -> int:
-    """Return how many letters the words have that two names share: `max_pool` and `maxpool` all."""
-    return sum(len(word) for word in entry.split("_") if len(word) > 2 and word in name.lower())

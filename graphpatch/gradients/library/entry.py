@@ -81,13 +81,9 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
     reach: str = ""
     whole: bool = False
 
-    def formula(self, parameters: Mapping[str, object] | Scalar | None = None) -> Formula:
-        """The formula with values for its parameters: by name, or one number where one is all.
-
-        Raises RulesError where a parameter is unknown, missing, no number, or out of its range.
-        """
-        by_name = parameters if isinstance(parameters, Mapping) else self.short(parameters)
-        return self._parsed.bind(self.checked(by_name))
+    def formula(self, parameters: object = None) -> Formula:
+        """Return the formula with values for its parameters; raises what `checked` raises."""
+        return self._parsed.bind(self.checked(parameters))
 
     def partly(self, numbers: Mapping[str, object]) -> Formula:
         """Return the formula with values for those parameters that are numbers; others are tensors.
@@ -108,29 +104,30 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Whether each element of dx is made of the same element of dy, x and y."""
         return self.by_element and isinstance(self.text, str)
 
-    def short(self, value: object) -> dict[str, object]:
-        """The parameters that `{"scale": 0.5}` means. Raises RulesError unless there is one."""
-        if value is None:
-            return {}
-        if len(self.parameters) != 1:
-            names = ", ".join(parameter.name for parameter in self.parameters)
-            takes = f"its parameters by name: {names}" if names else "no parameters"
-            raise RulesError(f"{self.name} takes {takes}, not {value!r}")
-        return {self.parameters[0].name: value}
+    @property
+    def meant_for(self) -> str:
+        """Say for which ops it is, and which gradients of its family stand for it at others."""
+        ops = ", ".join(self.ops) or "any op with one input and one output of one shape"
+        return "; ".join([ops, *(f"at {op}: {name}" for op, name in self.by_op_type.items())])
 
-    def checked(self, parameters: Mapping[str, object]) -> dict[str, Scalar | ConstantTensor]:
+    def checked(self, parameters: object) -> dict[str, Scalar | ConstantTensor]:
         """Return the value of each parameter, the default where none is given.
 
-        Raises RulesError where one is unknown, missing, no number, or out of its range.
+        They come by name, or the one that there is alone: `{"scale": 0.5}`. Raises RulesError where
+        one is unknown, missing, no number, or out of its range.
         """
         legal = [parameter.name for parameter in self.parameters]
-        for name in parameters:
+        by_name = {} if parameters is None else parameters
+        if not isinstance(by_name, Mapping):
+            if len(legal) != 1:
+                takes = f"its parameters by name: {', '.join(legal)}" if legal else "no parameters"
+                raise RulesError(f"{self.name} takes {takes}, not {parameters!r}")
+            by_name = {legal[0]: parameters}
+        for name in by_name:
             if name not in legal:
                 near = did_you_mean(name, legal) or f"; it has: {', '.join(legal) or 'none'}"
                 raise RulesError(f"{self.name} has no parameter {name!r}{near}")
-        values = {
-            parameter.name: self._value(parameter, parameters) for parameter in self.parameters
-        }
+        values = {parameter.name: self._value(parameter, by_name) for parameter in self.parameters}
         numbers = {name: n for name, n in values.items() if not isinstance(n, ConstantTensor)}
         if self.legal and not condition_holds(self.legal, numbers):
             shown = ", ".join(f"{name} is {value:g}" for name, value in numbers.items())
