@@ -55,9 +55,8 @@ ERRORS: dict[str, tuple[Any, str]] = {
      "rules[0].patch: unknown key 'scale_gradient'; write: \"filter_gradient\": {\"scale\": 0.1}"),
     "a recipe as a gradient": ([patching(override_gradient="lrp_composite")],
      "rules[0] ('rule 1'): patch.override_gradient: 'lrp_composite' is neither a gradient of the "
-     "library nor an op type that has one; nearest: lrp_epsilon, lrp_epsilon_linear, "
-     "lrp_epsilon_pool; `graphpatch gradients` lists all; the recipe of this name is "
-     "@lrp_composite"),
+     "library nor an op type that has one; `graphpatch gradients` lists all; "
+     "the recipe of this name is @lrp_composite"),
     "how many there are": ([rule(count=4)],
      "rules[0]: unknown key 'count'; write: \"expect\": 4"),
     "in any": ([matched(any=[{"op": "Relu"}, {"opp": "x"}])],

@@ -52,7 +52,7 @@ FEEDS: dict[str, tuple[bytes, str]] = {
         packed("x.npy", b"\x93NUMPY\x01\x00\x00\x10" + b"(" * 4096),
         "x.npy in feed.npz is not an .npy file",
     ),
-    "objects": (npz(x=np.array([{}], object)), "expected numbers, found object"),
+    "objects": (npz(x=np.array([{}], object)), "is not an .npy file of numbers: Object arrays"),
     "control characters": (packed("\x1b[2J.npy", b""), "is not an .npy file"),
 }
 
