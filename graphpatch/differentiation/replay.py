@@ -70,7 +70,7 @@ class GradientReplay:
     wirings: dict[str, Wiring] = field(default_factory=dict)  # of bodies, by label
     visited: int = 0  # ops, inputs and outputs, by all walks together
     _inside: dict[str, GradientReach | None] = field(init=False, default_factory=dict)
-    _asked: dict[tuple[str, int], OpGradientFlow] = field(init=False, default_factory=dict)
+    _asked: dict[str, dict[int, OpGradientFlow]] = field(init=False, default_factory=dict)
     _alike: dict[tuple[str, int, tuple[str | None, ...]], OpGradientFlow] = field(
         init=False, default_factory=dict
     )
@@ -108,7 +108,8 @@ class GradientReplay:
         Session does not look into a call, unless it is given a handle.
         """
         label = wiring.body.label
-        answer = self._asked.get((label, index))
+        asked = self._asked.setdefault(label, {})
+        answer = asked.get(index)
         if answer is not None:
             return answer
         dtypes = tuple([wiring.dtype(tensor) for tensor in wiring.inputs(index)])
@@ -121,7 +122,7 @@ class GradientReplay:
             is_call = node.op in wiring.body.library.signatures or node.op in CALLS | OP_BY_OP
             if answer.first is None and not (is_looked_into and is_call):
                 self._alike[key] = answer
-        self._asked[label, index] = answer
+        asked[index] = answer
         return answer
 
     def _answer(self, wiring: Wiring, node: Node) -> OpGradientFlow:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -40,10 +41,9 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     """A body, its tensors as pairs of numbers. Made on demand, for the ops that are asked about.
 
     `inputs` gives the tensors that an op reads, slot by slot; `outputs` what it gives, nothing of
-    an unknown op type; `tensors` these as pairs of numbers, of an unknown op type the first;
-    `readers` who reads an op: (output, index of the reader, its slot) of each use. `form` gives a
-    number that ops of one type and with the same attrs have in common: they give outputs of the
-    same dtypes and have the same gradient, which are read once.
+    an unknown op type; `tensors` these as pairs of numbers, of an unknown op type the first. `form`
+    gives a number that ops of one type and with the same attrs have in common: they give outputs of
+    the same dtypes and have the same gradient, which are read once.
     """
 
     body: Body
@@ -58,7 +58,6 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         self.outputs: Callable[[int], list[FlatArg]] = outputs.__getitem__
         self.inputs: Callable[[int], list[Tensor]] = OnDemand(self._inputs).__getitem__
         self.tensors: Callable[[int], list[Tensor]] = OnDemand(self._tensors).__getitem__
-        self.readers: Callable[[int], list[Use]] = OnDemand(self._readers).__getitem__
         self.form: Callable[[int], int] = OnDemand(self._form).__getitem__
         self._forms: dict[tuple[str, bytes | int], int] = {}
         self._gradient_types: dict[int, str] = {}  # by form
@@ -141,13 +140,18 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         """Return whether TensorFlow looks behind this tensor for ops to differentiate."""
         return self.dtype(tensor) in TRAINABLE
 
-    def _readers(self, index: int) -> list[Use]:
-        name, texts = self.name(index), self.body.heads.inputs
-        return [
-            (0 if texts[reader][slot] == name else self.inputs(reader)[slot][1], reader, slot)
-            for reader, slot in self.body.readers.get(name, ())
-            if texts[reader][slot][:1] != "^"
-        ]
+    def readers(self, index: int) -> Sequence[Use]:
+        """Return who reads an op: of each use the output, the index of the reader, its slot."""
+        return self._uses.get(index, ())
+
+    @cached_property
+    def _uses(self) -> Mapping[int, Sequence[Use]]:
+        """The uses of all ops, which one pass finds sooner than a look at each."""
+        uses: dict[int, list[Use]] = defaultdict(list)
+        for reader in range(len(self.body)):
+            for slot, (producer, output) in enumerate(self.inputs(reader)):
+                uses[producer].append((output, reader, slot))
+        return dict(uses)
 
     def spelled(self, tensor: Tensor) -> str:
         """Return the tensor's name, as TensorFlow prints it: `op:0`."""

@@ -391,6 +391,13 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def touched(self) -> Mapping[int, NodeRecord]:
         """Return what rules wrote down on nodes, by their indices, in the order of these."""
+        return self._touched() if self.edited else self._touched_in_file
+
+    @cached_property
+    def _touched_in_file(self) -> Mapping[int, NodeRecord]:
+        return self._touched()
+
+    def _touched(self) -> Mapping[int, NodeRecord]:
         records = ((index, self.record(index)) for index in self.signed())
         return {index: record for index, record in records if record is not None}
 

@@ -219,8 +219,8 @@ def _nodes(side: BodySide, row: int) -> list[list[str]]:
     if row in side.unchanged:  # what stands in for an optimizer's op leads to no target
         name = side.wiring.name(indices[0])
         indices += [index for index, record in side.touched.items() if record.patched == name]
-    nodes = (Node(side.body, index) for index in indices)
-    return [[one_line(node.op), one_line(node.name)] for node in nodes]
+    ops, names = side.body.heads.ops, side.body.heads.names
+    return [[one_line(ops[index]), one_line(names[index])] for index in indices]
 
 
 def _side(side: BodySide, count: int) -> dict[str, Any]:
