@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from graphpatch.table import IN_LIST, and_more, beside, html_table, path_in_words, plural, short
+from graphpatch.table import (
+    IN_LIST,
+    and_more,
+    beside,
+    cut_short,
+    html_table,
+    path_in_words,
+    plural,
+    short,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +37,10 @@ def test_they_are_told_with_what_stands_between_them() -> None:
 
 def test_nothing_more_is_told_where_all_are_shown() -> None:
     assert [and_more("abc", shown) for shown in (2, 3, 4)] == ["and 1 more", "", ""]
+
+
+def test_a_text_is_cut_short_to_the_most_characters() -> None:
+    assert [cut_short("abcdefgh"[:n], 7) for n in (3, 7, 8)] == ["abc", "abcdefg", "abcd..."]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +74,7 @@ def test_a_table_has_twenty_rows() -> None:
 
 
 def test_a_long_path_shows_its_ends() -> None:
+    assert path_in_words("abc", 4) == "a -> b -> c"
     assert path_in_words("abcd", 4) == "a -> b -> c -> d"
     assert path_in_words("abcdefg", 4) == "a -> b -> ... 3 more ... -> f -> g"
     many = [str(n) for n in range(2_004)]

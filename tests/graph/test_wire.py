@@ -90,6 +90,31 @@ def test_encoding_and_enclosing_are_the_same_message() -> None:
     assert wire.encoded(200, b"") == b"\xc2\x0c\x00"
 
 
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 300, 16_383, 16_384, 70_000])
+def test_an_entry_is_found_at_any_size(size: int) -> None:
+    raw = b"\0" * 7 + wire.encoded(1, b"\x7f" * size)
+    assert wire.entry(Source(raw), 7) == (len(raw) - size, len(raw))
+
+
+@pytest.mark.parametrize("number", [1, 15, 16, 4_000])
+@pytest.mark.parametrize("padding", [0, 1, 3])
+def test_another_value_stands_under_the_tag_and_the_padding_of_its_field(
+    number: int, padding: int
+) -> None:
+    def padded(value: bytes) -> bytes:
+        length = bytearray(wire.varint(len(value)))
+        if padding:
+            length[-1] |= 0x80
+            length += b"\x80" * (padding - 1) + b"\0"
+        return wire.varint(number << 3 | BYTES) + bytes(length) + value
+
+    source = Source(b"??" + padded(b"abc"))
+    for value in (b"", b"x" * 200):
+        pieces = wire.reframed(source, 2, [value])
+        assert graphs.joined(pieces) == padded(value)
+        assert next(wire.fields(padded(value), 0, len(padded(value)))).number == number
+
+
 def test_splicing_puts_pieces_in_place_and_leaves_the_rest() -> None:
     source = Source(b"0123456789")
     pieces = wire.splice(
@@ -123,6 +148,7 @@ def test_a_large_file_is_mapped_not_read(tmp_path: Path) -> None:
     assert isinstance(source.data, mmap.mmap)
     assert source.data[: len(EACH)] == EACH
     assert source.descriptor >= 0
+    assert wire.read_span(Span(source, 3, 8)) == EACH[3:8]
 
 
 def test_a_small_file_is_read(tmp_path: Path) -> None:
