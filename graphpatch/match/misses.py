@@ -285,8 +285,8 @@ def nearest_tensors(text: str, legal: Iterable[str]) -> str:
 def elsewhere(text: str, names: Iterable[str]) -> str:
     """What a text would have to be for it to name ops, as a clause; nothing where that is unclear.
 
-    A regular expression; a glob that is meant in any scope; a scope, or the name of a tensor,
-    where an op is asked for.
+    A regular expression; a glob that is meant in any scope, deeper, or in a scope of nearly this
+    name; a scope, or the name of a tensor, where an op is asked for.
     """
     names, op, deeper = list(names), text.rpartition(":")[0], f"**/{text}"
     if EXPRESSION.search(text) and not text.startswith(("*", "?")):
@@ -301,7 +301,23 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
     if glob.is_glob(text):
         why = "a name is matched from its start" if "/" in text else "* stays within a scope"
         meant = {} if text.startswith("**") else {deeper: why}
+        meant |= {f"{text}*": "* stays within a scope"} if text.endswith("/*") else {}
+        meant |= dict.fromkeys(_in_nearest_scope(text, names), "nearest scope")
     for wider, why in meant.items():
         if count := sum(map(glob.compiled(wider), names)):
             return f"; {why}: {wider!r} matches {count:,}"
+    if glob.is_glob(text):
+        is_match = glob.compiled(text.lower())
+        if cased := [name for name in names if is_match(name.lower())]:
+            return f"; in other letters, {plural(len(cased), 'op')}, such as {cased[0]!r}"
     return ""
+
+
+def _in_nearest_scope(text: str, names: Iterable[str]) -> list[str]:
+    """Return a glob with the scope nearest to its own, and one of all in it; nothing without."""
+    before = text[: min(text.find(sign) for sign in "*?" if sign in text)]
+    scope, slash, _ = before.rpartition("/")
+    depth = scope.count("/") + 1
+    scopes = dict.fromkeys("/".join(name.split("/")[:depth]) for name in names if "/" in name)
+    near = nearest(scope, list(scopes)[:MOST_COMPARED], 1) if slash and scope not in scopes else []
+    return [end for name in near for end in (name + text[len(scope) :], f"{name}/**")]
