@@ -168,17 +168,17 @@ def gradient_state(node: Node) -> dict[str, str]:
     """What flows back through an op: {"state": ..., "key": the override, where there is one}.
 
     A function of ours is named beside its key: {"function": the gradient function}. `gives` is
-    `none` or `zero` where that is all that TensorFlow's default ever gives. The state is
-    `overridden`; or, of the op type's own gradient, `default` (registered), `none` (registered as
-    not differentiable), `missing` (tf.gradients raises LookupError), `function` (that of its body),
-    `unknown`.
+    `none`, `zero` or `error` where that is all that TensorFlow's default gives. The state is
+    `overridden`; or, of the op type's own gradient, `default`, `none` (registered as not
+    differentiable), `missing` (LookupError), `function` (that of its body), `unknown`.
     """
     key = override_key(node)
     if key is not None:
         function = node.body.library.gradients.get(node.op)
         return {"state": "overridden", "key": key, **({"function": function} if function else {})}
     state = type_gradient(node.opdef)
-    gives = flow.gives(node.op) if state == "default" else ""
+    raised = "error" if flow.refused(node, node.op) else ""
+    gives = raised or flow.gives(node.op) if state == "default" else ""
     return {"state": state, **({"gives": gives} if gives else {})}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -85,9 +86,13 @@ def command(
 
     def tell() -> None:
         document = {**diagnosis.document(rules), "model": model}
-        say_answer(as_json, document, _lines_of_survey(diagnosis, saved_as, every))
+        say_answer(as_json, document, [*_lines_of_survey(diagnosis, saved_as, every), *following])
 
     fixes = diagnosis.fixed
+    following = [
+        f"next: graphpatch apply {rules} {model} -o {Path(model).stem}.meta, which holds the "
+        f"loops' contexts; import it after tf.compat.v1.disable_control_flow_v2()"
+    ] * (fixes is not None and fixes.needs_contexts)
     is_written = fixes is not None and (diagnosis.rules or fixes.needs_contexts)
     document = {"version": 1, "rules": diagnosis.rules}
     options.write_rules_file(rules if is_written else None, document, tell)
@@ -231,8 +236,6 @@ def _fix_lines(diagnosis: Found, fixed: FixResult, rules: str) -> Iterator[str]:
         yield "no rule written: no single op can be fixed"
     else:
         yield "nothing to fix; nothing was written"
-    if fixed.needs_contexts:
-        yield f"next: graphpatch apply {rules} MODEL -o model.meta, which holds the loops' contexts"
     if hopeless := [pair for pair in fixed.left if not pair.lacks_contexts]:
         stay = "stays as it is" if len(hopeless) == 1 else "stay as they are"
         yield f"{plural(len(hopeless), 'pair')} {stay}"

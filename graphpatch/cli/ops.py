@@ -31,7 +31,7 @@ STATE_WORDS = {
 
 WIDEST_TYPE = 60  # characters of an op type that the column after it makes room for
 
-GIVEN = {"none": "None", "zero": "zero"}
+GIVEN = {"none": "None", "zero": "zero", "error": "an error"}
 
 TENSOR = {"name": str, "dtype": str, "shape": str, "signatures": [str]}
 OP = {

@@ -100,7 +100,8 @@ def test_fix_of_a_v1_loop_is_a_file_that_converts_it(run_cli: Run, tmp_path: Pat
     done = run_cli("doctor", model, *ends, "--fix", rules)
     assert done.stdout.splitlines()[-2:] == [
         f"{rules}: no rule, as what blocks is a v1 loop without its control-flow context",
-        f"next: graphpatch apply {rules} MODEL -o model.meta, which holds the loops' contexts",
+        f"next: graphpatch apply {rules} {model} -o m.meta, which holds the loops' contexts; "
+        f"import it after tf.compat.v1.disable_control_flow_v2()",
     ]
     assert "may fail when it is run" in done.stdout  # beside what raises nothing says it works
     assert "tf.gradients works" not in done.stdout

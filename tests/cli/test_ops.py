@@ -168,6 +168,7 @@ def test_the_json_document(run_cli: Run, model_file: Path) -> None:
 
 GRADIENTS = {
     "default": (node("n", "Relu", "x"), "default"),
+    "default error": (node("n", "PreventGradient", "x"), "default, which is always an error"),
     "none": (node("n", "Shape", "x"), "none: TensorFlow registers it as not differentiable"),
     "missing": (
         node("n", "Mfcc", "x", "x"),
@@ -188,8 +189,9 @@ def test_what_the_gradient_of_an_op_is(run_cli: Run, tmp_path: Path, state: str)
     path.write_bytes(graphdef(node("x", "Placeholder"), message).SerializeToString())
     assert run_cli("ops", path, "n").stdout.splitlines()[-1] == f"  gradient  {words}"
     [op] = run_cli("ops", path, "n", "--json").json["ops"]
-    assert op["gradient"]["state"] == state
-    assert op["gradient"].get("key") == ("GuidedRelu" if state == "overridden" else None)
+    gradient = op["gradient"]
+    assert [gradient["state"], gradient.get("gives", "")] == [*state.split(), ""][:2]
+    assert gradient.get("key") == ("GuidedRelu" if state == "overridden" else None)
 
 
 def test_a_name_that_is_not_there_gets_the_nearest(run_cli: Run, model_file: Path) -> None:
