@@ -440,14 +440,6 @@ def _with_named_tensors(
 # the same loop and branch, and must not be computed from the op.
 
 
-class NamedTensor(msgspec.Struct, frozen=True):
-    """A tensor as inputs spell it, and its dtype; of the handle of a variable that of the value."""
-
-    text: str
-    dtype: str
-    is_handle: bool = False
-
-
 def named_tensors(gradient: Gradient) -> tuple[str, ...]:
     """Return the tensors that a gradient reads by name."""
     return gradient.formula.tensors if isinstance(gradient, InlineFormula) else ()
@@ -459,21 +451,20 @@ def named_inputs(gradient: Gradient, target: Target, editor: Editor) -> tuple[tu
     Raises what `check_named` raises.
     """
     node, inputs = target.last, []
-    for tensor in check_named(gradient, target, editor):
-        text = tensor.text
-        if tensor.is_handle:
-            typed = {"dtype": attrs.dtype(tensor.dtype)}
-            read = (f"{node.name}/read", "ReadVariableOp", [text], typed)
+    for text, dtype, is_handle in check_named(gradient, target, editor):
+        if is_handle:
+            read = (f"{node.name}/read", "ReadVariableOp", [text], {"dtype": attrs.dtype(dtype)})
             text = editor.add(*read, node, before=True).tensor(0)
-        inputs.append((text, tensor.dtype))
+        inputs.append((text, dtype))
     return tuple(inputs)
 
 
-def check_named(gradient: Gradient, target: Target, editor: Editor) -> list[NamedTensor]:
-    """Return the tensors that a gradient of this target reads by name.
+def check_named(gradient: Gradient, target: Target, editor: Editor) -> list[tuple[str, str, bool]]:
+    """Return the tensors that a gradient of this target reads by name, as inputs spell them.
 
-    Raises PatchError where what carries it cannot read one of them. Of one patch the first answer
-    holds, whatever it put in the place of the ops since.
+    With each its dtype, and whether it is the handle of a variable, of whose value the dtype is.
+    Raises PatchError where what carries the gradient cannot read one of them. Of one patch the
+    first answer holds, whatever it put in the place of the ops since.
     """
     return [
         editor.cached(("named", editor.patched, name), partial(_checked, name, target, editor))
@@ -481,7 +472,7 @@ def check_named(gradient: Gradient, target: Target, editor: Editor) -> list[Name
     ]
 
 
-def _checked(name: str, target: Target, editor: Editor) -> NamedTensor:
+def _checked(name: str, target: Target, editor: Editor) -> tuple[str, str, bool]:
     node, body = target.last, target.last.body
     reads = f"{node}: the formula reads tensor({name!r})"
     tensor = tensor_named(body, name)
@@ -516,8 +507,8 @@ def _checked(name: str, target: Target, editor: Editor) -> NamedTensor:
             place = tensor_index(outputs, tensor.arg, tensor.index) or 0
         (dtype,) = dtypes_of(producer, [outputs[place]])
     if dtype not in HANDLES:
-        return NamedTensor(str(tensor), dtype)
+        return str(tensor), dtype, False
     value = producer.attr("dtype") if producer is not None else None
     if producer is None or producer.op != RESOURCE_VARIABLE or value is None:
         raise PatchError(f"{reads}, which is a {dtype}; name the tensor that its value is read to")
-    return NamedTensor(str(tensor), DTYPE_NAMES[value.type], is_handle=True)
+    return str(tensor), DTYPE_NAMES[value.type], True

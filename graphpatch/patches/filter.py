@@ -20,7 +20,7 @@ from graphpatch.graph.node import Node
 from graphpatch.patches import Patch
 from graphpatch.patches.backward_as import noise_notes
 from graphpatch.patches.carrier import carry, check_named, named_tensors
-from graphpatch.patches.inline import OUTPUTS, InlineOp, parsed, put_at, tensors_at, why_idle
+from graphpatch.patches.inline import OUTPUTS, parsed, put_at, tensors_at, why_idle
 from graphpatch.patches.reach import (
     JoinedShapes,
     differentiated_as_whole,
@@ -106,11 +106,8 @@ class FilterGradient(SidePatch):
         check_named(gradient, target, editor)  # while the op is still where it was
         is_read_in_loop = bool(named_tensors(gradient)) and in_control_flow(node, editor)
         emit = "function" if is_read_in_loop and self.emit == "auto" else self.emit
-
-        def carried(added: Node) -> None:
+        for added in put_at(target, editor, "Identity", "filter", self.at):
             carry(gradient, Target.of(added), editor, emit, filtered=node)
-
-        put_at(target, editor, InlineOp("Identity", "filter", carried), self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,5 +133,5 @@ class StopGradient(SidePatch):
             FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite(target, editor)
             return
         target.refuse_open()
-        if put_at(target, editor, InlineOp("StopGradient", "stop"), self.at):
+        if put_at(target, editor, "StopGradient", "stop", self.at):
             editor.used("construction")

@@ -110,6 +110,32 @@ class Freeze(Patch):
         is_alone = all(variable is not None and variable.name in slots for variable in read)
         return "an optimizer's memory is frozen with the variable that it is of" * is_alone
 
+    def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
+        """Say which variables are frozen by taking them out of their updates, and which are not."""
+        known = {body: Updates(body) for body in {node.body: None for node in nodes}}
+        frozen, ops, stopped = dict[str, None](), dict[str, None](), dict[str, str]()
+        warnings = []
+        for node in nodes:
+            variable, known_here = variable_read(node), known[node.body]
+            if variable is None or variable.name in known_here.slots:
+                continue
+            if variable.name in known_here.of:
+                frozen[variable.name] = None
+                ops.update(dict.fromkeys(op.name for op in known_here.of[variable.name]))
+                continue
+            stopped.setdefault(variable.name, node.name)
+            if writers := known_here.others.get(variable.name):
+                names = short([writer.name for writer in writers])
+                warnings.append(
+                    f"not frozen: {variable}, which {names} still changes, as batch norms do"
+                )
+        if frozen:
+            yield f"frozen: {_counted(frozen)}: no longer changed by {short([*ops])}"
+        if stopped:
+            at = short([*stopped.values()])
+            yield f"no optimizer changes {_counted(stopped)}: the gradient stops at {at}"
+        yield from warnings
+
     def rewrite(self, target: Target, editor: Editor) -> None:
         """Take a variable out of its updates, or stop its gradient."""
         node, label = target.last, target.last.body.label
@@ -120,21 +146,16 @@ class Freeze(Patch):
                 f"the ReadVariableOp by which a variable is read"
             )
         known = editor.cached(("updates", label), lambda: Updates(node.body))
-        if variable.name in known.slots:
-            return  # frozen with the variable that it is of
-        if variable.name not in known.of:
+        if variable.name in known.of:
+            ops = known.of[variable.name]
+            editor.cached(("frozen", label, variable.name), lambda: _take_out(ops, editor))
+            editor.used(UPDATE)
+        elif variable.name not in known.slots:  # those are frozen with the variable they are of
             StopGradient().rewrite(target, editor)
-            editor.note(f"no optimizer changes {variable}: its gradient stops at {node.name!r}")
-            if writers := known.others.get(variable.name):
-                names = short([writer.name for writer in writers])
-                editor.note(
-                    f"not frozen: {variable}, which {names} still changes, as batch norms do"
-                )
-            return
-        ops = known.of[variable.name]
-        names = editor.cached(("frozen", label, variable.name), lambda: _take_out(ops, editor))
-        editor.note(f"frozen: {variable}, which {names} no longer changes")
-        editor.used(UPDATE)
+
+
+def _counted(variables: Collection[str]) -> str:
+    return f"{len(variables)} variable{'s' * (len(variables) > 1)} ({short([*variables])})"
 
 
 def notes_on_built(graphs: Iterable[Graph], emits: Sequence[Collection[str]]) -> list[str]:
@@ -148,9 +169,8 @@ def notes_on_built(graphs: Iterable[Graph], emits: Sequence[Collection[str]]) ->
     return [note for graph in graphs for note in built_gradients(graph)]
 
 
-def _take_out(ops: Sequence[Node], editor: Editor) -> str:
-    """Let ops that do nothing take the names of these; return what the names were, in words."""
-    names = short([node.name for node in ops])
+def _take_out(ops: Sequence[Node], editor: Editor) -> None:
+    """Let ops that do nothing take the names of these."""
     for node in ops:
         outputs, read = known_outputs(node), node.data_inputs[:1]
         if not outputs:
@@ -160,7 +180,6 @@ def _take_out(ops: Sequence[Node], editor: Editor) -> str:
             editor.take_name(node, "RefIdentity", partial(_only, read), typed, shadow=True)
         else:
             raise PatchError(f"{node} changes a variable, and gives more than a reference to it")
-    return names
 
 
 def _only(read: Sequence[str], _: Node) -> Sequence[str]:

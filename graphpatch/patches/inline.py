@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
-import msgspec
+from collections.abc import Mapping, Sequence
 
 from graphpatch import names
 from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
@@ -21,24 +19,6 @@ from graphpatch.patches.reach import check_reached
 from graphpatch.patches.target import Target, carries, is_source, why_not
 
 OUTPUTS = "outputs"
-
-
-class InlineOp(msgspec.Struct, frozen=True):
-    """An op of this type that gives on, bit for bit, the one tensor that it reads.
-
-    `then` is done with each that is in line.
-    """
-
-    op: str
-    suffix: str
-    then: Callable[[Node], None] | None = None
-
-    def add(
-        self, editor: Editor, name: str, text: str, arg: FlatArg, beside: Node, before: bool = False
-    ) -> Node:
-        """Return the op, reading a tensor, written next to `beside`."""
-        typed = {"T": attrs.dtype(arg.dtype or "")}
-        return editor.add(name, self.op, [text], typed, beside, before)
 
 
 def put_op(
@@ -80,37 +60,35 @@ def why_idle(target: Target, at: str) -> str:
     return f"{target}: {'; '.join(reasons)}" if reasons else f"{target} has no {side}s"
 
 
-def put_at(target: Target, editor: Editor, inline: InlineOp, at: str) -> bool:
-    """Put `inline` on a side of a target, and return whether that was done.
+def put_at(target: Target, editor: Editor, op: str, suffix: str, at: str) -> list[Node]:
+    """Put ops that give on, bit for bit, the tensor that they read on a side; return them.
 
     Where nothing flows back there, there is nothing to do, and the report says so.
     """
     if reason := why_idle(target, at):
         editor.skipped(reason)
-        return False
+        return []
     check_reached(target.last, editor)
     flowing = {n: arg for n, arg in tensors_at(target, at).items() if carries(arg)}
     if parsed(at)[0] == "input":
-        added = [_before(target, n, arg, editor, inline) for n, arg in flowing.items()]
-    else:
-        added = _behind(target.last, flowing, editor, inline)
-    if inline.then is not None:
-        for op in added:
-            inline.then(op)
-    return True
+        return [_before(target, n, arg, editor, op, suffix) for n, arg in flowing.items()]
+    return _behind(target.last, flowing, editor, op, suffix)
 
 
-def _before(target: Target, place: int, arg: FlatArg, editor: Editor, inline: InlineOp) -> Node:
-    """Put `inline` before a tensor that a target reads.
+def _before(target: Target, place: int, arg: FlatArg, editor: Editor, op: str, suffix: str) -> Node:
+    """Put an op before a tensor that a target reads.
 
     One that a match reads in several places comes through one op, so that what flows back from all
     of them passes it together.
     """
     node, slot = target.places[place]
-    _refuse_fixed(node, slot)
     text = node.data_inputs[slot]
-    name = f"{target.last.name}/{inline.suffix}_{place}"
-    added = inline.add(editor, name, text, arg, node, before=True)
+    if producer := node.body.producer(text):
+        if node.op in BRANCHES and (producer.op in FIXED or _starts_loop(producer)):
+            raise PatchError(f"{node} must stay next to {producer}, which its loop needs")
+        _refuse_between(producer, node)
+    name, typed = f"{target.last.name}/{suffix}_{place}", {"T": attrs.dtype(arg.dtype or "")}
+    added = editor.add(name, op, [text], typed, node, before=True)
     editor.set_input(node, slot, added.tensor(0))
     for reader in target.nodes if target.is_match else ():
         for at_slot, read in enumerate(reader.data_inputs):
@@ -120,11 +98,11 @@ def _before(target: Target, place: int, arg: FlatArg, editor: Editor, inline: In
 
 
 def _behind(
-    node: Node, flowing: Mapping[int, FlatArg], editor: Editor, inline: InlineOp
+    node: Node, flowing: Mapping[int, FlatArg], editor: Editor, op: str, suffix: str
 ) -> list[Node]:
-    """Put `inline` behind these outputs of an op.
+    """Put ops behind these outputs of an op.
 
-    The op moves to `NAME/forward` and `inline` takes its name, so that whoever goes by the name
+    The op moves to `NAME/forward` and the new one takes its name, so that whoever goes by the name
     reads through it. An op whose value comes from outside (a placeholder, a constant) keeps its
     name, and its readers are sent to `NAME/SUFFIX`: the gradient at NAME is what came through. So
     does a switch, as its tensors cannot be fetched, and nobody holds on to their names.
@@ -140,16 +118,16 @@ def _behind(
         )
     flat = node.outputs or []
     if is_source(node):
-        return _reroute(node, flowing, editor, inline)
+        return _reroute(node, flowing, editor, op, suffix)
     if node.op in ALL_SWITCHES:
         read = {output: arg for output, arg in flowing.items() if uses(node, output)}
         for output in read:
             for reader, _ in uses(node, output):
                 _refuse_between(node, reader)
-        return _reroute(node, read, editor, inline)
+        return _reroute(node, read, editor, op, suffix)
     if len(flat) == 1:
         typed = {"T": attrs.dtype(flat[0].dtype or "")}
-        return [editor.take_name(node, inline.op, lambda moved: [moved.tensor(0)], typed)]
+        return [editor.take_name(node, op, lambda moved: [moved.tensor(0)], typed)]
     dtypes = [arg.dtype for arg in flat if arg.dtype and not arg.is_ref]
     if len(dtypes) < len(flat):
         reasons = dict.fromkeys(f"{arg.name} {why_not(arg)}" for arg in flat if not carries(arg))
@@ -159,9 +137,9 @@ def _behind(
     def through(moved: Node) -> list[str]:
         texts = [moved.tensor(output) for output in range(len(flat))]
         for output, arg in flowing.items():
-            added.append(
-                inline.add(editor, f"{name}/{inline.suffix}_{output}", texts[output], arg, moved)
-            )
+            typed = {"T": attrs.dtype(arg.dtype or "")}
+            new = (f"{name}/{suffix}_{output}", op, [texts[output]], typed)
+            added.append(editor.add(*new, moved))
             texts[output] = added[-1].tensor(0)
         return texts
 
@@ -170,28 +148,19 @@ def _behind(
 
 
 def _reroute(
-    node: Node, flowing: Mapping[int, FlatArg], editor: Editor, inline: InlineOp
+    node: Node, flowing: Mapping[int, FlatArg], editor: Editor, op: str, suffix: str
 ) -> list[Node]:
     """Send the readers of each output through an op of its own; the op keeps its name."""
     added = []
     is_alone = len(node.outputs or ()) == 1
     for output, arg in flowing.items():
-        name = f"{node.name}/{inline.suffix}" + ("" if is_alone else f"_{output}")
-        new = inline.add(editor, name, node.tensor(output), arg, node)
+        name = f"{node.name}/{suffix}" + ("" if is_alone else f"_{output}")
+        typed = {"T": attrs.dtype(arg.dtype or "")}
+        new = editor.add(name, op, [node.tensor(output)], typed, node)
         if not editor.reroute(node, output, new.tensor(0), keep=new.index):
             raise PatchError(f"nothing reads output {output} of {node}: nothing flows back to it")
         added.append(new)
     return added
-
-
-def _refuse_fixed(node: Node, slot: int) -> None:
-    """Raise PatchError where an op must stay next to the one that it reads in this slot."""
-    producer = node.body.producer(node.inputs[slot])
-    if producer is None:
-        return
-    if node.op in BRANCHES and (producer.op in FIXED or _starts_loop(producer)):
-        raise PatchError(f"{node} must stay next to {producer}, which its loop needs")
-    _refuse_between(producer, node)
 
 
 def _starts_loop(node: Node) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,6 +20,7 @@ from graphpatch.gradients.spec import (
     PythonGradient,
     RegisteredKey,
     gives_dy,
+    json_value,
 )
 from graphpatch.graph.attrs import constant
 from graphpatch.graph.editor import Editor
@@ -140,25 +143,36 @@ def _check_on_match(gradient: LibraryGradient, target: Target) -> None:
 
 # For each comparison its input that is larger where the result is true, and the other one.
 SIDES = {"Greater": (0, 1), "GreaterEqual": (0, 1), "Less": (1, 0), "LessEqual": (1, 0)}
+# What an op gives of which it is known where a comparison with it steps.
+SHIFTED = frozenset({"Const", "Add", "AddV2", "BiasAdd", "Sub"})
 
 
 def _check_centre(gradient: LibraryGradient, target: Target) -> None:
     """Raise PatchError where a surrogate is centred at 0, and the comparison of a match is not.
 
-    `Cast(x > t)` steps at t.
+    `Cast(x > t)` steps at t: the message has the formula of `x - t`. Where `sigmoid(x) > 0.5` does,
+    nobody here knows.
     """
+    entry = LIBRARY[gradient.name]
     comparisons = [node for node in target.nodes if node.op in SIDES]
-    is_centred = LIBRARY[gradient.name].ops == ("Sign",) and "x0" in gradient.formula.variables
-    if not is_centred or len(comparisons) != 1:
+    if entry.ops != ("Sign",) or "x0" not in gradient.formula.variables or len(comparisons) != 1:
         return
     (node,) = comparisons
     above, below = (node.data_inputs[slot] for slot in SIDES[node.op])
-    producer = node.body.producer(below)
-    tensor = None if producer is None else constant(producer)
+    threshold = node.body.producer(below)
+    tensor = None if threshold is None else constant(threshold)
     is_zero = tensor is not None and not any(piece.any() for piece, _ in tensor.pieces())
-    if above not in target.reads or not is_zero:
-        raise PatchError(
-            f"{gradient.name} has its step at 0 of x0, and in the match {node} compares {above} "
-            f"with {below}; {target.reading()}; start the pattern at the comparison, and write a "
-            f"formula of the difference: `graphpatch gradients {gradient.name}` has that of x"
-        )
+    inside = [node.body.producer(text) for text in {above, below} - {*target.reads}]
+    is_known = all(producer is not None and producer.op in SHIFTED for producer in inside)
+    if (above in target.reads and is_zero) or not is_known:
+        return
+    text = re.sub(r"\bx\b", "u", f"let u = x0 - x1; {entry.text}")
+    lets, _, value = text.rpartition("; ")
+    spec: dict[str, object] = {"formula": [text, f"{lets}; -({value})"]}
+    if gradient.parameters:
+        spec["constants"] = {name: json_value(number) for name, number in gradient.parameters}
+    raise PatchError(
+        f"{entry.name} has its step at 0 of x0, and in the match {node} compares {above} with "
+        f"{below}; {target.reading()}; begin the pattern at the comparison, with x:_ -> {node.op}:"
+        f"{SIDES[node.op][0]}, and write: {json.dumps(spec)}, where null may stand for a constant"
+    )

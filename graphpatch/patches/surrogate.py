@@ -152,9 +152,7 @@ class SurrogateGradient(Patch):
         # What stands before the op may be another tensor, where a function carries it.
         if is_carried and not named:
             noted = target.reads
-        anchor = list[
-            str
-        ]()  # what constants wait for, to be in the v1 loop or branch that the op is in
+        anchor = list[str]()  # what constants wait for, to be in the op's v1 loop or branch
         if in_control_flow(node, editor):
             name, read = f"{node.name}/surrogate/in", node.data_inputs[:1]
             dtype = target.inputs[0].dtype or ""
