@@ -22,6 +22,7 @@ from tests import forked, graphs, inside
 from tests.draws import mark_rows_between
 from tests.order import longest_first
 from tests.pinned import PINNED
+from tests.refusals import sound_files
 
 CHECKOUT = Path(__file__).parent.parent
 # Tests must not depend on the processor. Those about oneDNN turn it on in a process of their own.
@@ -35,6 +36,8 @@ hypothesis.settings.load_profile("busy")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 COMMAND = (sys.executable, "-m", "graphpatch")
+Run = Callable[..., Any]  # the fixture `run_cli`
+RulesFile = Callable[..., Path]
 READ_AT_THE_START = ("PYTHON", "LC_", "LANG")
 
 
@@ -148,6 +151,12 @@ def model_file(tmp_path: Path) -> Path:
     path = tmp_path / "model.pb"
     path.write_bytes(graphs.sample().SerializeToString(deterministic=True))
     return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Sound models, a large one and a SavedModel among them, and rules."""
+    return sound_files(tmp_path)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ LOGGED = re.compile(r"^(?:WARNING: All log messages before absl|[IWE]\d{4} \d\d:
 # What is printed where a command takes longer than ten seconds.
 PROGRESS = re.compile(r"^[a-zA-Z ]+: \d+%\n", re.M)
 ROOT = Path(__file__).parent.parent
+DIGITS, GUIDED = ROOT / "scripts/models/digits.pb", ROOT / "scripts/models/guided.json"
 WRITES = {"-o", "--fix", "--save"}
 
 

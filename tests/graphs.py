@@ -61,6 +61,15 @@ def const(name: str, size: int = 4, fill: bytes = b"\x01") -> NodeDef:
     return found
 
 
+def text_const(name: str, text: str) -> NodeDef:
+    """A Const of one text."""
+    found = node(name, "Const", dtype="string")
+    found.attr["value"].tensor.dtype = DTYPE_NUMBERS["string"]
+    found.attr["value"].tensor.tensor_shape.SetInParent()
+    found.attr["value"].tensor.string_val.append(text.encode())
+    return found
+
+
 def function(
     name: str, inputs: Sequence[str], nodes: Iterable[NodeDef], ret: Mapping[str, str]
 ) -> FunctionDef:
@@ -184,9 +193,11 @@ def in_memory(message: GraphDef | bytes) -> Model:
     return Model("in memory", graph.source, GRAPH, [graph])
 
 
-def saved(folder: Path, *nodes: NodeDef, functions: Iterable[FunctionDef] = ()) -> Path:
+def saved(
+    folder: Path, *nodes: NodeDef, functions: Iterable[FunctionDef] = (), name: str = "model.pb"
+) -> Path:
     """A file of a graph of these nodes."""
-    path = folder / "model.pb"
+    path = folder / name
     path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
     return path
 

@@ -144,37 +144,22 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"printed": json.loads(printed), "folder": folder, **json.loads(found)}
 
 
-def test_it_is_the_copy(done: dict[str, Any]) -> None:
+def test_the_examples_work(done: dict[str, Any]) -> None:
     assert Path(done["package"]).parent == done["folder"] / "graphpatch"
-
-
-def test_the_gradient(done: dict[str, Any]) -> None:
     assert done["squash"] == -3 / (1 + 3)
-
-
-def test_the_kind_of_patch(done: dict[str, Any]) -> None:
     assert {"mod", "mod/forward"} <= set(done["patched"])
     assert done["reverted"]
-    assert done["refused"][0].endswith("a factor of 1 changes nothing")
-    number = "rules[0].patch.scale_gradient: expected a number, found a string; for example"
-    assert done["refused"][1].startswith(number)
-
-
-def test_the_key_to_match(done: dict[str, Any]) -> None:
     assert done["matched"] == ["mod"]
-    assert "input_count: expected a whole number, found a string" in done["refused"][2]
-    assert "the number of its inputs is 1" in done["refused"][3]
-
-
-def test_the_schema_has_both(done: dict[str, Any]) -> None:
-    assert done["told"] == [[0.5], [2]]
-
-
-def test_the_command(done: dict[str, Any]) -> None:
+    assert done["told"] == [[0.5], [2]]  # the schema has both
     assert done["printed"] == {"model": "model.pb", "functions": {"half": 1}}
     assert done["output"] == ["functions", "model"]
+    assert {"override_gradient": {"formula": ["dy", "-dy * (x0 - y) / x1"]}} in done["fixed"]
 
 
-def test_the_fix(done: dict[str, Any]) -> None:
-    formula = ["dy", "-dy * (x0 - y) / x1"]
-    assert {"override_gradient": {"formula": formula}} in done["fixed"]
+def test_what_they_refuse(done: dict[str, Any]) -> None:
+    nothing, number, whole, other = done["refused"]
+    assert nothing.endswith("a factor of 1 changes nothing")
+    said = "rules[0].patch.scale_gradient: expected a number, found a string; for example"
+    assert number.startswith(said)
+    assert "input_count: expected a whole number, found a string" in whole
+    assert "the number of its inputs is 1" in other

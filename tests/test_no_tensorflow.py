@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ import pytest
 from graphpatch import cli
 from graphpatch.formats import load
 from tests import forked, graphs
-from tests.conftest import CHECKOUT
-
-Run = Callable[..., Any]
+from tests.conftest import CHECKOUT, Run
 
 REFUSE = """
 import sys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import graphpatch
 from graphpatch.errors import MatchError, RulesError
 from graphpatch.recipes import RECIPES, recipe_rules
 from graphpatch.rules import load_rules, rules_from
+from tests.conftest import Run
 from tests.graphs import graphdef, node
 from tests.patches.one_op import net
 from tests.test_shown import ran
@@ -306,7 +306,7 @@ def test_a_tensor_is_reversed_by_its_name() -> None:
         graphpatch.apply("@reverse(at=logits:3)", DIGITS)
 
 
-def test_the_command(run_cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_command(run_cli: Run, tmp_path: Path) -> None:
     listed = run_cli("recipes")
     assert listed.code == 0
     assert [line for line in listed.stdout.splitlines() if line.startswith("@")] == [
@@ -325,7 +325,7 @@ def test_the_command(run_cli: Callable[..., Any], tmp_path: Path) -> None:
 
 
 def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
-    run_cli: Callable[..., Any], tmp_path: Path
+    run_cli: Run, tmp_path: Path
 ) -> None:
     text = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run").stdout
     assert [line for line in text.splitlines() if line.startswith("  @")] == [
@@ -344,9 +344,7 @@ def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
     assert len(done.json["outputs"][0]["rules"]) == 5
 
 
-def test_no_rule_is_needed_to_write_a_meta_graph(
-    run_cli: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_no_rule_is_needed_to_write_a_meta_graph(run_cli: Run, tmp_path: Path) -> None:
     rules = tmp_path / "empty.json"
     rules.write_text('{"version": 1, "rules": []}')
     done = run_cli("apply", rules, DIGITS, "-o", tmp_path / "model.meta")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any
 
 import click
 import pytest
@@ -19,6 +17,7 @@ from graphpatch.gradients.library import LIBRARY
 from graphpatch.match.ready import READY
 from graphpatch.rules import rules_from
 from scripts import reference
+from tests.conftest import Run
 from tests.examples import ROOT
 
 
@@ -81,7 +80,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("command", ASKED)
-def test_the_json_output_is_what_its_schema_says(command: str, run_cli: Callable[..., Any]) -> None:
+def test_the_json_output_is_what_its_schema_says(command: str, run_cli: Run) -> None:
     (ROOT / "build").mkdir(exist_ok=True)
     graphpatch.apply(ROOT / ROUND, ROOT / DIGITS).model.save(ROOT / "build/reference.pb")
     paths = [ROOT / one if (ROOT / one).suffix else one for one in ASKED[command]]

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from graphpatch.page.view import page
 from graphpatch.protos import GraphDef
 from graphpatch.shown import LONGEST_LINE, json_text, one_line, shown
 from tests import graphs
+from tests.conftest import RulesFile
 from tests.graphs import node
 
 EVIL = "a\x1b]0;t\x07\x9b31m\u202eb\nEVIL\r\x7f"
@@ -88,7 +88,7 @@ def test_errors_that_are_no_exceptions_have_a_length(capsys: pytest.CaptureFixtu
     ],
 )  # fmt: skip
 def test_no_command_prints_a_name_raw(
-    tmp_path: Path, rules_file: Callable[..., Path], command: tuple[str, ...]
+    tmp_path: Path, rules_file: RulesFile, command: tuple[str, ...]
 ) -> None:
     files = {name: str(tmp_path / f"{name}.pb") for name in "mnoe"}
     files["h"] = str(tmp_path / "page.html")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import pytest
 
 from graphpatch import above
-
-Run = Callable[..., Any]
+from tests.conftest import Run
 
 PROGRAM = """
 import sys, threading

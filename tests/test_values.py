@@ -12,11 +12,9 @@ import pytest
 
 import graphpatch
 from graphpatch.table import html_table
+from tests.conftest import Run
+from tests.examples import DIGITS, GUIDED, ROOT
 
-Run = Callable[..., Any]
-
-ROOT = Path(__file__).parent.parent
-DIGITS, GUIDED = ROOT / "scripts/models/digits.pb", ROOT / "scripts/models/guided.json"
 HOSTILE = '<script>alert("&")</script>'
 RULE = {"name": HOSTILE, "match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 

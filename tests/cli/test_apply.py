@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from google.protobuf import text_format
@@ -11,20 +9,19 @@ from graphpatch.fleet.manifest import MANIFEST_NAME as MANIFEST
 from graphpatch.formats import load, text
 from graphpatch.protos import GraphDef
 from tests import graphs
+from tests.conftest import RulesFile, Run
 
-Run = Callable[..., Any]
 OVERRIDE = "_gradient_op_type"
 ELU = {
     "match": {"op": "Relu", "body": "main"},
     "patch": {"override_gradient": "Elu"},
     "name": "elu",
 }
-MINE = ELU | {"patch": {"override_gradient": {"registered": "Mine"}}, "name": "mine"}
 STOP = {"match": {"op": "Round"}, "patch": {"stop_gradient": True}, "name": "stop"}
 
 
 @pytest.fixture
-def rules(rules_file: Callable[..., Path]) -> Path:
+def rules(rules_file: RulesFile) -> Path:
     return rules_file(ELU, STOP)
 
 
@@ -71,30 +68,6 @@ def test_a_file_that_is_replaced_is_told(run_cli: Run, rules: Path, model_file: 
     assert "model.pb (replaced)  1 Relu, 1 Round" in run_cli(*many).stdout
 
 
-def test_the_json_document(run_cli: Run, rules_file: Callable[..., Path], model_file: Path) -> None:
-    rules = rules_file(MINE, STOP)
-    done = run_cli("apply", rules, model_file, "--json")
-    assert (done.code, done.stderr) == (0, "")
-    match = {"body": "main", "op": "relu", "type": "Relu"}
-    [output] = done.json.pop("outputs")
-    assert set(done.json) == {"outputs"}
-    assert output.pop("notes") == []
-    assert output == {
-        "model": str(model_file),
-        "output": str(model_file.with_name("model.patched.pb")),
-        "rules": [
-            {"name": "mine", "matches": [match], "emit": "attr"},
-            {
-                "name": "stop",
-                "matches": [{"body": "main", "op": "round", "type": "Round"}],
-                "emit": "construction",
-            },
-        ],
-        "nodes": {"before": 11, "after": 12},
-        "consumer": {"session": ["Mine"], "tape": ["Mine"]},
-    }
-
-
 def test_a_dry_run_does_all_but_write(run_cli: Run, rules: Path, model_file: Path) -> None:
     wet = run_cli("apply", rules, model_file, "--json", "-o", model_file.with_name("out.pb")).json
     model_file.with_name("out.pb").unlink()
@@ -116,9 +89,7 @@ def test_a_dry_run_does_all_but_write(run_cli: Run, rules: Path, model_file: Pat
 # -o, seen from the folder of the models: what is given, and which files there are then.
 OUTPUTS: dict[str, tuple[list[str], list[str]]] = {
     "a file": (["model.pb", "-o", "out.pb"], ["out.pb"]),
-    "a file elsewhere": (["model.pb", "-o", "old/out.pb"], ["old/out.pb"]),
     "a folder": (["model.pb", "-o", "old"], ["old/model.pb", f"old/{MANIFEST}"]),
-    "a folder with a slash": (["model.pb", "-o", "old/"], ["old/model.pb", f"old/{MANIFEST}"]),
     "a new folder": (
         ["model.pb", "-o", "new/deep/"], ["new/deep/model.pb", f"new/deep/{MANIFEST}"],
     ),
@@ -129,25 +100,14 @@ OUTPUTS: dict[str, tuple[list[str], list[str]]] = {
         ["model.pb", "other.pb", "-o", "old"],
         ["old/model.pb", "old/other.pb", f"old/{MANIFEST}"],
     ),
-    "several to a new one": (
-        ["model.pb", "other.pb", "-o", "new"],
-        ["new/model.pb", "new/other.pb", f"new/{MANIFEST}"],
-    ),
     "a link keeps its name": (["link.pb", "-o", "old"], ["old/link.pb", f"old/{MANIFEST}"]),
     "text": (["model.pb", "-o", "out.pbtxt"], ["out.pbtxt"]),
     "a MetaGraphDef": (["model.pb", "-o", "out.meta"], ["out.meta"]),
     "a SavedModel": (["saved"], ["saved.patched/saved_model.pb"]),
     "its message": (["saved/saved_model.pb"], ["saved.patched/saved_model.pb"]),
     "a SavedModel to a name": (["saved", "-o", "out"], ["out/saved_model.pb"]),
-    "a SavedModel to a folder": (
-        ["saved", "-o", "old"], ["old/saved/saved_model.pb", f"old/{MANIFEST}"],
-    ),
     "its message to a folder": (
         ["saved/saved_model.pb", "-o", "new/"], ["new/saved/saved_model.pb", f"new/{MANIFEST}"],
-    ),
-    "a SavedModel and a file": (
-        ["saved", "model.pb", "-o", "new"],
-        ["new/saved/saved_model.pb", "new/model.pb", f"new/{MANIFEST}"],
     ),
     "over an old SavedModel": (["saved", "-o", "older", "--force"], ["older/saved_model.pb"]),
 }  # fmt: skip
@@ -185,17 +145,6 @@ def with_the_rest(path: str) -> list[str]:
         " assets.extra/saved_model.pb saved_model.pb"
     )
     return [f"{path.removesuffix('saved_model.pb')}{name}" for name in rest.split()]
-
-
-@pytest.mark.parametrize("given", [".", "saved_model.pb"])
-def test_a_saved_model_from_within(run_cli: Run, rules: Path, tmp_path: Path, given: str) -> None:
-    folder = graphs.saved_model_folder(tmp_path / "saved", graphs.metagraph(graphs.sample(), "a"))
-    done = run_cli("apply", rules, given, "--json", cwd=folder)
-    assert done.code == 0
-    assert is_patched(tmp_path / "saved.patched")
-    done = run_cli("apply", rules, given, "-o", "../new/", cwd=folder)
-    assert done.code == 0
-    assert is_patched(tmp_path / "new" / "saved")
 
 
 # Pipes
@@ -284,19 +233,13 @@ def test_one_model_that_fails_does_not_stop_the_others(
 # --emit
 
 
-def test_the_carrier_is_chosen(
-    run_cli: Run, rules_file: Callable[..., Path], model_file: Path
-) -> None:
+def test_the_carrier_is_chosen(run_cli: Run, rules_file: RulesFile, model_file: Path) -> None:
     identity = ELU | {"patch": {"override_gradient": "identity"}}
     own = identity | {"match": {"op": "Relu6"}, "emit": "auto"}
     rules = rules_file(identity, own)
     for emit, expected in (("attr", ["attr", "built-in"]), ("auto", ["built-in", "built-in"])):
         done = run_cli("apply", rules, model_file, "--emit", emit, "--dry-run", "--json")
         assert [rule["emit"] for rule in done.json["outputs"][0]["rules"]] == expected
-    done = run_cli("apply", rules, model_file, "--emit", "atr")
-    assert done.code == 2
-    assert "'atr' is not one of" in done.stderr
-    assert "'attr'" in done.stderr
 
 
 @pytest.mark.parametrize(("out", "is_told"), [("out.pbtxt", True), ("out.pb", False)])

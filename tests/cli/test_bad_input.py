@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from graphpatch.graph import wire
+from tests.conftest import Run
 from tests.graphs import function, graphdef, node
 from tests.refusals import (
     LARGE,
@@ -20,16 +19,7 @@ from tests.refusals import (
     everything,
     refused,
     rules_text,
-    sound_files,
 )
-
-Run = Callable[..., Any]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return sound_files(tmp_path)
-
 
 BROKEN: dict[str, tuple[bytes, list[str]]] = {
     "cut in a node": (MODEL[: len(MODEL) // 2], ["truncated"]),

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import graphpatch
 from tests import graphs
-from tests.conftest import COMMAND
-from tests.graphs import graphdef, node
-
-Run = Callable[..., Any]
-
-ROOT = Path(__file__).parent.parent.parent
-DIGITS = ROOT / "scripts/models/digits.pb"
+from tests.conftest import COMMAND, Run
+from tests.examples import DIGITS
+from tests.graphs import node, saved
+from tests.patches.one_op import net
 
 
 @pytest.fixture
 def blocked(tmp_path: Path) -> Path:
-    path = tmp_path / "model.pb"
-    nodes = [node("x", "Placeholder"), node("a", "Round", "x"), node("y", "Tanh", "a")]
-    aside = [node("z", "Placeholder"), node("far", "Exp", "z")]
-    path.write_bytes(graphs.graphdef(*nodes, *aside).SerializeToString())
-    return path
+    return saved(tmp_path, *net("x:Placeholder a:Round(x) y:Tanh(a) z:Placeholder far:Exp(z)"))
 
 
 def test_it_names_the_op_the_consequence_and_the_rule(run_cli: Run, blocked: Path) -> None:
@@ -68,34 +58,30 @@ def test_fix_writes_rules_that_apply_takes(run_cli: Run, blocked: Path, tmp_path
     assert again.stdout == "x:0 -> y:0: the gradient flows\n"
 
 
-X = node("x", "Placeholder")
 STAND_IN = "1 with a stand-in gradient"
 # A graph, and the last line of `--fix rules.json`.
 FIXES = {
-    "nothing to fix; nothing was written": [
-        X, node("y", "Relu", "x"), node("z", "Placeholder"), node("v", "Relu", "z"),
-    ],
-    f"rules.json: 1 rule ({STAND_IN}); with it 1 more pair flows": [X, node("y", "Round", "x")],
-    f"rules.json: 2 rules ({STAND_IN}, 1 with the true gradient); with them 1 more pair flows": [
-        X, node("m", "TruncateMod", "x", "x"), node("y", "Sign", "m"),
-    ],
-}  # fmt: skip
+    "nothing to fix; nothing was written": "x:Placeholder y:Relu(x) z:Placeholder v:Relu(z)",
+    f"rules.json: 1 rule ({STAND_IN}); with it 1 more pair flows": "x:Placeholder y:Round(x)",
+    f"rules.json: 2 rules ({STAND_IN}, 1 with the true gradient); with them 1 more pair flows": (
+        "x:Placeholder m:TruncateMod(x, x) y:Sign(m)"
+    ),
+}
 
 
 @pytest.mark.parametrize("last", FIXES)
 def test_fix_says_what_it_fixes(run_cli: Run, tmp_path: Path, last: str) -> None:
-    graphs.saved(tmp_path, *FIXES[last])
+    saved(tmp_path, *net(FIXES[last]))
     done = run_cli("doctor", "model.pb", "--fix", "rules.json", cwd=tmp_path)
     assert (done.code, done.stdout.splitlines()[-1]) == (0, last)
     assert (tmp_path / "rules.json").exists() == last.startswith("rules.json")
 
 
 def test_fix_of_a_v1_loop_is_a_file_that_converts_it(run_cli: Run, tmp_path: Path) -> None:
-    model, rules, meta = tmp_path / "m.pb", tmp_path / "rules.json", tmp_path / "m.meta"
+    rules, meta = tmp_path / "rules.json", tmp_path / "m.meta"
     inside = node("double", "Add", "switch:1", "switch:1")
     loop = graphs.v1_loop("x", inside, decides="merge", gives="double")
-    end = node("y", "Identity", "exit")
-    model.write_bytes(graphdef(node("x", "Placeholder"), *loop, end).SerializeToString())
+    model = saved(tmp_path, node("x", "Placeholder"), *loop, node("y", "Identity", "exit"))
     ends = "--no-control-flow-v2", "--from", "x", "--to", "y"
     done = run_cli("doctor", model, *ends, "--fix", rules)
     assert done.stdout.splitlines()[-2:] == [
@@ -141,20 +127,12 @@ def test_the_model_is_never_written_over(run_cli: Run, blocked: Path) -> None:
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
     """Twelve outputs that flow, twelve behind a Round, two behind a stop; and a training step."""
-    path = tmp_path / "many.pb"
-    nodes = [node("x", "Placeholder"), node("r", "Round", "x"), node("s", "StopGradient", "x")]
+    nodes = net("""x:Placeholder r:Round(x) s:StopGradient(x) v:VariableV2(dtype=float32)
+        step:ApplyGradientDescent(v, x, x) pred:Placeholder(dtype=bool) branch:Switch(x, pred)
+        train/gradients/sum:Exp(x) finite:IsFinite(x)""")
     for source, count in (("x", 12), ("r", 12), ("s", 2)):
         nodes += [node(f"{source}{place}", "Tanh", source) for place in range(count)]
-    step = [
-        node("v", "VariableV2", dtype="float32"),
-        node("step", "ApplyGradientDescent", "v", "x", "x"),
-        node("pred", "Placeholder", dtype="bool"),
-        node("branch", "Switch", "x", "pred"),
-        node("train/gradients/sum", "Exp", "x"),
-        node("finite", "IsFinite", "x"),
-    ]
-    path.write_bytes(graphs.graphdef(*nodes, *step).SerializeToString())
-    return path
+    return saved(tmp_path, *nodes)
 
 
 def test_of_many_pairs_one_of_each_kind_is_printed(run_cli: Run, many: Path) -> None:
@@ -174,8 +152,7 @@ def test_of_many_pairs_one_of_each_kind_is_printed(run_cli: Run, many: Path) -> 
 
 def test_what_is_said_of_several_ops_is_said_once(run_cli: Run, tmp_path: Path) -> None:
     rounds = [node(f"r{n}", "Round", f"r{n - 1}" if n else "x") for n in range(5)]
-    path = tmp_path / "m.pb"
-    path.write_bytes(graphs.graphdef(node("x", "Placeholder"), *rounds).SerializeToString())
+    path = saved(tmp_path, node("x", "Placeholder"), *rounds)
     blocked = "  blocked  Round r{}, input 0".format
     lines = run_cli("doctor", path, "--from", "x", "--to", "r4").stdout.splitlines()
     assert lines[2:6] == [
@@ -187,28 +164,9 @@ def test_what_is_said_of_several_ops_is_said_once(run_cli: Run, tmp_path: Path) 
     assert lines[2:7] == [*map(blocked, (4, 3, 2, 1, 0))]
 
 
-@pytest.mark.parametrize("option", ["--all", "--json"])
-def test_all_pairs_are_there_to_be_had(option: str, run_cli: Run, many: Path) -> None:
-    done = run_cli("doctor", many, "--from", "x", option)
-    if option == "--json":
-        found = {one["to"] for graph in done.json["graphs"] for one in graph["pairs"]}
-    else:
-        pairs = [line.split(" ") for line in done.stdout.splitlines() if line.startswith("x:0 ->")]
-        found = {words[2].removesuffix(":") for words in pairs}
-    flowing = {f"{name}{place}:0" for name in "xr" for place in range(12)} | {"s0:0", "s1:0"}
-    assert found == flowing | {
-        "step:0",
-        "branch:0",
-        "branch:1",
-        "train/gradients/sum:0",
-        "finite:0",
-    }
-
-
 def test_kinds_beyond_the_tenth_are_counted(run_cli: Run, tmp_path: Path) -> None:
-    path = tmp_path / "model.pb"
-    nodes = [node(f"r{place}", "Round", "x") for place in range(13)]
-    path.write_bytes(graphs.graphdef(node("x", "Placeholder"), *nodes).SerializeToString())
+    rounds = [node(f"r{place}", "Round", "x") for place in range(13)]
+    path = saved(tmp_path, node("x", "Placeholder"), *rounds)
     lines = run_cli("doctor", path).stdout.splitlines()
     assert sum(line.startswith("x:0 -> ") for line in lines) == 10
     assert lines[-1] == "... 3 more pairs of other kinds; --all shows them"
@@ -235,13 +193,6 @@ def test_an_end_that_is_not_there_gets_those_that_are(
     assert (done.code, done.stderr) == (1, message)
 
 
-def test_each_graph_of_a_saved_model(run_cli: Run, tmp_path: Path) -> None:
-    metas = [graphs.metagraph(graphs.sample(), tag) for tag in ("serve", "train")]
-    done = run_cli("doctor", graphs.saved_model_folder(tmp_path / "saved", *metas))
-    assert "[serve]" in done.stdout
-    assert "[train]" in done.stdout
-
-
 @pytest.mark.slow
 def test_nothing_of_the_log_of_tensorflow_is_said(run_cli: Run) -> None:
     pytest.importorskip("tensorflow")
@@ -260,47 +211,32 @@ def test_run_runs_the_gradients(run_cli: Run) -> None:
 
 def test_run_says_that_a_gradient_is_zero(run_cli: Run, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    path = tmp_path / "model.pb"
-    path.write_bytes(training_batch_norm().SerializeToString())
+    nodes = net("x:Placeholder y:Mul(x, zero)")
+    path = saved(tmp_path, graphs.const("zero", fill=b"\0"), *nodes)
     done = run_cli("doctor", path, "--run", timeout=300)
     assert "x:0 -> y:0: the gradient flows" in done.stdout
     assert "run      exactly zero on these values" in done.stdout
-    assert graphpatch.load(path).node_count
 
 
 def test_run_takes_no_constant_sum_as_the_loss(run_cli: Run, tmp_path: Path) -> None:
     """The gradient of the sum of a softmax is zero: each upstream gradient is another."""
     pytest.importorskip("tensorflow")
-    path = tmp_path / "model.pb"
-    nodes = [node("x", "Placeholder"), node("y", "Softmax", "x")]
-    nodes[0].attr["shape"].shape.dim.add(size=2)
-    nodes[0].attr["shape"].shape.dim.add(size=4)
-    path.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    nodes = net("x:Placeholder y:Softmax(x)")
+    for size in (2, 4):
+        nodes[0].attr["shape"].shape.dim.add(size=size)
+    path = saved(tmp_path, *nodes)
     told = [run_cli("doctor", path, "--run", timeout=300).stdout for _ in range(2)]
     assert "run      largest element" in told[0]
     assert float(told[0].split()[-1]) > 1e-3
     assert told[0] == told[1]
 
 
-def training_batch_norm() -> Any:
-    """One example, of one pixel: what a batch norm in training form gives is its bias."""
-    import tensorflow as tf
-
-    tf1 = tf.compat.v1
-    with tf1.Graph().as_default() as graph:
-        x = tf1.placeholder(tf.float32, [None, 1, 1, 3], "x")
-        ones, zeros = tf.ones([3]), tf.zeros([3])
-        norm = tf.raw_ops.FusedBatchNormV3(
-            x=tf.exp(x), scale=ones, offset=zeros, mean=[], variance=[], is_training=True, name="bn"
-        )
-        tf.identity(norm.y, "y")
-    return graph.as_graph_def()
-
-
 def test_run_refuses_ops_that_touch_files(run_cli: Run, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    path, written = tmp_path / "model.pb", tmp_path / "written"
-    path.write_bytes(writing(written).SerializeToString())
+    written = tmp_path / "written"
+    texts = graphs.text_const("file", str(written)), graphs.text_const("text", "there")
+    nodes = net("write:WriteFile(file, text) x:Placeholder y:Exp(x, ^write)")
+    path = saved(tmp_path, *texts, *nodes)
     done = run_cli("doctor", path, "--from", "x", "--to", "y", "--run")
     assert (done.code, done.stdout) == (1, "")
     assert "WriteFile 'write' touches files" in done.stderr
@@ -309,16 +245,3 @@ def test_run_refuses_ops_that_touch_files(run_cli: Run, tmp_path: Path) -> None:
     done = run_cli("doctor", path, "--from", "x", "--to", "y", "--run", "--allow-unsafe-ops")
     assert done.code == 0
     assert written.exists()
-
-
-def writing(path: Path) -> Any:
-    """y = exp(x), computed after a file was written."""
-    import tensorflow as tf
-
-    tf1 = tf.compat.v1
-    with tf1.Graph().as_default() as graph:
-        x = tf1.placeholder(tf.float32, [2], "x")
-        write = tf.raw_ops.WriteFile(filename=str(path), contents="there", name="write")
-        with tf.control_dependencies([write]):
-            tf.exp(x, "y")
-    return graph.as_graph_def()

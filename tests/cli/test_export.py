@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from graphpatch.application import PATCH_LAST, TAPE_FLOOR
 from graphpatch.formats import load
 from tests import graphs
+from tests.conftest import Run
 from tests.refusals import META, MODEL, RULE, everything, refused, rules_text, sound_files
 
-Run = Callable[..., Any]
 XY = ("--inputs", "x", "--outputs", "out")
 GUIDED = RULE | {"patch": {"override_gradient": "guided_relu"}}
 

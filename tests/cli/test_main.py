@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -17,9 +15,7 @@ from graphpatch import cli
 from graphpatch.cli.completion import TURNED_ON, VARIABLE
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.schema import schema
-
-Run = Callable[..., Any]
-CHECKOUT = Path(graphpatch.__file__).parent.parent
+from tests.conftest import CHECKOUT, Run
 
 
 def test_help_names_every_command(run_cli: Run) -> None:
@@ -40,10 +36,6 @@ def test_every_command_has_help(run_cli: Run, name: str) -> None:
     assert len(examples) == 2
     assert all(line.startswith("    graphpatch ") for line in examples)
     assert max(map(len, run_cli(name, "--help", env={"COLUMNS": "80"}).stdout.splitlines())) <= 80
-
-
-def test_h_is_help(run_cli: Run) -> None:
-    assert run_cli("ops", "-h").stdout == run_cli("ops", "--help").stdout
 
 
 # What is typed, and what a shell is offered.

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ import pytest
 import graphpatch
 from graphpatch.fleet.manifest import MANIFEST_NAME
 from tests import graphs
+from tests.conftest import CHECKOUT, Run
 from tests.refusals import LARGE, MODEL, RULE, everything, rules_text, sound_files
 
-Run = Callable[..., Any]
-CHECKOUT = Path(graphpatch.__file__).parent.parent
 OTHER = RULE | {"patch": {"stop_gradient": True}}
 
 

@@ -6,80 +6,72 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from graphpatch.cli.apply import fold_notes
+from tests.conftest import Ran, RulesFile, Run
 from tests.graphs import node, saved, v1_loop
+from tests.patches.one_op import net
 
-Run = Callable[..., Any]
-X = node("x", "Placeholder")
-RELUS = (X, node("a/relu", "Relu", "x"), node("b/relu", "Relu", "a/relu"))
+RELUS = net("x:Placeholder a/relu:Relu(x) b/relu:Relu(a/relu)")
 STOP = {"match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
+OLD = "were built before"
 
 
-def test_a_filter_of_what_an_earlier_rule_replaced(
-    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
-) -> None:
+@pytest.fixture
+def apply(run_cli: Run, rules_file: RulesFile, tmp_path: Path) -> Callable[..., Ran]:
+    """Apply rules to a graph of these nodes: `apply(nodes, rule, ..., more=("--json",))`."""
+
+    def run(nodes: list[Any], *rules: Any, more: tuple[Any, ...] = ()) -> Ran:
+        done: Ran = run_cli("apply", rules_file(*rules), saved(tmp_path, *nodes), *more)
+        return done
+
+    return run
+
+
+def test_a_filter_of_what_an_earlier_rule_replaced(apply: Callable[..., Ran]) -> None:
     guided = {"name": "guided", "match": {"op": "Relu"}, "patch": {"override_gradient": "zero"}}
     clip = {"clip": {"min": -1, "max": 1}}
     late = {"match": {"op": "Relu", "name": "b/*"}, "patch": {"filter_gradient": clip}}
-    model = saved(tmp_path, *RELUS)
-    done = run_cli("apply", rules_file({**guided, "emit": "function"}, late), model, "--json")
+    done = apply(RELUS, {**guided, "emit": "function"}, late, more=("--json",))
     [_, filtered] = done.json["outputs"][0]["rules"]
     assert filtered["matches"] == [{"body": "main", "op": "b/relu", "type": "Relu"}]
-    assert run_cli("apply", rules_file(late, guided), model).code == 0
+    assert apply(RELUS, late, guided).code == 0
 
 
-def test_a_loop_goes_to_a_meta(
-    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
-) -> None:
-    loop = v1_loop("x", node("s", "Relu", "switch:1"), gives="s")
-    model = saved(tmp_path, X, *loop)
+def test_a_loop_goes_to_a_meta(apply: Callable[..., Ran], tmp_path: Path) -> None:
+    loop = [node("x", "Placeholder"), *v1_loop("x", node("s", "Relu", "switch:1"), gives="s")]
     said = "  note: v1 loops or branches: tf.gradients needs their contexts"
-    assert said in run_cli("apply", rules_file(STOP), model).stdout
-    out = run_cli("apply", rules_file(STOP), model, "-o", tmp_path / "m.meta")
+    assert said in apply(loop, STOP).stdout
+    out = apply(loop, STOP, more=("-o", tmp_path / "m.meta"))
     assert (out.code, "note" in out.stdout) == (0, False)
 
 
-def test_gradients_that_were_built_before(
-    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
-) -> None:
-    built = node("train/gradients/a/relu_grad/ReluGrad", "ReluGrad", "b/relu", "a/relu")
-    model = saved(tmp_path, *RELUS, built)
-    assert "  note: train/gradients/** (1 op) are gradients that were built before" in (
-        run_cli("apply", rules_file(STOP), model).stdout
-    )
+def test_gradients_that_were_built_before(apply: Callable[..., Ran]) -> None:
+    built = net("train/gradients/a/relu_grad/ReluGrad:ReluGrad(b/relu, a/relu)")
+    said = apply([*RELUS, *built], STOP).stdout
+    assert f"  note: train/gradients/** (1 op) are gradients that {OLD}" in said
+    # A scope that a program called so.
+    assert OLD not in apply([*RELUS, *net("policy/gradients/relu:Relu(b/relu)")], STOP).stdout
 
 
 def test_what_takes_variables_out_of_an_update_says_nothing_of_built_gradients(
-    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
+    apply: Callable[..., Ran],
 ) -> None:
-    training = (
-        *(node("w", "VariableV2"), node("w/read", "Identity", "w")),
-        *(node("b", "VariableV2"), node("b/read", "Identity", "b")),
-        *(X, node("y", "AddN", "x", "w/read", "b/read", N=3), node("relu", "Relu", "y")),
-        node("gradients/relu_grad/ReluGrad", "ReluGrad", "relu", "relu"),
-        node("update_w/Apply", "ApplyGradientDescent", "w", "x", "gradients/relu_grad/ReluGrad"),
-    )
-    model = saved(tmp_path, *training)
+    training = net("""w:VariableV2 w/read:Identity(w) b:VariableV2 b/read:Identity(b) x:Placeholder
+        y:AddN(x, w/read, b/read, N=3) relu:Relu(y)
+        gradients/relu_grad/ReluGrad:ReluGrad(relu, relu)
+        update_w/Apply:ApplyGradientDescent(w, x, gradients/relu_grad/ReluGrad)""")
     frozen, stopped = (
         {"match": {"name": f"{name}/read"}, "patch": {"freeze": True}} for name in "wb"
     )
     for rules, is_said in (((frozen,), False), ((frozen, STOP), True), ((frozen, stopped), True)):
-        said = run_cli("apply", rules_file(*rules), model, "--dry-run").stdout
-        assert ("were built before" in said, "note: frozen: " in said) == (is_said, True)
+        said = apply(training, *rules, more=("--dry-run",)).stdout
+        assert (OLD in said, "note: frozen: " in said) == (is_said, True)
 
 
-def test_a_scope_that_a_program_called_gradients(
-    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
-) -> None:
-    named = node("policy/gradients/relu", "Relu", "b/relu")
-    model = saved(tmp_path, *RELUS, named)
-    assert "were built before" not in run_cli("apply", rules_file(STOP), model).stdout
-
-
-def test_which_gradients_are_to_be_registered(
-    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
-) -> None:
-    model, out = saved(tmp_path, *RELUS), tmp_path / "out.pb"
+def test_which_gradients_are_to_be_registered(apply: Callable[..., Ran], tmp_path: Path) -> None:
+    out = tmp_path / "out.pb"
     must = "  the program that loads it must register these gradients first"
 
     def said(*gradients: Any) -> list[str]:
@@ -87,9 +79,7 @@ def test_which_gradients_are_to_be_registered(
             {"match": {"name": name}, "patch": {"override_gradient": one}, "emit": "attr"}
             for name, one in zip(("a/relu", "b/relu"), gradients, strict=False)
         ]
-        lines: list[str] = run_cli(
-            "apply", rules_file(*rules), model, "-o", out
-        ).stdout.splitlines()
+        lines = apply(RELUS, *rules, more=("-o", out)).stdout.splitlines()
         return [line for line in lines[1 + len(rules) :] if "note" not in line]
 
     ours = [f"{must}: graphpatch.register_gradients({str(out)!r})", "    graphpatch:guided_relu"]
@@ -100,16 +90,14 @@ def test_which_gradients_are_to_be_registered(
 
 
 def test_an_output_without_a_suffix_is_told(
-    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
+    run_cli: Run, rules_file: RulesFile, tmp_path: Path
 ) -> None:
     saved(tmp_path, *RELUS)
     typed = ("apply", rules_file(STOP), "model.pb", "-o")
-    assert "  note: out is a file; a / at its end would make it a folder" in (
-        run_cli(*typed, "out", cwd=tmp_path).stdout.splitlines()
-    )
-    assert "out/ is a file, and models go to a folder" in (
-        run_cli(*typed, "out/", cwd=tmp_path).stderr
-    )
+    said = run_cli(*typed, "out", cwd=tmp_path).stdout.splitlines()
+    assert "  note: out is a file; a / at its end would make it a folder" in said
+    said = run_cli(*typed, "out/", cwd=tmp_path).stderr
+    assert "out/ is a file, and models go to a folder" in said
     assert "is a file" not in run_cli(*typed, "new/", cwd=tmp_path).stdout
 
 
@@ -117,10 +105,8 @@ def test_a_glob_that_stays_in_its_scope(run_cli: Run, tmp_path: Path) -> None:
     model = saved(tmp_path, *RELUS)
     done = run_cli("ops", model, "*relu", "x")
     assert (done.code, done.stdout.splitlines()[0]) == (1, "x")
-    assert done.stderr == (
-        f"graphpatch: {model}: no op is named '*relu'; * stays within a scope: "
-        "'**/*relu' matches 2\n"
-    )
+    why = "* stays within a scope: '**/*relu' matches 2"
+    assert done.stderr == f"graphpatch: {model}: no op is named '*relu'; {why}\n"
 
 
 def test_notes_that_differ_in_a_function_are_one() -> None:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,9 +8,9 @@ import graphpatch
 from graphpatch.analysis import ops
 from graphpatch.formats import load
 from tests import graphs
-from tests.graphs import const, graphdef, node
-
-Run = Callable[..., Any]
+from tests.conftest import Run
+from tests.graphs import const, node, saved
+from tests.patches.one_op import net
 
 
 def types(lines: list[str]) -> list[str]:
@@ -72,9 +70,8 @@ def test_inputs_and_outputs_come_first(run_cli: Run, tmp_path: Path) -> None:
 
 
 def test_of_many_outputs_the_first_are_listed(run_cli: Run, tmp_path: Path) -> None:
-    path = tmp_path / "m.pb"
     heads = [node(f"y{number}", "Relu", "x") for number in range(23)]
-    path.write_bytes(graphdef(node("x", "Placeholder"), *heads).SerializeToString())
+    path = saved(tmp_path, node("x", "Placeholder"), *heads)
     lines = run_cli("ops", path).stdout.splitlines()
     assert lines[2].split()[:2] == ["outputs", "y0:0"]
     assert lines[22].strip() == "and 3 more; --json lists all"
@@ -92,14 +89,8 @@ def test_each_graph_of_a_model_has_its_own(run_cli: Run, tmp_path: Path) -> None
 
 def test_a_name_tells_type_and_inputs(run_cli: Run, tmp_path: Path) -> None:
     # What users of gradient_override_map must find out first: `Multiply` is of type Mul.
-    path = tmp_path / "m.pb"
-    message = graphdef(
-        const("w"),
-        node("w/read", "Identity", "w"),
-        const("Const"),
-        node("Multiply", "Mul", "w/read", "Const"),
-    )
-    path.write_bytes(message.SerializeToString())
+    nodes = net("w/read:Identity(w) Multiply:Mul(w/read, Const)")
+    path = saved(tmp_path, const("w"), const("Const"), *nodes)
     done = run_cli("ops", path, "Multiply")
     assert done.code == 0
     assert done.stdout.splitlines() == [
@@ -167,26 +158,19 @@ def test_the_json_document(run_cli: Run, model_file: Path) -> None:
 
 
 GRADIENTS = {
-    "default": (node("n", "Relu", "x"), "default"),
-    "default error": (node("n", "PreventGradient", "x"), "default, which is always an error"),
-    "none": (node("n", "Shape", "x"), "none: TensorFlow registers it as not differentiable"),
-    "missing": (
-        node("n", "Mfcc", "x", "x"),
-        "none: TensorFlow has no gradient for it (LookupError)",
-    ),
-    "overridden": (
-        node("n", "Relu", "x", _gradient_op_type="GuidedRelu"),
-        "overridden by GuidedRelu",
-    ),
-    "unknown": (node("n", "ZeroOut", "x"), "unknown: the op type is not TensorFlow's"),
+    "default": ("n:Relu(x)", "default"),
+    "default error": ("n:PreventGradient(x)", "default, which is always an error"),
+    "none": ("n:Shape(x)", "none: TensorFlow registers it as not differentiable"),
+    "missing": ("n:Mfcc(x, x)", "none: TensorFlow has no gradient for it (LookupError)"),
+    "overridden": ("n:Relu(x, _gradient_op_type=GuidedRelu)", "overridden by GuidedRelu"),
+    "unknown": ("n:ZeroOut(x)", "unknown: the op type is not TensorFlow's"),
 }
 
 
 @pytest.mark.parametrize("state", GRADIENTS)
 def test_what_the_gradient_of_an_op_is(run_cli: Run, tmp_path: Path, state: str) -> None:
-    message, words = GRADIENTS[state]
-    path = tmp_path / "m.pb"
-    path.write_bytes(graphdef(node("x", "Placeholder"), message).SerializeToString())
+    text, words = GRADIENTS[state]
+    path = saved(tmp_path, *net(f"x:Placeholder {text}"))
     assert run_cli("ops", path, "n").stdout.splitlines()[-1] == f"  gradient  {words}"
     [op] = run_cli("ops", path, "n", "--json").json["ops"]
     gradient = op["gradient"]
@@ -203,9 +187,7 @@ def test_a_name_that_is_not_there_gets_the_nearest(run_cli: Run, model_file: Pat
 
 
 def test_a_broken_graph_is_shown_with_a_note(run_cli: Run, tmp_path: Path) -> None:
-    path = tmp_path / "m.pb"
-    message = graphdef(node("a", "ZeroOut", "gone"), node("a", "NoOp"))
-    path.write_bytes(message.SerializeToString())
+    path = saved(tmp_path, *net("a:ZeroOut(gone) a:NoOp"))
     done = run_cli("ops", path, "--json")
     assert (done.code, done.json["types"]) == (0, {"NoOp": 1, "ZeroOut": 1})
     assert done.json["graphs"] == []
@@ -216,8 +198,7 @@ def test_a_broken_graph_is_shown_with_a_note(run_cli: Run, tmp_path: Path) -> No
 
 
 def test_long_values_are_cut_in_words_and_whole_in_json(run_cli: Run, tmp_path: Path) -> None:
-    path = tmp_path / "m.pb"
-    path.write_bytes(graphdef(node("n", "NoOp", _note=b"x" * 500)).SerializeToString())
+    path = saved(tmp_path, node("n", "NoOp", _note=b"x" * 500))
     [line] = [line for line in run_cli("ops", path, "n").stdout.splitlines() if "_note" in line]
     assert line.endswith("xxx...")
     assert len(line) < 110
@@ -225,18 +206,15 @@ def test_long_values_are_cut_in_words_and_whole_in_json(run_cli: Run, tmp_path: 
 
 
 def test_op_types_tell_which_ops_have_another_gradient(run_cli: Run, tmp_path: Path) -> None:
-    path, patched = tmp_path / "m.pb", tmp_path / "p.pb"
+    patched = tmp_path / "p.pb"
     keys = {"flip": "Neg", "other": "Mine", "half": "Half", "third": "Third", "fourth": "Fourth"}
-    message = graphdef(
-        node("x", "Placeholder"),
-        node("plain", "Identity", "x"),
-        *(node(name, "Identity", "x", _gradient_op_type=key) for name, key in keys.items()),
-        node("again", "Identity", "x", _gradient_op_type="Neg"),
-        node("one", "Sign", "x", _gradient_op_type="Mine"),
-        node("two", "Sign", "x", _gradient_op_type="Mine"),
-        node("round", "Round", "x"),
+    more = " ".join(f"{name}:Identity(x, _gradient_op_type={key})" for name, key in keys.items())
+    path = saved(
+        tmp_path,
+        *net(f"""x:Placeholder plain:Identity(x) {more}
+        again:Identity(x, _gradient_op_type=Neg) one:Sign(x, _gradient_op_type=Mine)
+        two:Sign(x, _gradient_op_type=Mine) round:Round(x)"""),
     )
-    path.write_bytes(message.SerializeToString())
     rule = {"name": "pass", "match": {"op": "Round"}, "patch": {"straight_through": True}}
     graphpatch.apply([rule], path).save(patched)
     lines = types(run_cli("ops", patched).stdout.splitlines())
@@ -252,24 +230,12 @@ def test_op_types_tell_which_ops_have_another_gradient(run_cli: Run, tmp_path: P
 
 def test_op_types_of_a_patched_model_are_those_of_the_model(run_cli: Run, tmp_path: Path) -> None:
     """Rules put calls in the place of ops, and functions beside them: none of these counts."""
-    path, patched = tmp_path / "m.pb", tmp_path / "p.pb"
-    message = graphdef(
-        node("x", "Placeholder"),
-        node("relu", "Relu", "x"),
-        node("last", "Relu", "relu"),
-        node("y", "Tanh", "last"),
-    )
-    path.write_bytes(message.SerializeToString())
-    guided = {
-        "name": "guided",
-        "match": {"name": "relu"},
-        "patch": {"override_gradient": "guided_relu"},
-    }
-    clip = {
-        "name": "clip",
-        "match": {"op": "Tanh"},
-        "patch": {"filter_gradient": {"clip": {"min": -1, "max": 1}}},
-    }
+    patched = tmp_path / "p.pb"
+    path = saved(tmp_path, *net("x:Placeholder relu:Relu(x) last:Relu(relu) y:Tanh(last)"))
+    guided = {"name": "guided", "match": {"name": "relu"}}
+    guided["patch"] = {"override_gradient": "guided_relu"}
+    clip = {"name": "clip", "match": {"op": "Tanh"}}
+    clip["patch"] = {"filter_gradient": {"clip": {"min": -1, "max": 1}}}
     graphpatch.apply([guided, clip], path).save(patched)
     counted = ops.count_model_ops(load(patched))
     assert counted.types == {"Relu": 2, "Placeholder": 1, "Tanh": 1}

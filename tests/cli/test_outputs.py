@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.conftest import Run
 from tests.refusals import everything, sound_files
-
-Run = Callable[..., Any]
 
 # What each command writes, up to the name of the file.
 RULES = {

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,10 +12,9 @@ from graphpatch.match.select import select
 from graphpatch.match.spec import Match
 from graphpatch.rules import rules_from
 from tests import graphs
+from tests.conftest import Run
 from tests.match.ready_graphs import Net
 from tests.match.ready_tables import FOUND
-
-Run = Callable[..., Any]
 
 
 def test_without_a_name_it_lists_all_with_their_purpose(run_cli: Run) -> None:

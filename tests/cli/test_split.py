@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from graphpatch.cli.schema import output_schema
+from tests.conftest import Run
 from tests.forked import COMMAND, python
-from tests.graphs import graphdef, node
+from tests.graphs import saved, text_const
+from tests.patches.one_op import net
 from tests.refusals import everything, refused
 from tests.test_no_tensorflow import REFUSE
 
-Run = Callable[..., Any]
-
-CHAIN = graphdef(
-    node("x", "Placeholder"),
-    node("a", "Tanh", "x"),
-    node("skip", "Sin", "x"),
-    node("add", "AddV2", "a", "skip"),
-    node("rounded", "Round", "add"),
-    node("loss", "Tanh", "add"),
-    node("y", "Tanh", "rounded"),
-)
+CHAIN = net("""x:Placeholder a:Tanh(x) skip:Sin(x) add:AddV2(a, skip) rounded:Round(add)
+    loss:Tanh(add) y:Tanh(rounded)""")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "model.pb").write_bytes(CHAIN.SerializeToString(deterministic=True))
+    saved(tmp_path, *CHAIN)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
     return tmp_path
@@ -110,18 +101,10 @@ def test_what_is_written(run_cli: Run, folder: Path) -> None:
 
 def test_what_an_import_would_run_is_refused(run_cli: Run, tmp_path: Path) -> None:
     """Before TensorFlow is imported: it reads the file of a constant name to know its shape."""
-    name = node("name", "Const", dtype="string")
-    name.attr["value"].tensor.dtype = 7
-    name.attr["value"].tensor.string_val.append(b"/etc/passwd")
-    graph = graphdef(
-        name,
-        node("read", "ReadFile", "name"),
-        node("x", "Placeholder"),
-        node("y", "Relu", "x"),
-        node("z", "Relu", "y"),
-    )
-    (tmp_path / "m.pb").write_bytes(graph.SerializeToString())
+    text = text_const("name", "/etc/passwd")
+    nodes = net("read:ReadFile(name) x:Placeholder y:Relu(x) z:Relu(y)")
+    model = saved(tmp_path, text, *nodes)
     asked = ("--cut", "y", "--loss", "z", "--wrt", "x")
-    done = run_cli("split", tmp_path / "m.pb", *asked, "-o", tmp_path / "out")
+    done = run_cli("split", model, *asked, "-o", tmp_path / "out")
     assert (done.code, (tmp_path / "out").exists()) == (1, False)
     assert "ReadFile 'read' touches files" in done.stderr

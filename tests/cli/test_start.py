@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import graphs
+from tests.patches.one_op import net
 
 PROGRAM = """
 import sys
@@ -39,9 +40,7 @@ def imported(*arguments: str) -> set[str]:
 @pytest.fixture
 def small(tmp_path: Path) -> str:
     """A GraphDef with one Relu."""
-    nodes = graphs.node("x", "Placeholder"), graphs.node("y", "Relu", "x")
-    (tmp_path / "small.pb").write_bytes(graphs.graphdef(*nodes).SerializeToString())
-    return str(tmp_path / "small.pb")
+    return str(graphs.saved(tmp_path, *net("x:Placeholder y:Relu(x)")))
 
 
 def test_ops_imports_nothing_that_patches(small: str) -> None:

@@ -7,23 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import graphpatch
-from tests.refusals import everything, refused, sound_files
+from tests.conftest import CHECKOUT, Run
+from tests.refusals import everything, refused
 
-Run = Callable[..., Any]
-CHECKOUT = Path(graphpatch.__file__).parent.parent
 COMMAND = f"{sys.executable} -m graphpatch"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return sound_files(tmp_path)
 
 
 def shell(line: str, folder: Path, *, limit: str = "") -> subprocess.CompletedProcess[str]:

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from graphpatch.protos import GraphDef
-from tests import graphs
-from tests.examples import PROGRESS
-from tests.graphs import node
-
-Run = Callable[..., Any]
-
-ROOT = Path(__file__).parent.parent.parent
-DIGITS = ROOT / "scripts/models/digits.pb"
-RULES = ROOT / "scripts/models/guided.json"
+from tests.conftest import Run
+from tests.examples import DIGITS, GUIDED, PROGRESS
+from tests.graphs import node, saved
+from tests.patches.one_op import net
 
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Path:
-    path = tmp_path / "model.pb"
-    nodes = [node("x", "Placeholder"), node("a", "Relu", "x"), node("y", "Tanh", "a")]
-    path.write_bytes(graphs.graphdef(*nodes).SerializeToString())
-    return path
+    return saved(tmp_path, *net("x:Placeholder a:Relu(x) y:Tanh(a)"))
 
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    path = tmp_path / "broken.pb"
-    nodes = [node("x", "Placeholder"), node("b", "Relu", "x"), node("y", "Tanh", "a")]
-    path.write_bytes(graphs.graphdef(*nodes).SerializeToString())
-    return path
+    return saved(tmp_path, *net("x:Placeholder b:Relu(x) y:Tanh(a)"), name="broken.pb")
 
 
 def test_a_broken_graph_needs_no_tensorflow_to_be_found(
@@ -65,15 +52,14 @@ def test_a_fault_of_the_original_is_not_one_of_the_patch(run_cli: Run, broken: P
 
 def test_what_cannot_be_run_exits_4_and_names_the_option(run_cli: Run, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    path = tmp_path / "model.pb"
-    nodes = [node("x", "Placeholder"), node("y", "CheckNumerics", "x", message="no")]
+    nodes = net("""x:Placeholder y:CheckNumerics(x, message=no) two:Const(dtype=int32)
+        z:Reshape(y, two, Tshape=int32)""")
     nodes[0].attr["shape"].shape.unknown_rank = True
-    nodes += [node("two", "Const"), node("z", "Reshape", "y", "two", Tshape="int32")]
     tensor = nodes[2].attr["value"].tensor
-    nodes[2].attr["dtype"].type = tensor.dtype = 3
+    tensor.dtype = nodes[2].attr["dtype"].type
     tensor.tensor_shape.dim.add(size=1)
     tensor.int_val.append(11)
-    path.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    path = saved(tmp_path, *nodes)
     done = run_cli("verify", path, path)
     assert done.code == 4, done.stdout
     assert f"{path}: not compared: 1 gap" in done.stdout
@@ -81,9 +67,8 @@ def test_what_cannot_be_run_exits_4_and_names_the_option(run_cli: Run, tmp_path:
 
 
 def test_many_failures_are_cut_short(run_cli: Run, sound: Path, tmp_path: Path) -> None:
-    many = tmp_path / "many.pb"
     nodes = [node("x", "Placeholder"), *(node(f"n{n}", "Exp", "x") for n in range(40))]
-    many.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    many = saved(tmp_path, *nodes, name="many.pb")
     done = run_cli("verify", sound, many, "--no-run")
     assert done.stdout.count(" more; --all lists them") == 2
     assert len(done.stdout.splitlines()) == 1 + 2 * 11
@@ -94,7 +79,7 @@ def test_a_carrier_that_calls_no_function_is_told(run_cli: Run, tmp_path: Path) 
     """The command ended in a KeyError: it printed the values of a run that there was not."""
     pytest.importorskip("tensorflow")
     path = tmp_path / "patched.pb"
-    assert run_cli("apply", RULES, DIGITS, "-o", path).code == 0
+    assert run_cli("apply", GUIDED, DIGITS, "-o", path).code == 0
     graph = GraphDef.FromString(path.read_bytes())
     guard = next(one for one in graph.node if one.op.startswith("graphpatch_guard"))
     guard.op = "graphpatch_guided_relu_00000000"
@@ -107,9 +92,7 @@ def test_a_carrier_that_calls_no_function_is_told(run_cli: Run, tmp_path: Path) 
 
 def test_what_differs_exits_1_and_is_named(run_cli: Run, sound: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    other = tmp_path / "other.pb"
-    nodes = [node("x", "Placeholder"), node("a", "Relu", "x"), node("y", "Sinh", "a")]
-    other.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    other = saved(tmp_path, *net("x:Placeholder a:Relu(x) y:Sinh(a)"), name="other.pb")
     done = run_cli("verify", sound, other)
     assert (done.code, PROGRESS.sub("", done.stderr)) == (1, "")
     assert "  forward: y:0: " in done.stdout

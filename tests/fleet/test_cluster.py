@@ -21,13 +21,12 @@ import pytest
 import graphpatch
 from graphpatch.fleet.manifest import MANIFEST_NAME
 from tests import graphs
+from tests.conftest import CHECKOUT, Run
 from tests.refusals import LARGE, RULE, everything, rules_text
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
 
-Run = Callable[..., Any]
-CHECKOUT = Path(graphpatch.__file__).parent.parent
 COMMAND = (sys.executable, "-m", "graphpatch")
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.conftest import Run
 from tests.refusals import LARGE, RULE, everything, rules_text
 
-Run = Callable[..., Any]
 ROOM = 5 * len(LARGE)
 
 

@@ -17,6 +17,7 @@ from graphpatch.fleet.order import FleetOrder, TaskResult, Workers
 from graphpatch.fleet.run import patch_models
 from graphpatch.fleet.search import search
 from tests import graphs
+from tests.conftest import RulesFile
 
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 ONE = Workers(1)
@@ -40,7 +41,7 @@ def done(order: FleetOrder) -> list[TaskResult]:
     "member",
     ["m/../../ESCAPED", "m/../ESCAPED", "m/a/../../ESCAPED", "m/./ESCAPED", "m/..\\ESCAPED"],
 )
-def test_zip_slip(tmp_path: Path, rules_file: Callable[..., Path], member: str) -> None:
+def test_zip_slip(tmp_path: Path, rules_file: RulesFile, member: str) -> None:
     pytest.importorskip("fsspec")
     url = archive(tmp_path / "evil.zip", member)
     out = tmp_path / "a" / "b" / "out"
@@ -57,7 +58,7 @@ def test_zip_slip(tmp_path: Path, rules_file: Callable[..., Path], member: str) 
 
 
 def test_chained_urls_are_opened_where_they_are_asked_for(
-    tmp_path: Path, rules_file: Callable[..., Path], run_cli: Any
+    tmp_path: Path, rules_file: RulesFile, run_cli: Any
 ) -> None:
     pytest.importorskip("fsspec")
     url, rules = archive(tmp_path / "good.zip"), str(rules_file(GUIDED))
@@ -77,7 +78,7 @@ def test_chained_urls_are_opened_where_they_are_asked_for(
 
 
 def test_what_an_archive_unpacks_to_has_a_limit(
-    tmp_path: Path, rules_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rules_file: RulesFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("fsspec")
     url, rules = archive(tmp_path / "good.zip"), str(rules_file(GUIDED))
@@ -130,7 +131,7 @@ def test_names_that_stay() -> None:
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1:9/m.pb", "nothing://m.pb", "memory://no/such.pb"])
 def test_urls_that_cannot_be_reached(
-    tmp_path: Path, rules_file: Callable[..., Path], run_cli: Any, url: str
+    tmp_path: Path, rules_file: RulesFile, run_cli: Any, url: str
 ) -> None:
     pytest.importorskip("fsspec")
     for args in ((rules_file(GUIDED), url), (url, "m.pb")):
@@ -149,7 +150,7 @@ def test_a_pipe_in_a_folder_is_no_model(tmp_path: Path, model_file: Path) -> Non
 
 
 @pytest.fixture
-def folders(tmp_path: Path, model_file: Path, rules_file: Callable[..., Path]) -> FleetOrder:
+def folders(tmp_path: Path, model_file: Path, rules_file: RulesFile) -> FleetOrder:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/m.pb").write_bytes(model_file.read_bytes())
     order = FleetOrder(
@@ -215,7 +216,7 @@ def test_a_manifest_is_a_file(folders: FleetOrder, tmp_path: Path, kind: str) ->
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_an_output_that_leads_to_a_device_is_not_read(
-    resume: bool, tmp_path: Path, rules_file: Callable[..., Path]
+    resume: bool, tmp_path: Path, rules_file: RulesFile
 ) -> None:
     """In somebody else's folder; its bytes had no end."""
     models, out = tmp_path / "in", tmp_path / "out"
@@ -229,7 +230,7 @@ def test_an_output_that_leads_to_a_device_is_not_read(
     assert "out/m.pb is neither a file nor a folder" in one.error
 
 
-def test_a_list_that_names_a_device(tmp_path: Path, rules_file: Callable[..., Path]) -> None:
+def test_a_list_that_names_a_device(tmp_path: Path, rules_file: RulesFile) -> None:
     (tmp_path / "list.txt").write_text("/dev/zero\n")
     models, rules = (f"@{tmp_path}/list.txt",), str(rules_file(GUIDED))
     order = FleetOrder(rules, models, str(tmp_path / "out"), workers=ONE)

@@ -14,10 +14,8 @@ from graphpatch import cli
 from graphpatch.errors import FleetError, ModelError, OutputError
 from graphpatch.fleet import stores
 from graphpatch.fleet.manifest import MANIFEST_NAME
-from graphpatch.fleet.work import content
 from tests import graphs
-from tests.models import catalogue
-from tests.refusals import LARGE, MODEL, RULE, everything, rules_text, summary
+from tests.refusals import LARGE, MODEL, RULE, everything, rules_text
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -171,27 +169,6 @@ def test_what_is_refused(
     assert "workers do not see the memory of this process" in run(capsys, *cluster)[2]
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     assert "pip install fsspec" in run(capsys, *beside)[2]
-
-
-@pytest.mark.slow
-def test_every_real_model(
-    capsys: pytest.CaptureFixture[str], store: Any, tmp_path: Path, models_folder: Path
-) -> None:
-    rule = {"match": {"op": ["Relu", "MatMul"]}, "patch": {"stop_gradient": True}}
-    (tmp_path / "rules.json").write_text(rules_text(rule | {"expect": {"min": 0}}))
-    for path in sorted(models_folder.rglob("*")):
-        if path.is_file():
-            store.put_file(str(path), f"/models/{path.relative_to(models_folder)}")
-    rules = tmp_path / "rules.json"
-    here = run(capsys, "apply", rules, models_folder, "-o", tmp_path / "out", "-j", "1")
-    there = run(capsys, "apply", rules, "memory://models", "-o", "memory://out")
-    assert there[0] == here[0]
-    assert summary(there[2]) == summary(here[2])
-    store.get("/out", str(tmp_path / "fetched"), recursive=True)
-    found = [name for name in catalogue.models() if (tmp_path / "out" / name).exists()]
-    assert len(found) > 200
-    for name in found:
-        assert content(tmp_path / "fetched" / name) == content(tmp_path / "out" / name)
 
 
 def test_errors_of_a_store_are_ours() -> None:

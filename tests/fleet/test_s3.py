@@ -12,23 +12,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import graphpatch
 from graphpatch.fleet.manifest import MANIFEST_NAME
 from tests import graphs
+from tests.conftest import CHECKOUT, Run
 from tests.refusals import LARGE, MODEL, RULE, everything, rules_text
 
 s3fs = pytest.importorskip("s3fs", reason="pip install 'moto[server]' s3fs")
 moto_server = pytest.importorskip("moto.server", reason="pip install 'moto[server]' s3fs")
 pytestmark = pytest.mark.slow
-
-Run = Callable[..., Any]
-CHECKOUT = Path(graphpatch.__file__).parent.parent
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,8 @@ from graphpatch.formats.destination import (
 )
 from graphpatch.gradients import tensors
 from graphpatch.runtime.references import References
-from tests.refusals import everything, sound_files
-
-Run = Callable[..., Any]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return sound_files(tmp_path)
+from tests.conftest import Run
+from tests.refusals import everything
 
 
 @pytest.mark.parametrize(

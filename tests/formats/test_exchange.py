@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import graphs
+from tests.conftest import Run
 from tests.refusals import RULE, everything, rules_text
-
-Run = Callable[..., Any]
-
 
 # A process that is killed over the first rename of a folder.
 KILLED = """

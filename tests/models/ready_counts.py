@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # By a walk of its own over the NodeDefs, and by eye where the two differed: a mask of dropout is
 # one, though in a training graph its gradient is multiplied by it too. What is not here is 0.
+DL4J = "zoo/KonduitAI+dl4j-test-resources__"
+DEBUG = "debuginfo_v1_1.0_224_frozen.wrong_attr"
 # fmt: off
 COUNTS: dict[str, dict[str, int]] = {
     "leaky_relu": {"face_corrector.pb": 4},
@@ -15,10 +17,8 @@ COUNTS: dict[str, dict[str, int]] = {
     "conv_bias_activation": {
         "basic_pitch_nmp": 18,
         "musicnn_MTT_vgg/model.meta": 5,
-        "zoo/KonduitAI+dl4j-test-resources__"
-        "sepconv1d_layers_channels_last_b2_k2_s1_d1_VALID_dm1_sigm_frozen_model.pb": 1,
-        "zoo/KonduitAI+dl4j-test-resources__"
-        "sepconv2d_layers_channels_last_b2_k2_s1_d1_SAME_dm2_sigm_nobias_frozen_model.pb": 1,
+        f"{DL4J}sepconv1d_layers_channels_last_b2_k2_s1_d1_VALID_dm1_sigm_frozen_model.pb": 1,
+        f"{DL4J}sepconv2d_layers_channels_last_b2_k2_s1_d1_SAME_dm2_sigm_nobias_frozen_model.pb": 1,
         "zoo/Saafke+FSRCNN_Tensorflow__CKPT_dir_x3_small_fsrcnn_ckpt.meta": 4,
         "zoo/Saafke+FSRCNN_Tensorflow__models_FSRCNN_x2.pb": 7,
         "zoo/SciSharp+TensorFlow.NET__graph_char_cnn_untrained.meta": 6,
@@ -43,15 +43,11 @@ COUNTS: dict[str, dict[str, int]] = {
         "kws_basic_lstm_s.pb": 1,
         "musicnn_MTT_vgg/model.meta": 1,
         "zoo/ARM-software+ML-KWS-for-MCU__Pretrained_models_LSTM_LSTM_S.pb": 1,
-        "zoo/KonduitAI+dl4j-test-resources__"
-        "basicrnncell_dynamic_b1_nIn5_nOut3_ts4_relu_noIS_noTM_float_frozen_model.pb": 1,
-        "zoo/KonduitAI+dl4j-test-resources__"
-        "bidir_basic_dynamic_b1_n5-3_ts4_sig_withIS_noTM_f64_frozen_model.pb": 2,
-        "zoo/KonduitAI+dl4j-test-resources__"
-        "bstack_sta_b1_n5-3_ts4_sig_IS_f64_n2_frozen_model.pb": 16,
-        "zoo/KonduitAI+dl4j-test-resources__examples_primitive_gru_dynamic_frozen_model.pb": 11,
-        "zoo/KonduitAI+dl4j-test-resources__"
-        "fused_adapt_basic_static_b1_n5-3_ts4_tanh_noIS_float_frozen_model.pb": 5,
+        f"{DL4J}basicrnncell_dynamic_b1_nIn5_nOut3_ts4_relu_noIS_noTM_float_frozen_model.pb": 1,
+        f"{DL4J}bidir_basic_dynamic_b1_n5-3_ts4_sig_withIS_noTM_f64_frozen_model.pb": 2,
+        f"{DL4J}bstack_sta_b1_n5-3_ts4_sig_IS_f64_n2_frozen_model.pb": 16,
+        f"{DL4J}examples_primitive_gru_dynamic_frozen_model.pb": 11,
+        f"{DL4J}fused_adapt_basic_static_b1_n5-3_ts4_tanh_noIS_float_frozen_model.pb": 5,
         "zoo/SciSharp+TensorFlow.NET__graph_char_cnn_untrained.meta": 2,
         "zoo/h2oai+deepwater__main_resources_alexnet_224x224x1_1.meta": 2,
         "zoo/h2oai+deepwater__main_resources_alexnet_224x224x1_10.meta": 3,
@@ -68,18 +64,16 @@ COUNTS: dict[str, dict[str, int]] = {
     "batch_norm": {
         "face_corrector.pb": 1,
         "mobilenet_v1_0.25_128_frozen.pb": 27,
-        "zoo/KonduitAI+dl4j-test-resources__"
-        "batchnorm_rank3_nwc_batch4_sz5_noFused_frozen_model.pb": 1,
+        f"{DL4J}batchnorm_rank3_nwc_batch4_sz5_noFused_frozen_model.pb": 1,
     },
     "fused_batch_norm": {
         "basic_pitch_nmp": 33,
         "face_corrector.pb": 6,
         "musicnn_MTT_vgg/model.meta": 12,
         "resnet_imagenet_34.pbtxt": 33,
-        "zoo/NVIDIA+tensorflow__tests_debuginfo_v1_1.0_224_frozen.wrong_attr.line.part.pbtxt": 1,
+        f"zoo/NVIDIA+tensorflow__tests_{DEBUG}.line.part.pbtxt": 1,
         "zoo/NVIDIA+tensorflow__tests_graphdef2mlir_graph-version-info.pbtxt": 1,
-        "zoo/graphcore+tensorflow__"
-        "tests_debuginfo_v1_1.0_224_frozen.wrong_attr.stack.part.pbtxt": 1,
+        f"zoo/graphcore+tensorflow__tests_{DEBUG}.stack.part.pbtxt": 1,
     },
     "layer_norm": {
         "stylize_quantized.pb": 18,
@@ -92,16 +86,16 @@ COUNTS: dict[str, dict[str, int]] = {
         "zoo/uTensor+utensor_cgen__tests_deep_cnn_buggy.pb": 2,
     },
     "fake_quantization": {
-        "zoo/KonduitAI+dl4j-test-resources__min_max_args_rank1_0_1_4bit_frozen_graph.pbtxt": 1,
-        "zoo/KonduitAI+dl4j-test-resources__min_max_vars_rank1_0_1_8bit_narrow_frozen_model.pb": 1,
+        f"{DL4J}min_max_args_rank1_0_1_4bit_frozen_graph.pbtxt": 1,
+        f"{DL4J}min_max_vars_rank1_0_1_8bit_narrow_frozen_model.pb": 1,
         "zoo/graphcore+tensorflow__tests_end2end_fake_quant_per_channel.pbtxt": 2,
     },
     "softmax_cross_entropy": {
         "dl4j/train_iris.pb": 2,
         "resnet_imagenet_34.pbtxt": 1,
-        "zoo/KonduitAI+dl4j-test-resources__losses_softmax_ce_NONE_frozen_model.pb": 1,
-        "zoo/KonduitAI+dl4j-test-resources__losses_sparse_softmax_ce_MEAN_frozen_model.pb": 1,
-        "zoo/KonduitAI+dl4j-test-resources__losses_sparse_softmax_ce_frozen_model.pb": 1,
+        f"{DL4J}losses_softmax_ce_NONE_frozen_model.pb": 1,
+        f"{DL4J}losses_sparse_softmax_ce_MEAN_frozen_model.pb": 1,
+        f"{DL4J}losses_sparse_softmax_ce_frozen_model.pb": 1,
         "zoo/SciSharp+TensorFlow.NET__graph_char_cnn_untrained.meta": 1,
         "zoo/SciSharp+TensorFlow.NET__graph_word_cnn_untrained.meta": 1,
         "zoo/h2oai+deepwater__main_resources_alexnet_224x224x1_10.meta": 1,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.errors import OutputError
 from graphpatch.formats import Export
 from tests.tf import consumer
 
@@ -56,27 +55,3 @@ def test_a_real_model(models_folder: Path, tmp_path: Path, name: str) -> None:
     )
     np.testing.assert_allclose(dx, after, rtol=1e-3, atol=1e-5 * np.abs(after).max())
     assert not np.allclose(after, before, rtol=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("name", "inputs", "output", "said"),
-    [
-        ("resnet_imagenet_34.pbtxt", (), "", "is a variable or table, whose value is not in the"),
-        ("mtcnn.pb", ("input", "min_size", "thresholds", "factor"), "prob", "a v1 loop"),
-        ("kws_basic_lstm_s.pb", ("wav_data",), "labels_softmax", "a v1 loop"),
-        ("saved_model_counter", ("counter/Assign",), "counter/read", "is a variable or table"),
-        ("basic_pitch_nmp", ("x",), "y", "a SavedModel has its signatures already"),
-    ],
-)
-def test_what_cannot_be_one(
-    models_folder: Path, name: str, inputs: tuple[str, ...], output: str, said: str
-) -> None:
-    model = models_folder / name
-    if not output:
-        body = graphpatch.load(model).graphs[0].main
-        inputs = ("Const",) if "Const" in body.by_name else (body.heads.names[0],)
-        output = next(node.name for node in body if node.op == "Conv2D")
-    with pytest.raises(OutputError, match=said):
-        graphpatch.apply(
-            [{**FILTER, "expect": {"min": 0}}], model, export=Export(inputs, (output,))
-        )

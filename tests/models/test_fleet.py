@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import pytest
 import graphpatch
 from graphpatch import cli
 from graphpatch.fleet.work import content
-from tests.conftest import Ran
+from tests.conftest import Ran, Run
 from tests.models import catalogue
 from tests.refusals import rules_text
 
-Run = Callable[..., Any]
 RULES = [
     {"match": {"op": ["Relu", "Relu6"]}, "patch": {"override_gradient": "guided_relu"}},
     {

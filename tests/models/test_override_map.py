@@ -31,14 +31,6 @@ def test_all_op_types_at_once(name: str, tmp_path: Path) -> None:
     check_as_tensorflow(path, differentiable(path), tmp_path / Path(name).name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", catalogue.every_model())
-def test_one_op_type_after_the_other(name: str, tmp_path: Path) -> None:
-    path = catalogue.importable(name)
-    for op in catalogue.drawn(differentiable(path), name, SAMPLE):
-        check_as_tensorflow(path, [op], tmp_path / Path(name).name)
-
-
 @pytest.mark.parametrize("name", catalogue.every_model(slow=True))
 def test_a_type_is_refused_only_where_no_gradient_is_asked_for(name: str) -> None:
     import tensorflow as tf

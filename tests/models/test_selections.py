@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from google.protobuf.message_factory import GetMessageClass
 
 import graphpatch
 from graphpatch.protos import GraphDef, MetaGraphDef, NodeDef
@@ -75,7 +73,6 @@ RESNET = "resnet_imagenet_34.pbtxt"
 MOBILENET = "mobilenet_v1_0.25_128_frozen.pb"
 NER = "lstm_crf_ner.meta"
 SPEECH = "kws_basic_lstm_s.pb"
-STYLE = "stylize_quantized.pb"
 FACE = "face_corrector.pb"
 DIGITS = "dl4j/lstm_mnist.pb"
 
@@ -92,22 +89,9 @@ def relus_of_block_4(walk: Walk) -> Iterator[str]:
     yield from (name for name in found if name != last)
 
 
-def residual_adds(walk: Walk) -> Iterator[str]:
-    for add in walk.of("Add"):
-        if all(one.op in ("Conv2D", "Add", "MaxPool") for one in walk.reads(add)):
-            yield add.name
-
-
 def strided(walk: Walk) -> Iterator[str]:
     for conv in walk.of("Conv2D", "DepthwiseConv2dNative"):
         if list(conv.attr["strides"].list.i) == [1, 2, 2, 1]:
-            yield conv.name
-
-
-def pointwise(walk: Walk) -> Iterator[str]:
-    for conv in walk.of("Conv2D"):
-        kernel = walk.root(walk.reads(conv)[1]).attr["value"].tensor.tensor_shape
-        if [dim.size for dim in kernel.dim][:2] == [1, 1]:
             yield conv.name
 
 
@@ -153,24 +137,10 @@ def cells(walk: Walk) -> Iterator[str]:
             yield output.name
 
 
-def requantized(walk: Walk) -> Iterator[str]:
-    for node in walk.nodes.values():
-        gives = [one for one in walk.readers(node) if one.op == "QuantizeV2"]
-        if any(walk.source(one.input[0]) is node for one in gives) and any(
-            one.op == "Dequantize" for one in walk.reads(node)
-        ):
-            yield node.name
-
-
 def trained(walk: Walk) -> Iterator[str]:
     for norm in walk.of("FusedBatchNorm"):
         if norm.input[0].endswith("Switch:1"):
             yield norm.name
-
-
-def first_convolution(walk: Walk) -> Iterator[str]:
-    convs = walk.of("Conv2D", "DepthwiseConv2dNative")
-    yield min(convs, key=lambda conv: len(walk.before(conv.name))).name
 
 
 CELL = (
@@ -181,23 +151,15 @@ SELECTIONS: dict[str, tuple[str, dict[str, Any], Callable[[Walk], Iterator[str]]
     "every Relu after a batch norm in block 4 except the last": (RESNET,
      {"pattern": "norm:FusedBatchNorm -> relu:Relu", "between": {"from": "block_layer3",
      "to": "block_layer4"}, "nth": ":-1"}, relus_of_block_4, 5),
-    "residual adds": (RESNET,
-     {"op": "Add", "inputs": {"all": {"op": ["Conv2D", "Add", "MaxPool"]}}}, residual_adds, 16),
     "stride-2 convolutions": (MOBILENET,
      {"class": "convolution", "attr": {"strides": [1, 2, 2, 1]}}, strided, 5),
-    "1x1 convolutions": (MOBILENET,
-     {"op": "Conv2D", "inputs": {"1": {"shape": [1, 1, None, None]}}}, pointwise, 14),
     "where a batch norm adds its epsilon": (MOBILENET,
      {"op": "Add", "inputs": {"any": {"value": {">": 0, "<": 0.01}}}}, epsilons, 27),
-    "the first convolution": (MOBILENET, {"class": "convolution", "nth": "first"},
-     first_convolution, 1),
     "embedding lookups": (NER,
      {"op": "Gather*", "class": "has_weights", "inputs": {"0": {"op": "Identity"}}}, embeddings, 2),
     "what has weights in the recurrent loop": (SPEECH,
      {"class": "has_weights", "inside": {"loop": "LSTM-Layer/lstm/rnn/while"}}, loop_weights, 2),
     "the LSTM cell": (DIGITS, {"pattern": CELL}, cells, 28),
-    "dequantize, op, quantize": (STYLE, {"op": "*", "inputs": {"any": {"op": "Dequantize"}},
-     "consumers": {"0": {"op": "QuantizeV2"}}, "not": {"op": ["Min", "Max"]}}, requantized, 9),
     "batch norms of the branch for training": (FACE,
      {"op": "FusedBatchNorm", "inside": {"when": True}}, trained, 3),
 }  # fmt: skip
@@ -213,43 +175,3 @@ def test_a_selection_is_what_a_walk_over_the_graph_finds(
     expected = list(walk(walked(name)))
     assert sorted(found) == sorted(expected)
     assert len(found) == count
-
-
-def saved_graph(folder: Path) -> GraphDef:
-    """The GraphDef of the first MetaGraphDef of a SavedModel, as protobuf parses it."""
-    meta = MetaGraphDef.DESCRIPTOR
-    file = FileDescriptorProto(name="saved_model_walk.proto", dependency=[meta.file.name])
-    message = file.message_type.add(name="SavedModelWalk")
-    message.field.add(name="meta_graphs", number=2, label=3, type=11, type_name=meta.full_name)
-    pool = meta.file.pool
-    pool.AddSerializedFile(file.SerializeToString())
-    saved = GetMessageClass(pool.FindMessageTypeByName("SavedModelWalk"))
-    found = saved.FromString((folder / "saved_model.pb").read_bytes())
-    return GraphDef.FromString(found.meta_graphs[0].graph_def.SerializeToString())
-
-
-def test_strided_convolutions_and_their_bias() -> None:
-    """In the functions of a TF2 SavedModel, both ops of the pattern."""
-    if "basic_pitch_nmp" not in catalogue.models():
-        pytest.skip(f"no real models in {catalogue.folder()}")
-    path = catalogue.models()["basic_pitch_nmp"]
-    nodes = {
-        "conv": {"op": "Conv2D", "not": {"attr": {"strides": [1, 1, 1, 1]}}},
-        "bias": {"op": "BiasAdd"},
-    }
-    rule = {"match": {"pattern": {"nodes": nodes, "edges": [["conv", "bias"]]}},
-            "patch": {"stop_gradient": True, "on": ["conv", "bias"]}}  # fmt: skip
-    matched = graphpatch.matches([rule], graphpatch.load(path))
-    found = {(one.body, name) for one in matched for name in one.ops}
-    expected, apart = set(), 0
-    for function in saved_graph(path).library.function:
-        by_name = {one.name: one for one in function.node_def}
-        for bias in function.node_def:
-            conv = by_name.get(bias.input[0].split(":")[0]) if bias.op == "BiasAdd" else None
-            if conv is not None and conv.op == "Conv2D":
-                strided = max(conv.attr["strides"].list.i) > 1
-                pair = {(function.signature.name, one.name) for one in (conv, bias)}
-                expected |= pair if strided else set()
-                apart += not strided
-    assert found == expected
-    assert (len(expected), apart) == (20, 20)  # ten pairs, and twenty of stride 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from graphpatch.graph.check import foreign
 from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.patches.inline import why_idle
-from graphpatch.patches.override import never_fires
 from graphpatch.patches.target import Target
 from tests.models import catalogue
 
@@ -50,28 +49,6 @@ def test_ops_says_what_the_file_holds(name: str) -> None:
     assert [sorted(op["attrs"]) for op in described] == [sorted(node.attr) for node in held]
     assert sum(ops.count_types(model).values()) == len(held)
     json.dumps(described)
-
-
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
-def test_apply_overrides_every_op_of_the_main_graph(name: str, tmp_path: Path) -> None:
-    path, target = catalogue.models()[name], tmp_path / Path(name).name
-    model = graphpatch.load(path)
-    rule = {"match": {"body": "main"}, "patch": {"override_gradient": {"registered": "Key"}}}
-    nodes = [node for graph in model.graphs for node in graph.main]
-    if not nodes or all(never_fires(node) for node in nodes):
-        with pytest.raises(graphpatch.GraphpatchError, match=r"never be used|matched nothing"):
-            graphpatch.apply([rule], model)
-        return
-    result = graphpatch.apply([rule], model)
-    result.model.save(target)
-    assert len(result.report["rules"][0]["matches"]) == len(nodes)
-    for before, after in zip(catalogue.graph_defs(path), catalogue.graph_defs(target), strict=True):
-        for node in after.node:
-            assert node.attr.pop(PROVENANCE).list.s
-            assert node.attr["_gradient_op_type"].s == b"Key"
-        for node in before.node:
-            node.attr["_gradient_op_type"].s = b"Key"
-        assert after == before
 
 
 @pytest.mark.parametrize("name", catalogue.every_model(slow=True))
@@ -115,26 +92,6 @@ def test_as_many_are_foretold() -> None:
 def is_foretold(path: Path) -> bool:
     """Whether a note says that TensorFlow refuses a model."""
     return any(True for graph in graphpatch.load(path).graphs for _ in foreign(graph))
-
-
-@pytest.mark.parametrize("name", sorted(catalogue.sample()))
-def test_by_the_command_line(
-    name: str, tmp_path: Path, run_cli: Callable[..., Any], rules_file: Callable[..., Path]
-) -> None:
-    path, target = catalogue.models()[name], tmp_path / f"patched-{Path(name).name}"
-    counted = run_cli("ops", path, "--json")
-    assert counted.code == 0, counted.stderr
-    assert counted.json["types"] == ops.count_types(graphpatch.load(path))
-    rule = {"match": {"body": "main"}, "patch": {"override_gradient": {"registered": "Key"}}}
-    done = run_cli("apply", rules_file(rule), path, "-o", target, "--json")
-    if done.code:
-        assert "the override would never be used" in done.stderr
-        assert not target.exists()
-        return
-    [report] = done.json["outputs"]
-    assert report["consumer"]["session"] == ["Key"]
-    [graph_def] = catalogue.graph_defs(target)
-    assert {node.attr["_gradient_op_type"].s for node in graph_def.node} == {b"Key"}
 
 
 def every_node(graph_def: Any) -> list[Any]:

@@ -7,13 +7,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import click
-import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -23,9 +21,6 @@ from fuzzing import (  # noqa: E402
     case,
     kinds,
     outputs,
-    semantic,
-    semantic_graphs,
-    sources,
     worker,
 )
 from fuzzing.__main__ import TURN  # noqa: E402
@@ -98,21 +93,6 @@ def test_a_fault_is_seen(
     assert [one.fault for one in finds] == [fault]
 
 
-@pytest.mark.parametrize("stdout", ["full", "closed"])
-def test_standard_output_may_be_full_or_closed(
-    stdout: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def say(**given: Any) -> None:
-        sys.stdout.write("something")
-        sys.stdout.flush()
-
-    monkeypatch.setattr(ops.command, "callback", say)
-    finds, _ = case.tried(
-        case.Case(CASE.files, CASE.commands, CASE.varied, stdout=stdout), tmp_path
-    )
-    assert finds == []  # what cannot be told is not done
-
-
 def sleep(**given: Any) -> None:
     time.sleep(60)
 
@@ -141,13 +121,6 @@ def test_a_hang_is_told_from_a_busy_machine(
     monkeypatch.setattr(ops.command, "callback", callback)
     (answer,) = worker.answers(iter([worker.Number("models", 1, 1)]))
     assert [one.fault for one in answer.finds] == faults
-
-
-def test_no_input_changes_another() -> None:
-    before = repr(kinds.VALUES)
-    for number in range(300):
-        worker.Number("rules", 3, number).case()
-    assert repr(kinds.VALUES) == before
 
 
 def test_an_output_that_is_not_what_it_should_be_is_seen(
@@ -185,24 +158,6 @@ def test_a_folder_that_is_not_what_it_should_be_is_seen(
     finds, _ = case.tried(case.Case({"m.pb": b""}, [command], "m.pb"), tmp_path)
     assert fault in {one.fault for one in finds}
     assert not list(tmp_path.iterdir())
-
-
-INSIDE = {"match": {"body": "main", "op": "Relu*"}, "patch": {"override_gradient": "guided_relu"}}
-
-
-def test_the_models_are_written_as_saved_models(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Each says what it is fed with and gives; most of those without loops can be exported."""
-    monkeypatch.chdir(tmp_path)
-    Path("r.json").write_bytes(kinds.rules_file([INSIDE]))
-    codes = []
-    for number, (name, raw) in enumerate(kinds.models()[:6]):
-        Path(name).write_bytes(raw)
-        given, asked = sources.ends(raw, name)
-        words = [f"--inputs={','.join(given)}", f"--outputs={asked[0]}", "-o", f"out{number}"]
-        codes.append(case.ran(["apply", "r.json", name, *words]).code)
-    assert codes.count(0) > len(codes) // 2
 
 
 @pytest.mark.parametrize(
@@ -293,40 +248,17 @@ def ran(*command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_hostile_input_of_a_known_seed(tmp_path: Path) -> None:
     """The same inputs each time: where this fails, the change that it is run for did it."""
     more = ("--seed", "1", "--inputs", "8000", "--folder", str(tmp_path))
     assert " 0 finds" in ran("fuzz", *more)
 
 
-@pytest.mark.slow
 def test_random_graphs_beside_tensorflow(tmp_path: Path) -> None:
     told = ran("fuzz", "semantic", "--seed", "5", "--inputs", "8", "--folder", str(tmp_path))
     assert "ops patched" in told
     assert "finds" not in told
 
 
-def test_gradients_that_differ_are_seen() -> None:
-    one = [np.float32(0), np.ones(3), np.full(3, np.nan)]
-    two = [np.float32(1), np.ones(3) * 1.01, np.full(3, np.nan)]
-    assert semantic_graphs.differing(one, two) == [0]
-    assert semantic_graphs.differing(one, one) == []
-
-
-def test_a_graph_whose_rule_cannot_be_taken_off_cleanly_is_seen(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    raw = kinds.models()[0][1]
-    (tmp_path / "0.pb").write_bytes(raw)
-    patch = {"override_gradient": "zero"}
-    rules = [{"name": op, "match": {"op": op}, "patch": patch} for op in ("Relu", "Relu6")]
-    monkeypatch.setattr(semantic, "rules_of", lambda rng: ({}, rules))
-    assert semantic._patched(tmp_path, 0, 1, Counter()) == ""
-    monkeypatch.setattr(semantic, "_nodes", lambda graph: object())
-    assert semantic._patched(tmp_path, 0, 1, Counter()).startswith("without Relu alone")
-
-
-@pytest.mark.slow
 def test_kills_and_limits() -> None:
     assert "0 faults" in ran("fuzz", "crash", "--seed", "1", "--kills", "10")
