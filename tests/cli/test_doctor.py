@@ -81,7 +81,8 @@ def test_fix_of_a_v1_loop_is_a_file_that_converts_it(run_cli: Run, tmp_path: Pat
     rules, meta = tmp_path / "rules.json", tmp_path / "m.meta"
     inside = node("double", "Add", "switch:1", "switch:1")
     loop = graphs.v1_loop("x", inside, decides="merge", gives="double")
-    model = saved(tmp_path, node("x", "Placeholder"), *loop, node("y", "Identity", "exit"))
+    nodes = [node("x", "Placeholder"), *loop, node("y", "Identity", "exit")]
+    model = saved(tmp_path, *nodes, name="m.pb")
     ends = "--no-control-flow-v2", "--from", "x", "--to", "y"
     done = run_cli("doctor", model, *ends, "--fix", rules)
     assert done.stdout.splitlines()[-2:] == [

@@ -99,10 +99,8 @@ def test_a_whole_match_behind_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_rule_that_the_message_names_takes_the_key_off(tmp_path: Path) -> None:
-    first = {
-        "match": {"op": "IdentityN", "name": "custom"},
-        "patch": {"override_gradient": "default"},
-    }
+    first = {"match": {"op": "IdentityN", "name": "custom"}}
+    first["patch"] = {"override_gradient": "default"}
     second = {"match": {"op": "Sigmoid"}, "patch": {"filter_gradient": {"scale": 0.5}}}
     result = graphpatch.apply([first, second], swish_in(tmp_path))
     assert len(result.report["rules"]) == 2

@@ -7,11 +7,6 @@ s3fs` has these tests run.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +15,7 @@ import pytest
 
 from graphpatch.fleet.manifest import MANIFEST_NAME
 from tests import graphs
-from tests.conftest import CHECKOUT, Run
+from tests.conftest import Run
 from tests.refusals import LARGE, MODEL, RULE, everything, rules_text
 
 s3fs = pytest.importorskip("s3fs", reason="pip install 'moto[server]' s3fs")
@@ -100,41 +95,3 @@ def test_a_bucket_gets_what_a_disk_gets(run_cli: Run, folder: Path, store: Any, 
     assert resumed.stderr == "12 models: 2 patched, 10 skipped\n"
     assert stored(store) == on_disk
     assert run_cli("check", "s3://bucket/rules.json", "s3://bucket/out", cwd=folder).code == 0
-
-
-def test_a_killed_command_is_resumed(run_cli: Run, folder: Path, store: Any) -> None:
-    run_cli("apply", "rules.json", "reg", "-o", "here", "-j", "1", cwd=folder)
-    on_disk = everything(folder / "here")
-    on_disk.pop(MANIFEST_NAME)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "graphpatch", *ARGS, "--jobs", "2"],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    until = time.monotonic() + 60
-    while process.poll() is None and not stored(store) and time.monotonic() < until:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    # An object is there whole or not at all.
-    halfway = stored(store)
-    assert halfway
-    assert halfway == {name: on_disk[name] for name in halfway}
-    assert run_cli(*ARGS, "--resume", "--jobs", "2", cwd=folder).code == 0
-    assert stored(store) == on_disk
-
-
-def test_what_is_not_there(run_cli: Run, folder: Path, store: Any) -> None:
-    for args, said in (
-        (("s3://nobody/rules.json", "s3://bucket/reg"), "cannot read s3://nobody/rules.json: "),
-        (("s3://bucket/rules.json", "s3://bucket/x/*.pb"), "no model matches s3://bucket/x/*.pb"),
-        (("s3://bucket/rules.json", "s3://bucket/x.pb"), "cannot read s3://bucket/x.pb: "),
-    ):
-        done = run_cli("apply", *args, "-o", "s3://bucket/out/", cwd=folder)
-        assert done.code == 1
-        assert done.stderr.splitlines()[-1].startswith(f"graphpatch: {said}")
-        assert "Traceback" not in done.stderr
-    done = run_cli(*ARGS[:4], "s3://nobody/out", cwd=folder)
-    assert done.code == 1
-    assert "cannot write s3://nobody/out/" in done.stderr
