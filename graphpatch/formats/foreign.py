@@ -13,6 +13,7 @@ from pathlib import Path
 
 from graphpatch.errors import OutputError, nearest
 from graphpatch.formats.container import peek
+from graphpatch.formats.destination import FILES
 from graphpatch.graph.wire import BYTES, VARINT
 from graphpatch.shown import one_line
 
@@ -128,11 +129,12 @@ def not_there(path: Path) -> str:
 
 
 def _nearest(path: Path) -> str:
-    """The files beside a path whose names without ending are nearest; a clause, or nothing."""
+    """Return a clause with the models beside a path whose names without ending are nearest."""
     by_stem: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for entry in path.parent.iterdir():
-            if entry.suffix == path.suffix:
+            is_model = entry.suffix in FILES or entry.is_dir()
+            if entry.suffix == path.suffix or (is_model and not path.suffix):
                 by_stem[entry.stem] = entry.name
     names = [one_line(by_stem[stem]) for stem in nearest(path.stem, by_stem)]
     return f"; nearest: {', '.join(names)}" if names else ""

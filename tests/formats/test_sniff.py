@@ -152,3 +152,13 @@ def test_a_named_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     os.close(read)
     assert model.format == "GraphDef"
     assert model.node_count == 11
+
+
+def test_a_model_that_is_not_there_names_those_beside_it(tmp_path: Path) -> None:
+    for name in ("pose.pb", "pose.html", "poses.meta"):
+        (tmp_path / name).touch()
+    (tmp_path / "posed").mkdir()
+    with pytest.raises(ModelError, match=r"nearest: pose\.pb, (posed, poses\.meta|poses\.meta, p)"):
+        load(tmp_path / "pose")
+    with pytest.raises(ModelError, match=r"nearest: pose\.pb$"):
+        load(tmp_path / "pos.pb")
