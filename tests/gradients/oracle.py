@@ -569,7 +569,7 @@ FORWARD: Mapping[str, Callable[..., Any]] = {
     "Conv2DBackpropInput": _image_of,
     **{"AvgPool": average, "MaxPool": max_pool, "Sum": _reduced(np.sum), "Mean": _reduced(np.mean)},
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _normalised),
-    "Softmax": lambda x, _: softmax(x),
+    **{"Softmax": lambda x, _: softmax(x), "Sign": lambda x, _: np.sign(x)},
 }
 
 

@@ -39,34 +39,13 @@ def test_a_key_holds_the_keys_of_filters(spec: GradientSpec, place: int | None) 
     whole = whole.with_layer("input", (1, None)).with_layer("input", layer)
     assert composed_gradient(whole.key) == whole
     assert whole.inputs == (layer, (1, None))
-    assert from_key(whole.key) is None
+    assert from_key(whole.key) is surrogate_of(whole.key) is python_of(whole.key) is None
     assert composed_gradient(whole.key).key == whole.key
-
-
-def test_without_filters_it_is_the_key_of_the_gradient() -> None:
-    for key in ("Relu", "graphpatch:guided_relu", 'graphpatch:{"formula":"dy"}', "Mine"):
-        assert composed_gradient(key) == ComposedGradient(key)
-        assert composed_gradient(key).key == key
-
-
-def test_the_other_keys() -> None:
+    assert composed_gradient(gradient.key) == ComposedGradient(gradient.key)
+    assert ComposedGradient(gradient.key).key == gradient.key
     formula = Formula.parse("tanh(4 * x)")
-    key = surrogate_key(formula)
-    assert surrogate_of(key) == formula
-    assert from_key(key) is None
-    assert python_of(PythonGradient("a.b:c").key) == "a.b:c"
-    for other in ("Relu", "graphpatch:sign", 'graphpatch:{"clip":{"max":1.0,"min":0.0}}'):
-        assert surrogate_of(other) is None
-        assert python_of(other) is None
-
-
-def test_the_later_filter_is_passed_first_at_outputs_and_last_at_inputs() -> None:
-    first, second = (None, "graphpatch:sign"), (None, "graphpatch:finite")
-    whole = ComposedGradient("Relu")
-    for side in ("output", "input"):
-        whole = whole.with_layer(side, first).with_layer(side, second)
-    assert whole.outputs == (second, first)
-    assert whole.inputs == (second, first)
+    assert surrogate_of(surrogate_key(formula)) == formula
+    assert from_key(surrogate_key(formula)) is None
 
 
 def test_a_filter_in_python_is_no_gradient_where_none_is_allowed() -> None:

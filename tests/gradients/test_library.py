@@ -20,10 +20,8 @@ def test_the_numbers_of_each_regime(regimes: Regimes) -> None:
     x, dy, expected = (
         np.array(column, float)[:, np.newaxis] for column in zip(*regimes.rows, strict=True)
     )
-    with np.errstate(all="ignore"):
-        y = np.asarray(regimes.forward(x), dtype=np.float64)
     formula = LIBRARY[regimes.name].formula(regimes.parameters)
-    (found,) = numpy_gradient(formula, [x], [y], [dy], regimes.attrs, regimes.op_type)
+    (found,) = numpy_gradient(formula, [x], [regimes.y(x)], [dy], regimes.attrs, regimes.op_type)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
 
 
@@ -90,6 +88,7 @@ def test_every_entry_is_whole(name: str) -> None:
     for op_type, other in entry.by_op_type.items():
         assert op_type in LIBRARY[other].ops
         assert library_entry(name, op_type) is LIBRARY[other]
+        assert f"; at {op_type}: {other}" in entry.meant_for
     assert library_entry(name, "Cumsum") is entry
     assert all(parameter.does for parameter in entry.parameters)
 
@@ -99,11 +98,8 @@ def test_every_entry_is_whole(name: str) -> None:
     [
         ("scale", 0.5, {"factor": 0.5}),
         ("scale", {"factor": 2}, {"factor": 2.0}),
-        ("reverse", None, {"strength": 1.0}),
-        ("reverse", 0.3, {"strength": 0.3}),
         ("clip", {"min": -0.1, "max": 0.1}, {"min": -0.1, "max": 0.1}),
         ("clip", {"min": float("-inf"), "max": 0}, {"min": float("-inf"), "max": 0.0}),
-        ("clip", {"min": 1, "max": 1}, {"min": 1.0, "max": 1.0}),
         ("triangle_surrogate", {"width": 2}, {"height": 1.0, "width": 2.0}),
         ("guided_relu", {}, {}),
     ],
@@ -115,11 +111,9 @@ def test_parameters(name: str, given: Any, values: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("scale", {}, "scale needs factor: what dy is multiplied by"),
-        ("scale", None, "scale needs factor"),
+        ("scale", None, "scale needs factor: what dy is multiplied by"),
         ("scale", {"fator": 1}, "scale has no parameter 'fator'; nearest: factor"),
         ("scale", "big", "scale: factor is 'big', not a number"),
-        ("scale", {"factor": None}, "scale: factor is None, not a number"),
         ("scale", True, "scale: factor is True, not a number"),
         ("scale", float("nan"), "scale: factor is nan; expected is_finite(factor)"),
         ("reverse", -1, "reverse: strength is -1; expected strength >= 0"),
@@ -127,7 +121,6 @@ def test_parameters(name: str, given: Any, values: dict[str, float]) -> None:
         ("clip", {"min": 1}, "clip needs max: the upper bound"),
         ("clip", {"min": 1, "max": 0}, "min is 1, max is 0; expected min <= max"),
         ("clip", {"min": float("nan"), "max": 0}, "clip: min is nan; expected a number"),
-        ("clip_by_norm", 0, "clip_by_norm: norm is 0; expected norm > 0"),
         ("guided_relu", 1, "guided_relu takes no parameters, not 1"),
         ("guided_relu", {"x": 1}, "guided_relu has no parameter 'x'; it has: none"),
         ("lrp_epsilon", {"epsilon": 0}, "expected epsilon > 0"),
@@ -137,12 +130,5 @@ def test_parameters_that_are_wrong(name: str, given: Any, message: str) -> None:
     with pytest.raises(RulesError) as caught:
         LIBRARY[name].formula(given)
     assert message in str(caught.value)
-
-
-def test_an_unknown_name_names_the_nearest() -> None:
     with pytest.raises(RulesError, match="called 'guided_rel'; nearest: guided_relu"):
         library_entry("guided_rel")
-
-
-def test_a_family_names_the_gradient_of_each_op_type() -> None:
-    assert LIBRARY["guided_relu"].meant_for.startswith("Relu; at Relu6: guided_relu6; at LeakyRelu")

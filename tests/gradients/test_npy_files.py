@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -41,28 +40,22 @@ def test_a_link_stays_in_the_folder(tmp_path: Path) -> None:
             packed(name, in_folder(tmp_path / "rules"))
 
 
-def absent(path: Path) -> None:
-    """There is no file, and for most of these names there can be none."""
-
-
-def sparse(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
-
-
-def saved(array: Any) -> Callable[[Path], None]:
-    return lambda path: np.save(path, array, allow_pickle=True)
-
-
 def cut(path: Path) -> None:
     np.save(path, np.zeros(9, np.float32))
     path.write_bytes(path.read_bytes()[:-1])
 
 
 def archive(path: Path) -> None:
-    held = io.BytesIO()
-    np.savez(held, a=np.zeros(2))
-    path.write_bytes(held.getvalue())
+    with path.open("wb") as file:
+        np.savez(file, a=np.zeros(2))
+
+
+def absent(path: Path) -> None:
+    """There is no file, and for most of these names there can be none."""
+
+
+def saved(array: Any) -> Callable[[Path], None]:
+    return lambda path: np.save(path, array, allow_pickle=True)
 
 
 def header(text: str) -> Callable[[Path], int]:
@@ -83,7 +76,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "n" * 300: (absent, "too long"),
     "nul\0": (absent, "null byte"),
     "\ud800": (absent, "cannot read"),
-    "sparse": (sparse, "at most go into a rule"),
+    "sparse": (lambda path: (path.touch(), os.truncate(path, 1 << 40)), "at most go into a rule"),
     "pickled": (saved(np.array([{}], object)), "not an .npy file"),
     "texts": (saved(np.array(["a"])), "expected numbers, found <U1"),
     "complex": (saved(np.zeros(2, complex)), "expected numbers, found complex128"),

@@ -36,7 +36,6 @@ def test_an_argument_must_have_a_dtype() -> None:
     ("signature", "source", "column", "message"),
     [
         (UNARY, "dy * x1", 6, "the op has no x1; it has: x0, y0, dy0"),
-        (UNARY, "dy1", 1, "the op has no dy1"),
         (UNARY, "dy * attr.alpha", 6, "the op has no attr 'alpha'; none of its attrs is a number"),
         (MIXED, ["dy * attr.alhpa", None, None], 6, "no attr 'alhpa'; nearest: alpha"),
         (MIXED, ["dy * attr.padding", None, None], 6, "attr 'padding' is b'SAME'"),
@@ -49,26 +48,18 @@ def test_an_argument_must_have_a_dtype() -> None:
         (MIXED, ["y1", None, None], 1, "a gradient is a number, and this is int64"),
         (UNARY, "dy * (x > 0)", 9, "write: where(..., 1, 0)"),
         (UNARY, "where(x, dy, 0)", 7, "'where' takes a condition here, not a number"),
-        (UNARY, "x > 0 and dy", 11, "'and' takes a condition here, not a number"),
-        (UNARY, "x > 0 and 1", 11, "'and' takes a condition here, not a number"),
         (UNARY, "dy > 0", 4, "a gradient is a number, and this is a condition"),
-        (UNARY, "true", 1, "a gradient is a number, and this is a condition"),
         (UNARY, "dy + true", 6, "'+' takes numbers, and this is a condition"),
         (UNARY, "matmul(2, dy)", 8, "matmul takes a tensor here, not a plain number"),
         (TEXT, ["dy * cast_like(x1, dy)", None], 16, "this is string, which cannot be cast"),
-        (UNARY, "sum_like(dy, 0)", 14, "sum_like takes a tensor here"),
         (UNARY, "dy * 1e-50", 6, "1e-50 is 0 in float32"),
-        (UNARY, "dy * 1e50", 6, "1e+50 is infinite in float32"),
         (HALF, "dy + 1e-8", 6, "1e-08 is 0 in float16"),
-        (HALF, "where(dy > 70000, 0, dy)", 12, "70000 is infinite in float16"),
         (UNARY, "sum(dy, axes=[0, 0])", 14, "axes names an axis twice"),
         (UNARY, "sum(dy, axes=1.5)", 14, "expected an integer, found 1.5"),
-        (UNARY, "sum(dy, axes=true)", 14, "expected an integer, found True"),
         (UNARY, "sum(dy, axes=x)", 14, "or an attr, found a tensor"),
         (UNARY, "sum(dy, from_axis=-1)", 19, "from_axis counts from 0, and this is -1"),
         (UNARY, "sum(dy, from_axis=1, axes=1)", 1, "axes or from_axis, not both"),
         (UNARY, "split(x, 0, 0)", 10, "parts counts from 1, and this is 0"),
-        (UNARY, "split(x, 2, -1)", 13, "index counts from 0, and this is -1"),
         (UNARY, "normal_like(x, seed=-1)", 21, "seed counts from 0, and this is -1"),
         (UNARY, "sum(dy, keepdims=1)", 18, "keepdims is true or false, not 1"),
     ],
@@ -83,18 +74,15 @@ def test_a_formula_that_does_not_suit_the_op(
     assert message in said
 
 
-@pytest.mark.parametrize(
-    ("signature", "source", "message"),
-    [
-        (UNARY, ["dy", "dy"], "the list has 2 formulas, and the op has 1 input;"),
-        (UNARY, ["dy", None], "the list has 2 formulas, and the op has 1 input;"),
-        (MIXED, ["dy"], "the list has 1 formula, and the op has 3 inputs;"),
-        (MIXED, ["dy", None, None, None], "the list has 4 formulas, and the op has 3 inputs;"),
-        (Signature.of(["int32"], ["float32"]), "dy", "no input of the op carries"),
-        (Signature.of([], ["float32"]), "dy", "no input of the op carries"),
-        (Signature.of(["complex64"], ["complex64"]), "dy", "an input is complex64"),
-    ],
-)
+COUNTS = [
+    (UNARY, ["dy", "dy"], "the list has 2 formulas, and the op has 1 input;"),
+    (MIXED, ["dy"], "the list has 1 formula, and the op has 3 inputs;"),
+    (Signature.of(["int32"], ["float32"]), "dy", "no input of the op carries"),
+    (Signature.of(["complex64"], ["complex64"]), "dy", "an input is complex64"),
+]
+
+
+@pytest.mark.parametrize(("signature", "source", "message"), COUNTS)
 def test_a_gradient_with_the_wrong_count(signature: Signature, source: Any, message: str) -> None:
     with pytest.raises(FormulaError) as caught:
         gradient_ops(Formula.parse(source), signature)
@@ -104,18 +92,12 @@ def test_a_gradient_with_the_wrong_count(signature: Signature, source: Any, mess
 def test_a_parameter_without_a_value() -> None:
     with pytest.raises(FormulaError, match="column 6: parameter 'k' has no value"):
         gradient_ops(Formula.parse("dy * k", ["k"]), UNARY)
-    assert gradient_ops(Formula.parse("dy * k", {"k": 2.0}), UNARY)[0] is not None
-
-
-def test_inputs_that_carry_no_gradient_get_none() -> None:
-    found = gradient_ops(Formula.parse("dy"), MIXED)
+    found = gradient_ops(Formula.parse("dy * k", {"k": 2.0}), MIXED)
     assert [value and value.dtype for value in found] == ["float32", None, "float64"]
 
 
-@pytest.mark.parametrize("number", ["2147483648", "-99999999999999999999999", "1e308", "254"])
-@pytest.mark.parametrize(
-    "text",
-    [
+BEYOND = {
+    "2147483648 -99999999999999999999999 1e308 254": (
         "sum(dy, axes=[{}])",
         "max(x0, axes={})",
         "transpose(dy, perm=[0, {}])",
@@ -123,25 +105,21 @@ def test_inputs_that_carry_no_gradient_get_none() -> None:
         "concat(dy, dy, axis={})",
         "split(dy, parts=2, index=0, axis={})",
         "quantile(dy, q=0.5, from_axis={})",
-    ],
-)
-def test_axes_are_those_that_a_tensor_may_have(text: str, number: str) -> None:
-    with pytest.raises(FormulaError, match=r"is from|counts from"):
-        gradient_function(Formula.parse(text.format(number)), UNARY)
+    ),
+    "3e10": ("gather(dy, [{}])",),
+    "1e30": (
+        *("split(dy, parts={}, index=0)", "split(dy, parts=2, index={})"),
+        "normal_like(dy, seed={})",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "split(dy, parts=1e20, index=0)",
-        "split(dy, parts=2, index=1e20)",
-        "gather(dy, [3e10])",
-        "normal_like(dy, seed=1e30)",
-    ],
-)
-def test_integers_are_those_of_the_op(text: str) -> None:
-    with pytest.raises(FormulaError, match="is from"):
-        gradient_function(Formula.parse(text), UNARY)
+@pytest.mark.parametrize("numbers", BEYOND)
+def test_integers_are_those_that_the_op_may_have(numbers: str) -> None:
+    for text in BEYOND[numbers]:
+        for number in numbers.split():
+            with pytest.raises(FormulaError, match=r"is from|counts from"):
+                gradient_function(Formula.parse(text.format(number)), UNARY)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -39,21 +39,16 @@ def spelled(expression: Expression) -> str:
     ("text", "tree"),
     [
         ("x", "x0"),
-        ("dy1 * y", "(* dy1 y0)"),
         ("1 + 2 * x", "(+ 1.0 (* 2.0 x0))"),
         ("(1 + 2) * x", "(* (+ 1.0 2.0) x0)"),
         ("1 - 2 - 3", "(- (- 1.0 2.0) 3.0)"),
-        ("x / 2 * 3", "(* (/ x0 2.0) 3.0)"),
         ("2 ** 3 ** x", "(** 2.0 (** 3.0 x0))"),
         ("-x ** 2", "(-x (** x0 2.0))"),
-        ("2 ** -x", "(** 2.0 (-x x0))"),
         ("-x * y", "(* (-x x0) y0)"),
         ("x - -y", "(- x0 (-x y0))"),
         ("+x", "x0"),
         ("x > 0 and y < 1 or dy == 2", "(or (and (> x0 0.0) (< y0 1.0)) (== dy0 2.0))"),
         ("not x > 0 and y > 0", "(and (not (> x0 0.0)) (> y0 0.0))"),
-        ("not not true", "(not (not True))"),
-        ("x + 1 >= y * 2", "(>= (+ x0 1.0) (* y0 2.0))"),
         ("0 < x < 6", "(and (< 0.0 x0) (< x0 6.0))"),
         ("0 < x <= y != 3", "(and (and (< 0.0 x0) (<= x0 y0)) (!= y0 3.0))"),
         ("where(x > 0, dy, 0)", "(where (> x0 0.0) dy0 0.0)"),
@@ -68,7 +63,6 @@ def spelled(expression: Expression) -> str:
         ("1e-3 + .5 + 2. + 1.5E2", "(+ (+ (+ 0.001 0.5) 2.0) 150.0)"),
         ("inf - nan + pi", "(+ (- inf nan) 3.141592653589793)"),
         (" x\n\t+ y ", "(+ x0 y0)"),
-        ("(((x)))", "x0"),
         ("let s = x + 1; s * s", "(* (+ x0 1.0) (+ x0 1.0))"),
         ("let a = x > 0; let b = where(a, dy, 0); b", "(where (> x0 0.0) dy0 0.0)"),
         ("concat(x, y, dy, axis=-1)", "(concat x0 y0 dy0 axis=(-x 1.0))"),
@@ -85,44 +79,31 @@ def test_what_a_text_stands_for(text: str, tree: str) -> None:
     ("text", "column", "message"),
     [
         ("", 1, "the formula is empty"),
-        ("   ", 1, "the formula is empty"),
         ("x +", 4, "expected a value, found the end"),
         ("x + * y", 5, "expected a value, found '*'"),
         ("x y", 3, "expected an operator or the end, found 'y'"),
         ("(x", 3, "expected ')', found the end"),
         ("x)", 2, "')' closes nothing"),
         ("sum(x, [1, 2)", 13, "expected ',' or ']', found ')'"),
-        ("where(x > 0, dy, 0", 19, "expected ',' or ')', found the end"),
         ("where(x > 0 dy, 0)", 13, "expected ',' or ')', found 'dy'"),
         ("and x", 1, "expected a value, found 'and'"),
         ("x + not y", 5, "put the 'not ...' in parentheses"),
-        ("x == y = 2", 8, "equality is written =="),
         ("x = 2", 3, "equality is written =="),
         ("x ^ 2", 3, "powers are written **"),
         ("x > 0 && y > 0", 7, "write: and"),
-        ("x | y", 3, "write: or"),
-        ("!x", 1, "write: not"),
         ("x % 2", 3, "there is no remainder"),
-        ("x ? 1 : 2", 3, "where(condition, a, b)"),
         ("x § y", 3, "a formula has no '§'"),
         ("dy if x > 0 else 0", 4, "where(condition, a, b)"),
         ("lambda x: x", 9, "a formula has no ':'"),
         ("2x", 2, "neither a number nor a name"),
-        ("1.2.3", 4, "neither a number nor a name"),
         ("1e999", 1, "write: inf"),
         ("reluu(x)", 1, "nearest: relu"),
-        ("Relu(x)", 1, "nearest: relu"),
         ("dy * sigmod(x)", 6, "nearest: sigmoid"),
-        ("qqqq(x)", 1, "legal: where, abs, sign"),
         ("tf.nn.relu(x)", 1, "by their bare name"),
-        ("np.exp(x)", 1, "by their bare name"),
         ("relu", 1, "relu is a function, and needs its arguments"),
         ("x(2)", 1, "write * to multiply"),
-        ("slope(2)", 1, "write * to multiply"),
         ("dx * 2", 1, "the upstream gradient is dy, and dx is what the formula gives"),
         ("x00", 1, "unknown name 'x00'"),
-        ("X", 1, "nearest: x"),
-        ("True", 1, "nearest: true"),
         ("slop * dy", 1, "nearest: slope"),
         (
             "alpha",
@@ -132,45 +113,32 @@ def test_what_a_text_stands_for(text: str, tree: str) -> None:
         ),
         ("grad", 1, "the upstream gradient is dy"),
         ("None", 1, "null stands for a whole formula"),
-        (
-            "dy * tensor(x)",
-            13,
-            "in quotes, tensor('name:0'), found 'x'",
-        ),
+        ("dy * tensor(x)", 13, "in quotes, tensor('name:0'), found 'x'"),
         ("tensor('')", 8, "expected the name of a tensor"),
         ("tensor('a', 1)", 11, "expected ')' after the name of the tensor"),
         ("'a' * dy", 1, "expected a value"),
         ("attr.", 6, "expected the name of an attr"),
-        ("attr", 1, "unknown name 'attr'"),
         ("[1, 2]", 1, "expected a value, found '['"),
         ("exp([1])", 5, "x of exp cannot be a list"),
-        ("sum(x, keepdims=[1])", 17, "keepdims of sum cannot be a list"),
         ("where(x > 0)", 1, "where needs a and b: where(condition, a, b)"),
         ("exp()", 1, "exp needs x: exp(x)"),
-        ("exp(", 5, "expected a value, found the end"),
         ("exp(x, y)", 8, "exp takes 1 at most: exp(x)"),
         ("sum(x, 0, false, true, 1)", 24, "sum(x, axes=, from_axis=, keepdims=)"),
         ("max(x, 0) * dy", 8, "axes stand by name, axes=0; of two numbers: maximum(a, b)"),
-        ("min(x, y)", 8, "of two numbers: minimum(a, b)"),
-        ("sum(x, axis=1)", 8, "nearest: axes"),
         ("exp(x, q=1)", 8, "exp has no 'q': exp(x)"),
         ("clip(dy, 0, 1, min=0)", 20, "clip is given min twice"),
         ("(" * 101 + "x" + ")" * 101, 101, "nested more than 100 deep"),
-        ("-" * 300 + "x", 101, "nested more than 100 deep"),
         ("x" + " + x" * 101, 1, "nested more than 100 deep"),
         ("let s = x", 10, "expected ';', which ends a let, found the end"),
         ("let s = x; dy", 1, "let s = ... is never used"),
         ("let 2 = x; dy", 5, "expected a name after let, found '2'"),
         ("let exp = x; exp", 5, "exp has a meaning already"),
-        ("let slope = x; slope", 5, "slope has a meaning already"),
         ("let s = x; let s = y; s", 16, "s has a meaning already"),
         ("let s x; s", 7, "expected '=' after the name"),
         ("let s = t; s", 9, "unknown name 't'"),
-        ("let s = x; s(2)", 12, "write * to multiply"),
         ("x; y", 2, "a formula is one expression"),
         ("dy * let s = x; s", 6, "a let stands at the beginning"),
         ("concat(x)", 1, "concat needs b"),
-        ("concat(x, [1])", 11, "b of concat cannot be a list"),
         ("(" * 90 + "x" + " + x)" * 90 + " + x" * 20, 1, "nested more than 100 deep"),
     ],
 )
@@ -189,9 +157,8 @@ def test_where_a_text_is_no_formula(text: str, column: int, message: str) -> Non
 
 
 def test_the_caret_of_a_long_formula_stays_in_sight() -> None:
-    text = "dy + " * 30 + "oops + " + "dy + " * 30 + "dy"
     with pytest.raises(FormulaError) as caught:
-        parse_formula(text)
+        parse_formula(f"{'dy + ' * 30}oops + {'dy + ' * 30}dy")
     _, shown, caret = str(caught.value).split("\n")
     assert shown[len(caret) - 1 :].startswith("oops")
 
@@ -204,21 +171,14 @@ def test_every_function_of_the_language_parses_as_it_is_spelled() -> None:
         assert len(call.arguments) == len(function.arguments)
 
 
-def test_one_text_is_for_all_inputs_alike() -> None:
+def test_what_a_formula_reads() -> None:
     formula = Formula.parse("slope * dy * attr.alpha + x1", ["slope"])
-    assert formula.alike
-    assert formula.variables == {"dy0", "x1"}
-    assert formula.attrs == {"alpha"}
-    assert formula.parameters == {"slope"}
-    assert str(formula) == "slope * dy * attr.alpha + x1"
-
-
-def test_a_list_has_one_for_each_input() -> None:
+    read = (formula.alike, formula.variables, formula.attrs, formula.parameters, str(formula))
+    text = "slope * dy * attr.alpha + x1"
+    assert read == (True, {"dy0", "x1"}, {"alpha"}, {"slope"}, text)
     formula = Formula.parse(["dy * x1", None])
-    assert not formula.alike
-    assert formula.expressions[1] is None
-    assert formula.variables == {"dy0", "x1"}
-    assert str(formula) == "[dy * x1, null]"
+    read = (formula.alike, formula.expressions[1], formula.variables, str(formula))
+    assert read == (False, None, {"dy0", "x1"}, "[dy * x1, null]")
 
 
 def test_values_are_bound_by_name_and_the_last_counts() -> None:
@@ -233,18 +193,14 @@ def test_values_are_bound_by_name_and_the_last_counts() -> None:
     ("source", "parameters", "message"),
     [
         (5, (), "a formula is a text or a list of them, and this is 5"),
-        (None, (), "a formula is a text or a list of them, and this is None"),
         ([], (), "the list holds no formula"),
         ([None, None], (), "nothing flows"),
         (["dy", 3], (), "formula 1 of the list is 3, not a text or null"),
         (["dy", "dyy"], (), "unknown name 'dyy'; nearest: dy"),
         ("dy", ["x1"], "'x1' cannot be a parameter"),
         ("dy", ["pi"], "'pi' cannot be a parameter"),
-        ("dy", ["and"], "'and' cannot be a parameter"),
-        ("dy", ["attr"], "'attr' cannot be a parameter"),
         ("dy", ["a b"], "'a b' cannot be a parameter"),
         ("k * dy", {"k": "2"}, "parameter 'k' is '2', not a number"),
-        ("k * dy", {"k": [1]}, "parameter 'k' is [1], not a number"),
     ],
 )
 def test_what_is_no_formula(source: Any, parameters: Any, message: str) -> None:

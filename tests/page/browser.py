@@ -73,4 +73,5 @@ class Opened:
 
 
 def _elsewhere(url: str, path: Path) -> list[str]:
-    return [] if url == path.resolve().as_uri() else [f"asks for {url}"]
+    is_own = url.startswith(("blob:", "data:", path.resolve().as_uri()))
+    return [] if is_own else [f"asks for {url}"]

@@ -56,21 +56,21 @@ def test_a_filter_that_gives_something_else_is_not(case: str) -> None:
     assert notes({"filter_gradient": BUSY[case]}) == []
 
 
-def test_an_override_is_idle_where_dy_is_the_own_gradient() -> None:
-    for gradient in ("identity", {"formula": "dy"}):
-        patch = {"override_gradient": gradient}
-        told = notes(patch, node("a", "Identity", "x"))
-        assert told == ["rule 'r' changes nothing: dy is the own gradient of these ops"]
-        assert notes(patch) == []
-        keyed = node("a", "Identity", "x", _gradient_op_type="Neg")
-        assert notes(patch, keyed) == []
+OWN, THEIRS = "dy is the own gradient of these ops", "Tanh is the gradient of these ops already"
+KEYED = {"_gradient_op_type": "Neg"}
+# The gradient of an override, the op, and why it is idle there.
+OVERRIDES: list[tuple[Any, str, dict[str, Any], str]] = [
+    *((gradient, op, attrs, said) for gradient in ("identity", {"formula": "dy"})
+      for op, attrs, said in (("Identity", {}, OWN), ("Tanh", {}, ""), ("Identity", KEYED, ""))),
+    *((gradient, op, attrs, said) for gradient in ("Tanh", {"registered": "Tanh"})
+      for op, attrs, said in (("Tanh", {}, THEIRS), ("Sigmoid", {}, ""), ("Tanh", KEYED, ""),
+                              ("Neg", {"_gradient_op_type": "Tanh"}, THEIRS))),
+]  # fmt: skip
 
 
-def test_an_override_is_idle_where_it_names_the_gradient_that_is_there() -> None:
-    told = ["rule 'r' changes nothing: Tanh is the gradient of these ops already"]
-    for gradient in ("Tanh", {"registered": "Tanh"}):
-        patch = {"override_gradient": gradient}
-        assert notes(patch) == told
-        assert notes(patch, node("a", "Sigmoid", "x")) == []
-        assert notes(patch, node("a", "Tanh", "x", _gradient_op_type="Neg")) == []
-        assert notes(patch, node("a", "Neg", "x", _gradient_op_type="Tanh")) == told
+@pytest.mark.parametrize(("gradient", "op", "attrs", "said"), OVERRIDES)
+def test_an_override_is_idle_where_it_is_there(
+    gradient: Any, op: str, attrs: Any, said: str
+) -> None:
+    told = notes({"override_gradient": gradient}, node("a", op, "x", **attrs))
+    assert told == ([f"rule 'r' changes nothing: {said}"] if said else [])

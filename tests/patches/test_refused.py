@@ -8,7 +8,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError, PatchError
-from tests.graphs import const, function, graphdef, node, v1_loop
+from tests.graphs import function, node, v1_loop
 from tests.match.test_keys import sized
 from tests.patches.one_op import applied, as_one, net, on_op
 
@@ -57,10 +57,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (on_op("Placeholder", override("zero")), RELU, "the override would never be used: Placehol"),
     (on_op("Shape", override("zero")), MATMUL, "is int32, which carries no gradient"),
     (on_op("NoOp", override("zero")), "n:NoOp", "NoOp 'n' reads nothing"),
-    *(
-        (on_relu(f"dy * split(x0, parts={parts}, index=0)"), RELU, "parts")
-        for parts in ("0", "0.5", "1e999", "nan", "9" * 30)
-    ),
+    (on_relu("dy * split(x0, parts=0.5, index=0)"), RELU, "parts"),
     (on_op("Maximum", override("Elu")), f"{X} m:Maximum(x,x)", "of Elu is for 1 inputs; M"),
     (on_op("Relu", override("default")), RELU, "Relu 'r' has no override to take off"),
     (on_op("Relu", {**STOP, "at": "output:1"}), RELU, "has no output 1; it has 1, counted from 0"),
@@ -71,7 +68,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (as_one("s:Sigmoid -> m:Mul; s -> t:Tanh", formula("dy")), f"{GATE} t:Tanh(s)",
      "a match counts as one op where it ends in one op; this ends in: Mul 'm', Tanh 't'"),
     (as_one(SWISH, override({"registered": "Mine"})), GATE, "has no gradient under a key"),
-    (as_one(SWISH, override("default")), GATE, "a match as one op has no gradient under a key"),
     (as_one(SWISH, formula("dy"), emit="attr"), GATE, "its gradient is stored as a function"),
     (as_one(SWISH, override("guided_relu")), GATE,
      'not for a match as one op; where it is meant all the same, write it as {"formula": "wh'),
@@ -89,12 +85,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
      "Enter 'e' leads into or out of a loop or branch"),
     # filter_gradient and stop_gradient
     (on_op("MatMul", {"filter_gradient": "stock"}), MATMUL, '"default" takes an override off'),
-    (as_one(SWISH, {"filter_gradient": "default"}), GATE, '"default" takes an override off'),
     (on_op("MatMul", {"filter_gradient": "zero", "at": "input:2"}), MATMUL, "has no input 2; it h"),
     (as_one(SWISH, {"filter_gradient": "zero", "at": "input:7"}), GATE,
      "the match that ends in Mul 'm' has no input 7; it has 1"),
     (on_op("Placeholder", {**STOP, "at": "inputs"}), MATMUL, "Placeholder 'x' has no inputs"),
-    (on_op("Shape", STOP), MATMUL, "is int32, which carries no gradient"),
     (on_op("VarHandleOp", STOP), "v:VarHandleOp(dtype=float32)",
      "is a handle (resource): patch the outputs of the op that reads"),
     # straight_through
@@ -114,17 +108,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (as_one(OPEN, {"filter_gradient": "zero", "at": "input:0"}), DENSE, "it is not clear which te"),
     # surrogate_gradient
     (surrogate("dy * x"), SIGN, "dy0 is not an input: a surrogate is a formula of x0, x1, ..."),
-    (surrogate("y"), SIGN, "override_gradient takes one of y and dy"),
     (surrogate("tensor('x')"), SIGN, "nothing flows back through"),
     (surrogate("tanh(tensor('s') * x)"), SIGN, "which is computed from"),
     (surrogate("3"), SIGN, "nothing flows back through '3'; stop_gradient says that"),
     (surrogate("x + (x > 0)"), SIGN, "takes numbers, and this is a condition"),
-    (surrogate("round(x) + floor(x)"), SIGN, "nothing flows back through"),
-    (surrogate("sign(x) * stop(x)"), SIGN, "nothing flows back through"),
-    (surrogate("where(x > 0, 1, 2)"), SIGN, "nothing flows back through"),
-    (surrogate("broadcast_like(1, x)"), SIGN, "nothing flows back through"),
-    (surrogate("tanh("), SIGN, "column 6"),
-    (surrogate("tahn(x)"), SIGN, "nearest: tanh"),
     (surrogate("x3"), SIGN, "Sign 's' has no x3; its only input is x0"),
     (surrogate(["x"]), SIGN, "surrogate_gradient"),
     (surrogate(at="inputs"), SIGN, "patch.at does not go with surrogate_gradient"),
@@ -140,7 +127,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     # tensors that formulas read by name
     (on_relu("dy * tensor('kk')"), NAMED, "the graph has no such tensor; nearest: k"),
     (on_relu("dy * tensor('k:1')"), NAMED, "'k' has 1 output, counted from 0"),
-    (on_relu("dy * tensor('r')"), NAMED, "is computed from Relu 'r'"),
     (on_relu("dy * tensor('y')"), NAMED, "is computed from Relu 'r'"),
     (as_one("a:Relu", formula("dy * tensor('y')")), NAMED, "is computed from Relu 'r'"),
     (on_relu("dy * tensor('s')"), NAMED, "this is int64; formulas compute in"),
@@ -153,10 +139,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (on_relu("dy * tensor('k')", emit="attr"), NAMED, "a key holds no tensor"),
     # backward_as
     (clean(until="zz"), TANH, "there is no tensor 'zz' in main"),
-    (clean(until="z:1"), TANH, "there is no tensor 'z:1' in main"),
     (clean(until="x"), TANH, "\"until\": x does not depend on Mul 'n'"),
     (clean(until=[]), TANH, "until: expected a list of at least 1"),
-    (clean(untill=["z"]), TANH, "patch.backward_as: unknown key 'untill'; nearest: until"),
     (clean(input=2), TANH, "has no x2; its inputs are x0 and x1"),
     (clean(until="z"), f"{NOISY} z:Cast(n, SrcT=float32, DstT=int32)",
      '"until": z is int32, which carries no gradient'),
@@ -194,7 +178,7 @@ IN_FUNCTION = [
 
 @pytest.mark.parametrize(("rule", "message"), IN_FUNCTION)
 def test_refused_in_a_function(rule: Any, message: str) -> None:
-    inner = function("f", ["a"], [node("s", "Sign", "a")], {"out": "s:y:0"})
+    inner = function("f", ["a"], net("s:Sign(a)"), {"out": "s:y:0"})
     with pytest.raises(PatchError) as error:
         applied(rule, "x:Placeholder call:f(x)", functions=[inner])
     assert message in str(error.value)
@@ -204,17 +188,13 @@ IN_LOOP = [
     ("Enter", {}, "Enter 'enter' must stay next to the ops that its loop begins with"),
     ("NextIteration", {}, "must stay next to its loop's Merge or Switch"),
     ("Exit", {"at": "inputs"}, "Exit 'exit' must stay next to Switch 'switch', where TensorFlow"),
-    (
-        "Switch",
-        {"at": "outputs"},
-        "Exit 'exit' must stay next to Switch 'switch', where TensorFlow",
-    ),
+    ("Switch", {"at": "outputs"}, "Exit 'exit' must stay next to Switch 'switch', where"),
 ]
 
 
 @pytest.mark.parametrize(("op", "at", "message"), IN_LOOP)
 def test_refused_at_the_borders_of_a_v1_loop(op: str, at: Any, message: str) -> None:
-    loop = v1_loop("x", node("s", "Tanh", "merge"), decides="s", gives="switch:1")
+    loop = v1_loop("x", *net("s:Tanh(merge)"), decides="s", gives="switch:1")
     with pytest.raises(PatchError) as error:
         applied(on_op(op, {**STOP, **at}), [*net(X), *loop])
     assert message in str(error.value)
@@ -265,14 +245,3 @@ def test_halves_of_a_batch(size: int, message: str, on: str) -> None:
         return
     with pytest.raises(PatchError, match=message):
         applied(rule, nodes)
-
-
-def test_a_constant_is_one_through_identities() -> None:
-    from graphpatch.patches.reach import comes_from_constant
-    from tests.graphs import opened
-
-    nodes = net("""same:Identity(c) again:Identity(same) e:Enter(again, frame_name=f)
-        x:Placeholder fed:Identity(x) sum:AddV2(c,c)""")
-    main = opened(graphdef(const("c"), *nodes)).main
-    assert {op.name for op in main if comes_from_constant(op)} == {"c", "same", "again", "e"}
-    assert not comes_from_constant(None)

@@ -30,8 +30,7 @@ def columns(regimes: Regimes, dtype: str) -> tuple[Any, Any, Any, Any]:
         np.array(column, float)[:, np.newaxis] for column in zip(*regimes.rows, strict=True)
     )
     with np.errstate(all="ignore"):
-        y = np.asarray(regimes.forward(x), float)
-        return *(array.astype(dtype_named(dtype)) for array in (x, y, dy)), dx
+        return *(array.astype(dtype_named(dtype)) for array in (x, regimes.y(x), dy)), dx
 
 
 def library_calls(
