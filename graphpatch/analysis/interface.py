@@ -108,7 +108,7 @@ def fed_floats(wiring: Wiring) -> list[Tensor]:
 
     Where there is one, placeholders of texts are left out: they name an iterator, or are Examples.
     What carries no gradient comes behind floats; settings, which are numbers alone (a rate of
-    dropout, a flag) or have a default, come behind tensors.
+    dropout, a flag) or have a default, come behind all tensors.
     """
     fed, by_type = FED | PARSERS | PIPELINES, wiring.body.by_type
     tensors = [
@@ -123,7 +123,7 @@ def fed_floats(wiring: Wiring) -> list[Tensor]:
 
     def rank(tensor: Tensor) -> tuple[bool, bool]:
         is_setting = ops[tensor[0]] == OPTIONAL_PLACEHOLDER or shapes.of(tensor) == ()
-        return wiring.dtype(tensor) not in DIFFERENTIABLE, is_setting
+        return is_setting, wiring.dtype(tensor) not in DIFFERENTIABLE
 
     fed_tensors = [t for t in tensors if not is_read or wiring.dtype(t) != "string"]
     return sorted(fed_tensors, key=rank)

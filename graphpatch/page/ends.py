@@ -69,12 +69,12 @@ def ends_of(
 def _default_sources(graph: ModelGraph, wiring: Wiring) -> list[Tensor]:
     """Return what is fed: real numbers, where a target is computed of them, else what is not text.
 
-    A rate of learning alone leads to no target in a model of which the inputs are words.
+    In a model of which the inputs are words, the rate of dropout is not what is asked about.
     """
     fed, targets = fed_floats(wiring), default_targets(graph, wiring, every=False)
     real = [tensor for tensor in fed if wiring.dtype(tensor) in REAL]
     numbers = [tensor for tensor in fed if wiring.dtype(tensor) != "string"]
-    for sources in (real, numbers):
+    for sources in (real if fed[:1] == real[:1] else [], numbers):
         depending = wiring.depending_on(sources)
         if any(index in depending for index, _ in targets):
             return sources

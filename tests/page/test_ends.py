@@ -33,7 +33,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         " e:GatherV2(v,words,axis,Tindices=int64,Taxis=int32) step:Mul(rate,v)"
         f" train/gradients_1/y_grad:Exp(e) {BEST.format('e')}"
         " accuracy:Cast(best,SrcT=int64,DstT=float32) loss:Tanh(e)"
-        " w:ApplyGradientDescent(v,step,e)", ("rate:0", "words:0"), ("loss:0", "accuracy:0")
+        " w:ApplyGradientDescent(v,step,e)", ("words:0", "rate:0"), ("loss:0", "accuracy:0")
     ),
     "no placeholder that nobody reads": (
         f"{X} given:PlaceholderWithDefault(x) y:Relu(x)", ("x:0", "given:0"), ("y:0",)
@@ -42,10 +42,11 @@ CASES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 def graph_of(text: str) -> ModelGraph:
-    """The graph of a text: beside an image with one axis a rate has none; "next" gives two."""
+    """The graph of a text: an image has one axis, a rate none; "next" gives two."""
     nodes = {op.name: op for op in net(text)}
-    if "image" in nodes:
+    if "rate" in nodes:
         nodes["rate"].attr["shape"].shape.SetInParent()
+    if "image" in nodes:
         nodes["image"].attr["shape"].shape.dim.add(size=8)
     if "next" in nodes:
         nodes["next"].attr["output_types"].CopyFrom(attr(["float32", "int64"]))
