@@ -59,10 +59,7 @@ def test_a_model(here: Path, finding: Path) -> None:
     check([str(one).rpartition("/")[2] or str(one) for one in ast.literal_eval(found[1])])
 
 
-@pytest.mark.parametrize("model", [
-    pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.name == "deepcalls.pb"))
-    for path in FORGED
-])  # fmt: skip
+@pytest.mark.parametrize("model", FORGED, ids=lambda path: path.name)
 def test_a_forged_model(here: Path, model: Path) -> None:
     for command in COMMANDS:
         check(on(str(model), command))

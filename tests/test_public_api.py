@@ -102,7 +102,22 @@ def test_signatures(path: str, signature: str) -> None:
     assert str(inspect.signature(found)) == signature
 
 
+PAGE = (ROOT / "docs" / "python.md").read_text()
+
+
+def test_every_exported_name_is_told() -> None:
+    documentation = "\n".join(path.read_text() for path in pages())
+    for name in EXPORTED:
+        assert inspect.getdoc(getattr(graphpatch, name)), name
+        assert re.search(rf"\b{name}\b", documentation), name
+        assert not name.endswith("Error") or re.search(rf"`(graphpatch\.)?{name}`", PAGE), name
+    assert sorted(re.findall(r"^::: graphpatch\.(\w+)$", PAGE, re.M)) == graphpatch.__all__
+
+
 def test_what_a_result_and_a_model_have() -> None:
+    for way in ("graph_def", "meta_graph_def", "import_into", "save"):
+        for name in WITH_A_MODEL:
+            assert inspect.getdoc(getattr(getattr(graphpatch, name), way))
     assert [field.name for field in dataclasses.fields(graphpatch.Result)] == ["model", "report"]
     for name in ("path", "graphs", "format", "node_count", "save", "copy"):
         assert hasattr(graphpatch.Model, name) or name in {
@@ -110,29 +125,9 @@ def test_what_a_result_and_a_model_have() -> None:
         }
 
 
-@pytest.mark.parametrize("name", sorted(EXPORTED))
-def test_every_exported_name_says_what_it_is(name: str) -> None:
-    assert inspect.getdoc(getattr(graphpatch, name))
-
-
-DOCUMENTATION = "\n".join(path.read_text() for path in pages())
-
-
-@pytest.mark.parametrize("name", sorted(EXPORTED))
-def test_every_exported_name_is_in_the_documentation(name: str) -> None:
-    assert re.search(rf"\b{name}\b", DOCUMENTATION)
-
-
-def test_the_page_of_all_names_has_all_names() -> None:
-    page = (ROOT / "docs" / "python.md").read_text()
-    listed = re.findall(r"^::: graphpatch\.(\w+)$", page, re.M)
-    assert sorted(listed) == graphpatch.__all__
-
-
 def test_every_command_on_a_model_is_a_function_or_said_not_to_be() -> None:
     """The table of docs/python.md has each, and its text the one that is none."""
-    page = (ROOT / "docs" / "python.md").read_text()
-    listed = set(re.findall(r"^\| `(\w+)\(.*?\| `(\w+)` \|", page, re.M))
+    listed = set(re.findall(r"^\| `(\w+)\(.*?\| `(\w+)` \|", PAGE, re.M))
     assert {function for function, _ in listed} <= set(graphpatch.__all__)
     commands = {
         name
@@ -148,11 +143,6 @@ MODELS = {"paths", "original", "one"}
 def arguments(command: str) -> list[Any]:
     found = importlib.import_module(f"graphpatch.cli.{command}").command
     return [one for one in found.params if isinstance(one, click.Argument)]
-
-
-@pytest.mark.parametrize("name", sorted(n for n in EXPORTED if n.endswith("Error")))
-def test_every_error_is_told_where_it_is_raised(name: str) -> None:
-    assert re.search(rf"`(graphpatch\.)?{name}`", (ROOT / "docs" / "python.md").read_text())
 
 
 def test_every_error_of_a_user_is_one_class() -> None:
@@ -175,12 +165,6 @@ def test_every_value_of_a_command_tells_the_same(name: str) -> None:
     assert callable(one.document)
     assert one.__repr__ is not object.__repr__
     assert one.__dataclass_params__.frozen
-
-
-@pytest.mark.parametrize("name", WITH_A_MODEL)
-def test_what_holds_a_model_gives_it_out(name: str) -> None:
-    for way in ("graph_def", "meta_graph_def", "import_into", "save"):
-        assert inspect.getdoc(getattr(getattr(graphpatch, name), way))
 
 
 NEAREST = [

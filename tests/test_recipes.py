@@ -13,7 +13,7 @@ import graphpatch
 from graphpatch.errors import MatchError, RulesError
 from graphpatch.recipes import RECIPES, recipe_rules
 from graphpatch.rules import load_rules, rules_from
-from tests.conftest import Run
+from tests.conftest import RulesFile, Run
 from tests.graphs import graphdef, node
 from tests.patches.one_op import net
 from tests.test_shown import ran
@@ -325,7 +325,7 @@ def test_the_command(run_cli: Run, tmp_path: Path) -> None:
 
 
 def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
-    run_cli: Run, tmp_path: Path
+    run_cli: Run, rules_file: RulesFile
 ) -> None:
     text = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run").stdout
     assert [line for line in text.splitlines() if line.startswith("  @")] == [
@@ -334,19 +334,18 @@ def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
     result = graphpatch.apply("@guided_backprop", DIGITS)
     assert re.fullmatch(r"<.*, 1 rule, .*; @guided_backprop: 2 Relu, 1 Relu6>", repr(result))
     assert "several" not in result._repr_html_()
-    rules = tmp_path / "rules.json"
     rare = {"name": "rare", "match": {"op": "Cos"}, "expect": {"min": 0}}
-    rare["patch"] = {"stop_gradient": True}
-    rules.write_text(json.dumps({"version": 1, "rules": [rare]}))
+    rules = rules_file({**rare, "patch": {"stop_gradient": True}})
     text = run_cli("apply", rules, DIGITS, "--dry-run").stdout
     assert "  rare  no ops  (nothing)" in text.splitlines()
     done = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run", "--json")
     assert len(done.json["outputs"][0]["rules"]) == 5
 
 
-def test_no_rule_is_needed_to_write_a_meta_graph(run_cli: Run, tmp_path: Path) -> None:
-    rules = tmp_path / "empty.json"
-    rules.write_text('{"version": 1, "rules": []}')
+def test_no_rule_is_needed_to_write_a_meta_graph(
+    run_cli: Run, rules_file: RulesFile, tmp_path: Path
+) -> None:
+    rules = rules_file()
     done = run_cli("apply", rules, DIGITS, "-o", tmp_path / "model.meta")
     assert done.code == 0, done.stderr
     assert op_types(tmp_path / "model.meta") == op_types(DIGITS)
@@ -355,6 +354,7 @@ def test_no_rule_is_needed_to_write_a_meta_graph(run_cli: Run, tmp_path: Path) -
     assert "expected at least 1 rule, found none" in done.stderr
 
 
+NORM = "x,two,two,two,two"
 WITHOUT_RULE = [
     # Products of what is fed, where no input is named; a factor that is a scalar is none.
     ("@deeplift", "a:Tanh(x) y:Mul(a,x)", "no rule for 1 Mul (y)"),
@@ -364,23 +364,15 @@ WITHOUT_RULE = [
     ("@deeplift(of=x)", "a:Sigmoid(x) y:MatMul(a,x) z:Tan(y)", "1 MatMul (y), 1 Tan (z)"),
     ("@deeplift(of=x)", "a:Sigmoid(x) y:Round(a) z:Round(y)", "no rule for 2 Round (y, z):"),
     ("@deeplift(of=a)", "a:Sigmoid(x) b:Sigmoid(a) y:Mul(b,x) z:Tan(x)", ""),
+    ("@deeplift(of=x)", f"y:FusedBatchNormV3({NORM},is_training=False) z:Abs(y) w:Erf(z)", ""),
     (
         "@deeplift(of=x)",
-        "y:FusedBatchNormV3(x,two,two,two,two,is_training=False) z:Abs(y) w:Erf(z)",
-        "",
-    ),
-    (
-        "@deeplift(of=x)",
-        "y:FusedBatchNormV3(x,two,two,two,two,is_training=True) z:Abs(y)",
-        "no rule for 1 FusedBatchNormV3 (y):",
+        f"y:FusedBatchNormV3({NORM},is_training=True) z:Abs(y)",
+        "BatchNormV3 (y):",
     ),
     ("@lrp_flat(of=x)", "a:Relu(x) y:TensorArrayScatterV3(two,two,a,two) z:Tile(a,two)", ""),
     # A choice or a mask by values of it, not by its shape; one factor of an Einsum is a weight.
-    (
-        "@deeplift(of=x)",
-        "a:Tanh(x) b:Greater(x,two) y:SelectV2(b,a,x)",
-        "no rule for 1 SelectV2 (y)",
-    ),
+    ("@deeplift(of=x)", "a:Tanh(x) b:Greater(x,two) y:SelectV2(b,a,x)", "for 1 SelectV2 (y)"),
     (
         "@deeplift(of=x)",
         "b:Greater(x,two) c:Cast(b,SrcT=bool,DstT=float32) y:Relu(x) z:Mul(y,c)",

@@ -82,10 +82,10 @@ def has_nested_repeat(parsed: Any, inside: bool = False) -> bool:
     return False
 
 
-def is_nested(expression: str) -> bool:
-    """The same of an expression, by Python's own parser."""
-    parser = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
-    return has_nested_repeat(parser.parse(expression))
+def parsed(expression: str) -> Any:
+    """An expression as Python's own parser reads it."""
+    name = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
+    return importlib.import_module(name).parse(expression)
 
 
 def in_line(parsed: Any) -> Iterator[tuple[Any, Any]]:
@@ -128,29 +128,23 @@ def matching(inner: Any) -> Callable[[str], bool]:
     return lambda letter: compiled.fullmatch(letter) is not None
 
 
-def overlaps(expression: str) -> bool:
-    """The same of an expression, by Python's own parser."""
-    parser = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
-    return has_overlap(parser.parse(expression))
-
-
 @pytest.mark.slow
 def test_no_repeat_stands_beside_one_of_the_same_letters() -> None:
     found = set(expressions())
-    assert {one for one in found if overlaps(one)} == ENDING
+    assert {one for one in found if has_overlap(parsed(one))} == ENDING
     for one in (r"\s*\s*", ".*.*", r"(\w+)\d*x", r"a+b?a*", r"x|\d+\w+", r"(?:\w+\d*)+"):
-        assert overlaps(one), one
+        assert has_overlap(parsed(one)), one
     for one in (r"\s*x\s*", r"\w+ \w*", r"[a-z]*\d+", "a*b+", r"\d{2}\d*", "ab*c*"):
-        assert not overlaps(one), one
+        assert not has_overlap(parsed(one)), one
 
 
 @pytest.mark.slow
 def test_no_repeat_stands_in_a_repeat() -> None:
     found = set(expressions())
     assert len(found) > 45
-    assert {one for one in found if is_nested(one)} == CLEAR
-    assert is_nested(r"(?:\s+|#[^\n]*\n)*x")
-    assert not is_nested(r"a*(?:b|c+)d{2}")
+    assert {one for one in found if has_nested_repeat(parsed(one))} == CLEAR
+    assert has_nested_repeat(parsed(r"(?:\s+|#[^\n]*\n)*x"))
+    assert not has_nested_repeat(parsed(r"a*(?:b|c+)d{2}"))
 
 
 SPACES = ("\n", " \n", " ", "#\n", "\t", "---", "%\n", "a.", "a")

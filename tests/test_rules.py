@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +24,6 @@ def test_a_rules_file(tmp_path: Path) -> None:
     assert (first.author.rule, second.author.rule) == ("mine", "rule 2")
     assert first.match == msgspec.convert({"op": "Relu"}, Match)
     assert (first.expect, second.expect) == (Expect(2, 2), Expect(1, None))
-
-
-def test_rules_from_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, writer = os.pipe()
-    with os.fdopen(writer, "w") as file:
-        json.dump({"version": 1, "rules": [rule()]}, file)
-    with os.fdopen(reader) as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        assert len(load_rules("-")) == 1
 
 
 def test_a_list_of_rules_is_a_rules_file() -> None:

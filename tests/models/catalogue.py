@@ -43,14 +43,11 @@ def sample() -> set[str]:
     return set(small[::SAMPLE_STEP])
 
 
-def every_model(slow: bool = False) -> list[Any]:
-    """One parameter a model; with `slow`, those beyond the sample are marked so."""
-    chosen = sample() if slow else set(models())
+def every_model() -> list[Any]:
+    """One parameter a model."""
     if not models():
         return [pytest.param("", marks=pytest.mark.skip(reason=f"no real models in {folder()}"))]
-    return [
-        pytest.param(name, marks=() if name in chosen else pytest.mark.slow) for name in models()
-    ]
+    return list(models())
 
 
 def drawn(choices: Iterable[str], name: str, most: int) -> list[str]:
@@ -115,6 +112,14 @@ def refusal(path: Path) -> str:
         except (ValueError, TypeError, tf.errors.OpError) as error:
             return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return ""
+
+
+def existing(name: str) -> Path:
+    """The model whose name begins so; the test is skipped where there is none."""
+    found = [path for own, path in models().items() if own.startswith(name)]
+    if not found:
+        pytest.skip(f"no {name} in {folder()}")
+    return found[0]
 
 
 def importable(name: str) -> Path:

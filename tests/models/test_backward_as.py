@@ -79,16 +79,11 @@ def run(graph_def: Any, output: str, model: Model) -> tuple[Any, list[Any]]:
             return session.run([y, dxs], feeds)
 
 
-SLOW = {"dl4j/lstm_mnist.pb"}
-NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MODELS]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS)
 def test_the_gradient_is_that_without_noise(name: str, tmp_path: Path) -> None:
-    if name not in catalogue.models():
-        pytest.skip(f"no {name} in {catalogue.folder()}")
+    path = catalogue.existing(name)
     model, source, target = MODELS[name], tmp_path / "model.pb", tmp_path / "patched.pb"
-    before = graph_def_of(catalogue.models()[name])
+    before = graph_def_of(path)
     source.write_bytes(before.SerializeToString())
     match = {**model.noisy, "body": "main"}
     rule = {"match": match, "patch": {"backward_as": {"input": 0}}, "expect": model.count}

@@ -24,7 +24,7 @@ def worker() -> Iterator[Worker]:
     started.pool.shutdown()
 
 
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+@pytest.mark.parametrize("name", catalogue.every_model())
 def test_it_foretells_what_tensorflow_does(name: str, worker: Worker) -> None:
     try:
         found = worker(compare, name)
@@ -35,7 +35,7 @@ def test_it_foretells_what_tensorflow_does(name: str, worker: Worker) -> None:
     assert found.differing == []
 
 
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+@pytest.mark.parametrize("name", catalogue.every_model())
 def test_what_its_rules_fix_flows(name: str, worker: Worker) -> None:
     try:
         found = worker(after_fix, name)

@@ -10,6 +10,7 @@ import pytest
 
 import graphpatch
 from graphpatch.formats import Export
+from tests.models import catalogue
 from tests.tf import consumer
 
 tf = pytest.importorskip("tensorflow")
@@ -25,14 +26,10 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * ("lstm" in name)) for name in MODELS]
-)
-def test_a_real_model(models_folder: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_a_real_model(tmp_path: Path, name: str) -> None:
     source, target, shape, dtype = MODELS[name]
-    model = models_folder / name
-    if not model.exists():
-        pytest.skip(f"{name} is not there")
+    model = catalogue.existing(name)
     export = Export((source,), (target,))
     result = graphpatch.apply([FILTER], model, export=export)
     assert len(result.report["rules"][0]["matches"]) > 20

@@ -18,7 +18,6 @@ def blamed(pair: PairDiagnosis) -> set[tuple[str, str]]:
     return {(one.node.body.label, one.node.name) for one in pair.of_session}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", catalogue.every_model())
 def test_each_fix_is_accepted_and_changes_the_verdict_as_foretold(name: str) -> None:
     path = catalogue.models()[name]

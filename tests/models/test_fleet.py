@@ -72,7 +72,6 @@ def test_one_call_does_what_single_calls_do(
     check(run_cli, args, tmp_path / "out", alone, models_folder)
 
 
-@pytest.mark.slow
 def test_a_cluster_of_processes_does_so_too(
     run_cli: Run, rules: Path, tmp_path: Path, alone: dict[str, str], models_folder: Path,
     cluster: Any,

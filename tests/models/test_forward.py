@@ -23,7 +23,7 @@ def worker() -> Iterator[forward.Worker]:
 
 
 @pytest.mark.parametrize("place", range(len(forward.kinds_of(""))))
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+@pytest.mark.parametrize("name", catalogue.every_model())
 def test_outputs_are_bit_equal(name: str, place: int, worker: forward.Worker) -> None:
     kind = forward.kinds_of(name)[place]
     try:

@@ -118,13 +118,6 @@ def _v1_loops() -> Iterator[None]:
     tf1.enable_control_flow_v2()
 
 
-def path_of(start: str) -> Path:
-    found = [path for name, path in catalogue.models().items() if name.startswith(start)]
-    if not found:
-        pytest.skip(f"no real models in {catalogue.folder()}")
-    return found[0]
-
-
 @dataclass(frozen=True)
 class Prepared:
     """The part of a graph that its outputs need, and what its placeholders are fed."""
@@ -137,7 +130,7 @@ class Prepared:
 
 def prepared(start: str, tmp_path: Path) -> Prepared:
     case, target = (MODELS.get(start) or Loops(("concat:0",), double=False)), tmp_path / "opened.pb"
-    (graph_def,) = catalogue.graph_defs(path_of(start))
+    (graph_def,) = catalogue.graph_defs(catalogue.existing(start))
     given, outputs = case.given(graph_def), [name.partition(":")[0] for name in case.outputs]
     opened = differences.fed_part(graph_def, given, outputs, case.double)
     target.write_bytes(opened.SerializeToString())
@@ -155,7 +148,6 @@ def compared(start: str, tmp_path: Path) -> differences.Compared:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("start", MODELS)
 def test_the_gradient_is_the_derivative(start: str, tmp_path: Path) -> None:
     found = compared(start, tmp_path)
@@ -163,7 +155,6 @@ def test_the_gradient_is_the_derivative(start: str, tmp_path: Path) -> None:
     assert found.agrees, found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("start", [start for start in MODELS if start not in RANDOM_OPS])
 def test_a_tape_gives_what_a_session_gives(start: str, tmp_path: Path) -> None:
     part = prepared(start, tmp_path)
@@ -188,17 +179,15 @@ def test_a_tape_gives_what_a_session_gives(start: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(value, expected_value, rtol=1e-5, atol=1e-7 * scale)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("start", UNDIFFERENTIABLE)
 def test_an_op_without_a_gradient_is_what_is_left_to_say(start: str, tmp_path: Path) -> None:
     with pytest.raises(LookupError, match=UNDIFFERENTIABLE[start]):
         compared(start, tmp_path)
 
 
-@pytest.mark.slow
 def test_the_branches_of_a_batch_norm(tmp_path: Path) -> None:
     """FusedBatchNorm has no float64; the gradient must be that of the graph without branches."""
-    (graph_def,) = catalogue.graph_defs(path_of("face_corrector.pb"))
+    (graph_def,) = catalogue.graph_defs(catalogue.existing("face_corrector.pb"))
     straight = without_branches(graph_def)
     feeds = {"img": RANDOM.rand(2, 50, 50, 3), "training": False}
     answers = []

@@ -19,7 +19,7 @@ from tests.models import catalogue
 MOST = 200  # nodes that a rule patches: each is a rule of its own when it is saved
 
 
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+@pytest.mark.parametrize("name", catalogue.every_model())
 def test_saved_matches_give_the_same_model(name: str) -> None:
     path = catalogue.models()[name]
     try:

@@ -25,13 +25,13 @@ OVERRIDE = "_gradient_op_type"
 SAMPLE = 5
 
 
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+@pytest.mark.parametrize("name", catalogue.every_model())
 def test_all_op_types_at_once(name: str, tmp_path: Path) -> None:
     path = catalogue.importable(name)
     check_as_tensorflow(path, differentiable(path), tmp_path / Path(name).name)
 
 
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+@pytest.mark.parametrize("name", catalogue.every_model())
 def test_a_type_is_refused_only_where_no_gradient_is_asked_for(name: str) -> None:
     import tensorflow as tf
     from tensorflow.python.eager.backprop_util import IsTrainable

@@ -34,7 +34,7 @@ PATCHES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+@pytest.mark.parametrize("name", catalogue.every_model())
 def test_reverted_it_is_the_original(name: str, tmp_path: Path) -> None:
     path = catalogue.models()[name]
     patched, rules = patched_in_every_way(graphpatch.load(path))

@@ -23,7 +23,6 @@ def without_shapes(graph_def: Any) -> Any:
     return graph_def
 
 
-@pytest.mark.slow
 def test_shapes_are_those_that_tensorflow_infers() -> None:
     """No shape is another one, or more than TensorFlow says; nearly all that it knows are there."""
     found, wrong = Counter[str](), {}

@@ -71,8 +71,8 @@ def parameters() -> list[object]:
         missing = pytest.mark.skip(reason=f"no real models in {catalogue.folder()}")
         return [pytest.param("", "", marks=missing)]
     names = sorted(catalogue.sample())
-    slow = [(name, kind) for name in names for kind in catalogue.drawn(KINDS, name, SAMPLE)]
-    return [*FEW, *(pytest.param(*row, marks=pytest.mark.slow) for row in slow if row not in FEW)]
+    rest = [(name, kind) for name in names for kind in catalogue.drawn(KINDS, name, SAMPLE)]
+    return list(dict.fromkeys([*FEW, *rest]))
 
 
 @pytest.mark.parametrize(("name", "kind"), parameters())

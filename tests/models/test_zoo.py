@@ -37,7 +37,7 @@ NOT_FORETOLD = {
 FORETOLD = 9
 
 
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+@pytest.mark.parametrize("name", catalogue.every_model())
 def test_ops_says_what_the_file_holds(name: str) -> None:
     path = catalogue.models()[name]
     model = graphpatch.load(path)
@@ -51,7 +51,7 @@ def test_ops_says_what_the_file_holds(name: str) -> None:
     json.dumps(described)
 
 
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+@pytest.mark.parametrize("name", catalogue.every_model())
 def test_apply_stops_gradients_and_leaves_the_rest_alone(name: str, tmp_path: Path) -> None:
     path, target = catalogue.models()[name], tmp_path / Path(name).name
     model = graphpatch.load(path)
@@ -72,7 +72,7 @@ def test_apply_stops_gradients_and_leaves_the_rest_alone(name: str, tmp_path: Pa
     }
 
 
-@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+@pytest.mark.parametrize("name", catalogue.every_model())
 def test_what_tensorflow_refuses_is_foretold(name: str) -> None:
     path = catalogue.models()[name]
     reason = catalogue.refusal(path)
