@@ -33,7 +33,7 @@ def found(*arguments: str) -> list[tuple[str, str]]:
     return [(one.model, one.relative) for one in search(arguments)]
 
 
-@pytest.mark.parametrize("folder", ["reg", "reg/", "./reg", "linked", "reg/../reg"])
+@pytest.mark.parametrize("folder", ["reg", "reg/", "linked", "reg/../reg"])
 def test_a_folder_is_searched(folder: str) -> None:
     assert [relative for _, relative in found(folder)] == ALL
     for model, relative in found(folder):
@@ -43,17 +43,13 @@ def test_a_folder_is_searched(folder: str) -> None:
 GLOBS = {
     "reg/*.pb": ["[1].pb", "a.pb"],
     "reg/**/*.pb": ["[1].pb", "a.pb", "deep/er/a.pb", "saved"],
-    "reg/**/a.pb": ["a.pb", "deep/er/a.pb"],
     "reg/*/saved_model.pb": ["saved"],
     "reg/*": ALL,
     "reg/s*": ["saved"],
-    "reg/?.pb": ["a.pb"],
     "reg/[!ab]*": ["[1].pb", "deep/c.meta", "deep/er/a.pb", "saved", "text"],
     "reg/[ab].pb*": ["a.pb", "b.pbtxt"],
-    "reg/deep/**/*.*": ["c.meta", "er/a.pb"],
     "reg/**/er/*": ["deep/er/a.pb"],
     "reg/**/": ALL,
-    "./reg/deep/*.meta": ["c.meta"],
     "*/a.pb": ["reg/a.pb"],  # linked folders are not searched
 }
 

@@ -151,17 +151,15 @@ def test_a_copy_of_the_model_and_empty_files_are_nothing_to_lose(folder: Path) -
 def test_arrays_of_references_are_replaced_until_they_are_the_users(
     run_cli: Run, tmp_path: Path, array: Any
 ) -> None:
-    args = ("references", "model.pb", "--feed", "gone.npz")
-    References({"rules": []}, {"references/000.npy": np.asarray(array)}, {}).save(
-        tmp_path / "references.json"
-    )
-    path = tmp_path / "references/000.npy"
+    args = ("references", "model.pb", "--feed", "gone.npz", "-o", "ref.json")
+    References({"rules": []}, {"ref/000.npy": np.asarray(array)}, {}).save(tmp_path / "ref.json")
+    path = tmp_path / "ref/000.npy"
     assert_array_equal(np.load(path), array)
     assert_array_equal(tensors.array(path.read_bytes(), "000.npy"), array)
     assert "cannot read gone.npz" in run_cli(*args, cwd=tmp_path).stderr  # they may be replaced
-    (tmp_path / "references/notes.txt").write_text("mine")
-    refused = "references/notes.txt exists, and graphpatch did not write it"
+    (tmp_path / "ref/notes.txt").write_text("mine")
+    refused = "ref/notes.txt exists, and graphpatch did not write it"
     assert refused in run_cli(*args, cwd=tmp_path).stderr
-    (tmp_path / "references/notes.txt").unlink()
+    (tmp_path / "ref/notes.txt").unlink()
     np.save(path, np.asarray(array) + 1)
-    assert "references/000.npy exists" in run_cli(*args, cwd=tmp_path).stderr
+    assert "ref/000.npy exists" in run_cli(*args, cwd=tmp_path).stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +11,27 @@ import graphpatch
 from graphpatch.application import PATCH_LAST, TAPE_FLOOR
 from graphpatch.errors import OutputError
 from graphpatch.formats import Export, load
-from graphpatch.graph.functions import Part
-from graphpatch.graph.wire import Span
-from graphpatch.protos import GraphDef, MetaGraphDef
+from graphpatch.graph.wire import Span, fields
+from graphpatch.protos import MetaGraphDef
 from tests import graphs
 from tests.graphs import FLOAT, const, graphdef, node
+from tests.patches.one_op import net
 
 GUIDED = {"match": {"op": "Relu", "body": "main"}, "patch": {"override_gradient": "guided_relu"}}
 NONE = {"match": {"op": "Nothing"}, "patch": {"stop_gradient": True}, "expect": {"min": 0}}
 XOUT = Export(("x",), ("out",))
 
 
-def model_of(tmp_path: Path, graph: GraphDef | MetaGraphDef, name: str = "model.pb") -> Path:
-    path = tmp_path / name
-    path.write_bytes(graph.SerializeToString(deterministic=True))
-    return path
-
-
-def result_of(model: Path, export: Export, *rules: dict[str, Any]) -> graphpatch.Result:
+def result_of(model: Any, export: Export, *rules: dict[str, Any]) -> graphpatch.Result:
     return graphpatch.apply(rules or [NONE], model, export=export)
 
 
-def exported(model: Path, export: Export, *rules: dict[str, Any]) -> Any:
+def exported(model: Any, export: Export, *rules: dict[str, Any]) -> Any:
     """The MetaGraphDef of the SavedModel."""
     raw = graphs.joined(result_of(model, export, *rules).model.pieces())
     assert raw[:2] == b"\x08\x01"
-    [meta] = [part for part in _fields(raw) if part is not None]
-    return meta
-
-
-def _fields(raw: bytes) -> list[MetaGraphDef | None]:
-    from graphpatch.graph.wire import fields
-
-    found = fields(raw, 0, len(raw))
-    return [MetaGraphDef.FromString(raw[f.value : f.end]) if f.holds(2) else None for f in found]
+    [meta] = [part for part in fields(raw, 0, len(raw)) if part.holds(2)]
+    return MetaGraphDef.FromString(raw[meta.value : meta.end])
 
 
 def function_in(meta: Any) -> Any:
@@ -92,14 +78,8 @@ def test_the_library_goes_with_it(model_file: Path) -> None:
     assert {one.gradient_func for one in patched.registered_gradients} < functions
 
 
-def test_arguments_are_sorted_by_name_as_a_dict_is(tmp_path: Path) -> None:
-    model = model_of(
-        tmp_path,
-        graphdef(
-            node("b", "Placeholder"), node("a", "Placeholder"),
-            node("z", "Sub", "b", "a"), node("y", "Add", "b", "a"),
-        ),
-    )  # fmt: skip
+def test_arguments_are_sorted_by_name_as_a_dict_is() -> None:
+    model = graphdef(*net("b:Placeholder a:Placeholder z:Sub(b, a) y:Add(b, a)"))
     meta = exported(model, Export(("b", "a"), ("z", "y")))
     function = function_in(meta)
     assert [arg.name for arg in function.signature.input_arg] == ["a", "b"]
@@ -116,18 +96,17 @@ def test_arguments_are_sorted_by_name_as_a_dict_is(tmp_path: Path) -> None:
     ("tensor", "name"),
     [("a/b", "a_b"), ("7up", "t_7up"), ("in", "t_in"), ("x:0", "x"), ("_x", "t__x")],
 )
-def test_names_are_those_of_arguments_in_python(tmp_path: Path, tensor: str, name: str) -> None:
+def test_names_are_those_of_arguments_in_python(tensor: str, name: str) -> None:
     op = tensor.partition(":")[0]
-    model = model_of(tmp_path, graphdef(node(op, "Placeholder"), node("y", "Relu", op)))
+    model = graphdef(*net(f"{op}:Placeholder y:Relu({op})"))
     function = function_in(exported(model, Export((tensor,), ("y",))))
     assert [arg.name for arg in function.signature.input_arg] == [name]
     [relu] = function.node_def
     assert list(relu.input) == [name]
 
 
-def test_two_tensors_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    nodes = [node("a/b", "Placeholder"), node("a_b", "Placeholder"), node("y", "Sub", "a/b", "a_b")]
-    model = model_of(tmp_path, graphdef(*nodes))
+def test_two_tensors_of_one_name_are_told_apart() -> None:
+    model = graphdef(*net("a/b:Placeholder a_b:Placeholder y:Sub(a/b, a_b)"))
     result = result_of(model, Export(("a/b", "a_b"), ("y",)))
     function = function_in(exported(model, Export(("a/b", "a_b"), ("y",))))
     assert list(function.node_def[0].input) == ["a_b", "a_b_1"]
@@ -137,14 +116,14 @@ def test_two_tensors_of_one_name_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cut_inside_takes_ties_to_the_ops_before_it_off(tmp_path: Path) -> None:
+def test_a_cut_inside_takes_ties_to_the_ops_before_it_off() -> None:
     nodes = [
         node("x", "Placeholder"),
         node("cut", "Relu", "x"),
         node("a", "Tanh", "cut", "^cut", _class=[b"loc:@x"]),
         node("y", "Tanh", "a", _class=[b"loc:@x", b"loc:@a"], _output_shapes=[b"stale"]),
     ]
-    function = function_in(exported(model_of(tmp_path, graphdef(*nodes)), Export(("cut",), ("y",))))
+    function = function_in(exported(graphdef(*nodes), Export(("cut",), ("y",))))
     a, y = function.node_def
     assert (list(a.input), list(y.input)) == (["cut"], ["a:y:0"])
     assert "_class" not in a.attr
@@ -152,12 +131,12 @@ def test_a_cut_inside_takes_ties_to_the_ops_before_it_off(tmp_path: Path) -> Non
     assert "_output_shapes" not in y.attr
 
 
-def test_shapes_are_those_that_the_graph_tells(tmp_path: Path) -> None:
+def test_shapes_are_those_that_the_graph_tells() -> None:
     def shapes(producer: int) -> list[Any]:
         fed = node("x", "Placeholder")
         fed.attr["shape"].shape.SetInParent()
         graph = graphdef(fed, node("y", "Relu", "x"), producer=producer)
-        signature = exported(model_of(tmp_path, graph), Export(("x",), ("y",))).signature_def
+        signature = exported(graph, Export(("x",), ("y",))).signature_def
         found = signature["serving_default"]
         return [found.inputs["x"].tensor_shape, found.outputs["y"].tensor_shape]
 
@@ -167,26 +146,22 @@ def test_shapes_are_those_that_the_graph_tells(tmp_path: Path) -> None:
 
 def test_weights_stay_in_their_file(tmp_path: Path) -> None:
     graph = graphdef(node("x", "Placeholder"), const("w", 400_000), node("y", "Mul", "x", "w"))
-    pieces = result_of(model_of(tmp_path, graph), Export(("x",), ("y",))).model.pieces()
+    path = tmp_path / "model.pb"
+    path.write_bytes(graph.SerializeToString())
+    pieces = result_of(path, Export(("x",), ("y",))).model.pieces()
     spans = [piece for piece in pieces if isinstance(piece, Span)]
     assert sum(span.end - span.start for span in spans) >= 400_000
-    assert function_in(_fields(graphs.joined(pieces))[1]).node_def[0].name == "w"
-
-
-def test_it_is_the_same_on_every_run(model_file: Path) -> None:
-    one, other = (result_of(model_file, XOUT, GUIDED).model.pieces() for _ in range(2))
-    assert graphs.joined(one) == graphs.joined(other)
+    assert function_in(exported(path, Export(("x",), ("y",)))).node_def[0].name == "w"
 
 
 @pytest.mark.parametrize("name", ["model.meta", "model.pbtxt", "saved"])
 def test_every_format_of_one_graph_can_be_exported(tmp_path: Path, name: str) -> None:
     meta = graphs.metagraph(graphs.sample(), "serve")
+    path = tmp_path / name
     if name == "saved":
-        path = graphs.saved_model_folder(tmp_path / name, meta)
+        graphs.saved_model_folder(path, meta)
     else:
-        path = model_of(tmp_path, meta, name)
-        if name == "model.pbtxt":
-            path.write_text(str(graphs.sample()))
+        path.write_text(str(graphs.sample()) if "txt" in name else str(meta))
     result_of(path, XOUT, GUIDED).model.save(tmp_path / "out")
     found = sorted(str(one.relative_to(tmp_path / "out")) for one in (tmp_path / "out").rglob("*"))
     assert found == [
@@ -228,16 +203,9 @@ def test_each_gradient_tells_how_it_is_called(model_file: Path) -> None:
 # What cannot be exported.
 
 VARIABLE = graphdef(
-    node("x", "Placeholder"),
-    node("v", "VariableV2"),
-    node("y", "Mul", "x", "v"),
-    node("resource", "VarHandleOp"),
-    node("read", "ReadVariableOp", "resource"),
-    node("z", "Mul", "x", "read"),
-    node("unknown", "MyOp", "x"),
-    node("u", "Relu", "unknown"),
-    node("enter", "Enter", "x", frame_name="loop"),
-    node("l", "Relu", "enter"),
+    *net("""x:Placeholder v:VariableV2 y:Mul(x, v) resource:VarHandleOp
+    read:ReadVariableOp(resource) z:Mul(x, read) unknown:MyOp(x) u:Relu(unknown)
+    enter:Enter(x, frame_name=loop) l:Relu(enter)""")
 )
 
 REFUSED: dict[str, tuple[str, str, str]] = {
@@ -263,15 +231,13 @@ REFUSED: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize(("given", "asked", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_exported(tmp_path: Path, given: str, asked: str, said: str) -> None:
-    model = model_of(tmp_path, VARIABLE)
-    with pytest.raises(OutputError, match=said.replace("^", r"\^")) as error:
-        result_of(model, Export((given,), (asked,)))
-    assert str(error.value).startswith(str(model))
+def test_what_cannot_be_exported(given: str, asked: str, said: str) -> None:
+    with pytest.raises(OutputError, match=said.replace("^", r"\^")):
+        result_of(VARIABLE, Export((given,), (asked,)))
 
 
-def test_a_variable_that_is_cut_off_is_no_hindrance(tmp_path: Path) -> None:
-    function = function_in(exported(model_of(tmp_path, VARIABLE), Export(("x", "v"), ("y",))))
+def test_a_variable_that_is_cut_off_is_no_hindrance() -> None:
+    function = function_in(exported(VARIABLE, Export(("x", "v"), ("y",))))
     assert [one.name for one in function.node_def] == ["y"]
 
 
@@ -283,37 +249,3 @@ def test_what_has_signatures_of_its_own_keeps_them(tmp_path: Path, tags: tuple[s
     folder = graphs.saved_model_folder(tmp_path / "saved", *metas)
     with pytest.raises(OutputError, match="a SavedModel has its signatures already"):
         result_of(folder, XOUT)
-
-
-def test_the_function_is_found_once_after_the_rules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once before them, to refuse what no function can be, and once for all that is written."""
-    from graphpatch.formats import saved_model as export
-
-    asked: list[int] = []
-    real = export.exported
-    monkeypatch.setattr(
-        export, "exported", lambda graph, told: asked.append(len(graph.main)) or real(graph, told)
-    )
-    model = model_of(tmp_path, graphs.sample())
-    result_of(model, XOUT, GUIDED).model.save(tmp_path / "out")
-    assert len(asked) == 2
-    assert asked[0] < asked[1]
-
-
-def test_what_the_outputs_need_is_looked_for_once(
-    model_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, find = list[Part](), vars(Part)["indices"].func
-
-    def counted(part: Part) -> list[int]:
-        made.append(part)
-        indices: list[int] = find(part)
-        return indices
-
-    looked_up = cached_property(counted)
-    looked_up.__set_name__(Part, "indices")
-    monkeypatch.setattr(Part, "indices", looked_up)
-    assert list(load(model_file).function(XOUT).part.payloads())
-    assert len(made) == 1

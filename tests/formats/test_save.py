@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from google.protobuf.message import Message
 from graphpatch.errors import OutputError
 from graphpatch.formats import default_output, load
 from graphpatch.graph import wire
-from graphpatch.protos import GraphDef, MetaGraphDef
+from graphpatch.protos import MetaGraphDef
 from tests import graphs
 
 SAMPLE = graphs.sample()
@@ -24,76 +23,47 @@ def as_text(message: Message) -> bytes:
     return text_format.MessageToString(message).encode()
 
 
-def undone(graph: GraphDef) -> GraphDef:
-    """The graph without what `patched` did, which must be there."""
+def read(data: bytes, like: Message) -> tuple[Message, bool]:
+    """What was written without what `patched_model` did, which must be there; if it is text."""
+    is_text = data[:1].isalpha()
+    found = text_format.Parse(data.decode(), type(like)()) if is_text else like.FromString(data)
+    graph = found.graph_def if isinstance(found, MetaGraphDef) else found
     [relu] = [node for node in graph.node if node.name == "relu"]
     assert relu.attr.pop("_a").s == b"x"
     assert relu.attr.pop("_graphpatch").list.s
-    return graph
-
-
-def undone_meta(meta: MetaGraphDef) -> MetaGraphDef:
-    undone(meta.graph_def)
-    return meta
-
-
-def from_binary(data: bytes) -> GraphDef:
-    return undone(GraphDef.FromString(data))
-
-
-def from_text(data: bytes) -> GraphDef:
-    return undone(text_format.Parse(data.decode(), GraphDef()))
-
-
-def meta_from_binary(data: bytes) -> MetaGraphDef:
-    return undone_meta(MetaGraphDef.FromString(data))
-
-
-def meta_from_text(data: bytes) -> MetaGraphDef:
-    return undone_meta(text_format.Parse(data.decode(), MetaGraphDef()))
+    return found, is_text
 
 
 BINARY, TEXT = SAMPLE.SerializeToString(deterministic=True), as_text(SAMPLE)
 META_BINARY, META_TEXT = META.SerializeToString(deterministic=True), as_text(META)
 BARE = MetaGraphDef(meta_info_def=MetaGraphDef.MetaInfoDef(), graph_def=SAMPLE)
 
-# From which file to which, how the result is read, and what must be in it.
-CONVERSIONS: dict[str, tuple[str, bytes, str, Callable[[bytes], Message], Message]] = {
-    "a .pb": ("m.pb", BINARY, "out.pb", from_binary, SAMPLE),
-    "to no suffix": ("m.pb", BINARY, "out", from_binary, SAMPLE),
-    "a .pbtxt": ("m.pbtxt", TEXT, "out.pbtxt", from_text, SAMPLE),
-    "text to no suffix": ("m.pbtxt", TEXT, "out", from_text, SAMPLE),
-    "a .meta": ("m.meta", META_BINARY, "out.meta", meta_from_binary, META),
-    "a text .meta": ("m.meta", META_TEXT, "out.meta", meta_from_text, META),
-    "a text MetaGraphDef": ("m.pbtxt", META_TEXT, "out.pbtxt", meta_from_text, META),
-    ".pb to .pbtxt": ("m.pb", BINARY, "out.pbtxt", from_text, SAMPLE),
-    ".pbtxt to .pb": ("m.pbtxt", TEXT, "out.pb", from_binary, SAMPLE),
-    ".pb to .meta": ("m.pb", BINARY, "out.meta", meta_from_binary, BARE),
-    ".pbtxt to .meta": ("m.pbtxt", TEXT, "out.meta", meta_from_binary, BARE),
-    ".meta to .pbtxt": ("m.meta", META_BINARY, "out.pbtxt", meta_from_text, META),
-    "text to .meta": ("m.pbtxt", META_TEXT, "out.meta", meta_from_binary, META),
+# From which file to which, whether the result is text, and what must be in it.
+CONVERSIONS: dict[str, tuple[str, bytes, str, bool, Message]] = {
+    "a .pb": ("m.pb", BINARY, "out.pb", False, SAMPLE),
+    "a .pbtxt": ("m.pbtxt", TEXT, "out.pbtxt", True, SAMPLE),
+    "a .meta": ("m.meta", META_BINARY, "out.meta", False, META),
+    "a text .meta": ("m.meta", META_TEXT, "out.meta", True, META),
+    ".pb to .pbtxt": ("m.pb", BINARY, "out.pbtxt", True, SAMPLE),
+    ".pbtxt to .pb": ("m.pbtxt", TEXT, "out.pb", False, SAMPLE),
+    ".pb to .meta": ("m.pb", BINARY, "out.meta", False, BARE),
+    ".pbtxt to .meta": ("m.pbtxt", TEXT, "out.meta", False, BARE),
+    ".meta to .pbtxt": ("m.meta", META_BINARY, "out.pbtxt", True, META),
+    "text to .meta": ("m.pbtxt", META_TEXT, "out.meta", False, META),
     # A file whose name says something else stays what it is under such a name.
-    "a text .pb": ("m.pb", TEXT, "out.pb", from_text, SAMPLE),
-    "a binary .pbtxt": ("m.pbtxt", BINARY, "out.pbtxt", from_binary, SAMPLE),
-    "a MetaGraphDef .pb": ("m.pb", META_BINARY, "out.pb", meta_from_binary, META),
-    "a GraphDef .meta": ("m.meta", BINARY, "out.meta", from_binary, SAMPLE),
+    "a text .pb": ("m.pb", TEXT, "out.pb", True, SAMPLE),
+    "a binary .pbtxt": ("m.pbtxt", BINARY, "out.pbtxt", False, SAMPLE),
+    "a MetaGraphDef .pb": ("m.pb", META_BINARY, "out.pb", False, META),
+    "a GraphDef .meta": ("m.meta", BINARY, "out.meta", False, SAMPLE),
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "out", "read", "expected"), CONVERSIONS.values(), ids=CONVERSIONS
-)
-def test_a_model_is_written_as_its_name_says(
-    tmp_path: Path,
-    name: str,
-    data: bytes,
-    out: str,
-    read: Callable[[bytes], Message],
-    expected: Message,
-) -> None:
+@pytest.mark.parametrize("case", CONVERSIONS)
+def test_a_model_is_written_as_its_name_says(tmp_path: Path, case: str) -> None:
+    name, data, out, is_text, expected = CONVERSIONS[case]
     (tmp_path / name).write_bytes(data)
     graphs.patched_model(tmp_path / name).save(tmp_path / out)
-    assert read((tmp_path / out).read_bytes()) == expected
+    assert read((tmp_path / out).read_bytes(), expected) == (expected, is_text)
     assert (tmp_path / name).read_bytes() == data
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted({name, out})
 

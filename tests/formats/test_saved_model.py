@@ -9,6 +9,7 @@ import pytest
 from graphpatch.errors import OutputError
 from graphpatch.formats import default_output, load
 from tests import graphs
+from tests.refusals import everything
 
 SAMPLE = graphs.sample()
 META = graphs.metagraph(SAMPLE, "serve", "gpu")
@@ -19,28 +20,20 @@ def folder(tmp_path: Path) -> Path:
     return graphs.saved_model_folder(tmp_path / "saved", META, graphs.metagraph(SAMPLE, "train"))
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 @pytest.mark.parametrize("given", ["", "saved_model.pb", "."])
 def test_a_folder_goes_to_a_folder(folder: Path, given: str) -> None:
     model = graphs.patched_model(folder / given)
     assert (model.format, model.file) == ("SavedModel", "saved_model.pb")
     assert [graph.around.tags for graph in model.graphs] == ["serve,gpu", "train"]
-    before = contents(folder)
+    before = everything(folder)
     model.save(folder.parent / "out")
-    found = contents(folder.parent / "out")
+    found = everything(folder.parent / "out")
     again = load(folder.parent / "out")
     for graph in again.graphs:
         assert graph.main.node("relu").attr("_a") == graphs.attr("x")
     found["saved_model.pb"] = before["saved_model.pb"]
     assert found == {name: data for name, data in before.items() if name != "fingerprint.pb"}
-    assert contents(folder) == before
+    assert everything(folder) == before
     assert sorted(one.name for one in folder.parent.iterdir()) == ["out", "saved"]
 
 
@@ -51,17 +44,17 @@ def test_a_text_saved_model_stays_text(folder: Path) -> None:
     model = graphs.patched_model(folder)
     assert (model.format, model.file) == ("SavedModel as text", "saved_model.pbtxt")
     model.save(folder.parent / "out")
-    found = contents(folder.parent / "out")
+    found = everything(folder.parent / "out")
     assert found["saved_model.pbtxt"].startswith(b"saved_model_schema_version: 1\n")
     assert load(folder.parent / "out").graphs[0].main.node("relu").attr("_a") == graphs.attr("x")
 
 
 @pytest.mark.parametrize("out", ["out.pb", "out.pbtxt", "out.meta", "saved/saved_model.pb"])
 def test_a_folder_is_not_written_as_a_file(folder: Path, out: str) -> None:
-    before = contents(folder)
+    before = everything(folder)
     with pytest.raises(OutputError, match=r"is a folder|is the model itself"):
         graphs.patched_model(folder).save(folder.parent / out)
-    assert contents(folder) == before
+    assert everything(folder) == before
     assert sorted(one.name for one in folder.parent.iterdir()) == ["saved"]
 
 

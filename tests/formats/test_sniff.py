@@ -34,7 +34,6 @@ def as_text(message: Message, before: str = "") -> bytes:
 FORMATS = {
     "a GraphDef": ("m.pb", raw(SAMPLE), "GraphDef"),
     "without versions": ("m.pb", raw(GraphDef(node=SAMPLE.node)), "GraphDef"),
-    "a binary .pbtxt": ("m.pbtxt", raw(SAMPLE), "GraphDef"),
     "without a suffix": ("m", raw(SAMPLE), "GraphDef"),
     "a library alone": ("m.pb", raw(LIBRARY), "GraphDef"),
     "versions alone": ("m.pb", raw(graphdef()), "GraphDef"),
@@ -62,7 +61,6 @@ FORMATS = {
     ),
     "a text .pb": ("m.pb", as_text(SAMPLE), "GraphDef as text"),
     "a text .pbtxt": ("m.pbtxt", as_text(SAMPLE), "GraphDef as text"),
-    "a text of a library": ("m.pbtxt", as_text(LIBRARY), "GraphDef as text"),
     "a text of versions": ("m.pbtxt", as_text(graphdef()), "GraphDef as text"),
     "a text with a comment": (
         "m.pbtxt",
@@ -70,11 +68,9 @@ FORMATS = {
         "GraphDef as text",
     ),
     "a MetaGraphDef": ("m.meta", raw(META), "MetaGraphDef"),
-    "a MetaGraphDef named .pb": ("m.pb", raw(META), "MetaGraphDef"),
     "without a meta_info_def": ("m.meta", wire.encoded(2, raw(SAMPLE)) + STRANGE, "MetaGraphDef"),
     "a text MetaGraphDef": ("m.meta", as_text(META), "MetaGraphDef as text"),
     "a SavedModel": ("m.pb", graphs.saved_model(META), "SavedModel"),
-    "a SavedModel of two": ("m.pb", graphs.saved_model(META, META), "SavedModel"),
     "without a schema version": ("m.pb", graphs.saved_model(META)[2:], "SavedModel"),
     "a text SavedModel": ("m.pbtxt", SAVED_AS_TEXT.encode(), "SavedModel as text"),
 }

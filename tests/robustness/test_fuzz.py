@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import click
@@ -202,37 +200,6 @@ def test_every_command_is_tried() -> None:
     plain = {tuple(command[:1]) for command in typed if len(command) == 2}
     assert {("doctor",), ("ops",), ("recipes",), ("gradients",), ("patterns",)} <= plain
     assert any(command[0] == "verify" and command[1] == command[2] for command in typed)
-
-
-def test_what_is_no_file_is_made_and_taken_away(tmp_path: Path) -> None:
-    odd = (("pipe.npy", "pipe"), ("folder.npy", "folder"), ("link.npy", "/dev/zero"))
-    given = case.Case({"r.json": b"{}"}, [["match", "r.json", "m.pb"]], "r.json", odd=odd)
-    given.make(tmp_path)
-    assert [(tmp_path / name).exists() for name, _ in odd] == [True] * 3
-    for name, _ in odd:
-        shutil.rmtree(tmp_path / name) if name[0] == "f" else (tmp_path / name).unlink()
-    assert case.tried(given, tmp_path) == ([], 1)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("kind", kinds.KINDS)
-def test_an_input_is_the_same_every_time(kind: str) -> None:
-    number = worker.Number(kind, 1, 2)
-    assert number.case() == number.case()
-    assert kinds.KINDS[kind](Random(1)) != kinds.KINDS[kind](Random(2))
-
-
-def test_a_find_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash_at_a(**given: Any) -> None:
-        if b"a" in Path(given["model"]).read_bytes():
-            raise KeyError("a")
-
-    monkeypatch.setattr(ops.command, "callback", crash_at_a)
-    found = case.Case({"m.pb": b"bcdefgh" * 10 + b"a" + b"xyz" * 10}, [["ops", "m.pb"]], "m.pb")
-    find = case.Find("crash", "", ["ops", "m.pb"], "")
-    (told,) = case.tried(found, Path(worker.tempfile.mkdtemp()))[0]
-    small = worker.shrunk(found, find._replace(where=told.where))
-    assert small.files["m.pb"] == b"a"
 
 
 def ran(*command: str) -> str:
