@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 
-def save(build: Callable[[], object], path: Path, control_flow_v2: bool = True) -> Path:
-    """Write the GraphDef of what `build` makes with tf.compat.v1."""
+def built(build: Callable[[], object], control_flow_v2: bool = True) -> Any:
+    """The GraphDef of what `build` makes with tf.compat.v1."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
@@ -18,36 +18,42 @@ def save(build: Callable[[], object], path: Path, control_flow_v2: bool = True) 
     try:
         with tf1.Graph().as_default() as graph:
             build()
-            path.write_bytes(graph.as_graph_def().SerializeToString())
+            return graph.as_graph_def()
     finally:
         tf1.enable_control_flow_v2()
+
+
+def save(build: Callable[[], object], path: Path, control_flow_v2: bool = True) -> Path:
+    """Write the GraphDef of what `build` makes."""
+    path.write_bytes(built(build, control_flow_v2).SerializeToString())
     return path
 
 
-def run(path: Path, feeds: Mapping[str, Any], fetches: Sequence[str]) -> list[Any]:
+def run(model: Any, feeds: Mapping[str, Any], fetches: Sequence[str]) -> list[Any]:
     """The values of tensors of a frozen graph, in a Session."""
-    graph = imported(path)
+    graph = imported(model)
     with graph.as_default():
         return session(graph, list(fetches), feeds)
 
 
-def differentiate(path: Path, of: str, wrt: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+def differentiate(model: Any, of: str, wrt: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
     """The gradients of a tensor of a frozen graph, by tf.gradients and a Session; None stays."""
     import tensorflow as tf
 
-    graph = imported(path)
+    graph = imported(model)
     with graph.as_default():
         tensors = [graph.get_tensor_by_name(name) for name in wrt]
         return session(graph, tf.gradients(graph.get_tensor_by_name(of), tensors), feeds)
 
 
-def imported(path: Path) -> Any:
-    """The tf.Graph of a GraphDef file."""
+def imported(model: Any) -> Any:
+    """The tf.Graph of a GraphDef or its file, by TensorFlow alone."""
     import tensorflow as tf
 
+    if isinstance(model, Path):
+        model = tf.compat.v1.GraphDef.FromString(model.read_bytes())
     with tf.Graph().as_default() as graph:
-        definition = tf.compat.v1.GraphDef.FromString(path.read_bytes())
-        tf.compat.v1.import_graph_def(definition, name="")
+        tf.compat.v1.import_graph_def(model, name="")
     return graph
 
 

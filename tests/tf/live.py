@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+import graphpatch
+
 tf1 = tf.compat.v1
 
 Rule = dict[str, Any]
@@ -36,6 +38,13 @@ def gradients(graph: Any, of: str, wrt: Sequence[str], feeds: Mapping[str, Any])
         tensors = [graph.get_tensor_by_name(name) for name in wrt]
         found = tf.gradients(graph.get_tensor_by_name(of), tensors)
     return run(graph, found, feeds)
+
+
+def imported(model: Any) -> Any:
+    """The tf.Graph of a model."""
+    with tf1.Graph().as_default() as graph:
+        graphpatch.import_model(model)
+    return graph
 
 
 def run(graph: Any, fetches: Sequence[Any], feeds: Mapping[str, Any] | None = None) -> list[Any]:

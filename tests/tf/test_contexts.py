@@ -5,10 +5,10 @@ Filters whose gradient is the identity change nothing: the gradients must be bit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphpatch
@@ -16,56 +16,22 @@ from graphpatch.errors import PatchError
 from graphpatch.patches.inline import why_idle
 from graphpatch.patches.target import Target
 from tests.draws import quick
-from tests.tf import consumer
+from tests.tf import consumer, loop_graphs
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
 
-FEEDS = ({"x:0": 0.3, "w:0": 0.9}, {"x:0": -0.3, "w:0": 0.9})
 
-
-def repeat(body: Callable[[Any], Any], x: Any, times: int = 3, name: str = "loop") -> Any:
-    def step(number: Any, y: Any) -> tuple[Any, Any]:
-        return number + 1, body(y)
-
-    return tf1.while_loop(lambda number, _: number < times, step, [0, x], name=name)[1]
-
-
-def loop(x: Any, w: Any) -> Any:
-    return repeat(lambda y: tf.tanh(y * w), x)
-
-
-def branch(x: Any, w: Any) -> Any:
-    return tf.cond(x > 0.0, lambda: tf.tanh(x * w), lambda: tf.sin(x * w))
-
-
-def loop_in_loop(x: Any, w: Any) -> Any:
-    return repeat(lambda y: tf.sin(repeat(lambda z: tf.tanh(z * w + x), y * w, 2, "inner")), x)
-
-
-def branch_in_loop(x: Any, w: Any) -> Any:
-    return repeat(lambda y: tf.cond(y > 0.2, lambda: tf.tanh(y * w), lambda: tf.sin(y * w)) * w, x)
-
-
-def loop_in_branch(x: Any, w: Any) -> Any:
-    return tf.cond(x > 0.0, lambda: loop(x, w), lambda: tf.sin(x * w))
-
-
-def loop_with_a_float_counter(x: Any, w: Any) -> Any:
+def loop_with_a_float_counter(tf1: Any, x: Any, w: Any) -> Any:
     def step(y: Any, number: Any) -> tuple[Any, Any]:
         return tf.tanh(y * w), number + 1.0
 
     return tf1.while_loop(lambda _, number: number < 3.0, step, [x, 0.0])[0]
 
 
-def scan(x: Any, w: Any) -> Any:
-    steps = tf.stack([x, 2.0 * x, x * x])
-    return tf.reduce_sum(tf.scan(lambda y, step: tf.tanh(y * w + step), steps, 0.1))
-
-
 GRAPHS = (
-    *(loop, branch, loop_in_loop, branch_in_loop, loop_in_branch),
-    *(loop_with_a_float_counter, scan),
+    *(loop_graphs.counted, loop_graphs.branch, loop_graphs.nested, loop_graphs.branch_in_loop),
+    *(loop_graphs.loop_in_branch, loop_with_a_float_counter, loop_graphs.scan),
 )
 IDENTITIES: dict[str, dict[str, Any]] = {
     "an op": {"filter_gradient": {"registered": "Identity"}},
@@ -81,30 +47,25 @@ def _v1_loops() -> Iterator[None]:
 
 
 @pytest.fixture(params=GRAPHS, ids=lambda build: build.__name__)
-def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with tf1.Graph().as_default():
-        x, w = (tf1.placeholder(tf.float32, [], name=name) for name in "xw")
-        tf.identity(request.param(x, w), name="y")
-        tf1.train.export_meta_graph(str(tmp_path / "model.meta"))
-    return tmp_path / "model.meta"
+def meta(request: pytest.FixtureRequest) -> Any:
+    return loop_graphs.built(tf1, request.param)
 
 
-def answers(meta: Path) -> list[Any]:
-    """y, and its gradients by x and w, for each of the feeds."""
-    with tf1.Graph().as_default() as graph:
-        tf1.train.import_meta_graph(str(meta))
-        y, x, w = (graph.get_tensor_by_name(f"{name}:0") for name in "yxw")
-        fetches = [y, *tf.gradients(y, [x, w])]
-        assert None not in fetches
-        return [value for feeds in FEEDS for value in consumer.session(graph, fetches, feeds)]
+def check(meta: Any, *rules: Any) -> None:
+    """Compare y and its gradients by x and w before and after these rules."""
+    found = []
+    for message in (meta, graphpatch.apply(rules, meta).meta_graph_def()):
+        with tf1.Graph().as_default() as graph:
+            tf1.train.import_meta_graph(message)
+        found.append(np.ravel(loop_graphs.answers(tf1, graph)))
+    assert consumer.same_bits(*found), rules
 
 
-def rules(model: Path, at: str, kind: str) -> list[dict[str, Any]]:
+def rules(meta: Any, at: str, kind: str) -> list[dict[str, Any]]:
     """A rule for each op that takes such a patch alone."""
-    found, rest = [], {"patch": {**IDENTITIES[kind], "at": at}, "emit": "auto"}
-    if kind == "a call":
-        rest["emit"] = "function"
-    loaded = graphpatch.load(model)
+    emit = "function" if kind == "a call" else "auto"
+    found, rest = [], {"patch": {**IDENTITIES[kind], "at": at}, "emit": emit}
+    loaded = graphpatch.load(meta)
     for node in loaded.graphs[0].main:
         rule = {"match": {"name": node.name}, **rest}
         try:
@@ -124,19 +85,15 @@ def rules(model: Path, at: str, kind: str) -> list[dict[str, Any]]:
         lambda at, kind: (at == "inputs") == (kind == "an op"),
     ),
 )
-def test_at_all_ops_at_once(model: Path, at: str, kind: str) -> None:
-    target, found = model.with_name("patched.meta"), rules(model, at, kind)
-    merged = {**found[0], "match": {"name": [rule["match"]["name"] for rule in found]}}
-    graphpatch.apply([merged], model).model.save(target)
+def test_at_all_ops_at_once(meta: Any, at: str, kind: str) -> None:
+    found = rules(meta, at, kind)
     assert len(found) > 5
-    assert all(map(consumer.same_bits, answers(target), answers(model)))
+    check(meta, {**found[0], "match": {"name": [rule["match"]["name"] for rule in found]}})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", IDENTITIES)
 @pytest.mark.parametrize("at", ["outputs", "inputs"])
-def test_at_one_op_after_the_other(model: Path, at: str, kind: str) -> None:
-    target, expected = model.with_name("patched.meta"), answers(model)
-    for rule in rules(model, at, kind):
-        graphpatch.apply([rule], model).model.save(target)
-        assert all(map(consumer.same_bits, answers(target), expected)), rule
+def test_at_one_op_after_the_other(meta: Any, at: str, kind: str) -> None:
+    for rule in rules(meta, at, kind):
+        check(meta, rule)

@@ -11,26 +11,22 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
-from graphpatch.analysis.doctor.survey import survey
+from graphpatch.protos import AttrValue, NameAttrList
 from graphpatch.runtime.gradient_run import run_pairs
 from tests import graphs
 from tests.graphs import const, node
 from tests.models import catalogue
+from tests.tf import consumer
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
 
 X = node("x", "Placeholder")
-
-
 NAMES = (f"doctor_tape_{number}" for number in itertools.count())  # TensorFlow keeps one of a name
 
 
 def called(*body: Any, result: str) -> Any:
     """x -> the function -> y."""
-    from graphpatch.protos import AttrValue, NameAttrList
-
     name = next(NAMES)
     call = node("c", "PartitionedCall", "x", Tin=["float32"], Tout=["float32"])
     call.attr["f"].CopyFrom(AttrValue(func=NameAttrList(name=name)))
@@ -52,13 +48,7 @@ GRAPHS = {
     ),
     "not read in a function": called(const("k"), node("r", "Tanh", "k:output:0"), result="r:y:0"),
 }
-
-
 VALUE = np.full((2, 2, 2, 2), 1.5, np.float32)
-
-
-def message(graph_def: Any) -> Any:
-    return tf1.GraphDef.FromString(graph_def.SerializeToString())
 
 
 def outcome(dx: Callable[[], Any]) -> str:
@@ -70,28 +60,28 @@ def outcome(dx: Callable[[], Any]) -> str:
     return "none" if found is None else "flows" if np.any(found) else "zero"
 
 
-def on_a_tape(function: Callable[[Any], Any]) -> str:
-    x = tf.constant(VALUE)
+def taped(function: Callable[[Any], Any], x: Any = VALUE) -> Any:
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x)
 
-    def dx() -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return tape.gradient(y, x)
 
-    return outcome(dx)
+def message(graph_def: Any) -> Any:
+    return tf1.GraphDef.FromString(graph_def.SerializeToString())
 
 
 def in_a_session(graph_def: Any) -> str:
-    def dx() -> Any:
-        with tf1.Graph().as_default() as graph:
-            tf1.import_graph_def(message(graph_def), name="")
-            x, y = (graph.get_tensor_by_name(f"{name}:0") for name in "xy")
-            [found] = tf1.gradients(y, [x])
-            with tf1.Session() as session:
-                return None if found is None else session.run(found, {x: VALUE})
+    asked = message(graph_def), "y:0", ["x:0"], {"x:0": VALUE}
+    return outcome(lambda: consumer.differentiate(*asked)[0])
 
-    return outcome(dx)
+
+def wrapped(graph_def: Any) -> Any:
+    """The graph as a function of x."""
+    return tf1.wrap_function(lambda: tf1.import_graph_def(graph_def, name=""), []).prune(
+        "x:0", "y:0"
+    )
 
 
 def agrees(foretold: str, found: str) -> bool:
@@ -101,22 +91,24 @@ def agrees(foretold: str, found: str) -> bool:
     return foretold == {"LookupError": "error"}.get(found, found)
 
 
-def diagnosis(path: Path, source: str = "x", target: str = "y") -> PairDiagnosis:
-    [seen] = survey(graphpatch.load(path), [source], [target])
-    [found] = seen.diagnoses
-    return found
-
-
 @pytest.mark.parametrize("case", GRAPHS)
-def test_a_tape_over_an_imported_graph_does_what_a_session_does(case: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.pb"
-    path.write_bytes(GRAPHS[case].SerializeToString())
-    found, session = diagnosis(path), in_a_session(GRAPHS[case])
-    function = tf1.wrap_function(lambda: tf1.import_graph_def(message(GRAPHS[case]), name=""), [])
-    taped = on_a_tape(function.prune("x:0", "y:0"))
+def test_a_tape_over_an_imported_graph_does_what_a_session_does(case: str) -> None:
+    [found] = graphpatch.diagnose(GRAPHS[case].SerializeToString(), "x", "y").pairs
+    session = in_a_session(GRAPHS[case])
+    tape = outcome(lambda: taped(wrapped(message(GRAPHS[case]))))
     assert agrees(found.verdict, session), (found, session)
-    assert agrees(found.tape, taped), (found, taped)
+    assert agrees(found.tape, tape), (found, tape)
     assert found.tape == found.verdict
+
+
+def saved(call: Callable[[Any], Any], shape: Any, folder: Path) -> tuple[str, str]:
+    """Write a SavedModel of a function of x; the names of the ends of its signature."""
+    module = tf.Module()
+    spec = tf.TensorSpec(shape, tf.float32, name="x")
+    module.call = tf.function(lambda x: {"y": call(x)}, input_signature=[spec])
+    tf.saved_model.save(module, str(folder), signatures=module.call)
+    signature = catalogue.read(folder).meta_graphs[0].signature_def["serving_default"]
+    return signature.inputs["x"].name, signature.outputs["y"].name
 
 
 # Inside the functions of a SavedModel: what a tape gives after tf.saved_model.load.
@@ -133,16 +125,12 @@ INNER: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.every(2)
 @pytest.mark.parametrize("case", INNER)
 def test_a_tape_looks_into_the_functions_of_a_saved_model(case: str, tmp_path: Path) -> None:
-    module, inner = tf.Module(), tf.function(INNER[case])
-    spec = tf.TensorSpec(VALUE.shape, tf.float32, name="x")
-    call = tf.function(lambda x: {"y": tf.tanh(inner(x))}, input_signature=[spec])
-    module.call = call
-    tf.saved_model.save(module, str(tmp_path), signatures=call)
-    signature = catalogue.read(tmp_path).meta_graphs[0].signature_def["serving_default"]
-    found = diagnosis(tmp_path, signature.inputs["x"].name, signature.outputs["y"].name)
+    inner = tf.function(INNER[case])
+    ends = saved(lambda x: tf.tanh(inner(x)), VALUE.shape, tmp_path)
+    [found] = graphpatch.diagnose(tmp_path, *ends).pairs
     loaded = tf.saved_model.load(str(tmp_path))
-    taped = on_a_tape(lambda x: loaded.signatures["serving_default"](x)["y"])
-    assert agrees(found.tape, taped), (found, taped)
+    tape = outcome(lambda: taped(lambda x: loaded.signatures["serving_default"](x)["y"]))
+    assert agrees(found.tape, tape), (found, tape)
 
 
 def in_a_function(inner: str, before: str) -> Any:
@@ -165,33 +153,75 @@ def in_a_function(inner: str, before: str) -> Any:
 @pytest.mark.parametrize(
     "inner", ["PartitionedCall", "StatefulPartitionedCall", "PartitionedCall kept", "Sin"]
 )
-def test_a_call_in_a_called_function_is_foretold(inner: str, before: str, tmp_path: Path) -> None:
+def test_a_call_in_a_called_function_is_foretold(inner: str, before: str) -> None:
     """C++ has no gradient of it; Grappler inlines it, but not into what is smaller than 4 nodes."""
     graph_def = in_a_function(inner, before)
-    path = tmp_path / "model.pb"
-    path.write_bytes(graph_def.SerializeToString())
-    [seen] = survey(graphpatch.load(path), ["x"], ["y"])
-    told = {note.kind: list(note.ops) for note in seen.notes}.get("nested_call", [])
+    model = graphpatch.load(graph_def.SerializeToString())
+    notes = graphpatch.diagnose(model, "x", "y").seen[0].notes
+    is_noted = any(note.kind == "nested_call" and note.ops for note in notes)
     fails = inner != "Sin" and ("kept" in inner or not before)
-    assert bool(told) == (in_a_session(graph_def) == "NotFoundError") == fails
-    [ran] = run_pairs(graphpatch.load(path), 0, [("x:0", "y:0")])
+    assert is_noted == (in_a_session(graph_def) == "NotFoundError") == fails
+    [ran] = run_pairs(model, 0, [("x:0", "y:0")])
     assert ("NotFoundError: No gradient defined for op: " in ran["says"]) == fails
 
 
-@pytest.mark.parametrize("before", ["", "Tanh"])
-def test_a_patch_in_a_call_in_a_called_function(before: str, tmp_path: Path) -> None:
+def test_a_patch_in_a_call_in_a_called_function() -> None:
     """Where no gradient comes it is refused; elsewhere verify sees that it works."""
-    graph_def = in_a_function("PartitionedCall", before)
-    path, rule = (
-        tmp_path / "model.pb",
-        {"match": {"op": "Sin"}, "patch": {"filter_gradient": {"scale": 2.0}}},
-    )
-    path.write_bytes(graph_def.SerializeToString())
-    if not before:
-        with pytest.raises(graphpatch.PatchError, match="a Session gives no gradient through Part"):
-            graphpatch.apply(rule, path)
-        return
-    graphpatch.apply(rule, path).save(tmp_path / "patched.pb")
-    found = graphpatch.verify(path, tmp_path / "patched.pb")
+    rule = {"match": {"op": "Sin"}, "patch": {"filter_gradient": {"scale": 2.0}}}
+    with pytest.raises(graphpatch.PatchError, match="a Session gives no gradient through Part"):
+        graphpatch.apply(rule, in_a_function("PartitionedCall", "").SerializeToString())
+    model = in_a_function("PartitionedCall", "Tanh").SerializeToString()
+    found = graphpatch.verify(model, graphpatch.apply(rule, model))
     assert (found.verdict, found.not_compared) == ("verified", [])
     assert found.document()["graphs"][0]["overrides"]
+
+
+# Patched models.
+
+FEW = np.float32([-2.0, -0.5, 0.25, 3.0])
+
+
+def overridden(formula: str) -> dict[str, Any]:
+    match = {"op": "Tanh", "body": "*"}
+    return {"match": match, "patch": {"override_gradient": {"formula": formula}}}
+
+
+STRAIGHT = {"match": {"op": "Sign", "body": "*"}, "patch": {"straight_through": True}}
+# No other test may have registered it in this process: a tape would honour it.
+UNREGISTERED = overridden("sign(dy) * 0.8713")
+
+
+def loop(x: Any) -> Any:
+    """Twice y = tanh(sign(y))."""
+    step = tf.while_loop(lambda n, _: n < 2, lambda n, y: (n + 1, tf.tanh(tf.sign(y))), (0, x))
+    return step[1]
+
+
+@pytest.mark.parametrize(("call", "times"), [(lambda x: tf.tanh(tf.sign(x)), 3), (loop, 9)])
+def test_a_patched_saved_model_flows_on_a_tape(call: Any, times: int, tmp_path: Path) -> None:
+    ends = saved(call, FEW.shape, tmp_path / "m")
+    graphpatch.apply([overridden("dy / 3"), STRAIGHT], tmp_path / "m").model.save(tmp_path / "p")
+    loaded = tf.saved_model.load(str(tmp_path / "p"))
+    dx = taped(lambda x: loaded.call(x)["y"], FEW)
+    np.testing.assert_allclose(dx, np.ones_like(FEW) / times, rtol=1e-5)
+    seen = graphpatch.diagnose(tmp_path / "p", *ends)
+    assert (seen.pairs[0].tape, list(seen.pairs[0].findings)) == ("flows", [])
+    assert not {"unregistered_key", "ignored_override"} & {note.kind for note in seen.seen[0].notes}
+
+
+@pytest.mark.parametrize("rules", [[STRAIGHT], [UNREGISTERED, STRAIGHT]], ids=["keys", "functions"])
+def test_a_tape_over_a_patched_graph(rules: list[dict[str, Any]]) -> None:
+    with tf1.Graph().as_default() as graph:
+        tf1.tanh(tf.sign(tf1.placeholder(tf.float32, FEW.shape, "x")), name="y")
+    patched = graphpatch.apply(rules, graph.as_graph_def()).graph_def()
+    [found] = graphpatch.diagnose(patched, "x", "y").pairs
+    function = wrapped(patched)
+    if rules == [STRAIGHT]:
+        dx = taped(function, FEW)
+        np.testing.assert_allclose(dx, 1 - np.tanh(np.sign(FEW)) ** 2, rtol=1e-5)
+        assert (found.verdict, found.tape) == ("flows", "flows")
+        return
+    with pytest.raises((LookupError, tf.errors.OpError)):
+        taped(function, FEW)
+    assert (found.verdict, found.tape) == ("flows", "error")
+    assert {finding.kind for finding in found.findings} == {"carried"}

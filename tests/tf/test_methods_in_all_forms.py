@@ -185,7 +185,7 @@ def check(fetch: Callable[..., Any], *more: Any) -> None:
 
 def test_every_gradient_is_compared_in_its_forms() -> None:
     elsewhere = {one.name for one in REGIMES} | {name for name, *_ in NORMS}
-    # What gradient_noise adds is drawn by TensorFlow; tests/tf/test_formula_functions.py has it.
+    # What gradient_noise adds is drawn by TensorFlow; tests/tf/test_formula_forms.py has it.
     left = LIBRARY.keys() - elsewhere - {case.name for case in CASES} - {"gradient_noise"}
     assert left == set()
 
