@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import graphpatch
+from graphpatch import (
+    backward_as,
+    clip_gradient,
+    filter_gradient,
+    override_gradient,
+    reverse_gradient,
+    scale_gradient,
+    straight_through,
+    surrogate,
+)
 from graphpatch.errors import FormulaError, RulesError
 from graphpatch.runtime.tf_gradients import control_flow
 from tests.forked import python
@@ -38,58 +47,45 @@ class Case:
 
 
 GUIDED_ELU = np.where(DY > 0, np.where(X > 0, 1, np.exp(X)), 0)
+# fmt: off
 CASES = {
     "clip": Case(
-        lambda x: graphpatch.clip_gradient(x, -0.1, 0.1),
-        X, [-0.1, 0.05, 0.1, 0.0], [0.0, 1.0, 0.0, 1.0],
-    ),
+        lambda x: clip_gradient(x, -0.1, 0.1), X, [-0.1, 0.05, 0.1, 0.0], [0.0, 1.0, 0.0, 1.0]),
     "clip by tensors": Case(
-        lambda x: graphpatch.clip_gradient(x, tf.constant(-0.1), tf.constant([0.1, 0.1, 1.0, 1.0])),
-        X, [-0.1, 0.05, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0],
-    ),
-    "scale": Case(lambda x: graphpatch.scale_gradient(x, 0.5), X, DY / 2, ONE / 2),
-    "reverse": Case(lambda x: graphpatch.reverse_gradient(x, 0.3), X, -0.3 * DY, -0.3 * ONE),
+        lambda x: clip_gradient(x, tf.constant(-0.1), tf.constant([0.1, 0.1, 1.0, 1.0])),
+        X, [-0.1, 0.05, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]),
+    "scale": Case(lambda x: scale_gradient(x, 0.5), X, DY / 2, ONE / 2),
+    "reverse": Case(lambda x: reverse_gradient(x, 0.3), X, -0.3 * DY, -0.3 * ONE),
     "reverse by a tensor": Case(
-        lambda x: graphpatch.reverse_gradient(x, tf.constant(0.3)), X, -0.3 * DY, -0.3 * ONE
-    ),
-    "sign": Case(lambda x: graphpatch.filter_gradient(x, "sign"), X, np.sign(DY), 0 * ONE),
+        lambda x: reverse_gradient(x, tf.constant(0.3)), X, -0.3 * DY, -0.3 * ONE),
+    "sign": Case(lambda x: filter_gradient(x, "sign"), X, np.sign(DY), 0 * ONE),
     "clip by norm": Case(
-        lambda x: graphpatch.filter_gradient(x, {"clip_by_norm": 1.0}),
-        X, DY / NORM, (1 - DY * DY.sum() / NORM**2) / NORM,
-    ),
+        lambda x: filter_gradient(x, {"clip_by_norm": 1.0}),
+        X, DY / NORM, (1 - DY * DY.sum() / NORM**2) / NORM),
     "a formula of x": Case(
-        lambda x: graphpatch.filter_gradient(x, {"formula": "dy * square(x)"}),
-        X, DY * X**2, X**2, 2 * DY * X,
-    ),
-    "a Python function": Case(
-        lambda x: graphpatch.filter_gradient(x, lambda dy: dy * dy), X, DY**2, 2 * DY
-    ),
+        lambda x: filter_gradient(x, {"formula": "dy * square(x)"}),
+        X, DY * X**2, X**2, 2 * DY * X),
+    "a Python function": Case(lambda x: filter_gradient(x, lambda dy: dy * dy), X, DY**2, 2 * DY),
     "an override that reads x": Case(
-        lambda x: graphpatch.override_gradient(tf.nn.relu, {"formula": "dy * sigmoid(x)"})(x),
-        np.maximum(X, 0), DY * S, S, DY * S * (1 - S),
-    ),
+        lambda x: override_gradient(tf.nn.relu, {"formula": "dy * sigmoid(x)"})(x),
+        np.maximum(X, 0), DY * S, S, DY * S * (1 - S)),
+    # y counts by its new gradient: dy * (y + 1) by x is dy * 1 * guided_elu(1).
     "an override that reads y": Case(
-        lambda x: graphpatch.override_gradient(tf.nn.elu, "guided_elu")(x),
+        lambda x: override_gradient(tf.nn.elu, "guided_elu")(x),
         np.where(X > 0, X, np.expm1(X)), DY * GUIDED_ELU, GUIDED_ELU,
-        # y counts by its new gradient: dy * (y + 1) by x is dy * 1 * guided_elu(1).
-        np.where((DY > 0) & (X < 0), DY * np.exp(X), 0),
-    ),
+        np.where((DY > 0) & (X < 0), DY * np.exp(X), 0)),
     "an override by Python": Case(
-        lambda x: graphpatch.override_gradient(tf.sign, lambda op, dy: dy * op.inputs[0])(x),
-        np.sign(X), DY * X, X, DY,
-    ),
-    "straight through": Case(
-        lambda x: graphpatch.straight_through(tf.sign, x), np.sign(X), DY, ONE
-    ),
+        lambda x: override_gradient(tf.sign, lambda op, dy: dy * op.inputs[0])(x),
+        np.sign(X), DY * X, X, DY),
+    "straight through": Case(lambda x: straight_through(tf.sign, x), np.sign(X), DY, ONE),
     "surrogate": Case(
-        lambda x: graphpatch.surrogate(tf.sign, tf.tanh, x),
-        np.sign(X), DY * TANH, TANH, -2 * DY * np.tanh(X) * TANH,
-    ),
+        lambda x: surrogate(tf.sign, tf.tanh, x),
+        np.sign(X), DY * TANH, TANH, -2 * DY * np.tanh(X) * TANH),
     "backward as": Case(
-        lambda x: graphpatch.backward_as(tf.sqrt(x * x * 4.0), tf.sqrt(x * x)),
-        2 * np.abs(X), DY * np.sign(X), np.sign(X),
-    ),
-}  # fmt: skip
+        lambda x: backward_as(tf.sqrt(x * x * 4.0), tf.sqrt(x * x)),
+        2 * np.abs(X), DY * np.sign(X), np.sign(X)),
+}
+# fmt: on
 MODES = ("eager", "tf.function", "jit", "v1 graph")
 
 
@@ -107,25 +103,19 @@ def derivatives(f: Callable[[Any], Any], x: Any, dy: Any) -> list[Any]:
 
 
 def in_mode(f: Callable[[Any], Any], mode: str, x: Any, dy: Any) -> list[np.ndarray]:
-    if mode == "v1 graph":
-        return in_a_session(f, x, dy)
-    wrapped = (
-        derivatives if mode == "eager" else tf.function(derivatives, jit_compile=mode == "jit")
-    )
-    return [found.numpy() for found in wrapped(f, tf.constant(x), tf.constant(dy))]
-
-
-def in_a_session(f: Callable[[Any], Any], x: np.ndarray, dy: np.ndarray) -> list[np.ndarray]:
-    tf1 = tf.compat.v1
-    with tf.Graph().as_default() as graph:
-        given = [tf1.placeholder(x.dtype, [None]), tf1.placeholder(x.dtype, [None])]
+    if mode != "v1 graph":
+        run = (
+            derivatives if mode == "eager" else tf.function(derivatives, jit_compile=mode == "jit")
+        )
+        return [found.numpy() for found in run(f, tf.constant(x), tf.constant(dy))]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        given = [tf.compat.v1.placeholder(x.dtype, [None]) for _ in range(2)]
         y = f(given[0])
         [dx] = tf.gradients(y, given[0], given[1])
         zeros = tf.UnconnectedGradients.ZERO
         second = tf.gradients(dx, given[::-1], unconnected_gradients=zeros)
-        with tf1.Session(graph=graph) as session:
-            fed = dict(zip(given, (x, dy), strict=True))
-            return [np.asarray(found) for found in session.run([y, dx, *second], fed)]
+        fed = dict(zip(given, (x, dy), strict=True))
+        return [np.asarray(found) for found in session.run([y, dx, *second], fed)]
 
 
 @pytest.mark.every(4)
@@ -177,7 +167,7 @@ def test_the_gradient_has_the_dtype_of_x(dtype: Any) -> None:
     x, dy = tf.cast(X, dtype), tf.cast(DY, dtype)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = graphpatch.clip_gradient(graphpatch.reverse_gradient(x, tf.constant(0.5)), -1.0, 1.0)
+        y = clip_gradient(reverse_gradient(x, tf.constant(0.5)), -1.0, 1.0)
     found = tape.gradient(y, x, dy)
     assert found.dtype == dtype
     expected = -0.5 * np.clip(DY, -1, 1)
@@ -187,16 +177,16 @@ def test_the_gradient_has_the_dtype_of_x(dtype: Any) -> None:
 def test_values_forward_do_not_depend_on_what_they_count_as() -> None:
     x = tf.constant(special(tf.float32))
     infinite = tf.fill(x.shape, np.float32(np.inf)) * x
-    assert same_bits(graphpatch.backward_as(x, infinite).numpy(), x.numpy())
-    assert same_bits(graphpatch.straight_through(tf.identity, x).numpy(), x.numpy())
+    assert same_bits(backward_as(x, infinite).numpy(), x.numpy())
+    assert same_bits(straight_through(tf.identity, x).numpy(), x.numpy())
 
 
 def test_complex_tensors() -> None:
     x = tf.constant([1 + 2j, -3j])
     for f, factor in (
-        (lambda x: graphpatch.scale_gradient(x, 0.5), 0.5),
-        (lambda x: graphpatch.reverse_gradient(x, tf.constant(0.3, tf.float64)), -0.3),
-        (lambda x: graphpatch.straight_through(lambda z: z * z, x), 1.0),
+        (lambda x: scale_gradient(x, 0.5), 0.5),
+        (lambda x: reverse_gradient(x, tf.constant(0.3, tf.float64)), -0.3),
+        (lambda x: straight_through(lambda z: z * z, x), 1.0),
     ):
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -211,8 +201,8 @@ def test_a_factor_is_not_rounded_to_float32(dtype: str, factor: Any) -> None:
     x = tf.ones([2], dtype)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
-        scaled = graphpatch.scale_gradient(x, factor)
-        turned = graphpatch.reverse_gradient(x, factor)
+        scaled = scale_gradient(x, factor)
+        turned = reverse_gradient(x, factor)
     assert tape.gradient(scaled, x).numpy().tolist() == [0.3, 0.3]
     assert tape.gradient(turned, x).numpy().tolist() == [-0.3, -0.3]
 
@@ -220,9 +210,9 @@ def test_a_factor_is_not_rounded_to_float32(dtype: str, factor: Any) -> None:
 def test_no_gradient_flows_to_a_parameter_or_to_the_noisy_value() -> None:
     strength, x = tf.Variable(0.3), tf.Variable(X.astype(np.float32))
     with tf.GradientTape(persistent=True) as tape:
-        y = graphpatch.reverse_gradient(x, strength)
+        y = reverse_gradient(x, strength)
         noisy, clean = x * 2.0, x * 3.0
-        z = graphpatch.backward_as(noisy, clean)
+        z = backward_as(noisy, clean)
     assert tape.gradient(y, strength) is None
     assert tape.gradient(z, noisy) is None
     assert tape.gradient(z, x).numpy().tolist() == [3.0] * 4
@@ -236,7 +226,7 @@ def test_a_schedule_needs_no_new_trace() -> None:
         traces.append(x)
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = graphpatch.reverse_gradient(x, strength)
+            y = reverse_gradient(x, strength)
         return tape.gradient(y, x)
 
     for value in (0.0, 0.5, 2.0):
@@ -249,14 +239,14 @@ def test_shapes_that_broadcast_are_summed() -> None:
     x = tf.constant([[1.0], [2.0]])
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
-        y = graphpatch.straight_through(lambda x: tf.round(x) + tf.zeros([2, 3]), x)
-        half = graphpatch.straight_through(lambda x: tf.cast(x, tf.float16), x)
+        y = straight_through(lambda x: tf.round(x) + tf.zeros([2, 3]), x)
+        half = straight_through(lambda x: tf.cast(x, tf.float16), x)
     assert tape.gradient(y, x).numpy().tolist() == [[3.0], [3.0]]
     assert tape.gradient(half, x).dtype == tf.float32
 
 
 def test_structures_come_back_as_they_were() -> None:
-    f = graphpatch.override_gradient(lambda x, k: tuple(tf.math.top_k(x, 2)), GATHERED)
+    f = override_gradient(lambda x, k: tuple(tf.math.top_k(x, 2)), GATHERED)
     x = tf.constant([3.0, 1.0, 2.0])
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -279,12 +269,12 @@ def gathered(f: Callable[[Any], Any], table: Any) -> Any:
 def test_slices_flow_back(graph: bool) -> None:
     table = tf.Variable(tf.ones([5, 2]))
     run = tf.function(gathered) if graph else gathered
-    scaled = run(lambda x: graphpatch.scale_gradient(x, 0.5), table)
+    scaled = run(lambda x: scale_gradient(x, 0.5), table)
     assert isinstance(scaled, tf.IndexedSlices)
     expected = np.outer([0, 2, 0, 1, 0], [1, 1])
     assert tf.convert_to_tensor(scaled).numpy().tolist() == (expected / 2).tolist()
     # Slices of one row are added up before they are clipped.
-    found = run(lambda x: graphpatch.clip_gradient(x, -1.5, 1.5), table)
+    found = run(lambda x: clip_gradient(x, -1.5, 1.5), table)
     assert tf.convert_to_tensor(found).numpy().tolist() == np.minimum(expected, 1.5).tolist()
 
 
@@ -292,12 +282,12 @@ def test_ragged_and_sparse_tensors() -> None:
     ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
     with tf.GradientTape() as tape:
         tape.watch(ragged.flat_values)
-        found = graphpatch.clip_gradient(ragged, -0.1, 0.1)
+        found = clip_gradient(ragged, -0.1, 0.1)
     assert found.to_list() == [[1.0, 2.0], [3.0]]
     gradient = tape.gradient(found.flat_values, ragged.flat_values)
     np.testing.assert_allclose(gradient, [0.1] * 3)
     sparse = tf.sparse.from_dense([[0.0, 2.0]])
-    assert tf.sparse.to_dense(graphpatch.reverse_gradient(sparse)).numpy().tolist() == [[0.0, 2.0]]
+    assert tf.sparse.to_dense(reverse_gradient(sparse)).numpy().tolist() == [[0.0, 2.0]]
 
 
 def test_in_v1_loops() -> None:
@@ -307,7 +297,7 @@ def test_in_v1_loops() -> None:
         x = tf.constant(1.0)
         _, y = tf1.while_loop(
             lambda k, a: k < 3,
-            lambda k, a: (k + 1, graphpatch.filter_gradient(a * 3.0, formula)),
+            lambda k, a: (k + 1, filter_gradient(a * 3.0, formula)),
             [0, x],
         )
         [dx] = tf.gradients(y, x)
@@ -323,7 +313,7 @@ def test_functions_in_a_tf_function_may_branch_on_tensors() -> None:
 
     @tf.function
     def through(x: Any) -> Any:
-        return graphpatch.straight_through(f, x)
+        return straight_through(f, x)
 
     assert through(tf.constant([1.4])).numpy() == [1.0]
     assert through(tf.constant([-1.5])).numpy() == [-1.5]
@@ -343,94 +333,67 @@ def ragged(rows: list[int]) -> Any:
     return tf.RaggedTensor.from_row_splits(tf.constant([1.0, 2.0, 3.0]), rows)
 
 
+# fmt: off
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "integers": (
-        lambda: graphpatch.clip_gradient(tf.constant([1]), 0, 1), TypeError, "found int32"
-    ),
-    "complex": (lambda: graphpatch.filter_gradient([1j], "sign"), TypeError, "complex128"),
+    "integers": (lambda: clip_gradient(tf.constant([1]), 0, 1), TypeError, "found int32"),
+    "complex": (lambda: filter_gradient([1j], "sign"), TypeError, "complex128"),
     "rounded to integers": (
-        lambda: graphpatch.straight_through(lambda x: tf.cast(x, tf.int32), [1.0]),
-        TypeError, "straight_through takes a floating or complex tensor and found int32",
-    ),
+        lambda: straight_through(lambda x: tf.cast(x, tf.int32), [1.0]),
+        TypeError, "straight_through takes a floating or complex tensor and found int32"),
     "an override of integers": (
-        lambda: graphpatch.override_gradient(tf.abs, "identity")(tf.constant(1)),
-        TypeError, "takes int32",
-    ),
-    "bounds": (lambda: graphpatch.clip_gradient([1.0], 1, 0), RulesError, "min <= max"),
-    "a negative strength": (
-        lambda: graphpatch.reverse_gradient([1.0], -1), RulesError, "strength >= 0"
-    ),
+        lambda: override_gradient(tf.abs, "identity")(tf.constant(1)), TypeError, "takes int32"),
+    "bounds": (lambda: clip_gradient([1.0], 1, 0), RulesError, "min <= max"),
+    "a negative strength": (lambda: reverse_gradient([1.0], -1), RulesError, "strength >= 0"),
     "a shape": (
-        lambda: graphpatch.scale_gradient([1.0], tf.ones([3])),
-        ValueError, r"factor has shape \(3,\)",
-    ),
-    "a wrong name": (lambda: graphpatch.filter_gradient([1.0], "sgin"), RulesError, "sign"),
+        lambda: scale_gradient([1.0], tf.ones([3])), ValueError, r"factor has shape \(3,\)"),
+    "a wrong name": (lambda: filter_gradient([1.0], "sgin"), RulesError, "sign"),
     "what only files have": (
-        lambda: graphpatch.filter_gradient([1.0], "default"),
-        RulesError, "ops of a graph that exists already",
-    ),
+        lambda: filter_gradient([1.0], "default"),
+        RulesError, "ops of a graph that exists already"),
     "an attr": (
-        lambda: graphpatch.filter_gradient([1.0], "guided_leaky_relu"),
-        FormulaError, "no attr 'alpha'",
-    ),
+        lambda: filter_gradient([1.0], "guided_leaky_relu"), FormulaError, "no attr 'alpha'"),
     "variables": (
-        lambda: graphpatch.override_gradient(Scaled(), "identity")(tf.ones([2])),
-        ValueError, "trainable variable 'w:0'",
-    ),
+        lambda: override_gradient(Scaled(), "identity")(tf.ones([2])),
+        ValueError, "trainable variable 'w:0'"),
     "variables that g does not read": (
-        lambda: graphpatch.surrogate(Scaled(), tf.tanh, tf.ones([2])),
-        ValueError, "trainable variable",
-    ),
+        lambda: surrogate(Scaled(), tf.tanh, tf.ones([2])), ValueError, "trainable variable"),
     "a gradient of another kind": (
-        lambda: graphpatch.filter_gradient([1.0], 3),  # type: ignore[arg-type]
-        TypeError, 'expected a gradient as a rules file has it, such as "sign"',
-    ),
+        lambda: filter_gradient([1.0], 3),  # type: ignore[arg-type]
+        TypeError, 'expected a gradient as a rules file has it, such as "sign"'),
     "a tensor as the function": (
-        lambda: graphpatch.override_gradient(tf.ones([2]), "sign"),
-        TypeError, "override_gradient: f: expected a function of tensors; found EagerTensor",
-    ),
+        lambda: override_gradient(tf.ones([2]), "sign"),
+        TypeError, "override_gradient: f: expected a function of tensors; found EagerTensor"),
     "a tensor as the surrogate": (
-        lambda: graphpatch.surrogate(tf.sign, tf.ones([2]), tf.ones([2])),
-        TypeError, "surrogate: g: expected a function of tensors",
-    ),
+        lambda: surrogate(tf.sign, tf.ones([2]), tf.ones([2])),
+        TypeError, "surrogate: g: expected a function of tensors"),
     "nothing as the function": (
-        lambda: graphpatch.straight_through(None, tf.ones([2])),  # type: ignore[arg-type]
-        TypeError, "straight_through: f: expected a function of tensors",
-    ),
+        lambda: straight_through(None, tf.ones([2])),  # type: ignore[arg-type]
+        TypeError, "straight_through: f: expected a function of tensors"),
     "an option": (
-        lambda: graphpatch.override_gradient(tf.nn.leaky_relu, "sign")(tf.ones([2]), alpha=0.1),
-        TypeError, "found alpha; bind options before",
-    ),
+        lambda: override_gradient(tf.nn.leaky_relu, "sign")(tf.ones([2]), alpha=0.1),
+        TypeError, "found alpha; bind options before"),
     "an override of a ragged tensor": (
-        lambda: graphpatch.override_gradient(tf.nn.relu, "sign")(ragged([0, 1, 3])),
-        TypeError, "found a RaggedTensor; use it on the values",
-    ),
+        lambda: override_gradient(tf.nn.relu, "sign")(ragged([0, 1, 3])),
+        TypeError, "found a RaggedTensor; use it on the values"),
     "rows in other places": (
-        lambda: graphpatch.backward_as(ragged([0, 1, 3]), ragged([0, 2, 3])),
-        tf.errors.InvalidArgumentError, "partitions have incompatible row_splits",
-    ),
+        lambda: backward_as(ragged([0, 1, 3]), ragged([0, 2, 3])),
+        tf.errors.InvalidArgumentError, "partitions have incompatible row_splits"),
     "more ragged dimensions": (
-        lambda: graphpatch.surrogate(
-            tf.identity, lambda x: tf.RaggedTensor.from_row_splits(x, [0, 2]), ragged([0, 1, 3])
-        ),
-        ValueError, "must have the same ragged_rank",
-    ),
+        lambda: surrogate(
+            tf.identity, lambda x: tf.RaggedTensor.from_row_splits(x, [0, 2]), ragged([0, 1, 3])),
+        ValueError, "must have the same ragged_rank"),
     "ragged and dense": (
-        lambda: graphpatch.backward_as(ragged([0, 1, 3]), tf.ones([3])),
-        TypeError, "the value is a RaggedTensor, what it counts as a dense tensor",
-    ),
+        lambda: backward_as(ragged([0, 1, 3]), tf.ones([3])),
+        TypeError, "the value is a RaggedTensor, what it counts as a dense tensor"),
     "sparse values in other places": (
-        lambda: graphpatch.straight_through(
+        lambda: straight_through(
             lambda x: tf.SparseTensor(x.indices + 1, x.values, x.dense_shape),
-            tf.SparseTensor([[0]], [1.0], [3]),
-        ),
-        tf.errors.InvalidArgumentError, "Mismatched indices",
-    ),
+            tf.SparseTensor([[0]], [1.0], [3])),
+        tf.errors.InvalidArgumentError, "Mismatched indices"),
     "a shape that does not broadcast": (
-        lambda: graphpatch.backward_as(tf.ones([2]), tf.ones([3])),
-        ValueError, "does not broadcast",
-    ),
-}  # fmt: skip
+        lambda: backward_as(tf.ones([2]), tf.ones([3])), ValueError, "does not broadcast"),
+}
+# fmt: on
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -446,7 +409,7 @@ def test_rows_that_differ_when_run_are_refused() -> None:
         x = tf.constant([1.0, 2.0, 3.0])
         noisy = tf.RaggedTensor.from_row_splits(x, rows, validate=False)
         clean = tf.RaggedTensor.from_row_splits(2.0 * x, [0, 1, 3])
-        [dx] = tf.gradients(graphpatch.backward_as(noisy, clean).flat_values, x)
+        [dx] = tf.gradients(backward_as(noisy, clean).flat_values, x)
         return dx
 
     assert weighted(tf.constant([0, 1, 3], tf.int64)).numpy().tolist() == [2.0] * 3
@@ -458,7 +421,7 @@ def test_a_gradient_function_of_another_shape_is_refused() -> None:
     x = tf.ones([2])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = graphpatch.filter_gradient(x, lambda dy: dy[:1])
+        y = filter_gradient(x, lambda dy: dy[:1])
     with pytest.raises(ValueError, match=r"returned float32 \(1,\)"):
         tape.gradient(y, x)
 
@@ -466,7 +429,7 @@ def test_a_gradient_function_of_another_shape_is_refused() -> None:
 def test_surrogate_trains_what_both_read() -> None:
     scaled, x = Scaled(), tf.constant([1.0, 3.0])
     with tf.GradientTape() as tape:
-        y = graphpatch.surrogate(lambda x: tf.round(scaled(x)), scaled, x)
+        y = surrogate(lambda x: tf.round(scaled(x)), scaled, x)
     assert tape.gradient(y, scaled.w).numpy() == 4.0
 
 

@@ -67,41 +67,10 @@ def test_the_table_has_what_tensorflow_gives(row: flow.GradientRow, asked: Any) 
     assert refused == row.refuses
 
 
-x = [0.3, 0.6]
-BUILT = {
-    "PadV2": lambda a, b, c: tf.raw_ops.PadV2(
-        input=a, paddings=[[1, 1]], constant_values=tf.reduce_sum(c)
-    ),
-    "Betainc": lambda a, b, c: tf.raw_ops.Betainc(a=a, b=b, x=c),
-    "Polygamma": lambda a, b, c: tf.raw_ops.Polygamma(a=a, x=b),
-    "Zeta": lambda a, b, c: tf.raw_ops.Zeta(x=a + 2.0, q=b),
-    "ReluGrad": lambda a, b, c: tf.raw_ops.ReluGrad(gradients=a, features=b),
-    "Select": lambda a, b, c: tf.raw_ops.Select(condition=[True, False], x=a, y=b),
-}
-EXPECTED = {
-    "PadV2": (True, None, False),
-    "Betainc": (False, False, True),
-    "Polygamma": (False, True, None),
-    "Zeta": (False, True, None),
-    "ReluGrad": (True, True, None),
-    "Select": (True, True, None),
-}
-
-
-@pytest.mark.parametrize("op", BUILT)
-def test_what_tf_gradients_gives(op: str) -> None:
-    """The same from outside: tf.gradients over ops that are read by others."""
-    with tf.Graph().as_default():
-        ends = [tf.constant(x) for _ in range(3)]
-        found = tf.gradients(BUILT[op](*ends), ends)
-    for one, expected in zip(found, EXPECTED[op], strict=True):
-        assert expected is None or (one is not None) == expected
-
-
 def test_a_gradient_that_is_zero_is_zero_when_it_is_run() -> None:
     assert flow.into("ReluGrad", 1, 2, "float32") == "zero"
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        ends = [tf.constant(x) for _ in range(2)]
+        ends = [tf.constant([0.3, 0.6]) for _ in range(2)]
         found = tf.gradients(tf.raw_ops.ReluGrad(gradients=ends[0], features=ends[1]), ends)
         assert session.run(found[0]).tolist() == [1, 1]
         assert session.run(found[1]).tolist() == [0, 0]
@@ -131,15 +100,13 @@ def raising(x: Any) -> Any:
         yield tf.raw_ops.MatrixSolveLs(matrix=x, rhs=x, l2_regularizer=0.0, fast=fast)
 
 
-def test_doctor_foretells_what_gradient_functions_raise(tmp_path: Path) -> None:
+def test_doctor_foretells_what_gradient_functions_raise() -> None:
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [2, 2], "x")
         for place, one in enumerate(raising(x)):
             tf.identity(one, f"y{place}")
         meta = tf.compat.v1.train.export_meta_graph(graph=graph)
-    path = tmp_path / "model.meta"
-    path.write_bytes(meta.SerializeToString())
-    [seen] = survey(graphpatch.load(path), ["x"], [f"y{place}" for place in range(5)])
+    [seen] = survey(graphpatch.load(meta), ["x"], [f"y{place}" for place in range(5)])
     found = Agreement()
     compare_pairs(meta, seen.diagnoses, found)
     assert found.differing == []

@@ -17,11 +17,91 @@ from graphpatch.errors import GraphpatchError, ModelError, OutputError, RulesErr
 from tests.forked import python
 from tests.tf import consumer
 from tests.tf.consumer import same_bits
-from tests.tf.keras_layers import CASES, DY, LOOPED, WEIGHTS, X, graph_file, model
 
 tf = pytest.importorskip("tensorflow")
 MODELS = Path(__file__).parents[2] / "scripts" / "models"
 LOADER = Path(__file__).with_name("load_keras.py")
+X = np.array([[-2.0, -1.0, 1.0]], np.float32)
+DY = np.array([[5.0, 0.05, -3.0]], np.float32)
+GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+WEIGHTS = np.arange(9, dtype=np.float32).reshape(3, 3) - 4
+RELU = np.maximum(X, 0)
+
+
+class Case(NamedTuple):
+    """A layer between Input and output, what it gives for X (None: random) and its dx for DY."""
+
+    build: Callable[[Any, Any], Callable[[Any], Any]]
+    value: Any
+    dx: Any
+
+
+def frozen(relu: Callable[[Any], Any], *rules: Any) -> Any:
+    """x [None, 3] -> relu -> MatMul y, as a GraphDef; it may have v1 loops."""
+
+    def build() -> None:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 3], name="x")
+        tf.matmul(relu(x), tf.constant(WEIGHTS), name="y")
+
+    message = consumer.built(build, control_flow_v2=False)
+    return graphpatch.apply(rules, message).graph_def() if rules else message
+
+
+def plain(*rules: Any) -> Any:
+    return frozen(lambda x: tf.nn.relu(x, name="relu"), *rules)
+
+
+def looped(x: Any) -> Any:
+    """Relu halved in each of two steps of a v1 loop."""
+    return tf.while_loop(lambda n, _: n < 2, lambda n, x: (n + 1, tf.nn.relu(x) / 2), (0, x))[1]
+
+
+def of_graph(layers: Any, message: Any, *ends: Any, **more: Any) -> Any:
+    return layers.PatchedModel(message, *(ends or ("x", "y")), **more)
+
+
+def noisy_pair(layers: Any, keras: Any) -> Callable[[Any], Any]:
+    """Noise, and the way back that ignores it."""
+    noise, relu = keras.layers.GaussianNoise(0.1), keras.layers.ReLU()
+    return lambda x: layers.BackwardAs()([noise(x, training=True), relu(x)])
+
+
+_THROUGH = DY @ WEIGHTS.T
+_GUIDED = np.where((X > 0) & (_THROUGH > 0), _THROUGH, 0)
+LOOPED = "a graph with a v1 loop"
+# fmt: off
+CASES = {
+    "clip": Case(
+        lambda layers, _: layers.GradientFilter({"clip": {"min": -0.1, "max": 0.1}}),
+        X, np.clip(DY, -0.1, 0.1)),
+    "scale": Case(lambda layers, _: layers.GradientFilter({"scale": 0.5}), X, DY / 2),
+    "reverse": Case(lambda layers, _: layers.GradientFilter("reverse"), X, -DY),
+    "formula": Case(
+        lambda layers, _: layers.GradientFilter({"formula": "dy * square(x)"}), X, DY * X**2),
+    "adjustable": Case(
+        lambda layers, _: layers.GradientFilter({"reverse": 0.3}, adjustable=True), X, -0.3 * DY),
+    "surrogate": Case(
+        lambda layers, _: layers.Surrogate("sign(x)", "tanh(x)"),
+        np.sign(X), DY * (1 - np.tanh(X) ** 2)),
+    "surrogate of layers": Case(
+        lambda layers, keras: layers.Surrogate(
+            keras.layers.ReLU(max_value=6.0), keras.layers.ReLU()),
+        RELU, np.where(X > 0, DY, 0)),
+    "backward as": Case(noisy_pair, None, np.where(X > 0, DY, 0)),
+    "a graph and rules": Case(
+        lambda layers, _: of_graph(layers, plain(), rules=[GUIDED]), RELU @ WEIGHTS, _GUIDED),
+    LOOPED: Case(
+        lambda layers, _: of_graph(layers, frozen(looped), rules=[GUIDED]),
+        RELU @ WEIGHTS / 4, _GUIDED / 4),
+    "a graph with functions": Case(
+        lambda layers, _: of_graph(layers, plain({**GUIDED, "emit": "function"})),
+        RELU @ WEIGHTS, _GUIDED),
+    "a graph with keys": Case(
+        lambda layers, _: of_graph(
+            layers, plain({**GUIDED, "emit": "attr"}).SerializeToString()),
+        RELU @ WEIGHTS, _GUIDED),
+}
+# fmt: on
 
 
 class Built(NamedTuple):
@@ -39,10 +119,11 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     name = request.param
     keras = pytest.importorskip(name, reason=f"{name} is not installed: pip install {name}")
     layers = importlib.import_module(f"graphpatch.{name}")
-    folder = tmp_path_factory.mktemp(name)
-    return Built(
-        name, keras, layers, {case: model(case, layers, keras, folder) for case in CASES}, folder
-    )
+    models = {}
+    for case, made in CASES.items():
+        image = keras.Input((3,))
+        models[case] = keras.Model(image, made.build(layers, keras)(image))
+    return Built(name, keras, layers, models, tmp_path_factory.mktemp(name))
 
 
 def gradient(f: Callable[[Any], Any], x: Any = X, dy: Any = DY) -> tuple[Any, Any]:
@@ -201,18 +282,25 @@ def test_an_adjustable_filter(built: Built) -> None:
         built.layers.GradientFilter("reverse").adjust(strength=1.0)
 
 
-@pytest.mark.every(2)
-@pytest.mark.parametrize("jit", [None, False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_trained_net_has_the_gradients_of_a_session(
-    built: Built, tmp_path: Path, jit: bool | None
-) -> None:
+def trained_net(built: Built) -> tuple[Any, Any, Any, Any]:
+    """Images, rules, and a layer of the digits without and with them."""
     images = np.load(MODELS / "digits.npz")["images"][:2].astype(np.float32)
     rules = graphpatch.load_rules(MODELS / "guided.json")
-    graphpatch.apply(rules, MODELS / "digits.pb").model.save(tmp_path / "patched.pb")
+    layers = (
+        built.layers.PatchedModel(MODELS / "digits.pb", "image", "logits", rules=one)
+        for one in (None, rules)
+    )
+    return images, rules, *layers
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("jit", [None, False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_trained_net_has_the_gradients_of_a_session(built: Built, jit: bool | None) -> None:
+    images, rules, _, layer = trained_net(built)
+    patched = graphpatch.apply(rules, MODELS / "digits.pb").graph_def()
     feeds = {"image:0": images}
-    [dx] = consumer.differentiate(tmp_path / "patched.pb", "logits:0", ["image:0"], feeds)
+    [dx] = consumer.differentiate(patched, "logits:0", ["image:0"], feeds)
     logits = consumer.run(MODELS / "digits.pb", feeds, ["logits:0"])[0]
-    layer = built.layers.PatchedModel(MODELS / "digits.pb", "image", "logits", rules=rules)
     f = layer if jit is None else tf.function(layer, jit_compile=jit)
     value, found = gradient(f, images, np.ones_like(logits))
     np.testing.assert_allclose(found, dx, atol=2e-6)
@@ -222,15 +310,10 @@ def test_a_trained_net_has_the_gradients_of_a_session(
 
 def test_the_bits_of_a_trained_net(built: Built) -> None:
     """Op by op: TensorFlow's optimiser fuses other ops where gradients are asked for, too."""
-    images = np.load(MODELS / "digits.npz")["images"][:2].astype(np.float32)
-    rules = graphpatch.load_rules(MODELS / "guided.json")
+    images, _, plain, patched = trained_net(built)
     options = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
-        plain, patched = (
-            built.layers.PatchedModel(MODELS / "digits.pb", "image", "logits", rules=one)
-            for one in (None, rules)
-        )
         assert same_bits(patched(images).numpy(), plain(images).numpy())
         one, other = (
             gradient(f, images, np.ones([2, 10], np.float32))[0] for f in (plain, patched)
@@ -244,7 +327,7 @@ def test_the_bits_of_a_trained_net(built: Built) -> None:
 def test_in_a_v1_graph(built: Built, case: str) -> None:
     """Without Keras's own noise, which Keras 3 does not build in a graph."""
     tf1 = tf.compat.v1
-    layer = CASES[case].build(built.layers, built.keras, built.folder)
+    layer = CASES[case].build(built.layers, built.keras)
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [None, 3])
         y = layer(x)
@@ -255,7 +338,7 @@ def test_in_a_v1_graph(built: Built, case: str) -> None:
 
 
 @pytest.mark.parametrize("emit", ["function", "attr"])
-def test_the_second_derivative_of_a_patched_graph(built: Built, tmp_path: Path, emit: str) -> None:
+def test_the_second_derivative_of_a_patched_graph(built: Built, emit: str) -> None:
     """dx is dy * x * x * sin(x): of x, and of y, whose gradient is the new one."""
 
     def build() -> None:
@@ -263,8 +346,7 @@ def test_the_second_derivative_of_a_patched_graph(built: Built, tmp_path: Path, 
 
     formula = {"override_gradient": {"formula": "dy * x * x * y"}}
     rules = [{"match": {"op": "Sin"}, "patch": formula, "emit": emit}]
-    file = consumer.save(build, tmp_path / "sin.pb")
-    layer = built.layers.PatchedModel(file, "x", "y", rules=rules)
+    layer = built.layers.PatchedModel(consumer.built(build), "x", "y", rules=rules)
     value = np.array([0.5, 2.0], np.float32)
     x = tf.constant(value)
     with tf.GradientTape() as outer:
@@ -276,17 +358,15 @@ def test_the_second_derivative_of_a_patched_graph(built: Built, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("emit", ["function", "attr"])
-def test_a_patched_op_with_integers_beside_what_is_differentiated(
-    built: Built, tmp_path: Path, emit: str
-) -> None:
+def test_a_patched_op_with_integers_beside_what_is_differentiated(built: Built, emit: str) -> None:
     def build() -> None:
         x = tf.compat.v1.placeholder(tf.float32, [3], name="x")
         tf.square(tf.math.top_k(x, tf.constant(2), name="op").values, name="y")
 
     formula = {"override_gradient": {"formula": ["sum(dy0) * ones_like(x0)", None]}}
     rules = [{"match": {"op": "TopKV2"}, "patch": formula, "emit": emit}]
-    file, ends = consumer.save(build, tmp_path / "top.pb"), ["y", "op:0", "op:1"]
-    layer = built.layers.PatchedModel(file, "x", ends, rules=rules)
+    ends = ["y", "op:0", "op:1"]
+    layer = built.layers.PatchedModel(consumer.built(build), "x", ends, rules=rules)
     x = tf.constant([3.0, 1.0, 2.0])
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -296,7 +376,7 @@ def test_a_patched_op_with_integers_beside_what_is_differentiated(
     assert tape.gradient(loss, x).numpy().tolist() == [2 * 3.0 + 2 * 2.0 + 2] * 3
 
 
-def test_patched_ops_in_bodies_of_functions(built: Built, tmp_path: Path) -> None:
+def test_patched_ops_in_bodies_of_functions(built: Built) -> None:
     """In a branch and in a loop that runs twice; beside the same functions unpatched."""
 
     def build() -> None:
@@ -306,9 +386,7 @@ def test_patched_ops_in_bodies_of_functions(built: Built, tmp_path: Path) -> Non
         tf.identity(c, name="y")
 
     rules = [{"match": {"op": "Relu"}, "patch": {"override_gradient": {"formula": "3 * dy"}}}]
-    layer = built.layers.PatchedModel(
-        consumer.save(build, tmp_path / "bodies.pb"), "x", "y", rules=rules
-    )
+    layer = built.layers.PatchedModel(consumer.built(build), "x", "y", rules=rules)
     for f in (layer, tf.function(layer)):
         _, dx = gradient(f, X[0], np.ones_like(X[0]))
         assert dx.numpy().tolist() == [3.0**3] * 3
@@ -341,36 +419,33 @@ def test_several_outputs_and_an_input_inside(built: Built) -> None:
 
 
 NOTHING = [{"match": {"op": "Elu"}, "patch": {"stop_gradient": True}}]
+# fmt: off
 REFUSED: dict[str, tuple[Callable[[Built], Any], type[Exception], str]] = {
     "a wrong name": (lambda b: b.layers.GradientFilter("revers"), RulesError, "reverse"),
     "default": (lambda b: b.layers.GradientFilter("default"), RulesError, "that exists already"),
     "nothing to adjust": (
         lambda b: b.layers.GradientFilter("sign", adjustable=True),
-        RulesError, "no parameters to adjust",
-    ),
+        RulesError, "no parameters to adjust"),
     "neither formula nor layer": (lambda b: b.layers.Surrogate(3, "x"), TypeError, "found 3"),
     "a formula": (lambda b: b.layers.Surrogate("tahn(x)", "x"), GraphpatchError, "tanh"),
     "one tensor": (lambda b: b.layers.BackwardAs()(tf.ones([2])), ValueError, "two tensors"),
     "no such tensor": (lambda b: graph_layer(b, "z", "y"), OutputError, "no tensor z"),
     "a rule without a match": (
-        lambda b: graph_layer(b, rules=NOTHING), GraphpatchError, "matched nothing"
-    ),
+        lambda b: graph_layer(b, rules=NOTHING), GraphpatchError, "matched nothing"),
     "a TF2 SavedModel": (
-        lambda b: b.layers.PatchedModel(saved(b.folder), "x", "y"), ModelError, "saved_model.load"
-    ),
+        lambda b: b.layers.PatchedModel(saved(b.folder), "x", "y"), ModelError, "saved_model.load"),
     "another dtype": (
         lambda b: graph_layer(b)(np.ones([1, 3], np.int64)),
-        TypeError, "x is float32 in the graph, and found int64",
-    ),
+        TypeError, "x is float32 in the graph, and found int64"),
     "another name": (
-        lambda b: graph_layer(b)({"z": X}), ValueError, r"takes inputs \['x'\], and found \['z'\]"
-    ),
+        lambda b: graph_layer(b)({"z": X}), ValueError, r"takes inputs \['x'\], and found \['z'\]"),
     "two inputs": (lambda b: graph_layer(b)([X, X]), ValueError, r"inputs \['x'\], and found 2"),
-}  # fmt: skip
+}
+# fmt: on
 
 
 def graph_layer(built: Built, *ends: Any, **more: Any) -> Any:
-    return built.layers.PatchedModel(graph_file(built.folder), *(ends or ("x", "y")), **more)
+    return of_graph(built.layers, plain(), *ends, **more)
 
 
 def saved(folder: Path) -> str:

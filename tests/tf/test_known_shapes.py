@@ -5,6 +5,7 @@ What is refused fails in a Session, and what is not runs, where the shapes are k
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import graphpatch
 from graphpatch.errors import PatchError
 from graphpatch.patches import reach
+from tests.tf import consumer
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -22,41 +24,14 @@ Sizes = tuple[int, ...]
 Case = tuple[Callable[..., Any], list[Sizes], Any]
 
 
-def convolved(x: Any, w: Any) -> Any:
-    return tf.nn.conv2d(x, w, 1, "SAME", name="op")
+def op(function: Callable[..., Any], *options: Any, **more: Any) -> Callable[..., Any]:
+    """The op of this name."""
+    return lambda *xs: function(*xs, *options, name="op", **more)
 
 
 def fixed(x: Any) -> Any:
     kernel = np.ones((3, 3, x.shape[-1], 6), np.float32)
-    return tf.nn.conv2d(x, tf.identity(tf.constant(kernel)), 1, "SAME", name="op")
-
-
-def product(x: Any, w: Any) -> Any:
-    return tf.matmul(x, w, name="op")
-
-
-def added(x: Any, y: Any) -> Any:
-    return tf1.add(x, y, name="op")
-
-
-def joined(x: Any, y: Any) -> Any:
-    return tf.concat([x, y], 1, name="op")
-
-
-def mean(axis: Any, keeps: bool = False) -> Callable[..., Any]:
-    return lambda x: tf.reduce_mean(x, axis, keeps, name="op")
-
-
-def pooled(size: int) -> Callable[..., Any]:
-    return lambda x: tf.nn.max_pool2d(x, size, size, "VALID", name="op")
-
-
-def reshaped(*sizes: int) -> Callable[..., Any]:
-    return lambda x: tf.reshape(x, sizes, name="op")
-
-
-def relu(x: Any) -> Any:
-    return tf.nn.relu(x, name="op")
+    return convolved(x, tf.identity(tf.constant(kernel)))
 
 
 def dense(x: Any, w: Any) -> Any:
@@ -67,6 +42,15 @@ def dense(x: Any, w: Any) -> Any:
 def norm(x: Any) -> Any:
     return tf.reduce_sum(tf.square(x), 1, name="op")
 
+
+def joined(x: Any, y: Any) -> Any:
+    return tf.concat([x, y], 1, name="op")
+
+
+convolved, product, added = op(tf.nn.conv2d, 1, "SAME"), op(tf.matmul), op(tf1.add)
+biased, relu, summed = op(tf.nn.bias_add), op(tf.nn.relu), op(tf.reduce_mean, 1)
+kept, pooled = op(tf.reduce_mean, 1, True), op(tf.nn.max_pool2d, 2, 2, "VALID")
+pooled_whole, flattened = op(tf.nn.max_pool2d, 4, 4, "VALID"), op(tf.reshape, [6])
 
 IMAGE, FEW, SQUARE, WIDE = [(2, 4, 4, 3)], [(2, 3)], [(3, 3), (3, 3)], [(2, 3), (3, 5)]
 NARROW, SAME = [*IMAGE, (1, 1, 3, 6)], [*IMAGE, (3, 3, 3, 3)]
@@ -79,22 +63,21 @@ OVERRIDES: list[Case] = [
     (convolved, SAME, ["x1", None]), (convolved, NARROW, "mean(dy)"),
     (convolved, NARROW, "2 * own(dy)"), (fixed, [(2, 4, 4, 1)], "dy"),
     (fixed, [(2, 4, 4, 2)], "dy"), (product, WIDE, ["dy", None]), (product, SQUARE, "dy"),
-    (product, WIDE, OWN), (lambda x, b: tf.nn.bias_add(x, b, name="op"), [(2, 3), (3,)], "dy"),
-    (lambda x, b: tf.nn.bias_add(x, b, "NCHW", name="op"), [(2, 3, 4, 4), (3,)], [None, "dy"]),
+    (product, WIDE, OWN), (biased, [(2, 3), (3,)], "dy"),
+    (op(tf.nn.bias_add, "NCHW"), [(2, 3, 4, 4), (3,)], [None, "dy"]),
     (added, [(2, 3), (1, 3)], "dy"), (added, [(2, 3), ()], "dy * x0 + x1"),
-    (mean(1), FEW, ["dy", None]), (mean(1, True), FEW, ["dy", None]),
-    (mean(None), FEW, ["dy", None]),
-    (pooled(2), [(1, 4, 4, 2)], "dy"), (pooled(4), [(1, 4, 4, 2)], "dy"),
-    (reshaped(6), FEW, ["dy", None]), (reshaped(6), FEW, ["reshape_like(dy, x0)", None]),
-    (reshaped(1, 2, 3), FEW, ["dy", None]), (joined, [(2, 1), (2, 1)], ["dy", "dy", None]),
+    (summed, FEW, ["dy", None]), (kept, FEW, ["dy", None]), (op(tf.reduce_mean), FEW, ["dy", None]),
+    (pooled, [(1, 4, 4, 2)], "dy"), (pooled_whole, [(1, 4, 4, 2)], "dy"),
+    (flattened, FEW, ["dy", None]), (flattened, FEW, ["reshape_like(dy, x0)", None]),
+    (op(tf.reshape, [1, 2, 3]), FEW, ["dy", None]), (joined, [(2, 1), (2, 1)], ["dy", "dy", None]),
     (joined, [(2, 3), (2, 4)], ["dy", "dy", None]), (relu, FEW, "dy * x"),
-    (lambda x: tf.transpose(x, name="op"), FEW, ["dy", None]),
+    (op(tf.transpose), FEW, ["dy", None]),
 ]
 SURROGATES: list[Case] = [
-    (mean(1), FEW, "x"), (mean(1), FEW, "mean(x)"), (mean(1, True), FEW, "x"),
-    (product, WIDE, "x0"), (product, WIDE, "matmul(x0, x1)"), (product, SQUARE, "x0 * x1"),
-    (pooled(2), [(1, 4, 4, 2)], "x"), (lambda x: tf.sign(x, name="op"), FEW, "tanh(x)"),
-    (relu, FEW, "x"), (convolved, [(2, 4, 4, 1), (3, 3, 1, 6)], "x0"),
+    (summed, FEW, "x"), (summed, FEW, "mean(x)"), (kept, FEW, "x"), (product, WIDE, "x0"),
+    (product, WIDE, "matmul(x0, x1)"), (product, SQUARE, "x0 * x1"),
+    (pooled, [(1, 4, 4, 2)], "x"), (op(tf.sign), FEW, "tanh(x)"), (relu, FEW, "x"),
+    (convolved, [(2, 4, 4, 1), (3, 3, 1, 6)], "x0"),
 ]
 DENSE, NORM = "MatMul -> op:BiasAdd; c:Const -> op", "Square -> op:Sum; c:Const -> op"
 MATCHES: list[tuple[str, Case, str]] = [
@@ -128,16 +111,13 @@ def rule_of(kind: str, formula: Any, pattern: str = "") -> dict[str, Any]:
 
 def runs(graph_def: Any, sizes: list[Sizes]) -> bool:
     """Whether a Session computes the op, and the gradients by all that it reads."""
-    with tf.Graph().as_default() as graph, tf1.Session() as session:
-        try:
-            tf1.import_graph_def(graph_def, name="")
-            given = [graph.get_tensor_by_name(f"in{n}:0") for n in range(len(sizes))]
-            op = graph.get_tensor_by_name("op:0")
-            asked = [one for one in tf1.gradients(op, given) if one is not None]
-            values = [np.random.default_rng(0).random(one, np.float32) + 1 for one in sizes]
-            session.run([op, *asked], dict(zip(given, values, strict=True)))
-        except (ValueError, tf.errors.InvalidArgumentError):
-            return False
+    values = [np.random.default_rng(0).random(one, np.float32) + 1 for one in sizes]
+    feeds = {f"in{n}:0": value for n, value in enumerate(values)}
+    try:
+        consumer.run(graph_def, feeds, ["op:0"])
+        consumer.differentiate(graph_def, "op:0", list(feeds), feeds)
+    except (ValueError, tf.errors.InvalidArgumentError):
+        return False
     return True
 
 
@@ -160,14 +140,10 @@ def test_what_is_refused_fails_and_what_is_not_runs(
 
 def test_each_match_is_compared_with_the_shapes_of_the_model() -> None:
     """The second match reads what the first, which is patched by then, gives."""
-
-    def twice(x: Any, w: Any) -> Any:
-        first = tf.nn.relu(tf.matmul(x, w))
-        return tf.nn.relu(tf.matmul(first, tf.ones([3, 5])), name="op")
-
-    model = model_of(twice, [(2, 3), (3, 3)])
-    patch = {"override_gradient": {"formula": ["dy", None]}, "on": "match"}
-    rule = {"match": {"pattern": "MatMul -> Relu"}, "patch": patch}
+    model = model_of(
+        lambda x, w: relu(tf.matmul(tf.nn.relu(tf.matmul(x, w)), tf.ones([3, 5]))), [(2, 3), (3, 3)]
+    )
+    rule = rule_of("override", ["dy", None], "MatMul -> Relu")
     with pytest.raises(PatchError, match=r"op.*shape of (dy0|y0), .2, 5., .* of x0, .2, 3."):
         graphpatch.apply([rule], model)
 
@@ -202,16 +178,12 @@ def test_nothing_is_refused_where_no_size_is_known(pattern: str, case: Case, kin
         assert graphpatch.apply([rule_of(kind, formula, pattern)], model).report["rules"]
 
 
-def weighted(formula: str) -> Callable[[Any], dict[str, Any]]:
-    return lambda w: {"formula": formula, "constants": {"w": w}}
-
-
-CONSTANTS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "override": lambda w: {"override_gradient": weighted("dy * w")(w)},
-    "chosen": lambda w: {"override_gradient": weighted("where(w > x, dy, 0)")(w)},
-    "a filter": lambda w: {"filter_gradient": weighted("dy * w")(w)},
-    "before it": lambda w: {"filter_gradient": weighted("dy + w")(w), "at": "inputs"},
-    "a reference": lambda w: {"override_gradient": {"deeplift_rescale": {"reference": w}}},
+CONSTANTS: dict[str, Any] = {
+    "override": {"override_gradient": {"formula": "dy * w"}},
+    "chosen": {"override_gradient": {"formula": "where(w > x, dy, 0)"}},
+    "a filter": {"filter_gradient": {"formula": "dy * w"}},
+    "before it": {"filter_gradient": {"formula": "dy + w"}, "at": "inputs"},
+    "a reference": {"override_gradient": {"deeplift_rescale": {}}},
 }
 
 
@@ -219,19 +191,19 @@ CONSTANTS: dict[str, Callable[[Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("sizes", [(7,), (3,), (1,), (4, 1), (2, 1, 4, 3), (5, 1, 1, 1, 1), (2, 3)])
 @pytest.mark.parametrize("case", CONSTANTS)
 def test_tensors_of_a_rule_that_cannot_meet_the_op_are_refused(case: str, sizes: Sizes) -> None:
-    with tf.Graph().as_default() as graph:
-        x = tf1.placeholder(tf.float32, [2, 4, 4, 3], name="x")
-        tf.nn.relu(x, name="op")
-    rule = {"match": {"op": "Relu"}, "patch": CONSTANTS[case](np.ones(sizes).tolist())}
+    values, patch = np.ones(sizes).tolist(), copy.deepcopy(CONSTANTS[case])
+    gradient = next(iter(patch.values()))
+    if "formula" in gradient:
+        gradient["constants"] = {"w": values}
+    else:
+        gradient["deeplift_rescale"] = {"reference": values}
+    rule, model = {"match": {"op": "Relu"}, "patch": patch}, model_of(relu, [(2, 4, 4, 3)])
     try:
         np.broadcast_shapes(sizes, (2, 4, 4, 3))
     except ValueError:
         with pytest.raises(PatchError, match="the shape of a constant"):
-            graphpatch.apply([rule], graph)
+            graphpatch.apply([rule], model)
         return
-    result = graphpatch.apply([rule], graph)
-    with tf.Graph().as_default() as patched, tf1.Session() as session:
-        graphpatch.import_model(result)
-        y, x = (patched.get_tensor_by_name(name) for name in ("op:0", "x:0"))
-        dx = session.run(tf1.gradients(y, [x])[0], {x: np.ones((2, 4, 4, 3))})
+    patched, feeds = graphpatch.apply([rule], model).graph_def(), {"in0:0": np.ones((2, 4, 4, 3))}
+    [dx] = consumer.differentiate(patched, "op:0", ["in0:0"], feeds)
     assert dx.shape == (2, 4, 4, 3)
