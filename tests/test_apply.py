@@ -211,16 +211,12 @@ def test_a_rule_reaches_every_graph_of_a_saved_model(tmp_path: Path) -> None:
 
 EXPECT: list[tuple[str, Any, str]] = [
     ("Identity", 2, ""),
-    ("Identity", {"min": 1, "max": 2}, ""),
-    ("Identity", {"max": 2}, ""),
     ("Elu", {"min": 0}, ""),
     ("Elu", 0, ""),
     ("Identity", 1, "matched 2, expected 1"),
-    ("Identity", 3, "matched 2, expected 3"),
     ("Identity", 0, "matched 2, expected 0"),
     ("Identity", {"min": 3}, "matched 2, expected at least 3"),
     ("Identity", {"max": 1}, "matched 2, expected 1"),
-    ("Identity", {"min": 3, "max": 4}, "matched 2, expected 3 to 4"),
     ("Eluu", {}, "matched nothing, expected at least 1\n  looked at 11 ops"),
 ]
 

@@ -39,15 +39,9 @@ def test_a_gradient_that_needs_an_op_has_one_to_be_drawn_at() -> None:
     assert SCENES.keys() == needs
 
 
-@pytest.mark.parametrize("name", ["lrp_zplus", "lrp_alpha_beta", "lrp_gamma", "lrp_w2", "lrp_flat"])
-def test_rules_share_the_relevance_of_the_output(name: str) -> None:
-    before, after = heights(name)
-    assert before.tolist() == [3, -0.5, -1, 3]
-    assert after.sum() == pytest.approx(4.5)
-
-
 def test_bars_are_those_of_closed_form() -> None:
-    np.testing.assert_allclose(heights("lrp_zplus")[1], [2.25, 0, 0, 2.25])
+    np.testing.assert_allclose(heights("lrp_zplus"), [[3, -0.5, -1, 3], [2.25, 0, 0, 2.25]])
+    assert heights("lrp_gamma")[1].sum() == pytest.approx(4.5)
     np.testing.assert_allclose(heights("lrp_alpha_beta")[1], [4.5, -1.5, -3, 4.5])
     np.testing.assert_allclose(heights("lrp_flat")[1], [4.5 / 4] * 4)
     np.testing.assert_allclose(heights("lrp_w2")[1], np.array([1, 0.25, 1, 2.25]))
@@ -61,21 +55,14 @@ def test_bars_are_those_of_closed_form() -> None:
 
 CURVES: list[tuple[str, int, float, float, float]] = [
     ("lrp_epsilon_linear", 0, 1, 1, 2 / 2.5),
-    ("lrp_epsilon_pool", 0, 1, 0.25, 0.25 / 1.5),
     ("lrp_epsilon_batch_norm", 0, -2, 1, 1 / 1.5),
-    ("deeplift_batch", 0, 4, 1, 4 / 6),
     ("deeplift_batch", 1, -2, 0, 2 / 4),
     ("deeplift_rescale", 2, 3, 1 / 16, (3 / 4 - 1 / 2) / 2),
-    ("deeplift_rescale", 2, 1, 1 / 4, 1 / 4),
     # y is 3 - 2 + 1; the positive sum is 3 + 1, of which x gets its part twice.
     *((f"lrp_alpha_beta_bias{of}", 0, 3, 1, 2 * 2 / 4) for of in ("", "_conv", "_depthwise")),
     *((f"reveal_cancel{of}_batch", 0, 4, 1, 3 / 4) for of in ("", "_conv", "_depthwise")),
-    *((f"reveal_cancel{of}_batch", 0, 1, 0, 1 / 2) for of in ("", "_conv", "_depthwise")),
-    ("lsq", 0, 1.5, 0, 1),
-    ("lsq", 1, 1.25, 1, -0.25 / 3**0.5),
     ("lsq", 1, 8, 3, 3 / 3**0.5),
     ("pact", 0, 3, 0, 1),
-    ("pact", 1, 5, 0, 1),
     *((name, place, 5, 5, 5) for name in ("mul", "matmul", "batch_matmul") for place in (0, 1)),
 ]
 

@@ -64,7 +64,6 @@ def test_parameters() -> None:
         ("@lrp_epsilon(epsilon=inf)", "epsilon is 'inf', not a finite number"),
         ("@reverse(at=x", "expected @NAME or @NAME(key=value, ...)"),
         ("@deconvnet(x=1)", "@deconvnet has no parameter 'x'; it has: none"),
-        ("@", "expected @NAME"),
         ("@deconvnet,@freeze(scope=a)", "a call takes one recipe; apply one after the other"),
         ("@freeze(scope=a), @freeze(scope=b)", "(scope=b)': a call takes one recipe"),
         ("@freeze(\udced\udca0)", "is not UTF-8"),  # bytes that were typed

@@ -72,9 +72,7 @@ USAGE: dict[str, list[str]] = {
     "no output": ["model.pb", *XY],
     "a pipe": ["model.pb", "-o", "-", *XY],
     "a file": ["model.pb", "-o", "new.pb", *XY],
-    "several models": ["model.pb", "large.pb", "-o", "new", *XY],
     "no outputs": ["model.pb", "-o", "new", "--inputs", "x"],
-    "no inputs": ["model.pb", "-o", "new", "--outputs", "out"],
     "empty": ["model.pb", "-o", "new", "--inputs", "", "--outputs", ""],
 }
 

@@ -117,8 +117,6 @@ def test_what_would_lose_something_is_refused(
 
 DEFAULTS = {
     "m.pb": "m.patched.pb",
-    "a/m.pbtxt": "a/m.patched.pbtxt",
-    "m.meta": "m.patched.meta",
     "m": "m.patched",
     "m.1.pb": "m.1.patched.pb",
     "saved": "saved.patched",

@@ -34,7 +34,6 @@ def as_text(message: Message, before: str = "") -> bytes:
 FORMATS = {
     "a GraphDef": ("m.pb", raw(SAMPLE), "GraphDef"),
     "without versions": ("m.pb", raw(GraphDef(node=SAMPLE.node)), "GraphDef"),
-    "without a suffix": ("m", raw(SAMPLE), "GraphDef"),
     "a library alone": ("m.pb", raw(LIBRARY), "GraphDef"),
     "versions alone": ("m.pb", raw(graphdef()), "GraphDef"),
     "the library first": (
@@ -60,7 +59,6 @@ FORMATS = {
         "GraphDef",
     ),
     "a text .pb": ("m.pb", as_text(SAMPLE), "GraphDef as text"),
-    "a text .pbtxt": ("m.pbtxt", as_text(SAMPLE), "GraphDef as text"),
     "a text of versions": ("m.pbtxt", as_text(graphdef()), "GraphDef as text"),
     "a text with a comment": (
         "m.pbtxt",

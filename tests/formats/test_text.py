@@ -94,15 +94,7 @@ ERRORS = {
     "no closing brace": (b'node {\n  name: "a"\n', "(line 2, column 9|line 3, column 1):"),
     "a number for a text": (b"node { name: 3 }", "line 1, column 14:"),
     "a text for a number": (b'version: "x"', "line 1, column 10:"),
-    "a dtype that is not there": (
-        b'node { name: "a" attr { key: "T" value { type: DT_FLOTA } } }',
-        r"line 1, column \d+: .*DT_FLOTA",
-    ),
     "another message": (b'layer { name: "a" }', "text, but not that of a GraphDef"),
-    "a SavedModel in a GraphDef": (
-        b"node {} meta_graphs {}",
-        "line 1, column 9: .* has no field meta_graphs",
-    ),
 }
 
 
