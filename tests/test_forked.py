@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests import forked
+from tests import forked, order
+from tests.pinned import PINNED
 
 # json stands for what is slow to import: no Python has it at its start.
 LOADED = "import sys; print('json' in sys.modules)"
@@ -94,3 +98,60 @@ def test_the_command_is_imported_and_nothing_more() -> None:
     checkout = Path(__file__).parent.parent
     found = ran([sys.executable, "-c", asking], env=own, cwd=checkout)
     assert found.stdout == b"[True, False, False, False]\n"
+
+
+# The longest files come first, and none is named that is gone.
+
+
+def test_the_longest_come_first_and_tests_stay_in_order() -> None:
+    assert [str(path) for path in order.PLACES if not path.is_file()] == []
+    first, last = order.HERE / order.LONGEST[0], order.HERE / order.LONGEST[-1]
+    files = [order.HERE / "a.py", last, order.HERE / "b.py", first]
+    items = [SimpleNamespace(path=path, name=name) for path in files for name in "ab"]
+    order.longest_first(items)
+    expected = [first, last, order.HERE / "a.py", order.HERE / "b.py"]
+    assert [(item.path, item.name) for item in items] == [(p, n) for p in expected for n in "ab"]
+
+
+# No process of a test depends on the processor, or on what the tests were started with.
+
+
+TESTS = Path(__file__).parent
+STARTS = {"run", "Popen", "check_output", "check_call", "call"}
+
+
+def environments(source: str) -> Iterator[tuple[int, str]]:
+    """The line of each process that a file starts, and what it is given as its environment."""
+    for call in ast.walk(ast.parse(source)):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        if call.func.attr in STARTS and ast.unparse(call.func.value) == "subprocess":
+            given = [one.value for one in call.keywords if one.arg == "env"]
+            yield call.lineno, ast.unparse(given[0]) if given else "os.environ"
+
+
+@pytest.mark.slow
+def test_no_process_starts_without_the_pin() -> None:
+    """An empty environment has none, and TensorFlow 2 turns oneDNN on by the processor then."""
+    found = {
+        f"{path.relative_to(TESTS)}:{line}": env
+        for path in sorted(TESTS.rglob("*.py"))
+        for line, env in environments(path.read_text())
+    }
+    assert len(found) > 20
+    assert [place for place, env in found.items() if env == "{}"] == []
+
+
+@pytest.mark.parametrize("outer", ["0", "1"])
+def test_what_the_tests_are_started_with_does_not_count(outer: str) -> None:
+    """`tests/conftest.py` pins it for its own process, whose environment others get."""
+    program = "import os, tests.conftest; print(os.environ['TF_ENABLE_ONEDNN_OPTS'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": outer},
+        cwd=TESTS.parent,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == (PINNED["TF_ENABLE_ONEDNN_OPTS"], "")

@@ -9,12 +9,24 @@ from typing import Any
 import msgspec
 import pytest
 from google.protobuf import text_format
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 import graphpatch.opdefs
 from graphpatch import opdefs
+from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
-from graphpatch.opdefs import Arg, AttrDef, FlatArg, OpDef, flatten, lookup, tensor_index
-from graphpatch.protos import AttrValue
+from graphpatch.opdefs import (
+    Arg,
+    AttrDef,
+    FlatArg,
+    OpDef,
+    flatten,
+    from_proto,
+    lookup,
+    tensor_index,
+)
+from graphpatch.protos import POOL, AttrValue
+from graphpatch.protos import OpDef as OpDefProto
 
 FILE = Path(graphpatch.opdefs.__file__).with_name("data") / "opdefs.json"
 
@@ -201,3 +213,74 @@ def test_a_tensor_of_a_list_is_counted_to_and_not_searched() -> None:
     assert tensor_index(tensors, *wanted[-1]) == len(wanted) - 1
     assert tensor_index(tensors, "out", 1000) is None
     assert tensor_index(tensors, "other", 0) is None
+
+
+def test_a_signature_as_an_op_type() -> None:
+    text = """
+        name: "f" is_stateful: true
+        input_arg { name: "x" type: DT_HALF }
+        input_arg { name: "rest" type_attr: "T" number_attr: "N" }
+        output_arg { name: "v" type: DT_FLOAT_REF }
+        output_arg { name: "all" type_list_attr: "Ts" }
+        attr { name: "T" type: "type" default_value { type: DT_INT64 } }
+        attr { name: "N" type: "int" default_value { i: 0 } }
+        attr { name: "Ts" type: "list(type)" default_value { list {} } }
+    """
+    assert from_proto(text_format.Parse(text, OpDefProto())) == OpDef(
+        "f",
+        inputs=(
+            Arg("x", "float16"),
+            Arg("rest", type_attr="T", number_attr="N", dtype_default="int64", number_default=0),
+        ),
+        outputs=(
+            Arg("v", "float32", is_ref=True),
+            Arg("all", type_list_attr="Ts", dtypes_default=()),
+        ),
+        attrs=(
+            AttrDef("T", "type", "int64"),
+            AttrDef("N", "int", 0),
+            AttrDef("Ts", "list(type)", ()),
+        ),
+        stateful=True,
+        known_to="library",
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "default"),
+    [
+        ("b: false", False),
+        ("f: 0.5", 0.5),
+        ("f: inf", "inf"),
+        ('s: ""', ""),
+        (r's: "\377"', "\\xff"),
+        ("shape { dim { size: 2 } dim { size: -1 } }", (2, -1)),
+        ("shape {}", ()),
+        ("shape { unknown_rank: true }", "unknown"),
+        ("list { f: 1 f: 2 }", (1.0, 2.0)),
+        ("list { shape { dim { size: 3 } } }", ((3,),)),
+        ("tensor { dtype: DT_BOOL }", "dtype: DT_BOOL"),
+        ('func { name: "g" }', 'name: "g"'),
+        ("", None),
+    ],
+)
+def test_defaults_of_a_message(value: str, default: object) -> None:
+    proto = OpDefProto(name="f")
+    attr = proto.attr.add(name="a", type="any")
+    attr.default_value.CopyFrom(text_format.Parse(value, AttrValue()))
+    assert from_proto(proto).attrs == (AttrDef("a", "any", default),)  # type: ignore[arg-type]
+
+
+SPELLED_OTHERWISE = {"float": "float32", "double": "float64", "half": "float16"}
+
+
+def test_every_number_of_the_enum_has_its_name() -> None:
+    for key, number in EnumTypeWrapper(POOL.FindEnumTypeByName("tensorflow.DataType")).items():
+        if key != "DT_INVALID":
+            spelled = key.removeprefix("DT_").removesuffix("_REF").lower()
+            assert DTYPE_NAMES[number] == SPELLED_OTHERWISE.get(spelled, spelled), key
+            assert is_ref(number) == key.endswith("_REF"), key
+
+
+def test_the_differentiable_dtypes_are_dtypes() -> None:
+    assert set(DTYPE_NAMES.values()) >= DIFFERENTIABLE

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from graphpatch.errors import RulesError
 from graphpatch.gradients.spec import DEFAULT
 from graphpatch.match.spec import Match
-from graphpatch.rules import EMITS, Expect, Rule, load_rules, rules_from
-from tests.rule_dicts import matched, patching, rule
+from graphpatch.rules import EMITS, Expect, Rule, load_rules, rules_from, rules_in
+
+ZERO = {"override_gradient": "zero"}
+
+
+def rule(**keys: Any) -> dict[str, Any]:
+    """A rule with these keys besides."""
+    return {"match": {"op": "Relu"}, "patch": ZERO, **keys}
+
+
+def patching(**patch: Any) -> dict[str, Any]:
+    """A rule with this patch."""
+    return {"match": {"op": "Relu"}, "patch": patch}
+
+
+def matched(**match: Any) -> dict[str, Any]:
+    """A rule with this match."""
+    return {"match": match, "patch": ZERO}
+
 
 # What is read
 
@@ -80,3 +99,148 @@ def test_a_fingerprint_is_what_a_rule_does() -> None:
     others = [rules_from([other])[0].author.id for other in OTHERS]
     assert len({one.author.id, *others}) == 1 + len(OTHERS)
     assert one.author.id == FINGERPRINT
+
+
+# Rules files that are wrong: how every error walks to its key, or to a line and a column.
+
+
+KIND_NAMES = (
+    "override_gradient, filter_gradient, stop_gradient, freeze, straight_through,"
+    " surrogate_gradient, backward_as"
+)
+
+# fmt: off
+# The document, and the whole message.
+ERRORS: dict[str, tuple[Any, str]] = {
+    "a text": ("rules", "at the top: expected an object, found a string"),
+    "no rules": ({"version": 1},
+     'at the top: the key \'rules\' is missing; for example "rules": [{"match": {"op": "Relu"}, '
+     '"patch": {"override_gradient": "guided_relu"}}]'),
+    "a key of the rule in its patch": ([{"match": {}, "patch": {**ZERO, "emit": "attr"}}],
+     "rules[0].patch: unknown key 'emit'; it stands beside 'patch', in the rule itself"),
+    "a rule that is none": ([3],
+     'rules[0]: expected an object, found a whole number; for example "rules": [{"match": '
+     '{"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}]'),
+    "a recipe as a gradient": ([patching(override_gradient="lrp_composite")],
+     "rules[0] ('rule 1'): patch.override_gradient: 'lrp_composite' is neither a gradient of the "
+     "library nor an op type that has one; `graphpatch gradients` lists all; "
+     "the recipe of this name is @lrp_composite"),
+    "how many there are": ([rule(count=4)],
+     "rules[0]: unknown key 'count'; write: \"expect\": 4"),
+    "in any": ([matched(any=[{"op": "Relu"}, {"opp": "x"}])],
+     "rules[0].match.any[1]: unknown key 'opp'; nearest: op"),
+    "in attr": ([matched(attr={"T": {"inn": []}})],
+     "rules[0].match.attr[...]: unknown key 'inn'; nearest: in"),
+    "an object for a body": ([matched(body={})],
+     'rules[0].match.body: expected a string or a list, found an object; for example "body": '
+     '"main"'),
+    "null for an attr": ([matched(attr={"T": None})],
+     "rules[0].match.attr[...]: expected true or false, a number, a string, an object or a "
+     'list, found null; for example "attr": {"T": "float32", "padding": {"in": ["SAME", '
+     '"VALID"]}}'),
+    "a type for an input": ([matched(inputs={"op": "Relu"})],
+     'rules[0].match.inputs[...]: expected an object, found a string; for example "inputs": '
+     '{"0": {"op": "Conv2D"}}'),
+    "a match for a list": ([matched(any={"op": "x"})],
+     'rules[0].match.any: expected a list, found an object; for example "any": [{"op": '
+     '"Relu"}, {"name": "head/**"}]'),
+    "a regular expression inside": ([matched(**{"not": {"name_regex": "*"}})],
+     "rules[0] ('rule 1'): name_regex '*' is not a regular expression: no argument for "
+     "repetition operator: * (in RE2's syntax)"),
+    "no kind": ([patching()],
+     f"rules[0] ('rule 1'): patch: expected exactly one of {KIND_NAMES}; found none"),
+    "a text for true": ([patching(stop_gradient="yes")],
+     "rules[0].patch.stop_gradient: expected true or false, found a string; for example "
+     '"stop_gradient": true'),
+    "an input below 0": ([patching(straight_through={"input": -1})],
+     "rules[0].patch.straight_through.input: expected a number of at least 0; for example "
+     '"input": 1'),
+    "a registered gradient without a name": ([patching(override_gradient={"registered": ""})],
+     "rules[0] ('rule 1'): patch.override_gradient: \"registered\" is the name of a gradient, "
+     "not ''"),
+    "expect as a text": ([rule(expect="1")],
+     "rules[0].expect: expected a whole number or an object, found a string; for example "
+     '"expect": {"min": 1, "max": 4}'),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize(("document", "message"), ERRORS.values(), ids=ERRORS)
+def test_an_error_walks_to_its_key(document: Any, message: str) -> None:
+    with pytest.raises(RulesError) as raised:
+        rules_from(document)
+    assert str(raised.value) == message
+
+
+NEAREST = {
+    "guided_rlu": "override_gradient: 'guided_rlu' .*nearest: guided_relu",
+    "relu6": "override_gradient: 'relu6' .*nearest: .*Relu6",
+    **{
+        text: f'of a formula: {{"formula":"{text}"}}'
+        for text in ("dy * 2", "dx*x", "x1", "where(y > 0, dy, 0)")
+    },
+}
+
+
+@pytest.mark.parametrize(("text", "message"), NEAREST.items())
+def test_a_gradient_that_is_not_there(text: str, message: str) -> None:
+    with pytest.raises(RulesError) as raised:
+        rules_from([patching(override_gradient=text)])
+    assert message in str(raised.value) or re.search(message, str(raised.value))
+
+
+DOCUMENT = {"version": 1, "rules": [rule()]}
+RULES = json.dumps(DOCUMENT)
+
+# What is not JSON, and what the message says.
+NOT_JSON: dict[str | bytes, str] = {
+    "- match: {op: Relu}\n  patch: {}\n": "this looks like YAML",
+    "---\nversion: 1\n": "yaml.safe_load",
+    "[[rules]]\nmatch = 1\n": "this looks like TOML; rules are JSON",
+    '{\n // x\n "version": 1}': "line 2, column 2: not valid JSON: JSON has no comments; remove th",
+    '{"version": 1 // x\n}': "JSON has no comments; remove this one",
+    RULES + " // x": "JSON has no comments",
+    '{"rules": [1,]}': "column 14: not valid JSON: remove the comma before this bracket",
+    '{\n\n  "version": 1,\n}': "not valid JSON: remove the comma before this bracket",
+    '{"version": 1,\n "rules": [}]': "line 2, column 12: not valid JSON: Expecting value",
+    "{'version': 1}": 'line 1, column 2: not valid JSON: strings are in double quotes: "Relu"',
+    "{version: 1}": "property name enclosed in double quotes",
+    '{"version": one}': "line 1, column 13: not valid JSON: Expecting value",
+    '{"version": 1,\n "rules": [': "line 2, column 12: not valid JSON: it ends too early: a brack",
+    "\n": "the file is empty; a rules file looks like this: {",
+    '{"version": ' + "7" * 5000 + "}": "not valid JSON: Integer value out of range",
+    '{"version": 1}\n{}': "line 2, column 1: not valid JSON: Extra data",
+    "\ufeff{x}": "line 1, column 2:",
+    b'{"version": "\xff"}': "line 1, column 14: not valid JSON: not UTF-8",
+    b"\x0a\x10\x0a\x01x\x12\x0bPlaceholder": "expected a rules file, found a GraphDef",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), NOT_JSON.items(), ids=NOT_JSON.values())
+def test_what_is_not_json_is_said_with_line_and_column(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
+    path = tmp_path / "rules.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(RulesError) as raised:
+        load_rules(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert message in str(raised.value)
+
+
+def test_what_is_accepted() -> None:
+    (plain,), (marked,) = (rules_in(RULES.encode(code), "r") for code in ("utf-8", "utf-8-sig"))
+    assert marked.written == plain.written
+    assert rules_in(json.dumps({"$schema": "rules.schema.json", **DOCUMENT}).encode(), "r")
+    with pytest.raises(RulesError) as refused:
+        rules_in(b"", "mine.json")
+    assert rules_in(str(refused.value).partition("like this: ")[2].encode(), "shown")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for path, reason in (
+        (tmp_path / "gone", f"cannot read {tmp_path / 'gone'}: No such file"),
+        (tmp_path, f"{tmp_path} is a folder; expected a rules file"),
+    ):
+        with pytest.raises(RulesError, match=reason):
+            load_rules(path)

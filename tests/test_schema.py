@@ -19,7 +19,7 @@ from graphpatch.patches import KINDS
 from graphpatch.rules import Expect, RuleSpec, decoded, rules_from
 from graphpatch.schema import schema
 from tests.examples import ROOT
-from tests.test_rules_errors import ERRORS
+from tests.test_rules import ERRORS
 
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = schema()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples import ROOT
+from tests.examples import ROOT, pages
 
 
 def test_every_page_has_a_place_in_the_navigation() -> None:
@@ -23,21 +23,21 @@ TITLE = re.compile(r"^# (.+)$", re.M)
 LIMIT = 40_000
 
 
-def pages() -> list[Path]:
+def written() -> list[Path]:
     """The pages that are written by hand, or in part: all but one for each gradient."""
     found = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "gradients"]
     return [ROOT / "README.md", *found]
 
 
 def test_no_two_pages_have_one_title() -> None:
-    titles = Counter(TITLE.findall(path.read_text())[0] for path in pages()[1:])
+    titles = Counter(TITLE.findall(path.read_text())[0] for path in written()[1:])
     assert [title for title, count in titles.items() if count > 1] == []
 
 
 def test_there_are_not_too_many_words() -> None:
     """Words have a letter or a digit in them: the lines of a table are none."""
     words = sum(
-        bool(re.search(r"\w", word)) for path in pages() for word in path.read_text().split()
+        bool(re.search(r"\w", word)) for path in written() for word in path.read_text().split()
     )
     assert words <= LIMIT
 
@@ -69,3 +69,47 @@ def test_tables_of_runtimes_begin_with_the_newest() -> None:
     page = (ROOT / "docs/runtimes.md").read_text()
     heads = re.findall(r"^\| file \|.*$", page, re.M)
     assert set(heads) == {"| file | 2.21 | earlier |"}
+
+
+# Links of the README and of the documentation lead somewhere, as do the paths they name.
+
+
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)\s]*)\)")
+NAMED = re.compile(r"`((?:graphpatch|scripts|tests|docs)/[\w./-]+)`")
+FENCE = re.compile(r"^( *)```.*?^\1```", re.S | re.M)
+# Made while a site is built, or by the reader.
+MADE = re.compile(r"docs/pictures/|scripts/models/.*patched")
+
+
+def prose(path: Path) -> str:
+    """A page without its code blocks."""
+    return FENCE.sub("", path.read_text())
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs make them of plain words."""
+    titles = re.findall(r"^#+ (.*)$", prose(path), re.M)
+    plain = [re.sub(r"[^\w\- ]", "", title.lower()).strip() for title in titles]
+    return {title.replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(prose(page)):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_paths_that_a_page_names_are_there(page: Path) -> None:
+    for name in NAMED.findall(prose(page)):
+        assert (ROOT / name).exists() or MADE.match(name), name
+
+
+def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One thing\n[a](page.md#one-thing) [b](https://x.y)\n```\n[c](d)\n```\n")
+    assert LINK.findall(prose(page)) == ["page.md#one-thing"]
+    assert anchors(page) == {"one-thing"}

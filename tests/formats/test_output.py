@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import xxhash
 
-from graphpatch.errors import OutputError
+from graphpatch import mapped
+from graphpatch.errors import ModelError, OutputError
+from graphpatch.formats import before
+from graphpatch.formats.before import checksum
 from graphpatch.formats.output import READ_AT_ONCE, write_file, write_folder, write_pieces
 from graphpatch.graph import wire
-from graphpatch.graph.wire import Piece, Source, Span, map_file
+from graphpatch.graph.wire import SMALL, Piece, Source, Span, map_file
 from tests.refusals import everything
 
 DATA = os.urandom(2 * READ_AT_ONCE + 17)
@@ -196,3 +200,40 @@ def test_a_folder_that_cannot_be_written_leaves_the_old_one(
             write_folder(tmp_path / "out", {"message": [b"new"]}, original, ["left"])
     assert listed(tmp_path / "out") == ["old"]
     assert listed(tmp_path) == ["original", "out"]
+
+
+# The checksum of a model is one of its bytes, however they are read.
+
+
+SIZE = SMALL + 3 * READ_AT_ONCE + 5  # neither pages nor reads end where it does
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "some.bytes"
+    path.write_bytes(os.urandom(SIZE))
+    return path
+
+
+def test_a_file_is_read_piece_by_piece(file: Path) -> None:
+    source, data = map_file(file), file.read_bytes()
+    assert checksum([Span(source, 0, SIZE)]) == "xxh3:" + xxhash.xxh3_64(data).hexdigest()
+    parts = [data[:7], Span(source, 7, 5000), Span(source, 5000, SIZE)]
+    assert checksum(parts) == checksum([Span(source, 0, SIZE)])
+
+
+def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(before, "HASHED_BLOCK", SIZE // 3)
+    source, data = map_file(file), file.read_bytes()
+    blocks = [data[at : at + SIZE // 3] for at in range(0, SIZE, SIZE // 3)]
+    expected = "xxh3:" + ".".join(xxhash.xxh3_64(block).hexdigest() for block in blocks)
+    assert checksum([Span(source, 0, SIZE)]) == checksum([data]) == expected
+
+
+def test_a_file_that_is_cut_short(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A test before this one may have run the command in this process.
+    monkeypatch.setattr(mapped, "BEFORE_MAPPING", [])
+    source = map_file(file)
+    os.truncate(file, 4096)
+    with pytest.raises(ModelError, match="changed"):
+        checksum([Span(source, 0, SIZE)])
