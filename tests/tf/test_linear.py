@@ -183,15 +183,11 @@ def batch(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 def test_the_gradient_is_that_of_the_function(batch: Batch, name: str, runtime: str) -> None:
     auto, function = (batch.gradient(f"{name}, {emit}", runtime) for emit in EMITS)
     assert auto.shape == function.shape
-    np.testing.assert_allclose(auto, function, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_how_it_is_stored(batch: Batch, name: str) -> None:
     place = place_of(name)
     constructed = case_of(name).is_linear and not place.whole and not place.v1
     assert batch.emitted[f"{name}, auto"] == ("construction" if constructed else "function")
     assert batch.emitted[f"{name}, function"] == "function"
+    np.testing.assert_allclose(auto, function, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -113,25 +112,6 @@ def test_every_kind_of_patch(kind: str, place: str, v2: bool) -> None:
     assert found == pytest.approx(slope)
 
 
-def test_it_sets_what_gradient_override_map_sets() -> None:
-    with tf.Graph().as_default() as oracle, oracle.gradient_override_map({"Neg": "LiveTen"}):
-        loop(place_x())
-    rule = overridden({"op": "Neg"}, {"registered": "LiveTen"})
-    with tf.Graph().as_default() as graph, graphpatch.building([rule]):
-        loop(place_x())
-    keys = [
-        [
-            node.attr["_gradient_op_type"].s
-            for function in one.as_graph_def().library.function
-            for node in function.node_def
-            if "_gradient_op_type" in node.attr
-        ]
-        for one in (oracle, graph)
-    ]
-    # The map is of one graph, and the loop's body is another: there it does nothing.
-    assert keys == [[], [b"LiveTen"]]
-
-
 MATCHES: dict[str, tuple[dict[str, Any], int]] = {
     "op": ({"op": "Identity"}, 4),
     "glob": ({"op": "Ident*", "name": "a/*"}, 2),
@@ -165,16 +145,6 @@ def test_bodies_by_name() -> None:
     with tf.Graph().as_default(), graphpatch.building([{**rule, "expect": 1}]) as built:
         loop(-place_x())
     assert built.report["rules"][0]["matches"][0]["body"].startswith("while_body")
-
-
-def test_rules_of_a_recipe_that_matched_nothing_are_not_counted() -> None:
-    with tf.Graph().as_default(), graphpatch.building("@guided_backprop") as built:
-        tf.nn.relu(place_x())
-    assert repr(built) == "<Building: 1 rule on 1 new op>"
-    with tf.Graph().as_default() as graph:
-        tf.nn.relu(place_x())
-    patched = graphpatch.patch_graph("@guided_backprop", graph, in_place=False)
-    assert repr(patched) == "<PatchedGraph: 1 rule on 1 op, as a new graph>"
 
 
 def test_nested_contexts() -> None:
@@ -272,28 +242,6 @@ def test_several_graphs_and_not_those_of_other_threads() -> None:
         thread.join()
         negated(second)
     assert [slope(graph) for graph in (first, second, foreign)] == [10.0, 10.0, -1.0]
-
-
-def test_two_threads_with_rules_of_their_own() -> None:
-    found: dict[float, float] = {}
-    barrier = threading.Barrier(4)
-
-    def build(factor: float) -> None:
-        rule = overridden({"op": "Neg"}, {"formula": f"{factor} * dy"})
-        with tf.Graph().as_default() as graph:
-            x = place_x()
-            with graphpatch.building([{**rule, "expect": 20}]):
-                barrier.wait()
-                y = x
-                for _ in range(20):
-                    y = -y
-                barrier.wait()
-            dx = tf.gradients(y, x)
-            found[factor] = live.run(graph, dx, {"x:0": 1.0})[0]
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(build, (1.0, 2.0, 3.0, 4.0)))
-    assert found == {float(n): float(n) ** 20 for n in (1, 2, 3, 4)}
 
 
 def test_tensorflow_is_as_before_afterwards() -> None:

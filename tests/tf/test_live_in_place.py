@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import graphpatch
 
 tf = pytest.importorskip("tensorflow")
 
-from tests.forked import python  # noqa: E402
 from tests.tf import live  # noqa: E402
 from tests.tf.live import CLIP, Rule, filtered, overridden, stopped  # noqa: E402
 
@@ -179,13 +177,6 @@ def test_inside_of_a_function_that_is_being_traced() -> None:
     assert (y.numpy(), tape.gradient(y, x).numpy()) == (324.0, 108.0)
 
 
-def test_an_exported_graph_can_be_reverted() -> None:
-    graph = square_of_six()
-    graphpatch.patch_graph(HALVE, graph)
-    reverted = graphpatch.revert(graph.as_graph_def())
-    assert reverted.model.graph_def() == square_of_six().as_graph_def()
-
-
 def test_second_derivatives() -> None:
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [], name="x")
@@ -195,33 +186,6 @@ def test_second_derivatives() -> None:
         [second] = tf.gradients(first, x)
     # The filter is on the way of the second one, too.
     assert live.run(graph, [first, second], {"x:0": 2.0}) == [6.0, 3.0]
-
-
-CONSUMER = """
-import sys
-import graphpatch
-import tensorflow as tf
-
-assert len(graphpatch.register_gradients(sys.argv[1])) == 2
-with tf.Graph().as_default() as graph:
-    graphpatch.import_model(sys.argv[1])
-    y, x = graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0")
-    [dx] = tf.gradients(y, x)
-    with tf.compat.v1.Session() as session:
-        print(session.run(dx, {x: 3.0}))
-"""
-
-
-def test_another_process_registers_the_keys_of_an_exported_graph(tmp_path: Path) -> None:
-    graph = square_of_six()
-    surrogate = {"match": {"name": "y"}, "patch": {"surrogate_gradient": "10 * x"}}
-    patched = graphpatch.patch_graph([*HALVE, surrogate], graph)
-    assert gradient(graph) == 30.0
-    (tmp_path / "live.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    assert len(patched.report["consumer"]["session"]) == 2
-    command = [*python("tensorflow"), "-c", CONSUMER, str(tmp_path / "live.pb")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "30.0", done.stderr
 
 
 RECIPES = ("guided_backprop", "deconvnet", "rectified_gradient", "lrp_epsilon", "deeplift")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-import graphpatch
-from scripts import matrix, matrix_consumer, matrix_files
+from scripts import matrix, matrix_files
 
 PAGE = matrix.PAGE.read_text()
 VERSIONS = [runtime.version for runtime in matrix.RUNTIMES]
@@ -80,35 +79,6 @@ def test_nothing_is_silently_wrong(measured: dict[str, Any]) -> None:
 def test_the_page_tells_of_every_file() -> None:
     names = {name for _, _, name in told()}
     assert names == {case.name for case in matrix_files.CASES}
-
-
-# Offline tools, of the TensorFlow of the tests.
-
-REWRITTEN = {
-    "Grappler offline": matrix_consumer.grappler_graph,
-    "remove_training_nodes": matrix_consumer.without_training_nodes,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("way", "name"),
-    [
-        ("Grappler offline", "linear gradient"),
-        ("Grappler offline", "function"),
-        ("Grappler offline", "function in a called body"),
-        ("remove_training_nodes", "linear gradient"),
-    ],
-)
-def test_verify_sees_what_an_offline_tool_loses(folder: Path, way: str, name: str) -> None:
-    names = [case.name for case in matrix_files.CASES]
-    patched = folder / "files" / f"{names.index(name)}.pb"
-    optimised = folder / "optimised.pb"
-    optimised.write_bytes(REWRITTEN[way](str(patched)).SerializeToString())
-    assert graphpatch.verify(patched, patched).verdict == "verified"
-    found = graphpatch.verify(patched, optimised)
-    assert found.verdict == "differs"
-    assert any("patch last, after optimisers" in one for one in found.failures), found.failures
 
 
 def test_what_runtimes_and_offline_tools_lose_is_told_apart() -> None:

@@ -41,6 +41,10 @@ def draw(*shape: int) -> Any:
     return RNG.normal(size=shape)
 
 
+POOLED, NORMED = ("epsilon", "zplus", "alpha_beta"), ("pass", "epsilon")
+OF_NORM = [draw(4, 4, 4, 2), draw(2), draw(2), draw(2), abs(draw(2)) + 0.5]
+
+
 class Case(NamedTuple):
     """A gradient at an op; without one, at a match as one op, whose output is `y`."""
 
@@ -57,27 +61,14 @@ class Case(NamedTuple):
         return numpy_op_forward(self.op, inputs, self.attrs) if self.op else inputs[0]
 
 
+DEPTH = "DepthwiseConv2dNative"
 LINEAR = ("lrp_zplus", "lrp_alpha_beta", "lrp_gamma", "lrp_w2", "lrp_flat", "lrp_epsilon_linear")
 CASES = [
     *(Case(name, "MatMul", [draw(4, 5), draw(5, 3)], MATMUL) for name in LINEAR),
     *(Case(name, "Conv2D", [draw(4, 5, 5, 2), draw(3, 3, 2, 3)], CONV) for name in LINEAR),
-    *(
-        Case(name, "DepthwiseConv2dNative", [draw(4, 5, 5, 2), draw(3, 3, 2, 2)], DEPTHWISE)
-        for name in LINEAR
-    ),
-    *(
-        Case(f"lrp_{name}_pool", "AvgPool", [draw(4, 4, 4, 2)], POOL)
-        for name in ("epsilon", "zplus", "alpha_beta")
-    ),
-    *(
-        Case(
-            f"lrp_{name}_batch_norm",
-            "FusedBatchNormV3",
-            [draw(4, 4, 4, 2), draw(2), draw(2), draw(2), abs(draw(2)) + 0.5],
-            NORM,
-        )
-        for name in ("pass", "epsilon")
-    ),
+    *(Case(name, DEPTH, [draw(4, 5, 5, 2), draw(3, 3, 2, 2)], DEPTHWISE) for name in LINEAR),
+    *(Case(f"lrp_{name}_pool", "AvgPool", [draw(4, 4, 4, 2)], POOL) for name in POOLED),
+    *(Case(f"lrp_{name}_batch_norm", "FusedBatchNormV3", OF_NORM, NORM) for name in NORMED),
     Case("matmul", "MatMul", [draw(4, 5), draw(5, 3)], MATMUL),
     Case("batch_matmul", "BatchMatMulV2", [draw(2, 4, 5), draw(2, 5, 3)], ADJOINT),
     Case("mul", "Mul", [draw(4, 3), draw(4, 3)]),
@@ -93,32 +84,13 @@ CASES = [
     Case("lsq", "", [draw(9), np.array(0.7)], parameters={"low": -2, "high": 3}),
     Case("pact", "", [3 * draw(9), np.array(1.1)]),
     *(
-        Case(f"lrp_alpha_beta_bias{word}", "", inputs, attrs, layer=layer)
+        Case(f"{name}{word}{batch}", "", inputs, attrs, layer=layer)
+        for name, batch in (("lrp_alpha_beta_bias", ""), ("reveal_cancel", "_batch"))
         for word, layer, inputs, attrs in (
             ("", "MatMul", [draw(4, 5), draw(5, 3), draw(3)], MATMUL),
             ("_conv", "Conv2D", [draw(4, 5, 5, 2), draw(3, 3, 2, 3), draw(3)], CONV),
-            (
-                "_depthwise",
-                "DepthwiseConv2dNative",
-                [draw(4, 5, 5, 2), draw(3, 3, 2, 2), draw(4)],
-                DEPTHWISE,
-            ),
+            ("_depthwise", DEPTH, [draw(4, 5, 5, 2), draw(3, 3, 2, 2), draw(4)], DEPTHWISE),
         )
-    ),
-    Case("reveal_cancel_batch", "", [draw(4, 5), draw(5, 3), draw(3)], MATMUL, layer="MatMul"),
-    Case(
-        "reveal_cancel_conv_batch",
-        "",
-        [draw(4, 5, 5, 2), draw(3, 3, 2, 3), draw(3)],
-        CONV,
-        layer="Conv2D",
-    ),
-    Case(
-        "reveal_cancel_depthwise_batch",
-        "",
-        [draw(4, 5, 5, 2), draw(3, 3, 2, 2), draw(4)],
-        DEPTHWISE,
-        layer="DepthwiseConv2dNative",
     ),
 ]
 
@@ -140,9 +112,7 @@ class Drawn(NamedTuple):
     def check(self, found: Callable[[int], Any]) -> None:
         for slot, dx in enumerate(self.wanted):
             if dx is not None:
-                says = (
-                    f"{self.case.name} at {self.case.op or self.case.layer}, {slot}, {self.dtype}"
-                )
+                says = f"{self.case.name} at {self.case.op}{self.case.layer}, {slot}, {self.dtype}"
                 limit = LIMITS[self.dtype] * np.abs(dx).max()
                 np.testing.assert_allclose(found(slot), dx, rtol=0, atol=limit, err_msg=says)
 

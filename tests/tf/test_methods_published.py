@@ -13,7 +13,6 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError
-from tests import draws
 from tests.graphs import function, graphdef, node
 
 tf = pytest.importorskip("tensorflow")
@@ -106,31 +105,28 @@ def matched(result: Any) -> dict[str, list[str]]:
     return {name: found for name, found in types.items() if found}
 
 
-@pytest.mark.parametrize(("epsilon", "decimals"), [("1e-4", 3), ("1e-9", 6)])
-def test_epsilon_lrp_of_deep_explain(epsilon: str, decimals: int, tmp_path: Path) -> None:
-    model = saved(simpler_model, tmp_path / "model.pb")
-    patched = graphpatch.apply(f"@lrp_epsilon({epsilon})", model).model
-    _, dx = gradient(patched, X)
-    np.testing.assert_almost_equal(X * dx, [[0, 0], [3, -1]], decimals)
+X_TWO = [[-10.0, -5.0, 3.0, 1.0]]
 
 
-def test_deeplift_of_deep_explain(tmp_path: Path) -> None:
-    model = saved(simpler_model, tmp_path / "model.pb")
-    patched = graphpatch.apply("@deeplift", model).model
-    references = np.zeros((2, 2))
-    _, dx = gradient(patched, [*X, *references])
-    np.testing.assert_almost_equal(dx[:2] * (X - references), [[0, 0], [2, -1]])
-    _, dx = gradient(patched, [X[1], X[1]])  # the reference is the input itself
-    np.testing.assert_almost_equal(dx[:1] * (np.subtract(X[1], X[1])), [[0, 0]])
+@pytest.mark.parametrize(("build", "recipe", "x", "expected"), [
+    (simpler_model, "@lrp_epsilon(1e-4)", X, [[0, 0], [3, -1]]),
+    (simpler_model, "@lrp_epsilon(1e-9)", X, [[0, 0], [3, -1]]),
+    (simpler_model, "@deeplift", X, [[0, 0], [2, -1]]),
+    (concatenated, "@lrp_epsilon(1e-9)", X_TWO, [[0, 0, 6, 2]]),
+    (concatenated, "@deeplift", X_TWO, [[0, 0, 6, 2]]),
+])  # fmt: skip
+def test_values_of_deep_explain(
+    build: Any, recipe: str, x: Any, expected: Any, tmp_path: Path
+) -> None:
+    references = np.zeros_like(x) if recipe == "@deeplift" else np.zeros((0, len(x[0])))
+    patched = graphpatch.apply(recipe, saved(build, tmp_path / "model.pb")).model
+    _, dx = gradient(patched, [*x, *references])
+    np.testing.assert_almost_equal(x * dx[: len(x)], expected, 3 if "1e-4" in recipe else 6)
 
 
-@pytest.mark.parametrize("recipe", ["@lrp_epsilon(1e-9)", "@deeplift"])
-def test_two_inputs_of_deep_explain(recipe: str, tmp_path: Path) -> None:
-    model = saved(concatenated, tmp_path / "model.pb")
-    x = np.array([[-10.0, -5.0, 3.0, 1.0]])
-    fed = np.concatenate([x, 0 * x]) if recipe == "@deeplift" else x
-    _, dx = gradient(graphpatch.apply(recipe, model).model, fed)
-    np.testing.assert_almost_equal(x * dx[:1], [[0, 0, 6, 2]], 6)
+def test_a_reference_that_is_the_input(tmp_path: Path) -> None:
+    patched = graphpatch.apply("@deeplift", saved(simpler_model, tmp_path / "model.pb")).model
+    assert np.isfinite(gradient(patched, [X[1], X[1]])[1]).all()
 
 
 def test_a_swish_of_a_training_graph_is_one_activation(tmp_path: Path) -> None:
@@ -366,62 +362,8 @@ def test_the_values_of_shap(name: str) -> None:
     assert not [note for note in result.report["notes"] if note.startswith("no rule")]
 
 
-def test_relevance_through_softplus_is_conserved(tmp_path: Path) -> None:
-    # DeepExplain has Softplus among its activations: y / x of it, as of the others.
-    def net() -> None:
-        x = tf1.placeholder(tf.float32, [None, 3], name="x")
-        hidden = tf.nn.softplus(tf.matmul(x, weights(3, 5)))
-        tf.matmul(hidden, weights(5, 1), name="y")
-
-    x = np.random.default_rng(2).normal(size=(6, 3))
-    y, dx = gradient(
-        graphpatch.apply("@lrp_epsilon(1e-9)", saved(net, tmp_path / "model.pb")).model, x
-    )
-    np.testing.assert_allclose((x * dx).sum(1), y[:, 0], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("emit", ["auto", "function"])
-def test_alpha_beta_through_a_mean(emit: str, tmp_path: Path) -> None:
-    def mean() -> None:
-        x = tf1.placeholder(tf.float32, [None, 2, 2, 1], name="x")
-        tf.reshape(tf.nn.avg_pool2d(x, 2, 2, "VALID"), [-1], name="y")
-
-    rule = {**override({"lrp_alpha_beta": {"alpha": 3, "beta": 2}}, op="AvgPool"), "emit": emit}
-    result = graphpatch.apply([rule], saved(mean, tmp_path / "model.pb"))
-    x = np.reshape([1.0, -2.0, 4.0, 5.0, 0.0, 1.0, 3.0, -8.0], (2, 2, 2, 1))
-    _, dx = gradient(result.model, x)
-    relevance = np.array([[0.6, -4.0, 2.4, 3.0], [0.0, -0.75, -2.25, 2.0]])
-    np.testing.assert_allclose((x * dx).reshape(2, 4), relevance, rtol=1e-6)
-
-
-@pytest.mark.parametrize("emit", ["auto", "function"])
-def test_two_surrogates_on_one_chain(emit: str, tmp_path: Path) -> None:
-    def chain() -> None:
-        x = tf1.placeholder(tf.float32, [3], name="x")
-        tf.sign(tf.round(2 * x), name="y")
-
-    outer = {"match": {"op": "Sign"}, "patch": {"surrogate_gradient": "tanh(x)"}, "emit": emit}
-    inner = {"match": {"op": "Round"}, "patch": {"surrogate_gradient": "x ** 3"}, "emit": emit}
-    x = np.array([-0.7, 0.2, 0.5])
-    expected = 2 * 3 * (2 * x) ** 2 / np.cosh(np.round(2 * x)) ** 2
-    model = saved(chain, tmp_path / "model.pb")
-    for rules in ([inner, outer], [outer, inner]):
-        _, dx = gradient(graphpatch.apply(rules, model).model, x)
-        np.testing.assert_allclose(dx, expected, rtol=1e-5)
-
-
 def weights(*shape: int) -> Any:
     return tf.constant(np.random.default_rng(shape).normal(scale=0.7, size=shape), tf.float32)
-
-
-def lstm(x: Any) -> Any:
-    h = c = tf.matmul(x[:, 0], tf.zeros([3, 4]))
-    for step in range(4):
-        z = tf.nn.bias_add(tf.matmul(tf.concat([x[:, step], h], 1), weights(7, 16)), weights(16))
-        i, j, f, o = tf.split(z, 4, 1)
-        c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
-        h = tf.tanh(c) * tf.sigmoid(o)
-    return tf.matmul(h, weights(4, 1))
 
 
 def gru(x: Any) -> Any:
@@ -432,13 +374,6 @@ def gru(x: Any) -> Any:
         n = tf.tanh(tf.matmul(tf.concat([x[:, step], r * h], 1), weights(7, 4)))
         h = u * h + (1.0 - u) * n
     return tf.matmul(h, weights(4, 1))
-
-
-def attention(x: Any) -> Any:
-    flat = tf.reshape(x, [-1, 3])
-    q, k, v = (tf.reshape(tf.matmul(flat, weights(3, 4) * n), [-1, 4, 4]) for n in (1.0, 0.5, 2.0))
-    mixed = tf.matmul(tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / 2.0), v)
-    return tf.matmul(tf.reduce_mean(tf.nn.relu(mixed), 1), weights(4, 1))
 
 
 def layer_norm(h: Any, size: int) -> Any:
@@ -466,8 +401,8 @@ def transformer(x: Any) -> Any:
     return tf.matmul(h[:, 0], weights(8, 1))
 
 
-def looped_lstm(x: Any) -> Any:
-    """The LSTM as a tf.while_loop with arrays, as tf.nn.dynamic_rnn makes it."""
+def lstm(x: Any) -> Any:
+    """A tf.while_loop with arrays, as tf.nn.dynamic_rnn makes it."""
     w, b, start = weights(7, 16), weights(16), tf.matmul(x[:, 0], tf.zeros([3, 4]))
 
     def step(at: Any, states: Any, h: Any, c: Any) -> Any:
@@ -493,12 +428,7 @@ def functions(x: Any) -> Any:
     return tf.reduce_sum(powers + extremes + differences + rest, 1, keepdims=True)
 
 
-def quotient(x: Any) -> Any:
-    return tf.reduce_sum(tf.tanh(x[:, 0]) / (1.0 + tf.sigmoid(x[:, 1])), 1, keepdims=True)
-
-
-PRODUCTS = (lstm, gru, attention, transformer, looped_lstm, functions, quotient)
-LARGE = (lstm, functions)
+PRODUCTS = (gru, transformer, lstm, functions)
 
 
 @pytest.fixture
@@ -510,9 +440,7 @@ def v1_loops() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("v1_loops")
-@pytest.mark.parametrize(
-    "build", draws.quick(PRODUCTS, lambda build: build not in LARGE), ids=lambda one: one.__name__
-)
+@pytest.mark.parametrize("build", PRODUCTS, ids=lambda build: build.__name__)
 def test_shap_1193_contributions_through_products_add_up(build: Any) -> None:
     # shap 1193, 1490, 3605, 3344, 2153, 1079: LSTM, GRU, attention.
     with tf.Graph().as_default() as model:

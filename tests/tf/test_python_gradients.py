@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from graphpatch.errors import RulesError
 from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import graphdef, in_memory, node
-from tests.tf import tensorflow1
+from tests.tf import run_graph, tensorflow1
 from tests.tf.batch import RUNTIMES, Batch
 from tests.tf.places import PLACES
 from tests.tf.test_places import Case, built, reference
@@ -102,64 +102,20 @@ def overridden(graph: GraphDef, name: str, feeds: Mapping[str, Any]) -> dict[str
             return session.run(gradients, {f"{one}:0": value for one, value in feeds.items()})
 
 
-def joined(many: Mapping[str, GraphDef]) -> GraphDef:
-    """Graphs as one, each in the scope of its name, and `total`, the sum of their `z`."""
-    whole, functions, called = GraphDef(), dict[str, Any](), dict[str, Any]()
-    for prefix, graph in many.items():
-        for one in graph.node:
-            added = whole.node.add()
-            added.CopyFrom(one)
-            added.name = f"{prefix}/{one.name}"
-            added.input[:] = [f"{prefix}/{text}" for text in one.input]
-        functions |= {function.signature.name: function for function in graph.library.function}
-        called |= {pair.function_name: pair for pair in graph.library.gradient}
-    whole.library.function.extend(functions.values())
-    whole.library.gradient.extend(called.values())
-    whole.versions.producer = 27
-    whole.node.append(node("total", "AddN", *(f"{prefix}/z" for prefix in many), N=len(many)))
-    return whole
-
-
-Found = Mapping[str, Mapping[str, Any]]
-
-
-@pytest.fixture(scope="module", params=["2", pytest.param("1.15", marks=pytest.mark.slow)])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """The gradients of all cases, patched, by case and tensor, in one process of this version."""
-    many = {
-        scope(name): GraphDef.FromString(patched_by_python(graph, function))
-        for name, (graph, function, _) in CASES.items()
-    }
-    feeds = {
-        f"{scope(name)}/{tensor}": value
-        for name, (_, _, given) in CASES.items()
-        for tensor, value in {"x": X, **given}.items()
-    }
-    asked = ["total:0", "--gradients", "total:0", *(f"{name}:0" for name in feeds)]
-    folder = tmp_path_factory.mktemp("session")
-    python = sys.executable if request.param == "2" else ""
-    fetched = tensorflow1.fetch(joined(many).SerializeToString(), feeds, asked, folder, python)
-    gradients: dict[str, dict[str, Any]] = {case: {} for case in many}
-    for name in fetched:
-        kind, _, tensor = name.partition(":")
-        if kind == "gradient":
-            case, _, tensor = tensor.rpartition("/")
-            gradients[case][tensor] = fetched[name]
-    return gradients
-
-
-def scope(name: str) -> str:
-    return name.replace(" ", "_").replace(",", "")
-
-
+@pytest.mark.parametrize("version", ["2", pytest.param("1.15", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
-def test_it_equals_the_override_map(name: str, run: Found) -> None:
-    graph, function, feeds = CASES[name]
-    expected = overridden(graph, function, {"x": X, **feeds})
-    found = run[scope(name)]
-    assert found.keys() == expected.keys()
+def test_it_equals_the_override_map(name: str, version: str, tmp_path: Path) -> None:
+    graph, function, given = CASES[name]
+    feeds = {"x": X, **given}
+    expected = overridden(graph, function, feeds)
+    data, wrt = patched_by_python(graph, function), [f"{one}:0" for one in feeds]
+    if version == "2":
+        found = run_graph.run(data, feeds, ["z:0"], "z:0", wrt)
+    else:
+        found = tensorflow1.fetch(data, feeds, ["z:0", "--gradients", "z:0", *wrt], tmp_path)
+    assert set(found) == {"z:0", *(f"gradient:{tensor}" for tensor in expected)}
     for tensor, dx in expected.items():
-        np.testing.assert_allclose(found[tensor], dx, rtol=1e-6)
+        np.testing.assert_allclose(found[f"gradient:{tensor}"], dx, rtol=1e-6)
 
 
 # In numpy, what the functions give for x, y and dy.

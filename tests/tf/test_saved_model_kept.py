@@ -109,11 +109,6 @@ def test_the_gradient_on_a_tape(ran: Ran, name: str, patch: str) -> None:
     np.testing.assert_allclose(dx, expected(name, PATCHES[patch]), rtol=2e-4, atol=1e-5)
     np.testing.assert_allclose(ran("before", "dx", key(name)), stock, rtol=2e-4, atol=1e-5)
     assert not np.allclose(dx, stock, rtol=1e-2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "patch"), CASES)
-def test_forward_bits(ran: Ran, name: str, patch: str) -> None:
     for output in ("y", "size"):
         after, before = ran(patch, output, key(name)), ran("before", output, key(name))
         assert consumer.same_bits(after, before)

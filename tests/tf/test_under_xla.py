@@ -28,14 +28,6 @@ def override(formula: Any) -> dict[str, Any]:
     return {"override_gradient": {"formula": formula}}
 
 
-def loop(x: Any) -> Any:
-    return tf.while_loop(lambda n, _: n < 2, lambda n, x: (n + 1, tf.tanh(2.0 * x)), [0, x])[1]
-
-
-def call(x: Any) -> Any:
-    return tf.function(lambda x: tf.tanh(2.0 * x), autograph=False)(x)
-
-
 TANH = {"op": "Tanh"}
 # What is built, what is matched, the patch. Inputs and outputs differ in shape and number too.
 CARRIED: dict[str, tuple[Callable[[Any], Any], dict[str, Any], dict[str, Any]]] = {
@@ -61,9 +53,6 @@ CARRIED: dict[str, tuple[Callable[[Any], Any], dict[str, Any], dict[str, Any]]] 
         {"pattern": "a:_ -> m:0; b:_ -> s:Sigmoid -> m:Mul:1"},
         {**override([SIGN, SIGN]), "on": "match"},
     ),
-    "While": (loop, TANH, override(SIGN)),
-    "PartitionedCall": (call, TANH, override(SIGN)),
-    "filter in PartitionedCall": (call, TANH, {"filter_gradient": {"formula": SIGN}}),
 }
 LINEAR = {
     "linear": (lambda x: tf.tanh(2.0 * x), TANH, override("dy * x * y")),
@@ -84,14 +73,10 @@ REGISTERED = ("override", "broadcast", "product", "filter", "match")
 
 def written(folder: Path, name: str, case: Any, emit: str) -> str:
     build, match, patch = case
-    (folder / "model.pb").write_bytes(graph_def(build).SerializeToString())
+    (folder / "model.pb").write_bytes(graph(lambda x: build(x[tf.newaxis])).SerializeToString())
     rule = {"match": match, "patch": patch, "emit": emit}
     graphpatch.apply([rule], folder / "model.pb").model.save(folder / f"{name}.pb")
     return f"{name}.pb"
-
-
-def graph_def(build: Callable[[Any], Any]) -> Any:
-    return graph(lambda x: build(x[tf.newaxis]))
 
 
 @pytest.fixture(scope="module")
