@@ -110,14 +110,6 @@ def joined_shapes(formula: Formula, signature: Signature) -> dict[str, frozenset
     return {name: value.shape.least for name, value in values}
 
 
-def joined_in_filter(formula: Formula) -> frozenset[str]:
-    """Return the tensors that the gradient of one tensor has at least the shape of."""
-    try:
-        return joined_shapes(formula, Signature.of_tensor("float32")).get("x0", frozenset())
-    except FormulaError:  # which is said as an op is patched
-        return frozenset()
-
-
 def formula_ops(formula: Formula, signature: Signature, dtype: str) -> Value:
     """Return one formula of inputs alone, such as the g(x) of a surrogate.
 

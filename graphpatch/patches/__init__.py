@@ -163,7 +163,9 @@ KINDS: dict[str, PatchKind] = {
     "surrogate_gradient": PatchKind(
         str,
         described("On the way back the op counts as this formula of its inputs.", "tanh(4 * x)"),
-        lambda value, emit: _kind("surrogate.SurrogateGradient").parsed(value, emit),
+        lambda value, emit: _kind("surrogate.SurrogateGradient")(
+            _kind("surrogate.surrogate_formula")(value), emit
+        ),
         verified="join",
     ),
     "backward_as": PatchKind(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphpatch.errors import PatchError
-from graphpatch.gradients.program import joined_in_filter
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import joined_shapes
 from graphpatch.gradients.spec import (
     DefaultGradient,
     Gradient,
@@ -87,12 +88,12 @@ class FilterGradient(SidePatch):
         SidePatch.check(self, targets)
         if may_contradict(self.gradient):
             formula, kind = self.gradient.formula, "y" if self.is_at_outputs else "x"
-            joined = joined_in_filter(formula)
 
-            def goals(target: Target) -> JoinedShapes:
-                return {f"{kind}{n}": joined for n in tensors_at(target, self.at)}
+            def joined(target: Target) -> JoinedShapes:
+                shapes = joined_shapes(formula, Signature.of_tensor("float32"))
+                return {f"{kind}{n}": shapes["x0"] for n in tensors_at(target, self.at)}
 
-            refuse_contradicted(targets, formula, goals, constants_alone=True)
+            refuse_contradicted(targets, formula, joined, constants_alone=True)
 
     def idle(self, nodes: Sequence[Node]) -> str:
         """Say that the gradient gives dy as it comes."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from graphpatch.control_flow.op_types import ENTERS, SWITCHES
 from graphpatch.errors import PatchError
@@ -177,10 +176,10 @@ def _take_out(ops: Sequence[Node], editor: Editor) -> None:
             editor.take_name(node, "NoOp", lambda _: [], {}, shadow=True)
         elif len(outputs) == 1 and outputs[0].is_ref:
             typed = {"T": attrs.dtype(outputs[0].dtype or "")}
-            editor.take_name(node, "RefIdentity", partial(_only, read), typed, shadow=True)
+
+            def inputs(_: Node, read: Sequence[str] = read) -> Sequence[str]:
+                return read
+
+            editor.take_name(node, "RefIdentity", inputs, typed, shadow=True)
         else:
             raise PatchError(f"{node} changes a variable, and gives more than a reference to it")
-
-
-def _only(read: Sequence[str], _: Node) -> Sequence[str]:
-    return read

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphpatch.differentiation.override_keys import gradient_type, override_key
-from graphpatch.errors import GraphpatchError, PatchError
+from graphpatch.errors import PatchError
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.program import joined_shapes
 from graphpatch.gradients.spec import (
@@ -72,11 +72,8 @@ class OverrideGradient(Patch):
         if may_contradict(gradient) and not named_tensors(gradient):
 
             def joined(target: Target) -> JoinedShapes:
-                try:
-                    fitted = gradient if target.is_match else gradient.for_op(target.last.op)
-                    return joined_shapes(fitted.formula, target.signature)
-                except (GraphpatchError, ValueError):  # it does not fit, which is said later
-                    return {}
+                fitted = gradient if target.is_match else gradient.for_op(target.last.op)
+                return joined_shapes(fitted.formula, target.signature)
 
             refuse_contradicted(targets, gradient.formula, joined)
 

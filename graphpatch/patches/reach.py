@@ -237,7 +237,10 @@ def refuse_contradicted(
     for target in targets:
         form = target.form(formula)
         if form not in known:
-            known[form] = _in_question(target, joined(target), constants_alone)
+            try:
+                known[form] = _in_question(target, joined(target), constants_alone)
+            except (GraphpatchError, ValueError):  # it does not fit, which is said later
+                known[form] = {}
         if not known[form] or not any(map(is_asked_for, target.last.outputs or ())):
             continue
         shapes = shapes_of(target.last.body)
@@ -283,17 +286,11 @@ def _refuse_shape(
         sizes = shapes.if_known(tensors[name]) if name in tensors else sizes_of_constant(name)
         if sizes is None or wanted is None or _fits(sizes, wanted, may_sum):
             continue
-        shape = f"the shape of {name}, {sizes_in_words(sizes)}"
-        done, remedy = "summed down or repeated" if may_sum else "repeated", ""
-        if name not in tensors:
-            shape = f"the shape of a constant, {name}"
-        elif may_sum:
-            remedy = (
-                "; filter_gradient changes what flows back to its output, or through its inputs"
-            )
+        of = name if name in tensors else "a constant"
         raise PatchError(
-            f"{target}: the formula has {shape}, and cannot be {done} to that of {goal}, "
-            f"{sizes_in_words(wanted)}{remedy}"
+            f"{target}: the formula has the shape of {of}, {sizes_in_words(sizes)}, and cannot be "
+            f"{'summed down or ' * may_sum}repeated to that of {goal}, {sizes_in_words(wanted)}; "
+            f"filter_gradient changes what flows back to its output, or through its inputs"
         )
 
 

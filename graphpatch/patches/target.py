@@ -124,9 +124,7 @@ class Target(msgspec.Struct, frozen=True):
         if self.is_match:
             return f"the match {reads_in_words(self.named, self.captures)}"
         numbered = [f"x{n}" for n in range(len(self.last.data_inputs))]
-        if len(numbered) < 2:
-            return f"its only input is {numbered[0]}" if numbered else "it has no inputs"
-        return f"its inputs are {', '.join(numbered[:-1])} and {numbered[-1]}"
+        return f"its inputs: {', '.join(numbered) or 'none'}"
 
     def refuse_open(self) -> None:
         """Raise PatchError where an op inside is read outside, by more than old gradients."""

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from graphpatch.errors import FormulaError
 from graphpatch.gradients import interpreter
 from graphpatch.gradients.formula import (
     Call,
@@ -23,7 +22,6 @@ from graphpatch.gradients.formula import (
     NumberList,
     ParameterRef,
     Variable,
-    formula_error,
 )
 from graphpatch.gradients.functions import OF_THE_OP, SINGLE, look_up
 from graphpatch.gradients.ops import FLOATS, Scalar
@@ -59,8 +57,7 @@ def numpy_gradient(
 ) -> list[Array | None]:
     """The dx of each input array, of its shape and dtype, or None.
 
-    Arrays of bfloat16 are those of the package ml_dtypes. Raises FormulaError where the formula
-    reads what is not there; it leaves further checks to the form that is written to files.
+    Arrays of bfloat16 are those of the package ml_dtypes. What is legal is left to the program.
     `op_type` is that of the op, which `forward` and `own` compute.
     """
     variables = {f"x{place}": value for place, value in enumerate(inputs)}
@@ -74,13 +71,13 @@ def numpy_gradient(
     results: list[Array | None] = []
     for place, like in enumerate(inputs):
         at = 0 if formula.alike else place
-        text, expression = formula.texts[at], formula.expressions[at]
-        if text is None or expression is None or like.dtype.name not in FLOATS:
+        expression = formula.expressions[at]
+        if expression is None or like.dtype.name not in FLOATS:
             results.append(None)
             continue
         op = TheOp(op_type, place, inputs, attrs or {})
         with np.errstate(all="ignore"):
-            found = evaluate(expression, text, variables, values, default, op)
+            found = evaluate(expression, variables, values, default, op)
             results.append(_fitted(found, like))
         if program:
             same_as_program(program[place], results[-1], str(formula))
@@ -106,7 +103,6 @@ def same_as_program(found: Array | None, expected: Array | None, formula: str) -
 
 def evaluate(
     expression: Expression,
-    text: str,
     variables: Mapping[str, Array],
     values: Mapping[str, Scalar | ConstantTensor],
     default: Any,
@@ -121,18 +117,13 @@ def evaluate(
     def value_of(part: Expression) -> Operand:
         if isinstance(part, Call):
             if part not in done:
-                done[part] = _call(part, text, value_of, default, op)
+                done[part] = _call(part, value_of, default, op)
             return done[part]
         if isinstance(part, Literal):
             return part.value
-        if isinstance(part, NumberList):
-            raise formula_error(text, part.column, "a list stands only in axes=, perm= and gather")
+        assert not isinstance(part, NumberList)
         named: dict[type, Mapping[str, Any]] = {Variable: variables, ParameterRef: values}
-        known = named.get(type(part), op.attrs)
-        if part.name not in known:
-            names = ", ".join(known)
-            raise formula_error(text, part.column, f"there is no {part.name}; there is: {names}")
-        value: Any = known[part.name]
+        value: Any = named.get(type(part), op.attrs)[part.name]
         return value.array().astype(default) if isinstance(value, ConstantTensor) else value  # type: ignore[no-any-return]
 
     return value_of(expression)
@@ -146,7 +137,7 @@ def option(expression: Expression, value_of: Any) -> Any:
     return value if isinstance(value, bool) or not float(value).is_integer() else int(value)
 
 
-def _call(call: Call, text: str, value_of: Any, default: Any, op: TheOp) -> Operand:
+def _call(call: Call, value_of: Any, default: Any, op: TheOp) -> Operand:
     function = look_up(call.function)
     if function.name == "where":
         condition = value_of(call.arguments[0])
@@ -160,7 +151,7 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: TheOp) -> Oper
         for argument in call.arguments
     ]
     if function.name in OF_THE_OP:
-        return _of_the_op(call, text, operands, op)
+        return _of_the_op(call, operands, op)
     given = {name: option(value, value_of) for name, value in call.options}
     compute = FUNCTIONS.get(function.name) or getattr(np, function.name)
     if not function.options and not any(isinstance(operand, np.ndarray) for operand in operands):
@@ -172,11 +163,6 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: TheOp) -> Oper
         if kind in ("number", "tensor") and isinstance(operand, np.ndarray)
     ]
     dtype = computed[0].dtype if computed else np.dtype(default)
-    if any(operand.dtype != dtype for operand in computed) or dtype.name not in FLOATS:
-        found = ", ".join(sorted({operand.dtype.name for operand in computed}))
-        raise formula_error(
-            text, call.column, f"{function.name!r} meets {found}; write: cast_like(...)"
-        )
     wide = np.dtype(function.wide.get(dtype.name, dtype))
     arrays = [
         np.asarray(operand, dtype).astype(wide)
@@ -188,11 +174,9 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: TheOp) -> Oper
     return result.astype(dtype) if result.dtype == wide else result
 
 
-def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: TheOp) -> Array:
+def _of_the_op(call: Call, operands: Sequence[Any], op: TheOp) -> Array:
     if call.function in WINDOWS:
         return np.asarray(WINDOWS[call.function](*operands, op.attrs)).astype(operands[0].dtype)
-    if not op.type:
-        raise formula_error(text, call.column, f"{call.function} needs one op, and there is none")
     if call.function == "forward":
         return numpy_op_forward(op.type, op.at(operands), op.attrs)
     return numpy_op_gradient(op.type, op.place, operands[0], op.at(operands[1:]), op.attrs)
@@ -201,10 +185,7 @@ def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: TheOp) -> Arr
 def _fitted(found: Operand, like: Array) -> Array:
     """The result in the dtype of the input, summed down or repeated to its shape."""
     value = np.asarray(found, None if isinstance(found, np.ndarray) else like.dtype)
-    try:
-        shape = np.broadcast_shapes(value.shape, like.shape)
-    except ValueError:
-        raise FormulaError(f"a gradient of shape {value.shape} for {like.shape}") from None
+    shape = np.broadcast_shapes(value.shape, like.shape)
     wide = SINGLE.get(value.dtype.name, value.dtype)
     total = sum_like(np.broadcast_to(value, shape).astype(wide), like)
     return total.astype(value.dtype).astype(like.dtype)
@@ -496,9 +477,7 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.7580993408473768
 
 
 def numpy_op_forward(op_type: str, xs: Sequence[Array], attrs: Attrs) -> Array:
-    """Output 0 of an op. Raises FormulaError for an op type that is not here."""
-    if op_type not in FORWARD:
-        raise FormulaError(f"numpy has no {op_type}; there is: {', '.join(FORWARD)}")
+    """Output 0 of an op."""
     dtype = next((x.dtype for x in xs if x.dtype.kind not in "iu"), xs[0].dtype)
     return np.asarray(FORWARD[op_type](*xs, attrs)).astype(dtype)
 
@@ -534,10 +513,7 @@ _ELEMENTWISE: Mapping[str, tuple[Any, Any]] = {
     ),
     "Softplus": (lambda x, _: softplus(x), lambda x, _: sigmoid(x)),
     "Softsign": (lambda x, _: x / (1 + abs(x)), lambda x, _: 1 / np.square(1 + abs(x))),
-    "Sigmoid": (
-        lambda x, _: sigmoid(x),
-        lambda x, _: sigmoid(x) * sigmoid(-x),
-    ),
+    "Sigmoid": (lambda x, _: sigmoid(x), lambda x, _: sigmoid(x) * sigmoid(-x)),
     "Tanh": (lambda x, _: np.tanh(x), lambda x, _: 1 - np.square(np.tanh(x))),
     "Identity": (lambda x, _: x, lambda x, _: np.ones_like(x)),
 }

@@ -11,7 +11,7 @@ from graphpatch.gradients.attach import computed_gradient
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.linear import construction
 from graphpatch.gradients.ops import Signature
-from graphpatch.gradients.program import gradient_function, gradient_ops
+from graphpatch.gradients.program import formula_ops, gradient_function, gradient_ops
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
 
 UNARY = Signature.of(["float32"], ["float32"])
@@ -48,6 +48,7 @@ def test_an_argument_must_have_a_dtype() -> None:
         (MIXED, ["y1", None, None], 1, "a gradient is a number, and this is int64"),
         (UNARY, "dy * (x > 0)", 9, "write: where(..., 1, 0)"),
         (UNARY, "where(x, dy, 0)", 7, "'where' takes a condition here, not a number"),
+        (UNARY, "true", 1, "a gradient is a number, and this is a condition"),
         (UNARY, "dy > 0", 4, "a gradient is a number, and this is a condition"),
         (UNARY, "dy + true", 6, "'+' takes numbers, and this is a condition"),
         (UNARY, "matmul(2, dy)", 8, "matmul takes a tensor here, not a plain number"),
@@ -87,6 +88,12 @@ def test_a_gradient_with_the_wrong_count(signature: Signature, source: Any, mess
     with pytest.raises(FormulaError) as caught:
         gradient_ops(Formula.parse(source), signature)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["dy * x", "x + y", "x2", ["x", None]])
+def test_what_is_no_function_of_the_inputs(source: Any) -> None:
+    with pytest.raises(FormulaError, match="expected one formula of x0"):
+        formula_ops(Formula.parse(source), UNARY, "float32")
 
 
 def test_a_parameter_without_a_value() -> None:
