@@ -300,7 +300,7 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
     meant = dict.fromkeys([f"{text}/**", f"{deeper}/**"], f"{text!r} is a scope") if text else {}
     if glob.is_glob(text):
         why = "a name is matched from its start" if "/" in text else "* stays within a scope"
-        meant = {} if text.startswith("**") else {deeper: why}
+        meant = ({} if text.startswith("**") else {deeper: why}) | {f"{text}/**": "it names scopes"}
         meant |= {f"{text}*": "* stays within a scope"} if text.endswith("/*") else {}
         meant |= dict.fromkeys(_in_nearest_scope(text, names), "nearest scope")
     for wider, why in meant.items():

@@ -281,6 +281,12 @@ class _Graph:
                 f"frozen at {short(list(map(one_line, frozen)))}: the optimizer's updates no "
                 "longer change the variable, and the gradient flows as before"
             )
+        outputs = [tensor.name for tensor in self.interface.outputs]
+        if outputs and not self.ends.are_named and not set(outputs) & set(self.ends.targets):
+            targets = dict.fromkeys(one_line(pair.target) for pair in self.pairs[-1])
+            yield (
+                f"no gradient comes from {short(outputs)}: shown is that of {short(list(targets))}"
+            )
         missing = [op for op in marked if op not in self.main[0].rows]
         if missing:
             are, have = ("is", "has") if len(missing) == 1 else ("are", "have")

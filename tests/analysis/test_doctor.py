@@ -346,8 +346,9 @@ def test_ops_between_floats_are_advised_to_count_as_one(
             "with respect to y:0, downstream of it",
         ),
         ((X, cast("y", "x", "float32", "int32")), {"y"}, "take x:0, before it, as the loss"),
+        ((X, C, node("y", "Greater", "x", "c")), {"y"}, "nothing downstream of it is float again"),
     ],
-    ids=["read outside as well", "text from the start", "integers at the end"],
+    ids=["read outside as well", "text from the start", "integers at the end", "a bool at the end"],
 )
 def test_ops_that_cannot_count_as_one_are_not_advised_to(
     model: Any, nodes: Any, blocked: set[str], remedy: str

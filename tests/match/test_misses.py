@@ -282,3 +282,4 @@ def test_what_stands_where_a_run_should_start() -> None:
 def test_a_scope_within_another_is_named() -> None:
     names = ["tower/inner/relu", "tower/inner/mul", "tower/inners"]
     assert elsewhere("inner", names) == "; 'inner' is a scope: '**/inner/**' matches 2"
+    assert elsewhere("**/inn?r", names) == "; it names scopes: '**/inn?r/**' matches 2"

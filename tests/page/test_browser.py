@@ -429,3 +429,28 @@ def test_the_page_of_a_real_model_says_nothing(show: Show, name: str) -> None:
         return
     opened.page.click("#open")
     opened.press("b", "Enter", "End", "Enter")
+
+
+@pytest.mark.parametrize("width", [420, 800, 1000])
+def test_no_text_of_a_row_is_cut_or_hidden_beside_the_panel(show: Show, width: int) -> None:
+    long = f"tower/a_layer_of_many_words/{'CTCBeamSearchDecoder' * 3}"
+    ops = ("FakeQuantWithMinMaxVarsPerChannel", "Round", "TensorArrayGatherV3", "Relu")
+    names = [f"{long}_{n}" if n % 3 else f"n{n}" for n in range(60)]
+    read = zip(names, ["x", *names], strict=False)
+    nodes = [graphs.node(name, ops[n % 4], one) for n, (name, one) in enumerate(read)]
+    graph = GraphDef(node=[graphs.node("x", "Placeholder", dtype="float32"), *nodes])
+    opened = show(graphpatch.view(graph, sources="x", targets=names[-1]), width)
+    opened.press("b", "b", "End", "PageUp", "PageUp")
+    rows = opened.page.evaluate("""[...document.querySelectorAll('.row')].map(row => ({
+      box: [row.getBoundingClientRect().top, row.getBoundingClientRect().bottom],
+      text: row.querySelector('.text').offsetHeight,
+      cut: [row, ...row.querySelectorAll('*')].filter(part => part.clientWidth
+        && !part.matches('.tensor, svg *') && part.scrollWidth > part.clientWidth + 1)
+        .map(part => part.textContent),
+    }))""")
+    assert [row["cut"] for row in rows if row["cut"]] == []
+    heights = [row["box"][1] - row["box"][0] for row in rows]
+    assert max(heights) > 26  # some take more than a line
+    assert heights == [row["text"] for row in rows]  # all of a text is seen, and nothing is empty
+    assert [a["box"][1] for a in rows[:-1]] == [b["box"][0] for b in rows[1:]]
+    assert opened.selected()

@@ -368,6 +368,14 @@ def test_a_page_tells_the_inputs_and_outputs(both: dict[str, Any]) -> None:
     assert [end["name"] for end in graph["outputs"]] == ["logits:0"]
 
 
+def test_a_page_that_starts_before_an_output_says_so() -> None:
+    x, scores = graphs.node("x", "Placeholder", dtype="float32"), graphs.node("scores", "Exp", "x")
+    graph = GraphDef(node=[x, scores, graphs.node("y", "Greater", "scores", "x", T="float32")])
+    [drawn] = graphpatch.view(graph).document()["graphs"]
+    assert drawn["notes"] == ["no gradient comes from y:0: shown is that of scores:0"]
+    assert graphpatch.view(graph, targets="scores").document()["graphs"][0]["notes"] == []
+
+
 def test_an_image_is_a_heat_map_and_others_are_histograms() -> None:
     gradient = np.zeros((1, 200, 100, 3), np.float32)
     gradient[0, 150, 20, 1] = -2

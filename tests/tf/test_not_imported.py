@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,3 +59,14 @@ def test_what_tensorflow_says_is_said(run: str, name: str, suffix: str, tmp_path
     with pytest.raises(ModelError, match=r"model\.(pb|meta): TensorFlow does not import it: ") as e:
         RUNS[run](path)
     assert "\n" not in str(e.value)
+
+
+def test_verify_says_nothing_of_tensorflows_log(
+    run_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The command read TensorFlow's error from the process that ran it, and so imported that."""
+    path = tmp_path / "model.pb"
+    path.write_bytes(MODELS["an attr"].SerializeToString())
+    done = run_cli("verify", path, path, command=[sys.executable, "-m", "graphpatch"])
+    assert (done.code, done.stderr) == (4, "")
+    assert "TensorFlow does not import it: " in done.stdout

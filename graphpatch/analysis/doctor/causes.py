@@ -267,7 +267,8 @@ def _as_one(finding: Finding, at_op: OpOnPath, is_between: bool) -> Finding:
     nodes = [Node(wiring.body, step.index) for step in run]
     if len(run) < 2 or not (is_between or nodes[0].op in SURROGATES):
         remedy = BEHIND if at_op.behind else NO_FLOAT_AGAIN
-        return replace(finding, remedy=_named(remedy, at_op)) if is_between else finding
+        is_apart = is_between or finding.kind == "comparison"
+        return replace(finding, remedy=_named(remedy, at_op)) if is_apart else finding
     formula = _stand_in(wiring, run, nodes)
     links = [f" -> {node.op}:{step.slot}" for node, step in zip(nodes[1:], run[1:], strict=True)]
     pattern = "".join([nodes[0].op, *links])
@@ -298,13 +299,9 @@ def _stand_in(wiring: Wiring, run: Sequence[PathStep], nodes: Sequence[Node]) ->
         formula = "x" if len(nodes[0].data_inputs) == 1 else f"x{run[0].slot}"
         read = wiring.inputs(run[0].index)[run[0].slot]
         start, end = shapes.if_known(read), shapes.if_known((run[-1].index, 0))
-        is_alike = (
-            start is None
-            or end is None
-            or (
-                len(start) == len(end)
-                and all(a is None or b is None or a == b for a, b in zip(start, end, strict=True))
-            )
+        is_alike = (start is None or end is None) or (
+            len(start) == len(end)
+            and all(None in sizes or len({*sizes}) == 1 for sizes in zip(start, end, strict=True))
         )
     for node, step in rest:
         if node.op not in COUNTS_AS or step.output or step.slot:
@@ -448,7 +445,7 @@ CAUSES = (
           "take the value itself (Max, or a softmax) as the loss"),
     Cause("comparison", _op_is_one_of(COMPARISONS),
           "{op}, a comparison: it gives {given}", NONE,
-          f"let it and a Cast after it count as something smooth; or {LOSS_BEFORE}"),
+          f"let it and what makes it float again count as something smooth; or {LOSS_BEFORE}"),
     Cause("cast", lambda at_op: at_op.op == "Cast" and at_op.given not in DIFFERENTIABLE,
           "a cast from {read} to {given}: {given} carries no gradient", NONE,
           IN_BETWEEN),

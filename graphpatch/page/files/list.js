@@ -6,12 +6,7 @@ const MORE = 12; // rows above and below those in sight
 const DEEPEST = 12; // scopes and functions in each other that are indented
 const INDENT = 14; // pixels
 const MOST_PRINTED = 4000;
-const TEXT_LINE = 18; // pixels of a further line of text in a row
 const HEAD_ROOM = 36; // pixels that "before" takes above its lanes
-const BESIDE_TEXT = 84; // pixels of the gaps
-const BADGE = 30; // and of a badge, with its gap
-const FLOWS = 66; // pixels of what flows on a side, at the right
-const LETTER = 7.9; // pixels of a letter, at most
 
 function make(name, className, ...children) {
   const element = document.createElement(name);
@@ -42,20 +37,13 @@ class List {
     this.view = view;
     this.box = document.getElementById("list");
     this.space = document.getElementById("space");
-    this.isAsked = false;
-    this.box.addEventListener("scroll", () => this.later());
-    window.addEventListener("resize", () => { this.place(); this.later(); });
+    this.box.addEventListener("scroll", () => this.draw());
+    window.addEventListener("resize", () => { this.place(); this.draw(); });
     window.addEventListener("beforeprint", () => this.draw(true));
     window.addEventListener("afterprint", () => this.draw());
   }
 
-  later() {
-    if (this.isAsked) return;
-    this.isAsked = true;
-    requestAnimationFrame(() => { this.isAsked = false; this.draw(); });
-  }
-
-  // Find how wide lanes are, and the height and the top of each row: as tall as its text.
+  // Find how wide lanes are. A row counts as one line of text tall until it has been drawn.
   place() {
     const { rows, parts } = this.view.shown, sides = this.view.sides();
     const room = Math.max(48, this.box.clientWidth * 0.3 / sides.length);
@@ -65,12 +53,15 @@ class List {
       const columns = Math.min(widest, MOST_LANES + 1);
       this.pitch.set(side, { of: Math.max(6, Math.min(15, room / columns)), columns });
     }
-    const lanes = this.view.search.isOn ? 0 : sides.reduce((sum, side) => sum + this.laneWidth(side) + 8, 0);
+    rows.forEach(row => { row.height = HEIGHT; });
+    this.stack();
+  }
+
+  // Find the top of each row.
+  stack() {
+    const { rows } = this.view.shown;
     this.tops = new Float64Array(rows.length + 1);
-    rows.forEach((row, index) => {
-      row.height = HEIGHT + TEXT_LINE * this.furtherLines(row, lanes);
-      this.tops[index + 1] = this.tops[index] + row.height;
-    });
+    rows.forEach((row, index) => { this.tops[index + 1] = this.tops[index] + row.height; });
     this.space.style.height = `${this.tops[rows.length]}px`;
   }
 
@@ -80,22 +71,12 @@ class List {
     return Math.max(head, columns * of + 6);
   }
 
-  // How many lines more than one the name and the reason of a row take.
-  furtherLines(row, lanes) {
-    if (row.kind !== "line") return 0;
-    const { body, name } = this.view.line(row), leaf = name.slice(row.scope ? row.scope.length + 1 : 0);
-    const type = this.view.doc.tables.types[body.types[row.row]].length * LETTER, why = this.why(row).length * LETTER * 0.8;
-    const beside = lanes + Math.min(row.depth, DEEPEST) * INDENT + BESIDE_TEXT + BADGE * (body.marks[row.row] || []).length + FLOWS * this.view.sides().length;
-    const room = Math.max(90, this.box.clientWidth - beside - type);
-    const ofName = leaf.length * LETTER, ofReason = Math.max(90, room - Math.min(ofName, room * 0.6));
-    return Math.min(6, Math.ceil(Math.max(1, ofName / room, why / ofReason))) - 1;
-  }
-
   // The index of the row at a height.
   at(top) {
     return Math.max(0, before(this.tops, top + 0.5) - 1);
   }
 
+  // Draw the rows in sight, and again where one is taller than it was; the first in sight stays there.
   draw(isPrinted = false) {
     const { rows } = this.view.shown, { box } = this;
     const first = isPrinted ? 0 : Math.max(0, this.at(box.scrollTop) - MORE);
@@ -106,6 +87,15 @@ class List {
     const drawn = rows.slice(first, last).map(row => this.row(row, passing));
     if (!rows.length) drawn.push(make("p", "empty", this.view.search.isOn ? "No op has these words in its name or type." : "No op lies between these ends: name others with --from and --to."));
     this.space.replaceChildren(...drawn);
+    const heights = rows.slice(first, last).map((_, place) => Math.max(HEIGHT, drawn[place].offsetHeight));
+    if (heights.some((height, place) => height !== rows[first + place].height)) {
+      const top = this.at(box.scrollTop), below = box.scrollTop - this.tops[top];
+      heights.forEach((height, place) => { rows[first + place].height = height; });
+      this.stack();
+      box.scrollTop = this.tops[top] + below;
+      this.draw(isPrinted);
+      return;
+    }
     this.heads();
     const { selected } = this.view;
     if (selected >= first && selected < last) box.setAttribute("aria-activedescendant", `row${selected}`);
@@ -122,22 +112,21 @@ class List {
     });
     const flows = [Flow.FULL, Flow.CHANGED, Flow.ZERO, Flow.NONE, Flow.BLOCKED, Flow.ERROR];
     const legend = make("span", "symbols", ...flows.map(symbol));
-    document.getElementById("heads").replaceChildren(...cells, make("span", "", "op"), make("span", "grow"), legend, this.view.sizes ? make("span", "", "largest |gradient|") : "");
+    document.getElementById("heads").replaceChildren(...cells, make("span", "", "op"), make("span", "grow"), legend, this.view.sizes ? make("span", "largest", "largest |gradient|") : "");
   }
 
   row(row, passing) {
-    const element = make("div", `row ${row.kind}`), indent = make("span", "indent");
+    const element = make("div", `row ${row.kind}`), indent = make("span", "indent"), text = make("div", "text");
     element.id = `row${row.index}`;
     element.style.transform = `translateY(${this.tops[row.index]}px)`;
-    element.style.height = `${row.height}px`;
     const aria = { level: row.depth + 1, setsize: this.view.shown.rows.length, posinset: row.index + 1, selected: row.index === this.view.selected };
     element.setAttribute("role", "treeitem");
     for (const [key, value] of Object.entries(aria)) element.setAttribute(`aria-${key}`, value);
     indent.style.width = `${Math.min(row.depth, DEEPEST) * INDENT}px`;
-    element.append(...this.view.search.isOn ? [] : this.lanes(row, passing), indent);
-    if (row.kind === "line") this.fillLine(element, row);
-    else if (row.kind === "function") element.append(make("span", "name", "ƒ ", this.view.bodies[row.body].name));
-    else this.fillScope(element, row);
+    element.append(...this.view.search.isOn ? [] : this.lanes(row, passing), indent, text);
+    if (row.kind === "line") this.fillLine(element, text, row);
+    else if (row.kind === "function") text.append(make("span", "name", "ƒ ", this.view.bodies[row.body].name));
+    else this.fillScope(element, text, row);
     return element;
   }
 
@@ -151,20 +140,20 @@ class List {
     });
   }
 
-  fillScope(element, row) {
+  fillScope(element, text, row) {
     const body = this.view.bodies[row.body], fold = body.folds[row.fold], { places, doc } = this.view;
     element.setAttribute("aria-expanded", fold.isOpen);
     const words = fold.isGroup ? this.variables(body) : `${fold.name.slice(row.scope ? row.scope.length + 1 : 0)}/`;
     const name = make("span", "name", make("bdi", "leaf", words));
     name.title = fold.isGroup ? words : `${fold.name}/`;
-    element.append(make("span", "arrow", fold.isOpen ? "▾" : "▸"), name);
-    if (!fold.isGroup) element.append(make("span", "count", plural(row.last - row.row + 1, "op")));
+    text.append(make("span", "arrow", fold.isOpen ? "▾" : "▸"), name);
+    if (!fold.isGroup) text.append(make("span", "count", plural(row.last - row.row + 1, "op")));
     if (fold.isOpen) return;
     const held = places.holds(row.body, row.row, row.last);
-    held.rules.forEach(rule => element.append(badge(rule, doc.rules[rule].name)));
-    if (held.isEnd) element.append(make("span", "why", "a gradient ends inside"));
-    element.append(make("span", "grow"));
-    if (!fold.isGroup) element.append(this.flow(body, row));
+    held.rules.forEach(rule => text.append(badge(rule, doc.rules[rule].name)));
+    if (held.isEnd) text.append(make("span", "why", "a gradient ends inside"));
+    text.append(make("span", "grow"));
+    if (!fold.isGroup) text.append(this.flow(body, row));
   }
 
   // "61 variables: 46 get a gradient", of the last side.
@@ -174,24 +163,24 @@ class List {
     return `${plural(count, "variable")}: ${got === count ? "each gets a gradient" : got ? `${number(got)} get a gradient` : "none gets a gradient"}`;
   }
 
-  fillLine(element, row) {
+  fillLine(element, text, row) {
     const { doc, places, search, shown } = this.view, { body, name } = this.view.line(row), isOpen = shown.inside.has(row.path);
     if (body.calls[row.row] && !search.isOn) {
       element.setAttribute("aria-expanded", isOpen);
-      element.append(make("span", "arrow", isOpen ? "▾" : "▸"));
+      text.append(make("span", "arrow", isOpen ? "▾" : "▸"));
     }
-    for (const mark of isOpen ? body.marks[row.row] || [] : places.holds(row.body, row.row, row.row).rules) element.append(badge(mark, doc.rules[mark].name));
+    for (const mark of isOpen ? body.marks[row.row] || [] : places.holds(row.body, row.row, row.row).rules) text.append(badge(mark, doc.rules[mark].name));
     const words = row.scope ? name.slice(row.scope.length + 1) : name, cut = words.lastIndexOf("/") + 1;
     const named = make("span", "name", make("span", "scope-of", words.slice(0, cut)), make("bdi", "leaf", words.slice(cut)));
     named.title = name;
-    element.append(make("span", "type", doc.tables.types[body.types[row.row]]), named);
-    if (body.ends[row.row]) element.append(make("span", "end", body.ends[row.row]));
-    element.append(make("span", "tensor", doc.tables.tensors[body.tensors[row.row]]));
+    text.append(make("span", "type", doc.tables.types[body.types[row.row]]), named);
+    if (body.ends[row.row]) text.append(make("span", "end", body.ends[row.row]));
+    text.append(make("span", "tensor", doc.tables.tensors[body.tensors[row.row]]));
     const why = this.why(row);
-    if (why) element.append(make("span", "why", why));
-    element.append(make("span", "grow"));
-    if (this.view.sizes) element.append(row.body === this.view.graph.body && drawBars(this.view.sizes, row.row, this.view.sides()) || make("span", "bars none-run"));
-    element.append(this.flow(body, row));
+    if (why) text.append(make("span", "why", why));
+    text.append(make("span", "grow"));
+    if (this.view.sizes) text.append(row.body === this.view.graph.body && drawBars(this.view.sizes, row.row, this.view.sides()) || make("span", "bars none-run"));
+    text.append(this.flow(body, row));
   }
 
   // Why a gradient ends at a line, where it does.

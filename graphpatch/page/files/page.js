@@ -231,8 +231,10 @@ class View {
     if (withPanel || !isHidden) this.panel.show(row);
     if (isHidden !== this.panel.box.hidden) this.list.place(); // the list is narrower now
     if (row && row.kind === "line") history.replaceState(null, "", `#op=${encodeURIComponent(this.line(row).name)}`);
-    this.list.scrollTo(this.selected);
-    this.list.draw();
+    for (let time = 0; time < 2; time++) { // rows that are drawn for the first time may move it
+      this.list.scrollTo(this.selected);
+      this.list.draw();
+    }
   }
 
   // Open or close a scope, or show what is known of a line.

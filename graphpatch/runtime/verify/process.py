@@ -22,6 +22,7 @@ import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -170,14 +171,10 @@ class TensorFlowProcess:
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class SideBySide(AbstractContextManager["SideBySide"]):
     """Processes that run one model each, all on the same values: the first one's."""
 
     processes: Sequence[TensorFlowProcess]
-
-    def __enter__(self) -> SideBySide:
-        """Return itself; each process starts when it is first asked."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """End them."""
@@ -221,6 +218,7 @@ def answer_messages() -> None:
             target = worker if hasattr(worker, method) else worker.model
             answer = "done", getattr(target, method)(*arguments)
         except GraphpatchError as error:
+            error.__cause__ = error.__context__ = None  # TensorFlow's: who reads it imports that
             answer = "refused", error
         except Exception:
             answer = "failed", traceback.format_exc()
