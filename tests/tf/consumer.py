@@ -57,14 +57,27 @@ def imported(model: Any) -> Any:
     return graph
 
 
-def session(graph: Any, fetches: Sequence[Any], feeds: Mapping[str, Any]) -> list[Any]:
-    """The values of tensors in a Session, None for None."""
+def session(
+    graph: Any, fetches: Sequence[Any], feeds: Mapping[str, Any] | None = None
+) -> list[Any]:
+    """The values of tensors, or of tensors by name, in a Session; None for None."""
     import tensorflow as tf
 
     with tf.compat.v1.Session(graph=graph) as running:
         wanted = {place: one for place, one in enumerate(fetches) if one is not None}
-        found = running.run(wanted, dict(feeds))
+        found = running.run(wanted, dict(feeds or {}))
     return [found.get(place) for place in range(len(fetches))]
+
+
+def taped(f: Callable[[Any], Any], x: Any, dy: Any = None) -> tuple[Any, Any]:
+    """What f gives for x, and the gradient of that by x, on a tape."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        x = tf.convert_to_tensor(x)
+        tape.watch(x)
+        y = f(x)
+    return y, tape.gradient(y, x, dy)
 
 
 def same_bits(one: Any, other: Any) -> bool:

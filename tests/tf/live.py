@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 import graphpatch
+from tests.tf.consumer import session as run
 
 tf1 = tf.compat.v1
 
@@ -45,11 +46,3 @@ def imported(model: Any) -> Any:
     with tf1.Graph().as_default() as graph:
         graphpatch.import_model(model)
     return graph
-
-
-def run(graph: Any, fetches: Sequence[Any], feeds: Mapping[str, Any] | None = None) -> list[Any]:
-    """The values of tensors, or of tensors by name, in a Session; None for None."""
-    with tf1.Session(graph=graph) as session:
-        wanted = {place: one for place, one in enumerate(fetches) if one is not None}
-        found = session.run(wanted, dict(feeds or {}))
-    return [found.get(place) for place in range(len(fetches))]

@@ -21,6 +21,7 @@ tf1 = tf.compat.v1
 Rule = dict[str, Any]
 CLIP = {"clip": {"min": -0.1, "max": 0.1}}
 STRENGTHS = {"a": 0.1, "b": 1.0, "c": 2.5}
+THREE = ["dy0 + 10 * dy1 + 100 * dy2", "dy0 * dy1 * dy2 + x0 + y1"]
 
 
 def filtered(name: str, gradient: Any, **more: Any) -> Rule:
@@ -74,53 +75,36 @@ def clipped(rule: Rule) -> Case:
     )
 
 
+# fmt: off
 CASES = {
     "clipped by a filter": clipped(filtered("features", CLIP)),
     "clipped by an override": clipped(overridden("features", CLIP)),
     "the square of 6x with half the gradient": Case(
-        lambda x: tf.square(tf.multiply(6.0, x, name="six")),
-        *({"x": 3.0}, [filtered("six", {"scale": 0.5})], [216.0], [108.0]),
-    ),
+        lambda x: tf.square(tf.multiply(6.0, x, name="six")), {"x": 3.0},
+        [filtered("six", {"scale": 0.5})], [216.0], [108.0]),
     "a reversal of strength 0.3": Case(
-        lambda x: tf.reduce_sum(tf.identity(x, name="domain") * [2.0, 5.0]),
-        {"x": [1.0, 1.0]},
-        [filtered("domain", {"reverse": {"strength": 0.3}})],
-        *([[2.0, 5.0]], [[-0.6, -1.5]]),
-    ),
+        lambda x: tf.reduce_sum(tf.identity(x, name="domain") * [2.0, 5.0]), {"x": [1.0, 1.0]},
+        [filtered("domain", {"reverse": {"strength": 0.3}})], [[2.0, 5.0]], [[-0.6, -1.5]]),
     "several reversals in one graph": Case(
-        reversals,
-        dict.fromkeys(STRENGTHS, 2.0),
+        reversals, dict.fromkeys(STRENGTHS, 2.0),
         [filtered(f"reversed_{n}", {"reverse": {"strength": s}}) for n, s in STRENGTHS.items()],
-        *([4.0] * 3, [-4.0 * strength for strength in STRENGTHS.values()]),
-    ),
+        [4.0] * 3, [-4.0 * strength for strength in STRENGTHS.values()]),
     # What is fed is x itself, and the gradient at it is that which came through the filter.
     "a placeholder": Case(
-        lambda x: tf.add(tf.square(x), x),
-        *({"x": 3.0}, [filtered("x", {"scale": 10.0})], [7.0], [70.0]),
-    ),
+        lambda x: tf.square(x) + x, {"x": 3.0}, [filtered("x", {"scale": 10.0})], [7.0], [70.0]),
     "Split": of_several(lambda x: tf.split(x, 2, name="op"), [1, 1, 10, 10], [100, 100, 10, 10]),
     "TopKV2": of_several(
-        lambda x: [tf.nn.top_k(x, 2, name="op")[0]], [1, 0, 1, 0], [100, 0, 100, 0]
-    ),
-    "IdentityN": of_several(lambda x: tf.identity_n([x, 2 * x], name="op"), [21] * 4, [120] * 4),
+        lambda x: [tf.nn.top_k(x, 2, name="op")[0]], [1, 0, 1, 0], [100, 0, 100, 0]),
+    "IdentityN": of_several(
+        lambda x: tf.identity_n([x, 2 * x], name="op"), [21] * 4, [120] * 4),
     "a multiply that gives one input nothing": Case(
-        lambda w, i: tf.multiply(w, i, name="Multiply"),
-        {"W": 3.0, "I": 10.0},
-        [overridden("Multiply", {"formula": ["dy * x1", None]})],
-        *([10.0, 3.0], [10.0, None]),
-    ),
+        lambda w, i: tf.multiply(w, i, name="Multiply"), {"W": 3.0, "I": 10.0},
+        [overridden("Multiply", {"formula": ["dy * x1", None]})], [10.0, 3.0], [10.0, None]),
     "two inputs and three outputs": Case(
-        three,
-        {"a": 7.0, "b": 11.0},
-        [
-            overridden(
-                "PartitionedCall",
-                {"formula": ["dy0 + 10 * dy1 + 100 * dy2", "dy0 * dy1 * dy2 + x0 + y1"]},
-            )
-        ],
-        *([2.0 * 11 + 3 + 5, 2.0 * 7 + 3 - 5], [2.0 + 30 + 500, 30.0 + 7 + 18]),
-    ),
+        three, {"a": 7.0, "b": 11.0}, [overridden("PartitionedCall", {"formula": THREE})],
+        [2.0 * 11 + 3 + 5, 2.0 * 7 + 3 - 5], [2.0 + 30 + 500, 30.0 + 7 + 18]),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("emit", ["auto", "function", "attr"])

@@ -23,7 +23,7 @@ from graphpatch import (
 from graphpatch.errors import FormulaError, RulesError
 from graphpatch.runtime.tf_gradients import control_flow
 from tests.forked import python
-from tests.tf.consumer import same_bits
+from tests.tf.consumer import same_bits, taped
 
 tf = pytest.importorskip("tensorflow")
 
@@ -93,13 +93,9 @@ def derivatives(f: Callable[[Any], Any], x: Any, dy: Any) -> list[Any]:
     """f(x), dx, and what the sum of dx has as its gradients by dy and x: zeros for None."""
     with tf.GradientTape(persistent=True) as outer:
         outer.watch([x, dy])
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = f(x)
-        dx = tape.gradient(y, x, dy)
+        y, dx = taped(f, x, dy)
     zeros = tf.UnconnectedGradients.ZERO
-    second = [outer.gradient(dx, one, unconnected_gradients=zeros) for one in (dy, x)]
-    return [y, dx, *second]
+    return [y, dx, *(outer.gradient(dx, one, unconnected_gradients=zeros) for one in (dy, x))]
 
 
 def in_mode(f: Callable[[Any], Any], mode: str, x: Any, dy: Any) -> list[np.ndarray]:
@@ -156,22 +152,18 @@ def special(dtype: Any) -> np.ndarray:
 def test_the_forward_bits_of_every_dtype(name: str) -> None:
     for dtype in DTYPES:
         x = special(dtype)
-        found = [FILTERS[name](tf.constant(x)).numpy()]
-        for jit in (False, True):
-            found.append(tf.function(FILTERS[name], jit_compile=jit)(tf.constant(x)).numpy())
-        assert all(same_bits(one, x) for one in found), dtype
+        f = FILTERS[name]
+        for run in (f, tf.function(f), tf.function(f, jit_compile=True)):
+            assert same_bits(run(tf.constant(x)).numpy(), x), dtype
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gradient_has_the_dtype_of_x(dtype: Any) -> None:
     x, dy = tf.cast(X, dtype), tf.cast(DY, dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = clip_gradient(reverse_gradient(x, tf.constant(0.5)), -1.0, 1.0)
-    found = tape.gradient(y, x, dy)
-    assert found.dtype == dtype
-    expected = -0.5 * np.clip(DY, -1, 1)
-    np.testing.assert_allclose(tf.cast(found, tf.float64), expected, rtol=1e-2)
+    half = tf.constant(0.5)
+    _, dx = taped(lambda x: clip_gradient(reverse_gradient(x, half), -1.0, 1.0), x, dy)
+    assert dx.dtype == dtype
+    np.testing.assert_allclose(tf.cast(dx, tf.float64), -0.5 * np.clip(DY, -1, 1), rtol=1e-2)
 
 
 def test_values_forward_do_not_depend_on_what_they_count_as() -> None:
@@ -182,29 +174,21 @@ def test_values_forward_do_not_depend_on_what_they_count_as() -> None:
 
 
 def test_complex_tensors() -> None:
-    x = tf.constant([1 + 2j, -3j])
+    x, dy = tf.constant([1 + 2j, -3j]), tf.constant([1 - 1j, 2j])
     for f, factor in (
         (lambda x: scale_gradient(x, 0.5), 0.5),
         (lambda x: reverse_gradient(x, tf.constant(0.3, tf.float64)), -0.3),
         (lambda x: straight_through(lambda z: z * z, x), 1.0),
     ):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = f(x)
-        dy = tf.constant([1 - 1j, 2j])
-        np.testing.assert_allclose(tape.gradient(y, x, dy), factor * dy)
+        np.testing.assert_allclose(taped(f, x, dy)[1], factor * dy)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("factor", [0.3, [0.3, 0.3], np.float64(0.3)])
 def test_a_factor_is_not_rounded_to_float32(dtype: str, factor: Any) -> None:
-    x = tf.ones([2], dtype)
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(x)
-        scaled = scale_gradient(x, factor)
-        turned = reverse_gradient(x, factor)
-    assert tape.gradient(scaled, x).numpy().tolist() == [0.3, 0.3]
-    assert tape.gradient(turned, x).numpy().tolist() == [-0.3, -0.3]
+    for f, sign in ((scale_gradient, 1), (reverse_gradient, -1)):
+        _, dx = taped(lambda x, f=f: f(x, factor), tf.ones([2], dtype))
+        assert dx.numpy().tolist() == [0.3 * sign] * 2
 
 
 def test_no_gradient_flows_to_a_parameter_or_to_the_noisy_value() -> None:
@@ -224,10 +208,7 @@ def test_a_schedule_needs_no_new_trace() -> None:
     @tf.function
     def step(x: Any) -> Any:
         traces.append(x)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = reverse_gradient(x, strength)
-        return tape.gradient(y, x)
+        return taped(lambda x: reverse_gradient(x, strength), x)[1]
 
     for value in (0.0, 0.5, 2.0):
         strength.assign(value)
@@ -236,37 +217,29 @@ def test_a_schedule_needs_no_new_trace() -> None:
 
 
 def test_shapes_that_broadcast_are_summed() -> None:
-    x = tf.constant([[1.0], [2.0]])
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(x)
-        y = straight_through(lambda x: tf.round(x) + tf.zeros([2, 3]), x)
-        half = straight_through(lambda x: tf.cast(x, tf.float16), x)
-    assert tape.gradient(y, x).numpy().tolist() == [[3.0], [3.0]]
-    assert tape.gradient(half, x).dtype == tf.float32
+    def rounded(x: Any) -> Any:
+        return straight_through(lambda x: tf.round(x) + tf.zeros([2, 3]), x)
+
+    assert taped(rounded, [[1.0], [2.0]])[1].numpy().tolist() == [[3.0], [3.0]]
+    half = taped(lambda x: straight_through(lambda x: tf.cast(x, tf.float16), x), [[1.0]])
+    assert half[1].dtype == tf.float32
 
 
 def test_structures_come_back_as_they_were() -> None:
-    f = override_gradient(lambda x, k: tuple(tf.math.top_k(x, 2)), GATHERED)
+    formula = {"formula": ["sum(dy0) * ones_like(x0)", None]}
+    f = override_gradient(lambda x, k: tuple(tf.math.top_k(x, 2)), formula)
     x = tf.constant([3.0, 1.0, 2.0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        values, indices = f(x, tf.constant(7))
-    assert (values.numpy().tolist(), indices.numpy().tolist()) == ([3.0, 2.0], [0, 2])
-    assert tape.gradient(values, x).numpy().tolist() == [2.0, 2.0, 2.0]
-
-
-GATHERED = {"formula": ["sum(dy0) * ones_like(x0)", None]}
-
-
-def gathered(f: Callable[[Any], Any], table: Any) -> Any:
-    with tf.GradientTape() as tape:
-        tape.watch(table)
-        rows = tf.gather(f(table), [1, 1, 3])
-    return tape.gradient(rows, table)
+    assert [one.numpy().tolist() for one in f(x, tf.constant(7))] == [[3.0, 2.0], [0, 2]]
+    assert taped(lambda x: f(x, tf.constant(7))[0], x)[1].numpy().tolist() == [2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_slices_flow_back(graph: bool) -> None:
+    def gathered(f: Callable[[Any], Any], table: Any) -> Any:
+        with tf.GradientTape() as tape:
+            rows = tf.gather(f(table), [1, 1, 3])
+        return tape.gradient(rows, table)
+
     table = tf.Variable(tf.ones([5, 2]))
     run = tf.function(gathered) if graph else gathered
     scaled = run(lambda x: scale_gradient(x, 0.5), table)
@@ -279,30 +252,26 @@ def test_slices_flow_back(graph: bool) -> None:
 
 
 def test_ragged_and_sparse_tensors() -> None:
-    ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
-    with tf.GradientTape() as tape:
-        tape.watch(ragged.flat_values)
-        found = clip_gradient(ragged, -0.1, 0.1)
-    assert found.to_list() == [[1.0, 2.0], [3.0]]
-    gradient = tape.gradient(found.flat_values, ragged.flat_values)
-    np.testing.assert_allclose(gradient, [0.1] * 3)
+    def clipped(x: Any) -> Any:
+        return clip_gradient(tf.RaggedTensor.from_row_splits(x, [0, 2, 3]), -0.1, 0.1)
+
+    x = [1.0, 2.0, 3.0]
+    assert clipped(x).to_list() == [[1.0, 2.0], [3.0]]
+    np.testing.assert_allclose(taped(lambda x: clipped(x).flat_values, x)[1], [0.1] * 3)
     sparse = tf.sparse.from_dense([[0.0, 2.0]])
     assert tf.sparse.to_dense(reverse_gradient(sparse)).numpy().tolist() == [[0.0, 2.0]]
 
 
 def test_in_v1_loops() -> None:
     """The gradient passes through a v1 while loop three times."""
-    tf1, formula = tf.compat.v1, {"formula": "dy * x"}
-    with control_flow(False), tf.Graph().as_default() as graph:
+    with control_flow(False), tf.Graph().as_default(), tf.compat.v1.Session() as session:
         x = tf.constant(1.0)
-        _, y = tf1.while_loop(
+        _, y = tf.compat.v1.while_loop(
             lambda k, a: k < 3,
-            lambda k, a: (k + 1, filter_gradient(a * 3.0, formula)),
+            lambda k, a: (k + 1, filter_gradient(a * 3.0, {"formula": "dy * x"})),
             [0, x],
         )
-        [dx] = tf.gradients(y, x)
-        with tf1.Session(graph=graph) as session:
-            assert session.run([y, dx]) == [27.0, 27.0 * 3 * 9 * 27]
+        assert session.run([y, *tf.gradients(y, x)]) == [27.0, 27.0 * 3 * 9 * 27]
 
 
 def test_functions_in_a_tf_function_may_branch_on_tensors() -> None:
@@ -311,10 +280,7 @@ def test_functions_in_a_tf_function_may_branch_on_tensors() -> None:
             return tf.round(x)
         return x
 
-    @tf.function
-    def through(x: Any) -> Any:
-        return straight_through(f, x)
-
+    through = tf.function(lambda x: straight_through(f, x))
     assert through(tf.constant([1.4])).numpy() == [1.0]
     assert through(tf.constant([-1.5])).numpy() == [-1.5]
 
@@ -418,12 +384,8 @@ def test_rows_that_differ_when_run_are_refused() -> None:
 
 
 def test_a_gradient_function_of_another_shape_is_refused() -> None:
-    x = tf.ones([2])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = filter_gradient(x, lambda dy: dy[:1])
     with pytest.raises(ValueError, match=r"returned float32 \(1,\)"):
-        tape.gradient(y, x)
+        taped(lambda x: filter_gradient(x, lambda dy: dy[:1]), tf.ones([2]))
 
 
 def test_surrogate_trains_what_both_read() -> None:

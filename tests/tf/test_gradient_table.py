@@ -1,16 +1,23 @@
-"""The table of gradients against the TensorFlow that is installed."""
+"""What graphpatch knows of ops, dtypes and hidden ops, against the TensorFlow that is installed."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphpatch
+from graphpatch import opdefs
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.differentiation import flow
+from graphpatch.differentiation.hidden import hidden_ops
+from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, is_ref
+from graphpatch.match.keys import ELEMENTWISE
+from tests.graphs import opened
 from tests.models.doctor_oracle import Agreement, compare_pairs
 
 tf = pytest.importorskip("tensorflow")
@@ -112,3 +119,100 @@ def test_doctor_foretells_what_gradient_functions_raise() -> None:
     assert found.differing == []
     assert found.verdicts == {"error": 4, "flows": 1}
     assert {one.kind for pair in seen.diagnoses for one in pair.findings} == {"refuses"}
+
+
+# What tf.custom_gradient hides.
+
+INNER = {"Mul", "Sigmoid", "Tanh", "Relu", "Square", "AddV2"}
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def two(a: Any, b: Any) -> Any:
+    """Two results, of which one has an op that does not depend on the arguments' product."""
+    return (tf.tanh(a) * b, tf.nn.relu(b)), lambda d0, d1: (d0, d1)
+
+
+def beside(x: Any) -> Any:
+    inner = tf.sigmoid(x)
+    doubled = tf.custom_gradient(lambda value: (value * inner, lambda dy: dy * 2.0))
+    return doubled(x) + tf.square(inner)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        *(tf.nn.swish, beside),
+        lambda x: tf.multiply(*two(x, x + 1.0)),
+        lambda x: two(x, x + 1.0)[0],
+    ],
+)
+def test_hidden_ops_have_no_gradient_and_no_others(build: Any) -> None:
+    with tf.Graph().as_default() as graph:
+        loss = tf.reduce_sum(build(tf.compat.v1.placeholder(tf.float32, [3])))
+        main = opened(graph.as_graph_def()).main
+        inner = [op for op in graph.get_operations() if op.type in INNER]
+        unreached = {op.name for op in inner if tf.gradients(loss, op.outputs[0])[0] is None}
+    hidden = {main.heads.names[index] for index in hidden_ops(main)}
+    assert unreached
+    assert {name for name in unreached if main.readers.get(name)} == hidden & {
+        op.name for op in inner
+    }
+
+
+def test_the_names_of_dtypes() -> None:
+    from tensorflow.core.framework import types_pb2
+
+    for number in types_pb2.DataType.values():
+        if number:
+            dtype = tf.as_dtype(number)
+            assert DTYPE_NAMES[number] == dtype.base_dtype.name
+            assert is_ref(number) == dtype._is_ref_dtype
+
+
+def test_the_dtypes_that_carry_gradients() -> None:
+    from tensorflow.python.eager import backprop_util
+
+    names = {name for name in DTYPE_NAMES.values() if hasattr(tf.dtypes, name)}
+    assert {"resource", "variant"} | DIFFERENTIABLE == {
+        name for name in names if backprop_util.IsTrainable(getattr(tf.dtypes, name))
+    }
+
+
+# The class `elementwise`: where one element of an input is changed, one of the output changes.
+
+ELEMENTS = [0.3, 0.6, 0.2, 0.7, 0.4]
+# Of integers and bools, or constant here.
+UNTRIED = {"Invert", "IsFinite", "IsInf", "IsNan", "LogicalAnd", "LogicalNot", "LogicalOr"}
+
+
+@pytest.mark.slow
+def test_one_element_of_the_output_hangs_on_one_of_each_input() -> None:
+    done = set()
+    for op in ELEMENTWISE:
+        known, function = opdefs.lookup(op), getattr(tf.raw_ops, op, None)
+        assert known is not None, op
+        if function is None or op in UNTRIED:
+            continue
+        names = [name for name in inspect.signature(function).parameters if name != "name"]
+        arguments: dict[str, Any] = {}
+        for place, arg in enumerate(known.inputs):
+            key = names[place]  # an input may have another name there
+            arguments[key] = np.float32(ELEMENTS) + np.float32(0.05 * place)
+            if arg.dtype == "bool":
+                arguments[key] = np.float32(ELEMENTS) > 0.35
+            elif arg.number_attr:
+                arguments[key] = [np.float32(ELEMENTS), np.float32(ELEMENTS)]
+        for name in names:
+            if name == "DstT":
+                arguments[name] = tf.float64
+        before = np.asarray(function(**arguments))
+        for key, value in arguments.items():
+            if isinstance(value, np.ndarray):
+                other = value.copy()
+                other[3] = not other[3] if other.dtype == bool else other[3] + np.float32(0.2)
+                after = np.asarray(function(**{**arguments, key: other}))
+                same = (after == before) | (np.isnan(after) & np.isnan(before))
+                assert same[[0, 1, 2, 4]].all(), (op, key)
+        assert before.shape == (5,), op
+        done.add(op)
+    assert len(done) > 70
