@@ -89,30 +89,21 @@ def starts_anew(tf1: Any, first: Any, w: Any) -> Any:
 
 
 # Of each, how often at least what is foretold comes.
+# fmt: off
 LOOPS: dict[str, tuple[Build, dict[str, int]]] = {
-    "a variable that only its own loop reads": (
-        lambda tf1, x, w: tf1.while_loop(
-            lambda number, *_: number < 3,
-            lambda number, y, z: (number + 1, tf1.tanh(y * z), z),
-            (0, w, x),
-        )[1],
-        {"flows": 1},
-    ),
+    "a variable that only its own loop reads": (lambda tf1, x, w: tf1.while_loop(
+        lambda number, *_: number < 3,
+        lambda number, y, z: (number + 1, tf1.tanh(y * z), z), (0, w, x))[1], {"flows": 1}),
     "what reads no tensor of a loop": (reads_nothing_of_its_loop, {"flows": 1, "error": 1}),
     "targets in a loop that starts anew": (starts_anew, {"error": 2}),
     "behind another": (
-        lambda tf1, x, w: starts_anew(tf1, loop_graphs.counted(tf1, x, w), w),
-        {"error": 2},
-    ),
-    "built without backprop": (
-        lambda tf1, x, w: loop_graphs.repeat(tf1, lambda y: tf1.tanh(y * w), x, back_prop=False),
-        {},
-    ),
+        lambda tf1, x, w: starts_anew(tf1, loop_graphs.counted(tf1, x, w), w), {"error": 2}),
+    "built without backprop": (lambda tf1, x, w: loop_graphs.repeat(
+        tf1, lambda y: tf1.tanh(y * w), x, back_prop=False), {}),
     "the gradient of a gradient": (
-        lambda tf1, x, w: tf1.gradients(loop_graphs.counted(tf1, x, w), [w])[0],
-        {"flows": 1},
-    ),
+        lambda tf1, x, w: tf1.gradients(loop_graphs.counted(tf1, x, w), [w])[0], {"flows": 1}),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("name", LOOPS)

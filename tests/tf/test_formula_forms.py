@@ -312,35 +312,32 @@ _UNEVEN = {"strides": [1, 2, 1, 1], "explicit_paddings": [0, 0, 1, 2, 0, 1, 0, 0
 _POOL = {"ksize": [1, 3, 2, 1], "strides": [1, 2, 1, 1]}
 _IMAGE, _AXES = (2, 6, 7, 3), np.array([1, 2], np.int32)
 _SIZES = np.array([1, 3, 4, 2], np.int32)
+# fmt: off
 CASES = [
-    _case("MatMul", (3, 4), (4, 2)),
-    _case("MatMul", (4, 3), (2, 4), transpose_a=True, transpose_b=True),
-    _case("MatMul", (4, 3), (4, 2), transpose_a=True),
-    _case("MatMul", (3, 4), (2, 4), transpose_b=True),
-    _case("BatchMatMulV2", (2, 3, 4), (4, 5)),
+    *(_case("MatMul", *shapes, transpose_a=first, transpose_b=second)
+      for shapes, first, second in (
+          ([(3, 4), (4, 2)], False, False), ([(4, 3), (2, 4)], True, True),
+          ([(4, 3), (4, 2)], True, False), ([(3, 4), (2, 4)], False, True))),
+    _case("BatchMatMulV2", (2, 3, 4), (4, 5), adj_x=False, adj_y=False),
     _case("BatchMatMulV2", (2, 4, 3), (2, 5, 4), adj_x=True, adj_y=True),
-    _case("Conv2D", _IMAGE, (3, 2, 3, 4), **_ONE),
-    _case("Conv2D", _IMAGE, (3, 2, 3, 4), **_TWO),
+    _case("Conv2D", _IMAGE, (3, 2, 3, 4), **_ONE), _case("Conv2D", _IMAGE, (3, 2, 3, 4), **_TWO),
     _case("Conv2D", _IMAGE, (3, 2, 3, 4), **_UNEVEN, padding="EXPLICIT"),
     _case("DepthwiseConv2dNative", _IMAGE, (3, 2, 3, 2), **_ONE),
     _case("DepthwiseConv2dNative", _IMAGE, (3, 3, 3, 1), **_TWO | {"padding": "SAME"}),
-    OpCase(
-        "Conv2DBackpropInput",
-        (_SIZES, drawn(3, 2, 2, 3), drawn(1, 2, 2, 3)),
-        _TWO | {"padding": "SAME"},
-    ),
+    OpCase("Conv2DBackpropInput", (_SIZES, drawn(3, 2, 2, 3), drawn(1, 2, 2, 3)),
+           _TWO | {"padding": "SAME"}),
     _case("BiasAdd", _IMAGE, (3,)),
-    *(_case(f"{name}Pool", _IMAGE, **_POOL, padding="SAME") for name in ("Avg", "Max")),
-    *(_case(f"{name}Pool", _IMAGE, **_POOL, padding="VALID") for name in ("Avg", "Max")),
+    *(_case(f"{name}Pool", _IMAGE, **_POOL, padding=padding)
+      for padding in ("SAME", "VALID") for name in ("Avg", "Max")),
     OpCase("Mean", (drawn(*_IMAGE), _AXES)),
     OpCase("Mean", (drawn(*_IMAGE), _AXES), {"keep_dims": True}),
-    OpCase("Sum", (drawn(*_IMAGE), _AXES)),
-    _case("LeakyRelu", (2, 5), alpha=0.25),
+    OpCase("Sum", (drawn(*_IMAGE), _AXES)), _case("LeakyRelu", (2, 5), alpha=0.25),
     *(_case(name, (2, 5)) for name in ("Relu", "Relu6", "Elu", "Selu", "Softplus", "Softsign")),
     *(_case(name, (2, 5)) for name in ("Sigmoid", "Tanh", "Softmax", "Identity")),
     *(_case(name, (2, 5), (5,)) for name in ("AddV2", "Sub", "Mul", "RealDiv")),
     *(_case(name, (2, 5), (2, 5)) for name in ("Maximum", "Minimum")),
 ]
+# fmt: on
 NOT_HERE = {"SparseMatMul", "Conv3D", "BatchMatMul", "Add", "Div"} | {
     f"FusedBatchNorm{version}" for version in ("", "V2", "V3")
 }

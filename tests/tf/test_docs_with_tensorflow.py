@@ -1,19 +1,22 @@
-"""The table of TensorFlow's errors in docs/reference/errors.md names what TensorFlow prints."""
+"""Docs that need TensorFlow: examples of docstrings, and the errors in docs/reference/errors.md."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import graphpatch
+from tests.documented import WITH_TENSORFLOW, failures, write_files
 from tests.examples import ROOT
 from tests.graphs import graphdef, node
 from tests.tf import consumer
 
-tf1 = pytest.importorskip("tensorflow").compat.v1
+tf = pytest.importorskip("tensorflow")
+tf1 = tf.compat.v1
 PAGE = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
 TABLE = PAGE.partition("## Errors of TensorFlow")[2]
 X = node("x", "Placeholder", dtype="float32")
@@ -87,3 +90,31 @@ def test_each_error_that_is_printed_has_its_row(name: str) -> None:
     for text, word in zip(printed(raised.value), words, strict=False):
         (row,) = rows(text)
         assert word in row, text
+
+
+# Examples of docstrings.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the files are that examples read."""
+    found = tmp_path_factory.mktemp("examples")
+    write_files(found)
+    with tf.Graph().as_default() as graph:
+        w = tf.compat.v1.get_variable("w", [2])
+        loss = tf.reduce_sum(tf.nn.relu(w), name="loss")
+        tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        tf.compat.v1.train.export_meta_graph(str(found / "training.meta"), graph=graph)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(WITH_TENSORFLOW))
+def test_an_example_gives_what_it_says(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    there: dict[str, Any] = {"tf": tf}
+    if name.startswith("keras."):
+        pytest.importorskip("keras")
+        import graphpatch.keras  # noqa: F401
+    assert failures(name, **there) == ""
