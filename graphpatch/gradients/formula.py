@@ -56,16 +56,15 @@ _TENSOR = "tensor"
 _VARIABLE = re.compile(r"(?P<kind>x|y|dy)(?P<index>0|[1-9]\d*)?", re.ASCII)
 
 _ELSEWHERE = {
-    "if": "write: where(condition, a, b)",
-    "else": "write: where(condition, a, b)",
+    **dict.fromkeys(("if", "else"), "write: where(condition, a, b)"),
     "lambda": "a formula is one expression of x, y and dy",
     "dx": "the upstream gradient is dy, and dx is what the formula gives",
     "grad": "the upstream gradient is dy",
     "e": "write: exp(1)",
-    "tf": "functions are called by their bare name",
-    "np": "functions are called by their bare name",
-    "None": "null stands for a whole formula in the list, one for each input",
-    "null": "null stands for a whole formula in the list, one for each input",
+    **dict.fromkeys(("tf", "np"), "functions are called by their bare name"),
+    **dict.fromkeys(
+        ("None", "null"), "null stands for a whole formula in the list, one for each input"
+    ),
 }
 
 # Functions over axes for which a number in the place of these is the other of two numbers.

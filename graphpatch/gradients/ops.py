@@ -441,10 +441,8 @@ class Signature:
         value = self.attrs.get(name)
         if name not in self.attrs:
             legal = [word for word, attr in self.attrs.items() if isinstance(attr, (int, float))]
-            none = "; none of its attrs is a number or boolean"
-            legal_words = f"; it has: {', '.join(legal)}" if legal else none
-            near = did_you_mean(name, legal) or legal_words
-            raise FormulaError(f"the op has no attr {name!r}{near}")
+            known = f"; its numbers and booleans: {', '.join(legal) or 'none'}"
+            raise FormulaError(f"the op has no attr {name!r}{did_you_mean(name, legal) or known}")
         if not isinstance(value, (bool, int, float)):
             raise FormulaError(f"attr {name!r} is {value!r}; formulas read numbers and booleans")
         return value

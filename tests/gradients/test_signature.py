@@ -36,7 +36,7 @@ def test_an_argument_must_have_a_dtype() -> None:
     ("signature", "source", "column", "message"),
     [
         (UNARY, "dy * x1", 6, "the op has no x1; it has: x0, y0, dy0"),
-        (UNARY, "dy * attr.alpha", 6, "the op has no attr 'alpha'; none of its attrs is a number"),
+        (UNARY, "dy * attr.alpha", 6, "the op has no attr 'alpha'; its numbers and booleans: none"),
         (MIXED, ["dy * attr.alhpa", None, None], 6, "no attr 'alhpa'; nearest: alpha"),
         (MIXED, ["dy * attr.padding", None, None], 6, "attr 'padding' is b'SAME'"),
         (MIXED, ["dy * attr.wrap", None, None], 6, "this is a condition"),

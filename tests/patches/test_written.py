@@ -11,7 +11,7 @@ import graphpatch
 from graphpatch import names
 from graphpatch.graph import provenance
 from tests import graphs
-from tests.graphs import const, function, node, v1_loop
+from tests.graphs import const, function, v1_loop
 from tests.patches.one_op import applied, as_one, assert_has, main_of, net, on_op
 
 RELU = "x:Placeholder r:Relu(x) y:Identity(r)"
@@ -181,21 +181,13 @@ def test_constants_of_a_surrogate_wait_in_the_loop_that_the_op_decides_for() -> 
     assert_has(body, "s/surrogate/in:Identity(merge) s/surrogate/Const:Const(^s/surrogate/in)")
 
 
-def test_a_surrogate_in_a_function_that_is_differentiated_as_a_whole() -> None:
-    inner = function("f", ["a"], net("s:Sign(a)"), {"out": "s:y:0"})
-    result = applied(on_op("Sign", TANH), "x:Placeholder call:f(x)", functions=[inner])
-    body = result.model.graphs[0].functions["f"]
-    assert body.node("s").op.startswith("graphpatch_formula_")
-    assert body.node("s").inputs == ("s/surrogate/Tanh:y:0", "s/stop:output:0")
-
-
 def test_what_is_behind_a_function_in_a_function_lets_nothing_flow_back() -> None:
     """Each op has a function of its own, whose gradient is zeros, or zeros before its inputs."""
     for op, output, forward in (
         ("Sin", "y", "graphpatch_Sin_*"),
         ("Softmax", "softmax", "Softmax"),
     ):
-        inner = function("f", ["a"], [node("m", op, "a")], {"out": f"m:{output}:0"})
+        inner = function("f", ["a"], net(f"m:{op}(a)"), {"out": f"m:{output}:0"})
         rule = on_op(op, override({"formula": "dy * y"}))
         graph = applied(rule, "x:Placeholder call:f(x)", functions=[inner]).model.graphs[0]
         moved = graph.functions["f"].node("m/forward")
@@ -205,11 +197,17 @@ def test_what_is_behind_a_function_in_a_function_lets_nothing_flow_back() -> Non
             assert len(graph.library.signatures[moved.op].inputs) == 1
 
 
-def test_straight_through_in_a_function_that_is_differentiated_as_a_whole() -> None:
-    inner = function("f", ["a", "b"], net("m:Maximum(a,b)"), {"out": "m:z:0"})
-    rule = on_op("Maximum", {"straight_through": {"input": 1}})
+@pytest.mark.parametrize(("rule", "op", "reads"), [
+    (on_op("Sign", TANH), "m:Sign(a)", ("m/surrogate/Tanh:y:0", "m/stop:output:0")),
+    (on_op("Maximum", {"straight_through": {"input": 1}}), "m:Maximum(a,b)",
+     ("b", "m/stop:output:0")),
+])  # fmt: skip
+def test_in_a_function_that_is_differentiated_as_a_whole(rule: Any, op: str, reads: Any) -> None:
+    output = "y" if "Sign" in op else "z"
+    inner = function("f", ["a", "b"], net(op), {"out": f"m:{output}:0"})
     result = applied(rule, "x:Placeholder w:Placeholder call:f(x,w)", functions=[inner])
-    assert result.model.graphs[0].functions["f"].node("m").inputs == ("b", "m/stop:output:0")
+    call = result.model.graphs[0].functions["f"].node("m")
+    assert (call.op.startswith("graphpatch_formula_"), call.inputs) == (True, reads)
 
 
 def test_matches_one_after_the_other_in_a_function() -> None:
