@@ -3,7 +3,7 @@
     python scripts/record_examples.py                   every page
     python scripts/record_examples.py docs/doctor.md    these pages
 
-Look at the difference before you commit it: tests/test_readme.py and tests/test_docs.py hold the
+Look at the difference before you commit it: tests/test_docs.py holds the
 pages to what the commands print, and this script makes the pages agree.
 """
 

@@ -21,7 +21,6 @@ LONGEST = (
     "fleet/test_cluster.py",
     "test_docs.py",
     "page/test_browser.py",
-    "test_notebook.py",
     "tf/test_saved_model_out.py",
     "tf/test_verify.py",
     "tf/test_places.py",

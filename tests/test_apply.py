@@ -52,9 +52,7 @@ def test_rules_are_given_as_such_or_as_dicts(model: Model) -> None:
     assert graphs.joined(one.model.pieces()) == graphs.joined(other.model.pieces())
 
 
-def test_the_model_that_came_in_stays_and_so_does_what_no_rule_touched(
-    model: Model, model_file: Path
-) -> None:
+def test_the_original_stays_and_what_no_rule_touched(model: Model, model_file: Path) -> None:
     result = apply([mine_at("Relu"), mine_at("Round", STOP)], model)
     assert graphs.joined(model.pieces()) == model_file.read_bytes()
     assert (model.node_count, result.model.node_count) == (11, 12)
@@ -224,9 +222,7 @@ EXPECT: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("op", "expect", "message"), EXPECT)
-def test_a_rule_matches_as_often_as_it_says(
-    model: Model, op: str, expect: Any, message: str
-) -> None:
+def test_a_rule_matches_so_often(model: Model, op: str, expect: Any, message: str) -> None:
     rules = [mine_at("Relu", ELU), mine_at(op, STOP, expect=expect, name="mine")]
     if not message:
         assert len(apply(rules, model).report["rules"]) == 2
@@ -247,9 +243,7 @@ def test_a_rule_matches_as_often_as_it_says(
         (3, "bias", "3 BiasAdd"),  # where each match brings one op, the ops say it all
     ],
 )
-def test_matches_of_a_pattern_are_counted_apart_from_their_ops(
-    count: int, on: Any, counted: str
-) -> None:
+def test_matches_of_a_pattern_are_counted_apart(count: int, on: Any, counted: str) -> None:
     texts = [f"mul{k}:MatMul(x, x) bias{k}:BiasAdd(mul{k}, x)" for k in range(count)]
     patch = {"filter_gradient": {"scale": 2}, "on": on}
     rule = {"match": {"pattern": "mul:MatMul -> bias:BiasAdd"}, "patch": patch}

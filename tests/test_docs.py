@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import graphpatch
+from graphpatch.rules import rules_from
 from tests.examples import ROOT, blocks, commands, failed_together, pages, ran
 
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in pages()}
@@ -43,12 +48,6 @@ def test_the_python_examples_of_a_page_run(name: str, failed: dict[str, str]) ->
     assert failed.get(name) is None, failed[name]
 
 
-def test_a_page_that_fails_is_told() -> None:
-    found = failed_together({"good": "```python\nx = 1\n```", "bad": "```python\nx\n```"})
-    assert list(found) == ["bad"]
-    assert "NameError" in found["bad"]
-
-
 def test_rules_files_on_a_page_are_the_files_that_it_names() -> None:
     shown = [found for page in PAGES.values() for found in FILES.findall(page)]
     assert len(shown) >= 3
@@ -76,3 +75,80 @@ def test_the_examples_need_no_more_than_the_package() -> None:
         code = "\n".join(blocks(page, "python"))
         if name != "docs/CONTRIBUTING.md":
             assert not re.search(r"^\s*(?:from|import) (?:tests|scripts)\b", code, re.M), name
+
+
+# What the README says is there, and it stays short; test_docs.py runs its examples.
+
+
+README = (ROOT / "README.md").read_text()
+INLINE = re.compile(r'`(\{"(?:formula|scale|clip|registered|override_gradient)": .*?\})`')
+
+
+@pytest.mark.parametrize("line", [1, 2])
+def test_the_quick_start_does_what_it_says(line: int, run_cli: Any, tmp_path: Path) -> None:
+    """Each line but the first, which installs; the second needs what the first wrote."""
+    quick_start = blocks(README, "sh")[0].splitlines()
+    assert len(quick_start) == 3
+    shutil.copy(ROOT / "scripts/models/numerals.pb", tmp_path)
+    for command in quick_start[1 : line + 1]:
+        name, *words = shlex.split(command.removesuffix(" --open"))
+        assert name == "graphpatch"
+        done = run_cli(*(word.replace("scripts/models", str(tmp_path)) for word in words))
+        assert done.code == 0, done.stderr
+    written = {1: "numerals.patched.pb", 2: "numerals.patched.html"}[line]
+    assert (tmp_path / written).is_file()
+
+
+def test_it_fits_on_few_screens() -> None:
+    assert len(README.splitlines()) <= 220
+
+
+def test_each_gradient_in_the_text_is_one() -> None:
+    """That of the README and of all other pages."""
+    found = [text for page in pages() for text in INLINE.findall(page.read_text())]
+    inline = [text for text in found if "..." not in text and not re.search(r": [A-Z]+\b", text)]
+    assert len(inline) >= 10
+    for text in inline:
+        found = json.loads(text)
+        patch = found if "override_gradient" in found else {"override_gradient": found}
+        assert len(rules_from([{"match": {}, "patch": patch}])) == 1
+
+
+def test_every_command_is_in_the_readme() -> None:
+    from graphpatch.cli import COMMANDS
+
+    assert [name for name in COMMANDS if f"graphpatch {name}" not in README] == []
+
+
+# The notebook of the documentation does what it shows.
+
+
+NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
+
+
+def outputs(notebook: Any) -> list[list[str]]:
+    """What each cell prints and shows, without what TensorFlow says on stderr."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [[_text(one) for one in cell.outputs if one.get("name") != "stderr"] for cell in cells]
+
+
+def _text(output: Any) -> str:
+    found = output.get("text") or output["data"].get("text/plain")
+    return str(found) + str(output.get("data", {}).get("text/html", ""))
+
+
+@pytest.mark.slow
+def test_the_notebook_shows_what_its_cells_give() -> None:
+    pytest.importorskip("tensorflow")
+    nbformat = pytest.importorskip("nbformat", reason="nbformat, nbclient, ipykernel run it")
+    nbclient = pytest.importorskip("nbclient", reason="nbformat, nbclient, ipykernel run it")
+    pytest.importorskip("ipykernel", reason="nbformat, nbclient, ipykernel run it")
+    stored = nbformat.read(NOTEBOOK, as_version=4)
+    fresh = nbformat.read(NOTEBOOK, as_version=4)
+    for cell in fresh.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    options = {"metadata": {"path": str(ROOT)}}
+    nbclient.NotebookClient(fresh, timeout=300, kernel_name="python3", resources=options).execute()
+    assert outputs(fresh) == outputs(stored)
+    assert any("<table>" in text for cell in outputs(stored) for text in cell)

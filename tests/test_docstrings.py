@@ -174,8 +174,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in WITH_TENSORFLOW])
-def test_an_example_gives_what_it_says(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_example_gives_that(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert failures(name) == ""

@@ -41,9 +41,7 @@ def ran(start: list[str], *words: str, **options: Any) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("path", [{}, {"PYTHONPATH": "/nowhere"}], ids=["", "a path"])
-def test_a_program_sees_what_it_sees_in_a_fresh_python(
-    words: list[str], path: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_program_sees_the_same(words: list[str], path: dict[str, str], tmp_path: Path) -> None:
     environment = {**os.environ, "ONLY": "here", **path}
     del environment["HOME"]
     options = {"input": b"given", "cwd": tmp_path, "env": environment}

@@ -130,9 +130,7 @@ def test_an_activation_of_several_ops_is_one(name: str) -> None:
     ("ends", "count"),
     [("clip:Minimum(p,six) y:Sub(clip,m)", 1), ("y:ConcatV2(p,m,axis)", 0)],
 )
-def test_halves_of_an_activation_that_are_patched_one_by_one_are_named(
-    ends: str, count: int
-) -> None:
+def test_halves_of_an_activation_are_named(ends: str, count: int) -> None:
     graph = model(f"n:Neg(x) p:Relu(x) m:Relu(n) {ends}", six=6, axis=1)
     notes = graphpatch.apply("@guided_backprop", graph).report["notes"]
     halves = [note for note in notes if "not seen as one activation" in note]
@@ -277,9 +275,7 @@ NOTHING = [
 
 
 @pytest.mark.parametrize(("recipe", "text", "message"), NOTHING)
-def test_a_recipe_that_finds_nothing_says_what_else_there_is(
-    recipe: str, text: str, message: str
-) -> None:
+def test_a_recipe_that_finds_nothing(recipe: str, text: str, message: str) -> None:
     with pytest.raises(MatchError) as caught:
         graphpatch.apply(recipe, model(text))
     assert re.search(message, str(caught.value), re.DOTALL)
@@ -323,9 +319,7 @@ def test_the_command(run_cli: Run, tmp_path: Path) -> None:
     assert done.json["outputs"][0]["rules"] == other.json["outputs"][0]["rules"]
 
 
-def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
-    run_cli: Run, rules_file: RulesFile
-) -> None:
+def test_rules_without_ops_are_left_out_of_the_text(run_cli: Run, rules_file: RulesFile) -> None:
     text = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run").stdout
     assert [line for line in text.splitlines() if line.startswith("  @")] == [
         "  @guided_backprop  2 Relu, 1 Relu6  (function)"
@@ -341,9 +335,7 @@ def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
     assert len(done.json["outputs"][0]["rules"]) == 5
 
 
-def test_no_rule_is_needed_to_write_a_meta_graph(
-    run_cli: Run, rules_file: RulesFile, tmp_path: Path
-) -> None:
+def test_no_rule_is_needed_for_a_meta(run_cli: Run, rules_file: RulesFile, tmp_path: Path) -> None:
     rules = rules_file()
     done = run_cli("apply", rules, DIGITS, "-o", tmp_path / "model.meta")
     assert done.code == 0, done.stderr
@@ -391,9 +383,7 @@ WITHOUT_RULE = [
 
 
 @pytest.mark.parametrize(("recipe", "text", "named"), WITHOUT_RULE)
-def test_ops_through_which_sums_need_not_add_up_are_named(
-    recipe: str, text: str, named: str
-) -> None:
+def test_ops_whose_sums_need_not_add_up_are_named(recipe: str, text: str, named: str) -> None:
     notes = graphpatch.apply(recipe, model(text, two=2)).report["notes"]
     told_of = [note for note in notes if note.startswith("no rule for")]
     assert len(told_of) == bool(named)

@@ -12,9 +12,7 @@ from pages import gradients, rules
 import graphpatch
 from graphpatch.cli import COMMANDS, cli
 from graphpatch.cli.schema import outputs
-from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.match.ready import READY
 from graphpatch.rules import rules_from
 from scripts import reference
 from tests.conftest import Run
@@ -42,21 +40,6 @@ def test_the_rule_on_the_page_of_a_gradient_is_one(name: str) -> None:
 
 def test_no_type_of_the_schema_is_left_out() -> None:
     assert rules.unknown() == []
-
-
-@pytest.mark.parametrize(
-    ("page", "told"),
-    [
-        ("commands", [f"## {name}\n" for name in COMMANDS]),
-        ("gradients", [f"](gradients/{name}.md)" for name in LIBRARY]),
-        ("patterns", [f"| `@{name}` |" for name in READY]),
-        ("formulas", [f"| `{one.spelled}` |" for one in FUNCTIONS.values()]),
-    ],
-)
-def test_everything_is_told(page: str, told: list[str]) -> None:
-    text = reference.page(page).read_text()
-    assert told
-    assert [one for one in told if one not in text] == []
 
 
 jsonschema = pytest.importorskip("jsonschema")

@@ -74,9 +74,7 @@ def with_rules_taken(rules: list[Any], model: Model) -> tuple[Model, list[str]]:
 @pytest.mark.parametrize("patch", [*KINDS, None], ids=str)
 @settings(max_examples=draws(25), deadline=None)
 @given(st.data())
-def test_what_is_reverted_is_the_same_bytes(
-    patch: dict[str, Any] | None, data: st.DataObject
-) -> None:
+def test_reverted_it_is_the_same_bytes(patch: dict[str, Any] | None, data: st.DataObject) -> None:
     built = data.draw(built_graphs)
     after, names = with_rules_taken(data.draw(rules_for(built, patch)), as_file(built.raw))
     if not names:

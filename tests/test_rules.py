@@ -217,7 +217,7 @@ NOT_JSON: dict[str | bytes, str] = {
 
 
 @pytest.mark.parametrize(("text", "message"), NOT_JSON.items(), ids=NOT_JSON.values())
-def test_what_is_not_json_is_said_with_line_and_column(
+def test_what_is_not_json_has_a_line_and_column(
     tmp_path: Path, text: str | bytes, message: str
 ) -> None:
     path = tmp_path / "rules.json"

@@ -106,27 +106,21 @@ PASSED = {
     "a regular expression": {"a regular expression inside", "a regular expression that is not one"},
     "the text of a pattern": {"a typo in a pattern"},
     "a pattern in JSON": {
-        "an edge to nowhere",
-        "an optional node that is not there",
-        "a closed node that is not there",
-        "two nodes apart",
+        "an edge to nowhere", "an optional node that is not there",
+        "a closed node that is not there", "two nodes apart",
     },
     "`on`": {"on of no op of the pattern"},
     "`clip`": {"a clip upside down"},
     "`version`": {"a version with a point"},
     "a formula": {
-        "a formula with a typo",
-        "a formula that is cut short",
-        "a formula with a name that is not there",
-        "Python in a formula",
-        "`and` spelled &&",
-        "a power spelled ^",
-        "the larger of two numbers as max",
+        "a formula with a typo", "a formula that is cut short",
+        "a formula with a name that is not there", "Python in a formula", "`and` spelled &&",
+        "a power spelled ^", "the larger of two numbers as max",
     },
     "`expect`": {"a maximum below the minimum"},
     "Python": {"Python without --allow-python"},
     "no rules": {"an empty list", "no rules in the list"},
-}
+}  # fmt: skip
 
 
 NODE = {"op": "Relu"}

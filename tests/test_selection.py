@@ -69,9 +69,7 @@ def test_patching_it_is_applying_a_rule_to_just_these_ops(model: Model) -> None:
     assert found[0] == found[1] == names(selection)
 
 
-def test_a_rule_of_a_selection_can_be_handed_to_apply_and_written_down(
-    model: Model, tmp_path: Path
-) -> None:
+def test_a_rule_of_a_selection_is_applied_and_written_down(model: Model, tmp_path: Path) -> None:
     relus = select(model, op="Relu")
     rule = relus.rule({"override_gradient": "guided_relu"}, name="guided", emit="function")
     rules = tmp_path / "rules.json"

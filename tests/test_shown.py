@@ -55,18 +55,15 @@ def test_what_a_terminal_obeys_is_escaped() -> None:
     assert shown(shown(EVIL)) == shown(EVIL)
 
 
-def test_messages_have_a_length() -> None:
+def test_messages_have_a_length(capsys: pytest.CaptureFixture[str]) -> None:
+    say_error("start " + "x" * 1_000_000)  # what is no exception
+    assert len(capsys.readouterr().err) < LONGEST_LINE + 200
     text = str(ModelError("start " + "x" * 1_000_000 + " end"))
     assert len(text) < LONGEST_LINE + 100
     assert text.startswith("start x")
     assert text.endswith("x end")
     assert "characters left out" in text
     assert len(str(ModelError("\u202e" * 1_000_000))) < LONGEST_LINE + 200  # each is escaped
-
-
-def test_errors_that_are_no_exceptions_have_a_length(capsys: pytest.CaptureFixture[str]) -> None:
-    say_error("start " + "x" * 1_000_000)
-    assert len(capsys.readouterr().err) < LONGEST_LINE + 200
 
 
 @pytest.mark.parametrize(
@@ -87,7 +84,7 @@ def test_errors_that_are_no_exceptions_have_a_length(capsys: pytest.CaptureFixtu
         ("references", "{m}", "--feed", EVIL), ("completion", EVIL), ("schema", EVIL),
     ],
 )  # fmt: skip
-def test_no_command_prints_a_name_raw(
+def test_no_command_prints_it_raw(
     tmp_path: Path, rules_file: RulesFile, command: tuple[str, ...]
 ) -> None:
     files = {name: str(tmp_path / f"{name}.pb") for name in "mnoe"}

@@ -49,21 +49,6 @@ def test_the_guides_are_grouped_by_what_one_wants() -> None:
     assert groups == ["Start", *wants, "Reference", "Internals"]
 
 
-def test_the_copy_button_takes_commands_alone() -> None:
-    """Prompts and output are what Pygments marks so; the theme reads what is displayed."""
-    pygments = pytest.importorskip("pygments")
-    from pygments.formatters import HtmlFormatter
-    from pygments.lexers import BashSessionLexer
-
-    shown = "$ graphpatch ops model.pb\nmodel.pb: GraphDef\n"
-    html = pygments.highlight(shown, BashSessionLexer(), HtmlFormatter(nowrap=True))
-    left = re.sub(r'<span class="g[po]">.*?</span>', "", html, flags=re.S)
-    assert re.sub(r"<[^>]*>", "", left).strip() == "graphpatch ops model.pb"
-    assert (
-        "[data-md-copying] :is(.gp, .go) { display: none; }" in (ROOT / "docs/site.css").read_text()
-    )
-
-
 def test_tables_of_runtimes_begin_with_the_newest() -> None:
     """It stands in the second of three columns, so nobody scrolls to it."""
     page = (ROOT / "docs/runtimes.md").read_text()

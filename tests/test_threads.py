@@ -54,7 +54,7 @@ def test_eight_threads_that_begin_at_once(run_cli: Run, model_file: Path, calls:
     assert (done.code, done.stdout, done.stderr) == (0, "fine\n", "")
 
 
-def test_modules_are_imported_by_one_thread_at_a_time(
+def test_modules_are_imported_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python failed one of them where one imported `msgspec`, another `msgspec.structs`."""

@@ -154,9 +154,7 @@ def test_a_graph_that_nobody_touched_is_the_same_file(built: Built) -> None:
 @pytest.mark.parametrize("patch", PATCHES, ids=str)
 @settings(max_examples=draws(100), deadline=None)
 @given(st.data())
-def test_what_a_rule_did_not_touch_is_the_same_bytes(
-    patch: dict[str, Any], data: st.DataObject
-) -> None:
+def test_what_no_rule_touched_is_the_same_bytes(patch: dict[str, Any], data: st.DataObject) -> None:
     built = data.draw(built_graphs)
     model = in_memory(built.raw)
     legal = [key for key, raw in built.nodes.items() if NodeDef.FromString(raw).op in UNARY]

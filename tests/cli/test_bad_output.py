@@ -25,9 +25,7 @@ ITSELF = [
 @pytest.mark.parametrize(
     ("model", "out"), [(model, out) for model, outs in ITSELF for out in outs.split()]
 )
-def test_what_is_read_is_never_written_over(
-    run_cli: Run, folder: Path, model: str, out: str
-) -> None:
+def test_what_is_read_is_not_written_over(run_cli: Run, folder: Path, model: str, out: str) -> None:
     (folder / "link.pb").symlink_to("model.pb")
     (folder / "linked").symlink_to("saved")
     os.link(folder / "model.pb", folder / "hard.pb")
@@ -62,9 +60,7 @@ CANNOT_WRITE: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize(("args", "said"), CANNOT_WRITE.values(), ids=CANNOT_WRITE)
-def test_where_nothing_can_be_written(
-    run_cli: Run, folder: Path, args: list[str], said: str
-) -> None:
+def test_where_nothing_can_be_put(run_cli: Run, folder: Path, args: list[str], said: str) -> None:
     before = everything(folder)
     refused(run_cli("apply", "rules.json", *args, cwd=folder), said)
     assert everything(folder) == before
@@ -219,7 +215,7 @@ Path.rename = lambda path, target: named(path, target, rename)
 @pytest.mark.parametrize(
     "args", [["large.pb", "-o", "old.pb", "--force"], ["saved", "-o", "old", "--force"]]
 )
-def test_a_process_that_is_killed_leaves_the_old_file(
+def test_a_kill_leaves_the_old_file(
     run_cli: Run, folder: Path, args: list[str], writes: int
 ) -> None:
     (folder / "old.pb").write_bytes(MODEL)
@@ -265,7 +261,7 @@ TYPED += [(*PAGE, "a page; name a .html file")]
 
 @pytest.mark.parametrize("typed", TYPED, ids=[one[0] for one in TYPED])
 @pytest.mark.parametrize("name", ["other.pb", "new", "-.pb"])
-def test_another_file_is_never_written_over(
+def test_other_kinds_of_files_stay(
     run_cli: Run, tmp_path: Path, typed: tuple[str, ...], name: str
 ) -> None:
     folder = sound_files(tmp_path)
@@ -278,9 +274,7 @@ def test_another_file_is_never_written_over(
 
 
 @pytest.mark.parametrize("typed", RULES.values(), ids=RULES)
-def test_no_rules_file_goes_to_a_file_of_the_name_of_a_pipe(
-    run_cli: Run, tmp_path: Path, typed: tuple[str, ...]
-) -> None:
+def test_a_rules_file_goes_to_no_pipe(run_cli: Run, tmp_path: Path, typed: tuple[str, ...]) -> None:
     done = run_cli(*typed, "-", cwd=sound_files(tmp_path))
     assert done.code == 2
     assert "name a .json file" in done.stderr

@@ -96,14 +96,6 @@ def test_fix_of_a_v1_loop_is_a_file_that_converts_it(run_cli: Run, tmp_path: Pat
     assert run_cli("doctor", meta, *ends).stdout == "x:0 -> y:0: the gradient flows\n"
 
 
-def test_an_output_that_an_op_lacks_is_told(run_cli: Run, blocked: Path) -> None:
-    for command in (("doctor",), ("view", "--to", "y"), ("ops",)):
-        name = ["a:1"] if command == ("ops",) else ["--from", "a:1"]
-        done = run_cli(command[0], blocked, *command[1:], *name)
-        assert done.code == 1
-        assert done.stderr.endswith("'a:1': Round 'a' has 1 output, counted from 0\n")
-
-
 def test_ends_that_were_swapped_are_told(run_cli: Run, blocked: Path) -> None:
     done = run_cli("doctor", blocked, "--from", "y", "--to", "x")
     assert done.stdout.splitlines() == [
@@ -163,14 +155,6 @@ def test_what_is_said_of_several_ops_is_said_once(run_cli: Run, tmp_path: Path) 
     assert sum("    fix " in line for line in lines) == 1
     lines = run_cli("doctor", path, "--from", "x", "--to", "r4", "--all").stdout.splitlines()
     assert lines[2:7] == [*map(blocked, (4, 3, 2, 1, 0))]
-
-
-def test_kinds_beyond_the_tenth_are_counted(run_cli: Run, tmp_path: Path) -> None:
-    rounds = [node(f"r{place}", "Round", "x") for place in range(13)]
-    path = saved(tmp_path, node("x", "Placeholder"), *rounds)
-    lines = run_cli("doctor", path).stdout.splitlines()
-    assert sum(line.startswith("x:0 -> ") for line in lines) == 10
-    assert lines[-1] == "... 3 more pairs of other kinds; --all shows them"
 
 
 INPUTS = "inputs: image:0, dropout_rate:0"

@@ -199,14 +199,6 @@ def test_resume_passes_over_what_was_done(run_cli: Run, folder: Path) -> None:
     assert passed(run_cli(*args, cwd=folder)) == []
 
 
-def test_resume_of_models_named_one_by_one(run_cli: Run, folder: Path) -> None:
-    models = [f"reg/{name}" for name in ("a.pb", "saved")]
-    args = ("apply", "rules.json", *models, "-o", "out", "--json", "-j", "1")
-    without_jobs = [*args[:-2]]
-    assert run_cli(*without_jobs, cwd=folder).code == 0
-    assert passed(run_cli(*args, "--resume", cwd=folder)) == models
-
-
 def test_resume_of_one_model_into_a_folder(run_cli: Run, folder: Path) -> None:
     args = ("apply", "rules.json", "reg/a.pb", "-o", "out/")
     assert run_cli(*args, cwd=folder).stdout.startswith("reg/a.pb -> out/a.pb\n")

@@ -49,9 +49,7 @@ def test_typed_types_and_names_hold_together(run_cli: Run) -> None:
     assert [one["op"] for one in done.json["rules"][0]["matches"]] == ["block2/relu"]
 
 
-def test_nearest_names_are_looked_for_in_the_first_hundred_rules(
-    run_cli: Run, rules_file: Any
-) -> None:
+def test_nearest_names_are_those_of_the_first_hundred_rules(run_cli: Run, rules_file: Any) -> None:
     rule = {"match": {"op": "Rleu"}, "patch": {"stop_gradient": True}}
     rules = rules_file(*[rule] * 101)
     first, *_, last = run_cli("match", str(rules), str(DIGITS), "--json").json["rules"]
@@ -153,9 +151,7 @@ def test_of_graphs_that_share_a_name_it_is_one_rule(tmp_path: Path) -> None:
         assert graphs.unsigned(one) == graphs.unsigned(other)
 
 
-def test_where_nothing_is_matched_nothing_is_saved(
-    run_cli: Run, rules_file: Any, tmp_path: Path
-) -> None:
+def test_no_match_is_saved_as_nothing(run_cli: Run, rules_file: Any, tmp_path: Path) -> None:
     rule = {"match": {"op": "Elu"}, "patch": {"stop_gradient": True}, "expect": {"min": 0}}
     saved = tmp_path / "saved.json"
     done = run_cli("match", str(rules_file(rule)), str(DIGITS), "--save", str(saved))

@@ -55,7 +55,7 @@ def test_gradients_that_were_built_before(apply: Callable[..., Ran]) -> None:
     assert OLD not in apply([*RELUS, *net("policy/gradients/relu:Relu(b/relu)")], STOP).stdout
 
 
-def test_what_takes_variables_out_of_an_update_says_nothing_of_built_gradients(
+def test_a_freeze_says_nothing_of_built_gradients(
     apply: Callable[..., Ran],
 ) -> None:
     training = net("""w:VariableV2 w/read:Identity(w) b:VariableV2 b/read:Identity(b) x:Placeholder
@@ -89,7 +89,7 @@ def test_which_gradients_are_to_be_registered(apply: Callable[..., Ran], tmp_pat
     assert said({"registered": "Foo"}, "guided_relu") == ours + others
 
 
-def test_an_output_without_a_suffix_is_told(
+def test_an_output_without_suffix_is_told(
     run_cli: Run, rules_file: RulesFile, tmp_path: Path
 ) -> None:
     saved(tmp_path, *RELUS)

@@ -38,9 +38,7 @@ WRITING = (
 @pytest.mark.every(3)
 @pytest.mark.parametrize("stream", [">&-", ">/dev/full"])
 @pytest.mark.parametrize("line", WRITING)
-def test_who_cannot_tell_what_was_written_writes_nothing(
-    folder: Path, line: str, stream: str
-) -> None:
+def test_who_cannot_tell_of_it_writes_nothing(folder: Path, line: str, stream: str) -> None:
     before = everything(folder)
     done = shell(f"{line} {stream}", folder)
     assert done.returncode == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -140,27 +141,17 @@ def test_after_it_each_stage_has_its_bar_until_the_end(
 ) -> None:
     terminal = on_terminal(monkeypatch)
     monkeypatch.setattr(progress, "SECONDS_BEFORE_BAR", 0)
-    started, shown_bars = progress._started, []
+    started, bars = progress._started, []
     monkeypatch.setattr(
-        progress, "_started", lambda of_many: shown_bars.append(started(of_many)) or shown_bars[-1]
+        progress, "_started", lambda of_many: bars.append(started(of_many)) or bars[-1]
     )
-
-    def work() -> None:
-        with bar(of_many) as shown:
-            shown("reading", 10, 10)
-            shown("writing", 25, 25)
-            if fails:
-                raise KeyError
-
-    if fails:
-        with pytest.raises(KeyError):
-            work()
-    else:
-        work()
-    [shown_bar] = shown_bars
-    assert [(task.description, task.completed) for task in shown_bar.tasks] == [
-        ("reading", 10),
-        ("writing", 25),
-    ]
+    with pytest.raises(KeyError) if fails else nullcontext(), bar(of_many) as shown:
+        shown("reading", 10, 10)
+        shown("writing", 25, 25)
+        if fails:
+            raise KeyError
+    [shown_bar] = bars
+    stages = [(task.description, task.completed) for task in shown_bar.tasks]
+    assert stages == [("reading", 10), ("writing", 25)]
     assert said in terminal.getvalue()
     assert not shown_bar.live.is_started

@@ -24,9 +24,7 @@ def broken(tmp_path: Path) -> Path:
     return saved(tmp_path, *net("x:Placeholder b:Relu(x) y:Tanh(a)"), name="broken.pb")
 
 
-def test_a_broken_graph_needs_no_tensorflow_to_be_found(
-    run_cli: Run, sound: Path, broken: Path
-) -> None:
+def test_a_broken_graph_needs_no_tensorflow(run_cli: Run, sound: Path, broken: Path) -> None:
     done = run_cli("verify", sound, broken, "--no-run")
     assert (done.code, PROGRESS.sub("", done.stderr)) == (1, "")
     faults = [

@@ -57,9 +57,7 @@ def stored(store: Any, root: str) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if name != MANIFEST_NAME}
 
 
-def test_a_store_gets_what_a_disk_gets(
-    capsys: pytest.CaptureFixture[str], store: Any, registry: Path
-) -> None:
+def test_as_a_disk(capsys: pytest.CaptureFixture[str], store: Any, registry: Path) -> None:
     args = ("apply", "memory://rules.json", "memory://reg", "-o", "memory://out", "--json")
     code, out, error = run(capsys, *args, "--jobs", "2")
     assert (code, error) == (0, "4 models: 4 patched\n")
@@ -105,7 +103,7 @@ def test_one_model_by_name(capsys: pytest.CaptureFixture[str], store: Any, regis
     assert stored(store, "/new") == {"b.pb": (registry / "b.pb").read_bytes()}
 
 
-def test_a_new_output_takes_the_place_of_an_old_one(
+def test_a_new_output_for_an_old(
     capsys: pytest.CaptureFixture[str], store: Any, registry: Path
 ) -> None:
     store.pipe_file("/out/saved/variables/old", b"x")
@@ -118,9 +116,7 @@ def test_a_new_output_takes_the_place_of_an_old_one(
     assert stored(store, "/out")["saved/saved_model.pb"] != b"x"
 
 
-def test_what_is_written_appears_whole_or_not_at_all(
-    monkeypatch: pytest.MonkeyPatch, store: Any
-) -> None:
+def test_what_is_written_is_whole_or_not_there(monkeypatch: pytest.MonkeyPatch, store: Any) -> None:
     store.pipe_file("/out/x.pb", b"old")
 
     def broken(local: str, path: str) -> None:
@@ -136,7 +132,7 @@ def test_what_is_written_appears_whole_or_not_at_all(
     assert stored(store, "/out") == {"x.pb": b"old"}
 
 
-def test_errors_call_a_model_what_the_user_did(
+def test_errors_name_the_url(
     capsys: pytest.CaptureFixture[str], store: Any, registry: Path
 ) -> None:
     store.pipe_file("/reg/bad.pb", MODEL[:-1])

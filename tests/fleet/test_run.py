@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import signal
 import threading
 import time
@@ -114,26 +113,6 @@ def test_an_interrupt_ends_the_workers(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         next(results(slow, structs.replace(ORDER, root=str(tmp_path)), planned))
     assert [child for child in multiprocessing.active_children() if child not in before] == []
-
-
-@pytest.mark.slow
-def test_ten_workers_killed_at_random_moments(tmp_path: Path) -> None:
-    planned = tasks(tmp_path, 200)
-    chosen = random.Random(7)
-    moments = set(chosen.sample(range(1, 190), 10))
-    before, done = multiprocessing.active_children(), []
-    for result in results(patch_model, ORDER, planned):
-        done.append(result)
-        if len(done) in moments:
-            time.sleep(chosen.uniform(0, 0.01))
-            workers = [c for c in multiprocessing.active_children() if c not in before]
-            if workers:  # none while a pool takes the place of one that died
-                chosen.choice(workers).kill()
-    assert list(ended(iter(done))) == list(range(200))
-    assert not [result.error for result in done if result.error]
-    written = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert sorted(written) == sorted(f"{place}.pb" for place in range(200))
-    assert len(set(written.values())) == 1
 
 
 def test_what_was_left_is_swept(tmp_path: Path) -> None:

@@ -128,9 +128,7 @@ def test_a_rules_file_that_was_edited_is_not_replaced(tmp_path: Path) -> None:
     assert Destination(str(path), force=True, is_marked=True).replaces()
 
 
-def test_a_patched_folder_with_a_file_of_the_users_is_not_replaced(
-    run_cli: Run, folder: Path
-) -> None:
+def test_a_folder_with_a_file_of_the_users_is_not_replaced(run_cli: Run, folder: Path) -> None:
     args = ("apply", "rules.json", "saved", "-o", "out")
     assert run_cli(*args, cwd=folder).code == 0
     assert "(replaced)" in run_cli(*args, cwd=folder).stdout
@@ -148,7 +146,7 @@ def test_a_copy_of_the_model_and_empty_files_are_nothing_to_lose(folder: Path) -
 
 
 @pytest.mark.parametrize("array", [np.eye(3, 2), np.float32(2), np.asfortranarray(np.eye(2, 5))])
-def test_arrays_of_references_are_replaced_until_they_are_the_users(
+def test_arrays_of_references_are_replaced_until_edited(
     run_cli: Run, tmp_path: Path, array: Any
 ) -> None:
     args = ("references", "model.pb", "--feed", "gone.npz", "-o", "ref.json")

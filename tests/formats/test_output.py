@@ -160,9 +160,7 @@ EXPECTED = {
 }  # fmt: skip
 
 
-def test_a_folder_like_another_takes_the_place_of_an_old_one(
-    tmp_path: Path, original: Path
-) -> None:
+def test_a_folder_like_another_in_the_place_of_an_old_one(tmp_path: Path, original: Path) -> None:
     before = everything(original)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").touch()

@@ -106,9 +106,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("name", "data", "out", "reason"), REFUSED.values(), ids=REFUSED)
-def test_what_would_lose_something_is_refused(
-    tmp_path: Path, name: str, data: bytes, out: str, reason: str
-) -> None:
+def test_what_is_refused(tmp_path: Path, name: str, data: bytes, out: str, reason: str) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(OutputError, match=reason):
         load(tmp_path / name).save(tmp_path / out)

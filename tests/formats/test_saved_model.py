@@ -101,9 +101,7 @@ def saved(tmp_path: Path) -> Path:
         (".", "a link to a folder that holds it"),
     ],
 )
-def test_a_link_that_leads_out_is_refused(
-    saved: Path, tmp_path: Path, target: str, said: str
-) -> None:
+def test_a_link_that_leads_out(saved: Path, tmp_path: Path, target: str, said: str) -> None:
     (saved / "assets").mkdir(exist_ok=True)
     (saved / "assets/link").symlink_to(target)
     if target == "../secret":

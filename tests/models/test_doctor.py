@@ -5,7 +5,6 @@ The figure over all models: python scripts/doctor_agreement.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
@@ -18,13 +17,6 @@ from tests.models.doctor_oracle import after_fix, compare
 from tests.models.forward import Worker
 
 pytest.importorskip("tensorflow")
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    started = Worker()
-    yield started
-    started.pool.shutdown()
 
 
 @pytest.mark.parametrize("name", catalogue.every_model())

@@ -69,7 +69,7 @@ def test_one_call_does_what_single_calls_do(
     run_cli: Run, rules: Path, tmp_path: Path, alone: dict[str, str], models_folder: Path, jobs: str
 ) -> None:
     args = ("apply", rules, models_folder, "-o", tmp_path / "out", "--json", "--jobs", jobs)
-    check(run_cli, args, tmp_path / "out", alone, models_folder)
+    all_are(run_cli, args, tmp_path / "out", alone, models_folder)
 
 
 def test_a_cluster_of_processes_does_so_too(
@@ -77,7 +77,7 @@ def test_a_cluster_of_processes_does_so_too(
     cluster: Any,
 ) -> None:  # fmt: skip
     args = ("apply", rules, models_folder, "-o", tmp_path / "out", "--json", "--scheduler")
-    check(run_cli, (*args, cluster.scheduler_address), tmp_path / "out", alone, models_folder)
+    all_are(run_cli, (*args, cluster.scheduler_address), tmp_path / "out", alone, models_folder)
 
 
 def test_what_goes_through_a_store_is_the_same(
@@ -100,7 +100,7 @@ def test_what_goes_through_a_store_is_the_same(
     assert found.keys() == alone.keys()
 
 
-def check(
+def all_are(
     run_cli: Run, args: tuple[Any, ...], out: Path, alone: dict[str, str], models: Path
 ) -> None:
     """All are what they are when patched alone; and a second run has nothing to do."""

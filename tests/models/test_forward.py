@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
@@ -13,13 +12,6 @@ pytest.importorskip("tensorflow")
 
 # A model may hold no op that steps or rounds, and what a function carries needs known dtypes.
 MAY_FIND_NOTHING = {"straight through"}
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[forward.Worker]:
-    running = forward.Worker()
-    yield running
-    running.pool.shutdown()
 
 
 @pytest.mark.parametrize("place", range(len(forward.kinds_of(""))))

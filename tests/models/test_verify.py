@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -56,13 +55,6 @@ def verified(name: str, kind: str) -> tuple[list[str], str, int] | None:
     graphs = [graph for graph in done.document()["graphs"] if "forward" in graph]
     compared = sum(len(graph["forward"]["compared"]) for graph in graphs)
     return done.failures, "; ".join(done.not_compared), compared
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    started = Worker()
-    yield started
-    started.pool.shutdown()
 
 
 def parameters() -> list[object]:
