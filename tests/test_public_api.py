@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,59 +19,7 @@ from graphpatch import cli, errors
 from tests.examples import ROOT, pages
 from tests.refusals import MODEL, RULE
 
-SIGNATURES = {
-    "apply": "(rules: 'RulesLike', model: 'ModelLike', progress: 'Progress | None' = None,"
-    " export: 'Export | None' = None, allow_python: 'bool' = False) -> 'Result'",
-    "building": "(rules: 'RulesLike', allow_python: 'bool' = False) -> 'Iterator[Building]'",
-    "check": "(rules: 'RulesLike', model: 'ModelLike') -> 'Check'",
-    "diagnose": "(model: 'ModelLike', sources: 'str | Sequence[str]' = (),"
-    " targets: 'str | Sequence[str]' = (), *, run: 'bool' = False,"
-    " feed: 'str | Path | Mapping[str, Any] | None' = None, fix: 'bool' = False,"
-    " every: 'bool' = True, allow_unsafe_ops: 'bool' = False, control_flow_v2: 'bool' = True)"
-    " -> 'Diagnosis'",
-    "diff": "(a: 'ModelLike', b: 'ModelLike', progress: 'Progress | None' = None) -> 'Diff'",
-    "gradient_in_parts": "(graph: 'tf.Graph', loss: 'Named',"
-    " cut: 'Named | Sequence[Named | Sequence[Named]]', wrt: 'Named | Sequence[Named]', *,"
-    " jacobian: 'bool' = False, check: 'bool' = False) -> 'Parts'",
-    "import_model": "(model: 'ModelLike', name: 'str' = '', tags: 'str' = '', "
-    "input_map: 'Mapping[str, Any] | None' = None) -> 'Any'",
-    "load": "(model: 'ModelLike', progress: 'Progress | None' = None) -> 'Model'",
-    "load_rules": "(path: 'str | os.PathLike[str] | Mapping[str, Any]"
-    " | Sequence[Mapping[str, Any]]', emit: 'str | None' = None,"
-    " allow_python: 'bool' = False) -> 'list[Rule]'",
-    "matches": "(rules: 'RulesLike | Pattern | Mapping[str, Any]', model: 'ModelLike', *,"
-    " explain: 'bool' = False, progress: 'Progress | None' = None) -> 'Matches'",
-    "patch_graph": "(rules: 'RulesLike', graph: 'tf.Graph | None' = None, *,"
-    " in_place: 'bool | None' = None, allow_python: 'bool' = False) -> 'PatchedGraph'",
-    "pattern": "(text: 'str', closed: 'bool | Sequence[str]' = False,"
-    " **ops: 'Match | Mapping[str, Any]') -> 'Pattern'",
-    "clip_gradient": "(x: 'Any', min: 'Any', max: 'Any') -> 'Any'",
-    "scale_gradient": "(x: 'Any', factor: 'Any') -> 'Any'",
-    "reverse_gradient": "(x: 'Any', strength: 'Any' = 1.0) -> 'Any'",
-    "filter_gradient": "(x: 'Any', spec: 'Spec') -> 'Any'",
-    "override_gradient": "(f: 'Callable[..., Any]', spec: 'Spec') -> 'Callable[..., Any]'",
-    "straight_through": "(f: 'Callable[[Any], Any]', x: 'Any') -> 'Any'",
-    "surrogate": "(f: 'Callable[..., Any]', g: 'Callable[..., Any]', *x: 'Any') -> 'Any'",
-    "backward_as": "(noisy: 'Any', clean: 'Any') -> 'Any'",
-    "rebuild_gradients": "(model: 'ModelLike', loss: 'Sequence[str]' = ()) -> 'Model'",
-    "register_gradients": "(model: 'ModelLike') -> 'list[str]'",
-    "revert": "(model: 'ModelLike', rule: 'str | None' = None,"
-    " progress: 'Progress | None' = None, allow_changed: 'bool' = False) -> 'Reverted'",
-    "select": "(model: 'ModelLike', **match: 'Any') -> 'Selection'",
-    "split": "(model: 'ModelLike', loss: 'str', cut: 'str | Sequence[str | Sequence[str]]',"
-    " wrt: 'str | Sequence[str]', progress: 'Progress | None' = None,"
-    " allow_unsafe_ops: 'bool' = False) -> 'Split'",
-    "view": "(model: 'ModelLike', patched: 'ModelLike | None' = None, *,"
-    " sources: 'str | Sequence[str]' = (), targets: 'str | Sequence[str]' = (),"
-    " rules: 'RulesLike | Pattern | Mapping[str, Any] | None' = None, run: 'bool' = False,"
-    " feed: 'Feed | None' = None, allow_unsafe_ops: 'bool' = False, control_flow_v2: 'bool' = True,"
-    " progress: 'Progress | None' = None) -> 'View'",
-    "Model.save": "(self, path: 'str | os.PathLike[str]', progress: 'Progress | None' = None)"
-    " -> 'None'",
-    "Model.graph_def": "(self, tags: 'str' = '') -> 'Any'",
-    "Model.meta_graph_def": "(self, tags: 'str' = '') -> 'Any'",
-    "Model.import_into": "(self, graph: 'LiveGraph', name: 'str' = '', tags: 'str' = '') -> 'Any'",
-}
+SIGNATURES = json.loads((ROOT / "tests/data/signatures.json").read_text())
 
 EXPORTED = set(
     (

@@ -125,13 +125,3 @@ def training() -> None:
     """A training graph, its gradients built anew."""
     model: graphpatch.Model = graphpatch.apply("rules.json", "training.meta").model
     graphpatch.rebuild_gradients(model, ["loss"]).save("patched.meta")
-
-
-def errors() -> tuple[type[graphpatch.GraphpatchError], ...]:
-    """What a program catches."""
-    return (
-        graphpatch.ModelError, graphpatch.RulesError, graphpatch.FormulaError,
-        graphpatch.PatternError, graphpatch.MatchError, graphpatch.PatchError,
-        graphpatch.CutError, graphpatch.OutputError, graphpatch.UnsafeError,
-        graphpatch.FleetError,
-    )  # fmt: skip

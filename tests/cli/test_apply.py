@@ -169,24 +169,17 @@ def test_through_a_pipe(run_cli: Run, rules: Path, model_file: Path) -> None:
     assert model_file.with_name("piped.pb").read_bytes() == expected
 
 
-def test_text_stays_text_through_a_pipe(run_cli: Run, rules: Path) -> None:
+def test_other_things_in_a_pipe(run_cli: Run, rules: Path, model_file: Path) -> None:
+    """Text stays text; rules come through one; reports beside a model go to standard error."""
     done = run_cli("apply", rules, "-", stdin=str(graphs.sample()).encode())
-    assert done.code == 0
     found = text_format.Parse(done.stdout, GraphDef())
     assert {node.name: node for node in found.node}["relu"].attr[OVERRIDE].s == b"Elu"
-
-
-def test_reports_beside_a_pipe_go_to_stderr(run_cli: Run, rules: Path, model_file: Path) -> None:
-    done = run_cli("apply", rules, model_file, "-", stdin=model_file.read_bytes())
-    assert done.code == 0
-    assert GraphDef.FromString(done.raw).node[0].name == "x"
-    assert done.stderr.startswith(f"{model_file} -> {model_file.with_name('model.patched.pb')}\n")
-
-
-def test_rules_from_a_pipe(run_cli: Run, rules: Path, model_file: Path) -> None:
+    patched = model_file.with_name("model.patched.pb")
     done = run_cli("apply", "-", model_file, stdin=rules.read_bytes())
-    assert done.code == 0
-    assert is_patched(model_file.with_name("model.patched.pb"))
+    assert (done.code, is_patched(patched)) == (0, True)
+    done = run_cli("apply", rules, model_file, "-", stdin=model_file.read_bytes())
+    assert GraphDef.FromString(done.raw).node[0].name == "x"
+    assert done.stderr.startswith(f"{model_file} -> {patched} (replaced)\n")
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "notes is a file, and",
     ),
     "below a file": (["model.pb", "-o", "notes/new", *XY], "cannot write notes/new: Not a dir"),
-    "no such folder": (["model.pb", "-o", "gone/new", *XY], "cannot write gone/new: No such file"),
     "around the model": (
         ["model.pb", "-o", ".", *XY, "--force"],
         ". holds the model itself",
@@ -106,7 +105,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["model.pb", "-o", "other", *XY, "--force"],
         "other is a folder of other",
     ),
-    "over the model": (["saved", "-o", "saved", *XY], "saved is the model itself; a model is"),
     "in the model": (["saved", "-o", "saved/new", *XY], "saved/new lies in a model's folder"),
 }
 

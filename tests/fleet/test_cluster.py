@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -10,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,55 +181,6 @@ def test_a_scheduler_without_workers(run_cli: Run, folder: Path, scheduler: str)
     assert (done.code, done.raw, done.stderr) == (1, b"", said)
 
 
-@pytest.fixture
-def listeners() -> Iterator[dict[str, str]]:
-    """What listens and is no scheduler: by how it behaves, its address."""
-    said = {"silent": None, "hangs up": b"", "another": b"SSH-2.0-OpenSSH_9.9\r\n"}
-    sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in said}
-    held = []
-
-    def answer(listener: socket.socket, words: bytes | None) -> None:
-        with contextlib.suppress(OSError):  # it is closed at the end
-            while True:
-                connection, _ = listener.accept()
-                if words == b"":
-                    connection.close()
-                    continue
-                held.append(connection)
-                connection.sendall(words or b"")
-
-    for name, listener in sockets.items():
-        threading.Thread(target=answer, args=(listener, said[name]), daemon=True).start()
-    yield {name: f"127.0.0.1:{one.getsockname()[1]}" for name, one in sockets.items()}
-    for one in [*sockets.values(), *held]:
-        one.close()
-
-
-NO_SCHEDULER = {
-    "silent": "no answer for 5 seconds",
-    "hangs up": "",
-    "another": "",
-    "127.0.0.1:1": "",
-    "tls://127.0.0.1:1": "TLS expects",
-    "nonsense://x": "unknown address scheme 'nonsense'",
-    "localhost": "missing port number",
-    "tcp://[::1:1": "invalid address",
-}
-
-
-@pytest.mark.parametrize(("where", "said"), NO_SCHEDULER.items(), ids=NO_SCHEDULER)
-def test_a_scheduler_that_is_not_there(
-    run_cli: Run, folder: Path, listeners: dict[str, str], where: str, said: str
-) -> None:
-    address = listeners.get(where, where)
-    args = ("apply", "rules.json", "reg", "-o", "out", "--scheduler", address)
-    done = run_cli(*args, cwd=folder)
-    assert (done.code, done.raw) == (1, b"")
-    assert done.stderr.startswith(f"graphpatch: no scheduler answers at {address}: {said}")
-    assert len(done.stderr.splitlines()) == 1
-    assert outputs(folder / "out") == {}
-
-
 def test_a_worker_is_no_scheduler(run_cli: Run, folder: Path, cluster: Any) -> None:
     [address, *_] = [one.worker_address for one in cluster.workers.values()]
     args = ("apply", "rules.json", "reg", "-o", "out", "--scheduler", address)
@@ -239,3 +188,24 @@ def test_a_worker_is_no_scheduler(run_cli: Run, folder: Path, cluster: Any) -> N
     assert (done.code, done.raw) == (1, b"")
     said = "what listens there is not a Dask scheduler, but a Worker"
     assert done.stderr == f"graphpatch: no scheduler answers at {address}: {said}\n"
+
+
+NO_SCHEDULER = {
+    "tls://127.0.0.1:1": "TLS expects",
+    "nonsense://x": "unknown address scheme 'nonsense'",
+    "localhost": "missing port number",
+    "tcp://[::1:1": "invalid address",
+}
+
+
+def test_a_scheduler_that_is_not_there(run_cli: Run, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        wrong = {**NO_SCHEDULER, f"127.0.0.1:{port}": "no answer for 5 seconds"}
+        for address, said in wrong.items():
+            args = ("apply", "rules.json", "reg", "-o", "out", "--scheduler", address)
+            done = run_cli(*args, cwd=folder)
+            assert (done.code, done.raw) == (1, b"")
+            assert done.stderr.startswith(f"graphpatch: no scheduler answers at {address}: {said}")
+            assert len(done.stderr.splitlines()) == 1
+            assert outputs(folder / "out") == {}

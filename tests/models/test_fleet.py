@@ -72,14 +72,6 @@ def test_one_call_does_what_single_calls_do(
     all_are(run_cli, args, tmp_path / "out", alone, models_folder)
 
 
-def test_a_cluster_of_processes_does_so_too(
-    run_cli: Run, rules: Path, tmp_path: Path, alone: dict[str, str], models_folder: Path,
-    cluster: Any,
-) -> None:  # fmt: skip
-    args = ("apply", rules, models_folder, "-o", tmp_path / "out", "--json", "--scheduler")
-    all_are(run_cli, (*args, cluster.scheduler_address), tmp_path / "out", alone, models_folder)
-
-
 def test_what_goes_through_a_store_is_the_same(
     rules: Path, tmp_path: Path, alone: dict[str, str], models_folder: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,

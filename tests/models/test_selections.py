@@ -8,47 +8,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import text_format
 
 import graphpatch
-from graphpatch.protos import GraphDef, MetaGraphDef, NodeDef
 from tests.models import catalogue
+
+pytest.importorskip("tensorflow")
 
 
 class Walk:
-    """A GraphDef as protobuf parses it: ops by name, who gives and who reads, nothing else."""
+    """A GraphDef as TensorFlow parses it: ops by name, who gives and who reads, nothing else."""
 
     def __init__(self, path: Path) -> None:
-        graph, raw = GraphDef(), path.read_bytes()
-        if path.suffix == ".meta":
-            graph = MetaGraphDef.FromString(raw).graph_def
-        elif path.suffix == ".pbtxt":
-            text_format.Parse(raw.decode(), graph)
-        else:
-            graph.ParseFromString(raw)
-        self.nodes: dict[str, NodeDef] = {node.name: node for node in graph.node}
+        (graph,) = catalogue.graph_defs(path)
+        self.nodes: dict[str, Any] = {node.name: node for node in graph.node}
 
-    def of(self, *types: str) -> list[NodeDef]:
+    def of(self, *types: str) -> list[Any]:
         return [node for node in self.nodes.values() if node.op in types]
 
-    def source(self, text: str) -> NodeDef:
+    def source(self, text: str) -> Any:
         return self.nodes[text.lstrip("^").split(":")[0]]
 
-    def reads(self, node: NodeDef) -> list[NodeDef]:
+    def reads(self, node: Any) -> list[Any]:
         return [self.source(text) for text in node.input if text[0] != "^"]
 
     @functools.cached_property
-    def uses(self) -> dict[str, list[NodeDef]]:
-        found: dict[str, list[NodeDef]] = {}
+    def uses(self) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {}
         for node in self.nodes.values():
             for one in self.reads(node):
                 found.setdefault(one.name, []).append(node)
         return found
 
-    def readers(self, node: NodeDef) -> list[NodeDef]:
+    def readers(self, node: Any) -> list[Any]:
         return self.uses.get(node.name, [])
 
-    def root(self, node: NodeDef) -> NodeDef:
+    def root(self, node: Any) -> Any:
         """What an Identity, Enter or Switch gives on."""
         while node.op in ("Identity", "Enter", "Switch"):
             node = self.reads(node)[0]

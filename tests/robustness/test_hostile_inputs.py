@@ -132,6 +132,7 @@ def test_an_input_without_a_name(here: Path) -> None:
         hostile.check(hostile.on(model, command))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_started_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
     """Not a stranger's numpy.py either, which lies beside the models."""
     command = Path(sys.executable).with_name("graphpatch")
