@@ -58,11 +58,7 @@ EXAMPLES = {
 _TENSORFLOW = re.compile(r"\btf\.|graphpatch\.(keras|split|register_gradients|rebuild_gradients)\b")
 WITH_TENSORFLOW = {name for name, text in EXAMPLES.items() if _TENSORFLOW.search(text)}
 
-RULE = {
-    "name": "guided",
-    "match": {"op": "Relu"},
-    "patch": {"override_gradient": "guided_relu"},
-}
+RULE = {"name": "guided", "match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 
 
 def write_files(folder: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -115,29 +113,6 @@ def test_the_longest_come_first_and_tests_stay_in_order() -> None:
 
 
 TESTS = Path(__file__).parent
-STARTS = {"run", "Popen", "check_output", "check_call", "call"}
-
-
-def environments(source: str) -> Iterator[tuple[int, str]]:
-    """The line of each process that a file starts, and what it is given as its environment."""
-    for call in ast.walk(ast.parse(source)):
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-            continue
-        if call.func.attr in STARTS and ast.unparse(call.func.value) == "subprocess":
-            given = [one.value for one in call.keywords if one.arg == "env"]
-            yield call.lineno, ast.unparse(given[0]) if given else "os.environ"
-
-
-@pytest.mark.slow
-def test_no_process_starts_without_the_pin() -> None:
-    """An empty environment has none, and TensorFlow 2 turns oneDNN on by the processor then."""
-    found = {
-        f"{path.relative_to(TESTS)}:{line}": env
-        for path in sorted(TESTS.rglob("*.py"))
-        for line, env in environments(path.read_text())
-    }
-    assert len(found) > 20
-    assert [place for place, env in found.items() if env == "{}"] == []
 
 
 @pytest.mark.parametrize("outer", ["0", "1"])

@@ -127,8 +127,7 @@ def test_an_activation_of_several_ops_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "count"),
-    [("clip:Minimum(p,six) y:Sub(clip,m)", 1), ("y:ConcatV2(p,m,axis)", 0)],
+    ("ends", "count"), [("clip:Minimum(p,six) y:Sub(clip,m)", 1), ("y:ConcatV2(p,m,axis)", 0)]
 )
 def test_halves_of_an_activation_are_named(ends: str, count: int) -> None:
     graph = model(f"n:Neg(x) p:Relu(x) m:Relu(n) {ends}", six=6, axis=1)

@@ -11,10 +11,7 @@ import graphpatch
 from graphpatch import tf_keras
 from graphpatch.keras import BackwardAs, GradientFilter, PatchedModel, Surrogate
 
-RULE: dict[str, Any] = {
-    "match": {"op": "Relu"},
-    "patch": {"override_gradient": "guided_relu"},
-}
+RULE: dict[str, Any] = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 
 
 def in_any_form(graph: tf.Graph, graph_def: tf.compat.v1.GraphDef, function: Any) -> list[str]:

@@ -18,16 +18,7 @@ from graphpatch.graph.wire import SMALL
 from tests import graphs
 from tests.conftest import Run
 from tests.graphs import function, graphdef, node
-from tests.refusals import (
-    LARGE,
-    META,
-    MODEL,
-    RULE,
-    SAMPLE,
-    everything,
-    refused,
-    rules_text,
-)
+from tests.refusals import LARGE, META, MODEL, RULE, SAMPLE, everything, refused, rules_text
 
 BROKEN: dict[str, tuple[bytes, list[str]]] = {
     "cut in a node": (MODEL[: len(MODEL) // 2], ["truncated"]),

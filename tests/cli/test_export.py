@@ -92,15 +92,9 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "model.pb: there is no tensor done: 'done' is an op with 0 outputs",
     ),
     "over the rules": (["model.pb", "-o", "rules.json", *XY], "rules.json is the rules file"),
-    "over a file": (
-        ["model.pb", "-o", "notes", *XY, "--force"],
-        "notes is a file, and",
-    ),
+    "over a file": (["model.pb", "-o", "notes", *XY, "--force"], "notes is a file, and"),
     "below a file": (["model.pb", "-o", "notes/new", *XY], "cannot write notes/new: Not a dir"),
-    "around the model": (
-        ["model.pb", "-o", ".", *XY, "--force"],
-        ". holds the model itself",
-    ),
+    "around the model": (["model.pb", "-o", ".", *XY, "--force"], ". holds the model itself"),
     "over other things": (
         ["model.pb", "-o", "other", *XY, "--force"],
         "other is a folder of other",

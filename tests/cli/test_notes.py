@@ -55,9 +55,7 @@ def test_gradients_that_were_built_before(apply: Callable[..., Ran]) -> None:
     assert OLD not in apply([*RELUS, *net("policy/gradients/relu:Relu(b/relu)")], STOP).stdout
 
 
-def test_a_freeze_says_nothing_of_built_gradients(
-    apply: Callable[..., Ran],
-) -> None:
+def test_a_freeze_says_nothing_of_built_gradients(apply: Callable[..., Ran]) -> None:
     training = net("""w:VariableV2 w/read:Identity(w) b:VariableV2 b/read:Identity(b) x:Placeholder
         y:AddN(x, w/read, b/read, N=3) relu:Relu(y)
         gradients/relu_grad/ReluGrad:ReluGrad(relu, relu)

@@ -37,10 +37,7 @@ CASES: list[tuple[bool, dict[str, str], bool]] = [
 
 @pytest.mark.parametrize(("is_terminal", "environment", "in_colour"), CASES)
 def test_when_there_is_colour(
-    monkeypatch: pytest.MonkeyPatch,
-    is_terminal: bool,
-    environment: dict[str, str],
-    in_colour: bool,
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, environment: dict[str, str], in_colour: bool
 ) -> None:
     for name, value in {"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm", **environment}.items():
         monkeypatch.setenv(name, value)

@@ -38,11 +38,7 @@ FORMATS = {
     "without versions": ("m.pb", raw(GraphDef(node=SAMPLE.node)), "GraphDef"),
     "a library alone": ("m.pb", raw(LIBRARY), "GraphDef"),
     "versions alone": ("m.pb", raw(graphdef()), "GraphDef"),
-    "the library first": (
-        "m.pb",
-        raw(LIBRARY) + raw(GraphDef(node=SAMPLE.node)),
-        "GraphDef",
-    ),
+    "the library first": ("m.pb", raw(LIBRARY) + raw(GraphDef(node=SAMPLE.node)), "GraphDef"),
     "fields that nobody knows": ("m.pb", STRANGE + raw(SAMPLE), "GraphDef"),
     "a large constant first": ("m.pb", raw(graphdef(const("c", 99_999))), "GraphDef"),
     "a node of many fields": (
