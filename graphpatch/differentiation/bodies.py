@@ -21,13 +21,16 @@ from graphpatch.graph.functions import called_functions, calls, may_be_inlined
 from graphpatch.graph.graph import ModelGraph, graph_of
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import CALLS, CASES, IFS, LOOPS, STATEFUL_CALL
+from graphpatch.graph.walk import upstream
 from graphpatch.graph.wire import encoded
+from graphpatch.names import parse
 
 T = TypeVar("T")
 
 LEAST_INLINED = 4  # nodes, arguments and returns; smaller functions Grappler leaves as they are
 XLA = "_XlaMustCompile"  # the attr of a call that XLA compiles as a whole
 OP_BY_OP = LOOPS | IFS | CASES
+BEFORE = "the loops, branches or calls by which alone outputs of the function are computed of it"
 SYMBOLIC_GRADIENT = "SymbolicGradient"  # names the function that it is the gradient of
 
 
@@ -57,6 +60,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
     graph: ModelGraph
     _places: dict[str, BodyPlace] = msgspec.field(default_factory=dict)
     _inside: dict[str, frozenset[int]] = msgspec.field(default_factory=dict)
+    _closed: dict[str, frozenset[int]] = msgspec.field(default_factory=dict)
 
     @cached_property
     def callers(self) -> dict[str, list[Node]]:
@@ -123,7 +127,28 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
             return ""
         if node.index in self.in_control_flow(node.body):
             return _in_loop(f"a v1 loop or branch in function {node.body.label}")
+        if node.index in self._before_loops(node.body):
+            return _in_loop(BEFORE)
         return self._reasons.get(node.body.label, "")
+
+    def _before_loops(self, body: Body) -> frozenset[int]:
+        """Return the ops of a function whose outputs get there by loops, branches or calls alone.
+
+        In C++ these have no gradient: NotFoundError, or zeros where Grappler lowers them before.
+        """
+        if body.label in self._closed:
+            return self._closed[body.label]
+        returned, inside = [parse(text) for text in body.ret.values()], self.in_control_flow(body)
+
+        def has_none(index: int) -> bool:
+            node = Node(body, index)
+            is_call = node.op in CALLS and not self.is_inlined(node)
+            return is_call or node.op in OP_BY_OP or index in inside
+
+        every, open_ones = upstream(body, returned), upstream(body, returned, last=has_none)
+        closed = frozenset(index for index in range(len(body)) if every[index] > open_ones[index])
+        self._closed[body.label] = closed
+        return closed
 
     @cached_property
     def _reasons(self) -> dict[str, str]:
@@ -164,6 +189,8 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
                 return _in_loop(str(call))
             if is_inside and call.index in self.in_control_flow(call.body):
                 return _in_loop(f"a v1 loop or branch in function {call.body.label}")
+            if is_inside and call.index in self._before_loops(call.body):
+                return _in_loop(BEFORE)
         return ""
 
     def _spread(

@@ -77,6 +77,12 @@ def noinline_call(unit: Unit, x: Any) -> Any:
     return y
 
 
+def _sin(x: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.sin(x)
+
+
 def with_variable(unit: Unit) -> Unit:
     """The unit on what a variable of value 1 is multiplied with: its call is stateful."""
     import tensorflow as tf
@@ -153,6 +159,17 @@ UNREACHED: dict[str, Place] = {
         Place(lambda u, x: function(function(u, experimental_attributes={"_noinline": True}))(x)),
     "v1 while in legacy call": Place(lambda u, x: legacy(lambda x: loop(u, x))(x), v1=True),
     "v1 cond in legacy call": Place(lambda u, x: legacy(lambda x: branch(u, x))(x), v1=True),
+    "before a While in PartitionedCall":
+        Place(lambda u, x: function(lambda x: loop(_sin, u(x)))(x)),
+    "before a While in a nested call":
+        Place(lambda u, x: function(lambda x: loop(_sin, function(u)(x)))(x)),
+    "before a call not inlined":
+        Place(lambda u, x: function(
+            lambda x: function(_sin, experimental_attributes={"_noinline": True})(u(x)))(x)),
+    "before a v1 while in legacy call":
+        Place(lambda u, x: legacy(lambda x: loop(_sin, u(x)))(x), v1=True),
+    "before a v1 cond in legacy call":
+        Place(lambda u, x: legacy(lambda x: branch(_sin, u(x)))(x), v1=True),
     "PartitionedCall in v1 while in legacy call":
         Place(lambda u, x: legacy(lambda x: loop(function(u), x))(x), v1=True),
 }
