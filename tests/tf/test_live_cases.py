@@ -189,17 +189,6 @@ def test_while_building(name: str) -> None:
     differs(graph, case, case.after)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.by_key])
-def test_what_no_key_can_do_is_refused_while_building(name: str) -> None:
-    case = CASES[name]
-    with (
-        tf.Graph().as_default(),
-        pytest.raises(graphpatch.GraphpatchError, match="rule 'rule 1'"),
-        graphpatch.building(case.rules),
-    ):
-        case.build()
-
-
 @pytest.mark.parametrize("is_built", [False, True])
 def test_a_key_of_the_user_is_set_as_gradient_override_map_sets_it(is_built: bool) -> None:
     feeds = {"x:0": [[1.0, 2.0]], "w:0": np.full([2, 3], 0.5)}

@@ -183,8 +183,9 @@ def test_what_keys_do_not_hold(name: str) -> None:
         graphpatch.patch_graph(rules, graph, in_place=True)
     assert graph.as_graph_def() == before
     if len(rules) == 1:
-        with pytest.warns(UserWarning, match="made a patched copy"):
+        with pytest.warns(UserWarning, match="made a patched copy") as caught:
             assert not graphpatch.patch_graph(rules, graph).in_place
+        assert caught[0].filename == __file__
 
 
 def test_the_second_derivative_of_a_match() -> None:

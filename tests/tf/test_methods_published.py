@@ -191,18 +191,6 @@ def test_what_keeps_its_own_gradient_is_told_beside_references() -> None:
     )
 
 
-def test_deeplift_explains_the_difference_of_a_net(tmp_path: Path) -> None:
-    model = saved(small_net, tmp_path / "model.pb")
-    x = np.random.default_rng(1).normal(size=(4, 6, 6, 1)).astype(np.float32)
-    result = graphpatch.apply("@deeplift", model)
-    assert matched(result) == {"@deeplift": ["Elu", "MaxPool", "Relu6", "Sigmoid"]}
-    assert not any("left alone" in note for note in result.report["notes"])
-    for target in range(2):
-        y, dx = gradient(result.model, x, target)
-        given = ((x[:2] - x[2:]) * dx[:2]).sum((1, 2, 3))
-        np.testing.assert_allclose(given, (y[:2] - y[2:])[:, target], rtol=1e-4)
-
-
 def test_the_composite_gives_all_relevance_to_the_input(tmp_path: Path) -> None:
     model = saved(small_net, tmp_path / "model.pb")
     x = np.abs(np.random.default_rng(1).normal(size=(3, 6, 6, 1))).astype(np.float32)
@@ -219,21 +207,6 @@ def test_the_composite_gives_all_relevance_to_the_input(tmp_path: Path) -> None:
     assert np.abs(dx).max() > 0
     before, _ = gradient(model, x, 0)
     assert before.tobytes() == y.tobytes()
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("emit", ["auto", "function"])
-def test_reveal_cancel_of_a_convolution_in_a_net(emit: str, tmp_path: Path) -> None:
-    model = saved(peer_net, tmp_path / "model.pb")
-    patch = {"override_gradient": "reveal_cancel_conv_batch", "on": "match"}
-    match = {"pattern": "first:Conv2D -> BiasAdd -> Relu"}
-    first = {"match": {**match, "body": "main"}, "patch": patch, "emit": emit, "expect": 2}
-    rest = override("deeplift_batch", op="Relu", taken=False)
-    result = graphpatch.apply([first, rest], model)
-    x = np.random.default_rng(5).normal(size=(4, 4, 4, 1))
-    y, dx = gradient(result.model, x, 0)
-    given = ((x[:2] - x[2:]) * dx[:2]).sum((1, 2, 3))
-    np.testing.assert_allclose(given, (y[:2] - y[2:])[:, 0], rtol=1e-4)
 
 
 def override(gradient: Any, **match: Any) -> dict[str, Any]:

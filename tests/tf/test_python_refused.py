@@ -146,18 +146,6 @@ def test_the_file_is_the_same_on_every_run(function: str, model: Path, rules_fil
     assert out.read_bytes() == first
 
 
-def test_like_ops_share_their_functions(model: Path) -> None:
-    both = {
-        "match": {"op": "Relu*"},
-        "patch": {"override_gradient": {"python": f"{MODULE}:guided"}},
-    }
-    graph = graphdef(node("x", "Placeholder"), node("a", "Relu", "x"), node("b", "Relu", "a"))
-    model.write_bytes(graph.SerializeToString())
-    [patched] = applied(both, model).model.graphs
-    # What attaches the gradient and what guards it, each with its own gradient function.
-    assert len(patched.added.function) == 4
-
-
 @pytest.mark.parametrize("function", ["guided", "with_control_flow"])
 def test_registered_it_has_a_second_derivative(function: str, model: Path) -> None:
     out = model.with_name("registered.pb")

@@ -25,7 +25,19 @@ OPTIMIZE = {
     "adam": training.adam,
     "by hand": training.by_hand,
 }
+
+
+def both(loss: Any, held: list[Any]) -> Any:
+    """As of a GAN: the first updates one variable, the second the others, by other losses."""
+    one = training.adam(loss, held[:1])
+    second = tf.reduce_mean(tf.abs(held[1])) - 0.5 * loss
+    with tf.control_dependencies([one]):
+        descent = tf.compat.v1.train.GradientDescentOptimizer(0.05)
+        return descent.minimize(second, var_list=held[1:])
+
+
 BETWEEN = (
+    both,
     between.of_weights,
     between.of_gradients,
     between.accumulated,
@@ -88,19 +100,6 @@ def test_what_lies_between_gradient_and_update_stays(
     check_rebuilt(patched, tmp_path, training.net, optimize, use_resource)
 
 
-def both(loss: Any, held: list[Any]) -> Any:
-    """As of a GAN: the first updates one variable, the second the others, by other losses."""
-    one = training.adam(loss, held[:1])
-    second = tf.reduce_mean(tf.abs(held[1])) - 0.5 * loss
-    with tf.control_dependencies([one]):
-        descent = tf.compat.v1.train.GradientDescentOptimizer(0.05)
-        return descent.minimize(second, var_list=held[1:])
-
-
-def test_two_optimizers_each_have_their_losses(patched: Any, tmp_path: Path) -> None:
-    check_rebuilt(patched, tmp_path, training.net, both, True)
-
-
 def test_a_loss_that_is_computed_from_gradients_is_refused(patched: Any) -> None:
     plain = training.built(training.net, between.penalty, True)
     with pytest.raises(PatchError, match="gradients_1: its loss is computed from gradients that"):
@@ -118,21 +117,6 @@ def test_old_gradients_that_stay_are_named(
     assert ran.code == 0, ran.stderr
     assert "note: gradients: gradients that were built before stay" in ran.stdout
     assert "UserWarning" not in ran.stderr
-
-
-def test_ops_that_tensorflow_1_does_not_know_are_named(patched: Any) -> None:
-    tf1 = tf.compat.v1
-    with tf.Graph().as_default() as graph:
-        held = training.variables(False)[0]
-        square = tf.matmul(held, held, transpose_b=True, name="features")
-        with graph.gradient_override_map({"Cholesky": "Identity"}):  # 1.15 has other ops there
-            loss = tf.reduce_sum(tf.linalg.cholesky(square), name="loss")
-        tf1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
-        meta = tf1.train.export_meta_graph()
-    for node in meta.graph_def.node:
-        node.attr.pop("_gradient_op_type", None)
-    with pytest.warns(UserWarning, match="have MatrixDiagPartV3, .*V3, which TensorFlow 1.15 does"):
-        graphpatch.rebuild_gradients(patched(meta.SerializeToString()))
 
 
 def test_old_gradients_are_left_out(patched: Any) -> None:

@@ -136,45 +136,6 @@ def test_a_frozen_graph_has_the_gradients_of_the_one_it_was(build: Build, tmp_pa
     assert same(imported(frozen(meta, tmp_path / "model.pb")), expected(meta))
 
 
-def test_exits_that_freezing_pruned_are_there_again(tmp_path: Path) -> None:
-    meta = loop_graphs.built(tf1, loop_graphs.recurrent)
-    path = frozen(meta, tmp_path / "model.pb")
-    model = graphpatch.load(path)
-    graph, _ = with_contexts(model.graphs[0])
-    before, after = (ends(one.main) for one in (model.graphs[0], graph))
-    assert before < after == ends_of(meta.graph_def)
-    assert graph.main.heads.names[: len(model.graphs[0].main)] == model.graphs[0].main.heads.names
-
-
-def ends(body: Any) -> set[str]:
-    return {node.name for node in body if node.op in EXITS}
-
-
-def ends_of(graph_def: Any) -> set[str]:
-    return {node.name for node in graph_def.node if node.op in EXITS}
-
-
-def test_a_pb_has_no_place_for_them_and_is_left_alone(tmp_path: Path) -> None:
-    path = frozen(loop_graphs.built(tf1, loop_graphs.several_variables), tmp_path / "model.pb")
-    patch = {"override_gradient": {"registered": "Identity"}}
-    graphpatch.apply([{"match": {"op": "Tanh"}, "patch": patch}], path).model.save(
-        tmp_path / "o.pb"
-    )
-    names = [
-        [node.name for node in tf1.GraphDef.FromString(one.read_bytes()).node]
-        for one in (path, tmp_path / "o.pb")
-    ]
-    assert names[0] == names[1]
-
-
-def test_plain_import_fails_as_users_know_it(tmp_path: Path) -> None:
-    path = frozen(loop_graphs.built(tf1, loop_graphs.counted), tmp_path / "model.pb")
-    with tf1.Graph().as_default() as graph:
-        tf1.import_graph_def(tf1.GraphDef.FromString(path.read_bytes()), name="")
-        with pytest.raises(AttributeError, match="outer_context"):
-            loop_graphs.answers(tf1, graph)
-
-
 @pytest.mark.slow
 def test_the_meta_that_apply_writes_needs_no_graphpatch(tmp_path: Path) -> None:
     wanted, folder = {}, tmp_path / "written"
@@ -273,20 +234,6 @@ def test_a_saved_model_keeps_them_or_has_them_rebuilt(
     assert same(imported(tmp_path / "saved"), expected(meta))
 
 
-def test_what_is_imported_twice_has_contexts_twice(tmp_path: Path) -> None:
-    meta = loop_graphs.built(tf1, loop_graphs.loop_in_branch_in_loop)
-    path, want = frozen(meta, tmp_path / "model.pb"), expected(meta)
-    with tf1.Graph().as_default() as graph:
-        for name in ("one", "two"):
-            graphpatch.import_model(path, name=name)
-        for name in ("one", "two"):
-            y, x, w = (graph.get_tensor_by_name(f"{name}/{which}:0") for which in "yxw")
-            fetches = [y, *tf1.gradients(y, [x, w])]
-            with tf1.Session(graph=graph) as session:
-                feeds = [{x: one, w: other} for one, other in loop_graphs.FEEDS]
-                assert same([session.run(fetches, one) for one in feeds], want)
-
-
 @pytest.mark.parametrize("build", quick(loop_graphs.GRAPHS, lambda b: b.__name__ in IN_BRIEF))
 def test_7404_what_is_read_instead_gets_the_gradient(build: Build, tmp_path: Path) -> None:
     # 7404, 1758: a loop that reads tensors of the graph that it is imported into.
@@ -314,21 +261,6 @@ def test_what_input_map_names_must_be_there(tmp_path: Path) -> None:
             graphpatch.import_model(path, input_map={"xx": x})
         with pytest.raises(ModelError, match="does not import it"):
             graphpatch.import_model(path, input_map={"x": tf.cast(x, tf.int32)})
-
-
-def test_only_keys_that_travel_alone_are_registered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registered: list[str] = []
-    real = tf.RegisterGradient
-    monkeypatch.setattr(tf, "RegisterGradient", lambda key: registered.append(key) or real(key))
-    meta = loop_graphs.built(tf1, loop_graphs.counted)
-    path = frozen(meta, tmp_path / "model.pb")
-    patch = {"filter_gradient": {"scale": 0.24681}}
-    for emit, count in (("function", 0), ("attr", 1)):
-        rule = {"match": {"op": "Tanh"}, "patch": patch, "emit": emit}
-        assert not same(imported(graphpatch.apply([rule], path).model), expected(meta))
-        assert len(registered) == count
 
 
 def test_a_loop_of_which_an_optimiser_left_little(tmp_path: Path) -> None:

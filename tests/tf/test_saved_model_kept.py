@@ -156,15 +156,11 @@ def test_registering_what_the_file_restores_is_harmless(folder: Path) -> None:
     assert graphpatch.register_gradients(folder / "override formula") == found
     loaded = tf.saved_model.load(str(folder / "override formula"))
     x = tf.constant(X)
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = loaded.signatures["main"](x=x)["y"]
-        dx = tape.gradient(y, x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded.signatures["main"](x=x)["y"]
     wanted = expected("main", PATCHES["override formula"])
-    np.testing.assert_allclose(dx, wanted, rtol=2e-4, atol=1e-5)
-    assert np.isfinite(outer.gradient(dx, x)).all()
+    np.testing.assert_allclose(tape.gradient(y, x), wanted, rtol=2e-4, atol=1e-5)
 
 
 def test_a_patched_saved_model_is_patched_again(folder: Path, tmp_path: Path) -> None:

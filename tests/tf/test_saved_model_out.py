@@ -222,18 +222,3 @@ def test_a_cut_at_tensors_inside(several: Path, tmp_path: Path) -> None:
         z = loaded(split=x, split_1=w, keep=keep)["z"]
     np.testing.assert_allclose(z, [7.0 * np.tanh(0.5)], rtol=1e-6)
     np.testing.assert_allclose(tape.gradient(z, x), [21 * (1 - np.tanh(0.5) ** 2)], rtol=1e-6)
-
-
-def test_a_session_serves_it(several: Path, tmp_path: Path) -> None:
-    rules = [{"match": {"name": "tanh"}, "patch": {"override_gradient": {"scale": 3.0}}}]
-    exported(several, rules, tmp_path / "out", Export(("scope/b", "lambda"), ("z", "y")))
-    with tf1.Graph().as_default(), tf1.Session() as session:
-        meta = tf1.saved_model.load(session, ["serve"], str(tmp_path / "out"))
-        signature = meta.signature_def["serving_default"]
-        feeds = {"scope_b": [0.5, 0.25], "t_lambda": [1.0, 2.0]}
-        fetched = session.run(
-            {key: info.name for key, info in signature.outputs.items()},
-            {signature.inputs[key].name: value for key, value in feeds.items()},
-        )
-    assert fetched["y"].tolist() == [6.0, 4.5]
-    np.testing.assert_allclose(fetched["z"], [3.5 * np.tanh(0.5)], rtol=1e-6)

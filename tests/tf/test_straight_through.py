@@ -51,27 +51,3 @@ def test_the_op_counts_as_identity(tmp_path: Path, op: str) -> None:
     [after] = consumer.differentiate(target, "y:0", ["x:0"], feeds)
     assert before is None or before.tolist() != after.tolist()
     assert after.tolist() == np.arange(X.size).tolist()
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_other_dtypes(tmp_path: Path, dtype: str) -> None:
-    with np.errstate(over="ignore"):  # -3e38 is -inf in float16
-        values = np.array(PLAIN).astype(tf.as_dtype(dtype).as_numpy_dtype)
-
-    def build() -> None:
-        x = tf1.placeholder(dtype, values.shape, name="x")
-        tf.floor(x, name="floored")
-        tf.maximum(tf.constant(0.0, dtype, values.shape), x, name="clipped")
-
-    model, target = consumer.save(build, tmp_path / "model.pb"), tmp_path / "patched.pb"
-    rules = [
-        {"match": {"op": op}, "patch": {"straight_through": {"input": slot}}}
-        for op, slot in (("Floor", 0), ("Maximum", 1))
-    ]
-    graphpatch.apply(rules, model).model.save(target)
-    outputs = ["floored:0", "clipped:0"]
-    both = [consumer.run(path, {"x:0": values}, outputs) for path in (model, target)]
-    assert all(map(consumer.same_bits, *both))
-    for output in outputs:
-        [gradient] = consumer.differentiate(target, output, ["x:0"], {"x:0": values})
-        assert gradient.tolist() == [1.0] * values.size

@@ -285,28 +285,3 @@ def test_functions_run_op_by_op(folder: Path) -> None:
             side.feeds = {"x:0": values[0], "w:0": values[1]}
         before, after = (side.run(["y:0"], optimise=False)[0]["y:0"] for side in sides)
         assert same_bits(before, after)
-
-
-def test_nothing_is_put_behind_constants_of_functions(folder: Path) -> None:
-    """No gradient comes there, so that `verify` would tell of an override that never fires."""
-    path = patched(folder, "called", SURROGATE, CLEAN, emit="function")
-    graph = graphpatch.load(path).graphs[0]
-    body = next(one for one in graph.bodies if "half" in one.by_name)
-    read = [body.producer(node.inputs[0]) for node in body if "graphpatch_zero" in node.op]
-    assert read
-    assert "Const" not in {one.op for one in read if one is not None}
-
-
-def test_elements_that_are_nan_on_both_sides_are_equal(folder: Path) -> None:
-    def logarithm() -> None:
-        tf.nn.softplus(tf.math.log(tf.compat.v1.placeholder(tf.float32, [8], "x")), "y")
-
-    save(logarithm, folder / "log.pb")
-    rule = {
-        "match": {"op": "Softplus"},
-        "patch": {"override_gradient": {"formula": "dy * sigmoid(4 * x)"}},
-    }
-    verified = graphpatch.verify(
-        folder / "log.pb", patched(folder, "log", rule, emit="construction")
-    )
-    assert (verified.verdict, verified.failures) == ("verified", [])
