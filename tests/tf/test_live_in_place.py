@@ -172,18 +172,3 @@ def test_inside_of_a_function_that_is_being_traced() -> None:
         tape.watch(x)
         y = function(x)
     assert (y.numpy(), tape.gradient(y, x).numpy()) == (324.0, 108.0)
-
-
-RECIPES = ("guided_backprop", "deconvnet", "rectified_gradient", "lrp_epsilon", "deeplift")
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_on_a_plain_relu_needs_keys_alone(name: str) -> None:
-    with tf.Graph().as_default() as graph:
-        tf.nn.relu(tf1.placeholder(tf.float32, [None], name="x"), name="act")
-    patched = graphpatch.patch_graph(f"@{name}", graph, in_place=True)
-    assert patched.graph is graph
-    with tf.Graph().as_default(), graphpatch.building(f"@{name}") as made:
-        tf.nn.relu(tf1.placeholder(tf.float32, [None]), name="act")
-    for report in (patched.report, made.report):
-        assert [one["op"] for rule in report["rules"] for one in rule["matches"]] == ["act"]

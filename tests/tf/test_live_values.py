@@ -26,7 +26,7 @@ def test_a_repr_is_short() -> None:
     with tf.Graph().as_default() as plain:
         build()
     cut = "a_rather_long_name_of_a_layer_5/relu"
-    values: list[Any] = [
+    for value in (
         building,
         graphpatch.split(plain.as_graph_def(), "loss", cut, "x"),
         graphpatch.gradient_in_parts(plain, "loss", cut, "x"),
@@ -35,9 +35,7 @@ def test_a_repr_is_short() -> None:
         graphpatch.load(graph),
         graphpatch.verify(plain, plain, run=False),
         graphpatch.diagnose(graph, "x", "loss"),
-        graphpatch.Export(("x",), ("loss",)),
-    ]
-    for value in values:
+    ):
         assert len(repr(value)) < 400, repr(value)
         assert repr(value).count("\n") < 3
         assert " at 0x" not in repr(value)

@@ -13,6 +13,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError
+from tests import draws
 from tests.graphs import function, graphdef, node
 
 tf = pytest.importorskip("tensorflow")
@@ -273,33 +274,28 @@ INNVESTIGATE: dict[str, tuple[Any, str]] = {
 POOLED = ("alpha_beta_bias", "w2", "flat", "deep_taylor")
 
 
-def check_innvestigate(
-    build: Callable[[], None], peer: dict[str, Any], name: str, path: Path
-) -> None:
+def test_every_value_of_innvestigate_is_compared() -> None:
+    assert PEER["values"].keys() == INNVESTIGATE.keys()
+    assert PEER["pooled"]["values"].keys() == {*POOLED}
+
+
+NETS = [("plain", name) for name in INNVESTIGATE] + [("pooled", name) for name in POOLED]
+QUICK = ("gradient", "z", "alpha_beta", "flat_first", "deep_taylor")
+
+
+@pytest.mark.parametrize(
+    ("net", "name"), draws.quick(NETS, lambda net, name: net == "pooled" or name in QUICK)
+)
+def test_the_values_of_innvestigate(net: str, name: str, tmp_path: Path) -> None:
+    build, peer = (peer_net, PEER) if net == "plain" else (pooled_peer_net, PEER["pooled"])
     rules, read_with = INNVESTIGATE[name]
-    model, x = saved(build, path / "model.pb"), np.array(peer["x"], np.float32)
+    model, x = saved(build, tmp_path / "model.pb"), np.array(peer["x"], np.float32)
     y, dx = gradient(graphpatch.apply(rules, model).model if rules else model, x, 0)
     np.testing.assert_allclose(y[0], peer["output"], rtol=1e-5)
     factors = {"": 1.0, "x": x, "output": peer["output"][0]}
     expected = np.array(peer["values"][name])
     limit = 2e-6 * np.abs(expected).max()
     np.testing.assert_allclose((factors[read_with] * dx).ravel(), expected, rtol=1e-4, atol=limit)
-
-
-def test_every_value_of_innvestigate_is_compared() -> None:
-    assert PEER["values"].keys() == INNVESTIGATE.keys()
-    assert PEER["pooled"]["values"].keys() == {*POOLED}
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("name", INNVESTIGATE)
-def test_the_values_of_innvestigate(name: str, tmp_path: Path) -> None:
-    check_innvestigate(peer_net, PEER, name, tmp_path)
-
-
-@pytest.mark.parametrize("name", POOLED)
-def test_the_values_of_innvestigate_with_pooling(name: str, tmp_path: Path) -> None:
-    check_innvestigate(pooled_peer_net, PEER["pooled"], name, tmp_path)
 
 
 @pytest.mark.parametrize("recipe", ["@lrp_flat(of=x)", "@lrp_w2(of=x)", "@deep_taylor(of=x:0)"])

@@ -61,7 +61,8 @@ def test_args_attrs_and_flags(both: list[tuple[opdefs.OpDef, Any]]) -> None:
     """By `from_proto`, whose own tests have each kind of arg and of default."""
     for op, proto in both:
         registered = opdefs.from_proto(OpDefProto.FromString(proto.SerializeToString()))
-        measured = {key: getattr(op, key) for key in ("gradient", "keeps_shape", "known_to")}
+        keys = ("gradient", "keeps_shape", "known_to", "broadcasts")  # those that are measured
+        measured = {key: getattr(op, key) for key in keys}
         assert op == msgspec.structs.replace(registered, **measured), op.name
 
 

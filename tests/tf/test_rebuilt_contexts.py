@@ -197,19 +197,6 @@ def test_a_patch_at_the_borders_of_a_loop(build: Build, tmp_path: Path) -> None:
     assert done >= 3
 
 
-def test_by_the_command_line(
-    tmp_path: Path, run_cli: Callable[..., Any], rules_file: Callable[..., Path]
-) -> None:
-    meta = loop_graphs.built(tf1, loop_graphs.nested)
-    path, target = frozen(meta, tmp_path / "model.pb"), tmp_path / "model.meta"
-    rule = {"match": {"op": "Tanh"}, "patch": {"straight_through": True}}
-    done = run_cli("apply", rules_file(rule), path, "-o", target)
-    assert done.code == 0, done.stderr
-    (held,) = contexts(tf1.MetaGraphDef.FromString(target.read_bytes()))["while_context"]
-    assert len(held.nested_contexts) == 1
-    assert same(imported(target), imported(graphpatch.apply([rule], path).model))
-
-
 @pytest.mark.every(2)
 @pytest.mark.parametrize("with_contexts_in_file", [True, False])
 def test_a_saved_model_keeps_them_or_has_them_rebuilt(

@@ -383,30 +383,6 @@ def test_what_counts_as_other_ops_has_their_second_derivative(
         np.testing.assert_allclose(session.run(second, {x: X}), expected, rtol=1e-5, atol=1e-5)
 
 
-IN_1_15 = """
-import tensorflow as tf
-
-graph_def = tf.compat.v1.GraphDef()
-with open("patched.pb", "rb") as file:
-    graph_def.ParseFromString(file.read())
-with tf.Graph().as_default():
-    x, y = tf.import_graph_def(graph_def, return_elements=["x:0", "y:0"])
-    [dx] = tf.gradients(y, x)
-    try:
-        tf.gradients(dx, x)
-    except LookupError as error:
-        print(error)
-"""
-
-
-@pytest.mark.slow
-def test_a_construction_raises_in_1_15(tmp_path: Path) -> None:
-    model = save(lambda: tf.tanh(tf1.placeholder(tf.float32, [4], "x"), "y"), tmp_path / "model.pb")
-    rule = {"match": {"op": "Tanh"}, "patch": {"override_gradient": {"formula": "dy * y"}}}
-    graphpatch.apply([rule], model).model.save(tmp_path / "patched.pb")
-    assert "no_second_derivative" in tensorflow1.ran("-c", IN_1_15, cwd=tmp_path)
-
-
 # Constructions in which no gradient flows through what multiplies dy.
 FIXED_FACTORS = frozenset(
     "scale, reverse, filter, constants, choice by a parameter, fixed matrix, forward of dy".split(

@@ -96,29 +96,6 @@ def test_every_form_of_a_model_is_patched_and_given_back(form: Callable[[], Any]
     assert gradient(built()) == [-2.0, 0.0, -6.0]
 
 
-@pytest.mark.slow
-def test_every_command_takes_a_live_graph(tmp_path: Path) -> None:
-    graph = built()
-    result = graphpatch.apply(GUIDED, graph)
-    patched = tf1.Graph()
-    result.import_into(patched)
-    assert gradient(patched) == [0.0, 0.0, 0.0]
-    assert graphpatch.check(GUIDED, patched).ok
-    assert not graphpatch.check(GUIDED, graph).ok
-    assert graphpatch.diff(graph, graph).ok
-    assert [one["op"] for one in graphpatch.diff(graph, patched).gradients] == ["relu"]
-    assert graphpatch.diagnose(graph, "x", "loss", run=True).ok
-    assert len(graphpatch.select(graph, op="Relu")) == 1
-    assert [one.op for one in graphpatch.matches({"op": "Relu"}, graph)] == ["relu"]
-    assert graphpatch.register_gradients(patched) != []
-    assert graphpatch.register_gradients(result) == graphpatch.register_gradients(patched)
-    assert graphpatch.verify(graph, result).ok
-    reverted = graphpatch.revert(result).graph_def()
-    assert reverted == graphpatch.load(graph).graph_def()
-    graphpatch.split(graph, "loss", "relu", "x").save(tmp_path / "parts")
-    assert (tmp_path / "parts" / "parts.json").exists()
-
-
 def test_a_live_graph_is_left_as_it_was() -> None:
     graph = built()
     before = graph.as_graph_def()
