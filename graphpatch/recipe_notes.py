@@ -26,7 +26,7 @@ KINKED = (
 )
 STRAIGHT = ("Identity", "Neg", "Mul", "RealDiv", "Div", "Sub", "Add", "AddV2", "AddN", "Cast")
 BY_ELEMENT = frozenset({*KINKED, *STRAIGHT})
-PARAMETERS = frozenset({"Const", "ReadVariableOp", *ALL_VARIABLES})
+PARAMETERS = frozenset({"Const", "OnesLike", "ReadVariableOp", "ZerosLike", *ALL_VARIABLES})
 NO_PATTERN = "of several ops that no pattern knows"
 MOST_PARTS = 30
 """Ops of an activation that are looked at."""

@@ -149,6 +149,7 @@ UNKNOWN = {
     "divided": "a:RealDiv(x,five) y:Maximum(a,x)",
     "two sums by abs": "a:Abs(x) b:AddV2(a,x) c:Sub(x,a) d:Mul(c,slope) y:AddV2(b,d)",
     "two maxima": "p:Maximum(x,zero) n:Neg(x) m:Maximum(n,zero) s:Mul(m,slope) y:Sub(p,s)",
+    "beside zeros as x": "z:ZerosLike(x) p:Maximum(x,z) n:Minimum(z,x) s:Mul(n,slope) y:AddV2(p,s)",
     "a slope that is chosen": "g:Greater(x,zero) m:SelectV2(g,one,slope) y:Mul(m,x)",
     "x without a minimum": "m:Minimum(x,zero) s:Mul(m,slope) y:Sub(x,s)",
 }

@@ -22,7 +22,7 @@ from graphpatch.application import RulesLike, apply
 from graphpatch.arguments import check_path, tensor_names
 from graphpatch.errors import ModelError, OutputError, PatchError
 from graphpatch.formats import Model
-from graphpatch.formats.destination import PAGE_MARK, marked
+from graphpatch.formats.destination import PAGE_MARK, is_same, marked
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.output import write_file
 from graphpatch.graph.graph import Progress
@@ -143,10 +143,9 @@ def refuse_model(path: Path, model: Model) -> None:
     model_path = Path(model.path)
     if model.in_memory or model.path == "-" or not model_path.exists():
         return
-    target = Path(os.path.realpath(path))
-    if target == model_path.resolve():
+    if is_same(path, model_path):
         raise OutputError(f"{path} is the model itself; a model is never written over")
-    if model_path.is_dir() and model_path.resolve() in target.parents:
+    if model_path.is_dir() and model_path.resolve() in path.resolve().parents:
         raise OutputError(f"{path} lies in the model's folder, which is never changed")
 
 

@@ -77,6 +77,29 @@ def test_no_command_writes_over_its_input(run_cli: Run, folder: Path, model: str
         assert everything(folder) == before
 
 
+OVER = {
+    "revert": (["revert", "patched.pb", "-o"], "patched.pb", "out.pb"),
+    "view": (["view", "model.pb", "-o"], "model.pb", "out.html"),
+    "view, of two": (["view", "model.pb", "patched.pb", "-o"], "patched.pb", "out.html"),
+    "references": (["references", "model.pb", "--feed", "x.npz", "-o"], "model.pb", "out.json"),
+    "doctor": (["doctor", "model.pb", "--fix"], "model.pb", "out.json"),
+    "match": (["match", "rules.json", "model.pb", "--save"], "model.pb", "out.json"),
+}
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize(("args", "read", "out"), OVER.values(), ids=OVER)
+def test_no_link_to_what_is_read_is_replaced(
+    run_cli: Run, folder: Path, args: list[str], read: str, out: str, link: Any
+) -> None:
+    assert run_cli("apply", "rules.json", "model.pb", "-o", "patched.pb", cwd=folder).code == 0
+    link(folder / read, folder / out)
+    before = everything(folder)
+    done = run_cli(*args, out, "--force", cwd=folder)
+    assert (done.code, "never written over" in done.stderr) == (1, True)
+    assert everything(folder) == before
+
+
 # Each command that writes; what it writes; what else it needs.
 WRITERS: dict[str, tuple[list[str], str]] = {
     "apply": (["apply", "rules.json", "model.pb", "-o", "out.pb"], "out.pb"),
