@@ -84,6 +84,21 @@ def test_what_is_seen_at_first(show: Show, digits: Path) -> None:
     # Two lanes a row, and the knot where it ends has a form of its own.
     assert opened.page.locator(".row svg .knot.f5 .cross").count() == 1
     assert opened.page.locator("#heads").inner_text().split()[:2] == ["before", "after"]
+    assert opened.page.locator("#heads .symbol").count() == 6
+    # A name stands without the scope around it.
+    at = next(n for n, row in enumerate(rows) if "dense/" in row)
+    assert rows[at].startswith("▾dense/")
+    assert any(row.startswith("BRelurelu") for row in rows[at + 1 : at + 3])
+    # What is in order says nothing at its right; what is changed says so.
+    assert not any(row.endswith("full") for row in rows)
+    assert any(row.endswith("full→changed") for row in rows)
+    # A rule leads from op to op.
+    chosen = []
+    for _ in range(4):
+        opened.page.click("#legend .rule:nth-child(2)")
+        chosen.append(opened.selected())
+    assert all("relu" in text for text in chosen)
+    assert chosen[3] == chosen[0]
 
 
 def test_notes_on_rules_come_before_verdicts_in_whole_lines(show: Show) -> None:
@@ -121,18 +136,6 @@ def test_keys_go_from_line_to_line_fold_and_show(show: Show, digits: Path) -> No
     opened.press("Escape")
     opened.press("End")
     assert "image" in opened.selected()
-
-
-def test_a_name_stands_without_the_scope_around_it(show: Show, digits: Path) -> None:
-    opened = show(digits)
-    rows = opened.rows()
-    at = next(n for n, row in enumerate(rows) if "dense/" in row)
-    assert rows[at].startswith("▾dense/")
-    assert any(row.startswith("BRelurelu") for row in rows[at + 1 : at + 3])
-    # What is in order says nothing at its right; what is changed says so.
-    assert not any(row.endswith("full") for row in rows)
-    assert any(row.endswith("full→changed") for row in rows)
-    assert opened.page.locator("#heads .symbol").count() == 6
 
 
 def test_the_search_shows_the_lines_with_all_words(show: Show, digits: Path) -> None:
@@ -209,16 +212,6 @@ def test_variables_are_one_line_without_lanes(show: Show) -> None:
     assert not any("VariableV2" in row for row in opened.rows())
     opened.press("End", "Enter")
     assert sum("VariableV2" in row for row in opened.rows()) > 3
-
-
-def test_a_rule_leads_from_op_to_op(show: Show, digits: Path) -> None:
-    opened = show(digits)
-    seen = []
-    for _ in range(4):
-        opened.page.click("#legend .rule:nth-child(2)")
-        seen.append(opened.selected())
-    assert [text.count("relu") > 0 for text in seen] == [True] * 4
-    assert seen[3] == seen[0]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (2000, "light")])

@@ -69,8 +69,13 @@ def test_doctors_words_are_at_the_line(both: dict[str, Any]) -> None:
     told = both["tables"]["findings"][finding]
     assert told["on_path"]
     assert told["rule"]["patch"] == {"straight_through": True}
-    (pair,) = both["graphs"][0]["pairs"]
-    assert [side["verdict"] for side in pair["sides"]] == ["none", "flows"]
+    (graph,) = both["graphs"]
+    assert [side["verdict"] for side in graph["pairs"][0]["sides"]] == ["none", "flows"]
+    assert [(end["name"], end["tensor"]) for end in graph["inputs"]] == [
+        ("image:0", "float32 [?, 8, 8, 1]"),
+        ("dropout_rate:0", "float32 []"),
+    ]
+    assert [end["name"] for end in graph["outputs"]] == ["logits:0"]
 
 
 def test_a_shape_is_what_either_side_knows(both: dict[str, Any]) -> None:
@@ -142,20 +147,17 @@ def test_each_model_has_a_title(tmp_path: Path) -> None:
     assert titles(two) == ["a/m.pb", "b/m.pb"]
 
 
-@pytest.mark.parametrize("given", ["dry run", "patched"])
-def test_rules_of_a_recipe_that_are_at_no_op_are_left_out(given: str) -> None:
+def test_rules_of_a_recipe_that_are_at_no_op_are_left_out() -> None:
     recipe = "@guided_backprop"
     rare = {"name": "rare", "match": {"op": "Cos"}, "patch": {"stop_gradient": True}}
     rules = [rule | {"expect": {"min": 0}} for rule in (*recipe_rules(recipe)["rules"], rare)]
-    if given == "patched":
-        viewed = graphpatch.view(graphpatch.apply(rules, DIGITS))
-    else:
-        viewed = graphpatch.view(DIGITS, rules=rules)
-        assert titles(viewed) == ["digits.pb without rules", "with 2 rules"]
-    document = viewed.document()
-    assert [rule["name"] for rule in document["rules"]] == [recipe, "rare"]
-    marks = [marked for body in document["bodies"] for marked in body["marks"].values()]
-    assert marks == [[0], [0], [0]]
+    dry = graphpatch.view(DIGITS, rules=rules)
+    assert titles(dry) == ["digits.pb without rules", "with 2 rules"]
+    for viewed in (dry, graphpatch.view(graphpatch.apply(rules, DIGITS))):
+        document = viewed.document()
+        assert [rule["name"] for rule in document["rules"]] == [recipe, "rare"]
+        marks = [marked for body in document["bodies"] for marked in body["marks"].values()]
+        assert marks == [[0], [0], [0]]
 
 
 def test_a_pattern_is_marked() -> None:
@@ -217,17 +219,8 @@ def test_lines_show_how_far_a_gradient_comes() -> None:
     assert [side["verdict"] for side in pair["sides"]] == ["none"]
 
 
-def test_the_body_of_a_function_has_lines() -> None:
-    function = graphs.function("inner", ["a"], net("step:Round(a)"), {"y": "step:y:0"})
-    found = drawn("x:Placeholder call:inner(x)", [function], sources="x", targets="call")
-    main, inner = found["bodies"]
-    assert main["calls"] == {main["names"].index("call"): [1]}
-    assert inner["names"] == ["step", "a"]
-    assert flows(found, 0, "step", 1) == BLOCKED
-
-
 def test_branches_and_loops_open_as_functions_do() -> None:
-    """Each has lines for its bodies: what flows in them, and where it ends."""
+    """Each has lines for its bodies: what flows in them, and where it ends; v1 loops in line."""
     types = graphs.attr(["float32"])
     branch = graphs.node("branch", "If", "p", "x", Tin=types, Tout=types, Tcond="bool")
     loop = graphs.node("loop", "While", "branch", T=types)
@@ -253,12 +246,13 @@ def test_branches_and_loops_open_as_functions_do() -> None:
     opened = {main["names"][row]: bodies for row, bodies in main["calls"].items()}
     assert opened.keys() == {"branch", "loop"}
     assert {flows(found, 0, "step", body) for body in opened["branch"]} == {BLOCKED, FULL}
-
-
-def test_a_v1_loop_has_a_line_for_each_op() -> None:
-    loop = graphs.v1_loop("x", *net("add:AddV2(switch:1,switch:1)"), gives="add")
-    graph = GraphDef(node=[*net("x:Placeholder"), *loop])
-    names = graphpatch.view(graph).document()["bodies"][0]["names"]
+    calling = graphs.graphdef(*net("x:Placeholder call:steps(x)"), functions=functions)
+    called = graphpatch.view(calling, sources="x", targets="call").document()
+    assert called["bodies"][0]["calls"] == {called["bodies"][0]["names"].index("call"): [1]}
+    assert called["bodies"][1]["names"] == ["step", "a"]
+    assert flows(called, 0, "step", 1) == BLOCKED
+    inline = graphs.v1_loop("x", *net("add:AddV2(switch:1,switch:1)"), gives="add")
+    names = graphpatch.view(GraphDef(node=[*nodes, *inline])).document()["bodies"][0]["names"]
     assert {"x", "enter", "merge", "switch", "add"} <= set(names)
     assert len(names) == len(set(names))
 
@@ -357,15 +351,6 @@ NO_CURVE = [
 @pytest.mark.parametrize(("patch", "op"), NO_CURVE)
 def test_what_has_no_curve(patch: Any, op: str) -> None:
     assert plot(patch, op) is None
-
-
-def test_a_page_tells_the_inputs_and_outputs(both: dict[str, Any]) -> None:
-    (graph,) = both["graphs"]
-    assert [(end["name"], end["tensor"]) for end in graph["inputs"]] == [
-        ("image:0", "float32 [?, 8, 8, 1]"),
-        ("dropout_rate:0", "float32 []"),
-    ]
-    assert [end["name"] for end in graph["outputs"]] == ["logits:0"]
 
 
 def test_a_page_that_starts_before_an_output_says_so() -> None:
