@@ -12,94 +12,19 @@ from typing import Any, Callable, Dict
 Table = Dict[str, Callable[[], Any]]
 
 
-def layers(tf: Any, x: Any, f: Any) -> Table:
-    """tf.layers, of TensorFlow 1."""
-    v1 = tf.compat.v1.layers
-    training = tf.compat.v1.placeholder(tf.bool, [])
-    relu = tf.nn.relu
-    return {
-        "layers conv2d": lambda: v1.conv2d(x, 4, 3, activation=relu),
-        "layers conv1d dilated": lambda: v1.conv1d(
-            x[:, :, 0], 4, 3, activation=relu, dilation_rate=2
-        ),
-        "layers conv3d": lambda: v1.conv3d(x[..., None], 4, 3, activation=relu),
-        "layers conv2d dilated": lambda: v1.conv2d(x, 4, 3, dilation_rate=2, activation=relu),
-        "layers conv2d transposed": lambda: v1.conv2d_transpose(x, 4, 3, activation=relu),
-        "layers separable": lambda: v1.separable_conv2d(x, 4, 3, activation=relu),
-        "layers conv2d no bias": lambda: v1.conv2d(x, 4, 3, use_bias=False, activation=relu),
-        "layers dense": lambda: v1.dense(f, 4, activation=relu),
-        "layers dense of an image": lambda: v1.dense(x, 4, activation=tf.nn.sigmoid),
-        "layers dense softmax": lambda: v1.dense(f, 4, activation=tf.nn.softmax),
-        "layers fused batch norm": lambda: v1.batch_normalization(x),
-        "layers fused batch norm fed": lambda: v1.batch_normalization(x, training=training),
-        "layers batch norm": lambda: v1.batch_normalization(f),
-        "layers batch norm training": lambda: v1.batch_normalization(f, training=True),
-        "layers batch norm fed": lambda: v1.batch_normalization(f, training=training),
-        "layers dropout": lambda: v1.dropout(f, training=True),
-        "layers dropout fed": lambda: v1.dropout(f, training=training),
-        "layers dropout off": lambda: v1.dropout(f),
-    }
-
-
-def contrib(tf: Any, x: Any, f: Any) -> Table:
-    """tf.contrib, of TensorFlow 1."""
-    c = tf.contrib.layers
-    return {
-        "contrib conv2d": lambda: c.conv2d(x, 4, 3),
-        "contrib conv2d batch norm": lambda: c.conv2d(x, 4, 3, normalizer_fn=c.batch_norm),
-        "contrib fully connected": lambda: c.fully_connected(f, 4),
-        "contrib fully connected image": lambda: c.fully_connected(x, 4),
-        "contrib batch norm": lambda: c.batch_norm(x, is_training=False, fused=False),
-        "contrib batch norm training": lambda: c.batch_norm(f, fused=False, scale=True),
-        "contrib layer norm": lambda: c.layer_norm(f),
-        "contrib layer norm image": lambda: c.layer_norm(x, activation_fn=tf.nn.relu),
-        "contrib layer norm bert": lambda: c.layer_norm(
-            f, begin_norm_axis=-1, begin_params_axis=-1
-        ),
-        "contrib layer norm bare": lambda: c.layer_norm(f, center=False, scale=False),
-        "contrib instance norm": lambda: c.instance_norm(x),
-        "contrib dropout": lambda: c.dropout(f, 0.5, is_training=True),
-        "contrib lstm": lambda: _lstm(tf, f),
-    }
-
-
-def keras(tf: Any, x: Any, f: Any) -> Table:
-    """tf.keras, as it builds into a graph."""
-    k = tf.keras.layers
-    return {
-        "keras conv2d": lambda: k.Conv2D(4, 3, activation="relu")(x),
-        "keras prelu": lambda: k.PReLU()(f),
-        "keras conv2d leaky": lambda: k.Conv2D(4, 3, activation=tf.nn.leaky_relu)(x),
-        "keras dense": lambda: k.Dense(4, activation="relu")(f),
-        "keras layer norm": lambda: k.LayerNormalization()(f),
-        "keras layer norm image": lambda: k.LayerNormalization()(x),
-        "keras layer norm centered": lambda: k.LayerNormalization(scale=False)(f),
-        "keras layer norm scaled": lambda: k.LayerNormalization(center=False)(f),
-        "keras batch norm": lambda: k.BatchNormalization()(f),
-        "keras dropout": lambda: k.Dropout(0.3)(f, training=True),
-    }
-
-
-def keras3(tf: Any, f: Any) -> Table:
-    """What Keras has since TensorFlow 2.16."""
-    a = tf.keras.activations
-    return {
-        "keras silu": lambda: a.silu(f),
-        "keras hard silu": lambda: a.hard_silu(f),
-        "keras gelu": lambda: a.gelu(f),
-        "keras gelu tanh": lambda: a.gelu(f, approximate=True),
-        "nn gelu": lambda: tf.nn.gelu(f),
-        "nn gelu tanh": lambda: tf.nn.gelu(f, approximate=True),
-        "nn swish beta": lambda: tf.nn.silu(f, beta=1.5),
-    }
-
-
-def nn(tf: Any, x: Any, f: Any) -> Table:
-    """tf.nn of every version."""
-    v1 = tf.compat.v1.nn
-    ones = tf.ones([6])
+def table(tf: Any, x: Any, f: Any) -> Table:
+    """What this TensorFlow can build of an image and a matrix, by name."""
+    v1, k, relu = tf.compat.v1.nn, tf.keras.layers, tf.nn.relu
+    ones, tiny, c = tf.ones([6]), tf.constant(1e-10), (2 / 3.141592653589793) ** 0.5
     rate = tf.compat.v1.placeholder(tf.float32, [])
-    return {
+    fed = tf.compat.v1.placeholder(tf.bool, [])
+    slope = tf.compat.v1.get_variable("slope", [6])
+
+    def cube() -> Any:
+        return f + 0.044715 * tf.pow(f, 3)
+
+    found: Table = {
+        # tf.nn of every version.
         "nn swish": lambda: tf.nn.swish(f),
         "nn dropout": lambda: v1.dropout(f, rate=0.3),
         "nn dropout keep": lambda: v1.dropout(f, keep_prob=0.7),
@@ -118,19 +43,7 @@ def nn(tf: Any, x: Any, f: Any) -> Table:
         "losses sigmoid": lambda: tf.compat.v1.losses.sigmoid_cross_entropy(f, f),
         "fake quantization": lambda: tf.quantization.fake_quant_with_min_max_vars(f, 0.0, 1.0),
         "fake quantization args": lambda: tf.quantization.fake_quant_with_min_max_args(f),
-    }
-
-
-def by_hand(tf: Any, f: Any) -> Table:
-    """What people write."""
-    c = (2 / 3.141592653589793) ** 0.5
-    tiny = tf.constant(1e-10)
-    slope = tf.compat.v1.get_variable("slope", [6])
-
-    def cube() -> Any:
-        return f + 0.044715 * tf.pow(f, 3)
-
-    return {
+        # What people write.
         "gelu erf": lambda: f * (0.5 * (1.0 + tf.math.erf(f / tf.sqrt(2.0)))),
         "gelu tanh": lambda: 0.5 * f * (1 + tf.tanh(c * cube())),
         "gelu bert": lambda: f * (0.5 * (1.0 + tf.tanh(c * cube()))),
@@ -158,7 +71,83 @@ def by_hand(tf: Any, f: Any) -> Table:
         "layer norm t2t": lambda: _layer_norm(tf, f, tf.math.squared_difference),
         "layer norm gpt2": lambda: _layer_norm(tf, f, lambda x, u: tf.square(x - u)),
         "layer norm moments": lambda: _standardised(tf, f),
+        # tf.keras, as it builds into a graph.
+        "keras conv2d": lambda: k.Conv2D(4, 3, activation="relu")(x),
+        "keras prelu": lambda: k.PReLU()(f),
+        "keras conv2d leaky": lambda: k.Conv2D(4, 3, activation=tf.nn.leaky_relu)(x),
+        "keras dense": lambda: k.Dense(4, activation="relu")(f),
+        "keras layer norm": lambda: k.LayerNormalization()(f),
+        "keras layer norm image": lambda: k.LayerNormalization()(x),
+        "keras layer norm centered": lambda: k.LayerNormalization(scale=False)(f),
+        "keras layer norm scaled": lambda: k.LayerNormalization(center=False)(f),
+        "keras batch norm": lambda: k.BatchNormalization()(f),
+        "keras dropout": lambda: k.Dropout(0.3)(f, training=True),
+        "training": lambda: training(tf),
     }
+    if tf.__version__.startswith("1."):
+        old, contrib = tf.compat.v1.layers, tf.contrib.layers
+        found.update(
+            {
+                "layers conv2d": lambda: old.conv2d(x, 4, 3, activation=relu),
+                "layers conv1d dilated": lambda: old.conv1d(
+                    x[:, :, 0], 4, 3, activation=relu, dilation_rate=2
+                ),
+                "layers conv3d": lambda: old.conv3d(x[..., None], 4, 3, activation=relu),
+                "layers conv2d dilated": lambda: old.conv2d(
+                    x, 4, 3, dilation_rate=2, activation=relu
+                ),
+                "layers conv2d transposed": lambda: old.conv2d_transpose(x, 4, 3, activation=relu),
+                "layers separable": lambda: old.separable_conv2d(x, 4, 3, activation=relu),
+                "layers conv2d no bias": lambda: old.conv2d(
+                    x, 4, 3, use_bias=False, activation=relu
+                ),
+                "layers dense": lambda: old.dense(f, 4, activation=relu),
+                "layers dense of an image": lambda: old.dense(x, 4, activation=tf.nn.sigmoid),
+                "layers dense softmax": lambda: old.dense(f, 4, activation=tf.nn.softmax),
+                "layers fused batch norm": lambda: old.batch_normalization(x),
+                "layers fused batch norm fed": lambda: old.batch_normalization(x, training=fed),
+                "layers batch norm": lambda: old.batch_normalization(f),
+                "layers batch norm training": lambda: old.batch_normalization(f, training=True),
+                "layers batch norm fed": lambda: old.batch_normalization(f, training=fed),
+                "layers dropout": lambda: old.dropout(f, training=True),
+                "layers dropout fed": lambda: old.dropout(f, training=fed),
+                "layers dropout off": lambda: old.dropout(f),
+                "contrib conv2d": lambda: contrib.conv2d(x, 4, 3),
+                "contrib conv2d batch norm": lambda: contrib.conv2d(
+                    x, 4, 3, normalizer_fn=contrib.batch_norm
+                ),
+                "contrib fully connected": lambda: contrib.fully_connected(f, 4),
+                "contrib fully connected image": lambda: contrib.fully_connected(x, 4),
+                "contrib batch norm": lambda: contrib.batch_norm(x, is_training=False, fused=False),
+                "contrib batch norm training": lambda: contrib.batch_norm(
+                    f, fused=False, scale=True
+                ),
+                "contrib layer norm": lambda: contrib.layer_norm(f),
+                "contrib layer norm image": lambda: contrib.layer_norm(x, activation_fn=tf.nn.relu),
+                "contrib layer norm bert": lambda: contrib.layer_norm(
+                    f, begin_norm_axis=-1, begin_params_axis=-1
+                ),
+                "contrib layer norm bare": lambda: contrib.layer_norm(f, center=False, scale=False),
+                "contrib instance norm": lambda: contrib.instance_norm(x),
+                "contrib dropout": lambda: contrib.dropout(f, 0.5, is_training=True),
+                "contrib lstm": lambda: _lstm(tf, f),
+                "folded": lambda: folded(tf, x),
+            }
+        )
+    else:
+        a = tf.keras.activations
+        found.update(
+            {
+                "keras silu": lambda: a.silu(f),
+                "keras hard silu": lambda: a.hard_silu(f),
+                "keras gelu": lambda: a.gelu(f),
+                "keras gelu tanh": lambda: a.gelu(f, approximate=True),
+                "nn gelu": lambda: tf.nn.gelu(f),
+                "nn gelu tanh": lambda: tf.nn.gelu(f, approximate=True),
+                "nn swish beta": lambda: tf.nn.silu(f, beta=1.5),
+            }
+        )
+    return found
 
 
 def training(tf: Any) -> Any:
@@ -216,37 +205,20 @@ def _standardised(tf: Any, f: Any) -> Any:
 
 def graphs(tf: Any) -> dict[str, Any]:
     """All GraphDefs that this TensorFlow can build, by name."""
-    old = tf.__version__.startswith("1.")
-    found: dict[str, Any] = {}
 
-    def add(table: Callable[[Any, Any], Table]) -> None:
-        with tf.Graph().as_default():
-            names = list(table(*_inputs(tf)))
-        for name in names:
-            with tf.Graph().as_default() as graph:
-                built = table(*_inputs(tf))[name]()
-                is_graph_def = hasattr(built, "library")
-                found[name] = built if is_graph_def else graph.as_graph_def()
+    def tables() -> Table:
+        placeholder = tf.compat.v1.placeholder
+        x = placeholder(tf.float32, [2, 8, 8, 3], name="x")
+        return table(tf, x, placeholder(tf.float32, [2, 6], name="f"))
 
-    add(lambda x, f: nn(tf, x, f))
-    add(lambda x, f: by_hand(tf, f))
-    add(lambda x, f: keras(tf, x, f))
-    add(lambda x, f: {"training": lambda: training(tf)})
-    if old:
-        add(lambda x, f: layers(tf, x, f))
-        add(lambda x, f: contrib(tf, x, f))
-        add(lambda x, f: {"folded": lambda: folded(tf, x)})
-    else:
-        add(lambda x, f: keras3(tf, f))
+    with tf.Graph().as_default():
+        names = list(tables())
+    found = {}
+    for name in names:
+        with tf.Graph().as_default() as graph:
+            built = tables()[name]()
+        found[name] = built if hasattr(built, "library") else graph.as_graph_def()
     return found
-
-
-def _inputs(tf: Any) -> Any:
-    placeholder = tf.compat.v1.placeholder
-    return (
-        placeholder(tf.float32, [2, 8, 8, 3], name="x"),
-        placeholder(tf.float32, [2, 6], name="f"),
-    )
 
 
 if __name__ == "__main__":

@@ -77,13 +77,12 @@ def rules(meta: Any, at: str, kind: str) -> list[dict[str, Any]]:
     return found
 
 
+KINDS = [(at, kind) for at in ("outputs", "inputs") for kind in IDENTITIES]
+
+
 @pytest.mark.every(3)
 @pytest.mark.parametrize(
-    ("at", "kind"),
-    quick(
-        [(at, kind) for at in ("outputs", "inputs") for kind in IDENTITIES],
-        lambda at, kind: (at == "inputs") == (kind == "an op"),
-    ),
+    ("at", "kind"), quick(KINDS, lambda at, kind: (at == "inputs") == (kind == "an op"))
 )
 def test_at_all_ops_at_once(meta: Any, at: str, kind: str) -> None:
     found = rules(meta, at, kind)
@@ -92,8 +91,7 @@ def test_at_all_ops_at_once(meta: Any, at: str, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", IDENTITIES)
-@pytest.mark.parametrize("at", ["outputs", "inputs"])
+@pytest.mark.parametrize(("at", "kind"), KINDS)
 def test_at_one_op_after_the_other(meta: Any, at: str, kind: str) -> None:
     for rule in rules(meta, at, kind):
         check(meta, rule)
