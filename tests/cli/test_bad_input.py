@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from graphpatch import apply
+from graphpatch import apply, load, revert
 from graphpatch.errors import ModelError
 from graphpatch.graph import wire
 from graphpatch.graph.wire import SMALL
@@ -165,3 +165,14 @@ def test_nothing_is_written_of_a_file_that_was_changed(
         patched.save(tmp_path / "out.pb")
     assert (tmp_path / "out.pb").read_bytes() == b"the old one"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["large.pb", "out.pb"]
+
+
+def test_a_large_model_is_given_back_and_checked(large: Path, tmp_path: Path) -> None:
+    apply(RULES, large).model.save(tmp_path / "out.pb")
+    revert(load(tmp_path / "out.pb")).model.save(tmp_path / "back.pb")
+    assert (tmp_path / "back.pb").read_bytes() == large.read_bytes()
+    with (tmp_path / "out.pb").open("r+b") as file:
+        file.seek(SMALL // 2)
+        file.write(b"\x03")
+    with pytest.raises(ModelError, match="its checksum differs"):
+        revert(load(tmp_path / "out.pb"))

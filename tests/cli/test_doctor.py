@@ -157,6 +157,15 @@ def test_what_is_said_of_several_ops_is_said_once(run_cli: Run, tmp_path: Path) 
     assert lines[2:7] == [*map(blocked, (4, 3, 2, 1, 0))]
 
 
+def test_kinds_beyond_the_tenth_are_counted(run_cli: Run, tmp_path: Path) -> None:
+    rounds = [node(f"r{place}", "Round", "x") for place in range(13)]
+    lines = run_cli(
+        "doctor", saved(tmp_path, node("x", "Placeholder"), *rounds)
+    ).stdout.splitlines()
+    assert sum(line.startswith("x:0 -> ") for line in lines) == 10
+    assert lines[-1] == "... 3 more pairs of other kinds; --all shows them"
+
+
 INPUTS = "inputs: image:0, dropout_rate:0"
 MISNAMED = {
     ("--to", "logit"): "'logit'; nearest: logits; outputs: logits:0",

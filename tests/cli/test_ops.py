@@ -164,9 +164,10 @@ def test_what_the_gradient_of_an_op_is(run_cli: Run, tmp_path: Path, state: str)
 def test_a_name_that_is_not_there_gets_the_nearest(run_cli: Run, model_file: Path) -> None:
     done = run_cli("ops", model_file, "Multipyl", "relu")
     assert (done.code, done.stdout.splitlines()[0]) == (1, "relu")
-    assert done.stderr == (
-        f"graphpatch: {model_file}: no op is named 'Multipyl'; nearest: Multiply\n"
-    )
+    said = f"graphpatch: {model_file}: no op is named 'Multipyl'; nearest: Multiply\n"
+    assert done.stderr == said
+    done = run_cli("ops", model_file, "relu:1")
+    assert done.stderr.endswith("'relu:1': Relu 'relu' has 1 output, counted from 0\n")
 
 
 def test_a_broken_graph_is_shown_with_a_note(run_cli: Run, tmp_path: Path) -> None:
