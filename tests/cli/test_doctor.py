@@ -157,6 +157,12 @@ def test_what_is_said_of_several_ops_is_said_once(run_cli: Run, tmp_path: Path) 
     assert lines[2:7] == [*map(blocked, (4, 3, 2, 1, 0))]
 
 
+def test_each_graph_of_a_saved_model(run_cli: Run, tmp_path: Path) -> None:
+    metas = [graphs.metagraph(graphs.sample(), tag) for tag in ("serve", "train")]
+    said = run_cli("doctor", graphs.saved_model_folder(tmp_path / "saved", *metas)).stdout
+    assert ["[serve]" in said, "[train]" in said] == [True, True]
+
+
 def test_kinds_beyond_the_tenth_are_counted(run_cli: Run, tmp_path: Path) -> None:
     rounds = [node(f"r{place}", "Round", "x") for place in range(13)]
     lines = run_cli(
