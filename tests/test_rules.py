@@ -217,9 +217,7 @@ NOT_JSON: dict[str | bytes, str] = {
 
 
 @pytest.mark.parametrize(("text", "message"), NOT_JSON.items(), ids=NOT_JSON.values())
-def test_what_is_not_json_has_a_line_and_column(
-    tmp_path: Path, text: str | bytes, message: str
-) -> None:
+def test_what_is_not_json_has_its_place(tmp_path: Path, text: str | bytes, message: str) -> None:
     path = tmp_path / "rules.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(RulesError) as raised:

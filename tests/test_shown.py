@@ -84,9 +84,7 @@ def test_messages_have_a_length(capsys: pytest.CaptureFixture[str]) -> None:
         ("references", "{m}", "--feed", EVIL), ("completion", EVIL), ("schema", EVIL),
     ],
 )  # fmt: skip
-def test_no_command_prints_it_raw(
-    tmp_path: Path, rules_file: RulesFile, command: tuple[str, ...]
-) -> None:
+def test_no_name_is_raw(tmp_path: Path, rules_file: RulesFile, command: tuple[str, ...]) -> None:
     files = {name: str(tmp_path / f"{name}.pb") for name in "mnoe"}
     files["h"] = str(tmp_path / "page.html")
     Path(files["m"]).write_bytes(evil().SerializeToString())

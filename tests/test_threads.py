@@ -54,9 +54,7 @@ def test_eight_threads_that_begin_at_once(run_cli: Run, model_file: Path, calls:
     assert (done.code, done.stdout, done.stderr) == (0, "fine\n", "")
 
 
-def test_modules_are_imported_one_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_are_imported_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python failed one of them where one imported `msgspec`, another `msgspec.structs`."""
     monkeypatch.syspath_prepend(tmp_path)
     turns: list[str] = []

@@ -185,9 +185,7 @@ def test_other_things_in_a_pipe(run_cli: Run, rules: Path, model_file: Path) -> 
 @pytest.mark.parametrize(
     "args", [["-", "--json"], ["model.pb", "-o", "-", "--json"], ["model.pb", "-", "-o", "-"]]
 )
-def test_one_thing_goes_to_a_pipe(
-    run_cli: Run, rules: Path, model_file: Path, args: list[str]
-) -> None:
+def test_one_thing_in_a_pipe(run_cli: Run, rules: Path, model_file: Path, args: list[str]) -> None:
     done = run_cli("apply", rules, *args, cwd=model_file.parent, stdin=model_file.read_bytes())
     assert (done.code, done.raw) == (2, b"")
     assert "standard output" in done.stderr
@@ -203,9 +201,7 @@ def test_a_saved_model_goes_through_no_pipe(run_cli: Run, rules: Path, tmp_path:
 # Several models
 
 
-def test_one_that_fails_does_not_stop_the_others(
-    run_cli: Run, rules: Path, model_file: Path
-) -> None:
+def test_one_that_fails_stops_no_other(run_cli: Run, rules: Path, model_file: Path) -> None:
     bad, other = model_file.with_name("bad.pb"), model_file.with_name("other.pb")
     bad.write_bytes(b"no model")
     other.write_bytes(model_file.read_bytes())

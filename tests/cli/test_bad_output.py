@@ -215,9 +215,7 @@ Path.rename = lambda path, target: named(path, target, rename)
 @pytest.mark.parametrize(
     "args", [["large.pb", "-o", "old.pb", "--force"], ["saved", "-o", "old", "--force"]]
 )
-def test_a_kill_leaves_the_old_file(
-    run_cli: Run, folder: Path, args: list[str], writes: int
-) -> None:
+def test_kills_keep_the_old_file(run_cli: Run, folder: Path, args: list[str], writes: int) -> None:
     (folder / "old.pb").write_bytes(MODEL)
     graphs.saved_model_folder(folder / "old", graphs.metagraph(SAMPLE, "old"))
     before = everything(folder)
@@ -261,9 +259,7 @@ TYPED += [(*PAGE, "a page; name a .html file")]
 
 @pytest.mark.parametrize("typed", TYPED, ids=[one[0] for one in TYPED])
 @pytest.mark.parametrize("name", ["other.pb", "new", "-.pb"])
-def test_other_kinds_of_files_stay(
-    run_cli: Run, tmp_path: Path, typed: tuple[str, ...], name: str
-) -> None:
+def test_other_files_stay(run_cli: Run, tmp_path: Path, typed: tuple[str, ...], name: str) -> None:
     folder = sound_files(tmp_path)
     (folder / "other.pb").write_bytes(b"mine")
     before = everything(folder)

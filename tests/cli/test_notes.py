@@ -87,9 +87,7 @@ def test_which_gradients_are_to_be_registered(apply: Callable[..., Ran], tmp_pat
     assert said({"registered": "Foo"}, "guided_relu") == ours + others
 
 
-def test_an_output_without_suffix_is_told(
-    run_cli: Run, rules_file: RulesFile, tmp_path: Path
-) -> None:
+def test_an_output_without_a_suffix(run_cli: Run, rules_file: RulesFile, tmp_path: Path) -> None:
     saved(tmp_path, *RELUS)
     typed = ("apply", rules_file(STOP), "model.pb", "-o")
     said = run_cli(*typed, "out", cwd=tmp_path).stdout.splitlines()

@@ -126,20 +126,6 @@ def test_ops_by_name(run_cli: Run, model_file: Path, args: list[str], names: lis
     assert listed.count("  gradient  ") == len(names)
 
 
-def test_the_json_document(run_cli: Run, model_file: Path) -> None:
-    [op] = run_cli("ops", model_file, "w/read", "--json").json["ops"]
-    assert op.pop("changed") == []
-    assert op == {
-        "body": "main",
-        "name": "w/read",
-        "type": "Identity",
-        "inputs": ["w"],
-        "outputs": [{"tensor": "w/read", "dtype": "float32"}],
-        "attrs": {"T": "float32", "_class": ["loc:@w"]},
-        "gradient": {"state": "default"},
-    }
-
-
 GRADIENTS = {
     "default": ("n:Relu(x)", "default"),
     "default error": ("n:PreventGradient(x)", "default, which is always an error"),

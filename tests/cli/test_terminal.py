@@ -80,9 +80,7 @@ def test_a_name_of_a_model_brings_no_colour(monkeypatch: pytest.MonkeyPatch) -> 
         ("a  b   c  d   e  f   g   h   i j", "a  b   c  d   e  f\n   g   h   i j"),
     ],
 )
-def test_a_terminal_wraps_between_words(
-    line: str, shown: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_wraps_words(line: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("NO_COLOR", "1")
     for is_terminal in (True, False):

@@ -151,9 +151,7 @@ CANNOT = {
 
 
 @pytest.mark.parametrize(("first", "said"), CANNOT.values(), ids=CANNOT)
-def test_a_worker_that_cannot(
-    run_cli: Run, folder: Path, scheduler: str, first: str, said: str
-) -> None:
+def test_unfit_workers(run_cli: Run, folder: Path, scheduler: str, first: str, said: str) -> None:
     code = first.replace("{folder!r}", repr(str(folder))) + WORKER
     process = subprocess.Popen(
         [sys.executable, "-c", code, scheduler, "--no-nanny", "--no-dashboard"],

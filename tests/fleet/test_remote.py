@@ -103,7 +103,7 @@ def test_one_model_by_name(capsys: pytest.CaptureFixture[str], store: Any, regis
     assert stored(store, "/new") == {"b.pb": (registry / "b.pb").read_bytes()}
 
 
-def test_a_new_output_for_an_old(
+def test_a_new_one_for_an_old(
     capsys: pytest.CaptureFixture[str], store: Any, registry: Path
 ) -> None:
     store.pipe_file("/out/saved/variables/old", b"x")
@@ -132,9 +132,7 @@ def test_what_is_written_is_whole_or_not_there(monkeypatch: pytest.MonkeyPatch, 
     assert stored(store, "/out") == {"x.pb": b"old"}
 
 
-def test_errors_name_the_url(
-    capsys: pytest.CaptureFixture[str], store: Any, registry: Path
-) -> None:
+def test_errors_name_urls(capsys: pytest.CaptureFixture[str], store: Any, registry: Path) -> None:
     store.pipe_file("/reg/bad.pb", MODEL[:-1])
     args = ("apply", "memory://rules.json", "memory://reg", "-o", "memory://out")
     code, _, error = run(capsys, *args)

@@ -69,7 +69,13 @@ def test_one_call_does_what_single_calls_do(
     run_cli: Run, rules: Path, tmp_path: Path, alone: dict[str, str], models_folder: Path, jobs: str
 ) -> None:
     args = ("apply", rules, models_folder, "-o", tmp_path / "out", "--json", "--jobs", jobs)
-    all_are(run_cli, args, tmp_path / "out", alone, models_folder)
+    done = run_cli(*args, timeout=600)
+    assert done.code == (1 if any(map(is_error, alone.values())) else 0)
+    assert outputs(done, tmp_path / "out", models_folder) == alone
+    assert not [path for path in (tmp_path / "out").rglob(".*") if path.is_file()]
+    resumed = run_cli(*args, "--resume", timeout=600)  # it has nothing to do
+    assert outputs(resumed, tmp_path / "out", models_folder) == alone
+    assert " 0 patched" in resumed.stderr
 
 
 def test_what_goes_through_a_store_is_the_same(
@@ -90,19 +96,6 @@ def test_what_goes_through_a_store_is_the_same(
         name: text for name, text in alone.items() if not is_error(text)
     }
     assert found.keys() == alone.keys()
-
-
-def all_are(
-    run_cli: Run, args: tuple[Any, ...], out: Path, alone: dict[str, str], models: Path
-) -> None:
-    """All are what they are when patched alone; and a second run has nothing to do."""
-    done = run_cli(*args, timeout=600)
-    assert done.code == (1 if any(map(is_error, alone.values())) else 0)
-    assert outputs(done, out, models) == alone
-    assert not [path for path in out.rglob(".*") if path.is_file()]
-    resumed = run_cli(*args, "--resume", timeout=600)
-    assert outputs(resumed, out, models) == alone
-    assert " 0 patched" in resumed.stderr
 
 
 def is_error(text: str) -> bool:

@@ -80,9 +80,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "callback"), FAULTS.items())
-def test_a_fault(
-    fault: str, callback: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_fault(fault: str, callback: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(case, "SECONDS", 0.2)
     monkeypatch.setattr(ops.command, "callback", callback)
     more = ["--json"] if fault == "not JSON" else []
