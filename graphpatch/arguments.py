@@ -22,7 +22,7 @@ def check_path(argument: str, value: object, taken: str = FILE) -> None:
 def check_progress(value: object) -> None:
     """Raise TypeError where what is to be told of progress cannot be called."""
     if value is not None and not callable(value):
-        taken = "a function of three arguments: what is done, how much of it, of how much"
+        taken = "a function of three (what is done, how much, of how much); a result has save()"
         raise wrong_argument("progress", taken, value)
 
 

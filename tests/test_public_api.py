@@ -159,7 +159,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "an export": (lambda m: g.apply([RULE], m, export=5), "export: expected a graphpatch.Export"),
     "progress": (
         lambda m: g.apply([RULE], m, progress=5),
-        "progress: expected a function of three",
+        "progress: expected a function of three (what is done, how much, of how much); a result",
     ),
     "a pattern": (lambda m: g.pattern(5), "text: expected the text of a pattern, such as"),
 }

@@ -58,6 +58,8 @@ CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
     "zero": ([node("a", "Sign", "x"), Y], "zero", [("zero", "a")], True),
     "stop": ([node("a", "StopGradient", "x"), Y], "none", [("stop_gradient", "a")], True),
     "prevent": ([node("a", "PreventGradient", "x"), Y], "error", [("prevent", "a")], True),
+    "the gradient of a cell": (
+        [node("a", "LSTMBlockCellGrad", *["x"] * 16), Y], "error", [("second", "a")], False),
     "missing, and no identity": (
         [node("a", "Mfcc", "x", "rate"), node("rate", "Const", **I32), Y],
         "error", [("missing", "a")], False),

@@ -314,6 +314,7 @@ COMPARISONS = frozenset(
     "Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual LogicalAnd LogicalOr"
     " LogicalNot IsNan IsInf IsFinite".split()
 )
+CELLS = ("BlockLSTMGrad", "GRUBlockCellGrad", "LSTMBlockCellGrad", "CudnnRNNBackprop")
 NONE = "None: tf.gradients returns None, without an error"
 ZEROS = "zeros: the gradient is there, and every element of it is 0"
 STRAIGHT = "let it count as the identity on the way back (straight_through), a stand-in"
@@ -361,8 +362,7 @@ def _calls_functions(at_op: OpOnPath) -> bool:
 # fmt: off
 CAUSES = (
     Cause("our_rule", _gets_zeros_of_rule,
-          "rule '{rule}' stops it here", ZEROS,
-          TAKE_OFF),
+          "rule '{rule}' stops it here", ZEROS, TAKE_OFF),
     Cause(CARRIED, _raises(CARRIED),
           "rule '{rule}' carries its gradient in a function, which a tape drops",
           "{says}, by design: the tape must not take another gradient silently",
@@ -372,8 +372,7 @@ CAUSES = (
           KEY_MISSING,
           "register it first: graphpatch.register_gradients(FILE), where the key is graphpatch's"),
     Cause("our_rule", lambda at_op: is_of_rule(at_op.node),
-          "rule '{rule}' stops it here", NONE,
-          TAKE_OFF),
+          "rule '{rule}' stops it here", NONE, TAKE_OFF),
     Cause("swish", lambda at_op: _raises("custom_gradient")(at_op) and is_swish(at_op.node),
           "key {key}, which tf.nn.swish left: only the process that built it knows it",
           KEY_MISSING,
@@ -406,6 +405,9 @@ CAUSES = (
     Cause("second", lambda at_op: at_op.op in SECOND and at_op.is_blocked,
           "{op}: TensorFlow has no second derivative of it", "{says}",
           "give it its true gradient: graphpatch apply @second_derivatives", fixes),
+    Cause("second", lambda at_op: _raises("missing")(at_op) and at_op.op.startswith(CELLS),
+          "{op}: TensorFlow has no second derivative of it", "{says}",
+          "build the cell of smaller ops, as tf.compat.v1.nn.rnn_cell.LSTMCell does"),
     Cause("missing", lambda at_op: _raises("missing")(at_op) and at_op.node.opdef is None,
           "{op} is not an op type of TensorFlow: it has no gradient here",
           "where its library is loaded: {says}",
