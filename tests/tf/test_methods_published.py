@@ -47,13 +47,6 @@ def small_net() -> None:
     tf.matmul(tf.sigmoid(h), draw.normal(size=(3, 2)).astype(np.float32), name="y")
 
 
-def trained_swish() -> None:
-    """y = 2 * swish(x), and its gradient, whose ops read the sigmoid."""
-    x = tf1.placeholder(tf.float32, [None, 3], name="x")
-    y = tf.multiply(2.0, x * tf.sigmoid(x, name="gate"), name="y")
-    tf1.gradients(y, x)
-
-
 DATA = Path(__file__).parents[1] / "data"
 PEER = json.loads((DATA / "innvestigate.json").read_text())
 X_PEER = np.array(PEER["x"], np.float32)
@@ -128,20 +121,6 @@ def test_values_of_deep_explain(
 def test_a_reference_that_is_the_input(tmp_path: Path) -> None:
     patched = graphpatch.apply("@deeplift", saved(simpler_model, tmp_path / "model.pb")).model
     assert np.isfinite(gradient(patched, [X[1], X[1]])[1]).all()
-
-
-def test_a_swish_of_a_training_graph_is_one_activation(tmp_path: Path) -> None:
-    model = saved(trained_swish, tmp_path / "model.pb")
-    x = np.array([[-1.5, 0.5, 2.0], [0.25, -1.0, 3.0]], np.float32)
-    for recipe in ("@lrp_epsilon(0.01)", "@deeplift"):
-        result = graphpatch.apply(recipe, model)
-        assert matched(result) == {f"{recipe.split('(')[0]}: swish": ["Mul", "Sigmoid"]}
-        assert any("Sigmoid 'gate'" in note for note in result.report["notes"])
-        y, dx = gradient(result.model, x)
-        if recipe == "@deeplift":
-            np.testing.assert_allclose(((x[:1] - x[1:]) * dx[:1]), y[:1] - y[1:], rtol=1e-5)
-        else:
-            np.testing.assert_allclose(dx, y / (x + 0.01 * np.sign(x)), rtol=1e-5)
 
 
 def test_measured_references_of_deep_explain(tmp_path: Path, run_cli: Callable[..., Any]) -> None:

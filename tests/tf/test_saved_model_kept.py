@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import graphpatch
+from tests.draws import quick, selected
 from tests.tf import consumer
 from tests.tf.batch import X
 from tests.tf.places import PLACES, UNREACHED
@@ -36,12 +38,7 @@ KINDS = (
     "straight through",
     "stop",
 )
-QUICK = KINDS[0]
-CASES = [
-    pytest.param(name, patch, marks=[] if patch == QUICK else pytest.mark.slow)
-    for name in NAMES
-    for patch in KINDS
-]
+CASES = quick(itertools.product(NAMES, KINDS), lambda _, patch: patch == KINDS[0])
 
 
 def key(name: str) -> str:
@@ -86,16 +83,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def both(folder: Path) -> dict[bool, Ran]:
-    """What ran, for the quick tests and, once asked for, for the slow ones."""
-    return {True: Ran(folder, ["before", QUICK])}
-
-
-@pytest.fixture
-def ran(both: dict[bool, Ran], folder: Path, patch: str) -> Ran:
-    if patch != QUICK and False not in both:
-        both[False] = Ran(folder, ["before", *KINDS])
-    return both[patch == QUICK]
+def ran(folder: Path, request: pytest.FixtureRequest) -> Ran:
+    return Ran(folder, ["before", *selected(request, "patch")])
 
 
 def expected(name: str, case: Case) -> Any:

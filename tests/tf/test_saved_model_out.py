@@ -15,6 +15,7 @@ import pytest
 import graphpatch
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Export
+from tests.draws import quick, selected
 from tests.forked import python
 from tests.pinned import PINNED
 from tests.tf import consumer, run_saved_models
@@ -35,11 +36,11 @@ LEGACY = {name for name in ALL if "legacy" in name}
 V1_LOOPS = {name for name in ALL if "v1 while" in name} - LEGACY
 EVERYWHERE = ALL.keys() - STATEFUL - LEGACY - V1_LOOPS
 LONG = {"main", "While", "If in PartitionedCall", "nested two deep"}
-QUICK = [(place, patch) for place in ("main", "If in While") for patch in SHORT]
 WIDE = sorted(set(PATCHES) - set(OWN_KEYS))
-PAIRS = [
-    (place, patch) for place in sorted(EVERYWHERE) for patch in (WIDE if place in LONG else SHORT)
-]
+PAIRS = quick(
+    ((name, patch) for name in sorted(EVERYWHERE) for patch in (WIDE if name in LONG else SHORT)),
+    lambda place, patch: place in ("main", "If in While") and patch in SHORT,
+)
 
 
 class Ran:
@@ -85,47 +86,27 @@ def exported(model: Path, rules: list[dict[str, Any]], target: Path, export: Exp
     return result.report
 
 
-def ran_of(pairs: list[tuple[str, str]], folder: Path) -> Ran:
-    for place, patch in pairs:
-        exported(written(place, folder), [rule_of(PATCHES[patch])], folder / f"{place}, {patch}")
-    return Ran(folder, [f"{place}, {patch}" for place, patch in pairs])
-
-
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return ran_of(QUICK, tmp_path_factory.mktemp("quick"))
+def ran(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Ran:
+    folder, names = tmp_path_factory.mktemp("out"), []
+    for place, patch in selected(request, "place", "patch"):
+        if place in EVERYWHERE:
+            names.append(f"{place}, {patch}")
+            exported(written(place, folder), [rule_of(PATCHES[patch])], folder / names[-1])
+    return Ran(folder, names)
 
 
-@pytest.fixture(scope="module")
-def ran_slowly(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return ran_of([pair for pair in PAIRS if pair not in QUICK], tmp_path_factory.mktemp("slow"))
-
-
-def check(ran: Ran, place: str, patch: str) -> None:
-    """The gradient on a tape, the forward bits, and that a Session refuses to differentiate."""
+@pytest.mark.parametrize(("place", "patch"), PAIRS)
+def test_the_gradient_on_a_tape(ran: Ran, place: str, patch: str, tmp_path: Path) -> None:
+    """And the forward bits, and that a Session refuses to differentiate."""
     name, expected = f"{place}, {patch}", reference(ALL[place], PATCHES[patch])
     np.testing.assert_allclose(ran(name, "dx"), expected, rtol=2e-4, atol=1e-5)
     assert not np.allclose(ran(name, "dx"), reference(ALL[place], Case({})), rtol=1e-2)
     said = "gradients of this SavedModel are for a tape"
     assert said in ran.errors[f"{name}/serving_default"]
-
-
-@pytest.mark.parametrize(("place", "patch"), QUICK)
-def test_the_gradient_on_a_tape(ran: Ran, place: str, patch: str, tmp_path: Path) -> None:
-    check(ran, place, patch)
-    [y] = consumer.run(written(place, tmp_path), {"x:0": X}, ["y:0"])
-    assert consumer.same_bits(ran(f"{place}, {patch}", "y"), y)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("place", "patch"), [pair for pair in PAIRS if pair not in QUICK])
-def test_the_gradient_on_a_tape_everywhere(
-    ran_slowly: Ran, place: str, patch: str, tmp_path: Path
-) -> None:
-    check(ran_slowly, place, patch)
     if not ALL[place].v1:  # a GraphDef; of a MetaGraphDef the forward pass is in other tests
         [y] = consumer.run(written(place, tmp_path), {"x:0": X}, ["y:0"])
-        assert consumer.same_bits(ran_slowly(f"{place}, {patch}", "y"), y)
+        assert consumer.same_bits(ran(name, "y"), y)
 
 
 @pytest.mark.parametrize("patch", SHORT)

@@ -25,10 +25,6 @@ tf1 = tf.compat.v1
 X = np.linspace(-1.5, 2, 8, dtype=np.float32).reshape(4, 2)
 
 
-def saved(build: Callable[[], object], path: Path) -> Path:
-    return consumer.save(build, path)
-
-
 def chain() -> None:
     """Three layers, of which the second reads a second output of a Split, and a size."""
     x = tf1.placeholder(tf.float32, [4, 2], name="x")
@@ -50,7 +46,7 @@ def determinant() -> None:
 def test_ops_that_tensorflow_1_does_not_know_are_named(
     model: Path, tmp_path: Path, run_cli: Callable[..., Ran], recwarn: pytest.WarningsRecorder
 ) -> None:
-    path = saved(determinant, tmp_path / "determinant.pb")
+    path = consumer.save(determinant, tmp_path / "determinant.pb")
     with pytest.warns(UserWarning, match=r"MatrixDiagV3.*TensorFlow 1\.15 does not know"):
         split(path, "loss", "t", "x")
     ends = ["--cut", "t", "--loss", "loss", "--wrt", "x", "-o", str(tmp_path / "p"), "--json"]
@@ -63,7 +59,7 @@ def test_ops_that_tensorflow_1_does_not_know_are_named(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return saved(chain, tmp_path / "model.pb")
+    return consumer.save(chain, tmp_path / "model.pb")
 
 
 CUTS = [[["h"]], [["split:1"]], [["t"]], [["t"], ["split:1"], ["h"], ["y"]], [["y"], ["t"]]]
@@ -114,7 +110,7 @@ def noisy() -> None:
 
 def test_what_was_drawn_is_handed_on(tmp_path: Path) -> None:
     """The first part is run twice, and draws once: the gradient is that of the forward pass."""
-    model = saved(noisy, tmp_path / "model.pb")
+    model = consumer.save(noisy, tmp_path / "model.pb")
     document = parts.write(split(graphpatch.load(model), "loss", [["h"]], ["x"]), tmp_path / "p")
     drawn = "noise/RandomUniform:0"
     assert [drawn in step["fetch"] for step in document["steps"]] == [True, False, False]
@@ -146,7 +142,7 @@ def drawing() -> None:
 ])  # fmt: skip
 def test_what_would_be_done_twice_is_refused(tmp_path: Path, build: Any, says: str) -> None:
     with pytest.raises(CutError, match=says):
-        split(graphpatch.load(saved(build, tmp_path / "model.pb")), "loss", [["h"]], ["x"])
+        split(graphpatch.load(consumer.save(build, tmp_path / "model.pb")), "loss", [["h"]], ["x"])
 
 
 RULES = [
@@ -181,7 +177,7 @@ def test_variables_are_listed_and_restored(tmp_path: Path) -> None:
             x = tf.tanh(tf.matmul(x, w), name=f"h_{name}")
         tf.reduce_sum(x**2, name="loss")
 
-    model = saved(build, tmp_path / "model.pb")
+    model = consumer.save(build, tmp_path / "model.pb")
     document = parts.write(
         split(graphpatch.load(model), "loss", [["h_a"]], ["a", "x"]), tmp_path / "p"
     )

@@ -40,25 +40,13 @@ def gradient(graph: Any, loss: str = "loss:0", x: str = "x:0") -> list[float]:
         return list(session.run(dx, {x: X}).tolist())
 
 
-def live() -> Any:
-    return built()
-
-
 def message() -> Any:
     return built().as_graph_def()
-
-
-def tensorboards_message() -> Any:
-    return GraphDef.FromString(message().SerializeToString())
 
 
 def meta_message() -> Any:
     with built().as_default():
         return tf1.train.export_meta_graph()
-
-
-def tensorboards_meta_message() -> Any:
-    return MetaGraphDef.FromString(meta_message().SerializeToString())
 
 
 def saved_message() -> Any:
@@ -71,19 +59,25 @@ def serialized() -> Any:
     return message().SerializeToString()
 
 
-def as_text() -> Any:
-    return str(message()).encode()
-
-
 def model() -> Any:
     return graphpatch.load(message())
 
 
-FORMS = [live, message, tensorboards_message, meta_message, tensorboards_meta_message]
-FORMS += [saved_message, serialized, as_text, model, lambda: bytearray(serialized())]
+FORMS: dict[str, Callable[[], Any]] = {
+    "live": built,
+    "GraphDef": message,
+    "GraphDef of ours": lambda: GraphDef.FromString(serialized()),
+    "MetaGraphDef": meta_message,
+    "MetaGraphDef of ours": lambda: MetaGraphDef.FromString(meta_message().SerializeToString()),
+    "SavedModel": saved_message,
+    "bytes": serialized,
+    "bytearray": lambda: bytearray(serialized()),
+    "text": lambda: str(message()).encode(),
+    "Model": model,
+}
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_every_form_of_a_model_is_patched_and_given_back(form: Callable[[], Any]) -> None:
     result = graphpatch.apply([HALVED], form())
     graphs = [tf1.Graph() for _ in range(3)]

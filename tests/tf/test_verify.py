@@ -15,7 +15,7 @@ from graphpatch.errors import ModelError, UnsafeError
 from tests.tf import verify_graphs as nets
 from tests.tf.consumer import save
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 Edit = Callable[[Any, Any], None]
 
@@ -157,8 +157,6 @@ def test_an_override_that_a_failing_gradient_does_not_reach(tmp_path: Path) -> N
     """Mod has no gradient: tf.gradients raises before it comes to the Relu, in both models."""
 
     def build() -> None:
-        import tensorflow as tf
-
         x = tf.compat.v1.placeholder(tf.float32, [4], "x")
         tf.exp(tf.raw_ops.Mod(x=tf.nn.relu(x, "relu"), y=tf.fill([4], 0.7)), name="y")
 
@@ -182,8 +180,6 @@ def test_feeds_are_taken_from_a_file(folder: Path) -> None:
 
 def test_what_cannot_be_run_is_no_success(tmp_path: Path) -> None:
     def build() -> None:
-        import tensorflow as tf
-
         queue = tf.queue.FIFOQueue(1, [tf.float32], [[]])
         tf.exp(tf.debugging.check_numerics(tf.constant(1.0) / tf.constant(0.0), "broken"), "y")
         queue.close()
@@ -199,8 +195,6 @@ def test_ops_that_touch_files_are_not_run(tmp_path: Path) -> None:
     written = tmp_path / "written"
 
     def build() -> None:
-        import tensorflow as tf
-
         x = tf.compat.v1.placeholder(tf.float32, [2], "x")
         write = tf.raw_ops.WriteFile(filename=str(written), contents="there", name="write")
         with tf.control_dependencies([write]):

@@ -15,7 +15,7 @@ from tests import forked
 from tests.tf.consumer import save
 from tests.tf.verify_graphs import edited, patched_beside
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 
@@ -25,8 +25,6 @@ def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -
     """No program fills its table: what can be run is global_step alone, which no rule touches."""
 
     def build() -> None:
-        import tensorflow as tf
-
         tf1 = tf.compat.v1
         table = tf.raw_ops.HashTableV2(key_dtype=tf.int64, value_dtype=tf.float32)
         value = tf.raw_ops.LookupTableFindV2(
@@ -54,8 +52,6 @@ def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
     """
 
     def build() -> None:
-        import tensorflow as tf
-
         x = tf.compat.v1.placeholder(tf.float32, [4], "x")
         tf.identity(tf.nn.swish(x), "y")
 
@@ -83,8 +79,6 @@ def test_branches_that_no_value_takes_are_listed(tmp_path: Path) -> None:
     """A Relu and a branch of which positive feeds show one side; `feed` keeps all inputs > 0."""
 
     def build() -> None:
-        import tensorflow as tf
-
         x = tf.compat.v1.placeholder(tf.float32, [3], "x")
         tf.nn.relu(tf.abs(x) + 1.0, "relu")
         tf.nn.elu(x, "elu")
@@ -102,8 +96,6 @@ def test_a_tensorflow_that_aborts_takes_its_process_alone(tmp_path: Path) -> Non
     """`Abort` ends the process of whoever runs it."""
 
     def build() -> None:
-        import tensorflow as tf
-
         x = tf.compat.v1.placeholder(tf.float32, [2], "x")
         with tf.control_dependencies([tf.raw_ops.Abort(error_msg="the end")]):
             tf.identity(tf.nn.relu(x), "y")
@@ -120,8 +112,6 @@ def test_loops_and_branches_of_tf2_are_run(tmp_path: Path) -> None:
     """Each rewrites the same functions as it is differentiated."""
 
     def build() -> None:
-        import tensorflow as tf
-
         x = tf.compat.v1.placeholder(tf.float32, [3, 3], "x")
         y = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.nn.relu(x), lambda: tf.tanh(x))
         z = tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, tf.nn.relu(a) * 0.5), [0, y])[1]
@@ -140,8 +130,6 @@ def test_what_the_caller_imported_does_not_count(tmp_path: Path) -> None:
     """Settings are those of the processes that run the models, whoever imported TensorFlow."""
 
     def build() -> None:
-        import tensorflow as tf
-
         tf.nn.relu(tf.compat.v1.placeholder(tf.float32, [2], "x"), "y")
 
     path = save(build, tmp_path / "model.pb")
@@ -167,8 +155,6 @@ def test_a_file_that_an_offline_tool_rewrote_is_never_verified(
     """Grappler inlines calls: guided_relu is silently TensorFlow's own gradient again."""
 
     def build() -> None:
-        import tensorflow as tf
-
         x = tf.compat.v1.placeholder(tf.float32, [2, 3], "x")
         tf.identity(tf.nn.relu(x, "relu") * 2.0, "y")
 
