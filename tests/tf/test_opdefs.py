@@ -19,6 +19,8 @@ from graphpatch.protos import OpDef as OpDefProto
 
 tf = pytest.importorskip("tensorflow")
 
+from tests.tf import live_nets  # noqa: E402
+
 # Only under the version that the table was made from can every op be compared.
 same_version = pytest.mark.skipif(
     tf.__version__ != opdefs.table().tensorflow[1],
@@ -98,22 +100,6 @@ def test_which_ops_have_the_gradient_of_their_function(
 # The tensors of nodes that TensorFlow built
 
 
-def main_graph() -> Any:
-    """A v1 graph with reference dtypes."""
-    with tf.Graph().as_default() as graph:
-        variable = tf.compat.v1.get_variable("v", [2], use_resource=False)
-        tf.compat.v1.assign_add(variable, [1.0, 1.0])
-        tf.raw_ops.RefSwitch(data=variable._ref(), pred=tf.constant(True))
-        tf.raw_ops.Identity(input=variable._ref())
-        entered = tf.raw_ops.Enter(data=tf.constant(0), frame_name="loop")
-        merged = tf.raw_ops.Merge(inputs=[entered, entered]).output
-        switched = tf.raw_ops.Switch(data=merged, pred=tf.raw_ops.LoopCond(input=merged < 3))
-        tf.raw_ops.Exit(data=switched.output_false)
-        tf.compat.v1.placeholder(tf.bfloat16)
-        tf.raw_ops.RefIdentity(input=variable._ref())
-    return graph
-
-
 def function_ops() -> None:
     """Ops of every kind of arg: lists by number and by types, several outputs, functions."""
     x = tf.ones((4, 6), name="x")
@@ -149,8 +135,16 @@ def function_graph() -> Any:
     return tf.function(function_ops).get_concrete_function().graph
 
 
+def main_graph() -> Any:
+    """A v1 graph with reference dtypes."""
+    with tf.Graph().as_default() as graph:
+        live_nets.furnished()
+    return graph
+
+
 EXPECTED = {
-    main_graph: "VariableV2 AssignAdd RefSwitch RefIdentity Enter Merge Switch Exit Placeholder",
+    main_graph: "VariableV2 Assign Identity Placeholder FIFOQueueV2 QueueDequeueV2 IteratorGetNext"
+    " LookupTableFindV2 PyFunc SaveV2 RestoreV2",
     function_graph: "Split SplitV ConcatV2 TopKV2 IdentityN DynamicPartition"
     " Unique FusedBatchNormV3 PartitionedCall StatelessWhile StatelessIf EmptyTensorList"
     " VarHandleOp ReadVariableOp ParseExampleV2",
