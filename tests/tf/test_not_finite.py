@@ -42,6 +42,12 @@ def cross_entropy() -> Any:
     tf.negative(tf.reduce_sum(y * tf.math.log(p, name="log")), name="loss")
 
 
+def masked_softmax() -> Any:
+    """A mask of -inf, of which softmax makes zeros, is right."""
+    x = tf1.placeholder(tf.float32, [1, 2], "x")
+    tf.reduce_sum(tf.nn.softmax(x + tf.constant([[0.0, -np.inf]])) ** 2, name="loss")
+
+
 def two_readers() -> Any:
     """x is read by two ops that are given finite gradients; one of them gives NaN."""
     x = tf1.placeholder(tf.float32, [2], "x")
@@ -117,6 +123,7 @@ STARTS: dict[Build, tuple[Any, str, str, int | None, str]] = {
     safe_log: ([1, 0, 2, 3], "backward", "log", 0, "NaN; nan at [1]"),
     norm: ([[1, 2, 2], [0, 0, 0]], "backward", "norm", 0, "infinite; inf at [1]"),
     cross_entropy: ([[300, 0]], "forward", "log", None, "infinite; -inf at [0, 1]"),
+    masked_softmax: ([[1, 2]], "finite", "", None, ""),
     two_readers: ([1, 0], "backward", "log", 0, "1 NaN; nan at [1]"),
     gathered: (np.int32([1, 0]), "backward", "root", 0, "infinite; inf at [1, 0]"),
 }

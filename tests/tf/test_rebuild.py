@@ -37,13 +37,13 @@ def both(loss: Any, held: list[Any]) -> Any:
 
 
 BETWEEN = (
-    both,
     between.of_weights,
     between.of_gradients,
     between.accumulated,
     between.towers,
     between.loss_scale,
     between.two_losses,
+    both,
 )
 
 
