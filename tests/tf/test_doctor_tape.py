@@ -18,6 +18,8 @@ from tests.graphs import const, node
 from tests.models import catalogue
 from tests.models.doctor_oracle import Agreement, compare_pairs
 from tests.tf import consumer
+from tests.tf.batch import graph
+from tests.tf.places import UNREACHED
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -323,3 +325,14 @@ def test_an_argument_of_a_main_graph_has_a_gradient_where_the_file_tells_its_sha
             with pytest.raises(ValueError, match="without handle data"):
                 tf.compat.v1.gradients(*ends)
     assert pair.verdict == ("flows" if kept else "error")
+
+
+@pytest.mark.parametrize("place", [name for name in UNREACHED if not UNREACHED[name].v1])
+def test_a_loop_or_branch_in_a_called_function_is_foretold(place: str) -> None:
+    """TensorFlow builds a gradient, which is zeros or fails when it is run."""
+    graph_def = graph(lambda x: UNREACHED[place].build(tf.tanh, x))
+    notes = graphpatch.diagnose(graph_def.SerializeToString(), "x", "y").seen[0].notes
+    assert any(note.kind == "nested_call" for note in notes)
+    asked = message(graph_def), "y:0", ["x:0"], {"x:0": [0.1, 0.2, 0.3]}
+    came = outcome(lambda: consumer.differentiate(*asked)[0])
+    assert came in {"zero", "NotFoundError", "InternalError"}

@@ -9,7 +9,7 @@ from functools import cached_property
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.document import Document
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
-from graphpatch.differentiation.bodies import Bodies
+from graphpatch.differentiation.bodies import OP_BY_OP, Bodies
 from graphpatch.differentiation.gradient_reach import ops_on_paths, ops_reached
 from graphpatch.differentiation.override_keys import CUSTOM, is_carrier, is_registered, override_key
 from graphpatch.differentiation.replay import called_bodies
@@ -144,14 +144,14 @@ def _calls(ops: OpsOnPath) -> list[Node]:
     return [node for node in ops.nodes if node.op in CALLS or node.op in theirs]
 
 
-def _nested_calls(ops: OpsOnPath) -> Iterator[Node]:
-    """Calls on the path in what is called that Grappler does not inline."""
+def _unknown_in_calls(ops: OpsOnPath) -> Iterator[Node]:
+    """Loops, branches, and calls that Grappler does not inline, on the path in what is called."""
     for label in dict.fromkeys(name for node in _calls(ops) for name in called_bodies(node)):
         reach = ops.doctor.tape.inside(label)
         nodes = [reach.wiring.node(index) for index in sorted(reach.between)] if reach else ()
         for node in nodes:
-            if node is not None and node.op in CALLS and not ops.bodies.is_inlined(node):
-                yield node
+            if node is not None and node.op in CALLS | OP_BY_OP:
+                yield from [node] * (node.op in OP_BY_OP or not ops.bodies.is_inlined(node))
 
 
 # fmt: off
@@ -181,10 +181,10 @@ NOTE_KINDS: tuple[tuple[str, Callable[[OpsOnPath], Iterable[Node]], str], ...] =
     ("branch", _branches_without_context,
      "v1 branches and loops without their control-flow contexts: a gradient that tf.gradients "
      f"gives may fail when it is run (Retval does not have value); {LOOP_REMEDY}"),
-    ("nested_call", _nested_calls,
-     "no gradient in a Session, though tf.gradients builds one: running it raises NotFoundError "
-     "(No gradient defined for op), as these are in called functions and Grappler does not "
-     "inline them; inline them, or differentiate on a tape"),
+    ("nested_call", _unknown_in_calls,
+     "no gradient in a Session, though tf.gradients builds one: run, it is zeros behind a loop, "
+     "else an error (No gradient defined for op), as these are in called functions, which C++ "
+     "differentiates; inline the functions, or differentiate on a tape"),
     ("function", _calls,
      "called functions: a Session differentiates them in C++ (SymbolicGradient), which knows "
      "fewer ops than a tape (--run shows whether it works)"),
