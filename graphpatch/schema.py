@@ -15,9 +15,8 @@ from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.entry import Entry
 from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED, GradientSpec
-from graphpatch.match.conditions import MAY_BE_EMPTY, ON_EDGES
+from graphpatch.match.conditions import MAY_BE_EMPTY, NTH_WORDS, ON_EDGES, SLICE
 from graphpatch.match.keys import CLASSES
-from graphpatch.match.nth import NTH_WORDS, SLICE
 from graphpatch.match.ready import READY
 from graphpatch.match.spec import Compared
 from graphpatch.patches import KINDS

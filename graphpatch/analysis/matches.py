@@ -17,9 +17,8 @@ from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.node import Node
 from graphpatch.match.misses import explain
-from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.syntax import forms, type_notes
-from graphpatch.match.select import MatchedOps, find, match_of_ops
+from graphpatch.match.select import Binding, MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE, Match, Pattern
 from graphpatch.patches.target import Target
 from graphpatch.rules import Rule, rules_from

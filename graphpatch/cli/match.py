@@ -13,8 +13,7 @@ from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import MATCH, say_json, say_lines
 from graphpatch.formats import load
-from graphpatch.match.conditions import conditions
-from graphpatch.match.nth import natural_sort_key
+from graphpatch.match.conditions import conditions, natural_sort_key
 from graphpatch.match.spec import Match
 from graphpatch.patches.target import reads_in_words
 from graphpatch.rules import load_rules

@@ -6,47 +6,27 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from graphpatch import names
+from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.errors import MatchError, RulesError, did_you_mean
-from graphpatch.graph import provenance
+from graphpatch.graph import provenance, walk
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import ModelBody
-from graphpatch.graph.walk import (
-    anywhere,
-    downstream,
-    nowhere,
-    readers_of,
-    tensor_named,
-    upstream,
-)
-from graphpatch.match import glob, inside, keys
+from graphpatch.match import glob, keys, spec
 from graphpatch.match.glob import texts
 from graphpatch.match.keys import Condition, per_body
-from graphpatch.match.nth import counted_in_order, picker
-from graphpatch.match.spec import (
-    Between,
-    DependencySearch,
-    Inside,
-    Match,
-    Nth,
-    OneOf,
-    Pattern,
-    every_match,
-)
+from graphpatch.match.spec import Between, DependencySearch, Match, PatternLike, every_match
 from graphpatch.names import TensorName
 from graphpatch.table import IN_MESSAGE, cut_short, short
 
-LETTERS = 100
-"""Letters for what an op has instead of what one key asks for."""
-
-ADDED_KEY = "added"
-"""What a miss calls the condition that the op is the model's; it is not a key of a match."""
+T = TypeVar("T")
+LETTERS = 100  # for what an op has instead of what one key asks for
+ADDED_KEY = "added"  # what a miss calls the condition that the op is the model's
 
 
 class Candidates(msgspec.Struct, eq=False, dict=True):
@@ -80,10 +60,8 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
             return [i for i in indices if self.types is None or heads.ops[i] in self.types]
         if self.types is not None:
             indices = sorted(index for op in self.types for index in by_type[op])
-        if not wanted:
-            return indices
         is_meant = glob.one_of(wanted)
-        return [index for index in indices if is_meant(heads.names[index])]
+        return [i for i in indices if is_meant(heads.names[i])] if wanted else indices
 
     def __call__(self, node: Node) -> bool:
         """Return whether a node of the body is one of them."""
@@ -110,8 +88,8 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
 
     def instead(self, node: Node, keys: Iterable[str] | None = None) -> str:
         """Return what an op has instead of what these keys ask for, or all that it fails."""
-        keys = self.failing(node) if keys is None else keys
-        return ", ".join(cut_short(self.tests[key].instead(node), LETTERS) for key in keys)
+        failing = self.failing(node) if keys is None else keys
+        return ", ".join(cut_short(self.tests[key].instead(node), LETTERS) for key in failing)
 
     def why_not(self, node: Node) -> str:
         """Return the first thing that an op has instead of what is asked for; or nothing."""
@@ -138,23 +116,19 @@ def conditions(match: Match) -> dict[str, Condition]:
     """Return the conditions of a match by their keys, in the order in which they are tried.
 
     One more says that the op is the model's (`added`), where the match does not ask for others.
-
     Raises RulesError where the value of a key means nothing.
     """
     written = match.given()
     refuse_empty(written)
     if match.control and not written.keys() & set(ON_EDGES):
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
-    by_key = {
-        key: make(written[key], match) if key in WITH_OTHERS else make(written[key])
-        for key, make in KEYS.items()
-        if key in written
-    }
+    by_key = {}
+    for key, make in KEYS.items():
+        if key in written:
+            others = (match,) if key in (*ON_EDGES, "nth") else ()
+            by_key[key] = make(written[key], *others)
     own = of_the_model(match)
     return by_key if own is None else {**by_key, ADDED_KEY: own}
-
-
-# Keys that have matches in them.
 
 
 def several(
@@ -164,7 +138,7 @@ def several(
     every = [holds(match) for match in wanted]
 
     def in_words(node: Node) -> str:
-        failing = [each for each in (part(node.body) for part in every) if not each(node)]
+        failing = [part(node.body) for part in every if not part(node.body)(node)]
         return separator.join(each.instead(node) for each in failing[:IN_MESSAGE])
 
     return Condition(lambda node: quantifier(part(node.body)(node) for part in every), in_words)
@@ -176,7 +150,7 @@ def none_of(wanted: Match) -> Condition:
     return Condition(lambda node: not part(node.body)(node), lambda node: words)
 
 
-def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
+def pattern(wanted: PatternLike) -> Condition:
     """Return the condition that the op is the last one of such a pattern."""
     from graphpatch.match.pattern.matcher import matches_of
 
@@ -191,18 +165,13 @@ def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
     )
 
 
-# Which ops are meant, whatever they are: in one body, of the model, patched by earlier rules.
-
-ANY_TYPE = ("*", "**")
-
-
 def of_the_model(match: Match) -> Condition | None:
     """Return the condition that no rule added the op; None where the match may mean any op.
 
     With `taken`, or its name written out, what was added is meant too. Clones of the model's ops
     are its own: the gradient flows through them.
     """
-    by_kind = match.class_ is not None or not set(ANY_TYPE) & set(texts(match.op or ANY_TYPE))
+    by_kind = match.class_ is not None or not {"*", "**"} & {*texts(match.op or "*")}
     if match.taken is not None or ((match.any or match.all) and not by_kind):
         return None  # each of `any` and `all` asks for itself
     spelled = {text for text in texts(match.name or ()) if not glob.is_glob(text)}
@@ -211,124 +180,53 @@ def of_the_model(match: Match) -> Condition | None:
         if isinstance(node.body, ModelBody):
             return node.body.is_there(node.index)
         may_be_new = node.body.may_be_signed(node.index)
-        return not may_be_new or not _is_new(node) or node.name in spelled
+        return not may_be_new or adder(node) is None or node.name in spelled
 
     return Condition(is_own, lambda node: f"rule {adder(node)!r} added it")
 
 
-def _is_new(node: Node) -> bool:
-    """Return whether a rule added an op which is not a clone of another."""
-    return provenance.is_added(node) and not provenance.clone_of(node)
-
-
-def adder(node: Node) -> str:
-    """Return the rule that added an op which is not a clone of another; nothing where none did."""
-    authors = provenance.rules_that_patched(node) if _is_new(node) else []
-    return authors[0].rule if authors else ""
+def adder(node: Node) -> str | None:
+    """Return the rule that added an op; None for the model's, of which clones are some."""
+    if not provenance.is_added(node) or provenance.clone_of(node):
+        return None
+    return next((author.rule for author in provenance.rules_that_patched(node)), "")
 
 
 def taken(wanted: bool | str | Sequence[str]) -> Condition:
-    """Return the condition that some earlier rule patched the op, or one of these names; or none.
-
-    The op that has its name now, and those that a rule added, count as patched by it too. Rules of
-    an earlier run, which the file tells of, count as well.
-    """
+    """Return the condition that some rule before patched or added the op, or these did; or none."""
     is_meant = glob.one_of(("**",) if isinstance(wanted, bool) else texts(wanted))
 
+    def rules(node: Node) -> list[str]:
+        return [author.rule for author in provenance.rules_that_patched(node)]
+
     def in_words(node: Node) -> str:
-        rules = dict.fromkeys(author.rule for author in provenance.rules_that_patched(node))
-        named = ", ".join(map(repr, rules))
-        return f"it was patched by rule {named}" if rules else "no rule patched it"
+        named = ", ".join(map(repr, dict.fromkeys(rules(node))))
+        return f"it was patched by rule {named}" if named else "no rule patched it"
 
     @per_body
     def patched(body: Body) -> set[int]:
-        return {
-            node.index
-            for node in provenance.touched(body)
-            if any(is_meant(author.rule) for author in provenance.rules_that_patched(node))
-        }
+        touched = provenance.touched(body)
+        return {node.index for node in touched if any(map(is_meant, rules(node)))}
 
-    is_wanted = wanted is not False
-    return Condition(lambda node: (node.index in patched(node.body)) is is_wanted, in_words)
+    return Condition(lambda node: (node.index in patched(node.body)) != (wanted is False), in_words)
 
 
 def check_taken(match: Match, before: Collection[str]) -> None:
-    """Raise MatchError where `taken` names a rule, and none of those before has that name.
-
-    A glob may be meant for rules that are not there.
-    """
+    """Raise MatchError where `taken` names a rule, without a glob, that is none of those before."""
     for part in every_match(match):
         for text in () if isinstance(part.taken, bool) else texts(part.taken or ()):
             if not glob.is_glob(text) and text not in before:
-                legal = ", ".join(map(repr, before)) or "none"
-                near = did_you_mean(text, before)
-                raise MatchError(
-                    f"taken: no rule before this one is called {text!r}{near}; before it: {legal}"
-                )
+                near = f"{did_you_mean(text, before)}; before it: "
+                near += ", ".join(map(repr, before)) or "none"
+                raise MatchError(f"taken: no rule before this one is called {text!r}{near}")
 
 
-# Keys that follow edges.
-
-# An op, or None for what is not an op: the argument of a function, an input that names nothing.
-Neighbour = Node | None
-
-QUANTIFIERS: dict[str, Callable[[Iterable[bool]], bool]] = {
-    **{"any": any, "all": all},
-    **{"none": lambda neighbours: not any(neighbours)},
-}
+QUANTIFIERS: dict[str, Callable[[Iterable[bool]], bool]] = {"any": any, "all": all}
+QUANTIFIERS["none"] = lambda neighbours: not any(neighbours)
 
 
-def inputs(wanted: Mapping[str, Match], match: Match) -> Condition:
-    """Return the condition that what gives input number k is such an op, or any, all, none do."""
-
-    def producers(node: Node, slot: int | None) -> Iterable[Neighbour]:
-        read = node.inputs if match.control and slot is None else node.data_inputs
-        return map(node.body.producer, read if slot is None else read[slot : slot + 1])
-
-    def in_words(node: Node, parts: Mapping[str, Candidates]) -> str:
-        read, words = node.data_inputs, []
-        asked = [int(word) for word in parts if word.isdigit()]
-        for slot in dict.fromkeys((*asked, *range(len(read)))):  # those that are asked for first
-            if slot >= len(read):
-                words.append(f"there is no input {slot}")
-                continue
-            producer, part, has = node.body.producer(read[slot]), parts.get(str(slot)), ""
-            if producer is not None and part is not None:
-                has = part.instead(producer, [key for key in part.failing(producer) if key != "op"])
-            words.append(f"input {slot} is {producer or read[slot]}" + (f" ({has})" if has else ""))
-        return short(words) or "it reads nothing"
-
-    return on_neighbours("inputs", wanted, producers, in_words)
-
-
-def consumers(wanted: Mapping[str, Match], match: Match) -> Condition:
-    """Return the condition that what reads output number k is such an op, or any, all, none do."""
-
-    def readers(node: Node, output: int | None) -> Iterable[Neighbour]:
-        body, tensor = node.body, None
-        if output is not None:
-            tensor = tensor_named(body, str(TensorName(node.name, output)))
-        for index, slot in body.readers.get(node.name, ()):
-            text = body.heads.inputs[index][slot]
-            is_read = names.parse(text) == tensor
-            if is_read if output is not None else match.control or text[:1] != "^":
-                yield Node(body, index)
-
-    def in_words(node: Node, parts: Mapping[str, Candidates]) -> str:
-        indices = dict.fromkeys(index for index, _ in node.body.readers.get(node.name, ()))
-        words = [f"{Node(node.body, index)} reads it" for index in indices]
-        return short(words) or "nothing reads it"
-
-    return on_neighbours("consumers", wanted, readers, in_words)
-
-
-def on_neighbours(
-    key: str,
-    wanted: Mapping[str, Match],
-    beside: Callable[[Node, int | None], Iterable[Neighbour]],
-    in_words: Callable[[Node, Mapping[str, Candidates]], str],
-) -> Condition:
-    """Return the condition that what is beside an op is such an op.
+def neighbours(key: str, wanted: Mapping[str, Match], match: Match) -> Condition:
+    """Return the condition that what gives the inputs, or reads the outputs, are such ops.
 
     The argument of a function is not an op, and does not count; `all` holds where there is nothing.
     """
@@ -339,34 +237,57 @@ def on_neighbours(
             raise RulesError(f"{key}: {word!r} does not say which{near}")
     parts = {word: holds(part) for word, part in wanted.items()}
 
+    def producers(node: Node, slot: int | None) -> Iterable[Node | None]:
+        read = node.inputs if match.control and slot is None else node.data_inputs
+        return map(node.body.producer, read if slot is None else read[slot : slot + 1])
+
+    def readers(node: Node, output: int | None) -> Iterable[Node | None]:
+        body = node.body
+        tensor = None if output is None else walk.tensor_named(body, f"{node.name}:{output}")
+        for index, slot in body.readers.get(node.name, ()):
+            text = body.heads.inputs[index][slot]
+            is_read = match.control or text[:1] != "^"
+            if is_read if output is None else names.parse(text) == tensor:
+                yield Node(body, index)
+
     def is_met(node: Node, word: str) -> bool:
-        every = beside(node, None if word in QUANTIFIERS else int(word))
+        number = None if word in QUANTIFIERS else int(word)
+        every = producers(node, number) if key == "inputs" else readers(node, number)
         are_such = (op is not None and parts[word](op.body)(op) for op in every)
         return QUANTIFIERS.get(word, any)(are_such)
 
+    def inputs_in_words(node: Node) -> str:
+        read, words = node.data_inputs, []
+        asked = [int(word) for word in parts if word.isdigit()]
+        for slot in dict.fromkeys((*asked, *range(len(read)))):  # those that are asked for first
+            if slot >= len(read):
+                words.append(f"there is no input {slot}")
+                continue
+            producer, part, has = node.body.producer(read[slot]), parts.get(str(slot)), ""
+            if producer is not None and part is not None:
+                failing = part(node.body).failing(producer)
+                has = part(node.body).instead(producer, [key for key in failing if key != "op"])
+            words.append(f"input {slot} is {producer or read[slot]}" + (f" ({has})" if has else ""))
+        return short(words) or "it reads nothing"
+
+    def readers_in_words(node: Node) -> str:
+        indices = dict.fromkeys(index for index, _ in node.body.readers.get(node.name, ()))
+        words = [f"{Node(node.body, index)} reads it" for index in indices]
+        return short(words) or "nothing reads it"
+
     return Condition(
         lambda node: all(is_met(node, word) for word in parts),
-        lambda node: in_words(node, {word: part(node.body) for word, part in parts.items()}),
+        inputs_in_words if key == "inputs" else readers_in_words,
     )
 
 
 def along(
-    is_upstream: bool,
-) -> Callable[[str | Sequence[str] | DependencySearch, Match], Condition]:
-    """Return what makes the condition that tensors are computed from the op, or it from them."""
-
-    def condition(value: str | Sequence[str] | DependencySearch, match: Match) -> Condition:
-        search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
-        tensors: tuple[str, ...] = texts(search.of)
-        sources, targets = ((), tensors) if is_upstream else (tensors, ())
-        return on_path(search, sources, targets, match)
-
-    return condition
-
-
-def between(value: Between, match: Match) -> Condition:
-    """Return the condition that the op is on a path from one of the first tensors to a second."""
-    return on_path(value, texts(value.sources), texts(value.targets), match)
+    value: str | Sequence[str] | DependencySearch, match: Match, is_upstream: bool
+) -> Condition:
+    """Return the condition that tensors are computed from the op, or it from them."""
+    search = value if isinstance(value, DependencySearch) else DependencySearch(of=texts(value))
+    tensors: tuple[str, ...] = texts(search.of)
+    return on_path(search, () if is_upstream else tensors, tensors if is_upstream else (), match)
 
 
 def on_path(
@@ -378,8 +299,7 @@ def on_path(
     """Return the condition that a path from the sources, or to the targets, leads over the op.
 
     With both, the ops that give the tensors at both `ends` belong to it, or neither does. A path
-    leads on through ops that are `within`, and not beyond those of `stop_at`; what these say is not
-    asked of the ends of a path between two tensors, which does not lead through the latter.
+    leads on through ops that are `within`, and not beyond those of `stop_at`, the ends apart.
     """
     control, ends = match.control, not isinstance(limits, Between) or limits.ends
     within = None if limits.within is None else holds(limits.within)
@@ -387,50 +307,99 @@ def on_path(
 
     @per_body
     def meant(body: Body) -> Collection[int | None]:
-        through = anywhere if within is None else within(body).passes
-        last = nowhere if stop_at is None else stop_at(body).passes
+        through = walk.anywhere if within is None else within(body).passes
+        last = walk.nowhere if stop_at is None else stop_at(body).passes
         firsts, lasts = tensors_in(body, sources), tensors_in(body, targets)
         if not sources or not targets:
-            walk, starts = (downstream, firsts) if sources else (upstream, lasts)
-            return set(compress(range(len(body)), walk(body, starts, control, through, last)))
+            follow, starts = (walk.downstream, firsts) if sources else (walk.upstream, lasts)
+            return set(compress(range(len(body)), follow(body, starts, control, through, last)))
         to = {body.by_name.get(tensor.op) for tensor in lasts}
-        behind = downstream(
+        behind = walk.downstream(
             *(body, firsts, control),
             lambda index: index in to or (through(index) and not last(index)),
         )
-        before = upstream(body, lasts, control, lambda index: bool(behind[index]))
+        before = walk.upstream(body, lasts, control, lambda index: bool(behind[index]))
         inner = {index for index, mark in enumerate(before) if mark and behind[index]}
         on_paths: set[int | None] = {*inner}
         for tensor in firsts:  # each by itself: a path may not lead through the op of another
-            reading = [reader for reader, _ in readers_of(body, tensor)]
+            reading = [reader for reader, _ in walk.readers_of(body, tensor)]
             for reader, slot in body.readers.get(tensor.op, ()) if control else ():
                 reading += [reader] if body.heads.inputs[reader][slot][:1] == "^" else []
             if tensor in lasts or not inner.isdisjoint(reading):
                 on_paths.add(body.by_name.get(tensor.op))
-        return on_paths if ends else on_paths - ends_in(body)
-
-    def ends_in(body: Body) -> set[int | None]:
-        return {body.by_name.get(t.op) for t in tensors_in(body, (*sources, *targets))}
+        tensors = () if ends else (*firsts, *lasts)
+        return on_paths - {body.by_name.get(tensor.op) for tensor in tensors}
 
     def why_not(node: Node) -> str:
-        is_end = bool(sources and targets) and node.index in ends_in(node.body)
-        if is_end and not ends:
-            return "it is an end of the path"
-        body, parts, from_there = node.body, [], () if is_end else sources
-        if from_there and not downstream(body, tensors_in(body, sources), control)[node.index]:
+        body, parts = node.body, []
+        if sources and not walk.downstream(body, tensors_in(body, sources), control)[node.index]:
             parts.append(f"it is not computed from {short(sources)}")
-        if targets and not upstream(body, tensors_in(body, targets), control)[node.index]:
+        if targets and not walk.upstream(body, tensors_in(body, targets), control)[node.index]:
             parts.append(f"{short(targets)} is not computed from it")
-        cut = "the path leads through ops that `within` or `stop_at` leaves out"
-        return ", and ".join(parts) or cut
+        return ", and ".join(parts) or "`within`, `stop_at` or `ends` leaves it out"
 
     return Condition(lambda node: node.index in meant(node.body), why_not)
 
 
 def tensors_in(body: Body, wanted: Iterable[str]) -> list[TensorName]:
     """Return the tensors of these names that a body has."""
-    tensors = (tensor_named(body, text) for text in wanted)
+    tensors = (walk.tensor_named(body, text) for text in wanted)
     return [tensor for tensor in tensors if tensor is not None]
+
+
+SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?[1-9]\d{0,8})?)?")
+NTH_WORDS = {"first": 0, "last": -1}
+NTH = 'a number, "first", "last", a list of numbers, or a slice such as ":-1" (all but the last)'
+
+
+def picker(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
+    """Return what takes of a list what `nth` means: a number, a word, several, or a slice.
+
+    Raises RulesError where it is none of these. A number beyond the list means nothing of it.
+    """
+    at = wanted.at if isinstance(wanted, spec.Nth) else wanted
+    at = NTH_WORDS.get(at, at) if isinstance(at, str) else at
+    if isinstance(at, str):
+        parts = SLICE.fullmatch(at)
+        if parts is None:
+            raise RulesError(f"nth: expected {NTH}; found {at!r}")
+        chosen = slice(*(None if part is None else int(part) for part in parts.groups()))
+        return lambda counted: list(counted[chosen])
+    places = at if isinstance(at, tuple | list) else (at,)
+    return lambda counted: [counted[n] for n in places if -len(counted) <= n < len(counted)]
+
+
+def counted_in_order(wanted: Any, body: Body, indices: Iterable[int]) -> list[int]:
+    """Return ops, by index, as they are counted; by `graph` each after those that it reads."""
+    by, ops = getattr(wanted, "by", "graph"), body.heads.names
+    if by == "file":
+        return sorted(indices)
+    depth = depths(body) if by == "graph" else [0] * len(body)
+    return sorted(indices, key=lambda index: (depth[index], natural_sort_key(ops[index])))
+
+
+def natural_sort_key(name: str) -> tuple[list[tuple[str, int]], str]:
+    """Return what names are sorted by: numbers in them as numbers, so block2 before block10."""
+    parts = re.split(r"(\d+)", name)
+    numbers = [*(int(part) for part in parts[1::2]), 0]
+    return list(zip(parts[::2], numbers, strict=True)), name
+
+
+def depths(body: Body) -> list[int]:
+    """Return of each op the length of the longest path to it, control inputs apart.
+
+    What a loop's NextIteration gives back is left out, so that a loop is as deep as its body. Ops
+    on any other circle, and those behind them, are deepest.
+    """
+    by_name, reads = body.by_name, list[list[int]]()
+    backward = {index for op in NEXTS for index in body.by_type.get(op, ())}
+    for inputs in body.heads.inputs:
+        read = (by_name.get(names.op_of(text)) for text in inputs if text[:1] != "^")
+        reads.append([index for index in read if index is not None and index not in backward])
+    deep = [len(body)] * len(body)
+    for index in walk.in_order(reads):
+        deep[index] = max((deep[producer] + 1 for producer in reads[index]), default=0)
+    return deep
 
 
 def nth(wanted: Any, match: Match) -> Condition:
@@ -438,21 +407,18 @@ def nth(wanted: Any, match: Match) -> Condition:
     others, choose = holds(replace(match, nth=None)), picker(wanted)
 
     @per_body
-    def counted_in(body: Body) -> list[int]:
-        return counted_in_order(wanted, body, others(body).indices())
-
-    @per_body
-    def meant(body: Body) -> set[int]:
-        return set(choose(counted_in(body)))
+    def counted_in(body: Body) -> tuple[list[int], set[int]]:
+        counted = counted_in_order(wanted, body, others(body).indices())
+        return counted, set(choose(counted))
 
     def instead(node: Node) -> str:
-        counted = counted_in(node.body)
+        counted, _ = counted_in(node.body)
         if node.index not in counted:
             return f"it is none of the {len(counted)} that nth counts"
         number, by = counted.index(node.index), getattr(wanted, "by", "graph")
         return f"it is number {number} (from 0) of {len(counted)} in {by} order"
 
-    return Condition(lambda node: node.index in meant(node.body), instead)
+    return Condition(lambda node: node.index in counted_in(node.body)[1], instead)
 
 
 KEYS: dict[str, Callable[..., Condition]] = {
@@ -461,16 +427,18 @@ KEYS: dict[str, Callable[..., Condition]] = {
     "any": lambda wanted: several(wanted, any, " and "),
     "all": lambda wanted: several(wanted, all, ", "),
     "not": none_of,
-    "upstream_of": along(is_upstream=True),
-    "downstream_of": along(is_upstream=False),
-    "between": between,
+    "upstream_of": lambda value, match: along(value, match, is_upstream=True),
+    "downstream_of": lambda value, match: along(value, match, is_upstream=False),
+    "between": lambda value, match: on_path(
+        value, texts(value.sources), texts(value.targets), match
+    ),
     "pattern": pattern,
     "class": keys.OP_KEYS["class"],
     "taken": taken,
-    "inside": inside.inside,
+    "inside": keys.OP_KEYS["inside"],
     **keys.OP_KEYS,  # the others of these
-    "inputs": inputs,
-    "consumers": consumers,
+    "inputs": lambda value, match: neighbours("inputs", value, match),
+    "consumers": lambda value, match: neighbours("consumers", value, match),
     "value": keys.OP_KEYS["value"],
     "nth": nth,
 }
@@ -478,10 +446,6 @@ KEYS: dict[str, Callable[..., Condition]] = {
 
 ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
 """Those that follow edges, as `control` says."""
-
-WITH_OTHERS = (*ON_EDGES, "nth")
-"""Those in whose meaning other keys of the match have a say."""
-
 
 MAY_BE_EMPTY = ("value", "shape", "all", "pattern")
 """Those whose lists mean something without anything in them: a scalar's shape, no condition."""
@@ -492,10 +456,10 @@ def refuse_empty(written: Mapping[str, Any]) -> None:
     for key, value in written.items():
         parts = {key: value}
         for name, part in value.items() if key == "attr" else [("", value)]:
-            if isinstance(part, DependencySearch | Between | Nth | Inside | OneOf):
-                fields = zip(part.__struct_encode_fields__, structs.astuple(part), strict=True)
+            if isinstance(part, spec.Written | spec.OneOf):
                 where = f"{key}.{name}" if name else key
-                parts |= {f"{where}.{field}": inner for field, inner in fields}
+                for field, name_of_field in spec.spelled(part).items():
+                    parts[f"{where}.{field}"] = getattr(part, name_of_field)
         for where, part in parts.items():
-            if part in ((), {}, Inside()) and key not in MAY_BE_EMPTY:
+            if part in ((), {}, spec.Inside()) and key not in MAY_BE_EMPTY:
                 raise RulesError(f"{where}: it is empty, so it says nothing; leave {where} out")

@@ -1,8 +1,4 @@
-"""Globs over op names, and regular expressions in linear time.
-
-In globs `*` stays within one scope, `**` crosses `/`. Expressions are RE2's, which never goes back
-over what it has read.
-"""
+"""Globs over op names: `*` stays within one scope, `**` crosses `/`; and RE2's expressions."""
 
 from __future__ import annotations
 
@@ -15,12 +11,9 @@ from graphpatch.errors import RulesError
 TOKENS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
 QUOTED = 100  # characters of a pattern in a message
-
-Texts = str | tuple[str, ...]
-"""A name or glob, or several."""
-
-Means = Callable[[str], bool]
-"""Whether a name is meant."""
+MOST = 10_000  # characters of an expression, and compiled its steps: a letter costs as many
+Texts = str | tuple[str, ...]  # a name or glob, or several
+Means = Callable[[str], bool]  # whether a name is meant
 
 
 def texts(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -37,7 +30,7 @@ def is_glob(text: str) -> bool:
 def compiled(glob: str) -> Means:
     """Return whether a name is meant: `a/**` is all below `a`, `**/b` is `b` in any scope or none.
 
-    It takes time in proportion to the name. Raises RulesError where the glob is too large.
+    Raises RulesError where the glob is too large.
     """
     try:
         return whole("(?s)" + "".join(TOKENS.get(p, re.escape(p)) for p in TOKEN.findall(glob)))
@@ -46,10 +39,7 @@ def compiled(glob: str) -> Means:
 
 
 def one_of(wanted: Iterable[str]) -> Means:
-    """Whether a name is one of these, or one that a glob among them means; however many they are.
-
-    Names without a wildcard are looked up, not tried one after the other.
-    """
+    """Whether a name is one of these, which are looked up, or one that a glob among them means."""
     wanted = tuple(wanted)
     if "**" in wanted:
         return lambda name: True
@@ -60,29 +50,23 @@ def one_of(wanted: Iterable[str]) -> Means:
     return lambda name: name in plain or any(is_match(name) for is_match in globs)
 
 
-MOST_STEPS, LONGEST_EXPRESSION, LONGEST_QUOTE = 10_000, 10_000, 200
-"""How large a compiled expression may be, as each letter of a name costs as much at most; how many
-characters it may have, and how many of RE2's error are shown."""
-
 _UNKNOWN = re.compile(r"\(\?|escape sequence|repetition size|bad repetition|\\Z")
 _LACKS = (
     ", which has no lookarounds, backreferences, conditions, comments, atomic groups and possessive"
     " repeats; repeats are at most 1,000; leave \\Z out, and combine matches with `all` and `not`"
 )
-_FROM_NOTHING = re.compile(r"(?<!\\)\{(,\d+)\}")
 
 
 def whole(expression: str) -> Means:
     r"""Return whether the expression matches a whole text.
 
-    The syntax is RE2's: Python's without lookarounds, backreferences, atomic groups and possessive
-    repeats; `\d`, `\w` and `\s` are ASCII. Raises RulesError where it is none, or too large.
+    In RE2's syntax `\d`, `\w` and `\s` are ASCII. Raises RulesError where it is none or too large.
     """
     import re2
 
-    size, repeat = len(expression), _FROM_NOTHING.search(expression)
-    if size > LONGEST_EXPRESSION:
-        raise RulesError(f"it has {size:,} characters, and {LONGEST_EXPRESSION:,} is the most")
+    size, repeat = len(expression), re.search(r"(?<!\\)\{(,\d+)\}", expression)
+    if size > MOST:
+        raise RulesError(f"it has {size:,} characters, and {MOST:,} is the most")
     if repeat is not None:  # RE2 reads it as these letters, Python as a repeat
         raise RulesError(f"a repeat needs its least number: write {{0{repeat[1]}}}")
     options = re2.Options()
@@ -95,10 +79,10 @@ def whole(expression: str) -> Means:
         cause = error.args[0]
         text = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
         lacks = _LACKS if _UNKNOWN.search(text) else ""
-        raise RulesError(f"{text[:LONGEST_QUOTE]} (in RE2's syntax{lacks})") from None
-    if compiled.programsize > MOST_STEPS:
+        raise RulesError(f"{text[: 2 * QUOTED]} (in RE2's syntax{lacks})") from None
+    if compiled.programsize > MOST:
         raise RulesError(
-            f"compiled, it has {compiled.programsize:,} steps, and {MOST_STEPS:,} is the most: use"
+            f"compiled, it has {compiled.programsize:,} steps, and {MOST:,} is the most: use"
             " smaller repeats, or several expressions in `any`"
         )
     return lambda text: compiled.fullmatch(text.encode(errors="surrogatepass")) is not None

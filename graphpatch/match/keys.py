@@ -5,24 +5,32 @@ from __future__ import annotations
 import math
 import operator
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
+from graphpatch.control_flow.contexts import Branch, ControlFlow, control_flow, has_control_flow
+from graphpatch.differentiation.bodies import OP_BY_OP, callers
 from graphpatch.differentiation.shapes import Shapes, Sizes, sizes_in_words
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
-from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.errors import ModelError, RulesError, did_you_mean
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import constant
-from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import ALL_VARIABLES
+from graphpatch.graph.functions import called_functions
+from graphpatch.graph.node import Body, Library, Node
+from graphpatch.graph.op_types import ALL_VARIABLES, CASES, LOOPS
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
-from graphpatch.match.spec import Compared, Near, OneOf, Shape
+from graphpatch.match.spec import Compared, Inside, Near, OneOf, Shape
+from graphpatch.names import op_of
 from graphpatch.table import IN_MESSAGE
 
 
@@ -64,8 +72,8 @@ def name_regex(wanted: str) -> Condition:
     try:
         is_meant = glob.whole(wanted)
     except RulesError as error:
-        shown = wanted[: glob.QUOTED]
-        raise RulesError(f"name_regex {shown!r} is not a regular expression: {error}") from None
+        text = f"name_regex {wanted[: glob.QUOTED]!r} is not a regular expression: {error}"
+        raise RulesError(text) from None
     return Condition(lambda node: is_meant(node.name), lambda node: f"name is {node.name!r}")
 
 
@@ -80,11 +88,8 @@ def dtype(wanted: str | Sequence[str]) -> Condition:
 
 
 SIGNS: dict[str, Callable[[Any, Any], Any]] = {
-    ">": operator.gt,
-    "<": operator.lt,
-    ">=": operator.ge,
-    "<=": operator.le,
-    "!=": operator.ne,
+    **{">": operator.gt, "<": operator.lt, ">=": operator.ge},
+    **{"<=": operator.le, "!=": operator.ne},
 }
 
 
@@ -148,27 +153,20 @@ def _equal(actual: Any, wanted: Any) -> bool:
 OP_CLASSES: dict[str, list[str]] = msgspec.json.decode(
     pkgutil.get_data("graphpatch.data", "op_classes.json") or b""
 )
-"""Op types by what they do. `activation` has those that are one op; others are `@swish`, ...
-
-`convolution` has depthwise and transposed ones too. Each element of the output of an `elementwise`
-op, as of an activation, is made of the same element of each input, or of one broadcast. What is
-`reshaped` has its elements in the same order.
-"""
+"""Op types by what they do. Each element of the output of an `elementwise` op, as of an activation,
+is made of the same element of each input, or of one broadcast; `reshaped` keeps their order."""
 
 ELEMENTWISE = frozenset(OP_CLASSES["activation"] + OP_CLASSES["elementwise"])
 
+# Ops through which a parameter is led to where it is used; ops that hold or read a variable.
 PASSED_ON = frozenset({*OP_CLASSES["reshaped"], "Transpose"})
-"""Ops through which a parameter is led to where it is used."""
-
 PARAMETERS = frozenset({*ALL_VARIABLES, "ReadVariableOp"})
-"""Ops that hold or read a variable."""
 
 
 def has_weights(node: Node) -> bool:
     """Whether an op computes with a parameter: a variable, or float constant of several elements.
 
-    The parameter may be passed on by a few ops (Identity, Cast, Enter, ...), which have no weights
-    themselves.
+    A few ops (Identity, Cast, Enter, ...) may pass it on, which have no weights themselves.
     """
 
     def is_weight(tensor: str) -> bool:
@@ -196,58 +194,46 @@ CLASSES: dict[str, Callable[[Node], bool]] = {
 def class_(wanted: str | Sequence[str]) -> Condition:
     """Return the condition that the op belongs to one of these classes."""
     refuse_unknown(wanted, CLASSES, "class: there is no class {}")
-    tests = [CLASSES[name] for name in texts(wanted)]
 
     def classes_in_words(node: Node) -> str:
         names = [name for name, test in CLASSES.items() if test(node)]
         return f"{node.op} is of {'class ' + ', '.join(names) if names else 'no class'}"
 
-    return Condition(lambda node: any(test(node) for test in tests), classes_in_words)
+    return Condition(lambda node: any(CLASSES[c](node) for c in texts(wanted)), classes_in_words)
 
 
-NOT_NUMBERS = {str: "string", bool: "bool"}
-"""What no number is equal to: a value's type, and the dtype of tensors that may have it."""
-
+NOT_NUMBERS = {str: "string", bool: "bool"}  # a value's type, and the dtype of such tensors
 COMPLEX = ("complex64", "complex128")
-
-FLOAT_DTYPES = {
-    **{dtype: dtype for dtype in ("float16", "float32", "float64", *COMPLEX)},
-    "bfloat16": "float32",
-}
-"""The dtypes that round, and numpy's type in which their elements are compared."""
-
-LARGEST_FLOAT = 1.7976931348623157e308
+ROUNDING = ("float16", "float32", "float64", *COMPLEX)
+# The dtypes that round, and numpy's type in which their elements are compared.
+FLOAT_DTYPES = {**dict(zip(ROUNDING, ROUNDING, strict=True)), "bfloat16": "float32"}
 
 
 def value(wanted: Any) -> Condition:
     """Return the condition that the op is a Const of this value.
 
     A number or text is meant of every element, whatever the shape; a list has the shape of the
-    tensor. Numbers are rounded to the dtype of the tensor, as TensorFlow does when it makes a
-    constant; with `near`, they may be off by the tolerance besides. Bools are not numbers. An
-    empty tensor equals an empty list alone.
-
-    Of a large tensor no more is read than it takes to see that it is another one.
+    tensor. Numbers are rounded to its dtype, as TensorFlow does when it makes a constant; with
+    `near`, they may be off by the tolerance besides. Bools are not numbers. An empty tensor equals
+    an empty list alone. Of a large tensor no more is read than shows that it is another one.
     """
     near = wanted if isinstance(wanted, Near) else Near(near=wanted)
-    tolerance = near.tolerance if near is wanted else None
+    tolerance, bounds = near.tolerance if near is wanted else None, near.bounds
     is_list = isinstance(near.near, tuple | list)
     shape, flat = ((), []) if near.near is UNSET else _flattened(near.near)
-    kinds = {NOT_NUMBERS.get(type(element), "number") for element in flat}
-    kinds |= {"number"} if near.bounds else set()
+    kinds = {NOT_NUMBERS.get(type(element), "number") for element in (*flat, *bounds.values())}
 
     def holds(node: Node) -> bool:
         tensor = constant(node)
         if tensor is None or (tensor.shape != shape if is_list else not tensor.size):
             return False
         dtype, count = tensor.dtype, 0
-        if kinds - {dtype if dtype in NOT_NUMBERS.values() else "number"}:
-            return False
-        if near.bounds and dtype in COMPLEX:
+        kind = dtype if dtype in NOT_NUMBERS.values() else "number"
+        if kinds - {kind} or (bounds and dtype in COMPLEX):
             return False
         for piece, stands_for in tensor.pieces():
             elements = flat[count : count + stands_for] if is_list else flat
-            for sign, bound in near.bounds.items():
+            for sign, bound in bounds.items():
                 if not SIGNS[sign](piece, _rounded(dtype, [bound])).all():
                     return False
             if elements and not _is_equal(dtype, piece, elements, tolerance):
@@ -279,10 +265,9 @@ def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
         if isinstance(element, tuple | list):
             raise RulesError(f"value: the lists in {list(wanted)!r} are of unequal length")
         if not isinstance(element, bool | int | float | str):
-            raise RulesError(
-                f"value: expected a number, a text or a list of these, found {element!r}"
-            )
-        if isinstance(element, int) and abs(element) > LARGEST_FLOAT:
+            expected = "a number, a text or a list of these"
+            raise RulesError(f"value: expected {expected}, found {element!r}")
+        if isinstance(element, int) and abs(element) > sys.float_info.max:
             raise RulesError("value: an integer is larger than any number that a tensor holds")
     return array.shape, flat
 
@@ -328,13 +313,8 @@ def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
     )
 
 
-def shape_test(
-    wanted: Shape | tuple[Any, ...],
-) -> Callable[[Node], tuple[Sizes, bool | None]]:
-    """Return what tells of an op what is known of its shape, and whether it is such a one.
-
-    None says that too little of it is known.
-    """
+def shape_test(wanted: Shape | tuple[Any, ...]) -> Callable[[Node], tuple[Sizes, bool | None]]:
+    """Return what tells of an op its shape, and whether it is such a one: None is not known."""
     asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
 
     @per_body
@@ -349,11 +329,8 @@ def shape_test(
             return sizes, False
         known = [size for size in sizes if size is not None]
         count = math.prod(known) if len(known) == len(sizes) else None
-        asked_sizes = asked.sizes or [None] * len(sizes)
-        pairs = [
-            *((len(sizes), asked.rank), (count, asked.elements)),
-            *zip(sizes, asked_sizes, strict=True),
-        ]
+        pairs = [(len(sizes), asked.rank), (count, asked.elements)]
+        pairs += zip(sizes, asked.sizes or (), strict=asked.sizes is not None)
         answers = [
             size if size is None else meets(size, of) if isinstance(of, Compared) else size == of
             for size, of in pairs
@@ -362,6 +339,90 @@ def shape_test(
         return sizes, False if False in answers else None if None in answers else True
 
     return test
+
+
+class EnclosingContext(NamedTuple):
+    """A loop or branch that an op is in: its names; of a branch `number`, which one it is."""
+
+    kind: str
+    names: tuple[str, ...]
+    number: int | None = None
+
+    def __str__(self) -> str:
+        number = "" if self.number is None else f" {self.number} of"
+        return f"{self.kind}{number} {self.names[-1]!r}"
+
+
+def inside(wanted: str | Inside) -> Condition:
+    """Return the condition that the op is in some loop, some branch, or one of these names.
+
+    A v1 loop is called by its frame or the scope of its LoopCond (`rnn/while`), a v1 branch by its
+    predicate or the scope of that (`cond`), those of v2 by their While, If or Case.
+    """
+    asked = wanted if isinstance(wanted, Inside) else replace(Inside(), **{wanted: "**"})
+    when, any_branch = asked.when, None if asked.when is None else "**"
+    named = {"loop": asked.loop, "branch": asked.branch or any_branch}
+    globs = {kind: glob.one_of(texts(names)) for kind, names in named.items() if names is not None}
+
+    @cache
+    def flow_in(body: Body) -> ControlFlow | None:
+        with suppress(ModelError):  # the contexts are none that TensorFlow could tell of
+            return control_flow(body) if has_control_flow(body) else None
+        return None
+
+    @cache
+    def calls(library: Library) -> Mapping[str, Sequence[Node]]:
+        graph = library.graph()
+        return callers(() if graph is None else graph.bodies)
+
+    def around_op(node: Node) -> Iterator[EnclosingContext]:
+        """Yield the v1 loops and branches around an op, from the inner one on."""
+        body, flow = node.body, flow_in(node.body)
+        context = None if flow is None else flow.context(node.index)
+        while context is not None:
+            context = context.current
+            if isinstance(context, Branch):
+                pred = op_of(context.cond.current.pred)
+                yield EnclosingContext("branch", (pred, _scope(pred)), context.number)
+            else:
+                decides = [_scope(body.heads.names[index]) for index in context.conditions[:1]]
+                yield EnclosingContext("loop", (context.name, *decides))
+            context = context.outer
+
+    @per_body
+    def around_body(body: Body) -> list[EnclosingContext]:
+        """Return the loops and branches in which a function is called, by whatever way."""
+        contexts, todo = list[EnclosingContext](), [] if body.is_main else [body.label]
+        for label in todo:
+            for call in calls(body.library).get(label, ()):
+                if call.op in LOOPS:
+                    contexts.append(EnclosingContext("loop", (call.name,)))
+                for place, name in enumerate(called_functions(call)):
+                    if name == label and call.op in OP_BY_OP and call.op not in LOOPS:
+                        # An If names the branch for true first; a Case counts them from 0.
+                        number = place if call.op in CASES else 1 - place
+                        contexts.append(EnclosingContext("branch", (call.name,), number))
+                contexts += around_op(call)
+                if not call.body.is_main and call.body.label not in todo:
+                    todo.append(call.body.label)
+        return contexts
+
+    def every(node: Node) -> Iterator[EnclosingContext]:
+        return chain(around_op(node), around_body(node.body))
+
+    def is_meant(around: EnclosingContext) -> bool:
+        if around.kind not in globs or not any(map(globs[around.kind], around.names)):
+            return False
+        return when is None or around.number is None or around.number == int(when)
+
+    return Condition(
+        lambda node: any(map(is_meant, every(node))),
+        lambda node: f"it is in {', '.join(map(str, every(node))) or 'no loop or branch'}",
+    )
+
+
+def _scope(name: str) -> str:
+    return name.rpartition("/")[0] or name
 
 
 OP_KEYS: dict[str, Callable[[Any], Condition]] = {
@@ -373,5 +434,6 @@ OP_KEYS: dict[str, Callable[[Any], Condition]] = {
     "dtype": dtype,
     "shape": shape,
     "value": value,
+    "inside": inside,
 }
 """In the order in which they are tried: cheap ones first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from heapq import nsmallest
@@ -23,13 +23,21 @@ from graphpatch.match.select import body_to_match
 from graphpatch.match.spec import Match, PatternLike, tensors_named
 from graphpatch.table import plural, short
 
+NEAREST, NEAREST_OPS, MOST_VALUES, MOST_READ = 5, 3, 5, 1_000
+MOST_COMPARED = 50_000  # names compared letter by letter; the rest by what they contain
+EXPRESSION = re.compile(r"\.[*+?]|[][(){}|^$+\\]|\A/.+/\Z")  # names and globs have few of these
+# Keys whose texts are shown; of which the values that are there are counted; of which it does not
+# help to know what the nearest ops have instead; how far an op is that misses one, else 1.
+SHOWN = ("op", "name", "name_regex", "body", "upstream_of", "downstream_of", "class")
+VALUES = ("dtype", "attr", "value")
+PLAIN_KEYS = frozenset({"op", "name", "name_regex", "body", "any", "all", "not", ADDED_KEY})
+WEIGHTS = {"op": 8, "added": 8, "pattern": 8, "name": 4, "name_regex": 4, "body": 4}
+
 
 def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     """Return a line a key: how many ops it alone lets through, and with `names` the nearest names.
 
-    Then the nearest ops: what each has instead of what the keys that it misses ask for.
-    Of a pattern that matches nowhere: how many ops each of its nodes alone could be, and the
-    places where it came furthest.
+    Then the nearest ops, with what each has instead; of a pattern, where it came furthest.
     """
     graphs = list(graphs)
     now = _bodies(graphs)
@@ -40,13 +48,12 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
         value = match.given()[key]
         if key in ("not", "taken") and count == every:
             continue  # it leaves out none
-        is_shown = key in SHOWN and isinstance(value, str | tuple)
-        shown = f" {', '.join(map(repr, texts(value)))}" if is_shown else ""
+        shown = near = ""
+        if key in SHOWN and isinstance(value, str | tuple):
+            shown = f" {', '.join(map(repr, texts(value)))}"
+            near = _nearest_values(graphs, key, texts(value)) if names and not count else ""
         if not count and len(counts) == 1 and key in VALUES:
             values = _values_there(bodies, match, key)
-        near = (
-            _nearest_values(graphs, key, texts(value)) if is_shown and names and not count else ""
-        )
         lines.append(f"  {key}{shown}: {count} of them{near}{values}")
         if not count and key in ("any", "all", "not"):
             for place, part in enumerate([value] if key == "not" else value):
@@ -68,8 +75,7 @@ def leaves_out_none(graphs: Sequence[Graph], match: Match) -> str:
     bodies = [body_to_match(body, match) for body in _bodies(graphs)]
     if match.not_ is None or _count(bodies, match.not_):
         return ""
-    says = explain(graphs, match.not_).split("\n")[1].strip()
-    return f"`not` leaves out no op: {says}"
+    return f"`not` leaves out no op: {explain(graphs, match.not_).splitlines()[1].strip()}"
 
 
 def _bodies(graphs: Iterable[Graph]) -> list[Body]:
@@ -78,12 +84,11 @@ def _bodies(graphs: Iterable[Graph]) -> list[Body]:
 
 def _by_key(bodies: Sequence[Body], match: Match) -> dict[str, int]:
     """Return how many ops meet each key of a match alone; types and plain names are looked up."""
-    indexed = {"op": Match(op=match.op), "name": Match(name=match.name)}
-    counts = {}
+    indexed, counts = {"op": Match(op=match.op), "name": Match(name=match.name)}, {}
     for key, test in conditions(match).items():
-        alone = [Candidates(body, indexed.get(key, Match()), {key: test}) for body in bodies]
-        counts[key] = sum(len(candidates.indices()) for candidates in alone)
-    counts.pop(ADDED_KEY, None)
+        if key != ADDED_KEY:
+            alone = (Candidates(body, indexed.get(key, Match()), {key: test}) for body in bodies)
+            counts[key] = sum(len(candidates.indices()) for candidates in alone)
     return counts
 
 
@@ -91,9 +96,6 @@ def _count(bodies: Iterable[Body], match: Match) -> int:
     """Return how many ops a match means."""
     candidates_in = holds(match)
     return sum(len(candidates_in(body).indices()) for body in bodies)
-
-
-VALUES, MOST_VALUES, MOST_READ = ("dtype", "attr", "value"), 5, 1_000
 
 
 def _values_there(bodies: Sequence[Body], match: Match, key: str) -> str:
@@ -106,19 +108,6 @@ def _values_there(bodies: Sequence[Body], match: Match, key: str) -> str:
     return f"; {short(listed, MOST_VALUES)}" if listed else ""
 
 
-# The nearest ops.
-
-NEAREST_OPS = 3
-WEIGHTS = {"op": 8, "added": 8, "pattern": 8, "name": 4, "name_regex": 4, "body": 4}
-"""How far an op is from a match that misses this key; 1 for the others."""
-
-FARTHEST = 8
-"""From here on an op is not near: another op type in another place has nothing to say."""
-
-PLAIN_KEYS = frozenset({"op", "name", "name_regex", "body", "any", "all", "not", ADDED_KEY})
-"""The keys of which it does not help to know what the nearest ops have instead."""
-
-
 def nearly_matching(bodies: Sequence[Body], match: Match) -> list[str]:
     """Return a line for each of the nearest ops: what it has instead of what the match asks for."""
     if conditions(match).keys() <= PLAIN_KEYS:
@@ -127,11 +116,8 @@ def nearly_matching(bodies: Sequence[Body], match: Match) -> list[str]:
     for candidates in map(holds(match), (body for body in bodies if not body.is_ours)):
         label = "" if candidates.body.is_main else candidates.body.label
         for node in candidates.body:
-            far = 0
-            for key, test in candidates.tests.items():
-                if far < FARTHEST and not test.holds(node):
-                    far += WEIGHTS.get(key, 1)
-            if 0 < far < FARTHEST:
+            far = sum(WEIGHTS.get(key, 1) for key in candidates.failing(node))
+            if 0 < far < 8:
                 distances.append((far, label, node.index, node, candidates))
     lines = []
     for *_, node, candidates in nsmallest(NEAREST_OPS, distances, key=lambda entry: entry[:3]):
@@ -140,33 +126,26 @@ def nearly_matching(bodies: Sequence[Body], match: Match) -> list[str]:
     return lines
 
 
-NEAR_MISSES = 3
-
-
 def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
     """Return what the nodes of a pattern alone could be, and where its best form came near."""
-    from graphpatch.match.pattern.matcher import Finder
+    from graphpatch.match.pattern.matcher import Finder, Topology
     from graphpatch.match.pattern.syntax import forms
-    from graphpatch.match.pattern.topology import Topology
 
-    every, topology_of, places = forms(wanted), cache(Topology), []
-    for finder in map(Finder, every):
+    every, topology_of, furthest = forms(wanted), cache(Topology), -1.0
+    for number, finder in enumerate(map(Finder, every), 1):
         searches = (finder.searches(body, topology_of, whole=False) for body in bodies)
-        near = (
-            islice(search.near_misses(NEAR_MISSES), NEAR_MISSES)
-            for search in chain.from_iterable(searches)
-        )
-        misses = sorted(chain.from_iterable(near), key=lambda miss: -miss[0])
-        part = misses[0][0] / len(finder.pattern.present) if misses else 0
-        places.append((part, misses[:NEAR_MISSES]))
-    best = max(range(len(every)), key=lambda form: places[form][0])
-    pattern, misses = every[best], places[best][1]
+        near = (search.near_misses(NEAREST_OPS) for search in chain.from_iterable(searches))
+        every_miss = chain.from_iterable(islice(of_search, NEAREST_OPS) for of_search in near)
+        of_form = sorted(every_miss, key=lambda miss: -miss[0])[:NEAREST_OPS]
+        part = of_form[0][0] / len(finder.pattern.present) if of_form else 0
+        if part > furthest:
+            furthest, best, pattern, misses = part, number, finder.pattern, of_form
     counts = {name: _count(bodies, match) for name, match in pattern.nodes.items()}
     each = (f"{name} ({plural(count, 'op')})" for name, count in counts.items())
     lines = [f"    each by itself: {', '.join(each)}"]
     if len(every) > 1:
         shown = f"; graphpatch patterns {wanted[1:]}" if isinstance(wanted, str) else ""
-        lines.insert(0, f"    of {len(every)} forms, form {best + 1} comes nearest{shown}")
+        lines.insert(0, f"    of {len(every)} forms, form {best} comes nearest{shown}")
     legal = sorted({op for body in bodies for op in body.by_type})
     for name in pattern.present:
         if not counts[name]:
@@ -182,22 +161,11 @@ def not_added(bodies: Iterable[Body], match: Match) -> list[str]:
     """Say that ops meet all conditions of a match, and are none of the model's; or nothing."""
     foreign = list[str]()
     for candidates in map(holds(match), (body for body in bodies if not body.is_ours)):
-        signed = provenance.may_be_signed(candidates.body) if ADDED_KEY in candidates.tests else ()
-        added = [node for node in signed if candidates.failing(node) == [ADDED_KEY]]
-        foreign += [f"{node} (rule {adder(node)!r})" for node in added]
-    if not foreign:
-        return []
-    return [
-        f"  left out, as rules added them: {short(foreign)}; to mean them, write their names "
-        'without a glob, or "taken": true'
-    ]
-
-
-# The nearest names.
-
-NEAREST = 5
-EXPRESSION = re.compile(r"\.[*+?]|[][(){}|^$+\\]|\A/.+/\Z")  # names and globs have few of these
-MOST_COMPARED = 50_000  # names compared letter by letter; the rest by what they contain
+        for node in provenance.may_be_signed(candidates.body):
+            if candidates.failing(node) == [ADDED_KEY]:
+                foreign.append(f"{node} (rule {adder(node)!r})")
+    means = 'to mean them, write their names without a glob, or "taken": true'
+    return [f"  left out, as rules added them: {short(foreign)}; {means}"] if foreign else []
 
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
@@ -206,58 +174,46 @@ def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
     for text in tensors_named(match):
         if all(tensor_named(body, text) is None for body in bodies):
             outputs = outputs_there(bodies, text)
-            legal = [*(name for body in bodies for name in body.arguments), *_op_names(graphs)]
+            legal = [*(name for body in bodies for name in body.arguments), *_legal(graphs, "name")]
             near = f": {outputs}" if outputs else nearest_tensors(text, legal)
             lines.append(f"  no tensor is called {text!r}{near}")
     return "\n".join(lines)
 
 
 def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
-    """Return the op types that a match names beside one that is there, and that nobody knows.
-
-    Neither TensorFlow nor one of these graphs has them, so each is a slip. Globs are none.
-    """
+    """Return op types beside one that is there which TensorFlow and the graphs do not know."""
     graphs, named = list(graphs), texts(match.op or ())
-    existing = _types_there(graphs)
+    existing = _legal(graphs, "op")
     if not any(map(glob.one_of(named), existing)):
         return []
     new = [op for op in named if not glob.is_glob(op) and op not in existing]
     return [op for op in new if all(graph.library.opdef(op) is None for graph in graphs)]
 
 
-def _types_there(graphs: Iterable[Graph]) -> list[str]:
-    return sorted({op for body in _bodies(graphs) for op in as_model(body).by_type})
-
-
-def _op_names(graphs: Iterable[Graph]) -> list[str]:
-    return [name for body in _bodies(graphs) for name in body.heads.names]
-
-
-NEAR: Mapping[str, Callable[[Iterable[Graph]], list[str]]] = {
-    "op": _types_there,
-    "name": _op_names,
-    "name_regex": _op_names,
-    "body": lambda graphs: sorted({body.label for body in _bodies(graphs)}),
-}
-
-SHOWN = (*NEAR, "upstream_of", "downstream_of", "class")
-"""The keys whose texts are shown."""
+def _legal(graphs: Iterable[Graph], key: str) -> list[str]:
+    """Return what the texts of a key can be: op types, names or bodies; none of other keys."""
+    bodies = _bodies(graphs)
+    if key == "op":
+        return sorted({op for body in bodies for op in as_model(body).by_type})
+    if key == "body":
+        return sorted({body.label for body in bodies})
+    named = bodies if key in ("name", "name_regex") else []
+    return [name for body in named for name in body.heads.names]
 
 
 def _nearest_values(graphs: Sequence[Graph], key: str, wanted: Sequence[str]) -> str:
     """Return a clause with what could be meant by texts of which there is no op, or body."""
-    legal = NEAR[key](graphs) if key in NEAR else []
+    legal = _legal(graphs, key)
     if key == "name_regex":
         anywhere = f".*({wanted[0]}).*"
         count = sum(map(glob.whole(anywhere), legal))
         return f"; the whole name is matched: {anywhere!r} matches {count:,}" if count else ""
     if key == "name":
         tensors = [outputs_there(_bodies(graphs), text) for text in wanted if ":" in text]
-        meant = [f"; {text}" for text in tensors if text]
-        if meant := meant or [clause for text in wanted if (clause := elsewhere(text, legal))]:
-            return "".join(meant)
-    near = dict.fromkeys(name for text in wanted for name in nearest_names(text, legal))
-    if near:
+        meant = "".join(f"; {text}" for text in tensors if text)
+        if meant := meant or "".join(elsewhere(text, legal) for text in wanted):
+            return meant
+    if near := dict.fromkeys(name for text in wanted for name in nearest_names(text, legal)):
         return f"; nearest: {', '.join(near)}"
     more = ", ..." if len(legal) > NEAREST else ""
     return f"; there are: {', '.join(legal[:NEAREST])}{more}" if legal and key != "name" else ""
@@ -285,39 +241,33 @@ def nearest_tensors(text: str, legal: Iterable[str]) -> str:
 def elsewhere(text: str, names: Iterable[str]) -> str:
     """What a text would have to be for it to name ops, as a clause; nothing where that is unclear.
 
-    A regular expression; a glob that is meant in any scope, deeper, or in a scope of nearly this
-    name; a scope, or the name of a tensor, where an op is asked for.
+    An expression, a tensor, a scope; a glob in any scope, deeper, in the nearest, in other letters.
     """
-    names, op, deeper = list(names), text.rpartition(":")[0], f"**/{text}"
+    names, op = list(names), text.rpartition(":")[0]
     if EXPRESSION.search(text) and not text.startswith(("*", "?")):
-        bare = text[1:-1] if len(text) > 2 and text[0] == text[-1] == "/" else text
-        expression = bare if bare == text else f".*{bare}.*"
+        expression = f".*{text[1:-1]}.*" if text[0] == text[-1] == "/" else text
         with suppress(RulesError):  # it is no expression
             count = sum(map(glob.whole(expression), names))
             return f"; in rules, name_regex takes expressions: {expression!r} matches {count:,}"
     if op in names:
         return f"; {text!r} is a tensor, and its op is {op!r}"
-    meant = dict.fromkeys([f"{text}/**", f"{deeper}/**"], f"{text!r} is a scope") if text else {}
+    meant = dict.fromkeys([f"{text}/**", f"**/{text}/**"] if text else [], f"{text!r} is a scope")
     if glob.is_glob(text):
-        why = "a name is matched from its start" if "/" in text else "* stays within a scope"
-        meant = ({} if text.startswith("**") else {deeper: why}) | {f"{text}/**": "it names scopes"}
-        meant |= {f"{text}*": "* stays within a scope"} if text.endswith("/*") else {}
-        meant |= dict.fromkeys(_in_nearest_scope(text, names), "nearest scope")
+        stays = "* stays within a scope"
+        why = "a name is matched from its start" if "/" in text else stays
+        meant = {} if text.startswith("**") else {f"**/{text}": why}
+        meant |= {f"{text}/**": "it names scopes"}
+        meant |= {f"{text}*": stays} if text.endswith("/*") else {}
+        scope, slash, _ = re.split(r"[*?]", text)[0].rpartition("/")
+        depth = scope.count("/") + 1
+        scopes = dict.fromkeys("/".join(n.split("/")[:depth]) for n in names if "/" in n)
+        if slash and scope not in scopes:
+            for near in nearest(scope, list(scopes)[:MOST_COMPARED], 1):
+                meant |= {near + text[len(scope) :]: "nearest scope", f"{near}/**": "nearest scope"}
     for wider, why in meant.items():
         if count := sum(map(glob.compiled(wider), names)):
             return f"; {why}: {wider!r} matches {count:,}"
-    if glob.is_glob(text):
-        is_match = glob.compiled(text.lower())
-        if cased := [name for name in names if is_match(name.lower())]:
-            return f"; in other letters, {plural(len(cased), 'op')}, such as {cased[0]!r}"
+    is_match = glob.compiled(text.lower())
+    if glob.is_glob(text) and (cased := [name for name in names if is_match(name.lower())]):
+        return f"; in other letters, {plural(len(cased), 'op')}, such as {cased[0]!r}"
     return ""
-
-
-def _in_nearest_scope(text: str, names: Iterable[str]) -> list[str]:
-    """Return a glob with the scope nearest to its own, and one of all in it; nothing without."""
-    before = text[: min(text.find(sign) for sign in "*?" if sign in text)]
-    scope, slash, _ = before.rpartition("/")
-    depth = scope.count("/") + 1
-    scopes = dict.fromkeys("/".join(name.split("/")[:depth]) for name in names if "/" in name)
-    near = nearest(scope, list(scopes)[:MOST_COMPARED], 1) if slash and scope not in scopes else []
-    return [end for name in near for end in (name + text[len(scope) :], f"{name}/**")]

@@ -23,17 +23,14 @@ from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.match.spec import Match, Pattern
 
 OpMatches = Mapping[str, Mapping[str, Any]]
-
 OP_TYPES = {**OP_CLASSES, "ref_variables": list(REF_VARIABLES)}
 FRAGMENT = re.compile(r"\{(\w+)\}")
 
 
 class ReadyPattern(msgspec.Struct, frozen=True):
-    """A ready pattern: what it stands for, and the forms in which graphs have it.
+    """A ready pattern: what it stands for, and its forms: texts, and what their ops must be.
 
-    A form is a pattern's text, with what its ops must be besides, as a match says it. Matches of
-    several forms that end in the same op count as one. Where a model has it, there is an op of one
-    of the types that it `needs`, if any are told.
+    Where a model has the pattern, there is an op of one of the types that it `needs`, if any.
     """
 
     name: str
@@ -55,8 +52,7 @@ class ReadyPattern(msgspec.Struct, frozen=True):
         """Return what `patterns --json` prints: forms as a rules file has them."""
         pairs = zip(self.forms, map(msgspec.to_builtins, self.patterns()), strict=True)
         forms = [{"text": text, "pattern": pattern} for text, pattern in pairs]
-        about = {"name": f"@{self.name}", "for": self.purpose, "on": self.captures()}
-        return {**about, "forms": forms}
+        return dict(name=f"@{self.name}", **{"for": self.purpose}, on=self.captures(), forms=forms)
 
 
 def form_pattern(text: str, where: OpMatches) -> Pattern:
@@ -103,15 +99,16 @@ def _read() -> Iterator[ReadyPattern]:
 
 READY: Mapping[str, ReadyPattern] = MappingProxyType({entry.name: entry for entry in _read()})
 
+# Of some the op types of which one is there, where it is.
 NEEDED = {entry.name: entry.needs for entry in READY.values() if entry.needs}
-"""For each of them op types of which one is there, where it is."""
 
 
 def ready_pattern(name: str) -> ReadyPattern:
     """Return the ready pattern of this name. Raises PatternError, which names the nearest ones."""
-    if name not in READY:
-        near = nearest(name, READY)
-        listed = ", ".join(f"@{entry}" for entry in near or READY)
-        near_names = f"; {'nearest' if near else 'legal'}: {listed}"
-        raise PatternError(f"pattern: no ready pattern is called {'@' + name!r}{near_names}")
-    return READY[name]
+    if name in READY:
+        return READY[name]
+    near = nearest(name, READY)
+    listed = (
+        f"{'nearest' if near else 'legal'}: {', '.join(f'@{entry}' for entry in near or READY)}"
+    )
+    raise PatternError(f"pattern: no ready pattern is called {'@' + name!r}; {listed}")

@@ -1,9 +1,11 @@
-"""The ops of a graph that a match means, in the order of the file."""
+"""The ops of a graph that a match means, and which matches of a pattern count."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -13,46 +15,143 @@ from graphpatch.differentiation.shapes import Sizes
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model, name_in_model
+from graphpatch.graph.walk import data_uses
 from graphpatch.match import glob
-from graphpatch.match.conditions import holds
+from graphpatch.match.conditions import counted_in_order, holds, picker
 from graphpatch.match.glob import texts
 from graphpatch.match.keys import shape_test
-from graphpatch.match.nth import counted_in_order, picker
-from graphpatch.match.spec import WHOLE, Match, every_match, tensors_named
-
-if TYPE_CHECKING:
-    from graphpatch.match.pattern.overlaps import Binding
+from graphpatch.match.spec import WHOLE, Match, Pattern, every_match, tensors_named
+from graphpatch.names import TensorName
 
 
 def body_to_match(body: Body, match: Match) -> Body:
-    """Return the body of which a match asks: as the model has it, unless it means what rules did.
-
-    It does so with `taken`, and where it names ops that rules added.
-    """
+    """Return the body of which a match asks: the model's, unless it means what rules added."""
     model = as_model(body)
     parts = list(every_match(match))
     if model is body or any(part.taken not in (None, False) for part in parts):
         return body
     named = {name for part in parts for name in texts(part.name or ())}
     named |= {names.op_of(tensor) for tensor in tensors_named(match)}
-    added = (_is_added(name, match, body, model) for name in named & body.by_name.keys())
-    return body if any(added) else model
-
-
-def _is_added(name: str, match: Match, body: Body, model: Body) -> bool:
-    """Return whether a name is that of an op which a rule added: by itself, or with its op type."""
-    if name not in model.by_name:
-        return True
     is_type = glob.one_of(texts(match.op or "**"))
-    return is_type(body.node(name).op) and not is_type(model.node(name).op)
+    for name in named & body.by_name.keys():
+        old = model.by_name.get(name)
+        if old is None or (is_type(body.node(name).op) and not is_type(model.heads.ops[old])):
+            return body  # a rule added it: by this name, or with this op type
+    return model
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """One match. It holds for the body as it was matched; after an edit, match again.
+
+    `pattern` is the one that was matched, without the optional ops that are missing. `bound` has
+    the indices of each of its ops (several for a run), `read` the tensors from outside, `swapped`
+    the matches that differ from it by a swap of the pattern's nodes alone. Where it counts,
+    `patched` are the ops that the patch goes to, and `orders`, with `on` "match", the other orders
+    in which it could read its tensors. Where it does not, `reason` says why.
+    """
+
+    body: Body
+    pattern: Pattern
+    bound: tuple[tuple[int, ...], ...]
+    read: tuple[TensorName, ...]
+    indices: tuple[int, ...]
+    swapped: tuple[Binding, ...] = ()
+    patched: tuple[Node, ...] = ()
+    orders: tuple[tuple[str, ...], ...] = ()
+    reason: str = ""
+
+    @property
+    def captures(self) -> dict[str, Node]:
+        """Return the op of each name; of a run its last one."""
+        bound = zip(self.pattern.present, self.bound, strict=True)
+        return {name: Node(self.body, indices[-1]) for name, indices in bound}
+
+    @property
+    def tensors(self) -> dict[str, str]:
+        """Return the tensor that each name of one from outside stands for, as inputs spell it."""
+        named = zip(self.pattern.tensors, self.read, strict=True)
+        return {name: str(tensor) for name, tensor in named} if self.read else {}
+
+    def document(self, with_reads: bool) -> dict[str, Any]:
+        """Return the match as a report lists it; `with_reads`, with the x0, x1, ... of formulas."""
+        op_names, bound = self.body.heads.names, zip(self.pattern.present, self.bound, strict=True)
+        document: dict[str, Any] = {"captures": {name: op_names[ops[-1]] for name, ops in bound}}
+        if with_reads:
+            inputs = {f"x{place}": tensor for place, tensor in enumerate(self.inputs)}
+            document |= {"inputs": inputs, "tensors": self.tensors}
+        return document
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Return all ops of the match, those within runs too, in the body's order."""
+        return tuple(Node(self.body, index) for index in self.indices)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Return the tensors that its ops read from outside, first those that it names (`x:_`)."""
+        heads = self.body.heads
+        mine = {heads.names[index] for index in self.indices}
+        tensors = dict.fromkeys(map(str, self.read)) if self.read else {}
+        for text in chain.from_iterable(heads.inputs[i] for i in chain.from_iterable(self.bound)):
+            if text in mine or text[:1] == "^":
+                continue
+            if ":" not in text:  # most are an op's output 0, spelled as its name
+                tensors[text] = None
+            elif names.op_of(text) not in mine:
+                tensors[str(names.parse(text))] = None
+        return tuple(tensors)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Return the tensors of its ops that are read outside, by ops or as a function's results.
+
+        Of an op that nobody reads it is its output 0, which whoever runs the graph may fetch.
+        """
+        tensors: list[str] = []
+        for index in chain.from_iterable(self.bound):
+            node = Node(self.body, index)
+            tensors += dict.fromkeys(str(names.parse(text)) for text, _ in self.readers(index))
+            if not self.body.readers.get(node.name) and not self._returned(node):
+                tensors.append(node.tensor(0) if node.outputs else node.name)
+        return tuple(tensors)
+
+    def readers(self, index: int) -> Iterator[tuple[str, str]]:
+        """Yield who outside reads an op of the match: the tensor, and who it is, in words."""
+        mine, node = self.indices, Node(self.body, index)
+        for reader, _, text in data_uses(self.body, node.name):
+            place = bisect_left(mine, reader)
+            if mine[place : place + 1] != (reader,):
+                yield text, str(Node(self.body, reader))
+        for key, text in self._returned(node):
+            yield text, f"result {key!r} of function {self.body.label}"
+
+    @property
+    def last(self) -> int:
+        """Return the index of the op that gives the result; of a run its last one."""
+        return self.bound[self.pattern.present.index(self.pattern.last)][-1]
+
+    @property
+    def last_op(self) -> Node:
+        """Return the op that gives the result."""
+        return Node(self.body, self.last)
+
+    def of(self, names: Collection[str]) -> tuple[int, ...]:
+        """Return the indices of the ops of these names that are there; of none, the last one."""
+        present, bound = self.pattern.present, self.bound
+        if not names:
+            return (self.last,)
+        places = (present.index(name) for name in names if name in present)
+        return tuple(index for place in places for index in bound[place])
+
+    def _returned(self, node: Node) -> list[tuple[str, str]]:
+        return [(key, self.body.ret[key]) for key in self.body.returned.get(node.name, ())]
 
 
 class MatchedOps(msgspec.Struct, frozen=True):
     """What a match means in a graph: the ops that a patch goes to, each once.
 
-    Where the match has a pattern, `kept` has its matches that count, and `dropped` those that
-    don't. `undecided` tells of the ops that all but `shape` means,
-    and whose shape is not known well enough to say whether they match.
+    Where it has a pattern, `kept` has its matches that count, and `dropped` those that don't.
+    `undecided` are ops of which too little of the shape is known to say whether they match.
     """
 
     nodes: list[Node] = msgspec.field(default_factory=list)
@@ -67,10 +166,9 @@ class MatchedOps(msgspec.Struct, frozen=True):
 
 
 def select(graph: Graph, match: Match) -> list[Node]:
-    """Return the ops that a match means: bodies in the file's order, ops in their body's order.
+    """Return the ops that a match means, in the file's order; of a pattern its last op.
 
-    Of a pattern it is the last op, the one that none of its others reads. Functions that an
-    earlier patch added carry gradients: what is in them is never meant.
+    Functions that an earlier patch added carry gradients: what is in them is never meant.
     """
     return find(graph, match).nodes
 
@@ -78,9 +176,8 @@ def select(graph: Graph, match: Match) -> list[Node]:
 def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
     """Return the ops that a match means, in the order of `select`, and where a pattern holds.
 
-    `on` names the ops of the pattern that are meant, or is `("match",)` for all of them as one.
-    The other keys of the match must hold for each of the ops that `on` names, with "match" for
-    the last op of the pattern.
+    `on` names the ops of the pattern that are meant, for which the other keys of the match must
+    hold, or is `("match",)` for all of them as one: then they must hold for the last op.
     """
     if match.pattern is not None:
         return _find_pattern(graph, match, on)
@@ -90,15 +187,15 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
         matched.nodes.extend(Node(body, index) for index in wanted(model).indices())
         if match.shape is not None:
             test = shape_test(match.shape)
-            but_for_shape = holds(replace(match, shape=None, nth=None))(model).indices()
-            answers = [(Node(model, index), *test(Node(model, index))) for index in but_for_shape]
-            matched.undecided.extend((node, sizes) for node, sizes, has in answers if has is None)
+            for index in holds(replace(match, shape=None, nth=None))(model).indices():
+                sizes, has = test(Node(model, index))
+                if has is None:
+                    matched.undecided.append((Node(model, index), sizes))
     return matched
 
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     from graphpatch.match.pattern.matcher import matches_of
-    from graphpatch.match.pattern.overlaps import resolve
 
     matched, is_whole = MatchedOps(), tuple(on) == (WHOLE,)
     matches = matches_of(match.pattern or ())
@@ -109,7 +206,13 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
         if candidates.tests:
             bindings = [each for each in bindings if all(map(candidates.passes, each.of(named)))]
         kept, dropped = resolve(bindings, on, now)
-        return kept if match.nth is None else _nth_matches(body, kept, match.nth), dropped
+        if match.nth is not None:
+            counted = counted_in_order(match.nth, body, {each.last for each in kept})
+            number = {op: place for place, op in enumerate(counted)}
+            ordered = sorted(kept, key=lambda each: number[each.last])
+            meant = set(map(id, picker(match.nth)(ordered)))
+            kept = [each for each in kept if id(each) in meant]
+        return kept, dropped
 
     for body in _matching_bodies(graph, match):
         model = body_to_match(body, match)
@@ -127,18 +230,47 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     return matched
 
 
+def resolve(
+    bindings: Iterable[Binding], on: Sequence[str], body: Body
+) -> tuple[list[Binding], list[Binding]]:
+    """Return the matches in one body that count, so that every op is patched once; and the others.
+
+    `on` names the ops that the patch goes to, all ops of a run; without it the last op. A match
+    counts that brings such an op which no match before it has. With `on` "match" one counts that
+    shares no op with one before it, apart from those that read nothing, as constants do. Of several
+    that start at one op the larger comes first. `body` is what the body has become since.
+    """
+    whole, kept, dropped = tuple(on) == (WHOLE,), list[Binding](), list[Binding]()
+    orders: dict[tuple[int, ...], dict[tuple[str, ...], None]] = {}
+    bindings = sorted(bindings, key=lambda m: (m.indices[0], -len(m.indices), m.indices))
+    for binding in bindings if whole else ():
+        images = (binding, *binding.swapped)
+        orders.setdefault(binding.indices, {}).update((image.inputs, None) for image in images)
+    owners: dict[int, Binding] = {}
+    known: set[tuple[int, ...]] = set()
+    for binding in bindings:
+        wanted = binding.indices if whole else binding.of(on)
+        new = [index for index in wanted if index not in owners]
+        inputs = binding.body.heads.inputs
+        shared = [index for index in wanted if index in owners and (inputs[index] or not whole)]
+        if not (shared if whole else not new):
+            nodes = tuple([Node(body, index) for index in (wanted if whole else new)])
+            every = [order for order in orders.get(binding.indices, ()) if order != binding.inputs]
+            kept.append(replace(binding, patched=nodes, orders=tuple(every)))
+            owners |= dict.fromkeys(new, binding)
+        elif binding.indices not in known:
+            reason = f"it has no {' and no '.join(map(repr, on))}"
+            if shared:
+                first, end = Node(binding.body, shared[0]), owners[shared[0]].last_op
+                reason = f"it shares {first} with the match that ends in {end}"
+            dropped.append(replace(binding, reason=reason))
+        known.add(binding.indices)
+    return kept, dropped
+
+
 def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
     is_meant = glob.one_of(("**",) if match.body is None else texts(match.body))
     return (body for body in graph.bodies if not body.is_ours and is_meant(body.label))
-
-
-def _nth_matches(body: Body, kept: list[Binding], wanted: Any) -> list[Binding]:
-    """Return those of the matches that `nth` means, counted by their last ops; in file order."""
-    counted = counted_in_order(wanted, body, {match.last for match in kept})
-    number = {op: place for place, op in enumerate(counted)}
-    ordered = sorted(kept, key=lambda match: number[match.last])
-    meant = set(map(id, picker(wanted)(ordered)))
-    return [match for match in kept if id(match) in meant]
 
 
 def match_of_ops(nodes: Iterable[Node]) -> dict[str, Any]:

@@ -18,23 +18,24 @@ T = TypeVar("T", bound=msgspec.Struct)
 META: dict[str, Meta] = {}
 KEY = re.compile(r"^ {4}(\S+): (.*?)\s+Example: (.*?)$(?=\n {4}\S|\Z)", re.MULTILINE | re.DOTALL)
 
-# In `on`: the patch goes to the matched ops as one.
-WHOLE = "match"
+WHOLE = "match"  # in `on`: the patch goes to the matched ops as one
 
 
 def described(text: str, example: Any, at_least: int | None = None) -> Meta:
-    """What a key means, with a value that is legal there, and the least number where it is one."""
+    """What a key means, with a value that is legal there, and the least number."""
     return Meta(description=text, examples=[example], ge=at_least)
 
 
-def documented(of: type[T]) -> type[T]:
-    """Give the keys of a class the descriptions and examples that its docstring has.
+def spelled(of: type[msgspec.Struct] | msgspec.Struct) -> dict[str, str]:
+    """Return the fields of a class by the keys that a rules file spells."""
+    return dict(zip(of.__struct_encode_fields__, of.__struct_fields__, strict=True))
 
-    They are what the schema and messages say of a key. An example is JSON, and legal there.
-    """
+
+def documented(of: type[T]) -> type[T]:
+    """Give the keys of a class, for the schema and messages, what its docstring says of them."""
     text, _, keys = inspect.cleandoc(of.__doc__ or "").partition("\n\nKeys:\n")
     of.__doc__ = text
-    fields = dict(zip(of.__struct_encode_fields__, of.__struct_fields__, strict=True))
+    fields = spelled(of)
     for key, about, example in KEY.findall(keys):
         name, key = fields[key], f"{of.__name__}.{key}"
         META[key] = described(" ".join(about.split()), json.loads(example))
@@ -83,11 +84,8 @@ class Compared(
     @property
     def bounds(self) -> dict[str, int | float]:
         """Return the comparisons that are given, by their sign."""
-        bounds = {sign: getattr(self, name) for sign, name in _BOUNDS.items()}
-        return {sign: bound for sign, bound in bounds.items() if bound is not UNSET}
-
-
-_BOUNDS = dict(zip(Compared.__struct_encode_fields__, Compared.__struct_fields__, strict=True))
+        values = msgspec.to_builtins(self)
+        return {sign: values[sign] for sign in Compared.__struct_encode_fields__ if sign in values}
 
 
 @documented
@@ -119,8 +117,7 @@ class Near(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 Natural = Annotated[int, Meta(ge=0)]
-Size = Annotated[int, Meta(ge=-1)] | Compared | None
-"""The size of a dimension; -1 or None is any, as TensorFlow spells one that is not known."""
+Size = Annotated[int, Meta(ge=-1)] | Compared | None  # -1 or None is any, as in TensorFlow
 
 
 @documented
@@ -338,7 +335,7 @@ class Match(Written, frozen=True, kw_only=True):
 
 
 # By key the name of its field; `msgspec.structs.fields` would evaluate all types at the start.
-FIELDS = dict(zip(Match.__struct_encode_fields__, Match.__struct_fields__, strict=True))
+FIELDS = spelled(Match)
 del FIELDS["control"]
 
 PatternLike = str | Pattern | Sequence[str | Pattern]

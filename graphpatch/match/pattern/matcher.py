@@ -4,12 +4,24 @@ Which ops a node of the pattern can be is told by conditions, and narrowed by th
 body at once. From each op that the rarest node can be, a neighbourhood is walked along the
 pattern's edges; networkx's VF2 says how the pattern lies in it, once for all that are alike. It is
 a monomorphism that is looked for: there may be more links than the pattern has, as in `Mul(x, x)`.
+
+The vertices of a body are numbers: ops by their index, and behind them, for each name of a tensor
+in the pattern (`x:_`), every tensor that an op reads.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from functools import cache, cached_property
 from itertools import chain, combinations, repeat
@@ -22,25 +34,191 @@ import numpy as np
 from msgspec.structs import replace
 from networkx.algorithms.isomorphism import DiGraphMatcher
 
+from graphpatch import names
 from graphpatch.differentiation.flow import lets_through
-from graphpatch.errors import MatchError
+from graphpatch.errors import MatchError, ModelError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
 from graphpatch.match.conditions import Candidates, holds
-from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.syntax import forms, variants
-from graphpatch.match.pattern.topology import Budget, Column, Flags, Links, Run, Topology, grouped
-from graphpatch.match.spec import Pattern, PatternLike
+from graphpatch.match.select import Binding
+from graphpatch.match.spec import Link, Pattern, PatternLike
+from graphpatch.names import TensorName
 from graphpatch.table import short
 
-TEST = 8
-"""Steps that a test of networkx counts, beside one for each op that is walked to."""
+_shortest: Any = nx.single_source_dijkstra
+TEST = 8  # steps that a test of networkx counts, beside one for each op that is walked to
+TRACED = 10_000  # ops from which a pattern that matches nothing is traced, in the file's order
+Vertices = tuple[int, ...]  # what each node of a pattern is bound to
+Column = np.ndarray[Any, np.dtype[np.int64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Links = Column  # three rows: an op or tensor, the op that reads it, and by which slot
+# Steps that may be taken for one pattern, and how many more for each op. One that says which ops it
+# means takes about ten for each; others any power of their number.
+LEAST, FOR_EACH = 1_000_000, 20
 
-TRACED = 10_000
-"""From how many ops of a body a pattern that matches nothing is traced, in the file's order."""
 
-Vertices = tuple[int, ...]
-"""What each node of a pattern is bound to."""
+class Budget:
+    """Counts the steps of a search."""
+
+    def __init__(self) -> None:
+        self.steps, self.most, self.label = 0, LEAST, ""
+        self.task = "its matches are too many"  # what is worked on, for the message
+
+    def allow(self, body: Body) -> None:
+        """Allow the steps that a body may take more."""
+        self.most, self.label = self.most + FOR_EACH * len(body), body.label
+
+    def spend(self, count: int) -> None:
+        """Count steps. Raises MatchError where they are too many by now."""
+        self.steps += count
+        if self.steps > self.most:
+            raise MatchError(
+                f"to find the pattern in {self.label} takes more than {self.most:,} steps"
+                f" ({LEAST:,}, and {FOR_EACH} for each op): {self.task}; name op types instead of"
+                " *, give the input slots of links (-> add:0), and say what a run starts behind"
+                " and ends before"
+            )
+
+
+class Topology:
+    """The links of a body, and all tensors that its ops read."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        inputs, by_name = body.heads.inputs, body.by_name
+        counts = np.fromiter(map(len, inputs), np.int64, len(inputs))
+        self.texts = list(chain.from_iterable(inputs))
+        # Most inputs are an op's output 0, spelled as its name: no call in Python for them.
+        producers = map(by_name.get, self.texts, repeat(-1))
+        self.source = np.fromiter(producers, np.int64, len(self.texts))
+        self.control = np.zeros(len(self.texts), np.bool_)
+        for place in np.flatnonzero(self.source < 0).tolist():
+            self.source[place] = by_name.get(names.op_of(self.texts[place]), -1)
+            self.control[place] = self.texts[place][:1] == "^"
+        self.reader = np.repeat(np.arange(len(inputs)), counts)
+        self.slot = np.arange(len(self.texts)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+    @cached_property
+    def tensors(self) -> list[TensorName]:
+        """Every tensor that an op reads, in the file's order of the ops that give them."""
+        place = self.body.by_name
+        every = {names.parse(text) for text in set(self.texts) if text[:1] != "^"}
+        return sorted(every, key=lambda t: (place.get(t.op, -1), t.op, t.arg, t.index))
+
+    @cached_property
+    def tensor(self) -> Column:
+        """Return the tensor of each link, by its place among all; -1 for a control input."""
+        places = {tensor: place for place, tensor in enumerate(self.tensors)}
+        by_text = {text: places.get(names.parse(text), -1) for text in set(self.texts)}
+        return np.fromiter(map(by_text.__getitem__, self.texts), np.int64, len(self.texts))
+
+    def links(self, link: Link, sources: Flags, readers: Flags, offset: int | None = None) -> Links:
+        """Return the links of this kind between some ops, or tensors from `offset` on, and ops."""
+        source = self.source
+        if offset is not None:
+            source = np.where(self.control, -1, self.tensor + offset)
+        legal = (source >= 0) & (self.control == link.control)
+        if link.input is not None:
+            legal &= self.slot == link.input
+        places = np.flatnonzero(legal)
+        places = places[sources[source[places]] & readers[self.reader[places]]]
+        if link.output is not None:
+            fits = [self._is_output(place, link.output) for place in places.tolist()]
+            places = places[np.array(fits, np.bool_)]
+        return np.stack([source[places], self.reader[places], self.slot[places]])
+
+    def _is_output(self, place: int, output: int) -> bool:
+        with suppress(IndexError, ModelError):  # the op has no such output
+            tensor = Node(self.body, int(self.source[place])).tensor(output)
+            return names.parse(self.texts[place]) == names.parse(tensor)
+        return False
+
+
+def grouped(keys: Column, values: Column) -> dict[int, list[int]]:
+    """Return the values by their keys."""
+    groups: dict[int, list[int]] = {}
+    for key, value in zip(keys.tolist(), values.tolist(), strict=True):
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+class Run:
+    """A run in a body: ops of which each reads the one before, and that all are `members`."""
+
+    def __init__(self, search: Search, edge: int) -> None:
+        source, target, link = search.edges[edge]
+        self.name, self.budget, self.edge = search.names[target], search.budget, edge
+        self.members = frozenset(search.candidates[target].indices())
+        passing = np.zeros(search.size, np.bool_)
+        passing[list(self.members)] = True
+        first, readers, _ = search.links_of(link, search.every, passing, source)
+        self.first, self.before = grouped(first, readers), grouped(readers, first)
+        self.inner = search.topology.links(Link(input=link.input), passing, passing)[:2]
+        self.readers, self.read = grouped(*self.inner), grouped(*self.inner[::-1])
+        self.between: Container[int] = self.members
+
+    def links(self, starts: Flags, ends: Flags) -> Links:
+        """Return what a run starts behind and its end as one link, by a slot of its own."""
+        begun = [start for start in np.flatnonzero(starts).tolist() if start in self.first]
+        last = set(np.flatnonzero(ends).tolist())
+        self.budget.task = (
+            f"the run {self.name!r} can start behind {len(begun):,} and end in {len(last):,} ops"
+        )
+        behind = (index for start in begun for index in self.first[start])
+        ahead = self._reached(behind, self.readers, self.members)
+        last &= ahead
+        self.between = between = self._reached(last, self.read, ahead)
+        pairs: set[tuple[int, int]] = set()
+        if len(begun) <= len(last):
+            for start in begun:
+                run = self._reached(self.first[start], self.readers, between)
+                pairs |= {(start, end) for end in run & last}
+        else:
+            for end in last:
+                for index in self._reached([end], self.read, between):
+                    pairs |= {(start, end) for start in self.before.get(index, ()) if starts[start]}
+        self.budget.spend(len(pairs))
+        rows = [(start, end, -1 - self.edge) for start, end in sorted(pairs)]
+        return np.array(rows, np.int64).reshape(-1, 3).T
+
+    def surely_goes_on(self, others: Flags) -> Flags:
+        """Return the ops, but on a circle, behind which it goes on with one of no `others`."""
+        sources, readers = self.inner
+        graph: nx.DiGraph[int] = nx.DiGraph(self.inner.T.tolist())
+        flags = np.zeros(len(others), np.bool_)
+        flags[sources[~others[readers]]] = True
+        for part in nx.strongly_connected_components(graph):
+            if len(part) > 1:
+                flags[list(part)] = False
+        return flags
+
+    def ops(self, start: int, end: int, bound: Iterable[int]) -> tuple[int, ...]:
+        """Return the ops on all paths to the end, which is last; none where another is on each."""
+        self.budget.task = f"the run {self.name!r} has too many ops"
+        taken = {vertex for vertex in bound if vertex != end}
+        ahead = self._reached(self.first.get(start, ()), self.readers, self.between, taken, end)
+        run = self._reached([end] if end in ahead else [], self.read, ahead)
+        return (*sorted(run - {end}), end) if run else ()
+
+    def _reached(
+        self,
+        starts: Iterable[int],
+        following: Mapping[int, Sequence[int]],
+        members: Container[int],
+        taken: Collection[int] = (),
+        last: int = -1,
+    ) -> set[int]:
+        """Return the members reached through others: not those taken, nor beyond the last."""
+        marked, stack = set(taken), list(starts)
+        while stack:
+            index = stack.pop()
+            if index not in marked and index in members:
+                marked.add(index)
+                stack += following.get(index, ()) if index != last else ()
+        marked.difference_update(taken)
+        self.budget.spend(2 * len(marked))
+        return marked
 
 
 class PatternGraph:
@@ -62,7 +240,6 @@ class PatternGraph:
         tensors = Counter(target for source, target, _ in self.edges if source >= self.op_count)
         self.slotted = {target for target, count in tensors.items() if count > 1}
         self.slotted |= {target for (_, target), edges in self.between.items() if len(edges) > 1}
-        # Whether the edges are all that a match must keep to.
         has_runs = any(edge.link.repeat for edge in pattern.edges)
         self.is_plain = not (has_runs or pattern.tensors or pattern.absent or pattern.closed)
         # What equal neighbourhoods are decided to hold, for all bodies.
@@ -91,10 +268,7 @@ class PatternGraph:
         return self.asked[name], _as_set(read + reads)
 
     def identity(self, binding: Binding) -> Hashable:
-        """Return what matches have in common that differ by a swap of nodes alone.
-
-        It is the part of the body that the pattern lies on, without the names of the nodes.
-        """
+        """Return the part of the body that the pattern lies on, without the names of the nodes."""
         bound: tuple[Hashable, ...] = (*(ops[-1] for ops in binding.bound), *binding.read)
         ends = dict(zip(self.names, bound, strict=True))
         ends |= {name: self._kind(name, ends) for name in self.pattern.absent}
@@ -108,10 +282,9 @@ def _as_set(items: Iterable[Hashable]) -> Hashable:
 
 
 class Shape(NamedTuple):
-    """What equal neighbourhoods have in common: their vertices are numbers.
+    """What equal neighbourhoods have in common: the nodes that each vertex can be, as bits.
 
-    `roles` has for each vertex the nodes of the pattern that it can be, as bits; `links` source,
-    reader, slot and the edge of the pattern that it can be.
+    And their links: source, reader, slot and the edge of the pattern that each can be.
     """
 
     roles: tuple[int, ...]
@@ -179,9 +352,6 @@ def are_apart(choices: Sequence[Sequence[int]], taken: Collection[int] = ()) -> 
     )
 
 
-_shortest: Any = nx.single_source_dijkstra
-
-
 class Step(NamedTuple):
     """A step of a walk: from what one node is bound to, over an edge, to what another can be."""
 
@@ -195,9 +365,8 @@ class Step(NamedTuple):
 class Walk:
     """How neighbourhoods are walked: from an op that one node can be, over the pattern's edges.
 
-    `masks` tell which vertices each node can be, `links` what each edge can be. VF2 is worse
-    than linear, so that many small ones are better than a large one: of the `anchors` it takes the
-    node from which the walk reaches the fewest.
+    `masks` tell which vertices each node can be, `links` what each edge can be. Many small ones
+    are better than a large one: of the `anchors` it takes that which reaches the fewest vertices.
     """
 
     def __init__(
@@ -247,8 +416,7 @@ class Walk:
     def trees(self, starts: Column) -> tuple[list[list[int]], Shape, list[int]]:
         """Return the neighbourhoods that are trees, in which each node can be one vertex alone.
 
-        They are all alike: the vertices of each, in the order of the walk; their shape. The starts
-        of the others come last.
+        They are alike: the vertices of each, and their shape; then the starts of the others.
         """
         place, edges = {node: k for k, node in enumerate(self.order)}, self.pattern.edges
         links = ((place[a], place[b], -1 - edge, edge) for edge, (a, b, _) in enumerate(edges))
@@ -296,13 +464,6 @@ class Walk:
         ]
         return list(roles), Shape(tuple(roles.values()), tuple(links))
 
-    def most_meant(self, shape: Shape) -> str:
-        """Return which node of the pattern can be the most ops, in words."""
-        counts = [sum(r >> node & 1 for r in shape.roles) for node in range(len(self.order))]
-        count, node = max(counts), counts.index(max(counts))
-        what = "ops" if node < self.pattern.op_count else "tensors"
-        return f"{self.pattern.names[node]!r} can be {count:,} {what}"
-
 
 class Search:
     """The matches of one variant of a pattern, in which nothing is optional, in one body."""
@@ -320,38 +481,31 @@ class Search:
         self.size = ops + len(tensors) * each
         self.every = np.ones(self.size, np.bool_)
 
-    def bindings(self) -> Iterable[Binding]:
-        """Return every match; of those that differ by a swap of nodes the first, with the others.
-
-        Raises MatchError where it takes too many steps to find them.
-        """
+    def bindings(self) -> Iterator[Binding]:
+        """Yield every match; of those that differ by a swap of nodes the first, with the others."""
         completed = map(self.completed, sorted(self._assignments()))
         bindings = (binding for binding in completed if isinstance(binding, Binding))
         if not self.variant.may_be_swapped:
-            return bindings
+            yield from bindings
         alike: dict[Hashable, list[Binding]] = {}
         for binding in bindings:
             alike.setdefault(self.variant.identity(binding), []).append(binding)
-        return [
-            replace(first, swapped=(*rest, *_with_twins_swapped(first, self.variant.twins)))
-            for first, *rest in alike.values()
-        ]
-
-    # Narrowing: columns.
+        for first, *images in alike.values():
+            for twin, other in self.variant.twins:
+                bound = list(first.bound)
+                bound[twin], bound[other] = bound[other], bound[twin]
+                images.append(replace(first, bound=tuple(bound)))
+            yield replace(first, swapped=tuple(images))
 
     @cached_property
     def runs(self) -> dict[int, Run]:
         """Return the runs of the pattern, by the number of their edge."""
-        runs = {}
-        for edge, (source, target, link) in enumerate(self.edges):
-            if link.repeat:
-                members, offset = self.candidates[target].indices(), self._offset(source)
-                of = self.topology, self.names[target], link, members, self.every, offset
-                runs[edge] = Run(*of, self.budget)
-        return runs
+        edges = enumerate(self.edges)
+        return {edge: Run(self, edge) for edge, (_, _, link) in edges if link.repeat}
 
-    def _offset(self, node: int) -> int | None:
-        return self.offsets.get(self.names[node])
+    def links_of(self, link: Link, sources: Flags, readers: Flags, source: int) -> Links:
+        """Return the links of this kind, from what a node of the pattern can be."""
+        return self.topology.links(link, sources, readers, self.offsets.get(self.names[source]))
 
     def _masks(self, by_index: bool) -> list[Flags]:
         """Return the vertices that each node can be: by the index alone, or by all conditions."""
@@ -366,18 +520,18 @@ class Search:
         """Return what an edge can be; of a run what is before it and its end, each pair once."""
         source, target, link = self.edges[edge]
         if link.repeat:
-            return self.runs[edge].links(masks[source], masks[target], -1 - edge)
-        return self.topology.links(link, masks[source], masks[target], self._offset(source))
+            return self.runs[edge].links(masks[source], masks[target])
+        return self.links_of(link, masks[source], masks[target], source)
 
     def _narrow(self, masks: Sequence[Flags], links: dict[int, Links]) -> bool:
         """Leave out vertices without a link for each edge, and links without both ends."""
         before = -1
-        while before != (before := sum(len(columns.source) for columns in links.values())):
+        while before != (before := sum(columns.shape[1] for columns in links.values())):
             for edge, columns in links.items():
                 source, target, _ = self.edges[edge]
-                columns = columns.where(masks[source][columns.source])
-                links[edge] = columns = columns.where(masks[target][columns.reader])
-                for node, ends in ((source, columns.source), (target, columns.reader)):
+                is_legal = masks[source][columns[0]] & masks[target][columns[1]]
+                links[edge] = columns = columns[:, is_legal]
+                for node, ends in ((source, columns[0]), (target, columns[1])):
                     linked = np.zeros(self.size, np.bool_)
                     linked[ends] = True
                     masks[node][...] &= linked
@@ -419,14 +573,14 @@ class Search:
         for vertices, shape in chain(zip(trees, repeat(tree)), others):
             matches = decided.get(shape)
             if matches is None:
-                task = f"around {Node(self.body, vertices[0])}, {walk.most_meant(shape)}"
-                self.budget.task = task
+                roles = [sum(r >> n & 1 for r in shape.roles) for n in range(len(self.names))]
+                name, start = self.names[roles.index(max(roles))], Node(self.body, vertices[0])
+                kind = "ops" if name in self.pattern.present else "tensors"
+                self.budget.task = f"around {start}, {name!r} can be {max(roles):,} {kind}"
                 decided[shape] = matches = list(Matcher(shape, walk).matches())
             self.budget.spend(len(matches) * len(walk.order))
             for assigned in matches:
                 yield tuple([vertices[number] for number in assigned])
-
-    # What a match must keep to besides its edges: the answer is a reason, or nothing.
 
     def completed(self, vertices: Vertices) -> Binding | str:
         """Return the match of an assignment, with its runs; or why it is none."""
@@ -480,20 +634,15 @@ class Search:
         for edge in self.pattern.edges:
             ends, absent = (edge.source, edge.target), self.pattern.absent
             if edge.source in absent or edge.target in absent:
-                offset = self.offsets.get(edge.source)
-                source, reader, _ = self.topology.links(edge.link, self.every, self.every, offset)
+                every, offset = self.every, self.offsets.get(edge.source)
+                source, reader, _ = self.topology.links(edge.link, every, every, offset)
                 known, name = ends if edge.target in absent else ends[::-1]
                 columns = (source, reader) if known == edge.source else (reader, source)
                 places.setdefault(name, []).append((known, grouped(*columns)))
         return places
 
-    # Why there is no match: the same walk and the same matcher, before links narrow anything.
-
     def near_misses(self, most: int) -> Iterator[tuple[int, str]]:
-        """Yield how many ops were found from those of the rarest node on, the most first; in words.
-
-        The words say which op each was, and why there is no match around them.
-        """
+        """Yield how many ops were bound around one of the rarest node, the most first; and why."""
         counts = [len(candidates.indexed) or len(self.body) + 1 for candidates in self.candidates]
         rarest, masks = counts.index(min(counts)), self._masks(by_index=False)
         with suppress(MatchError):
@@ -512,7 +661,7 @@ class Search:
                 if assigned is None:
                     reason: Binding | str = self._missing(walk, bound)
                 else:
-                    reason = self.completed(tuple(vertices[vertex] for vertex in assigned))
+                    reason = self.completed(tuple([vertices[vertex] for vertex in assigned]))
                 if isinstance(reason, str):
                     present = [node for node in range(self.variant.op_count) if node in bound]
                     ops = (f"{self.names[n]} is {Node(self.body, bound[n])}" for n in present)
@@ -527,8 +676,8 @@ class Search:
         here[bound[known]] = True
         is_read, name = known == source, self.names[known]
         ends = (here, self.every) if is_read else (self.every, here)
-        links = self.topology.links(link, *ends, self._offset(source))
-        linked = np.unique(links.reader if is_read else links.source).tolist()
+        links = self.links_of(link, *ends, source)
+        linked = np.unique(links[int(is_read)]).tolist()
         taken = {vertex: self.names[number] for number, vertex in bound.items()}
         rejections = list[str]()
         for op in (Node(self.body, index) for index in linked if index < len(self.body)):
@@ -540,13 +689,6 @@ class Search:
         elif len(rejections) < len(linked):
             words.append(f"none that is linked with {name!r} has the other links too")
         return f"{self.names[node]} is missing: {'; '.join(words)}"
-
-
-def _with_twins_swapped(binding: Binding, twins: Iterable[tuple[int, int]]) -> Iterator[Binding]:
-    for first, second in twins:
-        bound = list(binding.bound)
-        bound[first], bound[second] = bound[second], bound[first]
-        yield replace(binding, bound=tuple(bound))
 
 
 def matches_of(wanted: PatternLike) -> Callable[[Body], list[Binding]]:
@@ -561,27 +703,17 @@ def matches_of(wanted: PatternLike) -> Callable[[Body], list[Binding]]:
 
 
 class Finder:
-    """Finds a pattern in bodies. What the pattern alone says is worked out once, for all of them.
-
-    Raises RulesError where a match in the pattern means nothing.
-    """
+    """Finds a pattern in bodies. What the pattern alone says is worked out once for all."""
 
     def __init__(self, pattern: Pattern) -> None:
         self.pattern, self.budget = pattern, Budget()
         self.nodes = {name: holds(match) for name, match in pattern.nodes.items()}
-
-    @cached_property
-    def variants(self) -> list[PatternGraph]:
-        """Return the pattern with and without its optional ops."""
-        return [PatternGraph(variant, self.budget) for variant in variants(self.pattern)]
+        self.variants = [PatternGraph(variant, self.budget) for variant in variants(pattern)]
 
     def searches(
         self, body: Body, topology_of: Callable[[Body], Topology], whole: bool = True
     ) -> Iterator[Search]:
-        """Yield a search for each variant of the pattern, those with more optional ops first.
-
-        With `whole`, only where each node could be an op of the body, by the index.
-        """
+        """Yield a search for each variant; with `whole`, where each node could be some op."""
         self.budget.allow(body)
         ready = {name: candidates_in(body) for name, candidates_in in self.nodes.items()}
         possible = {name for name, narrowed in ready.items() if not whole or narrowed.indexed}
@@ -592,16 +724,12 @@ class Finder:
     def matches(
         self, body: Body, topology_of: Callable[[Body], Topology] = Topology
     ) -> list[Binding]:
-        """Return every match of the pattern in a body, in the order of their ops in the file.
-
-        Where an optional op is there, the match without it is one for those alone that read its
-        last op beside the optional one. Matches may share ops. Raises MatchError where it takes
-        too many steps to find them, as their number may be exponential.
-        """
+        """Return every match of the pattern in a body, in the order of their ops in the file."""
         matches: list[Binding] = []
         for search in self.searches(body, topology_of):
             larger = _within(matches, search.pattern)
             for binding in search.bindings():
+                # Without an optional op that is there: for those alone that read beside it.
                 around = larger.get(frozenset(binding.indices), []) if larger else []
                 if not around or is_read_beside(binding, around):
                     matches.append(binding)
@@ -623,8 +751,7 @@ def _within(matches: Iterable[Binding], pattern: Pattern) -> dict[frozenset[int]
 def is_read_beside(binding: Binding, larger: Sequence[Binding]) -> bool:
     """Whether ops outside of these larger matches compute with what the last op of a match gives.
 
-    A larger match that ends in the same op leaves nobody beside. What does not let gradients
-    through, as Shape does not, is no such reader.
+    What does not let gradients through, as Shape does not, is no such reader.
     """
     body, last = binding.body, binding.last
     if any(larger_match.last == last for larger_match in larger):

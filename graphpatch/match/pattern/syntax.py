@@ -26,7 +26,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import msgspec
@@ -63,9 +63,7 @@ _TOKEN = re.compile(
 _INSTEAD = {
     "<": "links go from an op to the one that reads it: A -> B",
     **dict.fromkeys(">-→", "a link is written ->"),
-    **dict.fromkeys(
-        "()", "there are no brackets: a chain that goes on elsewhere is written after ;"
-    ),
+    **dict.fromkeys("()", "there are no brackets: what goes on elsewhere is written after ;"),
     "{": "attrs and other conditions are written in the JSON form",
     "&": "conditions that must hold together are written in the JSON form",
     "+": "a run of one or more ops is written ->+",
@@ -74,10 +72,11 @@ _INSTEAD = {
     **dict.fromkeys("\"'", "op types and captures are bare words"),
 }
 
-_SHORTER = ": write several patterns, or globs for op types"
 _NOT_LINKED = "is not linked with"
 MARKS = ("optional", "absent")
+_SHORTER = ": write several patterns, or globs for op types"
 _PATTERN = Language("pattern", _TOKEN, _INSTEAD, pattern_error, _SHORTER)
+MOST_OPS, MOST_OPTIONAL = 64, 8  # ops and tensors; optional ops, each of which doubles the forms
 
 
 def parse_pattern(text: str) -> Pattern:
@@ -154,7 +153,7 @@ class _Parser:
         is_absent = self.accept("!")
         word = self.expect("word", "an op type or a capture is expected")
         name, slots = self.meant(word), dict[str, Token]()
-        self.columns.setdefault(_node_place(name), word.column)
+        self.columns.setdefault(f", node {name!r}", word.column)
         if is_absent:
             self.absent[name] = None
         while mark := next(filter(None, map(self.accept, ("?", ":", "[", "=", "compare"))), None):
@@ -266,21 +265,10 @@ class _Parser:
         return pattern_error(self.text, token.column, message)
 
 
-MOST_OPS = 64
-"""Ops and tensors of a pattern."""
-
-MOST_OPTIONAL = 8
-"""Each optional op doubles the number of patterns that are looked for."""
-
-
 def check_pattern(pattern: Pattern) -> None:
     """Raise PatternError where the pattern means nothing: one message, with the key at fault."""
     for place, message in _faults(pattern):
         raise PatternError(f"pattern{place}: {message}")
-
-
-def _node_place(name: str) -> str:
-    return f", node {name!r}"
 
 
 def _edge_place(number: int, part: str = "") -> str:
@@ -294,37 +282,32 @@ def _faults(pattern: Pattern) -> Iterator[tuple[str, str]]:
         if name in pattern.nodes:
             yield ".tensors", f"{name!r} is a node: a name is one or the other"
     closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
-    named = [
-        *((_edge_place(k), every, (e.source, e.target)) for k, e in enumerate(pattern.edges)),
-        *((f".{key}", [*pattern.nodes], getattr(pattern, key)) for key in MARKS),
-        (".closed", [*pattern.nodes], closed),
-    ]
-    for place, legal, name in ((place, legal, name) for place, legal, ns in named for name in ns):
+    named = [(_edge_place(k), (e.source, e.target)) for k, e in enumerate(pattern.edges)]
+    named += [(f".{key}", getattr(pattern, key)) for key in MARKS] + [(".closed", closed)]
+    for place, name in ((place, name) for place, ends in named for name in ends):
+        legal = every if place.startswith(".edges") else [*pattern.nodes]
         if name not in legal:
             if name in tensors:
-                yield _node_place(name), f"_ is a tensor from outside: it cannot be {place[1:]}"
+                yield f", node {name!r}", f"_ is a tensor from outside: it cannot be {place[1:]}"
             near = did_you_mean(name, legal) or f"; legal: {', '.join(legal) or 'there is none'}"
             yield place, f"no node is called {name!r}{near}"
     if len(every) > MOST_OPS:
-        yield (
-            _node_place(every[MOST_OPS]),
-            f"{len(every)} nodes, and {MOST_OPS} is the most: leave out those that the others make"
-            " certain, or split the rule",
-        )
+        place, more = f", node {every[MOST_OPS]!r}", "leave out those that others make certain"
+        yield place, f"{len(every)} nodes, and {MOST_OPS} is the most: {more}, or split the rule"
     if not pattern.present:
         yield ".nodes", "the pattern is empty: it needs an op that is there"
     if all(name in pattern.optional for name in pattern.present):
-        yield _node_place(pattern.present[0]), "every op of the pattern is optional"
+        yield f", node {pattern.present[0]!r}", "every op of the pattern is optional"
     if len(pattern.optional) > MOST_OPTIONAL:
-        place = _node_place(pattern.optional[MOST_OPTIONAL])
+        place = f", node {pattern.optional[MOST_OPTIONAL]!r}"
         yield place, f"more than {MOST_OPTIONAL} optional ops"
     yield from _faults_of_edges(pattern)
     linked = {end for edge in pattern.edges for end in (edge.source, edge.target)}
     for name in pattern.absent:
         if name in pattern.optional:
-            yield _node_place(name), "an absent op cannot be optional too"
+            yield f", node {name!r}", "an absent op cannot be optional too"
         if name not in linked:
-            yield _node_place(name), f"nothing says where {name!r} must be absent: it needs a link"
+            yield f", node {name!r}", f"nothing says where {name!r} must be absent: it needs a link"
     before: dict[str, list[str]] = {name: [] for name in pattern.nodes}
     for edge in pattern.edges:
         before.setdefault(edge.target, []).append(edge.source)
@@ -336,19 +319,17 @@ def _faults(pattern: Pattern) -> Iterator[tuple[str, str]]:
         yield _edge_place(on_cycle[-1]), f"a cycle: {' -> '.join(error.args[1])}"
     first, *apart = _ends_of_islands(pattern)
     if apart:
-        yield _node_place(apart[0]), f"{apart[0]!r} {_NOT_LINKED} {first!r}"
+        yield f", node {apart[0]!r}", f"{apart[0]!r} {_NOT_LINKED} {first!r}"
     always = set(pattern.optional).intersection(*(variant.nodes for variant in variants(pattern)))
     for name in filter(always.__contains__, pattern.optional):
-        firsts = _ends_of_islands(without_op(pattern, name))
-        also = (firsts[1:] or firsts)[0]
+        *_, also = _ends_of_islands(without_op(pattern, name))[:2]
         message = f"without {name!r} the pattern falls apart: make {also!r} optional too"
-        yield _node_place(name), message
-    yield from _faults_of_slots(pattern)
+        yield f", node {name!r}", message
 
 
 def _faults_of_edges(pattern: Pattern) -> Iterator[tuple[str, str]]:
-    """Yield what an edge cannot be, for what stands at its ends."""
-    tensors, absent = pattern.tensors, pattern.absent
+    """Yield what an edge cannot be, for what stands at its ends, and a slot that is not free."""
+    tensors, absent, filled = pattern.tensors, pattern.absent, set[tuple[str, int]]()
     entered = Counter(edge.target for edge in pattern.edges)
     for number, edge in enumerate(pattern.edges):
         source, target, link = edge.source, edge.target, edge.link
@@ -369,6 +350,14 @@ def _faults_of_edges(pattern: Pattern) -> Iterator[tuple[str, str]]:
             ),
         }
         yield from ((_edge_place(number), text) for text, is_wrong in faults.items() if is_wrong)
+        for part, slot, end in (("input", link.input, target), ("output", link.output, source)):
+            if slot is not None and (missing := _no_such_slot(pattern.nodes.get(end), slot, part)):
+                yield _edge_place(number, part), missing
+        if link.input is not None and source not in absent and target not in absent:
+            if (target, link.input) in filled:
+                message = f"input {link.input} of {target!r} has a source already"
+                yield _edge_place(number, "input"), message
+            filled.add((target, link.input))
 
 
 def _ends_of_islands(pattern: Pattern) -> list[str]:
@@ -383,11 +372,7 @@ def _ends_of_islands(pattern: Pattern) -> list[str]:
 
 
 def variants(pattern: Pattern) -> Iterator[Pattern]:
-    """Yield the pattern, then with ever more of its optional ops left out.
-
-    Those that are left are there, and `optional` still names them. What falls apart without an
-    op is not a variant.
-    """
+    """Yield the pattern, then with ever more of its optional ops left out, if it holds together."""
     for count in range(len(pattern.optional) + 1):
         for left_out in combinations(pattern.optional, count):
             variant = functools.reduce(without_op, left_out, pattern)
@@ -396,11 +381,7 @@ def variants(pattern: Pattern) -> Iterator[Pattern]:
 
 
 def without_op(pattern: Pattern, name: str) -> Pattern:
-    """Return the pattern without one op: what comes before it is linked to what comes after.
-
-    Where several ops come before it, it is the one that its first edge is from. What is linked
-    to it alone goes with it, if it is not an op of the match: tensors from outside, absent ops.
-    """
+    """Return the pattern without one op; what its first edge is from is linked to its readers."""
     edges = [edge for edge in pattern.edges if name not in (edge.source, edge.target)]
     before = [e for e in pattern.edges if e.target == name and e.source not in pattern.absent]
     for edge in pattern.edges:
@@ -409,40 +390,19 @@ def without_op(pattern: Pattern, name: str) -> Pattern:
             edges.append(Edge(before[0].source, edge.target, link))
     linked = {end for edge in edges for end in (edge.source, edge.target)}
     gone = {name, *(set(pattern.tensors + pattern.absent) - linked)}
-    rest = {
-        key: tuple(node for node in nodes if node not in gone)
-        for key in ("tensors", "optional", "absent", "closed")
-        if isinstance(nodes := getattr(pattern, key), tuple)
-    }
-    nodes = {node: match for node, match in pattern.nodes.items() if node not in gone}
-    return replace(pattern, nodes=nodes, edges=tuple(edges), **rest)
+    changed: dict[str, Any] = {"edges": tuple(edges)}
+    for key in ("tensors", *MARKS, "closed"):
+        if isinstance(nodes := getattr(pattern, key), tuple):
+            changed[key] = tuple(node for node in nodes if node not in gone)
+    changed["nodes"] = {node: m for node, m in pattern.nodes.items() if node not in gone}
+    return replace(pattern, **changed)
 
 
-def _faults_of_slots(pattern: Pattern) -> Iterator[tuple[str, str]]:
-    """Yield a slot that the op type does not have, or that has two sources."""
-    entered: set[tuple[str, int]] = set()
-    for number, edge in enumerate(pattern.edges):
-        slots = {"input": edge.link.input, "output": edge.link.output}
-        for part, slot in slots.items():
-            match = pattern.nodes.get(edge.target if part == "input" else edge.source, Match())
-            if slot is not None and (missing := _no_such_slot(match, slot, part)):
-                yield _edge_place(number, part), missing
-        slot, is_absent = edge.link.input, {edge.source, edge.target} & {*pattern.absent}
-        if slot is not None and not is_absent:
-            if (edge.target, slot) in entered:
-                message = f"input {slot} of {edge.target!r} has a source already"
-                yield _edge_place(number, "input"), message
-            entered.add((edge.target, slot))
-
-
-def _no_such_slot(match: Match, slot: int, part: str) -> str:
-    """Say that an op type has no such slot, and which it has; nothing where it has.
-
-    An op type that gives tensors, and neither reads any nor has attrs, looks as A and B of
-    TensorFlow's tests, which are the names of a model's functions.
-    """
-    for op in texts(match.op or ()):
+def _no_such_slot(match: Match | None, slot: int, part: str) -> str:
+    """Say that an op type has no such slot, and which it has; nothing where it has."""
+    for op in texts((match and match.op) or ()):
         known = None if glob.is_glob(op) else opdefs.lookup(op)
+        # As A and B of TensorFlow's tests, which are the names of functions.
         if known is None or (known.outputs and not known.inputs and not known.attrs):
             continue
         args = known.inputs if part == "input" else known.outputs
@@ -498,10 +458,7 @@ def pattern(
 
 
 def forms(wanted: PatternLike) -> tuple[Pattern, ...]:
-    """The patterns of which any may be found; `"@swish"` stands for the ready ones of that name.
-
-    Raises PatternError where one of them means nothing.
-    """
+    """Return the patterns of which any may match; `"@swish"` means the ready ones of that name."""
     if isinstance(wanted, str):
         return _forms_of_text(wanted)
     if isinstance(wanted, Pattern):
@@ -524,9 +481,8 @@ def _forms_of_text(text: str) -> tuple[Pattern, ...]:
 
 def type_notes(wanted: PatternLike | None) -> list[str]:
     """Say of a pattern that a type in several chains without a name is several ops."""
-    every = wanted if isinstance(wanted, tuple | list) else (wanted,)
     notes: list[str] = []
-    for text in every:
+    for text in wanted if isinstance(wanted, tuple | list) else (wanted,):
         if isinstance(text, str) and not text.strip().startswith("@"):
             parser = _Parser(text)
             parser.pattern()
@@ -543,11 +499,9 @@ def check_on(match: Match, on: Sequence[str]) -> None:
     if not on or (WHOLE in on and len(on) > 1):
         raise RulesError(f'patch.on: names of the pattern\'s ops, or "{WHOLE}" for all as one')
     for wanted in match.pattern if isinstance(match.pattern, tuple) else (match.pattern,):
-        for form in forms(wanted):
-            unknown = [name for name in on if name not in (*form.present, WHOLE)]
-            if unknown:
+        for form, name in product(forms(wanted), on):
+            if name not in (*form.present, WHOLE):
                 legal = f"; legal: {', '.join(form.present)}, {WHOLE}"
-                near = did_you_mean(unknown[0], form.present) or legal
+                near = did_you_mean(name, form.present) or legal
                 text = f"\n  {wanted}" if isinstance(wanted, str) else ""
-                message = f"patch.on: no op of the pattern is called {unknown[0]!r}{near}{text}"
-                raise RulesError(message)
+                raise RulesError(f"patch.on: no op of the pattern is called {name!r}{near}{text}")

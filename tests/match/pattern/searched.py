@@ -8,8 +8,8 @@ import msgspec
 
 from graphpatch.graph.node import Body
 from graphpatch.match.pattern.matcher import Finder
-from graphpatch.match.pattern.overlaps import Binding
 from graphpatch.match.pattern.syntax import forms
+from graphpatch.match.select import Binding
 from graphpatch.match.spec import Pattern
 from graphpatch.protos import NodeDef
 from tests import graphs

@@ -48,7 +48,7 @@ TEXTS: list[tuple[str, str]] = [
     ("Conv2D ^Relu", "a link, ; or the end is expected, not 'Relu'"),
     ("Conv2D -> Relu;^; Tanh", "an op type or a capture is expected, not ';'"),
     ("Relu | ^-> Tanh", "an op type is expected behind '|', not '->'"),
-    ("Relu -> ^(Tanh)", "there are no brackets: a chain that goes on elsewhere is written after ;"),
+    ("Relu -> ^(Tanh)", "there are no brackets: what goes on elsewhere is written after ;"),
     ("Relu^, Tanh", "chains are separated by ;"),
     ("Relu ^<- Tanh", "links go from an op to the one that reads it: A -> B"),
     ("Relu ^> Tanh", "a link is written ->"),

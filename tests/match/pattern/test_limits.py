@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphpatch.errors import MatchError
-from graphpatch.match.pattern import topology
+from graphpatch.match.pattern import matcher
 from tests.graphs import node
 from tests.match.pattern.searched import body, found
 
@@ -30,8 +30,8 @@ def test_a_loop_of_the_graph_is_walked_once() -> None:
 
 
 def test_too_many_matches_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "LEAST", 50)
-    monkeypatch.setattr(topology, "FOR_EACH", 0)
+    monkeypatch.setattr(matcher, "LEAST", 50)
+    monkeypatch.setattr(matcher, "FOR_EACH", 0)
     with pytest.raises(MatchError, match="the pattern in main takes more than 50 steps"):
         found(body(*MANY), "a:Relu -> s:AddN; b:Relu -> s")
 
@@ -46,7 +46,7 @@ def test_runs_through_too_many_ops_are_one_message(
         tower += [node(f"r{k}", "Relu", f"a{k - 1}"), node(f"a{k}", "AddV2", f"a{k - 1}", f"r{k}")]
     tower.append(node("end", "Tanh", "a19"))
     assert len(found(body(*tower), pattern)) == 20
-    monkeypatch.setattr(topology, "LEAST", 100)
-    monkeypatch.setattr(topology, "FOR_EACH", 0)
+    monkeypatch.setattr(matcher, "LEAST", 100)
+    monkeypatch.setattr(matcher, "FOR_EACH", 0)
     with pytest.raises(MatchError, match=r"takes more than 100 steps .*; name op types instead"):
         found(body(*tower), pattern)

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 import graphpatch
-from graphpatch.match.pattern.overlaps import resolve
-from graphpatch.match.select import find
+from graphpatch.match.select import find, resolve
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.graphs import node

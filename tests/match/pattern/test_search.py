@@ -11,7 +11,7 @@ from networkx.algorithms.isomorphism import DiGraphMatcher
 
 from graphpatch.graph.node import Body
 from graphpatch.match.pattern.matcher import Finder
-from graphpatch.match.pattern.overlaps import Binding
+from graphpatch.match.select import Binding
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from tests import graphs
 from tests.draws import draws
