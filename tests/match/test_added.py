@@ -94,7 +94,6 @@ def test_a_second_rule_patches_the_models_ops_alone() -> None:
 @pytest.mark.parametrize(
     ("match", "names"),
     [
-        ({"op": "Select"}, []),
         ({"op": "Select", "name": "b*"}, []),
         ({"op": "Select", "name": "b"}, ["b"]),
         ({"op": "Select", "taken": True}, ["b"]),
@@ -104,13 +103,10 @@ def test_a_second_rule_patches_the_models_ops_alone() -> None:
         ({"class": "elementwise", "name": "b**"}, ["b/forward"]),  # says that it is shadowed
         # Each op of the model once, by the name and beside the ops that it has there.
         ({"name": "b"}, ["b/forward"]),
-        ({"name": "b**"}, ["b/forward"]),
         ({"name": "b**", "op": "*"}, ["b/forward"]),
         ({"name_regex": "b"}, ["b/forward"]),
-        ({"name_regex": "b/.*"}, []),
         ({"consumers": {"any": {"op": "Split"}}}, ["x", "b/forward"]),
         ({"inputs": {"any": {"op": "Mul"}}}, ["b/forward"]),
-        ({"inputs": {"any": {"op": "Relu"}}}, ["parts"]),
         ({"inputs": {"any": {"name": "b"}}}, ["parts"]),
         ({"any": [{"op": "Mul"}, {"name": "b/true"}]}, ["m", "b/true"]),
         ({"all": [{"op": "Mul"}, {"taken": True}]}, []),
@@ -169,23 +165,17 @@ def test_explain_counts_the_keys_of_the_match_alone() -> None:
 
 
 MATCHES: list[dict[str, Any]] = [
-    {"op": "Relu"},
-    {"op": ["Relu", "Split", "Mul", "Tanh"]},
     {"name": "b"},
     {"name": "*"},
     {"name_regex": "[bmt]|parts"},
-    {"class": "activation"},
     {"class": "elementwise", "not": {"op": "Mul"}},
     {"dtype": "float32"},
-    {"attr": {"N": 2}},
     {"op": "Tanh", "inputs": {"0": {"op": "AddV2"}}},
     {"inputs": {"any": {"op": "Relu"}}},
     {"inputs": {"none": {"class": "activation"}}},
     {"consumers": {"any": {"op": "Split"}}},
-    {"consumers": {"0": {"name": "noisy"}}},
     {"upstream_of": "own"},
     {"upstream_of": {"of": "own", "stop_at": {"class": "activation"}}},
-    {"upstream_of": {"of": "own", "within": {"not": {"op": "AddN"}}}},
     {"downstream_of": "x", "op": ["Relu", "Mul"]},
     {"between": {"from": ["b"], "to": ["t"]}},
     {"pattern": "Relu -> Split"},

@@ -54,37 +54,25 @@ CASES: list[tuple[Any, list[str]]] = [
     # by slot
     ({"inputs": {"0": RELU}}, ["mul", "square", "f:mul"]),
     ({"inputs": {"1": RELU}}, ["square"]),
-    ({"inputs": {"0": RELU, "1": {"op": "Const"}}}, ["mul"]),
     ({"inputs": {"7": {}}}, []),
-    ({"inputs": {"0": {}}, "op": "Sigmoid"}, []),
     ({"inputs": {"0": {"op": "Split"}}}, ["first", "second", "f:relu"]),
     ({"inputs": {"1": {}}, "body": "f"}, []),
     # any, all, none
     ({"inputs": {"any": {"op": "Const"}}}, ["mul"]),
-    ({"inputs": {"all": RELU}, "op": "Mul"}, ["square"]),
     ({"inputs": {"all": RELU}, "op": ["Const", "Placeholder"]}, ["x", "w"]),
-    ({"inputs": {"none": RELU}, "op": "Mul"}, []),
     ({"inputs": {"none": {"op": "Placeholder"}, "any": {}}, "body": "main"}, [
         "mul", "square", "first", "second"]),
-    ({"op": "Mul", "inputs": {"any": {}, "all": {}}}, ["mul", "square"]),
     # the other way
     ({"consumers": {"0": MUL}}, ["w", "relu", "f:relu"]),
     ({"consumers": {"1": {"op": "Exp"}}}, ["parts", "f:norm"]),
-    ({"consumers": {"0": {"op": "Exp"}}}, []),
     ({"consumers": {"1": RELU}}, ["f:parts"]),
-    ({"consumers": {"2": {}}}, []),
-    ({"consumers": {"any": {"op": "Split"}}}, ["x", "mul"]),
     ({"consumers": {"all": MUL}, "op": "Relu"}, ["relu", "f:relu"]),
-    ({"consumers": {"all": MUL}, "op": "Sigmoid"}, ["lost"]),
-    ({"consumers": {"none": {}}}, ["square", "first", "second", "lost", "f:after", "f:mean"]),
     ({"consumers": {"none": {}}, "control": True}, [
         "square", "first", "second", "lost", "f:after", "f:mean"]),
     # control edges where they are asked for
-    ({"inputs": {"any": MUL}}, ["parts", "f:norm"]),
     ({"inputs": {"any": MUL}, "control": True}, ["parts", "second", "f:after", "f:norm"]),
     ({"inputs": {"1": MUL}, "control": True}, ["parts"]),
     ({"consumers": {"any": {"op": "Exp"}}, "control": True}, ["mul", "parts", "f:norm"]),
-    ({"consumers": {"all": {"op": "Split"}}, "op": "Mul", "body": "main"}, ["mul", "square"]),
     ({"consumers": {"all": {"op": "Split"}}, "op": "Mul", "body": "main", "control": True},
      ["square"]),
     # combined, and neighbours of neighbours
@@ -92,11 +80,8 @@ CASES: list[tuple[Any, list[str]]] = [
         "first", "second", "f:relu"]),
     ({"inputs": {"0": {"inputs": {"0": {"op": "Placeholder"}}}}}, [
         "mul", "square", "first", "second"]),
-    ({"inputs": {"0": {"not": RELU}}, "op": "Mul"}, []),
-    ({"not": {"inputs": {"0": RELU}}, "op": "Mul"}, []),
     ({"any": [{"inputs": {"0": RELU}}, {"consumers": {"0": RELU}}]}, [
         "x", "mul", "square", "f:mul"]),
-    ({"all": [{"inputs": {"0": RELU}}, {"inputs": {"1": RELU}}]}, ["square"]),
 ]  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from graphpatch.rules import rules_from
 TEXTS: list[tuple[str, str]] = [
     # disconnected
     ("Relu; ^Tanh", "'Tanh' is not linked with 'Relu'"),
-    ("a:Relu -> Exp; ^b:Relu -> Tanh", "'b' is not linked with 'a'"),
     ("a:Conv2D; ^b:Relu -> !Tanh -> a", "'b' is not linked with 'a'"),
     ("x:_ -> ^Add:0 -> Relu; c:Const -> Add:1", "to mean the same one, name it: m:Add"),
     ("^x -> Relu", "no node is called 'x' (any tensor is written x:_, a function"),
@@ -22,17 +21,14 @@ TEXTS: list[tuple[str, str]] = [
     # a cycle
     ("a:Relu -> b:Tanh; b ^-> a", "a cycle: a -> b -> a"),
     ("a:Relu ^-> a", "a cycle: a -> a"),
-    ("a:Relu ^->+ a", "a cycle: a -> a"),
     ("a:Relu -> b:Exp; b ^^-> a", "a cycle: a -> b -> a"),
     # a slot that the op does not have
     ("Relu -> Relu:^1", "Relu has no input 1; it has 0 (features)"),
     ("MatMul[^1] -> Relu", "MatMul has no output 1; it has 0 (product)"),
-    ("Relu -> Mul|Relu:^1", "Relu has no input 1"),
     ("NoOp[^0] -> Relu", "NoOp has no output 0; it has none"),
     ("a:Relu -> m:Mul:0; b:Tanh -> m:^0", "input 0 of 'm' has a source already"),
     ("Relu -> Mul:0:^1", "the slot is 0 already"),
     ("Relu -> Mul:^-1", "slots are counted 0, 1, ..., not -1"),
-    ("Relu -> Mul:^1.5", "slots are counted 0, 1, ..., not 1.5"),
     ("Relu:^0 -> Tanh", "no link enters here; an input slot stands behind ->"),
     ("Relu -> Tanh[^0]", "no link leaves here; an output stands before ->"),
     ("Relu -> Split[^x]", "the number of a slot is expected behind '[', not 'x'"),
@@ -40,22 +36,17 @@ TEXTS: list[tuple[str, str]] = [
     # empty
     ("^;", "an op type or a capture is expected, not ';'"),
     ("^!Relu", "the pattern is empty: it needs an op that is there"),
-    ("^x:_", "the pattern is empty: it needs an op that is there"),
     ("^Relu? -> Tanh?", "every op of the pattern is optional"),
     # syntax
     ("Conv2D -> ^-> Relu", "an op type or a capture is expected, not '->'"),
     ("Conv2D ->^", "an op type or a capture is expected, not the end"),
     ("Conv2D ^Relu", "a link, ; or the end is expected, not 'Relu'"),
-    ("Conv2D -> Relu;^; Tanh", "an op type or a capture is expected, not ';'"),
-    ("Relu | ^-> Tanh", "an op type is expected behind '|', not '->'"),
     ("Relu -> ^(Tanh)", "there are no brackets: what goes on elsewhere is written after ;"),
     ("Relu^, Tanh", "chains are separated by ;"),
     ("Relu ^<- Tanh", "links go from an op to the one that reads it: A -> B"),
-    ("Relu ^> Tanh", "a link is written ->"),
     ("Relu ^→ Tanh", "a link is written ->"),
     ("Relu ^+ Tanh", "a run of one or more ops is written ->+"),
     ("Relu^& Tanh", "conditions that must hold together are written in the JSON form"),
-    ("Relu -> ^3", "an op type or a capture is expected, not '3'"),
     ("Relu\n -> Tanh\n -> ^]", "an op type or a capture is expected, not ']'"),
     # names
     ("a:Relu -> ^a:Tanh", "'a' is named already; to mean it again, write no type"),
@@ -73,7 +64,6 @@ TEXTS: list[tuple[str, str]] = [
     ("Conv2D ^->+ !Relu", "an absent op cannot be a run"),
     ("a:Relu -> m:Mul; b:Tanh ^->+ m", "'m' is a run, and entered by this link alone"),
     ("Relu^=3", "only a Const has a value, and only one: Const=0.5"),
-    ("Const=1^=2", "only a Const has a value, and only one: Const=0.5"),
     ("Const=^x", "a number is expected behind '=', not 'x'"),
     ("Const=1^~-2", "a tolerance is 0 or more"),
 ]  # fmt: skip
@@ -145,10 +135,6 @@ JSON: dict[str, tuple[Any, str]] = {
     "an empty list": ([], "pattern: the list is empty: it needs a pattern"),
     "one bad of several": (["Relu", {"nodes": {}}], "pattern.nodes: the pattern is empty"),
     "an unknown key": ({"nodes": BOTH, "edge": []}, ".pattern: unknown key 'edge'; nearest: edges"),
-    "an unknown key of a node": ({"nodes": {"a": {"ops": "Relu"}}},
-     ".pattern.nodes[...]: unknown key 'ops'; nearest: op"),
-    "an unknown key of an edge": ({"nodes": BOTH, "edges": [["a", "b", {"inputs": 0}]]},
-     ".pattern.edges[0][2]: unknown key 'inputs'; nearest: input"),
     "a value that means nothing": ({"nodes": {"a": {"name_regex": "("}}},
      "name_regex '(' is not a regular expression"),
     "a bad pattern in a pattern": ({"nodes": {"a": {"pattern": "Relu ->"}}},
@@ -167,7 +153,6 @@ def test_of_the_json_form_the_message_walks_to_the_key(pattern: Any, message: st
 SWISH = "x:_ -> s:Sigmoid -> mul:Mul; x -> mul; mul -> !e:Exp"
 ON: list[tuple[Any, str]] = [
     ("mull", "no op of the pattern is called 'mull'; nearest: mul"),
-    ("z", "no op of the pattern is called 'z'; legal: s, mul, match"),
     ("x", "no op of the pattern is called 'x'; legal: s, mul, match"),
     ("e", "no op of the pattern is called 'e'; legal: s, mul, match"),
     (["mul", "gone"], "no op of the pattern is called 'gone'; legal: s, mul, match"),
@@ -206,7 +191,6 @@ def test_on_without_what_it_names(match: Any, on: Any, message: str) -> None:
     [
         ("A -> B:" + "9" * 5_000, "a number has at most 400 characters"),
         ("A -> B:" + "9" * 30, "slots are counted 0, 1, ..., not 9999"),
-        ("Const=" + "9" * 5_000, "a number has at most 400 characters"),
         ("A[" + "9" * 5_000 + "] -> B", "a number has at most 400 characters"),
         ("A|" * 6_000 + "B", "12,001 characters, and 10,000 is the most"),
     ],

@@ -98,7 +98,6 @@ FOLLOWED = [
 
 CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     # One op read twice by the same op.
-    "Mul(x, x) is a Mul of a Relu": (SQUARE, "Relu -> Mul", ["relu mul"]),
     "Mul(x, x), by both slots": (SQUARE, "r:Relu -> m:Mul:0; r -> m:1", ["relu mul"]),
     "Mul(x, x), by any two slots": (SQUARE, "r:Relu -> m:Mul; r -> m", ["relu mul"]),
     "Mul(x, x) has no third link": (SQUARE, "r:Relu -> m:Mul; r -> m; r -> m", []),
@@ -107,7 +106,6 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     "relu(a) * relu(b) is no square": (PRODUCT, "r:Relu -> m:Mul; r -> m", []),
     "relu(a) * relu(b), once": (PRODUCT, "a:Relu -> m:Mul; b:Relu -> m", ["a mul b"]),
     "relu(a) * relu(b), by its slots": (PRODUCT, "a:Relu -> m:Mul:1; b:Relu -> m:0", ["b mul a"]),
-    "either Relu": (PRODUCT, "Relu -> Mul", ["a mul", "b mul"]),
     "both of the same x": (PRODUCT, "x:_ -> a:Relu -> m:Mul; x -> b:Relu -> m", ["a mul b"]),
     # Diamonds: a capture that is named again is the same op.
     "a diamond": (DIAMOND, "s:Relu -> Sigmoid -> m:Mul; s -> Tanh -> m", ["split left join right"]),
@@ -123,7 +121,6 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     "data edges alone": (CONTROL, "Relu -> Tanh", ["a c"]),
     "control edges where asked for": (CONTROL, "Relu ^-> Tanh", ["a b"]),
     # Many inputs, few of them named.
-    "two of twelve": (MANY, "a:Relu -> s:AddN:10; b:Relu -> s:11", ["r10 sum r11"]),
     "any of twelve": (MANY, "Relu -> AddN", [f"r{k} sum" for k in range(12)]),
     "the last of a list": (MANY, "Relu -> ConcatV2:8", ["r8 cat"]),
     "what is behind a list": (MANY, "Placeholder -> ConcatV2:9", ["x cat"]),
@@ -160,17 +157,14 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     "output 0, however spelled": (OUTPUTS, "Split[0] -> Relu", ["parts a", "parts d"]),
     "several outputs": (OUTPUTS, "s:Split[1] -> Relu; s[2] -> Tanh", ["parts b c"]),
     "any output": (OUTPUTS, "Split -> Relu", ["parts a", "parts b", "parts d"]),
-    "an output that nobody reads": (OUTPUTS, "Split[2] -> Relu", []),
     # Constants.
     "a constant": (HALVES, "Const=0.5 -> Mul", ["half a"]),
     "within a tolerance": (HALVES, "Const=0.33~0.01 -> Mul", ["third b"]),
     "just out of it": (HALVES, "Const=0.33~0.001 -> Mul", []),
-    "above a bound": (HALVES, "Const>0.4 -> Mul", ["half a", "two c"]),
     "between bounds": (HALVES, "Const>=0.5<1 -> Mul", ["half a"]),
     "a list": ([X, *VECTORS], "Const=[1, 0] -> Mul", ["v m"]),
     "a list within a tolerance": ([X, *VECTORS], "c:Const=[1.1,0]~0.2 -> Mul", ["v m"]),
     "a list of lists": ([X, *VECTORS], "Const=[[1, 0]] -> Mul", []),
-    "of integers": (HALVES, "Const=2 -> Mul", ["two c"]),
     # What must not be there.
     "not followed by": (FOLLOWED, "c:Conv2D; c -> !Relu", ["b", "c"]),
     "not followed by any": (FOLLOWED, "c:Conv2D -> !*", ["c"]),
