@@ -78,6 +78,7 @@ CASES: list[tuple[NodeDef, Any, bool]] = [
     (const([0.33], "float32"), {"near": 0.333, "tolerance": 0.01}, True),
     (const([0.33], "float32"), {"near": 0.333, "tolerance": 0.001}, False),
     (const([0.5000001], "float32"), {"near": 0.5}, True),
+    (const([2], "int32"), {"near": 2.5, "tolerance": 0.5}, True),
     (const([1.0, 2.0], "float32", (2,)), {"near": [1.01, 1.99], "tolerance": 0.02}, True),
     (const([1.0, 2.0], "float32", (2,)), {"near": [1.01, 1.9], "tolerance": 0.02}, False),
     (const([NAN], "float32"), {"near": 0.5, "tolerance": 1}, False),

@@ -9,7 +9,7 @@ from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.graphs import node
-from tests.match.pattern.searched import body, found
+from tests.match.pattern.searched import found
 from tests.match.pattern.test_traps import scalar
 
 X = node("x", "Placeholder")
