@@ -60,6 +60,7 @@ def test_view_with_rules_that_fail_writes_no_page(run_cli: Run, folder: Path) ->
     assert everything(folder) == before
 
 
+@pytest.mark.slow  # it waits for five seconds
 def test_a_scheduler_that_does_not_answer_leaves_no_folder(run_cli: Run, folder: Path) -> None:
     before = everything(folder)
     args = ("apply", "rules.json", "model.pb", "-o", "new/deep/", "--scheduler")
