@@ -28,7 +28,11 @@ tf1 = tf.compat.v1
 
 XY = Export(("x",), ("y",))
 # A tape looks into the bodies of functions op by op, so it comes where a Session does not.
-REACHED = {name: place._replace(times=1 + ("While" in name)) for name, place in UNREACHED.items()}
+REACHED = {
+    name: place._replace(times=1 + ("While" in name))
+    for name, place in UNREACHED.items()
+    if not name.startswith("before")  # `reference` knows nothing of what comes after
+}
 ALL = PLACES | REACHED
 SHORT = ("override formula", "filter formula", "straight through", "stop")
 STATEFUL = {name for name in PLACES if "tateful" in name}
