@@ -31,7 +31,7 @@ from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
 from graphpatch.graph.check import built_gradients
 from graphpatch.graph.graph import Graph, ModelGraph, read_record
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.provenance import checksum_of_rules
+from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched, written_by_rules
 from graphpatch.graph.record import ModelRecord
 from graphpatch.graph.wire import Span
 from graphpatch.table import plural, short
@@ -307,7 +307,8 @@ def damage(model: Model) -> str:
     """Return what is not as rules left it; nothing where all is, or no rule was applied."""
     if all(map(is_intact, model.graphs)):
         return ""
-    if any(read_record(graph) is None for graph in model.graphs if _is_touched(graph)):
+    bodies = ((graph, body) for graph in model.graphs for body in graph.bodies)
+    if any(read_record(graph) is None for graph, body in bodies if body.touched()):
         return f"the record of its rules is gone, with the op that carried it; {AGAIN}"
     rules = _record(model).again
     if None in rules:
@@ -323,7 +324,7 @@ def damage(model: Model) -> str:
             return ""
         return f"{error}; {AGAIN}"
     for made, graph in zip(expected.graphs, model.graphs, strict=True):
-        record, reads = read_record(graph), provenance.reads_of_patched(graph)
+        record, reads = read_record(graph), reads_of_patched(written_by_rules(graph))
         if record is not None and reads < record.reads:
             return f"{record.reads} inputs read what rules patched, and now {reads}; {AGAIN}"
         for fault in _faults(made, graph):
@@ -336,10 +337,10 @@ def is_intact(graph: Graph) -> bool:
     """Return whether a graph is as its rules left it; true where no rule was applied."""
     record = read_record(graph)
     if record is None:
-        return not _is_touched(graph)
+        return not any(body.touched() for body in graph.bodies)
     if record.live:  # TensorFlow exports the graph anew, with other attrs beside ours
         return not _has_lost_gradients(graph)
-    return record.exported or record.written == checksum_of_rules(graph)
+    return record.exported or record.written == checksum_of_rules(graph, written_by_rules(graph))
 
 
 def _has_lost_gradients(graph: Graph) -> bool:
@@ -355,7 +356,3 @@ def _has_lost_gradients(graph: Graph) -> bool:
             if is_call and node.op not in library.gradients:
                 return True
     return False
-
-
-def _is_touched(graph: Graph) -> bool:
-    return any(body.first_touched() is not None for body in graph.bodies)

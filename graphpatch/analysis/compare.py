@@ -13,9 +13,15 @@ from graphpatch.formats.container import meta_around
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import ConstTensor, constant
 from graphpatch.graph.graph import LIBRARY, Graph, ModelGraph
-from graphpatch.graph.node import Body, Node, behind_inputs
+from graphpatch.graph.node import Body, Node, are_attrs_left
 from graphpatch.graph.provenance import PROVENANCE_ATTR
-from graphpatch.graph.wire import Piece, Span, encoded, fields, message, piece_bytes, read_span
+from graphpatch.graph.wire import (
+    Piece,
+    Span,
+    message,
+    piece_bytes,
+    read_span,
+)
 from graphpatch.protos import GraphDef, MetaGraphDef
 from graphpatch.table import cut_short, plural
 
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
 
 MAPS = ("collection_def", "signature_def")
 NOTHING = "(none)"
-RECORD = encoded(1, PROVENANCE_ATTR.encode())  # begins the entry of a record in NodeDef.attr
 BLOCK = 1 << 20  # bytes of large pieces that are read at a time
 MOST_SHOWN = 60  # letters of an attr
 
@@ -88,8 +93,9 @@ def unlike_pairs(
 ) -> Iterator[tuple[int, int]]:
     """Yield the pairs whose NodeDefs are not the same bytes."""
     for pair in pairs:
-        old, new = before.payload(pair[0]).pieces, after.payload(pair[1]).pieces
-        if old != new and not (len(old) == len(new) and all(map(same_bytes, old, new))):
+        old, new = before.payload(pair[0]), after.payload(pair[1])
+        is_same = old.small == new.small and old.parts == new.parts
+        if not (is_same and all(map(same_bytes, old.pieces, new.pieces) if old.large else ())):
             yield pair
 
 
@@ -118,12 +124,8 @@ def differences(before: Node, after: Node) -> list[str]:
         if old != new:
             changes.append(f"input {slot}: {old} -> {new}")
     payloads = [node.body.payload(node.index) for node in (before, after)]
-    old_rest, new_rest = (behind_inputs(payload.small) for payload in payloads)
-    if new_rest.startswith(old_rest) and not any(payload.large for payload in payloads):
-        # A rule writes its record behind all else; so all else is the same.
-        more = list(fields(new_rest, len(old_rest), len(new_rest)))
-        if not more or (len(more) == 1 and new_rest.startswith(RECORD, more[0].value)):
-            return changes
+    if not any(payload.large for payload in payloads) and are_attrs_left(*payloads):
+        return changes
     if before.device != after.device:
         changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")
     return changes + list(_changed_attrs(before, after))

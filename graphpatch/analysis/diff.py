@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -18,7 +18,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph, Progress
-from graphpatch.graph.node import Body, Node
+from graphpatch.graph.node import Body, Node, behind_inputs
 from graphpatch.graph.provenance import name_in_model, op_type_in_model
 from graphpatch.graph.record import labels
 from graphpatch.names import OpKey
@@ -141,19 +141,48 @@ def _diff_graphs(
         if old != new and name in old_bodies and name in new_bodies:
             change = f"gradient: {old or 'its own'} -> {new or 'its own'}"
             result.functions.append({"name": name, "change": change})
-    result.gradients.extend(_gradient_changes(before, after, keyed, are_told))
+    names = labels([*before.library.rules, *after.library.rules])
+    old_rules, new_rules = (
+        rules_at(graph, names) if is_told else {}
+        for graph, is_told in zip((before, after), are_told, strict=True)
+    )
+    states: dict[tuple[Body, str, bytes], str] = {}
+    for key in dict.fromkeys([*old_rules, *new_rules, *keyed]):
+        rules = old_rules.get(key, {}), new_rules.get(key, {})
+        if rules[0] == rules[1] and (rules[0] or key not in keyed):
+            continue
+        nodes = keyed.get(key) or (_node_at(old_bodies, *key), _node_at(new_bodies, *key))
+        known = next((node for node in nodes if node is not None), None)
+        entry = {
+            "body": key[0],
+            "op": key[1],
+            "type": "" if known is None else op_type_in_model(known),
+            "before": _backward_in_words(rules[0], nodes[0], states),
+            "after": _backward_in_words(rules[1], nodes[1], states),
+            "rules": [r for r in {**rules[1], **rules[0]} if rules[0].get(r) != rules[1].get(r)],
+        }
+        result.gradients.append(entry)
 
 
 def _diff_bodies(before: Body, after: Body, result: Diff, keyed: Keyed) -> None:
-    pairs, removed, added = paired_ops(before, after)
-    result.removed.extend([_op_document(Node(before, index)) for index in removed])
-    result.added.extend([_op_document(Node(after, index)) for index in added])
-    for first, second in unlike_pairs(before, after, pairs):
+    old_keys, new_keys = _op_keys(before), _op_keys(after)
+    unpaired = dict(zip(new_keys, range(len(new_keys)), strict=True))
+    partners = [unpaired.pop(key, -1) for key in old_keys]
+    pairs = [pair for pair in enumerate(partners) if pair[1] >= 0]
+    removed = (first for first, second in enumerate(partners) if second < 0)
+    result.removed.extend(_op_documents(before, removed))
+    result.added.extend(_op_documents(after, sorted(unpaired.values())))
+    old_names, new_names = before.heads.names, after.heads.names
+    unlike = list(unlike_pairs(before, after, pairs))
+    renamed = [pair for pair in unlike if old_names[pair[0]] != new_names[pair[1]]]
+    documents = _op_documents(before, [first for first, _ in renamed])
+    names = [new_names[second] for _, second in renamed]
+    result.renamed.extend(op | {"to": to} for op, to in zip(documents, names, strict=True))
+    for first, second in unlike:
         old, new = Node(before, first), Node(after, second)
-        if old.name != new.name:
-            result.renamed.append(_op_document(old) | {"to": new.name})
         if changes := differences(old, new):
-            result.changed.append({**_op_document(new), "changes": changes})
+            [document] = _op_documents(after, [second])
+            result.changed.append({**document, "changes": changes})
             if any(OVERRIDE in change for change in changes):
                 keyed[before.label, name_in_model(old)] = old, new
     for key in {**before.ret, **after.ret} if before.is_ours == after.is_ours else ():
@@ -162,70 +191,41 @@ def _diff_bodies(before: Body, after: Body, result: Diff, keyed: Keyed) -> None:
             result.functions.append({"name": before.label, "change": change})
 
 
-def _op_document(node: Node) -> dict[str, Any]:
-    body, index = node
-    op = {"body": body.label, "op": body.heads.names[index], "type": body.heads.ops[index]}
-    record = body.record(index)
-    if record is not None and (places := record.rules + record.inputs):
-        op["rule"] = provenance.authors(node, [max(places)])[0].rule
-    return op
+def _op_documents(body: Body, indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+    heads, records, label = body.heads, body.touched(), body.label
+    for index in indices:
+        op = {"body": label, "op": heads.names[index], "type": heads.ops[index]}
+        record = records.get(index)
+        if record is not None and (places := record.rules + record.inputs):
+            op["rule"] = provenance.author(body, max(places)).rule
+        yield op
 
 
-def _gradient_changes(
-    before: ModelGraph, after: ModelGraph, keyed: Keyed, are_told: Sequence[bool]
-) -> Iterator[dict[str, Any]]:
-    """The ops through which something else flows back: what before, what after, by which rules."""
-    names = labels([*before.library.rules, *after.library.rules])
-    old_rules, new_rules = (
-        rules_at(graph, names) if is_told else {}
-        for graph, is_told in zip((before, after), are_told, strict=True)
-    )
-    for key in dict.fromkeys([*old_rules, *new_rules, *keyed]):
-        rules = old_rules.get(key, {}), new_rules.get(key, {})
-        if rules[0] == rules[1] and (rules[0] or key not in keyed):
-            continue
-        old, new = keyed.get(key) or (_node_at(before, *key), _node_at(after, *key))
-        node = new if old is None else old
-        yield {
-            "body": key[0],
-            "op": key[1],
-            "type": "" if node is None else op_type_in_model(node),
-            "before": _backward_in_words(rules[0], old),
-            "after": _backward_in_words(rules[1], new),
-            "rules": [r for r in {**rules[1], **rules[0]} if rules[0].get(r) != rules[1].get(r)],
-        }
-
-
-def _node_at(graph: ModelGraph, label: str, op: str) -> Node | None:
-    body = graph.body_if_there(label)
+def _node_at(bodies: Mapping[str, Body], label: str, op: str) -> Node | None:
+    body = bodies.get(label)
     index = None if body is None else body.by_name.get(op)
     return None if body is None or index is None else Node(body, index)
 
 
-def _backward_in_words(rules: dict[str, str], node: Node | None) -> str:
-    """Return what flows back through an op, in words."""
+def _backward_in_words(
+    rules: dict[str, str], node: Node | None, states: dict[tuple[Body, str, bytes], str]
+) -> str:
+    """Return what flows back through an op, in words; `states` has them by type and attrs."""
     if rules:
         return ", then ".join(rules.values())
     if node is None:
         return "(not there)"
-    state = ops.gradient_state(node)
-    named = state.get("function") or state.get("key")
-    return f"key {named}" if named else state["state"]
-
-
-def paired_ops(before: Body, after: Body) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Pair the ops of two bodies by name; with those of the first alone, and of the second.
-
-    An op is known by its name before any rule, what a rule added apart from those.
-    """
-    old_keys, new_keys = _op_keys(before), _op_keys(after)
-    unpaired = dict(zip(new_keys, range(len(new_keys)), strict=True))
-    partners = [unpaired.pop(key, -1) for key in old_keys]
-    pairs = [pair for pair in enumerate(partners) if pair[1] >= 0]
-    return pairs, [n for n, at in enumerate(partners) if at < 0], sorted(unpaired.values())
+    body, index = node
+    form = body, body.heads.ops[index], behind_inputs(body.payload(index).small)
+    if form not in states:
+        state = ops.gradient_state(node)
+        named = state.get("function") or state.get("key")
+        states[form] = f"key {named}" if named else state["state"]
+    return states[form]
 
 
 def _op_keys(body: Body) -> list[str]:
+    """Return the names of ops before any rule; what a rule added is known apart from those."""
     keys = list(body.heads.names)
     for index, record in body.touched().items():
         keys[index] = f"+{keys[index]}" if record.is_added else name_in_model(Node(body, index))

@@ -183,7 +183,7 @@ def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
     """That ops are back which do more than compute."""
     for undone_body in undone:
         names = undone_body.with_other_type
-        body = graph.body_if_there(undone_body.body.label) if names else None
+        body = graph.counterpart(undone_body.body) if names else None
         for node in (body.node(name) for name in names) if body is not None else ():
             if (unsafe := unsafe_op(node)) is not None:
                 yield f"{unsafe}, as it did in the function that took its place"

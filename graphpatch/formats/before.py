@@ -16,7 +16,7 @@ from graphpatch.formats.container import GRAPH, META, Container, open_graphs
 from graphpatch.formats.model import FINGERPRINT, Model
 from graphpatch.formats.output import memory_chunks
 from graphpatch.graph.graph import LIBRARY, ModelGraph, carrier, read_record
-from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched
+from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched, written_by_rules
 from graphpatch.graph.record import AppliedRule, ModelRecord
 from graphpatch.graph.wire import Piece, Source, Span, piece_bytes
 
@@ -34,6 +34,7 @@ def write_down(model: Model, patched: Model, rules: Sequence[AppliedRule]) -> No
         was = read_record(before) or _original(model, before, digest)
         if (last := carrier(before)) is not None:
             after.body(last[0].label).open_node(last[1]).record.model = None
+        by_rules = written_by_rules(after)
         record = structs.replace(
             was,
             version=graphpatch.__version__,
@@ -41,14 +42,13 @@ def write_down(model: Model, patched: Model, rules: Sequence[AppliedRule]) -> No
             exported=was.exported or export is not None,
             rules=(*was.rules, *rules),
             returns={body.label: dict(body.returns) for body in after.bodies if body.returns},
-            written="" if export is not None else checksum_of_rules(after),
-            reads=0 if export is not None else reads_of_patched(after),
+            written="" if export is not None else checksum_of_rules(after, by_rules),
+            reads=0 if export is not None else reads_of_patched(by_rules),
         )
         for body in after.bodies:  # the first node that carries a record carries the model's
             first = body.first_touched()
             if export is not None and body.is_main:
-                indices = patched.function(export).part.indices
-                first = next((index for index in indices if body.record(index) is not None), None)
+                first = next(filter(body.record, patched.function(export).part.indices), None)
             if first is not None:
                 body.open_node(first).record.model = record
                 break
@@ -119,9 +119,8 @@ def is_original(model: Model) -> bool | None:
 
 def refuse_exported(model: Model) -> None:
     """Raise PatchError where a model holds a part of its original alone."""
-    for graph in model.graphs:
-        was = read_record(graph)
-        if was is not None and was.exported:
+    for was in filter(None, map(read_record, model.graphs)):
+        if was.exported:
             raise PatchError(
                 f"it holds only a part of the {was.container} that it was written from, so "
                 f"the original cannot be restored"
@@ -162,6 +161,5 @@ def as_meta(model: Model) -> Model:
 
 def _from_pieces(model: Model, container: Container, pieces: Sequence[Piece]) -> Model:
     source = Source(b"".join(map(piece_bytes, pieces)))
-    return replace(
-        model, source=source, container=container, graphs=open_graphs(source, container, None)
-    )
+    graphs = open_graphs(source, container, None)
+    return replace(model, source=source, container=container, graphs=graphs)

@@ -52,10 +52,11 @@ def check_graph(graph: Graph) -> None:
 
 
 def _check_inputs(body: Body) -> None:
-    legal = body.by_name.keys() | body.arguments.keys() if body.arguments else body.by_name
+    legal = {*body.by_name, *body.arguments}
     odd = [  # most inputs are spelled as the op's name: those need no parsing
         (index, slot, text)
         for index, inputs in enumerate(body.heads.inputs)
+        if not legal.issuperset(inputs)
         for slot, text in enumerate(inputs)
         if text not in legal
     ]

@@ -148,10 +148,6 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
         """Return the body of this label: `main`, or a function's name."""
         return self.main if label == self.main.label else self.functions[label]
 
-    def body_if_there(self, label: str) -> Body | None:
-        """Return the body of this label, or None."""
-        return self.main if label == self.main.label else self.functions.get(label)
-
     def counterpart(self, body: Body) -> Body | None:
         """Return the body here that stands where one of another graph does, if there is one."""
         return self.main if body.is_main else self.functions.get(body.label)
@@ -428,9 +424,13 @@ def _node_changes(body: Body, number: int) -> Iterator[Replacement]:
         value, end = entry(source, start)
         is_padded = value - start != (2 if end - value < 0x80 else 3)  # or very long
         for node in body.placed.get(index, (index,)):
-            whole = body.payload(node).pieces
-            is_reframed = node == index and is_padded
-            pieces += reframed(source, start, whole) if is_reframed else enclosed(number, whole)
+            payload = body.payload(node)
+            if node == index and is_padded:
+                pieces += reframed(source, start, payload.pieces)
+            elif payload.large:
+                pieces += enclosed(number, payload.pieces)
+            else:
+                pieces.append(encoded(number, payload.small))
         yield start, end, pieces
 
 

@@ -24,6 +24,7 @@ from graphpatch.graph.wire import (
     Piece,
     Source,
     Span,
+    encoded,
     entry,
     fields,
     message,
@@ -36,8 +37,10 @@ from graphpatch.shown import one_line
 
 HEAD = b"\n\x12\x1a"  # tags of name, op and input in NodeDef
 ATTR = 5  # in NodeDef
+ENTRY = b"*"  # the tag of such a field
 MAIN = "main"
 PROVENANCE = PROVENANCE_ATTR.encode()
+RECORD = encoded(1, PROVENANCE)  # begins the entry of a record
 COLOCATION = "_class"
 BEFORE_RULES = "before_rules"  # under which a body keeps what `provenance.as_model` returns
 MANY = 256  # tensors from which on the list of a node is kept
@@ -147,6 +150,16 @@ def behind_inputs(raw: bytes) -> bytes:
     while at < end and raw[at] in HEAD and raw[at + 1] < 0x80:
         at += 2 + raw[at + 1]
     return raw[at:]
+
+
+def are_attrs_left(before: Payload, now: Payload) -> bool:
+    """Return whether rules, which write behind them, left device and attrs as they were spelled."""
+    rest, more = behind_inputs(before.small), behind_inputs(now.small)
+    if not more.startswith(rest):
+        return False
+    more = more[len(rest) :]
+    value, end = entry(Source(more), 0) if more[:1] == ENTRY else (0, 0)
+    return end == len(more) and (not more or more.startswith(RECORD, value))
 
 
 class Heads(msgspec.Struct):
@@ -391,20 +404,26 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def touched(self) -> Mapping[int, NodeRecord]:
         """Return what rules wrote down on nodes, by their indices, in the order of these."""
-        return self._touched() if self.edited else self._touched_in_file
+        if not self.edited:
+            return self._touched_in_file
+        records = ((index, self.record(index)) for index in self.signed())
+        return {index: record for index, record in records if record is not None}
 
     @cached_property
     def _touched_in_file(self) -> Mapping[int, NodeRecord]:
-        return self._touched()
+        return {index: record for index in self.heads.records if (record := self.record(index))}
 
-    def _touched(self) -> Mapping[int, NodeRecord]:
-        records = ((index, self.record(index)) for index in self.signed())
-        return {index: record for index, record in records if record is not None}
+    def written(self) -> dict[int, bytes]:
+        """Return the NodeDefs that carry a record, serialized, in the order of the file."""
+        signed = set(self.signed())
+        order = filter(signed.__contains__, self.in_file_order()) if signed else ()
+        texts = {index: self.payload(index).small for index in order}
+        return {index: raw for index, raw in texts.items() if PROVENANCE in raw}
 
     def first_touched(self) -> int | None:
         """Return the node that comes first in the file of those that carry a record."""
         order = self.in_file_order() if self.edited or self.heads.records else ()
-        return next((index for index in order if self.record(index) is not None), None)
+        return next((index for index in order if self.record(index)), None)
 
     def open_node(self, index: int) -> EditedNode:
         """Open a node to be changed, which only `editor` does: first, its record keeps it as it is.

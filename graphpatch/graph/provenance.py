@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -17,7 +17,6 @@ from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.graph import Graph, read_record
 from graphpatch.graph.node import (
     BEFORE_RULES,
-    PROVENANCE,
     Body,
     LargeField,
     Node,
@@ -47,10 +46,15 @@ def may_be_signed(body: Body) -> list[Node]:
     return [Node(body, index) for index in body.signed()]
 
 
-def authors(node: Node, places: Collection[int]) -> list[Author]:
+def author(body: Body, place: int) -> Author:
+    """Return the rule at a place of the model's record."""
+    rules = body.library.rules
+    return rules[place] if place < len(rules) else LOST
+
+
+def authors(node: Node, places: Iterable[int]) -> list[Author]:
     """Return the rules at these places of the model's record."""
-    rules = node.body.library.rules
-    return [rules[place] if place < len(rules) else LOST for place in places]
+    return [author(node.body, place) for place in places]
 
 
 def rules_that_touched(node: Node) -> list[Author]:
@@ -125,28 +129,27 @@ def key_setter(node: Node) -> str:
     return authors(node, keys[-1:])[0].rule if has_key else ""
 
 
-def as_written(node: Node, raw: bytes) -> bytes:
-    """Return a node with its record, serialized, without what is written of the model."""
-    proto, known = message(NodeDef, raw), record(node)
-    if known is not None and PROVENANCE_ATTR in proto.attr:
-        proto.attr[PROVENANCE_ATTR].list.s[0] = structs.replace(known, model=None).json()
-    data: bytes = proto.SerializeToString(deterministic=True)
-    return data
+Written = Sequence[tuple[Body, Mapping[int, bytes]]]
 
 
-def checksum_of_rules(graph: Graph) -> str:
+def written_by_rules(graph: Graph) -> Written:
+    """Return the nodes that carry a record, of all bodies but those that rules added."""
+    return [(body, body.written()) for body in graph.bodies if not body.is_ours]
+
+
+def checksum_of_rules(graph: Graph, by_rules: Written) -> str:
     """Return a checksum of what rules wrote, and of what all other ops are called and read."""
     digest = xxhash.xxh3_64()
-    for body in graph.bodies:
-        if body.is_ours:
-            continue
-        heads, signed, others = body.heads, set(body.signed()), list[int]()
-        for index in body.in_file_order():
-            raw = body.payload(index).small if index in signed else b""
-            if PROVENANCE in raw:
-                digest.update(as_written(Node(body, index), raw) if b'"model":' in raw else raw)
-            else:
-                others.append(index)
+    for body, written in by_rules:
+        heads = body.heads
+        for index, raw in written.items():
+            known = record(Node(body, index)) if b'"model":' in raw else None
+            if known is not None:  # without what is written of the model
+                proto = message(NodeDef, raw)
+                proto.attr[PROVENANCE_ATTR].list.s[0] = structs.replace(known, model=None).json()
+                raw = proto.SerializeToString(deterministic=True)
+            digest.update(raw)
+        others = [index for index in body.in_file_order() if index not in written]
         for column in (heads.names, heads.ops, [*map("\0".join, heads.inputs)]):
             digest.update("\0\0".join([column[index] for index in others]).encode())
         digest.update(repr(sorted(body.ret.items())).encode())
@@ -162,15 +165,12 @@ def checksum_of_rules(graph: Graph) -> str:
     return str(digest.hexdigest())
 
 
-def reads_of_patched(graph: Graph) -> int:
+def reads_of_patched(by_rules: Written) -> int:
     """Count the inputs of the model, and outputs of its functions, that read what rules touched."""
     count = 0
-    for body in graph.bodies:
-        if body.is_ours:
-            continue
+    for body, written in by_rules:
         heads, size = body.heads, len(body.heads.starts)  # what was added in this run is behind
-        in_file = [index for index in body.signed() if index < size]
-        signed = [index for index in in_file if PROVENANCE in body.payload(index).small]
+        signed = [index for index in written if index < size]
         patched = {*heads.names[size:], *(heads.names[index] for index in signed)}
         added = {i for i in signed if i in heads.records and is_added(Node(body, i))}
         inputs = heads.inputs[:size] if patched else []
@@ -193,7 +193,7 @@ class ModelBody(Body):
     gradient flows through them.
     """
 
-    now: weakref.ref[Body] | None = None
+    now: Any = None  # a proxy of the body, which keeps this one
 
     def __iter__(self) -> Iterator[Node]:
         return (Node(self, index) for index in range(len(self)) if self.is_there(index))
@@ -208,32 +208,30 @@ class ModelBody(Body):
 
     def payload(self, index: int) -> Payload:
         """Return the NodeDef as it is now; of an op that a rule put into a function, before."""
-        now = self._now()
+        now: Body = self.now
         known = now.record(index) if self.heads.ops[index] != now.heads.ops[index] else None
         return now.payload(index) if known is None else Payload(b"".join(known.original))
 
     def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, tuple[LargeField, ...]]:
         """Return the same, parsed."""
-        if self.heads.ops[index] == self._now().heads.ops[index]:
-            return self._now()._parsed(index, key)
+        now: Body = self.now
+        if self.heads.ops[index] == now.heads.ops[index]:
+            return now._parsed(index, key)
         return message(NodeDef, self.payload(index).small), ()
 
     def record(self, index: int) -> NodeRecord | None:
         """Return what rules did to a node."""
-        return self._now().record(index)
+        now: Body = self.now
+        return now.record(index)
 
     def touched(self) -> Mapping[int, NodeRecord]:
         """Return what rules did to nodes, by their indices."""
-        return self._now().touched()
+        now: Body = self.now
+        return now.touched()
 
     def is_there(self, index: int) -> bool:
         """Tell whether an op is one of the model, or a clone of one."""
         return self.heads.names[index][:1] != ADDED
-
-    def _now(self) -> Body:
-        now = self.now() if self.now is not None else None
-        assert now is not None, "it is asked while the graph is there"
-        return now
 
 
 def as_model(body: Body) -> Body:
@@ -241,11 +239,9 @@ def as_model(body: Body) -> Body:
 
     It is kept until a rule clones an op: rules do not change the model otherwise.
     """
-    if not body.signed():
-        return body
-    if BEFORE_RULES not in vars(body):
+    if BEFORE_RULES not in vars(body) and body.signed():
         vars(body)[BEFORE_RULES] = _body_before_rules(body)
-    model: ModelBody = vars(body)[BEFORE_RULES]
+    model: Body = vars(body).get(BEFORE_RULES, body)
     return model
 
 
@@ -285,5 +281,5 @@ def _body_before_rules(body: Body) -> ModelBody:
         body.signature,
         edited=body.edited,
         is_ours=body.is_ours,
-        now=weakref.ref(body),
+        now=weakref.proxy(body),
     )

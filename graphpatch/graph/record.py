@@ -21,7 +21,7 @@ from graphpatch.decoding import decoder
 from graphpatch.errors import ModelError
 
 PROVENANCE_ATTR = "_graphpatch"
-SHORT_ID = 8  # digits of an id that are shown, where these tell rules apart
+SHORT_ID = 8  # digits of an id that are shown
 OLD = (
     "patched by graphpatch 0.1 or 0.2, whose records this version does not read; use that "
     "version, or the original"
@@ -158,7 +158,8 @@ def read_strings(strings: Sequence[bytes]) -> NodeRecord:
         if b'"did"' in strings[0]:
             raise ModelError(OLD) from None
         raise ValueError(str(error)) from None
-    record.original = tuple(strings[1:])
+    if len(strings) > 1:
+        record.original = tuple(strings[1:])
     return record
 
 
@@ -166,10 +167,5 @@ def labels(rules: Iterable[Author]) -> dict[Author, str]:
     """Return each rule's name, with its id where several have that name."""
     authors = list(dict.fromkeys(rules))
     counts = Counter(author.rule for author in authors)
-    short = Counter((author.rule, author.id[:SHORT_ID]) for author in authors)
-    labels = {}
-    for author in authors:
-        shortened = author.id[:SHORT_ID]
-        shown = shortened if short[author.rule, shortened] == 1 else author.id
-        labels[author] = author.rule if counts[author.rule] == 1 else f"{author.rule} ({shown})"
-    return labels
+    ids = {author: f" ({author.id[:SHORT_ID]})" * (counts[author.rule] > 1) for author in authors}
+    return {author: f"{author.rule}{shown}" for author, shown in ids.items()}

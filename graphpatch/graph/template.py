@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -27,7 +27,7 @@ MARK = re.compile(b"(\xdf[\x80-\x98]\\.*)")
 SHORT = 0x80  # bytes of a name from which on its length takes two
 
 Edit = Callable[[Node, Editor], None]
-Form = tuple[bytes, bytes, tuple[int, ...]]
+Form = tuple[str, bytes, tuple[int, ...]]
 AlikeOp = tuple[Node, list[bytes]]
 """An op, its name and those that it reads."""
 
@@ -108,17 +108,24 @@ def _form(node: Node, own: list[bytes]) -> Form | None:
     It is the op type, the NodeDef behind its head, and the lengths of the op's own names.
     """
     body, index = node
-    op, sizes = body.heads.ops[index].encode(), tuple(map(len, own))
+    op, sizes = body.heads.ops[index], tuple(map(len, own))
+    blank, payload = _blank_head(op, sizes), body.payload(index)
     if index in body.edited or index in body.placed or len(set(own)) < len(own):
         return None
-    if len(own) > MOST or min(sizes) < 2 or max(*sizes, len(op)) >= SHORT:
-        return None
-    head = b"\n%c%b\x12%c%b" % (sizes[0], own[0], len(op), op)
-    head += b"".join([b"\x1a%c%b" % (len(text), text) for text in own[1:]])
-    payload = body.payload(index)
-    if payload.large or not payload.small.startswith(head):
+    head = blank % tuple(own) if blank else b""
+    if not head or payload.large or not payload.small.startswith(head):
         return None
     return op, payload.small[len(head) :], sizes
+
+
+@cache
+def _blank_head(op: str, sizes: tuple[int, ...]) -> bytes:
+    """Return how NodeDefs begin, without own names of these sizes; empty for long ones."""
+    if len(sizes) > MOST or min(sizes) < 2 or max(*sizes, len(op.encode())) >= SHORT:
+        return b""
+    name, *read = [bytes([size]).replace(b"%", b"%%") + b"%b" for size in sizes]
+    op_type = encoded(2, op.encode()).replace(b"%", b"%%")
+    return b"\n" + name + op_type + b"".join([b"\x1a" + text for text in read])
 
 
 def _recorded(alike: AlikeOp, rest: bytes, edit: Edit, editor: Editor) -> Template | None:
@@ -130,8 +137,7 @@ def _recorded(alike: AlikeOp, rest: bytes, edit: Edit, editor: Editor) -> Templa
     own = [chr(FIRST + place) + "." * (len(text) - 2) for place, text in enumerate(texts)]
     heads = Heads(names=own[:1], ops=[op], inputs=[tuple(own[1:])])
     alone = OneOp(body.label, body.library, body.source, heads)
-    head = encoded(1, own[0].encode()) + encoded(2, op.encode())
-    head += b"".join([encoded(3, text.encode()) for text in own[1:]])
+    head = _blank_head(op, tuple(map(len, texts))) % tuple(text.encode() for text in own)
     untouched = Payload(head + rest)
     alone.edited[0] = untouched
     recorder = Editor(editor.graph, editor.author, own[0], known=editor.known)

@@ -7,7 +7,6 @@ others anew; no rule holds the number of one here.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, compress
@@ -16,11 +15,11 @@ from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import LIBRARY, Graph, read_record
-from graphpatch.graph.node import Body, Heads, Node, Payload
-from graphpatch.graph.record import ModelRecord
+from graphpatch.graph.node import Body, Heads, Node, Payload, are_attrs_left
+from graphpatch.graph.record import ModelRecord, NodeRecord
 from graphpatch.graph.walk import reached
 from graphpatch.graph.wire import entry, fields, message
-from graphpatch.protos import AttrValue, FunctionDefLibrary, NodeDef
+from graphpatch.protos import FunctionDefLibrary, NodeDef
 
 GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
 
@@ -70,12 +69,6 @@ def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
     return undone, _drop_functions(graph)
 
 
-def _is_of_function(original: NodeDef, body: Body) -> bool:
-    """Return whether inputs are spelled as in a FunctionDef, not as in a graph that is traced."""
-    texts = [text for text in original.input if text[:1] != "^"]
-    return all(text.count(":") == 2 or text in body.arguments for text in texts)
-
-
 def _undo_body(graph: Graph, body: Body, is_live: bool) -> UndoneBody:
     undone = UndoneBody(body)
     for index, record in body.touched().items():
@@ -84,14 +77,16 @@ def _undo_body(graph: Graph, body: Body, is_live: bool) -> UndoneBody:
             continue
         node, payload = Node(body, index), body.payload(index)
         original = provenance.recorded_original(node, record)
-        _check_restored(graph, node, original, message(NodeDef, payload.small).attr)
+        _check_restored(graph, node, original, record, payload)
         if len(record.original) != len(payload.large) + 1:
             raise ModelError(
                 f"{node} has {len(payload.large)} large fields, and its record tells of "
                 f"{len(record.original) - 1}; it was changed since"
             )
         parts = record.original
-        if is_live and not (body.is_main or payload.large or _is_of_function(original, body)):
+        data_inputs = [text for text in original.input if text[:1] != "^"]
+        spelled = (text.count(":") == 2 or text in body.arguments for text in data_inputs)
+        if is_live and not (body.is_main or payload.large or all(spelled)):
             original.input[:] = node.inputs  # in functions TensorFlow spells them otherwise
             parts = (original.SerializeToString(deterministic=True),)
         undone.payloads[index] = Payload.of(parts, payload.large)
@@ -100,32 +95,29 @@ def _undo_body(graph: Graph, body: Body, is_live: bool) -> UndoneBody:
 
 
 def _check_restored(
-    graph: Graph, node: Node, original: NodeDef, now: Mapping[str, AttrValue]
+    graph: Graph, node: Node, original: NodeDef, record: NodeRecord, payload: Payload
 ) -> None:
     """Raise ModelError where a record would make another op of a node than rules make."""
     if not original.name or not original.op:
         raise ModelError(f"{node}: its record holds a node without a name or an op type")
     if original.op != node.op:
-        _check_enclosed(graph, node, original.op)
+        functions = graph.functions
+        types = reached([node.op], lambda t: functions[t].heads.ops if t in functions else ())
+        if original.op not in types:
+            raise ModelError(
+                f"{node} is said to have been of op type {original.op}, which the function in its "
+                f"place does not run; it is not put back"
+            )
         return
-    before = original.attr
+    if not payload.large and are_attrs_left(Payload(record.original[0]), payload):
+        return
+    before, now = original.attr, message(NodeDef, payload.small).attr
     keys = [key for key in {*now, *before} if key[:1] != "_"]
     changed = [k for k in keys if k not in now or k not in before or now[k] != before[k]]
     if changed:
         raise ModelError(
             f"{node}: its record would change the attr {min(changed)!r}, which no rule does; it is "
             f"not put back"
-        )
-
-
-def _check_enclosed(graph: Graph, node: Node, op: str) -> None:
-    """Raise ModelError where an op is to be of a type that the function in its place lacks."""
-    functions = graph.functions
-    types = reached([node.op], lambda t: functions[t].heads.ops if t in functions else ())
-    if op not in types:
-        raise ModelError(
-            f"{node} is said to have been of op type {op}, which the function in its place "
-            f"does not run; it is not put back"
         )
 
 

@@ -17,16 +17,6 @@ Passes = Callable[[int], bool]
 """Whether an op, by its index, is one of those that are meant."""
 
 
-def anywhere(index: int) -> bool:
-    """Every op is."""
-    return True
-
-
-def nowhere(index: int) -> bool:
-    """No op is."""
-    return False
-
-
 def reached(starts: Iterable[T], after: Callable[[T], Iterable[T]]) -> dict[T, int]:
     """Return all that is reached from some starts, nearest first, each with how many steps off."""
     steps = dict.fromkeys(starts, 0)
@@ -126,8 +116,8 @@ def upstream(
     body: Body,
     tensors: Iterable[TensorName],
     control: bool = False,
-    through: Passes = anywhere,
-    last: Passes = nowhere,
+    through: Passes | None = None,
+    last: Passes | None = None,
 ) -> bytearray:
     """Mark, by index, all ops that these tensors are computed from, their own ops included.
 
@@ -148,8 +138,8 @@ def downstream(
     body: Body,
     tensors: Iterable[TensorName],
     control: bool = False,
-    through: Passes = anywhere,
-    last: Passes = nowhere,
+    through: Passes | None = None,
+    last: Passes | None = None,
 ) -> bytearray:
     """Mark, by index, all ops that depend on one of these tensors, as `upstream` does.
 
@@ -177,15 +167,15 @@ def downstream(
 def _marked(
     body: Body,
     stack: list[int],
-    through: Passes,
-    last: Passes,
+    through: Passes | None,
+    last: Passes | None,
     beyond: Callable[[int], Iterable[int]],
 ) -> bytearray:
     """Mark the ops on a stack, and those that `beyond` leads to from each."""
     marks = bytearray(len(body))
     while stack:
         index = stack.pop()
-        if not marks[index] and through(index):
+        if not marks[index] and (through is None or through(index)):
             marks[index] = 1
-            stack.extend(() if last(index) else beyond(index))
+            stack.extend(beyond(index) if last is None or not last(index) else ())
     return marks

@@ -307,8 +307,8 @@ def on_path(
 
     @per_body
     def meant(body: Body) -> Collection[int | None]:
-        through = walk.anywhere if within is None else within(body).passes
-        last = walk.nowhere if stop_at is None else stop_at(body).passes
+        through = (lambda index: True) if within is None else within(body).passes
+        last = (lambda index: False) if stop_at is None else stop_at(body).passes
         firsts, lasts = tensors_in(body, sources), tensors_in(body, targets)
         if not sources or not targets:
             follow, starts = (walk.downstream, firsts) if sources else (walk.upstream, lasts)

@@ -12,6 +12,7 @@ from google.protobuf import text_format
 from graphpatch import apply, load
 from graphpatch.analysis.diff import CHANGES, Diff, diff
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.node import Body
 from graphpatch.graph.wire import LARGE
 from graphpatch.protos import GraphDef
 from tests import graphs
@@ -123,7 +124,7 @@ def test_ops_tells_what_each_rule_did(run_cli: Run, model_file: Path) -> None:
 
 
 def listings(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often the bodies are listed to compare a model of so many patched functions."""
+    """How often the bodies, and what rules touched, are listed for so many patched ops."""
     relu = [node("r", "Relu", "a")]
     bodies = [
         graphs.function(f"f{at}", ["a"], relu, {"b": "r:activations:0"}) for at in range(count)
@@ -133,11 +134,15 @@ def listings(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
     graph.library.function.extend(bodies)
     original = load(graph)
     patched = apply([GUIDED], original).model
-    listed: list[Graph] = []
-    bodies_of = vars(Graph)["bodies"].fget
+    x, listed = node("x", "Placeholder"), list[Any]()
+    relus = load(graphs.graphdef(x, *(node(f"r{at}", "Relu", "x") for at in range(count))))
+    guided = apply([GUIDED], relus).model
+    bodies_of, signed = vars(Graph)["bodies"].fget, Body.signed
     with monkeypatch.context() as patch:
         patch.setattr(Graph, "bodies", property(lambda one: listed.append(one) or bodies_of(one)))
         assert len(diff(original, patched).gradients) == count
+        patch.setattr(Body, "signed", lambda one: listed.append(one) or signed(one))
+        assert len(diff(guided, relus).gradients) == count
     return len(listed)
 
 
