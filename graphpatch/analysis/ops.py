@@ -173,7 +173,7 @@ def gradient_state(node: Node) -> dict[str, str]:
     differentiable), `missing` (LookupError), `function` (that of its body), `unknown`.
     """
     key = override_key(node)
-    if key is not None:
+    if key is not None and (node.opdef is not None or provenance.record(node) is None):
         function = node.body.library.gradients.get(node.op)
         return {"state": "overridden", "key": key, **({"function": function} if function else {})}
     state = type_gradient(node.opdef)

@@ -34,6 +34,11 @@ from graphpatch.graph.template import OneOp
 from graphpatch.graph.walk import first_producers
 from graphpatch.patches.target import Target, is_asked_for
 
+# Ops that formulas and traced functions are made of, and that have no gradient in a function that a
+# Session differentiates as a whole.
+UNKNOWN_TO_FUNCTIONS = frozenset(
+    {"Elu", "EnsureShape", "Erf", "IsNan", "Round", "SelectV2", "Softplus"}
+)
 MAIN_ONLY = '"body": "main" leaves functions out'
 
 
@@ -75,8 +80,9 @@ def check_reached(node: Node, editor: Editor) -> None:
     A TF2 SavedModel is differentiated op by op on a tape; there the report says so.
     """
     around, label = editor.graph.around, node.body.label
-    call = unreached(editor).called_as_ops.get(label)
-    if around.is_object_based and call:
+    if not around.is_object_based:
+        editor.cached("functions without gradients", lambda: _note_functions(editor))
+    elif call := unreached(editor).called_as_ops.get(label):
         raise PatchError(
             f"{node}: {call} calls the function as an op of its own, and a tape, after "
             f"tf.saved_model.load, does not look into it; inline the function into the main graph "
@@ -91,6 +97,22 @@ def check_reached(node: Node, editor: Editor) -> None:
         f"function {label}: the new gradient works with GradientTape, after "
         f"tf.saved_model.load, and not in a Session: {reason}"
     )
+
+
+def _note_functions(editor: Editor) -> None:
+    """Say which called functions hold ops of which TensorFlow has no gradient there."""
+    for body in editor.graph.bodies:
+        op_type = next((op for op in sorted(UNKNOWN_TO_FUNCTIONS) if body.by_type.get(op)), None)
+        if op_type is None or body.is_main:
+            continue
+        node = Node(body, body.by_type[op_type][0])
+        if differentiated_as_whole(node, editor):
+            editor.note(
+                f"{place_of(node, editor).ignoring} calls function {body.label}, which a Session "
+                f"differentiates as a whole, and TensorFlow has no gradient of {op_type} there "
+                f"({node.name}): a gradient that comes through this call fails with NotFoundError, "
+                f"in the original too where it is not found to be zero before"
+            )
 
 
 def check_together(target: Target, editor: Editor) -> None:

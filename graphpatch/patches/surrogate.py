@@ -20,6 +20,7 @@ from graphpatch.patches.carrier import BackwardTensor, by_function, join, named_
 from graphpatch.patches.function_carrier import numbered
 from graphpatch.patches.inline import put_op
 from graphpatch.patches.reach import (
+    UNKNOWN_TO_FUNCTIONS,
     JoinedShapes,
     check_together,
     in_control_flow,
@@ -34,11 +35,6 @@ from graphpatch.patches.target import Target, carries, dtypes_of, why_not
 # one is a decision: it passes NaN on, and what flows back is NaN there and 0 elsewhere.
 FLAT = frozenset(
     "< <= > >= == != and or not sign floor round is_finite is_nan zeros_like ones_like stop".split()
-)
-# Ops that formulas are made of, and that have no gradient in a function that a
-# Session differentiates as a whole.
-UNKNOWN_TO_FUNCTIONS = frozenset(
-    {"Elu", "EnsureShape", "Erf", "IsNan", "Round", "SelectV2", "Softplus"}
 )
 LENT = {"where": 0, "reshape_like": 1, "broadcast_like": 1, "sum_like": 1, "cast_like": 1}
 

@@ -7,6 +7,7 @@ import pytest
 import graphpatch
 from graphpatch.analysis import ops
 from graphpatch.formats import load
+from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.conftest import Run
 from tests.graphs import const, node, saved
@@ -221,3 +222,14 @@ def test_op_types_of_a_patched_model_are_those_of_the_model(run_cli: Run, tmp_pa
         "of the ops were added by rules; `graphpatch diff` lists them",
     ]
     assert ops.count_model_ops(load(path)).types == counted.types
+
+
+def test_an_override_whose_function_is_gone_is_none(run_cli: Run, tmp_path: Path) -> None:
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+    path = tmp_path / "patched.pb"
+    graphpatch.apply([rule], saved(tmp_path, *net("x:Placeholder n:Relu(x)"))).model.save(path)
+    message = GraphDef.FromString(path.read_bytes())
+    message.library.Clear()
+    path.write_bytes(message.SerializeToString())
+    lines = run_cli("ops", path, "n").stdout.splitlines()
+    assert "  gradient  unknown: the op type is not TensorFlow's" in lines

@@ -10,6 +10,8 @@ import pytest
 import graphpatch
 from tests import graphs
 from tests.graphs import node
+from tests.match.test_keys import sized
+from tests.patches.one_op import applied, net, on_op
 
 IDLE: dict[str, Any] = {
     "scale": {"scale": 1},
@@ -74,3 +76,15 @@ def test_an_override_is_idle_where_it_is_there(
 ) -> None:
     told = notes({"override_gradient": gradient}, node("a", op, "x", **attrs))
     assert told == ([f"rule 'r' changes nothing: {said}"] if said else [])
+
+
+@pytest.mark.parametrize("op_type", ["EnsureShape", "Identity"])
+def test_a_called_function_with_an_op_that_has_no_gradient_there_is_named(op_type: str) -> None:
+    inner = node("e", op_type, "x", **({"shape": sized(3)} if op_type == "EnsureShape" else {}))
+    call = node("call", "PartitionedCall", "x", Tin=["float32"], Tout=["float32"])
+    call.attr["f"].func.name = "f"
+    body = graphs.function("f", ["x"], [inner], {"y": "e:output:0"})
+    rule = on_op("Relu", {"override_gradient": "guided_relu"})
+    result = applied(rule, [*net("x:Placeholder r:Relu(call)"), call], functions=[body])
+    notes = [note for note in result.report["notes"] if "no gradient of EnsureShape there" in note]
+    assert len(notes) == (op_type == "EnsureShape")
