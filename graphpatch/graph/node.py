@@ -417,8 +417,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         """Return the NodeDefs that carry a record, serialized, in the order of the file."""
         signed = set(self.signed())
         order = filter(signed.__contains__, self.in_file_order()) if signed else ()
-        texts = {index: self.payload(index).small for index in order}
-        return {index: raw for index, raw in texts.items() if PROVENANCE in raw}
+        return {at: raw for at in order if PROVENANCE in (raw := self.payload(at).small)}
 
     def first_touched(self) -> int | None:
         """Return the node that comes first in the file of those that carry a record."""
