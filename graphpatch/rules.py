@@ -501,6 +501,8 @@ def as_struct(document: Any, kind: type[T], whole: Any) -> T:
     of_key = fields(outer.rpartition(".")[2]).get(last)
     if text.startswith("Expected") and "matching regex" not in text:
         raise RulesError(f"{where}: {_in_words(text)}{_example(last, of_key)}")
+    if not text.startswith(("Expected", "Invalid")):  # what a type of ours says
+        raise RulesError(f"{where}: {text}")
     value = document
     for name, place in re.findall(r"(\w+)|\[(\d+)\]", path):
         value = value[int(place)] if place else value[name]

@@ -94,8 +94,8 @@ class Selection:
         """Patch these ops, as a rule with this `patch` does: the patched model, and the report.
 
         Forward and backward as `apply` does it. Raises MatchError where there is no op, RulesError
-        for a patch that is not valid, PatchError where it cannot be done, ModelError where the
-        graph is broken, TypeError for a keyword that is none of a rule.
+        for a patch that is not valid or a keyword that is none of a rule, PatchError where it
+        cannot be done, ModelError where the graph is broken, TypeError where it is no mapping.
 
         Example:
             >>> relus = graphpatch.select("model.pb", op="Relu")

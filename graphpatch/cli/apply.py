@@ -171,7 +171,7 @@ def _report_lines(report: dict[str, Any], is_export: bool = False) -> list[str]:
     model = Path(report["model"])
     is_file = not (is_remote(path) or model.is_dir() or model.name in SAVED_MODEL_FILES)
     has_no_end = not (path.endswith("/") or Path(path).suffix)
-    if report["output"] and is_file and has_no_end and not is_export:
+    if report["output"] not in (None, "-") and is_file and has_no_end and not is_export:
         lines.append(f"  note: {path} is a file; a / at its end would make it a folder")
     return lines
 
@@ -181,7 +181,8 @@ def _to_register(keys: Sequence[str], path: str) -> list[str]:
     must = "  the program that loads it must register these gradients first"
     ours = [key for key in keys if key.startswith(KEY_PREFIX)]
     others = [key for key in keys if key not in ours]
-    lines = [f"{must}: graphpatch.register_gradients({path!r})"] if ours else []
+    named = "FILE" if path == "-" else repr(path)
+    lines = [f"{must}: graphpatch.register_gradients({named})"] if ours else []
     lines += [f"    {key}" for key in ours]
     lines += [f"{must}, by tf.RegisterGradient:"] if others else []
     return lines + [f"    {key}" for key in others]

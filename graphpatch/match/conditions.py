@@ -380,7 +380,7 @@ def counted_in_order(wanted: Any, body: Body, indices: Iterable[int]) -> list[in
 
 def natural_sort_key(name: str) -> tuple[list[tuple[str, int]], str]:
     """Return what names are sorted by: numbers in them as numbers, so block2 before block10."""
-    parts = re.split(r"(\d+)", name)
+    parts = re.split(r"(\d{1,1000})", name)  # int() takes no more than 4,300 digits
     numbers = [*(int(part) for part in parts[1::2]), 0]
     return list(zip(parts[::2], numbers, strict=True)), name
 

@@ -354,7 +354,7 @@ class EnclosingContext(NamedTuple):
 
 
 def inside(wanted: str | Inside) -> Condition:
-    """Return the condition that the op is in some loop, some branch, or one of these names.
+    """Return the condition that the op is in some loop, some branch, or in those of these names.
 
     A v1 loop is called by its frame or the scope of its LoopCond (`rnn/while`), a v1 branch by its
     predicate or the scope of that (`cond`), those of v2 by their While, If or Case.
@@ -410,13 +410,13 @@ def inside(wanted: str | Inside) -> Condition:
     def every(node: Node) -> Iterator[EnclosingContext]:
         return chain(around_op(node), around_body(node.body))
 
-    def is_meant(around: EnclosingContext) -> bool:
-        if around.kind not in globs or not any(map(globs[around.kind], around.names)):
+    def is_meant(kind: str, around: EnclosingContext) -> bool:
+        if around.kind != kind or not any(map(globs[kind], around.names)):
             return False
         return when is None or around.number is None or around.number == int(when)
 
     return Condition(
-        lambda node: any(map(is_meant, every(node))),
+        lambda node: all(any(is_meant(kind, around) for around in every(node)) for kind in globs),
         lambda node: f"it is in {', '.join(map(str, every(node))) or 'no loop or branch'}",
     )
 

@@ -18,6 +18,7 @@ from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import VARIABLES
+from graphpatch.graph.walk import first_producers
 from graphpatch.patches import Patch
 from graphpatch.patches.filter import StopGradient
 from graphpatch.patches.target import Target, known_outputs
@@ -42,9 +43,8 @@ def updates(body: Body) -> Iterator[tuple[Node, Node]]:
 
 def variable_of(body: Body, text: str) -> Node | None:
     """Return the variable whose reference a tensor is, also where it came through a branch."""
-    producer = body.producer(text)
-    while producer is not None and producer.op in ENTERS | SWITCHES:
-        producer = body.producer(producer.data_inputs[0])
+    passed = first_producers(body.producer(text))
+    producer = next((node for node in passed if node.op not in ENTERS | SWITCHES), None)
     return producer if producer is not None and producer.op in VARIABLES else None
 
 

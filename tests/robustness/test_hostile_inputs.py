@@ -157,3 +157,13 @@ def test_a_process_that_is_started_imports_nothing_from_the_current_folder(tmp_p
     if importlib.util.find_spec("tensorflow"):
         run("verify", "a.pb", "out/a.pb")
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_reference_that_leads_to_itself_or_nowhere_and_a_name_of_many_digits(here: Path) -> None:
+    loop = node("e", "RefEnter", "e"), node("a", "Assign", "e", "x")
+    nowhere = node("f", "RefEnter"), node("b", "Assign", "f", "x")
+    relus = node("r" + "1" * 5_000, "Relu", "x"), node("r", "Relu", "x")
+    variable = node("x", "Placeholder"), node("v", "VariableV2"), node("v/read", "Identity", "v")
+    model = written(here, graphdef(*variable, *loop, *nowhere, *relus))
+    assert ran("apply", "@freeze(scope=v)", model, "--dry-run")[0] == 0
+    assert ran("match", model, "--op", "Relu")[0] == 0
