@@ -57,7 +57,7 @@ ENDS = {
     r".?(?://|/\*|#)": COMMENT,
     r".?,\s*[]}]": "remove the comma before this bracket",
     r".?'": 'strings are in double quotes: "Relu"',
-    r".?(?:True|False|None|NaN)\b": "JSON writes true, false and null",
+    r".?(?:True|False|None)\b": "JSON writes true, false and null",
     r".?\s*\Z": "it ends too early: a bracket or a quote is not closed",
 }
 
@@ -416,7 +416,8 @@ def decoded(raw: bytes) -> Any:
     try:
         text = raw.decode()
         # Of two equal keys the last would win, and a rule would do half of what it says.
-        json.loads(text, object_pairs_hook=_refuse_repeated_keys, parse_int=str)
+        repeated, constant = _refuse_repeated_keys, _refuse_constant
+        json.loads(text, object_pairs_hook=repeated, parse_int=str, parse_constant=constant)
         return msgspec.json.decode(text)
     except RecursionError:
         raise RulesError("it is nested too deeply: rules have some levels, not hundreds") from None
@@ -444,6 +445,10 @@ def _not_json(text: str, place: int, reason: str) -> str:
     before = text[:place]
     line, column = before.count("\n") + 1, place - before.rfind("\n")
     return f"line {line}, column {column}: not valid JSON: {reason}"
+
+
+def _refuse_constant(name: str) -> None:
+    raise RulesError(f"not valid JSON: it has no {name}; formulas have inf and nan")
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

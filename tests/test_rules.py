@@ -206,6 +206,7 @@ NOT_JSON: dict[str | bytes, str] = {
     "{'version': 1}": 'line 1, column 2: not valid JSON: strings are in double quotes: "Relu"',
     "{version: 1}": "property name enclosed in double quotes",
     '{"version": one}': "line 1, column 13: not valid JSON: Expecting value",
+    '{"version": NaN}': "not valid JSON: it has no NaN; formulas have inf and nan",
     '{"version": 1,\n "rules": [': "line 2, column 12: not valid JSON: it ends too early: a brack",
     "\n": "the file is empty; a rules file looks like this: {",
     '{"version": ' + "7" * 5000 + "}": "not valid JSON: Integer value out of range",
