@@ -259,11 +259,10 @@ class _Search:
     ) -> NotFinite | None:
         """Return what an op gives back that is not finite, to one of these slots, if it does."""
         with self.graph.as_default():
-            xs = [op.inputs[slot] for slot in slots]
-            dxs = gradients(list(dys), xs, list(dys.values()), apart=True)
-        for slot, dx in zip(slots, dxs, strict=True):
-            dense = getattr(dx, "values", dx)
-            if dx is None or not self._not_finite({"dx": dense}):
+            dxs = gradients(list(dys), list(op.inputs), list(dys.values()), apart=True)
+        for slot in slots:
+            dense = getattr(dxs[slot], "values", dxs[slot])
+            if dense is None or not self._not_finite({"dx": dense}):
                 continue
             start = self._backward_inside(op, dys, op.inputs[slot])
             if start is not None:

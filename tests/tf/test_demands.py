@@ -6,7 +6,6 @@ The numbers are issues of tensorflow/tensorflow, but where a repository is named
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,15 +109,6 @@ def test_6_the_inputs_of_an_op_can_be_changed() -> None:
     rule = filtered("square", {"scale": 0.5}, at="inputs")
     assert gradient(imported(graphpatch.apply([rule], graph))) == [-1.0, 2.0]
     assert gradient(graph) == [-2.0, 4.0]
-
-
-def test_7_a_saved_model_keeps_its_gradients(tmp_path: Path) -> None:
-    # 40166, 34211, models 9294: custom gradients are lost in SavedModels.
-    graph = graph_of(lambda x: relu(x) * [1.0, -1.0])
-    export = graphpatch.Export(("x",), ("y",))
-    graphpatch.apply([GUIDED], graph, export=export).save(tmp_path / "saved")
-    loaded = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
-    assert list(consumer.taped(lambda x: loaded(x)["y"], [1.0, 2.0])[1]) == [1.0, 0.0]
 
 
 def test_8_activations_that_no_rule_covers_are_listed() -> None:

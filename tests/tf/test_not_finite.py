@@ -1,6 +1,6 @@
 """`doctor --run --feed` names the op at which NaN starts, and its rule takes NaN out.
 
-The threads are those of docs/questions.md; each net is that of a question, with its numbers.
+Numbers are issues of tensorflow/tensorflow.
 """
 
 from __future__ import annotations
@@ -21,21 +21,8 @@ tf1 = tf.compat.v1
 Build = Callable[[], Any]
 
 
-def safe_log() -> Any:
-    """#20091: `where` does not keep NaN of the branch that it does not take out of gradients."""
-    x = tf1.placeholder(tf.float32, [4], "x")
-    tf.reduce_sum(tf.where(x > 0, tf.math.log(x, name="log"), tf.zeros_like(x)), name="loss")
-
-
-def norm() -> Any:
-    """#27684: the norm of a vector of zeros."""
-    x = tf1.placeholder(tf.float32, [None, 3], "x")
-    squared = tf.reduce_sum(x * x, 1)
-    tf.reduce_sum(tf.sqrt(squared, name="norm"), name="loss")
-
-
 def cross_entropy() -> Any:
-    """#2540: y log p, where p is 0: the value is NaN, too."""
+    """y log p, where p is 0: the value is NaN, too."""
     x = tf1.placeholder(tf.float32, [None, 2], "x")
     p = tf.nn.softmax(x, name="p")
     y = tf.constant([[0.0, 1.0]])
@@ -120,8 +107,6 @@ def saved(build: Build, folder: Path) -> Path:
 
 # What is fed, the phase, the op, its slot, and what is said of the element.
 STARTS: dict[Build, tuple[Any, str, str, int | None, str]] = {
-    safe_log: ([1, 0, 2, 3], "backward", "log", 0, "NaN; nan at [1]"),
-    norm: ([[1, 2, 2], [0, 0, 0]], "backward", "norm", 0, "infinite; inf at [1]"),
     cross_entropy: ([[300, 0]], "forward", "log", None, "infinite; -inf at [0, 1]"),
     masked_softmax: ([[1, 2]], "finite", "", None, ""),
     two_readers: ([1, 0], "backward", "log", 0, "1 NaN; nan at [1]"),
@@ -129,9 +114,9 @@ STARTS: dict[Build, tuple[Any, str, str, int | None, str]] = {
 }
 
 
-def started(path: Path, value: Any) -> Any:
+def started(model: Any, value: Any) -> Any:
     value = value if isinstance(value, np.ndarray) else np.float32(value)
-    [[start]] = graphpatch.diagnose(path, "x", "loss", run=True, feed={"x": value}).not_finite
+    [[start]] = graphpatch.diagnose(model, "x", "loss", run=True, feed={"x": value}).not_finite
     return start
 
 
@@ -207,30 +192,57 @@ def test_v1_loops_and_branches_are_named_with_what_to_do(build: Build, tmp_path:
     assert start.rule is None
 
 
-def gradient(path: Path, value: Any) -> Any:
+def gradient(model: Any, value: Any) -> Any:
     with tf1.Graph().as_default() as graph:
-        graphpatch.import_model(path)
+        graphpatch.import_model(model)
         x, loss = (graph.get_tensor_by_name(name) for name in ("x:0", "loss:0"))
         with tf1.Session() as session:
             return session.run(tf1.gradients(loss, x)[0], {x: value})
 
 
-@pytest.mark.parametrize(
-    ("build", "expected"),
-    [
-        (safe_log, [1, 0, 0.5, 1 / 3]),
-        (norm, [[1 / 3, 2 / 3, 2 / 3], [0, 0, 0]]),
-        (two_readers, [2 - np.tanh(1) ** 2, 1]),
-    ],
-)
-def test_its_rule_takes_nan_out(build: Build, expected: Any, tmp_path: Path) -> None:
-    """Without it, the gradient of TensorFlow is NaN there; elsewhere it is the same."""
-    value, path = STARTS[build][0], saved(build, tmp_path)
-    assert np.isnan(gradient(path, value)).any()
-    patched = tmp_path / "patched.meta"
-    graphpatch.apply(started(path, value).rule, path).save(patched)
-    np.testing.assert_allclose(gradient(patched, value), expected, rtol=1e-6)
-    assert started(patched, value).phase == "finite"
+# What the issue differentiates, where, the ops at which NaN starts in turn, and the true gradient.
+THREADS: dict[int, tuple[Callable[[Any], Any], list[float], str, list[float]]] = {
+    2540: (lambda x: tf.where(x > 0, 0.0, tf.exp(x)), [1e3, -1], "Exp", [0, np.exp(-1)]),
+    20091: (lambda x: tf.where(x > 0, 2 / x, 0.0), [0, 2], "RealDiv", [0, -0.5]),
+    20355: (
+        lambda x: tf.where(x < 0, 1 / (1 - x), tf.math.log(x + 1)),
+        *([1, -1, 0], "Log RealDiv", [0.5, 0.25, 1]),
+    ),
+    38349: (lambda x: tf.where(x < 15, x, tf.pow(10.0, tf.exp(x))), [10], "Pow", [1]),
+}
+
+
+@pytest.mark.parametrize("thread", THREADS)
+def test_its_rules_take_nan_out(thread: int, tmp_path: Path) -> None:
+    """`where` does not keep NaN of the branch that it does not take out of gradients."""
+    function, value, types, expected = THREADS[thread]
+
+    def build() -> None:
+        tf.reduce_sum(function(tf1.placeholder(tf.float32, [None], "x")), name="loss")
+
+    model: Any = saved(build, tmp_path)
+    for op_type in types.split():
+        assert np.isnan(gradient(model, value)).any()
+        start = started(model, value)
+        assert (start.phase, start.type) == ("backward", op_type)
+        model = graphpatch.apply(start.rule, model).model
+    np.testing.assert_allclose(gradient(model, value), expected, rtol=1e-6)
+    assert started(model, value).phase == "finite"
+
+
+def test_27684_a_safe_where_in_a_sum(tmp_path: Path) -> None:
+    """`finite` takes the whole gradient of a factor out, a formula only what is NaN of its sum."""
+
+    def build() -> None:
+        data, x = tf.constant([0.5, -1, 4]), tf1.placeholder(tf.float32, [], "x")
+        tf.reduce_sum(tf.where(data > 0, x * tf.math.log(data), 0.0), name="loss")
+
+    path = saved(build, tmp_path)
+    formula = {"formula": ["sum(where(dy == 0, 0, dy * x1))", None]}
+    safe = {"match": {"op": "Mul"}, "patch": {"override_gradient": formula}}
+    models = [path, *(graphpatch.apply(rule, path) for rule in (started(path, 3).rule, safe))]
+    found = [gradient(model, 3) for model in models]
+    np.testing.assert_allclose(found, [np.nan, 0, np.log(2)], rtol=1e-6)
 
 
 def test_variables_have_the_values_of_the_checkpoint(tmp_path: Path) -> None:
@@ -249,15 +261,15 @@ def test_seeded_placeholders_are_named_and_the_rule_is_written(
     tmp_path: Path, run_cli: Callable[..., Any]
 ) -> None:
     def build() -> None:
-        norm()
+        two_readers()
         loss = tf1.get_default_graph().get_tensor_by_name("loss:0")
         tf.multiply(loss, tf1.placeholder(tf.float32, [], "scale"), name="scaled")
 
     path, fixed = saved(build, tmp_path), tmp_path / "fix.json"
-    np.savez(tmp_path / "feed.npz", x=np.float32(STARTS[norm][0]))
+    np.savez(tmp_path / "feed.npz", x=np.float32(STARTS[two_readers][0]))
     ends = ["--from", "x", "--to", "scaled", "--run", "--feed", tmp_path / "feed.npz"]
     done = run_cli("doctor", path, *ends, "--fix", fixed)
-    assert "  starts   Sqrt norm, input 0\n" in done.stdout
+    assert "  starts   Log log, input 0\n" in done.stdout
     assert "  scale:0 seeded, not real data: give --feed FILE.npz\n" in done.stdout
     assert done.stdout.endswith(f"{fixed}: 1 rule (1 against NaN)\n")
     patched = tmp_path / "patched.meta"
@@ -269,10 +281,10 @@ def test_seeded_placeholders_are_named_and_the_rule_is_written(
 def test_view_says_nan_in_the_console_and_on_the_page(
     tmp_path: Path, run_cli: Callable[..., Any]
 ) -> None:
-    path, page = saved(safe_log, tmp_path), tmp_path / "page.html"
-    np.savez(tmp_path / "feed.npz", x=np.float32(STARTS[safe_log][0]))
+    path, page = saved(two_readers, tmp_path), tmp_path / "page.html"
+    np.savez(tmp_path / "feed.npz", x=np.float32(STARTS[two_readers][0]))
     ends = ["--from", "x", "--to", "loss", "--run", "--feed", tmp_path / "feed.npz"]
     done = run_cli("view", path, *ends, "-o", page)
-    says = "NaN or infinite at 1 op: graphpatch doctor MODEL --to loss:0 --run --feed FILE"
+    says = "NaN or infinite at 2 ops: graphpatch doctor MODEL --to loss:0 --run --feed FILE"
     assert says in done.stdout
     assert says in page.read_text()

@@ -423,15 +423,48 @@ def test_of_a_construction_it_is_right_or_raises(name: str, tmp_path: Path) -> N
             np.testing.assert_allclose(value, expected, rtol=4e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("is_building", [True, False])
-def test_the_recipe_in_a_live_graph(is_building: bool) -> None:
-    """Of x ** 3 / 3 in an enlarged image: each element of x is in four places."""
-    tf1, value = tf.compat.v1, drawn(1, 2, 2, 1)
+# Who asks, how the recipe is given, and of what there is a gradient penalty.
+PENALTIES: dict[str, tuple[str, Any]] = {
+    "22208": ("in place", lambda x: tf1.image.resize_nearest_neighbor(x, [6, 6])),
+    "33751": ("building", lambda x: tf1.image.resize_bilinear(x, [6, 6])),
+    "22825": ("in place", tf.nn.lrn),
+    "cbfinn/maml 50": (
+        "building",
+        lambda x: tf.image.crop_and_resize(x, [[0.1, 0.2, 0.8, 0.9]], [0], [3, 3]),
+    ),
+    "11435, 6294": ("TensorFlow has it", lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID")),
+}
+
+
+@pytest.mark.parametrize("threads", PENALTIES)
+def test_a_gradient_penalty_in_a_live_graph(threads: str) -> None:
+    way, function = PENALTIES[threads]
+    value = distinct(1, 4, 4, 1) / 4
     with tf1.Graph().as_default() as graph, tf1.Session() as session:
-        x = tf1.placeholder(tf.float32, value.shape)
-        with graphpatch.building("@second_derivatives") if is_building else nullcontext():
-            [dx] = tf1.gradients(tf1.image.resize_nearest_neighbor(x, [4, 4]) ** 3 / 3, x)
-        if not is_building:
+        x = tf1.placeholder(tf.float32, value.shape, "x")
+        with graphpatch.building("@second_derivatives") if way == "building" else nullcontext():
+            [dx] = tf1.gradients(function(x) ** 3 / 3, x)
+        if way == "in place":
             graphpatch.patch_graph("@second_derivatives", graph, in_place=True)
-        [second] = tf1.gradients(tf.reduce_sum(dx), x)
-        np.testing.assert_allclose(session.run(second, {x: value}), 8 * value, rtol=1e-6)
+        loss = tf.nn.l2_loss(dx, name="loss")
+        [second] = session.run(tf1.gradients(loss, x), {x: value})
+    expected = differences(graph.as_graph_def().SerializeToString(), {"x": value}, "x", 0.02)
+    limit = 2e-3 * np.abs(expected).max()
+    np.testing.assert_allclose(second, expected, rtol=4e-3, atol=limit)
+
+
+def test_43648_nested_tapes_in_a_function() -> None:
+    """Of x ** 3 / 3 in an enlarged image: each element of x is in four places."""
+
+    @tf.function
+    def slope(x: Any) -> Any:
+        with graphpatch.building("@second_derivatives"), tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.keras.layers.UpSampling2D(2)(x) ** 3 / 3
+            loss = tf.nn.l2_loss(inner.gradient(y, x))
+        return outer.gradient(loss, x)
+
+    x = distinct(1, 2, 2, 1)
+    np.testing.assert_allclose(slope(tf.constant(x)), 32 * x**3, rtol=1e-6)
