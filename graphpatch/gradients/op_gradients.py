@@ -304,8 +304,7 @@ def _lrn(at: OpCall, place: int, dy: Value) -> Value:
     )
     most = x.program.scalar(int(str(at.attrs.get("depth_radius", 5))), "int32")
     radius = op("Minimum", most, op("Squeeze", sizes_of(x, 3)))
-    ones = op("BroadcastTo", x.like(1.0), sizes_of(x, 3, 3))
-    band = op("MatrixBandPart", ones, radius, radius)
+    band = op("MatrixBandPart", op("BroadcastTo", x.like(1.0), sizes_of(x, 3, 3)), radius, radius)
     rows = op("ConcatV2", (x.program.vector(-1), sizes_of(x, 3)), radius.like(0))
 
     def window(value: Value) -> Value:

@@ -53,7 +53,7 @@ RAISED: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["--emit attr", "register_gradients"],
     ),
     "a key of tf.custom_gradient": (
-        lambda: keyed("CustomGradient-3"),
+        lambda: keyed("CustomGradient-993"),
         ["tf.custom_gradient", "only the process that built it"],
     ),
     "an op type": (
