@@ -44,10 +44,15 @@ def asked() -> Any:
         sys.path.remove(str(SCRIPTS))
     make_opdefs.import_everything()
     ops = {op.name: op for op in make_opdefs.registered_ops()}
-    with tf.Graph().as_default():
-        tf.compat.v1.disable_control_flow_v2()
-        yield lambda name: gradient_trials.ask(ops[name]) if name in ops else None
-        tf.compat.v1.enable_control_flow_v2()
+    graph = tf.Graph()
+
+    def ask(name: str) -> Any:
+        with graph.as_default():
+            return gradient_trials.ask(ops[name]) if name in ops else None
+
+    tf.compat.v1.disable_control_flow_v2()
+    yield ask
+    tf.compat.v1.enable_control_flow_v2()
 
 
 @pytest.mark.every(6)
