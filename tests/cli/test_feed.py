@@ -36,6 +36,7 @@ def flipped(raw: bytes, at: int, to: int) -> bytes:
 
 WHOLE = npz(x=np.float32([1, 2]))
 DIRECTORY = WHOLE.rindex(b"PK\x01\x02")  # what the archive says of its only file
+VOID = b"{'descr': '|V0', 'fortran_order': False, 'shape': (1099511627776,)}"
 FEEDS: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "not an .npz file"),
     "an array alone": (b"\x93NUMPY\x01\x00", "not an .npz file"),
@@ -53,6 +54,10 @@ FEEDS: dict[str, tuple[bytes, str]] = {
         "x.npy in feed.npz is not an .npy file",
     ),
     "objects": (npz(x=np.array([{}], object)), "is not an .npy file of numbers: Object arrays"),
+    "nothing, 2**40 times": (
+        packed("x.npy", b"\x93NUMPY\x01\x00\x48\x00" + VOID.ljust(71) + b"\n"),
+        "x.npy in feed.npz is not an .npy file",
+    ),
     "control characters": (packed("\x1b[2J.npy", b""), "is not an .npy file"),
 }
 
