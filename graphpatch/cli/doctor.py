@@ -84,15 +84,16 @@ def command(
             fixed = fix(loaded, sources, targets, not no_control_flow_v2, every)
             diagnosis = replace(diagnosis, fixed=fixed)
 
-    def tell() -> None:
-        document = {**diagnosis.document(rules), "model": model}
-        say_answer(as_json, document, [*_lines_of_survey(diagnosis, saved_as, every), *following])
-
     fixes = diagnosis.fixed
     following = [
         f"next: graphpatch apply {rules} {model} -o {Path(model).stem}.meta, which holds the "
         f"loops' contexts; import it after tf.compat.v1.disable_control_flow_v2()"
     ] * (fixes is not None and fixes.needs_contexts)
+
+    def tell() -> None:
+        document = {**diagnosis.document(rules), "model": model}
+        say_answer(as_json, document, [*_lines_of_survey(diagnosis, saved_as, every), *following])
+
     is_written = fixes is not None and (diagnosis.rules or fixes.needs_contexts)
     document = {"version": 1, "rules": diagnosis.rules}
     options.write_rules_file(rules if is_written else None, document, tell)

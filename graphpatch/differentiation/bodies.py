@@ -30,7 +30,7 @@ T = TypeVar("T")
 LEAST_INLINED = 4  # nodes, arguments and returns; smaller functions Grappler leaves as they are
 XLA = "_XlaMustCompile"  # the attr of a call that XLA compiles as a whole
 OP_BY_OP = LOOPS | IFS | CASES
-BEFORE = "the loops, branches or calls by which alone outputs of the function are computed of it"
+BEFORE = "the loops, branches or calls between it and all outputs of its function"
 SYMBOLIC_GRADIENT = "SymbolicGradient"  # names the function that it is the gradient of
 
 

@@ -188,7 +188,8 @@ def array(raw: bytes, name: str) -> Any:
     except BROKEN as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise RulesError(f"{name} is not an .npy file of numbers: {reason}") from None
-    is_array = isinstance(result, np.ndarray) and result.dtype.itemsize  # of none, 2**40 fit
+    # Of elements without a size, 80 bytes hold 2**40.
+    is_array = isinstance(result, np.ndarray) and result.dtype.itemsize
     if not is_array or stream.tell() < len(raw):
         raise RulesError(f"{name} is not an .npy file of numbers, or holds more than one array")
     return result

@@ -308,11 +308,12 @@ def _refuse_shape(
         sizes = shapes.if_known(tensors[name]) if name in tensors else sizes_of_constant(name)
         if sizes is None or wanted is None or _fits(sizes, wanted, may_sum):
             continue
-        of = name if name in tensors else "a constant"
+        of, is_input = (name, True) if name in tensors else ("a constant", False)
+        remedy = "; filter_gradient changes what flows back to its output, or through its inputs"
         raise PatchError(
             f"{target}: the formula has the shape of {of}, {sizes_in_words(sizes)}, and cannot be "
-            f"{'summed down or ' * may_sum}repeated to that of {goal}, {sizes_in_words(wanted)}; "
-            f"filter_gradient changes what flows back to its output, or through its inputs"
+            f"{'summed down or ' * may_sum}repeated to that of {goal}, {sizes_in_words(wanted)}"
+            f"{remedy * (is_input and may_sum)}"
         )
 
 

@@ -150,8 +150,10 @@ def _unknown_in_calls(ops: OpsOnPath) -> Iterator[Node]:
         reach = ops.doctor.tape.inside(label)
         nodes = [reach.wiring.node(index) for index in sorted(reach.between)] if reach else ()
         for node in nodes:
-            if node is not None and node.op in CALLS | OP_BY_OP:
-                yield from [node] * (node.op in OP_BY_OP or not ops.bodies.is_inlined(node))
+            if node is None or node.op not in CALLS | OP_BY_OP:
+                continue
+            if node.op in OP_BY_OP or not ops.bodies.is_inlined(node):
+                yield node
 
 
 # fmt: off
