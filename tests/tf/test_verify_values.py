@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphpatch.runtime.tf_gradients import GradientAnswer
-from graphpatch.runtime.values import distance
+from graphpatch.runtime.values import difference_in_words, distance
 from graphpatch.runtime.verify.compare import gradients_compared, value_sets
 
 INF, NAN = float("inf"), float("nan")
@@ -82,3 +82,8 @@ def test_what_changed_is_run_once_more_for_all_sources() -> None:
 def test_a_gradient_that_is_zero_in_both_is_told() -> None:
     side = Side(zero=0.0, none=None, more=2.0)
     assert [name for name, (_, is_zero) in states(side, side).items() if is_zero] == ["zero"]
+
+
+def test_of_zeros_no_part_of_the_largest_element_is_told() -> None:
+    words = difference_in_words(np.zeros(2), np.ones(2))
+    assert words == "2 of 2 elements differ, by at most 1; it was 0 everywhere"
