@@ -271,7 +271,9 @@ def _also(sized: Sized) -> str:
 
 def check_expected(rule: Rule, graphs: Sequence[ModelGraph], count: int, why: bool = True) -> None:
     """Raise MatchError where a rule matched another number of ops of these than it expects."""
-    expect = rule.expect
+    expect, missing = rule.expect, missing_tensors(graphs, rule.match)
+    if missing and is_recipe(rule.author.rule):  # a tensor that its call names, whatever is matched
+        raise MatchError(missing.strip())
     if count < expect.min or (expect.max is not None and count > expect.max):
         text = f"matched {count or 'nothing'}, expected {expect}"
         if count:
@@ -285,6 +287,5 @@ def check_expected(rule: Rule, graphs: Sequence[ModelGraph], count: int, why: bo
     for op in unknown_types(graphs, rule.match):
         near = did_you_mean(op, opdefs.op_types())
         raise MatchError(f"neither TensorFlow nor the model has an op type {op!r}{near}")
-    missing = missing_tensors(graphs, rule.match)
     if missing and expect.min:
         raise MatchError(missing.strip())

@@ -269,6 +269,8 @@ def test_straight_through_leaves_integers_alone() -> None:
 NOTHING = [
     ("@straight_through", "y:Relu(x)", "the model has no Round, Rint, Floor, Ceil, Sign; Fake"),
     ("@lrp_composite", "y:MatMul(x,x)", r"no convolution .*: @lrp_epsilon is the rule"),
+    ("@deeplift(of=x2)", "y:Relu(x)", "no tensor is called 'x2'"),
+    ("@lrp_flat(of=x2)", "y:Relu(x)", "no tensor is called 'x2'"),
     ("@freeze(scope=nothing/**)", "y:Relu(x)", "rule '@freeze': .*no variables"),
     ("@freeze(scope=fc)", "fc1/w:VariableV2 r:Identity(fc1/w)", "or scope; there are: fc1$"),
 ]
