@@ -328,13 +328,22 @@ def _place_beside(new: Node, beside: int, before: bool) -> None:
     """Write a new op next to another, behind what it reads: files stay in topological order."""
     body = new.body
     root = body.root.get(beside, beside)
-    order = body.placed.setdefault(root, [root])
-    at = order.index(beside) + (0 if before else 1)
-    near = {beside, *(body.by_name.get(names.op_of(text), -1) for text in new.inputs)}
-    if not before and any(body.root.get(index, index) == root for index in near - {beside}):
-        at = 1 + next(at for at in reversed(range(len(order))) if order[at] in near)
+    order, places = body.placed.setdefault(root, [root]), body.places
+
+    def place(index: int) -> int:
+        places[index] = order.index(index, places.get(index, 0))
+        return places[index]
+
+    at = place(beside)
+    if not before:
+        read = {body.by_name.get(names.op_of(text), -1) for text in new.inputs}
+        near = {beside, *(index for index in read if body.root.get(index, index) == root)}
+        if len(near) < 8:
+            at = 1 + max(map(place, near))
+        else:  # many: one search from the end is faster
+            at = 1 + next(at for at in reversed(range(len(order))) if order[at] in near)
     order.insert(at, new.index)
-    body.root[new.index] = root
+    body.root[new.index], places[new.index] = root, at
 
 
 def _move_use(node: Node, slot: int, was: str, text: str) -> None:

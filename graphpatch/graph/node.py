@@ -442,6 +442,11 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         edited.written = None
         return edited
 
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Where an op in `placed` was when it was last searched: it only moves to the end."""
+        return {}
+
     def copy(self, library: Library) -> Body:
         """Return the same nodes, to be changed without this body seeing it."""
         body = replace(self, library=library, heads=self.heads.copy(), tensors={})

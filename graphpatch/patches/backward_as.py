@@ -112,6 +112,7 @@ STATE_READS = frozenset(
 # the file that it clones.
 MOST_AGAIN = 2_000
 TIMES_THE_FILE = 8
+ENDS_NAMED = 5  # where a noise-free path ends, in a note
 
 Ends: TypeAlias = dict[Node, list[int]]
 """The ops at which the noise-free path ends, with those of their outputs."""
@@ -323,7 +324,7 @@ class BackwardAsPatch(Patch):
         ends = self._ends(path)
         path.plan(ends)
         for node, outputs in ends.items():
-            refuse_in_part(node, outputs, editor, self.emit)
+            refuse_in_part(node, set(outputs), editor, self.emit)
         met = {node.index for node in path.order}
         unmet = [node for node in nodes if node.index not in met]
         if unmet and not provenance.shadow(unmet[0]):
@@ -425,7 +426,8 @@ def _notes(
     """Yield what to say of a gradient that is still noisy, or where the noise-free path ends."""
     body = path.body
     texts = [node.tensor(output) for node, outputs in ends.items() for output in outputs]
-    reached = ", ".join(texts)
+    more = f" and {len(texts) - ENDS_NAMED} more" if len(texts) > ENDS_NAMED else ""
+    reached = ", ".join(texts[:ENDS_NAMED]) + more
     if not is_named:
         yield f"in {body.label} the noise-free path goes up to {reached}"
     marks = walk.downstream(body, map(names.parse, texts))
