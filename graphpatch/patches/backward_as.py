@@ -15,7 +15,7 @@ from typing import ClassVar, TypeAlias
 
 from graphpatch import names, opdefs
 from graphpatch.control_flow.op_types import BOUNDARIES, NEXTS
-from graphpatch.differentiation.flow import is_linear, lets_through
+from graphpatch.differentiation.flow import carries, is_asked_for, is_linear, lets_through, why_not
 from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.errors import PatchError, did_you_mean
 from graphpatch.graph import provenance, walk
@@ -31,7 +31,7 @@ from graphpatch.patches.reach import (
     refuse_boundary,
     refuse_shadowed,
 )
-from graphpatch.patches.target import Target, carries, is_asked_for, known_outputs, why_not
+from graphpatch.patches.target import Target, known_outputs
 from graphpatch.table import short
 
 

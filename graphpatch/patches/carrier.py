@@ -17,6 +17,7 @@ import msgspec
 
 from graphpatch.control_flow.contexts import control_flow
 from graphpatch.control_flow.op_types import BOUNDARIES, NEXTS
+from graphpatch.differentiation.flow import carries
 from graphpatch.dtypes import DTYPE_NAMES, HANDLES
 from graphpatch.errors import FormulaError, PatchError, did_you_mean
 from graphpatch.gradients.formula import Formula
@@ -63,7 +64,7 @@ from graphpatch.patches.reach import (
     refuse_contradicted,
     shadow_behind,
 )
-from graphpatch.patches.target import Target, carries, dtypes_of, known_outputs
+from graphpatch.patches.target import Target, dtypes_of, known_outputs
 
 # The op type whose registered gradient is dy for each input.
 ALIKE = "AddN"
@@ -210,31 +211,12 @@ def constructed(
     """
     if emit not in CONSTRUCTION_EMITS:
         return False
-    node, place, reason = target.last, filtered or target.last, ""
-    op_type, in_function = "" if target.is_match else node.op, not node.body.is_main
-
-    is_filter = filtered is not None and not target.more
-    dtype = (known_outputs(node)[0].dtype or "") if is_filter else ""
-
-    def nodes() -> FormulaNodes | None:
-        try:
-            op = Signature.of_tensor(dtype) if is_filter else target.signature
-            return construction(gradient.formula, op, op_type, in_function)
-        except FormulaError as error:
-            raise PatchError(f"{node}: {error}") from error
-
-    form = dtype if is_filter else (target.form(gradient.formula), target.more)
-    formula = editor.cached(("construction", gradient.key, form, op_type, in_function), nodes)
+    node, place = target.last, filtered or target.last
+    formula = _adjoint(gradient, target, editor, filtered is not None and not target.more)
     if formula is None:
         reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
-    elif differentiated_as_whole(node, editor):
-        reason = f"function {node.body.label} is differentiated as a whole"
-    elif place.op in BOUNDARIES or in_control_flow(place, editor):
-        reason = "it is in a v1 loop or branch"
-    elif place.outputs is None or any(
-        arg.is_ref or arg.dtype is None for arg in (*(place.arguments or ()), *place.outputs)
-    ):
-        reason = "it reads or gives a reference, or a tensor of a dtype that is not known"
+    else:
+        reason = _why_not_constructed(place, node, editor)
     if reason and emit == "construction":
         named = str(node)
         if place is not node:  # the op of the model; by now an Identity has its name
@@ -258,6 +240,40 @@ def constructed(
 
     _select(node, backward, [0], editor, target.noted)
     return True
+
+
+def _adjoint(
+    gradient: Computed, target: Target, editor: Editor, is_filter: bool
+) -> FormulaNodes | None:
+    """Return the ops whose default gradient is this one; None where there are none.
+
+    Those of one form of targets are made once.
+    """
+    node, in_function = target.last, not target.last.body.is_main
+    op_type = "" if target.is_match else node.op
+    dtype = (known_outputs(node)[0].dtype or "") if is_filter else ""
+
+    def nodes() -> FormulaNodes | None:
+        try:
+            op = Signature.of_tensor(dtype) if is_filter else target.signature
+            return construction(gradient.formula, op, op_type, in_function)
+        except FormulaError as error:
+            raise PatchError(f"{node}: {error}") from error
+
+    form = dtype if is_filter else (target.form(gradient.formula), target.more)
+    return editor.cached(("construction", gradient.key, form, op_type, in_function), nodes)
+
+
+def _why_not_constructed(place: Node, node: Node, editor: Editor) -> str:
+    """Return why no construction can stand in a place; nothing where one can."""
+    if differentiated_as_whole(node, editor):
+        return f"function {node.body.label} is differentiated as a whole"
+    if place.op in BOUNDARIES or in_control_flow(place, editor):
+        return "it is in a v1 loop or branch"
+    flat = None if place.outputs is None else [*(place.arguments or ()), *place.outputs]
+    if flat is None or any(arg.is_ref or arg.dtype is None for arg in flat):
+        return "it reads or gives a reference, or a tensor of a dtype that is not known"
+    return ""
 
 
 def _differentiated_once(tensor: str, scope: str, beside: Node, editor: Editor) -> str:
@@ -302,28 +318,19 @@ def carry(
 ) -> None:
     """Let the gradient of a target be this one, and say in the editor what the consumer needs.
 
-    `filtered` is the op in line with which an Identity is the target: a filter. Raises PatchError
-    where the gradient does not fit the target, or where TensorFlow would not look at it.
+    A key stores it, or else a construction, or else functions: the first that can. `filtered` is
+    the op in line with which an Identity is the target: a filter. Raises PatchError where the
+    gradient does not fit the target, or where TensorFlow would not look at it.
     """
-    node = target.last
-    if isinstance(gradient, DefaultGradient | RegisteredKey) and target.is_match:
-        raise PatchError(
-            "a match as one op has no gradient under a key: a gradient of the library or a formula "
-            "is stored as a function"
-        )
-    if isinstance(gradient, DefaultGradient):
-        if node.attr(attrs.OVERRIDE) is None:
-            raise PatchError(
-                f"{node} has no override to take off; its gradient is TensorFlow's default"
-            )
-        editor.set_attr(node, attrs.OVERRIDE, None)
-        editor.used(BUILT_IN)
-        return
+    node, is_filter = target.last, filtered is not None
     refuse_key(gradient, emit, target.is_match)
-    is_alone = not (target.is_match or named_tensors(gradient))
-    for inside in () if is_alone else target.nodes:
+    if isinstance(gradient, DefaultGradient):
+        _take_off_override(node, editor)
+        return
+    is_one_op = not (target.is_match or named_tensors(gradient))
+    for inside in () if is_one_op else target.nodes:
         refuse_boundary(inside)
-    if filtered is None:  # nothing is written down on what is new
+    if not is_filter:  # nothing is written down on what is new
         check_reached(node, editor)
         if replaced := provenance.key_setter(node):
             editor.note(
@@ -331,28 +338,35 @@ def carry(
                 f'of its ops; "taken": false leaves out what earlier rules patched'
             )
     if not isinstance(gradient, PythonGradient):
-        if is_alone:
+        if is_one_op:
             gradient = gradient if isinstance(gradient, RegisteredKey) else gradient.for_op(node.op)
-            if filtered is None or emit == "attr":  # else it is fitted to the one tensor
+            if not is_filter or emit == "attr":  # else it is fitted to the one tensor
                 check_once(gradient, node, editor)
-            key = _key(gradient, node, editor, emit)
-            if key is not None:
-                _set_key(key, node, editor)
+            if set_key(gradient, node, editor, emit):
                 return
         assert not isinstance(gradient, RegisteredKey), "its key is set"
-        if filtered is None:
+        if not is_filter:
             known_outputs(node)
-        if not is_alone:
+        if not is_one_op:
             gradient, target = _with_named_tensors(gradient, target, editor)
         if constructed(gradient, target, editor, emit, filtered):
             return
-    if filtered is not None and is_alone and not is_restored(node, editor):
+    if is_filter and is_one_op and not is_restored(node, editor):
         become_filter(gradient, node, editor)
         return
     functions = gradient_functions(gradient, target, editor)
     refuse_boundary(node)
     shadow_behind(target, editor)
     attach(target, functions, editor)
+
+
+def _take_off_override(node: Node, editor: Editor) -> None:
+    if node.attr(attrs.OVERRIDE) is None:
+        raise PatchError(
+            f"{node} has no override to take off; its gradient is TensorFlow's default"
+        )
+    editor.set_attr(node, attrs.OVERRIDE, None)
+    editor.used(BUILT_IN)
 
 
 def check_once(gradient: Computed | RegisteredKey, node: Node, editor: Editor) -> None:
@@ -363,6 +377,11 @@ def check_once(gradient: Computed | RegisteredKey, node: Node, editor: Editor) -
 
 def refuse_key(gradient: Gradient, emit: str, is_match: bool = False) -> None:
     """Raise PatchError for a gradient that cannot be stored as a key: no consumer could read it."""
+    if isinstance(gradient, DefaultGradient | RegisteredKey) and is_match:
+        raise PatchError(
+            "a match as one op has no gradient under a key: a gradient of the library or a formula "
+            "is stored as a function"
+        )
     if isinstance(gradient, PythonGradient) and emit in ("attr", "construction"):
         raise PatchError(
             f"{gradient.path} is stored as a function, not as an {emit} (emit: auto); a key that "
@@ -377,23 +396,22 @@ def refuse_key(gradient: Gradient, emit: str, is_match: bool = False) -> None:
         )
 
 
-def _key(
-    gradient: Computed | RegisteredKey, node: Node, editor: Editor, emit: str
-) -> RegisteredKey | None:
-    """Return the key that is to carry a gradient; None where no key does."""
-    if isinstance(gradient, RegisteredKey):
-        return gradient
-    if emit == "attr" or (emit == "auto" and node.outputs is None):  # of its library alone known
-        return RegisteredKey(gradient.key)
-    if emit != "auto" or place_of(node, editor).ignoring is not None:
-        return None
-    exact = built_in_key(gradient, node.opdef)
-    return None if exact is None else RegisteredKey(exact, built_in=True)
+def set_key(gradient: Computed | RegisteredKey, node: Node, editor: Editor, emit: str) -> bool:
+    """Store a gradient as a key in the attr of the op, where one says it; return whether it does.
 
-
-def _set_key(key: RegisteredKey, node: Node, editor: Editor) -> None:
-    """Set a key; raise PatchError in a body where TensorFlow ignores the attr without a word."""
+    Raises PatchError in a body where TensorFlow ignores the attr without a word.
+    """
     caller = place_of(node, editor).ignoring
+    key, is_built_in = gradient.key, False
+    if isinstance(gradient, RegisteredKey):
+        is_built_in = gradient.built_in
+    elif emit == "auto" and node.outputs is not None:  # else its library alone knows the op
+        exact = None if caller is not None else built_in_key(gradient, node.opdef)
+        if exact is None:
+            return False
+        key, is_built_in = exact, True
+    elif emit not in ("auto", "attr"):
+        return False
     if caller is not None and not editor.graph.around.is_object_based:
         raise PatchError(
             f"{node} cannot be overridden by an attr: the function is called by {caller}, and "
@@ -405,9 +423,10 @@ def _set_key(key: RegisteredKey, node: Node, editor: Editor) -> None:
             f"function {node.body.label}: the new gradient works with GradientTape, after "
             f"tf.saved_model.load; a Session ignores it silently, as {caller.op} calls the function"
         )
-    editor.set_attr(node, attrs.OVERRIDE, attrs.text(key.key))
-    needs = "" if key.built_in else key.key
+    editor.set_attr(node, attrs.OVERRIDE, attrs.text(key))
+    needs = "" if is_built_in else key
     editor.used("attr" if needs else BUILT_IN, session=needs, tape=needs)
+    return True
 
 
 def _with_named_tensors(

@@ -18,6 +18,7 @@ from functools import partial
 
 from graphpatch import names
 from graphpatch.above import FromAbove
+from graphpatch.differentiation.flow import carries
 from graphpatch.dtypes import DTYPE_NAMES, HANDLES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import (
@@ -44,14 +45,7 @@ from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.patches.inline import put_op
 from graphpatch.patches.reach import differentiated_as_whole, place_of
-from graphpatch.patches.target import (
-    Target,
-    carries,
-    dtypes_of,
-    is_source,
-    known_inputs,
-    known_outputs,
-)
+from graphpatch.patches.target import Target, dtypes_of, is_source, known_inputs, known_outputs
 from graphpatch.protos import AttrValue, NodeDef, TensorProto, TensorShapeProto
 
 trace: FromAbove[[str, OpDtypes], GradientFunction] = FromAbove("trace")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from graphpatch import names
 from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
+from graphpatch.differentiation.flow import carries, why_not
 from graphpatch.errors import PatchError
 from graphpatch.graph import attrs
 from graphpatch.graph.editor import Editor
@@ -16,7 +17,7 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.walk import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches.reach import check_reached
-from graphpatch.patches.target import Target, carries, is_source, why_not
+from graphpatch.patches.target import Target, is_source
 
 OUTPUTS = "outputs"
 

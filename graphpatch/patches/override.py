@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphpatch.differentiation.flow import carries, is_asked_for, why_not
 from graphpatch.differentiation.override_keys import gradient_type, override_key
 from graphpatch.errors import PatchError
 from graphpatch.gradients.library import LIBRARY
@@ -34,7 +35,7 @@ from graphpatch.patches.reach import (
     refuse_contradicted,
     refuse_uneven,
 )
-from graphpatch.patches.target import Target, carries, is_asked_for, keeps_shape, why_not
+from graphpatch.patches.target import Target, keeps_shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import TypeGuard
 
 from graphpatch.control_flow.op_types import BOUNDARIES, ENTERS
 from graphpatch.differentiation.bodies import Bodies, BodyPlace
+from graphpatch.differentiation.flow import is_asked_for
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.override_keys import override_key
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
@@ -32,7 +33,7 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model
 from graphpatch.graph.template import OneOp
 from graphpatch.graph.walk import first_producers
-from graphpatch.patches.target import Target, is_asked_for
+from graphpatch.patches.target import Target
 
 # Ops that formulas and traced functions are made of, and that have no gradient in a function that a
 # Session differentiates as a whole.

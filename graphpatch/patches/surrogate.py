@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
+from graphpatch.differentiation.flow import carries, why_not
 from graphpatch.errors import FormulaError, PatchError, RulesError
 from graphpatch.gradients.formula import Call, Expression, Formula, Variable
 from graphpatch.gradients.program import FormulaNodes, formula_nodes
@@ -26,7 +27,7 @@ from graphpatch.patches.reach import (
     in_control_flow,
     refuse_contradicted,
 )
-from graphpatch.patches.target import Target, carries, dtypes_of, why_not
+from graphpatch.patches.target import Target, dtypes_of
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
 # shape or decide alone. It follows from the ops that a function is spelled with, several for some,

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from graphpatch import names
-from graphpatch.differentiation.flow import carries, is_asked_for, why_not
+from graphpatch.differentiation.flow import carries, why_not
 from graphpatch.differentiation.shapes import KEEPING_IMAGES, Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import PatchError
@@ -334,6 +334,3 @@ def dtypes_of(what: object, flat: Sequence[FlatArg]) -> tuple[str, ...]:
 def is_source(node: Node) -> bool:
     """Return whether nothing lies before an op that a gradient reaches."""
     return node.op in FED or not node.data_inputs
-
-
-__all__ = ["Target", "carries", "is_asked_for", "is_source", "keeps_shape", "why_not"]

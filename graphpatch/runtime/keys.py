@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from graphpatch.control_flow.op_types import BOUNDARIES
+from graphpatch.differentiation.flow import carries
 from graphpatch.differentiation.override_keys import gradient_type, is_registered
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
@@ -51,7 +52,7 @@ from graphpatch.patches.override import OverrideGradient, never_fires
 from graphpatch.patches.reach import all_in_control_flow, shadow_behind
 from graphpatch.patches.straight_through import StraightThrough
 from graphpatch.patches.surrogate import SurrogateGradient
-from graphpatch.patches.target import Target, carries, is_source, known_inputs, known_outputs
+from graphpatch.patches.target import Target, is_source, known_inputs, known_outputs
 from graphpatch.protos import GraphDef
 from graphpatch.rules import Rule
 

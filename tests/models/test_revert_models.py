@@ -11,11 +11,11 @@ from google.protobuf import text_format
 
 import graphpatch
 from graphpatch.analysis.revert import revert
+from graphpatch.differentiation.flow import carries
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import text
 from graphpatch.formats.container import is_text
 from graphpatch.graph.node import Body, Node
-from graphpatch.patches.target import carries
 from tests.models import catalogue
 
 MOST = 4  # ops of a body that each patch is tried on, and bodies
