@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +18,7 @@ from graphpatch.opdefs import (
     Arg,
     AttrDef,
     FlatArg,
+    FlatArgs,
     OpDef,
     flatten,
     from_proto,
@@ -74,12 +74,6 @@ def test_the_file_has_an_op_a_line_and_stays_small() -> None:
     assert FILE.stat().st_size < 600_000
 
 
-def test_it_is_read_without_tensorflow() -> None:
-    code = "import sys; from graphpatch import opdefs; opdefs.lookup('Relu')"
-    code += "; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_flags() -> None:
     known_to = {op: known(op).known_to for op in ("Relu", "TensorMapErase", "Resampler")}
     assert known_to == {"Relu": "both", "TensorMapErase": "2", "Resampler": "1"}
@@ -94,9 +88,8 @@ def test_flags() -> None:
     ("inputs", "broadcasts", "ops"),
     [
         ((0,), False, "Relu Relu6 Elu Round Floor Ceil Rint Sign Identity StopGradient Tanh Exp"),
-        ((0,), False, "FakeQuantWithMinMaxVars FakeQuantWithMinMaxArgs QuantizeAndDequantizeV2"),
-        ((0,), False, "Cast Softmax LogSoftmax Cumsum ClipByValue Bucketize CheckNumerics"),
-        ((0,), False, "Snapshot PreventGradient OnesLike IsNan IdentityN Switch Print"),
+        ((0,), False, "FakeQuantWithMinMaxVars QuantizeAndDequantizeV2 Snapshot OnesLike Print"),
+        ((0,), False, "Cast Softmax Cumsum ClipByValue Bucketize IdentityN Switch IsNan"),
         ((0, 1), False, "AddN ReluGrad"),
         ((1, 2), False, "Select"),
         ((0, 1), True, "Mul Add AddV2 Sub RealDiv Maximum Less LogicalAnd FloorMod Pow"),
@@ -108,16 +101,14 @@ def test_ops_that_keep_the_shape(inputs: tuple[int, ...], broadcasts: bool, ops:
         assert (known(op).keeps_shape, known(op).broadcasts) == (inputs, broadcasts), op
 
 
-@pytest.mark.parametrize(
-    "op",
-    "MatMul BatchMatMulV2 Sum Mean ArgMax Conv2D MaxPool Pad MirrorPad Tile Transpose Reshape"
-    " Squeeze ExpandDims Bitcast Concat ConcatV2 Pack Unpack Split Slice StridedSlice Gather"
-    " GatherV2 OneHot Shape Size Rank TopKV2 Merge Where Diag DecodeRaw Const Placeholder"
-    " PartitionedCall While RFFT RFFTND IRFFTND MatrixDiag SegmentSum SpaceToDepth"
-    " BroadcastTo XlaSpmdFullToShardShape TPUPartitionedInputV2".split(),
-)
-def test_ops_that_do_not(op: str) -> None:
-    assert (known(op).keeps_shape, known(op).broadcasts) == ((), False)
+def test_ops_that_do_not() -> None:
+    others = (
+        "MatMul Sum ArgMax Conv2D MaxPool Pad Tile Transpose Reshape Squeeze Bitcast ConcatV2 Pack"
+        " Split Slice GatherV2 OneHot Shape Merge Where Const Placeholder PartitionedCall RFFT"
+        " MatrixDiag SegmentSum BroadcastTo XlaSpmdFullToShardShape TPUPartitionedInputV2"
+    )
+    for op in map(known, others.split()):
+        assert (op.keeps_shape, op.broadcasts) == ((), False), op.name
 
 
 # The tensors of a node
@@ -196,24 +187,14 @@ def test_a_length_that_cannot_be_known(op: str, node: dict[str, str], words: lis
 
 
 def test_a_tensor_of_a_list_is_counted_to_and_not_searched() -> None:
-    wanted = [("before", 0), *(("out", index) for index in range(1000)), ("behind", 0)]
-    looked = []
-
-    class Seen(list[FlatArg]):
-        def __getitem__(self, at: Any) -> Any:
-            looked.append(at)
-            return super().__getitem__(at)
-
-        def __iter__(self) -> Any:
-            return (self[at] for at in range(len(self)))
-
-    tensors = Seen(FlatArg(name, index, "float32", False) for name, index in wanted)
-    for at, (name, index) in enumerate(wanted[:-1]):
-        assert tensor_index(tensors, name, index) == at
-    assert len(looked) < 5 * len(wanted)
-    assert tensor_index(tensors, *wanted[-1]) == len(wanted) - 1
+    names = ["before", *["out"] * 1000, "behind"]
+    tensors = FlatArgs(FlatArg(name, 0, "float32", False) for name in names)
+    assert list(tensors.first.items()) == [("behind", 1001), ("out", 1), ("before", 0)]
+    assert tensor_index(tensors, "out", 999) == 1000
+    assert tensor_index(tensors, "behind", 0) == 1001
     assert tensor_index(tensors, "out", 1000) is None
     assert tensor_index(tensors, "other", 0) is None
+    assert [tensor_index(list(tensors), name, 0) for name in ("out", "other")] == [1, None]
 
 
 def test_a_signature_as_an_op_type() -> None:
@@ -281,9 +262,6 @@ def test_every_number_of_the_enum_has_its_name() -> None:
             spelled = key.removeprefix("DT_").removesuffix("_REF").lower()
             assert DTYPE_NAMES[number] == SPELLED_OTHERWISE.get(spelled, spelled), key
             assert is_ref(number) == key.endswith("_REF"), key
-
-
-def test_the_differentiable_dtypes_are_dtypes() -> None:
     assert set(DTYPE_NAMES.values()) >= DIFFERENTIABLE
 
 
@@ -318,10 +296,5 @@ def test_nothing_of_tensorboard_is_imported_or_required() -> None:
     assert done.returncode == 0, done.stderr
     assert not {"tensorboard", "tensorflow", "grpc"} & set(done.stdout.split())
     assert "tensorboard" not in (ROOT / "setup.cfg").read_text()
-    sources = [
-        path
-        for folder in ("graphpatch", "scripts", "tests")
-        for path in (ROOT / folder).rglob("*.py")
-    ]
-    marker = "tensorboard." + "compat"
-    assert [path.name for path in sources if marker in path.read_text()] == []  # see protos.py
+    sources = list((ROOT / "graphpatch").rglob("*.py"))
+    assert [path for path in sources if "tensorboard.compat" in path.read_text()] == []

@@ -24,7 +24,10 @@ from graphpatch.match.pattern import syntax
 from graphpatch.rules import rules_in
 
 PACKAGE = Path(__file__).parent.parent / "graphpatch"
-CALLS = ("compile", "match", "search", "sub", "fullmatch", "split", "findall", "finditer")
+CALLS = {
+    f"re.{name}" for name in "compile match search sub fullmatch split findall finditer".split()
+}
+REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
 # Repeats in repeats, where each turn of the outer one begins with what the inner one never matches.
 CLEAR = {
     r"\A(?:\s|#[^\n]*\n)*([a-z_]+)\s*[:{<]",
@@ -47,54 +50,46 @@ def expressions() -> Iterator[str]:
     """The regular expressions of the package; of those made later, how they are spelled."""
     for path in PACKAGE.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-                of_re = isinstance(call.func.value, ast.Name) and call.func.value.id == "re"
-                if of_re and call.func.attr in CALLS:
-                    yield spelled(call.args[0], path)
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in CALLS:
+                yield spelled(call.args[0], path)
 
 
-def spelled(given: ast.expr, path: Path) -> str:
+def spelled(written: ast.expr, path: Path) -> str:
     """An expression as its module has it: with its constants, in f-strings and sums too."""
-    if isinstance(given, ast.Constant):
-        value = given.value
-    else:
-        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        names = vars(importlib.import_module(name.removesuffix(".__init__")))
-        try:
-            value = eval(compile(ast.Expression(given), str(path), "eval"), names)
-        except NameError:  # of a function's own
-            return ast.unparse(given)
+    name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    names = vars(importlib.import_module(name.removesuffix(".__init__")))
+    try:
+        value = eval(compile(ast.Expression(written), str(path), "eval"), names)
+    except NameError:  # of a function's own
+        return ast.unparse(written)
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+def python_parser(part: str) -> Any:
+    """Python's own parser of expressions, or its compiler."""
+    name = f"re._{part}r" if sys.version_info >= (3, 11) else f"sre_{part}"
+    return importlib.import_module(name)
+
+
+def parsed(expression: str) -> Any:
+    return python_parser("parse").parse(expression)
 
 
 def has_nested_repeat(parsed: Any, inside: bool = False) -> bool:
     """Whether a repeat without end stands in another."""
-    for op, given in parsed:
-        if str(op) in ("MAX_REPEAT", "MIN_REPEAT"):
-            endless = str(given[1]) == "MAXREPEAT"
-            if (endless and inside) or has_nested_repeat(given[2], inside or endless):
-                return True
-        elif str(op) == "SUBPATTERN":
-            if has_nested_repeat(given[-1], inside):
-                return True
-        elif str(op) == "BRANCH" and any(has_nested_repeat(one, inside) for one in given[1]):
+    for op, item in parsed:
+        endless = str(op) in REPEATS and str(item[1]) == "MAXREPEAT"
+        parts = item[1] if str(op) == "BRANCH" else []
+        parts = [item[-1]] if str(op) in ("SUBPATTERN", *REPEATS) else parts
+        if (endless and inside) or any(has_nested_repeat(p, inside or endless) for p in parts):
             return True
     return False
 
 
-def parsed(expression: str) -> Any:
-    """An expression as Python's own parser reads it."""
-    name = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
-    return importlib.import_module(name).parse(expression)
-
-
 def in_line(parsed: Any) -> Iterator[tuple[Any, Any]]:
     """The items of an expression one behind the other, those of its groups among them."""
-    for op, given in parsed:
-        if str(op) == "SUBPATTERN":
-            yield from in_line(given[-1])
-        else:
-            yield op, given
+    for op, item in parsed:
+        yield from in_line(item[-1]) if str(op) == "SUBPATTERN" else [(op, item)]
 
 
 def has_overlap(parsed: Any) -> bool:
@@ -103,13 +98,13 @@ def has_overlap(parsed: Any) -> bool:
     Optional items may stand between them. Branches are looked at each by itself.
     """
     before = set[str]()
-    for op, given in in_line(parsed):
-        if str(op) == "BRANCH" and any(map(has_overlap, given[1])):
+    for op, item in in_line(parsed):
+        if str(op) == "BRANCH" and any(map(has_overlap, item[1])):
             return True
-        if str(op) not in ("MAX_REPEAT", "MIN_REPEAT"):
+        if str(op) not in REPEATS:
             before = set()
             continue
-        least, most, inner = given
+        least, most, inner = item
         letters = set(filter(matching(inner), map(chr, range(256))))
         if str(most) == "MAXREPEAT" and (letters & before or has_overlap(inner)):
             return True
@@ -117,34 +112,25 @@ def has_overlap(parsed: Any) -> bool:
     return False
 
 
-def matching(inner: Any) -> Callable[[str], bool]:
-    """Whether what is repeated matches a letter; no letter, where it is more than one."""
-    compiler = importlib.import_module(
-        "re._compiler" if sys.version_info >= (3, 11) else "sre_compile"
-    )
+def matching(inner: Any) -> Callable[[str], object]:
+    """What tells whether what is repeated matches a letter; of more than one letter none does."""
     if len(inner) != 1 or str(inner[0][0]) not in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
-        return lambda letter: False
-    compiled = compiler.compile(inner)
-    return lambda letter: compiled.fullmatch(letter) is not None
+        return lambda letter: None
+    return python_parser("compile").compile(inner).fullmatch  # type: ignore[no-any-return]
 
 
 @pytest.mark.slow
-def test_no_repeat_stands_beside_one_of_the_same_letters() -> None:
+def test_no_repeat_stands_in_a_repeat_or_beside_one_of_the_same_letters() -> None:
     found = set(expressions())
+    assert len(found) > 45
+    assert {one for one in found if has_nested_repeat(parsed(one))} == CLEAR
     assert {one for one in found if has_overlap(parsed(one))} == ENDING
+    assert has_nested_repeat(parsed(r"(?:\s+|#[^\n]*\n)*x"))
+    assert not has_nested_repeat(parsed(r"a*(?:b|c+)d{2}"))
     for one in (r"\s*\s*", ".*.*", r"(\w+)\d*x", r"a+b?a*", r"x|\d+\w+", r"(?:\w+\d*)+"):
         assert has_overlap(parsed(one)), one
     for one in (r"\s*x\s*", r"\w+ \w*", r"[a-z]*\d+", "a*b+", r"\d{2}\d*", "ab*c*"):
         assert not has_overlap(parsed(one)), one
-
-
-@pytest.mark.slow
-def test_no_repeat_stands_in_a_repeat() -> None:
-    found = set(expressions())
-    assert len(found) > 45
-    assert {one for one in found if has_nested_repeat(parsed(one))} == CLEAR
-    assert has_nested_repeat(parsed(r"(?:\s+|#[^\n]*\n)*x"))
-    assert not has_nested_repeat(parsed(r"a*(?:b|c+)d{2}"))
 
 
 SPACES = ("\n", " \n", " ", "#\n", "\t", "---", "%\n", "a.", "a")
