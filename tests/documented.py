@@ -16,6 +16,7 @@ from graphpatch.protos import AttrValue, NodeDef, TensorShapeProto
 from graphpatch.runtime.layers import LAYERS
 from tests import graphs
 from tests.graphs import node
+from tests.patches.one_op import net
 
 PUBLIC = {name: getattr(graphpatch, name) for name in graphpatch.__all__}
 PUBLIC |= {f"keras.{layer.__name__}": layer for layer in LAYERS}
@@ -68,24 +69,22 @@ def write_files(folder: Path) -> None:
     graphpatch.apply([RULE], folder / "model.pb").save(folder / "patched.pb")
 
 
-def _shape(*sizes: int) -> TensorShapeProto:
-    return TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in sizes])
-
-
 def _constant(name: str, array: Any) -> NodeDef:
     made = node(name, "Const", dtype=array.dtype.name)
     tensor = made.attr["value"].tensor
     tensor.dtype, tensor.tensor_content = made.attr["dtype"].type, array.tobytes()
-    tensor.tensor_shape.CopyFrom(_shape(*array.shape))
+    tensor.tensor_shape.dim.extend(TensorShapeProto.Dim(size=size) for size in array.shape)
     return made
 
 
 def _nodes() -> list[NodeDef]:
     """Two blocks of convolution, bias and Relu; a loss; and one behind a Round."""
+    sizes = [TensorShapeProto.Dim(size=size) for size in (1, 4, 4, 1)]
     nodes = [
-        node("x", "Placeholder", shape=AttrValue(shape=_shape(1, 4, 4, 1))),
+        node("x", "Placeholder", shape=AttrValue(shape=TensorShapeProto(dim=sizes))),
         _constant("weights", np.linspace(0.1, 0.9, 9, dtype=np.float32).reshape(3, 3, 1, 1)),
         _constant("zero", np.zeros(1, np.float32)),
+        _constant("axes", np.arange(4, dtype=np.int32)),
     ]
     before = "x"
     for block in ("block1", "block2"):
@@ -96,14 +95,8 @@ def _nodes() -> list[NodeDef]:
             node(f"{block}/relu", "Relu", f"{block}/bias"),
         ]
         before = f"{block}/relu"
-    return [
-        *nodes,
-        node("features", "Identity", before),
-        _constant("axes", np.arange(4, dtype=np.int32)),
-        node("loss", "Sum", "features", "axes", Tidx="int32"),
-        node("bits", "Round", "features"),
-        node("bits_loss", "Sum", "bits", "axes", Tidx="int32"),
-    ]
+    ends = "features:Identity({}) loss:Sum(features,axes,Tidx=int32) bits:Round(features)"
+    return [*nodes, *net(ends.format(before)), *net("bits_loss:Sum(bits,axes,Tidx=int32)")]
 
 
 def failures(name: str, **there: Any) -> str:

@@ -27,17 +27,15 @@ def attr(value: Any) -> AttrValue:
         return value
     if isinstance(value, list):
         values = AttrValue(list=AttrValue.ListValue())
-        for one in map(attr, value):
-            getattr(values.list, one.WhichOneof("value")).append(
-                getattr(one, one.WhichOneof("value"))
-            )
+        for item in map(attr, value):
+            kind = item.WhichOneof("value")
+            getattr(values.list, kind).append(getattr(item, kind))
         return values
     if isinstance(value, str) and value in DTYPE_NUMBERS:
         return AttrValue(type=DTYPE_NUMBERS[value])
     if isinstance(value, str | bytes):
         return AttrValue(s=value.encode() if isinstance(value, str) else value)
-    kind = {bool: "b", int: "i", float: "f"}[type(value)]
-    return AttrValue(**{kind: value})
+    return AttrValue(**{{bool: "b", int: "i", float: "f"}[type(value)]: value})
 
 
 def node(name: str, op: str, *inputs: str, device: str = "", **attrs: Any) -> NodeDef:

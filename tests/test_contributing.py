@@ -101,22 +101,14 @@ def add(package: Path, name: str, before: str, text: str) -> None:
     path.write_text("".join([*lines[:place], text, *lines[place:]]), encoding="utf-8")
 
 
-@pytest.mark.parametrize(("title", "called"), TITLES.items(), ids=TITLES.values())
-def test_the_table_has_the_files_of_a_recipe(title: str, called: str) -> None:
-    [row] = re.findall(rf"^\| {called} \| (.*?) \|", RECIPES, re.M)
-    assert re.findall(r"`(.*?)`", row) == list(
-        dict.fromkeys(name for name, _, _ in examples(title))
-    )
-
-
-def test_each_recipe_is_tried() -> None:
+def test_the_table_has_each_recipe_and_its_files_and_tests() -> None:
     assert re.findall(r"^### (.*)", RECIPES, re.M) == list(TITLES)
-
-
-def test_the_tests_that_it_names_are_there() -> None:
-    named = set(re.findall(r"`(test_\w+)`", RECIPES))
+    for title, called in TITLES.items():
+        [row] = re.findall(rf"^\| {called} \| (.*?) \|", RECIPES, re.M)
+        assert re.findall(r"`(.*?)`", row) == [*dict.fromkeys(name for name, *_ in examples(title))]
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    assert named <= {name for text in texts for name in re.findall(r"^def (test_\w+)", text, re.M)}
+    tests = {name for text in texts for name in re.findall(r"^def (test_\w+)", text, re.M)}
+    assert set(re.findall(r"`(test_\w+)`", RECIPES)) <= tests
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +123,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     nodes = node("x", "Placeholder"), node("relu", "Relu", "x"), node("mod", "Mod", "x", "relu")
     model = graphdef(*nodes, functions=[body])
     (folder / "model.pb").write_bytes(model.SerializeToString())
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-    )
+    command, environment = [sys.executable, "-c", PROGRAM], {"PYTHONPATH": str(folder)}
+    environment = {**os.environ, **environment}
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
     assert not ran.returncode, ran.stderr
     printed, found = ran.stdout.splitlines()
     return {"printed": json.loads(printed), "folder": folder, **json.loads(found)}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import graphpatch
+from graphpatch.cli import COMMANDS
 from graphpatch.rules import rules_from
 from tests.examples import ROOT, blocks, commands, failed_together, pages, ran
 
@@ -48,17 +49,17 @@ def test_the_python_examples_of_a_page_run(name: str, failed: dict[str, str]) ->
     assert failed.get(name) is None, failed[name]
 
 
-def test_rules_files_on_a_page_are_the_files_that_it_names() -> None:
+def test_what_a_page_shows_of_files_and_commands() -> None:
+    """Rules files are those that it names; what a command prints stands in a block that is run."""
     shown = [found for page in PAGES.values() for found in FILES.findall(page)]
     assert len(shown) >= 3
     for name, text in shown:
         assert json.loads((ROOT / name).read_text()) == json.loads(text)
-
-
-def test_commands_that_show_their_output_are_run() -> None:
-    """They stand in console blocks; a block of text shows what no test can run, and says why."""
-    texts = [(name, block) for name, page in PAGES.items() for block in blocks(page, "text")]
-    assert [name for name, block in texts if "$ graphpatch" in block] == []
+    for name, page in PAGES.items():
+        assert not any("$ graphpatch" in block for block in blocks(page, "text")), name
+        code = "\n".join(blocks(page, "python"))
+        if name != "docs/CONTRIBUTING.md":  # a user who installed graphpatch has no tests of it
+            assert not re.search(r"^\s*(?:from|import) (?:tests|scripts)\b", code, re.M), name
 
 
 def test_patterns_that_explain_the_syntax_are_patterns() -> None:
@@ -67,14 +68,6 @@ def test_patterns_that_explain_the_syntax_are_patterns() -> None:
     )
     patterns = [re.split(r" {3,}", line)[0] for line in shown.splitlines()]
     assert all("matches" not in text and graphpatch.pattern(text) for text in patterns)
-
-
-def test_the_examples_need_no_more_than_the_package() -> None:
-    """A user who installed graphpatch has no tests of it."""
-    for name, page in PAGES.items():
-        code = "\n".join(blocks(page, "python"))
-        if name != "docs/CONTRIBUTING.md":
-            assert not re.search(r"^\s*(?:from|import) (?:tests|scripts)\b", code, re.M), name
 
 
 # What the README says is there, and it stays short; test_docs.py runs its examples.
@@ -99,10 +92,6 @@ def test_the_quick_start_does_what_it_says(line: int, run_cli: Any, tmp_path: Pa
     assert (tmp_path / written).is_file()
 
 
-def test_it_fits_on_few_screens() -> None:
-    assert len(README.splitlines()) <= 220
-
-
 def test_each_gradient_in_the_text_is_one() -> None:
     """That of the README and of all other pages."""
     found = [text for page in pages() for text in INLINE.findall(page.read_text())]
@@ -115,9 +104,8 @@ def test_each_gradient_in_the_text_is_one() -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    from graphpatch.cli import COMMANDS
-
     assert [name for name in COMMANDS if f"graphpatch {name}" not in README] == []
+    assert len(README.splitlines()) <= 220
 
 
 # The notebook of the documentation does what it shows.

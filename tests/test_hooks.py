@@ -49,12 +49,8 @@ def test_the_action_runs_check_on_its_inputs(models: Path) -> None:
     action = (ROOT / "action.yml").read_text()
     script = action.rpartition("run: |\n")[2]
     for name, code in (("patched.pb", 0), ("bare.pb", 1), ("*.pb", 1)):
-        done = subprocess.run(
-            ["bash", "-e", "-c", script],
-            cwd=models,
-            env=path_with(models, RULES=str(RULES), MODELS=name),
-            check=False,
-        )
+        environment = path_with(models, RULES=str(RULES), MODELS=name)
+        done = subprocess.run(["bash", "-e", "-c", script], cwd=models, env=environment)
         assert done.returncode == code
     assert set(re.findall(r"\$\{\{ inputs\.([\w-]+) \}\}", action)) == set(
         re.findall(r"^  ([\w-]+):$", action.partition("runs:")[0], re.M)

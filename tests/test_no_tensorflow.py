@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from graphpatch import cli
 from graphpatch.formats import load
 from tests import forked, graphs
 from tests.conftest import CHECKOUT, Run
+from tests.refusals import rules_text
 
 REFUSE = """
 import sys
@@ -45,15 +45,13 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "text.pbtxt").write_text(str(graphs.sample()))
     (tmp_path / "model.meta").write_bytes(meta.SerializeToString())
     graphs.saved_model_folder(tmp_path / "saved", meta)
-    (tmp_path / "rules.json").write_text(json.dumps({"version": 1, "rules": RULES}))
+    (tmp_path / "rules.json").write_text(rules_text(*RULES))
     return tmp_path
 
 
 def test_the_import_is_refused(run_cli: Run) -> None:
-    for name in ("tensorflow", "keras", "tensorflow.core.framework.graph_pb2"):
-        done = run_cli(command=[sys.executable, "-c", f"{REFUSE}import {name}"])
-        assert done.code == 1
-        assert "AssertionError: imports" in done.stderr
+    done = run_cli(command=[sys.executable, "-c", f"{REFUSE}import tensorflow.core.framework"])
+    assert (done.code, "AssertionError: imports" in done.stderr) == (1, True)
 
 
 MODELS = ["model.pb", "text.pbtxt", "model.meta", "saved"]
@@ -110,21 +108,17 @@ for words in {[*OTHERS, *([name, "--help"] for name in cli.COMMANDS)]}:
     assert all(f"graphpatch {name} " in done.stdout for name in cli.COMMANDS)
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("doctor", "model.pb", "--run"),
-        ("verify", "model.pb", "model.pb"),
-        ("view", "model.pb", "--run", "-o", "page.html"),
-    ],
-)
-def test_what_needs_tensorflow_says_so(run_cli: Run, folder: Path, args: tuple[str, ...]) -> None:
+COMMANDS = ("doctor model.pb --run", "verify model.pb model.pb", "view model.pb --run -o page.html")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_needs_tensorflow_says_so(run_cli: Run, folder: Path, command: str) -> None:
     """In the processes that a command starts, too."""
     (folder / "hidden").mkdir(exist_ok=True)
     missing = "raise ModuleNotFoundError('No module named tensorflow', name='tensorflow')"
     (folder / "hidden" / "tensorflow.py").write_text(missing)
     paths = os.pathsep.join([str(folder / "hidden"), str(CHECKOUT)])
-    done = run_cli(*args, cwd=folder, env={"PYTHONPATH": paths})
+    done = run_cli(*command.split(), cwd=folder, env={"PYTHONPATH": paths})
     assert (done.code, done.stdout) == (1, "")
     assert "TensorFlow, which is not installed here: pip install tensorflow" in done.stderr
     assert "Traceback" not in done.stderr
@@ -136,15 +130,14 @@ import sys
 sys.modules["tensorflow"] = None
 import graphpatch
 from graphpatch.runtime.references import references
-MATCH, PATCH = {"op": "Relu", "body": "main"}, {"override_gradient": "guided_relu"}
-RULE = {"match": MATCH, "patch": PATCH, "emit": "attr"}
+RULE = {"match": {"op": "Relu", "body": "main"}, "patch": {"override_gradient": "guided_relu"}}
 for call in (
     lambda: graphpatch.patch_graph([]),
     lambda: graphpatch.import_model("model.pb"),
     lambda: graphpatch.rebuild_gradients("model.pb"),
     lambda: graphpatch.diagnose("model.pb", run=True),
     lambda: references("model.pb", {}),
-    lambda: graphpatch.register_gradients(graphpatch.apply(RULE, "model.pb")),
+    lambda: graphpatch.register_gradients(graphpatch.apply({**RULE, "emit": "attr"}, "model.pb")),
 ):
     try:
         call()
@@ -153,6 +146,5 @@ for call in (
 """
     done = run_cli(cwd=folder, command=[sys.executable, "-c", code])
     assert (done.code, done.stderr) == (0, "")
-    said = "TensorFlow, which is not installed here: pip install tensorflow"
-    assert done.stdout.count(said) == 6
+    assert done.stdout.count(", which is not installed here: pip install tensorflow") == 6
     assert done.stdout.startswith("patch_graph works on graphs of TensorFlow")

@@ -31,13 +31,9 @@ def sample() -> list[bytes]:
     graph.library.gradient.add(function_name="f", gradient_func="g")
     large = graphs.graphdef(const("c", LARGE), *graph.node, functions=graph.library.function)
     meta = graphs.metagraph(graph, "serve")
-    messages = [graph, meta]
-    return [
-        *(message.SerializeToString(deterministic=True) for message in messages),
-        graphs.saved_model(meta),
-        large.SerializeToString(deterministic=True),
-        *(text_format.MessageToString(message).encode() for message in messages),
-    ]
+    texts = [text_format.MessageToString(message).encode() for message in (graph, meta)]
+    raw = [one.SerializeToString(deterministic=True) for one in (graph, meta, large)]
+    return [*raw, graphs.saved_model(meta), *texts]
 
 
 SAMPLES = sample()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from graphpatch.errors import RulesError
 from graphpatch.gradients.spec import DEFAULT
 from graphpatch.match.spec import Match
-from graphpatch.rules import EMITS, Expect, Rule, load_rules, rules_from, rules_in
+from graphpatch.rules import EMITS, Expect, load_rules, rules_from, rules_in
 
 ZERO = {"override_gradient": "zero"}
 
@@ -43,11 +43,7 @@ def test_a_rules_file(tmp_path: Path) -> None:
     assert (first.author.rule, second.author.rule) == ("mine", "rule 2")
     assert first.match == msgspec.convert({"op": "Relu"}, Match)
     assert (first.expect, second.expect) == (Expect(2, 2), Expect(1, None))
-
-
-def test_a_list_of_rules_is_a_rules_file() -> None:
-    assert rules_from([rule()]) == rules_from({"version": 1, "rules": [rule()]})
-    assert rules_from((rule(),)) == rules_from([rule()])
+    assert rules_from([rule(name="mine", expect=2), rule()]) == [first, second]
 
 
 EXPECTS: list[tuple[Any, Expect, str]] = [
@@ -73,14 +69,10 @@ def test_the_default_gradient_has_an_older_name() -> None:
 
 @pytest.mark.parametrize("emit", EMITS)
 def test_the_carrier_of_a_rule_and_that_of_a_run(emit: str) -> None:
-    assert emit_of(rules_from([rule(emit=emit)])) == emit
-    assert emit_of(rules_from([rule(emit=emit)], "attr")) == emit
-    assert emit_of(rules_from([rule()], emit)) == emit
-    assert emit_of(rules_from([rule()])) == "auto"
-
-
-def emit_of(rules: list[Rule]) -> Any:
-    return getattr(rules[0].patch, "emit")  # noqa: B009
+    written, given = [rule(emit=emit)], [rule()]
+    for args in ((written,), (written, "attr"), (given, emit)):
+        assert asdict(rules_from(*args)[0].patch)["emit"] == emit
+    assert asdict(rules_from(given)[0].patch)["emit"] == "auto"
 
 
 # If this changes, a model that was patched by the version before can be patched twice.
@@ -90,15 +82,12 @@ OTHERS = [matched(op="Relu6"), matched(op=["Relu"]), patching(stop_gradient=True
 
 
 def test_a_fingerprint_is_what_a_rule_does() -> None:
-    [one] = rules_from([rule()])
-    [same] = rules_from([SAME])
-    assert one.author.id == same.author.id
     attrs = [{"a": 1, "b": 2}, {"b": 2, "a": 1}]
-    [one_way], [the_other] = (rules_from([matched(attr=attr)]) for attr in attrs)
-    assert one_way.author.id == the_other.author.id
-    others = [rules_from([other])[0].author.id for other in OTHERS]
-    assert len({one.author.id, *others}) == 1 + len(OTHERS)
-    assert one.author.id == FINGERPRINT
+    rules = [rule(), SAME, *OTHERS, *(matched(attr=attr) for attr in attrs)]
+    ids = [rules_from([one])[0].author.id for one in rules]
+    assert ids[:2] == [FINGERPRINT] * 2
+    assert ids[-2] == ids[-1]
+    assert len(set(ids)) == len(ids) - 2
 
 
 # Rules files that are wrong: how every error walks to its key, or to a line and a column.
@@ -172,48 +161,39 @@ def test_an_error_walks_to_its_key(document: Any, message: str) -> None:
     assert str(raised.value) == message
 
 
-NEAREST = {
-    "guided_rlu": "override_gradient: 'guided_rlu' .*nearest: guided_relu",
-    "relu6": "override_gradient: 'relu6' .*nearest: .*Relu6",
-    **{
-        text: f'of a formula: {{"formula":"{text}"}}'
-        for text in ("dy * 2", "dx*x", "x1", "where(y > 0, dy, 0)")
-    },
-}
+FORMULAS = ("dy * 2", "dx*x", "x1", "where(y > 0, dy, 0)")
+NEAREST = [
+    *((text, f'of a formula: {{"formula":"{text}"}}') for text in FORMULAS),
+    ("guided_rlu", "override_gradient: 'guided_rlu' is neither a gradient of the library nor an"),
+    ("guided_rlu", "nearest: guided_relu"),
+    ("relu6", "Relu6"),
+]
 
 
-@pytest.mark.parametrize(("text", "message"), NEAREST.items())
+@pytest.mark.parametrize(("text", "message"), NEAREST)
 def test_a_gradient_that_is_not_there(text: str, message: str) -> None:
     with pytest.raises(RulesError) as raised:
         rules_from([patching(override_gradient=text)])
-    assert message in str(raised.value) or re.search(message, str(raised.value))
+    assert message in str(raised.value)
 
 
 DOCUMENT = {"version": 1, "rules": [rule()]}
 RULES = json.dumps(DOCUMENT)
 
-# What is not JSON, and what the message says.
+# What is not JSON, and what the message says; scripts/provoking/of_rules.py has more.
 NOT_JSON: dict[str | bytes, str] = {
-    "- match: {op: Relu}\n  patch: {}\n": "this looks like YAML",
     "---\nversion: 1\n": "yaml.safe_load",
-    "[[rules]]\nmatch = 1\n": "this looks like TOML; rules are JSON",
-    '{\n // x\n "version": 1}': "line 2, column 2: not valid JSON: JSON has no comments; remove th",
     '{"version": 1 // x\n}': "JSON has no comments; remove this one",
     RULES + " // x": "JSON has no comments",
-    '{"rules": [1,]}': "column 14: not valid JSON: remove the comma before this bracket",
     '{\n\n  "version": 1,\n}': "not valid JSON: remove the comma before this bracket",
     '{"version": 1,\n "rules": [}]': "line 2, column 12: not valid JSON: Expecting value",
-    "{'version': 1}": 'line 1, column 2: not valid JSON: strings are in double quotes: "Relu"',
     "{version: 1}": "property name enclosed in double quotes",
-    '{"version": one}': "line 1, column 13: not valid JSON: Expecting value",
     '{"version": NaN}': "not valid JSON: it has no NaN; formulas have inf and nan",
     '{"version": 1,\n "rules": [': "line 2, column 12: not valid JSON: it ends too early: a brack",
-    "\n": "the file is empty; a rules file looks like this: {",
     '{"version": ' + "7" * 5000 + "}": "not valid JSON: Integer value out of range",
     '{"version": 1}\n{}': "line 2, column 1: not valid JSON: Extra data",
     "\ufeff{x}": "line 1, column 2:",
     b'{"version": "\xff"}': "line 1, column 14: not valid JSON: not UTF-8",
-    b"\x0a\x10\x0a\x01x\x12\x0bPlaceholder": "expected a rules file, found a GraphDef",
 }
 
 

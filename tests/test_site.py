@@ -10,13 +10,17 @@ import pytest
 
 from tests.examples import ROOT, pages
 
+NAVIGATION = (ROOT / "scripts/pages/mkdocs.yml").read_text().partition("\nnav:\n")[2]
+
 
 def test_every_page_has_a_place_in_the_navigation() -> None:
-    settings = (ROOT / "scripts/pages/mkdocs.yml").read_text()
-    named = re.findall(r"^ +- ([\w./-]+\.md)$", settings.partition("\nnav:\n")[2], re.M)
+    named = re.findall(r"^ +- ([\w./-]+\.md)$", NAVIGATION, re.M)
     pages = (path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md"))
     found = [str(path) for path in pages if path.parent != Path("reference/gradients")]
     assert Counter(named) == Counter(found)
+    groups = re.findall(r"^  - ([\w ]+):$", NAVIGATION, re.M)
+    wants = ["See", "Train", "Attack", "Freeze", "Check", "Many models"]
+    assert groups == ["Start", *wants, "Reference", "Internals"]
 
 
 TITLE = re.compile(r"^# (.+)$", re.M)
@@ -40,13 +44,6 @@ def test_there_are_not_too_many_words() -> None:
         bool(re.search(r"\w", word)) for path in written() for word in path.read_text().split()
     )
     assert words <= LIMIT
-
-
-def test_the_guides_are_grouped_by_what_one_wants() -> None:
-    settings = (ROOT / "scripts/pages/mkdocs.yml").read_text()
-    groups = re.findall(r"^  - ([\w ]+):$", settings.partition("\nnav:\n")[2], re.M)
-    wants = ["See", "Train", "Attack", "Freeze", "Check", "Many models"]
-    assert groups == ["Start", *wants, "Reference", "Internals"]
 
 
 def test_tables_of_runtimes_begin_with_the_newest() -> None:
@@ -79,16 +76,12 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_and_paths_lead_somewhere(page: Path) -> None:
     for link in LINK.findall(prose(page)):
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
-
-
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_paths_that_a_page_names_are_there(page: Path) -> None:
     for name in NAMED.findall(prose(page)):
         assert (ROOT / name).exists() or MADE.match(name), name
 

@@ -60,12 +60,8 @@ def serialized(draw: st.DrawFn, message: NodeDef) -> bytes:
 @st.composite
 def bodies(draw: st.DrawFn, arguments: tuple[str, ...], in_function: bool) -> list[NodeDef]:
     """Nodes that read arguments and one another; sometimes large constants among them."""
-    suffix = {
-        "Const": "output",
-        "Relu": "activations",
-        "Relu6": "activations",
-        "Identity": "output",
-    }
+    suffix = dict.fromkeys(("Const", "Identity"), "output")
+    suffix |= dict.fromkeys(("Relu", "Relu6"), "activations")
     tensors, names, out = list(arguments), list[str](), []
     for place in range(draw(st.integers(1, 7))):
         name = draw(st.sampled_from(["", "a/", "a/b/"])) + f"n{place}"

@@ -17,22 +17,18 @@ RULE: dict[str, Any] = {"match": {"op": "Relu"}, "patch": {"override_gradient": 
 def in_any_form(graph: tf.Graph, graph_def: tf.compat.v1.GraphDef, function: Any) -> list[str]:
     """The labels of models in every form."""
     forms = [graph, graph_def, graph_def.SerializeToString(), function, Path("m.pb"), "m.pb"]
-    models: list[graphpatch.Model] = [graphpatch.load(form) for form in forms]
-    return [model.path for model in models]
+    return [graphpatch.load(form).path for form in forms]
 
 
 def commands(model: graphpatch.Model, graph: tf.Graph) -> bool:
     """Every command, and what each value has."""
     rules: list[graphpatch.Rule] = graphpatch.load_rules("rules.json", emit="attr")
-    results: list[graphpatch.Result] = [
-        graphpatch.apply("rules.json", model),
-        graphpatch.apply(Path("rules.json"), "model.pb"),
-        graphpatch.apply(rules, b"..."),
-        graphpatch.apply(rules[0], graph),
-        graphpatch.apply([RULE, *rules], bytearray()),
-        graphpatch.apply({"rules": [RULE]}, model, export=graphpatch.Export(("x",), ("y",))),
-    ]
-    result = results[0]
+    result: graphpatch.Result = graphpatch.apply("rules.json", model)
+    graphpatch.apply(Path("rules.json"), "model.pb")
+    graphpatch.apply(rules, b"...")
+    graphpatch.apply(rules[0], graph)
+    graphpatch.apply([RULE, *rules], bytearray())
+    graphpatch.apply({"rules": [RULE]}, model, export=graphpatch.Export(("x",), ("y",)))
     reverted: graphpatch.Reverted = graphpatch.revert(result, rule="rule 1")
     found: graphpatch.Matches = graphpatch.matches(graphpatch.pattern("a:Relu -> b:Relu"), model)
     places: list[graphpatch.Place] = list(found)
@@ -44,16 +40,11 @@ def commands(model: graphpatch.Model, graph: tf.Graph) -> bool:
     check: graphpatch.Check = graphpatch.check(rules, model)
     diff: graphpatch.Diff = graphpatch.diff(model, result.model)
     verification: graphpatch.Verification = graphpatch.verify(model, fixed, sources="x")
-    values = [result, reverted, found, diagnosis, split, check, diff, verification]
-    documents: list[dict[str, Any]] = [
-        result.document(), reverted.document(), found.document(), diagnosis.document(),
-        split.document(), check.document(), diff.document(), verification.document(),
-    ]  # fmt: skip
-    ready: list[bool] = [
-        result.ok, reverted.ok, found.ok, diagnosis.ok, split.ok, check.ok, diff.ok,
-        verification.ok,
-    ]  # fmt: skip
-    return all(ready) and len(values) == len(documents) == len(texts)
+    document: dict[str, Any] = result.document() | reverted.document() | found.document()
+    document |= diagnosis.document() | split.document() | check.document() | diff.document()
+    document |= verification.document()
+    ok: bool = result.ok and reverted.ok and found.ok and diagnosis.ok and split.ok
+    return ok and check.ok and diff.ok and verification.ok and len(document) == len(texts)
 
 
 def selected(model: graphpatch.Model) -> graphpatch.Result:
