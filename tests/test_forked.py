@@ -74,19 +74,6 @@ def test_a_server_that_ended_is_started_again() -> None:
         server.wait()
 
 
-def test_the_command_is_imported_and_nothing_more() -> None:
-    """A process of its own asks, so that no earlier test can have changed its environment."""
-    program = "import sys; print([name in sys.modules for name in sys.argv[1:]])"
-    names = ("graphpatch.cli.apply", "numpy", "networkx", "tensorflow")
-    asking = (
-        "import subprocess; from tests import forked; start = forked.python(forked.COMMAND);"
-        f"subprocess.run([*start, '-c', {program!r}, *{names!r}], check=True)"
-    )
-    own = {name: value for name, value in os.environ.items() if name != forked.SOCKETS}
-    found = ran([sys.executable, "-c", asking], env=own, cwd=CHECKOUT)
-    assert found.stdout == b"[True, False, False, False]\n"
-
-
 # The longest files come first, and none is named that is gone.
 
 

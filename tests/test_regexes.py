@@ -28,22 +28,17 @@ CALLS = {
     f"re.{name}" for name in "compile match search sub fullmatch split findall finditer".split()
 }
 REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
+TOKENS = syntax._TOKEN.pattern
 # Repeats in repeats, where each turn of the outer one begins with what the inner one never matches.
 CLEAR = {
     r"\A(?:\s|#[^\n]*\n)*([a-z_]+)\s*[:{<]",
     r'Message type "(?:\w+\.)*(\w+)" has no field named "(.*)"\.?',
-    syntax._TOKEN.pattern,
+    TOKENS,
 }
-
-
 # Repeats side by side that never go back, as nothing more must match behind them; and one that
 # reads a docstring of the package alone.
-ENDING = {
-    spec.KEY.pattern,
-    syntax._TOKEN.pattern,
-    formula_syntax._TOKEN.pattern,
-    r"Node: '[^']*'\n(?:\d+ root error.*\n)?\s*(.+)",
-}
+ENDING = {spec.KEY.pattern, TOKENS, formula_syntax._TOKEN.pattern}
+ENDING.add(r"Node: '[^']*'\n(?:\d+ root error.*\n)?\s*(.+)")
 
 
 def expressions() -> Iterator[str]:
@@ -133,10 +128,7 @@ def test_no_repeat_stands_in_a_repeat_or_beside_one_of_the_same_letters() -> Non
         assert not has_overlap(parsed(one)), one
 
 
-SPACES = ("\n", " \n", " ", "#\n", "\t", "---", "%\n", "a.", "a")
-
-
-@pytest.mark.parametrize("text", SPACES)
+@pytest.mark.parametrize("text", ["\n", " \n", " ", "#\n", "\t", "---", "%\n", "a.", "a"])
 def test_what_is_no_model_or_rule_is_soon_known(text: str) -> None:
     for end in (b"!", b":", b"{"):
         with pytest.raises(GraphpatchError):

@@ -51,13 +51,6 @@ def rules_for(draw: st.DrawFn, built: Built, patch: dict[str, Any] | None, most:
     ]
 
 
-def as_file(raw: bytes, name: str = "in memory") -> Model:
-    """The model as it is read from a file."""
-    model = in_memory(raw)
-    model.path = name
-    return model
-
-
 def with_rules_taken(rules: list[Any], model: Model) -> tuple[Model, list[str]]:
     """The model with those rules on it that it takes, one after the other, and their names."""
     taken = []
@@ -76,12 +69,12 @@ def with_rules_taken(rules: list[Any], model: Model) -> tuple[Model, list[str]]:
 @given(st.data())
 def test_reverted_it_is_the_same_bytes(patch: dict[str, Any] | None, data: st.DataObject) -> None:
     built = data.draw(built_graphs)
-    after, names = with_rules_taken(data.draw(rules_for(built, patch)), as_file(built.raw))
+    after, names = with_rules_taken(data.draw(rules_for(built, patch)), in_memory(built.raw))
     if not names:
         return
     raw = graphs.joined(after.pieces())
     assert raw != built.raw
-    for model in (after, as_file(raw)):
+    for model in (after, in_memory(raw)):
         found = revert(model)
         assert graphs.joined(found.model.pieces()) == built.raw
         assert sorted(found.report["rules"]) == sorted(names)
@@ -97,7 +90,7 @@ def test_without_one_rule_it_is_as_if_only_the_others_had_been(data: st.DataObje
         rule["match"]["body"] + rule["match"]["name"]: rule
         for rule in data.draw(rules_for(built, None))
     }
-    after, names = with_rules_taken(list(rules.values()), as_file(built.raw))
+    after, names = with_rules_taken(list(rules.values()), in_memory(built.raw))
     if len(names) < 2:
         return
     off = data.draw(st.sampled_from(names))
@@ -106,7 +99,7 @@ def test_without_one_rule_it_is_as_if_only_the_others_had_been(data: st.DataObje
     except PatchError:
         return
     others = [rule for rule in rules.values() if rule["name"] in names and rule["name"] != off]
-    expected, taken = with_rules_taken(others, as_file(built.raw))
+    expected, taken = with_rules_taken(others, in_memory(built.raw))
     assert taken == [rule["name"] for rule in others]
     assert graphs.joined(found.pieces()) == graphs.joined(expected.pieces())
 
@@ -118,7 +111,7 @@ CLONED = graphs.graphdef(
 
 def both(kind: dict[str, Any], emit: str) -> Model:
     """A model with the rule `first`, whose op the rule `second` then clones."""
-    model = as_file(CLONED)
+    model = in_memory(CLONED)
     first = {"name": "first", "match": {"name": "behind"}, "patch": kind, "emit": emit}
     patch = {"backward_as": {"input": 0}}
     second = {"name": "second", "match": {"name": "noise"}, "patch": patch}
@@ -135,7 +128,7 @@ def test_a_clone_keeps_no_edit_of_a_rule_that_is_taken_off(kind: dict[str, Any],
     after = both(kind, emit)
     left = revert(after, "first").model
     patch = {"name": "second", "match": {"name": "noise"}, "patch": {"backward_as": {"input": 0}}}
-    expected = apply([patch], as_file(CLONED)).model
+    expected = apply([patch], in_memory(CLONED)).model
     assert graphs.joined(left.pieces()) == graphs.joined(expected.pieces())
     assert graphs.joined(revert(left).model.pieces()) == CLONED
 

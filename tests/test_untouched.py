@@ -175,13 +175,13 @@ def check_left_alone(built: Built, model: Model, result: Model) -> None:
     kept = {key: old for key, old in built.nodes.items() if key not in changed}
     assert {key: now[key] for key in kept} == kept
     assert [key for key in now if key in kept] == list(kept)
-    if not changed:
-        assert raw == built.raw
+    assert changed or raw == built.raw
     before, after = GraphDef.FromString(built.raw), GraphDef.FromString(raw)
-    assert after.versions == before.versions
-    assert unknown(raw) == unknown(built.raw)
-    old = {one.signature.name: one.signature for one in before.library.function}
-    new = {one.signature.name: one.signature for one in after.library.function}
+    assert (after.versions, unknown(raw)) == (before.versions, unknown(built.raw))
+    old, new = (
+        {one.signature.name: one.signature for one in graph.library.function}
+        for graph in (before, after)
+    )
     assert {name: new[name] for name in old} == old
 
 
