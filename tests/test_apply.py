@@ -86,6 +86,12 @@ def test_the_order_of_rules_counts(model: Model) -> None:
     assert any("rule 'rule 2' means nothing" in note for note in twice.report["notes"])
 
 
+def test_an_override_is_taken_off(model: Model) -> None:
+    off = {"override_gradient": "default"}
+    result = apply([mine_at("Relu", off)], apply([mine_at("Relu", ELU)], model))
+    assert result.model.graphs[0].main.node("relu").attr(OVERRIDE) is None
+
+
 def test_an_error_begins_with_the_model_and_the_rule(model: Model) -> None:
     with pytest.raises(PatchError) as raised:
         apply([mine_at("Mul", ELU)], model)

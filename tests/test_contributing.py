@@ -123,8 +123,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     nodes = node("x", "Placeholder"), node("relu", "Relu", "x"), node("mod", "Mod", "x", "relu")
     model = graphdef(*nodes, functions=[body])
     (folder / "model.pb").write_bytes(model.SerializeToString())
-    command, environment = [sys.executable, "-c", PROGRAM], {"PYTHONPATH": str(folder)}
-    environment = {**os.environ, **environment}
+    command, environment = (
+        [sys.executable, "-c", PROGRAM],
+        {**os.environ, "PYTHONPATH": str(folder)},
+    )
     ran = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
     assert not ran.returncode, ran.stderr
     printed, found = ran.stdout.splitlines()

@@ -185,12 +185,10 @@ def test_a_signature_as_an_op_type() -> None:
         attr { name: "N" type: "int" default_value { i: 0 } }
         attr { name: "Ts" type: "list(type)" default_value { list {} } }
     """
+    rest = Arg("rest", type_attr="T", number_attr="N", dtype_default="int64", number_default=0)
     assert from_proto(text_format.Parse(text, OpDefProto())) == OpDef(
         "f",
-        inputs=(
-            Arg("x", "float16"),
-            Arg("rest", type_attr="T", number_attr="N", dtype_default="int64", number_default=0),
-        ),
+        inputs=(Arg("x", "float16"), rest),
         outputs=(
             Arg("v", "float32", is_ref=True),
             Arg("all", type_list_attr="Ts", dtypes_default=()),

@@ -150,12 +150,8 @@ def test_the_argument_is_named(call: Callable[[Any], Any], said: str) -> None:
 
 
 def test_a_tensor_that_is_given_as_the_patched_model() -> None:
-    with pytest.raises(graphpatch.ModelError) as raised:
+    with pytest.raises(graphpatch.ModelError, match="gradients of a tensor; outputs: out:0"):
         graphpatch.view(MODEL, "out")
-    assert str(raised.value) == (
-        "patched: cannot read out: No such file or directory; view(model, targets='out') shows "
-        "gradients of a tensor; outputs: out:0"
-    )
 
 
 def test_a_name_of_another_kind_of_file(tmp_path: Path) -> None:

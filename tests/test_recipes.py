@@ -98,17 +98,27 @@ def test_what_is_left_alone_is_named_of_recipes_alone() -> None:
 RECTIFIERS = ("guided_backprop", "deconvnet", "rectified_gradient", "deeplift", "lrp_epsilon")
 
 
+AS_ONE = [
+    # The graph, what the rules of several ops match of it, and what those of any form do.
+    (f"{LEAKY} s:Sigmoid(y) m:Mul(s,y) r:Relu(m)", ["scaled", "y"], ["s", "m"], "@swish: m"),
+    ("a:AddV2(x,three) clip:Relu6(a) m:Mul(x,clip) y:RealDiv(m,six) r:Relu6(y)", [],
+     ["three", "six", "a", "clip", "m", "y"], "@hard_swish: y"),
+    # With a factor no rule takes it, and its Sigmoid is left alone with it.
+    ("b:Mul(x,slope) s:Sigmoid(b) m:Mul(x,s) r:Relu(m)", [], [], "@swish: m"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", RECTIFIERS)
-def test_an_activation_of_several_ops_is_one(name: str) -> None:
-    graph = model(f"{LEAKY} s:Sigmoid(y) m:Mul(s,y) r:Relu(m)", slope=0.2)
-    report = graphpatch.apply(f"@{name}", graph).report
-    several, *others, single = report["rules"]
-    of_any_form = name in ("deeplift", "lrp_epsilon")
-    assert [match["op"] for match in several["matches"]] == ["scaled", "y"]
-    assert [match["op"] for match in single["matches"]] == ["r"]
-    assert told(report) == ([] if of_any_form else ["left alone: 1 @swish: m"])
-    matches = [match["op"] for rule in others for match in rule["matches"]]
-    assert matches == ["s", "m"] * of_any_form
+@pytest.mark.parametrize(("text", "rectified", "smooth", "alone"), AS_ONE)
+def test_an_activation_of_several_ops_is_one(
+    name: str, text: str, rectified: list[str], smooth: list[str], alone: str
+) -> None:
+    report = graphpatch.apply(f"@{name}", model(text, slope=0.2, three=3, six=6)).report
+    ops = [(rule["name"], one["op"]) for rule in report["rules"] for one in rule["matches"]]
+    of_any_form = smooth if name in ("deeplift", "lrp_epsilon") else []
+    assert [op for _, op in ops] == [*rectified, *of_any_form, "r"]
+    assert ops[-1] == (f"@{name}", "r")
+    assert told(report) == ([] if of_any_form else [f"left alone: 1 {alone}"])
 
 
 FORMS = {
@@ -159,24 +169,6 @@ NO_PARTS = (
 def test_what_is_no_part_of_an_activation_is_not_named(text: str) -> None:
     notes = graphpatch.apply("@guided_backprop", model(text, **NUMBERS)).report["notes"]
     assert not any("activation" in note or "left alone" in note for note in notes)
-
-
-def test_ops_inside_a_swish_with_a_factor_are_left_alone_with_it() -> None:
-    graph = model("b:Mul(x,beta) s:Sigmoid(b) m:Mul(x,s) r:Sigmoid(m)", beta=1.7)
-    for name in ("deeplift", "lrp_epsilon"):
-        report = graphpatch.apply(f"@{name}", graph).report
-        assert [match["op"] for rule in report["rules"] for match in rule["matches"]] == ["r"]
-        assert told(report) == ["left alone: 1 @swish: m"]
-
-
-@pytest.mark.parametrize("name", RECTIFIERS)
-def test_ops_inside_a_hard_swish_are_not_patched_by_themselves(name: str) -> None:
-    text = "a:AddV2(x,three) clip:Relu6(a) m:Mul(x,clip) y:RealDiv(m,six) r:Relu6(y)"
-    report = graphpatch.apply(f"@{name}", model(text, three=3, six=6)).report
-    assert [match["op"] for match in report["rules"][-1]["matches"]] == ["r"]
-    as_one = [rule["name"] for rule in report["rules"][:-1] if rule["matches"]]
-    assert as_one == [f"@{name}: hard_swish"] * (name in ("deeplift", "lrp_epsilon"))
-    assert told(report) == ([] if as_one else ["left alone: 1 @hard_swish: y"])
 
 
 def test_a_recipe_that_finds_no_activation_names_those_that_are_there() -> None:

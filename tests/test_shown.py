@@ -88,8 +88,7 @@ def test_no_name_is_raw(tmp_path: Path, rules_file: RulesFile, command: tuple[st
     files = {name: str(tmp_path / f"{name}.pb") for name in "mnoe"}
     files["h"] = str(tmp_path / "page.html")
     Path(files["m"]).write_bytes(evil().SerializeToString())
-    clean = graphs.graphdef(node("x", "Placeholder"))
-    Path(files["n"]).write_bytes(clean.SerializeToString())
+    graphs.saved(tmp_path, node("x", "Placeholder"), name="n.pb")
     rules = str(rules_file({**GUIDED, "name": EVIL}))
     _, text = ran(*(part.replace("{r}", rules).format(**files) for part in command))
     assert not RAW.search(text)
