@@ -3,14 +3,12 @@
 As a script: run_saved_models.py FOLDER. FOLDER/jobs.json names for each job a SavedModel folder,
 what is fed as x, and whether second derivatives are wanted, which take long through loops.
 FOLDER/values.npz gets, for each signature, the outputs, dy/dx on a tape and its derivative; and
-dy/dx in a Session. FOLDER/errors.json gets what was raised, FOLDER/logged.txt
-what TensorFlow logged as it loaded.
+dy/dx in a Session. FOLDER/errors.json gets what was raised.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -74,7 +72,6 @@ def run(folder: str, x: Any, twice: bool, values: dict[str, Any], errors: dict[s
 
 def main(folder: Path) -> None:
     sys.modules["graphpatch"] = None  # type: ignore[assignment]  # whoever imports it fails
-    logging.basicConfig(filename=folder / "logged.txt", level=logging.WARNING)
     import tensorflow as tf
 
     values: dict[str, Any] = {}
