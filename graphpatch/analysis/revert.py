@@ -20,7 +20,7 @@ from graphpatch.formats.before import (
 from graphpatch.formats.load import HasModel, ModelLike, model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.graph import Graph, ModelGraph, Progress, UndoneGraph, read_record
+from graphpatch.graph.graph import Graph, ModelGraph, Progress, read_record
 from graphpatch.graph.record import AppliedRule, Author, labels
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.wire import size
@@ -139,11 +139,8 @@ def taken_off(model: Model) -> list[UndoneBody]:
     """Take all rules off a model as a file holds it, which is changed."""
     undone: list[UndoneBody] = []
     for graph in model.graphs:
-        record = read_record(graph)
-        if record is not None:
-            bodies, functions = undo(graph)
-            main = bodies[0]
-            graph.undone = UndoneGraph(main.dropped_names, main.old_names, functions, record)
+        if read_record(graph) is not None:
+            bodies, graph.undone = undo(graph)
             undone += bodies
     return undone
 

@@ -6,11 +6,10 @@ works on its op. A large one (a Const with weights) is walked over, its weights 
 
 from __future__ import annotations
 
-import heapq
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -64,7 +63,6 @@ MOST_NODES = 2_000_000  # of one body; the largest graph that we know has 400,00
 MOST_LISTED = 2_000_000  # tensors of lists that no input shows, of all nodes of a graph
 
 Progress = Callable[[str, int, int], None]
-_START = itemgetter(0)
 G = TypeVar("G", bound="Graph")
 
 
@@ -262,7 +260,14 @@ def read_nodes(
                     raise too_many_fields(start)
                 continue
             size = data[at + 1]
-            value, stop = (at + 2, at + 2 + size) if size < 0x80 else entry(source, at)
+            if size < 0x80:
+                value = at + 2
+                stop = value + size
+            elif (more := data[at + 2]) < 0x80:  # nearly all others: one call less
+                value = at + 3
+                stop = value + (size & 0x7F | more << 7)
+            else:
+                value, stop = entry(source, at)
             is_large = stop - value >= LARGE
             if is_large or stop - run > RUN:
                 read_run(at)
@@ -388,8 +393,7 @@ def _refuse_long_lists(graph: Graph) -> None:
 
 def graph_pieces(graph: ModelGraph) -> list[Piece]:
     """Return the GraphDef, as pieces of its source and new bytes."""
-    libraries = sorted(_library_changes(graph), key=_START)
-    changes = heapq.merge(_node_changes(graph.main, NODE), libraries, key=_START)
+    changes = _changes(graph.main, NODE, _library_changes(graph))
     return [*splice(graph.source, graph.start, graph.end, changes), *_added_functions(graph)]
 
 
@@ -408,17 +412,20 @@ def _added_functions(graph: ModelGraph) -> list[Piece]:
     return [encoded(LIBRARY, added)] if added else []
 
 
-def _node_changes(body: Body, number: int) -> Iterator[Replacement]:
-    """Yield what comes in place of each node that was changed or dropped, with those beside it.
+def _changes(body: Body, number: int, others: Iterable[Replacement]) -> Iterator[Replacement]:
+    """Yield what comes in place of nodes that were changed or dropped, and these others, in order.
 
-    One by one, in the order of the file: all of them together would take the memory of the model.
+    One by one: all of them together would take the memory of the model.
     """
     source, starts = body.source, body.heads.starts
+    besides = {change[0]: change for change in others}
+    besides.update((start, (start, end, ())) for start, end in body.cut)
     changed = (body.edited.keys() - body.root.keys()) | body.placed.keys()
-    places = [(starts[index], 0, index) for index in changed]
-    for start, cut_end, index in sorted([*places, *((*span, -1) for span in body.cut)]):
+    for start, index in sorted(
+        [*((starts[at], at) for at in changed), *((at, -1) for at in besides)]
+    ):
         if index < 0:
-            yield start, cut_end, ()
+            yield besides[start]
             continue
         pieces: list[Piece] = []
         value, end = entry(source, start)
@@ -434,21 +441,20 @@ def _node_changes(body: Body, number: int) -> Iterator[Replacement]:
         yield start, end, pieces
 
 
-def _library_changes(graph: ModelGraph) -> list[Replacement]:
-    """Return what comes in place of each library that is another one now."""
+def _library_changes(graph: ModelGraph) -> Iterator[Replacement]:
+    """Yield what comes in place of each library that is another one now."""
     source = graph.source
     parts: dict[Field, list[Replacement]] = {}
     for library, part in graph.cut:
         parts.setdefault(library, []).append((part.start, part.end, ()))
     for name, (library, part) in graph.function_fields.items():
         body = graph.functions[name]
-        changes = [*_node_changes(body, FUNCTION_NODE), *_output_changes(body)]
-        if changes:
-            pieces = splice(source, part.value, part.end, sorted(changes, key=_START))
+        if changes := list(_changes(body, FUNCTION_NODE, _output_changes(body))):
+            pieces = splice(source, part.value, part.end, changes)
             new = part.start, part.end, reframed(source, part.start, pieces)
             parts.setdefault(library, []).append(new)
     libraries = {
-        library: splice(source, library.value, library.end, sorted(changes, key=_START))
+        library: splice(source, library.value, library.end, sorted(changes, key=itemgetter(0)))
         for library, changes in parts.items()
     }
     # An empty library is dropped, unless the model had one before rules added functions to it.
@@ -456,14 +462,10 @@ def _library_changes(graph: ModelGraph) -> list[Replacement]:
     is_kept = graph.undone is not None and graph.undone.record.library
     if is_kept and empty == [part for part in graph.others if part.holds(LIBRARY)]:
         del empty[:1]
-    return [
-        (
-            library.start,
-            library.end,
-            [] if library in empty else reframed(source, library.start, pieces),
-        )
-        for library, pieces in libraries.items()
-    ]
+    for library, pieces in libraries.items():
+        is_gone = library in empty
+        whole = [] if is_gone else reframed(source, library.start, pieces)
+        yield library.start, library.end, whole
 
 
 def _output_changes(body: Body) -> Iterator[Replacement]:

@@ -7,14 +7,14 @@ others anew; no rule holds the number of one here.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import accumulate, chain, compress
 
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
-from graphpatch.graph.graph import LIBRARY, Graph, read_record
+from graphpatch.graph.graph import LIBRARY, Graph, UndoneGraph, read_record
 from graphpatch.graph.node import Body, Heads, Node, Payload, are_attrs_left
 from graphpatch.graph.record import ModelRecord, NodeRecord
 from graphpatch.graph.walk import reached
@@ -31,19 +31,7 @@ class UndoneBody:
     body: Body
     restored: dict[int, NodeDef] = field(default_factory=dict)
     payloads: dict[int, Payload] = field(default_factory=dict)
-    dropped: set[int] = field(default_factory=set)
-
-    @cached_property
-    def dropped_names(self) -> frozenset[str]:
-        """The names of the nodes that were dropped."""
-        return frozenset(map(self.body.heads.names.__getitem__, self.dropped))
-
-    @cached_property
-    def old_names(self) -> dict[str, str]:
-        """The older names that ops have again, by the newer ones."""
-        now = self.body.heads.names
-        nodes = self.restored.items()
-        return {now[index]: node.name for index, node in nodes if node.name != now[index]}
+    dropped: list[int] = field(default_factory=list)
 
     @property
     def with_other_type(self) -> list[str]:
@@ -52,43 +40,34 @@ class UndoneBody:
         return [node.name for index, node in self.restored.items() if node.op != now[index]]
 
 
-def undo(graph: Graph) -> tuple[list[UndoneBody], frozenset[str]]:
-    """Take back all that rules did to a graph; return bodies, the main one first, and functions.
+def undo(graph: Graph) -> tuple[list[UndoneBody], UndoneGraph]:
+    """Take back all that rules did to a graph; return that of its bodies, and of the main one.
 
     Raises ModelError where a record is not one that graphpatch writes, or where ops that somebody
     else added read what a rule added.
     """
-    is_live = (read_record(graph) or ModelRecord()).live
-    undone = [_undo_body(graph, body, is_live) for body in graph.bodies if not body.is_ours]
-    for each in undone:
-        if each.dropped or each.restored:
-            _check_reads(each, _replace_nodes(graph, each))
-        each.body.ret.update(each.body.returns)
-        each.body.returns.clear()
+    record = read_record(graph) or ModelRecord()
+    undone = [_undo_body(graph, body, record.live) for body in graph.bodies if not body.is_ours]
+    (dropped, old_names), *_ = [_replace_nodes(graph, each) for each in undone]
     graph.library.rules.clear()
-    return undone, _drop_functions(graph)
+    return undone, UndoneGraph(dropped, old_names, _drop_functions(graph), record)
 
 
 def _undo_body(graph: Graph, body: Body, is_live: bool) -> UndoneBody:
     undone = UndoneBody(body)
     for index, record in body.touched().items():
-        if record.is_added:
-            undone.dropped.add(index)
+        if not record.original:
+            undone.dropped.append(index)
             continue
         node, payload = Node(body, index), body.payload(index)
         original = provenance.recorded_original(node, record)
         _check_restored(graph, node, original, record, payload)
-        if len(record.original) != len(payload.large) + 1:
-            raise ModelError(
-                f"{node} has {len(payload.large)} large fields, and its record tells of "
-                f"{len(record.original) - 1}; it was changed since"
-            )
         parts = record.original
-        data_inputs = [text for text in original.input if text[:1] != "^"]
-        spelled = (text.count(":") == 2 or text in body.arguments for text in data_inputs)
-        if is_live and not (body.is_main or payload.large or all(spelled)):
-            original.input[:] = node.inputs  # in functions TensorFlow spells them otherwise
-            parts = (original.SerializeToString(deterministic=True),)
+        if is_live and not (body.is_main or payload.large):
+            data_inputs = [text for text in original.input if text[:1] != "^"]
+            if not all(text.count(":") == 2 or text in body.arguments for text in data_inputs):
+                original.input[:] = node.inputs  # in functions TensorFlow spells them otherwise
+                parts = (original.SerializeToString(deterministic=True),)
         undone.payloads[index] = Payload.of(parts, payload.large)
         undone.restored[index] = original
     return undone
@@ -98,6 +77,11 @@ def _check_restored(
     graph: Graph, node: Node, original: NodeDef, record: NodeRecord, payload: Payload
 ) -> None:
     """Raise ModelError where a record would make another op of a node than rules make."""
+    if len(record.original) != len(payload.large) + 1:
+        raise ModelError(
+            f"{node} has {len(payload.large)} large fields, and its record tells of "
+            f"{len(record.original) - 1}; it was changed since"
+        )
     if not original.name or not original.op:
         raise ModelError(f"{node}: its record holds a node without a name or an op type")
     if original.op != node.op:
@@ -121,49 +105,63 @@ def _check_restored(
         )
 
 
-def _replace_nodes(graph: Graph, undone: UndoneBody) -> Body:
-    """Put the body into the graph with the nodes as they were, and without those dropped."""
+def _replace_nodes(graph: Graph, undone: UndoneBody) -> tuple[frozenset[str], dict[str, str]]:
+    """Let the graph have the nodes of a body as they were, and not those that are dropped.
+
+    Returns the names of these, and the older names of others by the newer ones.
+    """
     old, heads = undone.body, undone.body.heads
+    old.ret.update(old.returns)
+    old.returns.clear()
+    if not undone.payloads and not undone.dropped:
+        return frozenset(), {}
     stays = bytearray(b"\1") * len(old)
+    cut = list(old.cut)
     for index in undone.dropped:
-        stays[index] = 0
-    remaining = Heads(
+        stays[index], start = 0, heads.starts[index]
+        is_behind = bool(cut) and cut[-1][1] == start
+        first = cut.pop()[0] if is_behind else start
+        cut.append((first, entry(old.source, start)[1]))
+    before = Heads(
         array("Q", compress(heads.starts, stays)),
         list(compress(heads.names, stays)),
         list(compress(heads.ops, stays)),
         list(compress(heads.inputs, stays)),
     )
     index_now = list(accumulate(stays, initial=0))
+    old_names = {}
     for index, node in undone.restored.items():
-        now = index_now[index]
-        remaining.names[now], remaining.ops[now] = node.name, node.op
-        remaining.inputs[now] = tuple(node.input[:])
-    starts = [heads.starts[index] for index in sorted(undone.dropped)]
+        now, name = index_now[index], node.name
+        if name != before.names[now]:
+            old_names[before.names[now]] = name
+        before.names[now], before.ops[now] = name, node.op
+        before.inputs[now] = tuple(node.input[:])
+    dropped = frozenset(map(heads.names.__getitem__, undone.dropped))
     body = Body(
         old.label,
         old.library,
         old.source,
-        remaining,
-        {**old.ret, **old.returns},
+        before,
+        old.ret,
         old.signature,
         old.others,
         {index_now[index]: payload for index, payload in undone.payloads.items()},
-        cut=[*old.cut, *((at, entry(old.source, at)[1]) for at in starts)],
+        cut=cut,
     )
     if body.is_main:
         graph.main = body
     else:
         graph.functions[body.label] = body
-    return body
+    _check_reads(body, (dropped | old_names.keys()).difference(before.names))
+    return dropped, old_names
 
 
-def _check_reads(undone: UndoneBody, body: Body) -> None:
+def _check_reads(body: Body, lost: Collection[str]) -> None:
     """Raise ModelError where somebody else's node reads what a rule added."""
-    in_body = set(body.heads.names)
-    lost = (undone.dropped_names | undone.old_names.keys()) - in_body
-    read = set(chain.from_iterable(body.heads.inputs)) if lost else set()
-    for text in sorted(text for text in read - in_body if names.op_of(text) in lost):
-        index = next(index for index, inputs in enumerate(body.heads.inputs) if text in inputs)
+    heads = body.heads
+    others = set(chain.from_iterable(heads.inputs)).difference(heads.names) if lost else ()
+    for text in sorted(text for text in others if names.op_of(text) in lost):
+        index = next(index for index, inputs in enumerate(heads.inputs) if text in inputs)
         raise ModelError(
             f"{Node(body, index)} reads {text!r}, which a rule added; it was changed since"
         )
