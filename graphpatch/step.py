@@ -143,8 +143,9 @@ def patched_ops(rule: Rule, matched: MatchedOps) -> list[Node]:
 def patch_matched(rule: Rule, by_graph: Sequence[MatchedGraph]) -> RuleResult:
     """Patch what a rule has matched. Where that raises, the graphs may be changed in part."""
     step = RuleResult(rule.author.rule)
-    idle = leaves_out_none([graph for graph, _, _ in by_graph], rule.match)
-    if idle and not is_recipe(rule.author.rule):
+    graphs = [graph for graph, _, _ in by_graph]
+    idle = "" if is_recipe(rule.author.rule) else leaves_out_none(graphs, rule.match)
+    if idle:
         step.note(f"rule {rule.author.rule!r}: {idle}")
     with naming_rule(rule):
         for in_graph in by_graph:
