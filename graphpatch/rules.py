@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
+from msgspec import Meta
 
 from graphpatch.arguments import wrong_argument
 from graphpatch.decoding import convert
-from graphpatch.errors import GraphpatchError, ModelError, RulesError, did_you_mean
+from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.formats import Model
-from graphpatch.formats.container import is_text, recognise
-from graphpatch.formats.foreign import foreign_file, not_there
+from graphpatch.formats.container import is_text
+from graphpatch.formats.foreign import not_there
 from graphpatch.formats.load import HasModel
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.gradients.tensors import Files, in_folder, with_tensors
 from graphpatch.graph.record import AppliedRule, Author
-from graphpatch.graph.wire import Source
 from graphpatch.mapped import read_whole
 from graphpatch.match.conditions import conditions
 from graphpatch.match.glob import Texts, texts
@@ -39,46 +39,42 @@ SHORTEST = (
     '{"version": 1, "rules": [{"match": {"op": "Relu"}, "patch": {"override_gradient": '
     '"guided_relu"}}]}'
 )
-FROM_YAML = (
-    "this looks like YAML, and rules are JSON; convert it: python -c "
-    "'import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)' < OLD > NEW"
+JSON_IS = (
+    "JSON has no comments and no comma before a closing bracket, and strings are in double quotes; "
+    f"a rules file looks like this: {SHORTEST}"
 )
-COMMENT = "JSON has no comments; remove this one (a rule can say what it is for in its `name`)"
+NO_RULES_FILE = "expected a rules file, in JSON; RULES come first, then MODEL"
+TOO_DEEP = f"it is nested more than {DEEPEST_JSON} levels deep"
 
-# What a file that is not JSON looks like as a whole, and what to say then.
-LOOKS = {
-    r"\s*\Z": f"the file is empty; a rules file looks like this: {SHORTEST}",
-    r"\s*\[\[?[a-z_.]+\]\]?\s*\n|\s*\w+ *= ": "this looks like TOML; rules are JSON",
-    r"(?:---|[#%][^\n]*\n|\s)*(?:- )?[\w$]+:(?:\s|\Z)": FROM_YAML,
-}
-
-# What there is where JSON ends to be JSON, with the character before it.
-ENDS = {
-    r".?(?://|/\*|#)": COMMENT,
-    r".?,\s*[]}]": "remove the comma before this bracket",
-    r".?'": 'strings are in double quotes: "Relu"',
-    r".?(?:True|False|None)\b": "JSON writes true, false and null",
-    r".?\s*\Z": "it ends too early: a bracket or a quote is not closed",
-}
-
-# Keys that rules do not have, and what to write.
+RULE_KEYS = ("name", "expect", "emit")
+# Keys that a match, a patch or a rule does not have, and what to write.
 _OP_TYPE, _SCOPE = '"op": "Relu"', '"name": "SCOPE/**"'
 WRITTEN = {
-    **{"type": _OP_TYPE, "op_type": _OP_TYPE, "scope": _SCOPE, "layer": _SCOPE},
-    "scale_gradient": '"filter_gradient": {"scale": 0.1}',
-    "clip_gradient": '"filter_gradient": {"clip": {"min": -1, "max": 1}}',
-    "reverse_gradient": '"filter_gradient": "reverse"',
-    "count": '"expect": 4',
+    **{"Match.type": _OP_TYPE, "Match.op_type": _OP_TYPE},
+    **{"Match.scope": _SCOPE, "Match.layer": _SCOPE},
+    "PatchSpec.scale_gradient": '"filter_gradient": {"scale": 0.1}',
+    "PatchSpec.clip_gradient": '"filter_gradient": {"clip": {"min": -1, "max": 1}}',
+    "PatchSpec.reverse_gradient": '"filter_gradient": "reverse"',
+    "RuleSpec.count": '"expect": 4',
+    **{f"PatchSpec.{key}": f'"{key}" beside "patch", in the rule itself' for key in RULE_KEYS},
+    **{f"Match.{key}": f'"{key}" beside "match", in the rule itself' for key in RULE_KEYS[1:]},
 }
 
-# The JSON types, as msgspec calls them and as users do.
-TYPE_WORDS = {
-    "object": "an object",
-    "array": "a list",
-    "str": "a string",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
+# What msgspec says of a value, in the words of JSON's users.
+IN_WORDS = {
+    " | null`": "`",  # a key that may be null may as well be left out
+    "int | float": "float",
+    " | ": "` or `",
+    "Expected": "expected",
+    "got": "found",
+    "Invalid enum value": "not a legal value:",
+    "`object`": "an object",
+    "`array`": "a list",
+    "`str`": "a string",
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`bool`": "true or false",
+    "`null`": "null",
 }
 
 RULES_TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
@@ -257,16 +253,13 @@ def rules_of(
         return rules_from({"version": 1, **rules}, emit, allow_python)
     listed = [rules] if isinstance(rules, Rule | Mapping) else rules
     if not isinstance(listed, list | tuple):
-        more = ""
-        if isinstance(rules, Model | HasModel):
-            more = "; are the rules and the model swapped?"
-        raise TypeError(f"{argument}: expected {RULES_TAKEN}; found {type(rules).__name__}{more}")
+        swapped = isinstance(rules, Model | HasModel)
+        more = "; are the rules and the model swapped?" if swapped else ""
+        raise TypeError(f"{wrong_argument(argument, RULES_TAKEN, rules)}{more}")
     for place, rule in enumerate(listed):
         if not isinstance(rule, Rule | Mapping):
             raise wrong_argument(f"{argument}[{place}]", "a dict or a Rule", rule)
-    written = [rule for rule in listed if not isinstance(rule, Rule)]
-    read = iter(rules_from(written, emit, allow_python) if written or not listed else ())
-    return [rule if isinstance(rule, Rule) else next(read) for rule in listed]
+    return rules_from(listed, emit, allow_python)
 
 
 def raw_rules(path: str | os.PathLike[str]) -> bytes:
@@ -282,11 +275,10 @@ def raw_rules(path: str | os.PathLike[str]) -> bytes:
     except FileNotFoundError as error:
         more = "; graphpatch.pattern takes the text of a pattern" if "->" in str(path) else ""
         raise RulesError(f"{not_there(Path(path))}{more}{recipe_called(path)}") from error
-    except IsADirectoryError as error:
-        raise RulesError(f"{path} is a folder; expected a rules file, in JSON") from error
     except OSError as error:
         name = "standard input" if is_piped else path
-        raise RulesError(f"cannot read {name}: {error.strerror or error}") from error
+        reason = error.strerror or error
+        raise RulesError(f"cannot read {name}: {reason}; {NO_RULES_FILE}") from error
     return self_contained(raw, str(path), in_folder(Path() if is_piped else Path(path).parent))
 
 
@@ -310,12 +302,18 @@ def rules_from(
     allow_python: bool = False,
     allow_none: bool = False,
 ) -> list[Rule]:
-    """Return the rules of a parsed file, or of a list of rules; `.npy` files lie in this folder."""
-    if isinstance(document, Sequence) and not isinstance(document, str):
-        document = {"version": 1, "rules": document}
+    """Return the rules of a parsed file, or of a list of rules, in which a Rule is what it is.
+
+    `.npy` files lie in this folder.
+    """
+    ready: dict[int, Rule] = {}
+    if isinstance(document, list | tuple):
+        ready = {place: rule for place, rule in enumerate(document) if isinstance(rule, Rule)}
+        written = [rule.written if isinstance(rule, Rule) else rule for rule in document]
+        document = {"version": 1, "rules": written}
     if is_too_deep(document):
-        raise RulesError(f"it is nested more than {DEEPEST_JSON} levels deep")
-    file = as_struct(document, RulesFile, with_tensors(document, in_folder(Path())))
+        raise RulesError(TOO_DEEP)
+    file = as_struct(with_tensors(document, in_folder(Path())), RulesFile)
     if not file.rules and not allow_none:
         raise RulesError(
             "rules: expected at least 1 rule, found none (apply needs no rule only to convert: "
@@ -323,6 +321,9 @@ def rules_from(
         )
     rules = []
     for place, spec in enumerate(file.rules):
+        if place in ready:
+            rules.append(ready[place])
+            continue
         name = spec.name or f"rule {place + 1}"
         try:
             rules.append(_rule(name, spec, spec.emit or emit or "auto", allow_python))
@@ -412,43 +413,22 @@ def decoded(raw: bytes) -> Any:
 
     Raises RulesError with line and column where it is not JSON, or where a key is there twice.
     """
-    raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
-        text = raw.decode()
+        text = raw.removeprefix(codecs.BOM_UTF8).decode()
         # Of two equal keys the last would win, and a rule would do half of what it says.
-        repeated, constant = _refuse_repeated_keys, _refuse_constant
-        json.loads(text, object_pairs_hook=repeated, parse_int=str, parse_constant=constant)
+        json.loads(text, object_pairs_hook=_refuse_repeated_keys, parse_int=str)
         return msgspec.json.decode(text)
     except RecursionError:
-        raise RulesError("it is nested too deeply: rules have some levels, not hundreds") from None
+        raise RulesError(TOO_DEEP) from None
     except UnicodeDecodeError as error:
-        before = raw[: error.start].decode()
-        reason = _binary(raw) or _not_json(before, len(before), "not UTF-8")
-        raise RulesError(reason) from None
+        raise RulesError(f"byte {error.start} is not text in UTF-8; {NO_RULES_FILE}") from None
     except json.JSONDecodeError as error:
         if not is_text(raw):
-            raise RulesError(_binary(raw)) from None
-        around = text[: error.pos].rstrip()[-1:] + text[error.pos :]
-        hint = _first_match(LOOKS, text) or _not_json(
-            text, error.pos, _first_match(ENDS, around) or error.msg
-        )
-        raise RulesError(hint) from None
+            raise RulesError(f"it is not text; {NO_RULES_FILE}") from None
+        where = f"line {error.lineno}, column {error.colno}"
+        raise RulesError(f"{where}: not valid JSON: {error.msg}; {JSON_IS}") from None
     except msgspec.DecodeError as error:  # what Python takes, and no other reader
-        raise RulesError(f"not valid JSON: {error}") from None
-
-
-def _first_match(hints: Mapping[str, str], text: str) -> str:
-    return next((hint for expression, hint in hints.items() if re.match(expression, text)), "")
-
-
-def _not_json(text: str, place: int, reason: str) -> str:
-    before = text[:place]
-    line, column = before.count("\n") + 1, place - before.rfind("\n")
-    return f"line {line}, column {column}: not valid JSON: {reason}"
-
-
-def _refuse_constant(name: str) -> None:
-    raise RulesError(f"not valid JSON: it has no {name}; formulas have inf and nan")
+        raise RulesError(f"not valid JSON: {error}; {JSON_IS}") from None
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -459,113 +439,59 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return by_key
 
 
-def _binary(raw: bytes) -> str:
-    """Return what bytes that are not text are; nothing where they may be of another encoding."""
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "the text is UTF-16; save the file as UTF-8"
-    try:
-        what = f"a {recognise(Source(raw)).name}"
-    except ModelError:
-        what = foreign_file("it", raw).partition(";")[0] or ("" if is_text(raw) else "binary data")
-    return what and f"expected a rules file, found {what}; RULES come first, then MODEL"
+def as_struct(document: Any, kind: type[T]) -> T:
+    """Return a document as a typed value.
 
-
-def as_struct(document: Any, kind: type[T], whole: Any) -> T:
-    """Return a document as a typed value; `whole` is the document with its tensors in it.
-
-    Raises RulesError that begins with the path of the key, and says what is legal there: the keys,
-    with the nearest to an unknown one, the values where they are few, or an example.
+    Raises RulesError: the path of the key, what is wrong there, and what is legal: the nearest
+    key or all of them, the values where they are few, or an example.
     """
     try:
-        return convert(whole, kind)
+        return convert(document, kind)
     except msgspec.ValidationError as error:
-        message = str(error)
-    text, _, path = message.partition(" - at `$")
-    path = path.rstrip("`").lstrip(".")
-    outer, _, last = re.sub(r"\[[^]]*\]", "", path).rpartition(".")
-    by_key: dict[str, type[msgspec.Struct]] = {"": kind, **_structs_by_key(kind)}
-
-    def fields(key: str) -> dict[str, Any]:
-        struct = by_key.get(key, by_key["match"])
-        return {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
-
-    where = path or "at the top"
-    unknown = re.search(r"unknown field `(.+?)`", text)
-    if unknown is not None:
-        keys, key = fields(last), unknown[1]
-        meant = WRITTEN.get(key, "")
-        is_meant = meant.partition('"')[2].partition('"')[0] in keys
-        near = f"; write: {meant}" if is_meant else did_you_mean(key, keys)
-        if last in ("match", "patch") and key in fields("rules"):
-            near = f"; it stands beside {last!r}, in the rule itself"
-        raise RulesError(f"{where}: unknown key {key!r}{near or '; legal: ' + ', '.join(keys)}")
-    missing = re.match(r"Object missing required field `(.+?)`", text)
-    if missing is not None:
-        example = _example(missing[1], fields(last)[missing[1]])
-        raise RulesError(f"{where}: the key {missing[1]!r} is missing{example}")
-    of_key = fields(outer.rpartition(".")[2]).get(last)
-    if text.startswith("Expected") and "matching regex" not in text:
-        raise RulesError(f"{where}: {_in_words(text)}{_example(last, of_key)}")
-    if not text.startswith(("Expected", "Invalid")):  # what a type of ours says
-        raise RulesError(f"{where}: {text}")
-    value = document
-    for name, place in re.findall(r"(\w+)|\[(\d+)\]", path):
-        value = value[int(place)] if place else value[name]
-    parts = list(_parts(of_key))
-    literals = (value for part in parts if get_origin(part) is Literal for value in get_args(part))
-    texts = [part.description for part in parts if isinstance(part, msgspec.Meta)]
-    legal = ", ".join(map(json.dumps, literals))
-    legal = f"legal: {legal}" if legal else next(filter(None, texts), "").rstrip(".")
-    legal = legal[:1].lower() + legal[1:]
-    raise RulesError(f"{where}: {json.dumps(value)} is not a legal value; {legal}")
-
-
-def _in_words(text: str) -> str:
-    """Return what msgspec says of a value, in the words of JSON's users."""
-    wrong = re.fullmatch(r"Expected `(.+?)`, got `(.+?)`", text)
-    if wrong is None:
-        text = re.sub(r"Expected `array` of length >=", "expected a list of at least", text)
-        return re.sub(r"Expected `(?:int|float)` >=", "expected a number of at least", text)
-    types = wrong[1].split(" | ")
-    # A key that may be null may as well be left out, and a whole number is a number.
-    left_out = {"null", "int"} if "float" in types else {"null"}
-    words = [TYPE_WORDS.get(name, name) for name in types if name not in left_out]
-    listed = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-    return f"expected {listed}, found {TYPE_WORDS.get(wrong[2], wrong[2])}"
-
-
-def _example(key: str, of_key: Any) -> str:
-    """Return what follows a message: how a key is written."""
-    examples = (part.examples for part in _parts(of_key) if isinstance(part, msgspec.Meta))
-    example = next(filter(None, examples), None)
-    return "" if example is None else f'; for example "{key}": {json.dumps(example[0])}'
+        problem, _, place = str(error).partition(" - at `$")
+    for theirs, ours in IN_WORDS.items():
+        problem = problem.replace(theirs, ours)
+    place = place.rstrip("`").lstrip(".")
+    path = re.sub(r"\[[^]]*\]", "", place).split(".")
+    of_object = re.fullmatch(r"Object (.*) field `(.+)`", problem)  # it has or lacks this key
+    key = of_object[2] if of_object else path.pop()
+    structs = _structs_at(kind, filter(None, path))
+    types = {field.encode_name: field.type for s in structs for field in msgspec.structs.fields(s)}
+    if of_object and key not in types:
+        instead = next((w for s in structs if (w := WRITTEN.get(f"{s.__name__}.{key}"))), "")
+        right = f"write: {instead}" if instead else did_you_mean(key, types).removeprefix("; ")
+        problem, right = f"unknown key {key!r}", right or f"legal: {', '.join(types)}"
+    else:
+        problem = f"the key {key!r} is missing" if of_object else problem
+        parts = list(_parts(types.get(key)))
+        values = [v for part in parts if get_origin(part) is Literal for v in get_args(part)]
+        examples = [part.examples[0] for part in parts if isinstance(part, Meta) and part.examples]
+        right = f'for example "{key}": {json.dumps(examples[0])}' if examples else ""
+        right = (
+            f"legal: {', '.join(map(json.dumps, values))}" if "not a legal" in problem else right
+        )
+    raise RulesError(f"{place or 'at the top'}: {'; '.join(filter(None, (problem, right)))}")
 
 
 def _parts(of: Any) -> Iterator[Any]:
     """Yield a type, and what it is made of: all that a union may be, what a list has in it."""
-    level = [of]
-    while level:
-        yield from level
-        level = [
-            inner for part in level if get_origin(part) is not Literal for inner in get_args(part)
-        ]
+    yield of
+    for inner in () if get_origin(of) is Literal else get_args(of):
+        yield from _parts(inner)
 
 
-def _structs_by_key(top: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
-    """Return by key the objects that may stand in this one and in those within it, however deep.
+def _structs_at(top: type[msgspec.Struct], path: Iterable[str]) -> list[type[msgspec.Struct]]:
+    """Return the objects that may stand at a path of keys; of an edge, which is a list, its own."""
+    structs = [top]
+    for key in path:
+        fields = [field for struct in structs for field in msgspec.structs.fields(struct)]
+        structs = _structs_in(field.type for field in fields if field.encode_name == key)
+        lists = [struct for struct in structs if struct.__struct_config__.array_like]
+        fields = [field for struct in lists for field in msgspec.structs.fields(struct)]
+        structs += _structs_in(field.type for field in fields)
+    return [struct for struct in structs if not struct.__struct_config__.array_like]
 
-    Of a key that may have several, the first one; of an edge, which is a list, its own.
-    """
-    by_key: dict[str, type[msgspec.Struct]] = {}
-    todo, visited = [top], {top}
-    while todo:
-        for field in msgspec.structs.fields(todo.pop()):
-            for struct in _parts(field.type):
-                if not (isinstance(struct, type) and issubclass(struct, msgspec.Struct)):
-                    continue
-                if not struct.__struct_config__.array_like:
-                    by_key.setdefault(field.encode_name, struct)
-                if struct not in visited:
-                    visited.add(struct)
-                    todo.append(struct)
-    return by_key
+
+def _structs_in(types: Iterable[Any]) -> list[type[msgspec.Struct]]:
+    parts = (part for of in types for part in _parts(of))
+    return [part for part in parts if isinstance(part, type) and issubclass(part, msgspec.Struct)]

@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+import graphpatch
 from graphpatch.errors import RulesError
 from graphpatch.gradients.spec import DEFAULT
 from graphpatch.match.spec import Match
-from graphpatch.rules import EMITS, Expect, load_rules, rules_from, rules_in
+from graphpatch.rules import EMITS, Expect, load_rules, rules_from, rules_in, rules_of
+from tests.graphs import graphdef
 
 ZERO = {"override_gradient": "zero"}
 
@@ -93,65 +95,41 @@ def test_a_fingerprint_is_what_a_rule_does() -> None:
 # Rules files that are wrong: how every error walks to its key, or to a line and a column.
 
 
-KIND_NAMES = (
-    "override_gradient, filter_gradient, stop_gradient, freeze, straight_through,"
-    " surrogate_gradient, backward_as"
-)
-
-# fmt: off
-# The document, and the whole message.
+MIXED: list[Any] = [*rules_from([rule(name="ready")]), rule(), rule(emit=3)]
+# The document, and the whole message; scripts/provoking/of_rules.py has more.
 ERRORS: dict[str, tuple[Any, str]] = {
     "a text": ("rules", "at the top: expected an object, found a string"),
-    "no rules": ({"version": 1},
-     'at the top: the key \'rules\' is missing; for example "rules": [{"match": {"op": "Relu"}, '
-     '"patch": {"override_gradient": "guided_relu"}}]'),
     "a key of the rule in its patch": ([{"match": {}, "patch": {**ZERO, "emit": "attr"}}],
-     "rules[0].patch: unknown key 'emit'; it stands beside 'patch', in the rule itself"),
-    "a rule that is none": ([3],
-     'rules[0]: expected an object, found a whole number; for example "rules": [{"match": '
-     '{"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}]'),
-    "a recipe as a gradient": ([patching(override_gradient="lrp_composite")],
-     "rules[0] ('rule 1'): patch.override_gradient: 'lrp_composite' is neither a gradient of the "
-     "library nor an op type that has one; `graphpatch gradients` lists all; "
-     "the recipe of this name is @lrp_composite"),
+     "rules[0].patch: unknown key 'emit'; write: \"emit\" beside \"patch\", in the rule itself"),
     "how many there are": ([rule(count=4)],
      "rules[0]: unknown key 'count'; write: \"expect\": 4"),
     "in any": ([matched(any=[{"op": "Relu"}, {"opp": "x"}])],
      "rules[0].match.any[1]: unknown key 'opp'; nearest: op"),
     "in attr": ([matched(attr={"T": {"inn": []}})],
      "rules[0].match.attr[...]: unknown key 'inn'; nearest: in"),
+    "in an edge": ([matched(pattern={"nodes": {}, "edges": [["a", "b", {"inptu": 1}]]})],
+     "rules[0].match.pattern.edges[0][2]: unknown key 'inptu'; nearest: input"),
     "an object for a body": ([matched(body={})],
      'rules[0].match.body: expected a string or a list, found an object; for example "body": '
      '"main"'),
-    "null for an attr": ([matched(attr={"T": None})],
-     "rules[0].match.attr[...]: expected true or false, a number, a string, an object or a "
-     'list, found null; for example "attr": {"T": "float32", "padding": {"in": ["SAME", '
-     '"VALID"]}}'),
     "a type for an input": ([matched(inputs={"op": "Relu"})],
      'rules[0].match.inputs[...]: expected an object, found a string; for example "inputs": '
      '{"0": {"op": "Conv2D"}}'),
-    "a match for a list": ([matched(any={"op": "x"})],
-     'rules[0].match.any: expected a list, found an object; for example "any": [{"op": '
-     '"Relu"}, {"name": "head/**"}]'),
+    "an order of none": ([matched(nth={"at": 1, "by": "size"})],
+     'rules[0].match.nth.by: not a legal value: \'size\'; legal: "graph", "name", "file"'),
+    "a value of nothing": ([matched(value={})],
+     "rules[0].match.value: give near, or one of >, <, >=, <=, !=; for example \"value\": "
+     '{"near": 0.5, "tolerance": 1e-06}'),
     "a regular expression inside": ([matched(**{"not": {"name_regex": "*"}})],
      "rules[0] ('rule 1'): name_regex '*' is not a regular expression: no argument for "
      "repetition operator: * (in RE2's syntax)"),
-    "no kind": ([patching()],
-     f"rules[0] ('rule 1'): patch: expected exactly one of {KIND_NAMES}; found none"),
-    "a text for true": ([patching(stop_gradient="yes")],
-     "rules[0].patch.stop_gradient: expected true or false, found a string; for example "
-     '"stop_gradient": true'),
     "an input below 0": ([patching(straight_through={"input": -1})],
-     "rules[0].patch.straight_through.input: expected a number of at least 0; for example "
+     "rules[0].patch.straight_through.input: expected a whole number >= 0; for example "
      '"input": 1'),
     "a registered gradient without a name": ([patching(override_gradient={"registered": ""})],
      "rules[0] ('rule 1'): patch.override_gradient: \"registered\" is the name of a gradient, "
      "not ''"),
-    "expect as a text": ([rule(expect="1")],
-     "rules[0].expect: expected a whole number or an object, found a string; for example "
-     '"expect": {"min": 1, "max": 4}'),
-}
-# fmt: on
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("document", "message"), ERRORS.values(), ids=ERRORS)
@@ -159,6 +137,13 @@ def test_an_error_walks_to_its_key(document: Any, message: str) -> None:
     with pytest.raises(RulesError) as raised:
         rules_from(document)
     assert str(raised.value) == message
+
+
+def test_a_rule_that_is_read_stands_beside_dicts() -> None:
+    names = [made.author.rule for made in rules_of(MIXED[:2])]
+    assert names == ["ready", "rule 2"]
+    with pytest.raises(RulesError, match=r"^rules\[2\]\.emit: expected a string"):
+        graphpatch.apply(MIXED, graphdef())
 
 
 FORMULAS = ("dy * 2", "dx*x", "x1", "where(y > 0, dy, 0)")
@@ -182,18 +167,17 @@ RULES = json.dumps(DOCUMENT)
 
 # What is not JSON, and what the message says; scripts/provoking/of_rules.py has more.
 NOT_JSON: dict[str | bytes, str] = {
-    "---\nversion: 1\n": "yaml.safe_load",
-    '{"version": 1 // x\n}': "JSON has no comments; remove this one",
-    RULES + " // x": "JSON has no comments",
-    '{\n\n  "version": 1,\n}': "not valid JSON: remove the comma before this bracket",
+    "---\nversion: 1\n": "line 1, column 1: not valid JSON: Expecting value; JSON has no",
+    RULES + " // x": "JSON has no comments and no comma before a closing bracket",
     '{"version": 1,\n "rules": [}]': "line 2, column 12: not valid JSON: Expecting value",
     "{version: 1}": "property name enclosed in double quotes",
-    '{"version": NaN}': "not valid JSON: it has no NaN; formulas have inf and nan",
-    '{"version": 1,\n "rules": [': "line 2, column 12: not valid JSON: it ends too early: a brack",
+    '{"version": NaN}': "not valid JSON: JSON is malformed: invalid character (byte 12)",
     '{"version": ' + "7" * 5000 + "}": "not valid JSON: Integer value out of range",
     '{"version": 1}\n{}': "line 2, column 1: not valid JSON: Extra data",
     "\ufeff{x}": "line 1, column 2:",
-    b'{"version": "\xff"}': "line 1, column 14: not valid JSON: not UTF-8",
+    b'{"version": "\xff"}': "byte 13 is not text in UTF-8",
+    b"\x0a\x10\x0a\x01x\x12\x0bPlaceholder": "it is not text; expected a rules file",
+    '{"a":' * 2000 + "1" + "}" * 2000: "it is nested more than 120 levels deep",
 }
 
 
@@ -219,7 +203,7 @@ def test_what_is_accepted() -> None:
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path, reason in (
         (tmp_path / "gone", f"cannot read {tmp_path / 'gone'}: No such file"),
-        (tmp_path, f"{tmp_path} is a folder; expected a rules file"),
+        (tmp_path, f"cannot read {tmp_path}: Is a directory; expected a rules file, in JSON"),
     ):
         with pytest.raises(RulesError, match=reason):
             load_rules(path)
