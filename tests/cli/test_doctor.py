@@ -42,10 +42,8 @@ def test_without_names_it_takes_placeholders_and_outputs(run_cli: Run, blocked: 
         ("x:0", "far:0"): "none",
         ("z:0", "far:0"): "flows",
     }
-    connected = {(one["from"], one["to"]) for one in graph["pairs"] if one["connected"]}
-    assert connected == {("x:0", "y:0"), ("z:0", "far:0")}
-    printed = run_cli("doctor", blocked).stdout
-    assert "2 more pairs are not connected by any tensor" in printed
+    assert [one["connected"] for one in graph["pairs"]].count(True) == 2
+    assert "2 more pairs are not connected by any tensor" in run_cli("doctor", blocked).stdout
 
 
 def test_fix_writes_rules_that_apply_takes(run_cli: Run, blocked: Path, tmp_path: Path) -> None:
@@ -108,15 +106,6 @@ def test_ends_that_were_swapped_are_told(run_cli: Run, blocked: Path) -> None:
     assert not rules.exists()
 
 
-def test_the_model_is_never_written_over(run_cli: Run, blocked: Path) -> None:
-    blocked = blocked.rename(blocked.with_suffix(".json"))
-    before = blocked.read_bytes()
-    done = run_cli("doctor", blocked, "--fix", blocked)
-    assert done.code == 1
-    assert "never written over" in done.stderr
-    assert blocked.read_bytes() == before
-
-
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
     """Twelve outputs that flow, twelve behind a Round, two behind a stop; and a training step."""
@@ -130,15 +119,12 @@ def many(tmp_path: Path) -> Path:
 
 def test_of_many_pairs_one_of_each_kind_is_printed(run_cli: Run, many: Path) -> None:
     lines = run_cli("doctor", many, "--from", "x").stdout.splitlines()
-    assert [line for line in lines if not line.startswith("  ")] == [
+    assert [line for line in lines if line.startswith(("x:0", "  ... "))] == [
         "x:0 -> r0:0: the gradient is None",
-        "x:0 -> s0:0: the gradient is None",
-        "x:0 -> x0:0: the gradient flows",
-        *(line for line in lines if line.startswith("note: ")),
-    ]
-    assert [line for line in lines if "like this" in line] == [
         "  ... 11 more pairs like this; --all shows them",
+        "x:0 -> s0:0: the gradient is None",
         "  ... 1 more pair like this; --all shows them",
+        "x:0 -> x0:0: the gradient flows",
         "  ... 11 more pairs like this; --all shows them",
     ]
 
@@ -165,9 +151,8 @@ def test_each_graph_of_a_saved_model(run_cli: Run, tmp_path: Path) -> None:
 
 def test_kinds_beyond_the_tenth_are_counted(run_cli: Run, tmp_path: Path) -> None:
     rounds = [node(f"r{place}", "Round", "x") for place in range(13)]
-    lines = run_cli(
-        "doctor", saved(tmp_path, node("x", "Placeholder"), *rounds)
-    ).stdout.splitlines()
+    path = saved(tmp_path, node("x", "Placeholder"), *rounds)
+    lines = run_cli("doctor", path).stdout.splitlines()
     assert sum(line.startswith("x:0 -> ") for line in lines) == 10
     assert lines[-1] == "... 3 more pairs of other kinds; --all shows them"
 
@@ -201,21 +186,15 @@ def test_nothing_of_the_log_of_tensorflow_is_said(run_cli: Run) -> None:
     assert (done.code, done.stderr) == (0, "")
 
 
-def test_run_runs_the_gradients(run_cli: Run) -> None:
-    pytest.importorskip("tensorflow")
-    done = run_cli("doctor", DIGITS, "--from", "features", "--to", "logits", "--run", "--json")
-    [graph] = done.json["graphs"]
-    [pair] = graph["pairs"]
-    assert pair["run"] == {**pair["run"], "gradient": "tensor", "ran": True, "zero": False}
-
-
 def test_run_says_that_a_gradient_is_zero(run_cli: Run, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     nodes = net("x:Placeholder y:Mul(x, zero)")
     path = saved(tmp_path, graphs.const("zero", fill=b"\0"), *nodes)
-    done = run_cli("doctor", path, "--run", timeout=300)
+    done = run_cli("doctor", path, "--run")
     assert "x:0 -> y:0: the gradient flows" in done.stdout
     assert "run      exactly zero on these values" in done.stdout
+    [pair] = run_cli("doctor", path, "--run", "--json").json["graphs"][0]["pairs"]
+    assert pair["run"] == {**pair["run"], "gradient": "tensor", "ran": True, "zero": True}
 
 
 def test_run_takes_no_constant_sum_as_the_loss(run_cli: Run, tmp_path: Path) -> None:
@@ -225,10 +204,10 @@ def test_run_takes_no_constant_sum_as_the_loss(run_cli: Run, tmp_path: Path) -> 
     for size in (2, 4):
         nodes[0].attr["shape"].shape.dim.add(size=size)
     path = saved(tmp_path, *nodes)
-    told = [run_cli("doctor", path, "--run", timeout=300).stdout for _ in range(2)]
-    assert "run      largest element" in told[0]
-    assert float(told[0].split()[-1]) > 1e-3
-    assert told[0] == told[1]
+    first, second = (run_cli("doctor", path, "--run").stdout for _ in range(2))
+    assert "run      largest element" in first
+    assert float(first.split()[-1]) > 1e-3
+    assert first == second
 
 
 def test_run_refuses_ops_that_touch_files(run_cli: Run, tmp_path: Path) -> None:
@@ -237,11 +216,11 @@ def test_run_refuses_ops_that_touch_files(run_cli: Run, tmp_path: Path) -> None:
     texts = graphs.text_const("file", str(written)), graphs.text_const("text", "there")
     nodes = net("write:WriteFile(file, text) x:Placeholder y:Exp(x, ^write)")
     path = saved(tmp_path, *texts, *nodes)
-    done = run_cli("doctor", path, "--from", "x", "--to", "y", "--run")
+    typed = ("doctor", path, "--from", "x", "--to", "y")
+    done = run_cli(*typed, "--run")
     assert (done.code, done.stdout) == (1, "")
     assert "WriteFile 'write' touches files" in done.stderr
     assert not written.exists()
-    assert run_cli("doctor", path, "--from", "x", "--to", "y").code == 0
-    done = run_cli("doctor", path, "--from", "x", "--to", "y", "--run", "--allow-unsafe-ops")
-    assert done.code == 0
+    assert run_cli(*typed).code == 0
+    assert run_cli(*typed, "--run", "--allow-unsafe-ops").code == 0
     assert written.exists()

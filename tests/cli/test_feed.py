@@ -43,10 +43,7 @@ FEEDS: dict[str, tuple[bytes, str]] = {
     "cut": (WHOLE[:-9], "not an .npz file"),
     "other bytes": (flipped(WHOLE, DIRECTORY - 9, WHOLE[DIRECTORY - 9] ^ 1), "feed.npz"),
     "encrypted": (flipped(WHOLE, DIRECTORY + 8, 1), "encrypted"),
-    "another packing": (
-        flipped(WHOLE, DIRECTORY + 10, 99),
-        "That compression method is not supported",
-    ),
+    "another packing": (flipped(WHOLE, DIRECTORY + 10, 99), "compression method is not supported"),
     "another version": (flipped(WHOLE, DIRECTORY + 6, 128), "zip file version 12.8"),
     "no array": (packed("x.npy", b"text"), "x.npy in feed.npz is not an .npy file"),
     "brackets": (
@@ -98,11 +95,11 @@ def test_an_archive_that_unpacks_to_more(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_feed_is_what_numpy_reads(tmp_path: Path) -> None:
-    given = {"a": np.array(["é", "b"]), "b:1": np.array([True]), "s/c": np.asfortranarray([[1, 2]])}
-    given["d"] = np.complex64(1j)
-    np.savez(tmp_path / "feed.npz", **given)
-    found = values.read_feed(tmp_path / "feed.npz")
-    assert list(found) == ["a:0", "b:1", "s/c:0", "d:0"]
-    for one, other in zip(found.values(), given.values(), strict=True):
-        assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
-        assert one.flags.writeable
+    arrays: dict[str, Any] = {"a": np.array(["é", "b"]), "b:1": np.array([True])}
+    arrays |= {"s/c": np.asfortranarray([[1, 2]]), "d": np.complex64(1j)}
+    np.savez(tmp_path / "feed.npz", **arrays)
+    fed = values.read_feed(tmp_path / "feed.npz")
+    assert list(fed) == ["a:0", "b:1", "s/c:0", "d:0"]
+    for read, written in zip(fed.values(), arrays.values(), strict=True):
+        assert (read.dtype, read.tolist()) == (written.dtype, written.tolist())
+        assert read.flags.writeable

@@ -36,14 +36,6 @@ def test_later_rules_see_what_earlier_ones_did(run_cli: Run, rules_file: Any) ->
     assert [one["op"] for one in done.json["rules"][1]["matches"]] == ["features"]
 
 
-def test_a_typed_pattern_shows_its_captures(run_cli: Run) -> None:
-    done = run_cli("match", str(DIGITS), "--pattern", "bn:FusedBatchNormV3 -> act:Relu")
-    assert done.code == 0
-    assert (
-        "Relu block1/relu  (bn is block1/batch_norm/normalize, act is block1/relu)" in done.stdout
-    )
-
-
 def test_typed_types_and_names_hold_together(run_cli: Run) -> None:
     done = run_cli("match", str(DIGITS), "--op", "Relu*", "--name", "block2/**", "--json")
     assert [one["op"] for one in done.json["rules"][0]["matches"]] == ["block2/relu"]
@@ -67,37 +59,16 @@ def test_explain_shows_the_counts_where_something_matches_too(run_cli: Run) -> N
     assert "looked at 60 ops" in explained.stdout
 
 
-# What matches is told of too, with the nearest others.
-EXPLAINED: list[tuple[Any, list[str]]] = [
-    (
-        {"op": "Conv2D", "attr": {"strides": {">": 1}, "padding": "VALID"}},
-        [
-            "attr: 0 of them",
-            "near: Conv2D 'block1/conv/Conv2D': strides is [1, 1, 1, 1], padding is 'SAME'",
-        ],
-    ),
-    (
-        {"op": "Conv2D", "nth": "last"},
-        ["nth: 1 of them", "near: Conv2D 'block1/conv/Conv2D': it is number 0 (from 0) of 2"],
-    ),
-]
-
-
-def test_explain_says_what_the_nearest_ops_have(run_cli: Run, rules_file: Any) -> None:
-    rules = [{"match": match, "patch": {"stop_gradient": True}} for match, _ in EXPLAINED]
-    done = run_cli("match", str(rules_file(*rules)), str(DIGITS), "--explain")
-    parts = done.stdout.split("\nrule ")
-    for part, (_, lines) in zip(parts, EXPLAINED, strict=True):
-        for line in lines:
-            assert line in part
-
-
 def test_saved_matches_do_the_same_unchanged(run_cli: Run, tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     assert run_cli("match", str(GUIDED), str(DIGITS), "--save", str(saved)).code == 0
     assert len(json.loads(saved.read_text())["rules"]) == 5
-    one, other = (apply(load_rules(path), load(DIGITS)).model for path in (GUIDED, saved))
-    assert graphs.unsigned(one.graphs[0]) == graphs.unsigned(other.graphs[0])
+    assert_same_patch(load_rules(GUIDED), load_rules(saved), DIGITS)
+
+
+def assert_same_patch(rules: Any, saved: Any, model: Path) -> None:
+    once, again = (apply(each, load(model)).model.graphs for each in (rules, saved))
+    assert list(map(graphs.unsigned, once)) == list(map(graphs.unsigned, again))
 
 
 WHOLE = {"override_gradient": {"formula": ["dy0"]}, "on": "match"}
@@ -136,19 +107,16 @@ def test_what_is_saved_are_rules_by_name(
     found = json.loads(json.dumps(file))["rules"]
     assert [one["match"] for one in found] == saved
     assert all(one["emit"] == "function" for one in found)
-    once, again = (apply(one, load(model_file)) for one in (rules, found))
-    assert graphs.unsigned(once.model.graphs[0]) == graphs.unsigned(again.model.graphs[0])
+    assert_same_patch(rules, found, model_file)
 
 
 def test_of_graphs_that_share_a_name_it_is_one_rule(tmp_path: Path) -> None:
     metas = [graphs.metagraph(graphs.sample(), tag) for tag in ("train", "serve")]
     folder = graphs.saved_model_folder(tmp_path / "saved", *metas)
     rules = [{"match": {"op": "Relu6"}, "patch": {"stop_gradient": True}}]
-    (found,) = as_rules_file(rules_from(rules), load(folder))["rules"]
-    assert found["expect"] == 2
-    once, again = (apply(one, load(folder)).model for one in (rules, [found]))
-    for one, other in zip(once.graphs, again.graphs, strict=True):
-        assert graphs.unsigned(one) == graphs.unsigned(other)
+    saved = as_rules_file(rules_from(rules), load(folder))["rules"]
+    assert [rule["expect"] for rule in saved] == [2]
+    assert_same_patch(rules, saved, folder)
 
 
 def test_no_match_is_saved_as_nothing(run_cli: Run, rules_file: Any, tmp_path: Path) -> None:
@@ -170,15 +138,6 @@ def test_json_has_the_near_misses_where_they_are_asked_for(run_cli: Run) -> None
     missing = run_cli(*arguments, "Conv2D -> Elu").json["rules"][0]
     assert missing["matches"] == []
     assert any("Elu is missing: FusedBatchNormV3" in line for line in missing["near"])
-
-
-def test_what_is_read_is_never_written_over(run_cli: Run, tmp_path: Path) -> None:
-    rules = tmp_path / "rules.json"
-    rules.write_bytes(GUIDED.read_bytes())
-    done = run_cli("match", str(rules), str(DIGITS), "--save", str(rules))
-    assert done.code == 1
-    assert "never written over" in done.stderr
-    assert rules.read_bytes() == GUIDED.read_bytes()
 
 
 def test_a_typed_pattern_that_means_nothing_shows_the_place(run_cli: Run) -> None:
@@ -204,27 +163,22 @@ def test_numbers_in_names_count_as_numbers(run_cli: Run, tmp_path: Path) -> None
 
 
 def test_without_a_name_it_lists_all_with_their_purpose(run_cli: Run) -> None:
-    done = run_cli("patterns")
-    assert (done.code, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    lines = run_cli("patterns").stdout.splitlines()
     assert lines[::2] == [f"@{name}" for name in READY]
     assert lines[1::2] == [f"    {entry.purpose}" for entry in READY.values()]
 
 
 @pytest.mark.parametrize("name", ["swish", "@swish"])
 def test_one_is_shown_with_its_forms_and_conditions(run_cli: Run, name: str) -> None:
-    done = run_cli("patterns", name)
-    assert done.code == 0
-    assert "  on     sigmoid, mul\n" in done.stdout
-    assert "  form   x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul\n" in done.stdout
-    assert '    where  scale {"inputs":{"any":' in done.stdout
+    shown = run_cli("patterns", name).stdout
+    assert "  on     sigmoid, mul\n" in shown
+    assert "  form   x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul\n" in shown
+    assert '    where  scale {"inputs":{"any":' in shown
 
 
 def test_json_is_what_the_library_says(run_cli: Run) -> None:
     every = {"patterns": [entry.document() for entry in READY.values()]}
     assert run_cli("patterns", "--json").json == json.loads(json.dumps(every))
-    [one] = run_cli("patterns", "gelu", "--json").json["patterns"]
-    assert (one["name"], one["on"]) == ("@gelu", ["scaled", "cdf", "half", "mul"])
 
 
 @pytest.mark.slow
@@ -244,9 +198,7 @@ def test_the_forms_as_json_match_the_same_from_a_rules_file(name: str) -> None:
 def test_match_takes_one_by_name(run_cli: Run, tmp_path: Path) -> None:
     net = Net()
     last = FOUND["swish: plain"](net)
-    path = tmp_path / "model.pb"
-    path.write_bytes(net.graph_def.SerializeToString())
-    done = run_cli("match", path, "--pattern", "@swish", "--json")
-    [rule] = done.json["rules"]
-    assert [one["op"] for one in rule["matches"]] == [last]
-    assert set(rule["matches"][0]["captures"]) == {"sigmoid", "mul"}
+    path = graphs.saved(tmp_path, *net.graph_def.node)
+    [rule] = run_cli("match", path, "--pattern", "@swish", "--json").json["rules"]
+    [match] = rule["matches"]
+    assert (match["op"], set(match["captures"])) == (last, {"sigmoid", "mul"})

@@ -22,9 +22,8 @@ OLD = "were built before"
 def apply(run_cli: Run, rules_file: RulesFile, tmp_path: Path) -> Callable[..., Ran]:
     """Apply rules to a graph of these nodes: `apply(nodes, rule, ..., more=("--json",))`."""
 
-    def run(nodes: list[Any], *rules: Any, more: tuple[Any, ...] = ()) -> Ran:
-        done: Ran = run_cli("apply", rules_file(*rules), saved(tmp_path, *nodes), *more)
-        return done
+    def run(nodes: list[Any], *rules: Any, more: tuple[Any, ...] = ()) -> Any:
+        return run_cli("apply", rules_file(*rules), saved(tmp_path, *nodes), *more)
 
     return run
 

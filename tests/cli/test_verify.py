@@ -50,13 +50,10 @@ def test_a_fault_of_the_original_is_not_one_of_the_patch(run_cli: Run, broken: P
 
 def test_what_cannot_be_run_exits_4_and_names_the_option(run_cli: Run, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    nodes = net("""x:Placeholder y:CheckNumerics(x, message=no) two:Const(dtype=int32)
-        z:Reshape(y, two, Tshape=int32)""")
+    nodes = net("x:Placeholder eleven:Const(dtype=int32) z:Reshape(x, eleven, Tshape=int32)")
     nodes[0].attr["shape"].shape.unknown_rank = True
-    tensor = nodes[2].attr["value"].tensor
-    tensor.dtype = nodes[2].attr["dtype"].type
-    tensor.tensor_shape.dim.add(size=1)
-    tensor.int_val.append(11)
+    value = {"dtype": 3, "tensor_shape": {"dim": [{"size": 1}]}, "int_val": [11]}
+    nodes[1].attr["value"].tensor.MergeFrom(type(nodes[1].attr["value"].tensor)(**value))
     path = saved(tmp_path, *nodes)
     done = run_cli("verify", path, path)
     assert done.code == 4, done.stdout

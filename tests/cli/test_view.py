@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Run
-from tests.examples import DIGITS, GUIDED, ROOT
+from tests.examples import DIGITS, GUIDED
 from tests.test_no_tensorflow import WITHOUT
 
 
@@ -39,32 +39,23 @@ def test_json_is_the_data_and_writes_nothing(run_cli: Run, model: Path) -> None:
     assert sorted(model.parent.iterdir()) == [model]
 
 
-def test_a_rule_that_matches_nothing_is_told(run_cli: Run, model: Path, tmp_path: Path) -> None:
-    done = run_cli("view", model, "--rules", ROOT / "tests/data/typo.json", **WITHOUT)
-    assert done.code == 1
-    assert "digits.pb: rule 'guided backprop': matched nothing, expected at least 1" in done.stderr
-    assert "op 'ReLU', 'Relu_6': 0 of them; nearest: Relu, Relu6" in done.stderr
-    assert not (tmp_path / "digits.html").exists()
-
-
-REFUSED: dict[str, tuple[list[str], int, str]] = {
-    "no such tensor": (["--to", "logit"], 1, "no tensor of the main graph is named 'logit'"),
-    "no way": (["--from", "logits", "--to", "image"], 1, "no tensor leads from logits:0 to image"),
-    "the model itself": (["-o", "digits.pb"], 2, "digits.pb gets a page; name a .html file"),
-    "feed without run": (["--feed", "a.npz"], 2, "give --run too"),
-    "json and a page": (["--json", "-o", "a.html"], 2, "writes no file"),
-    "events and a page": (["--tensorboard", "log", "-o", "a.html"], 2, "and no page"),
-    "a pipe in a browser": (["-o", "-", "--open"], 2, "opens a page in a file"),
-    "no folder": (["-o", "nowhere/a.html"], 1, "cannot write nowhere/a.html"),
+REFUSED = {
+    "--to logit": (1, "no tensor of the main graph is named 'logit'"),
+    "--from logits --to image": (1, "no tensor leads from logits:0 to image"),
+    "-o digits.pb": (2, "digits.pb gets a page; name a .html file"),
+    "--feed a.npz": (2, "give --run too"),
+    "--json -o a.html": (2, "writes no file"),
+    "--tensorboard log -o a.html": (2, "and no page"),
+    "-o - --open": (2, "opens a page in a file"),
+    "-o nowhere/a.html": (1, "cannot write nowhere/a.html"),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_bad_input_gets_one_message(run_cli: Run, model: Path, name: str) -> None:
-    options, code, says = REFUSED[name]
-    done = run_cli("view", model.name, *options, cwd=model.parent, **WITHOUT)
-    assert done.code == code
-    assert says in done.stderr
+@pytest.mark.parametrize("typed", REFUSED)
+def test_bad_input_gets_one_message(run_cli: Run, model: Path, typed: str) -> None:
+    code, says = REFUSED[typed]
+    done = run_cli("view", model.name, *typed.split(), cwd=model.parent, **WITHOUT)
+    assert (done.code, says in done.stderr) == (code, True)
     assert "Traceback" not in done.stderr
     assert not list(model.parent.glob("*.html"))
 
@@ -90,21 +81,15 @@ def test_open_without_a_browser_says_so(run_cli: Run, model: Path) -> None:
     # Neither a name of a browser, nor a screen, nor a command on the path.
     none = dict.fromkeys(("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"), "")
     env = {**none, "PATH": str(model.parent)}
-    done = run_cli(
-        "view", model.name, "--from", "image", "--open", cwd=model.parent, env=env, **WITHOUT
-    )
-    assert done.code == 1
+    done = run_cli("view", model.name, "--open", cwd=model.parent, env=env, **WITHOUT)
     says = "no browser to open digits.html in was found; the page is written\n"
-    assert done.stderr.endswith(says)
-    assert "Traceback" not in done.stderr
+    assert (done.code, done.stderr) == (1, f"graphpatch: {says}")
     assert model.with_suffix(".html").exists()
 
 
 def test_tensorboard_gets_a_folder_for_each_model(run_cli: Run, model: Path) -> None:
-    done = run_cli(
-        "view", model, "--rules", GUIDED, "--tensorboard", model.parent / "log", **WITHOUT
-    )
-    assert done.code == 0
+    typed = ("view", model, "--rules", GUIDED, "--tensorboard", model.parent / "log")
+    done = run_cli(*typed, **WITHOUT)
     assert [Path(line).parent.name for line in done.stdout.splitlines()] == ["before", "after"]
 
 

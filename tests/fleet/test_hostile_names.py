@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from graphpatch.errors import FleetError, GraphpatchError
 from graphpatch.fleet import stores
+from graphpatch.fleet.manifest import MANIFEST_NAME
 from graphpatch.fleet.order import FleetOrder, TaskResult, Workers
 from graphpatch.fleet.run import patch_models
 from graphpatch.fleet.search import search
 from tests import graphs
-from tests.conftest import RulesFile
+from tests.conftest import RulesFile, Run
+from tests.refusals import refused
 
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-ONE = Workers(1)
 
 
 def archive(path: Path, *members: str) -> str:
@@ -41,34 +43,30 @@ def done(order: FleetOrder) -> list[TaskResult]:
     "member",
     ["m/../../ESCAPED", "m/../ESCAPED", "m/a/../../ESCAPED", "m/./ESCAPED", "m/..\\ESCAPED"],
 )
-def test_zip_slip(tmp_path: Path, rules_file: RulesFile, member: str) -> None:
+def test_zip_slip(tmp_path: Path, rules_file: RulesFile, run_cli: Run, member: str) -> None:
     pytest.importorskip("fsspec")
-    url = archive(tmp_path / "evil.zip", member)
-    out = tmp_path / "a" / "b" / "out"
-    out.parent.mkdir(parents=True)
-    rules = str(rules_file(GUIDED))
-    try:
-        ended = done(FleetOrder(rules, (url,), str(out), allow_chained=True))
-    except GraphpatchError as error:
-        assert "does not stay in its folder" in str(error)  # noqa: PT017
-    else:
-        assert all("does not stay in its folder" in one.error for one in ended)
+    url, out = archive(tmp_path / "evil.zip", member), tmp_path / "a" / "out"
+    out.parent.mkdir()
+    ran = run_cli("apply", "--allow-chained-urls", rules_file(GUIDED), url, "-o", out)
+    assert (ran.code, "does not stay in its folder" in ran.stderr) == (1, True)
     assert not list(tmp_path.rglob("ESCAPED*"))
     assert not out.exists()
 
 
 def test_chained_urls_are_opened_where_they_are_asked_for(
-    tmp_path: Path, rules_file: RulesFile, run_cli: Any
+    tmp_path: Path, rules_file: RulesFile, run_cli: Run
 ) -> None:
     pytest.importorskip("fsspec")
-    url, rules = archive(tmp_path / "good.zip"), str(rules_file(GUIDED))
-    for paths in ((rules, (url,)), (url, ("m.pb",)), (rules, (f"@{url}",)), (rules, ("m", url))):
-        with pytest.raises(FleetError, match="--allow-chained-urls opens it"):
-            FleetOrder(*paths, out="out")
-    with pytest.raises(FleetError, match="--allow-chained-urls opens it"):
-        FleetOrder(rules, ("m.pb",), out="zip://a::memory://b")
-    refused = run_cli("apply", rules, url, "-o", tmp_path / "out")
-    assert (refused.code, "--allow-chained-urls" in refused.stderr) == (1, True)
+    url, rules = archive(tmp_path / "good.zip"), rules_file(GUIDED)
+    written = ("m.pb", "-o", "zip://a::memory://b")
+    for args in (
+        (rules, url),
+        (url, "m.pb"),
+        (rules, f"@{url}"),
+        (rules, "m", url),
+        (rules, *written),
+    ):
+        refused(run_cli("apply", *args), "--allow-chained-urls opens it")
     here = tmp_path / "here"
     here.mkdir()
     opened = run_cli("apply", "--allow-chained-urls", rules, url, "-o", tmp_path / "out", cwd=here)
@@ -92,20 +90,12 @@ def test_what_an_archive_unpacks_to_has_a_limit(
         stores.read_small(f"file://{rules}")
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("zip://m::file:///evil.zip", "--allow-chained-urls"),
-        ("simplecache::memory://m.pb", "--allow-chained-urls"),
-        ("@other", "a list holds paths"),
-        ("-", "a list holds paths"),
-        ("a\0b", "a list holds paths"),
-    ],
-)
-def test_what_a_list_may_not_name(tmp_path: Path, line: str, said: str) -> None:
-    (tmp_path / "list").write_text(f"{line}\n")
-    with pytest.raises(FleetError, match=said):
-        search([f"@{tmp_path}/list"])
+def test_what_a_list_may_not_name(tmp_path: Path) -> None:
+    for line in ("zip://m::file:///evil.zip", "simplecache::memory://m.pb", "@other", "-", "a\0b"):
+        (tmp_path / "list").write_text(f"{line}\n")
+        says = "--allow-chained-urls" if "::" in line else "a list holds paths"
+        with pytest.raises(FleetError, match=says):
+            search([f"@{tmp_path}/list"])
 
 
 @pytest.mark.parametrize("line", ["/etc/passwd", "../m.pb", "file:///etc/passwd", "local:///m.pb"])
@@ -130,13 +120,10 @@ def test_names_that_stay() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1:9/m.pb", "nothing://m.pb", "memory://no/such.pb"])
-def test_urls_out_of_reach(tmp_path: Path, rules_file: RulesFile, run_cli: Any, url: str) -> None:
+def test_urls_out_of_reach(tmp_path: Path, rules_file: RulesFile, run_cli: Run, url: str) -> None:
     pytest.importorskip("fsspec")
     for args in ((rules_file(GUIDED), url), (url, "m.pb")):
-        ran = run_cli("apply", *args, "-o", tmp_path / "out.pb")
-        assert (ran.code, ran.stdout) == (1, "")
-        assert "graphpatch: " in ran.stderr
-        assert "Traceback" not in ran.stderr
+        refused(run_cli("apply", *args, "-o", tmp_path / "out.pb"))
 
 
 def test_a_pipe_in_a_folder_is_no_model(tmp_path: Path, model_file: Path) -> None:
@@ -151,26 +138,21 @@ def test_a_pipe_in_a_folder_is_no_model(tmp_path: Path, model_file: Path) -> Non
 def folders(tmp_path: Path, model_file: Path, rules_file: RulesFile) -> FleetOrder:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/m.pb").write_bytes(model_file.read_bytes())
-    order = FleetOrder(
-        str(rules_file(GUIDED)), (str(tmp_path / "in"),), str(tmp_path / "out"), resume=True,
-        workers=ONE,
-    )  # fmt: skip
+    rules, models, out = str(rules_file(GUIDED)), (str(tmp_path / "in"),), str(tmp_path / "out")
+    order = FleetOrder(rules, models, out, resume=True, workers=Workers(1))
     assert [one.error for one in done(order)] == [""]
     return order
 
 
-MANIFEST = "graphpatch-manifest.jsonl"
 FORGED: list[Callable[[dict[str, Any]], Any]] = [
     lambda line: {**line, "rules": "x"},
-    lambda line: {**line, "rules": [1]},
     lambda line: {key: value for key, value in line.items() if key != "sha256"},
     lambda line: {**line, "sha256": [1], "output_sha256": {}},
-    lambda line: {**line, "seconds": "x"},
     lambda line: {**line, "more": 1},
     lambda line: {**line, "output": "../../../escape.pb"},
     lambda line: {**line, "output": "/tmp/escape.pb"},
     lambda line: [line],
-    lambda line: 10**5000,
+    lambda line: b"9" * 5000,
     lambda line: b'{"output":"m.pb","seconds":NaN}',
     lambda line: b"\xff\xfe",
     lambda line: b"[" * 100_000,
@@ -184,23 +166,17 @@ FORGED: list[Callable[[dict[str, Any]], Any]] = [
 def test_a_forged_line(
     folders: FleetOrder, tmp_path: Path, forge: Callable[[dict[str, Any]], Any]
 ) -> None:
-    manifest = tmp_path / "out" / MANIFEST
-    line = json.loads(manifest.read_bytes())
-    found = forge(line)
-    text = found if isinstance(found, bytes) else encoded(found)
+    manifest = tmp_path / "out" / MANIFEST_NAME
+    forged = forge(json.loads(manifest.read_bytes()))
+    text = forged if isinstance(forged, bytes) else json.dumps(forged).encode()
     manifest.write_bytes(text + b"\n")
-    assert [(one.error, one.passed_over) for one in done(folders)] == [("", "")]
+    assert [(result.error, result.passed_over) for result in done(folders)] == [("", "")]
     assert json.loads(manifest.read_bytes().splitlines()[-1])["output"] == "m.pb"
-
-
-def encoded(found: Any) -> bytes:
-    """JSON of what Python's own encoder refuses, too: a number of thousands of digits."""
-    return b"9" * 5000 if isinstance(found, int) else json.dumps(found).encode()
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "/dev/zero"])
 def test_a_manifest_is_a_file(folders: FleetOrder, tmp_path: Path, kind: str) -> None:
-    manifest = tmp_path / "out" / MANIFEST
+    manifest = tmp_path / "out" / MANIFEST_NAME
     if kind == "link":
         manifest.rename(tmp_path / "elsewhere")
         manifest.symlink_to(tmp_path / "elsewhere")
@@ -213,22 +189,15 @@ def test_a_manifest_is_a_file(folders: FleetOrder, tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_an_output_may_be_no_device(resume: bool, tmp_path: Path, rules_file: RulesFile) -> None:
+def test_an_output_may_be_no_device(resume: bool, folders: FleetOrder, tmp_path: Path) -> None:
     """In somebody else's folder; its bytes had no end."""
-    models, out = tmp_path / "in", tmp_path / "out"
-    models.mkdir()
-    out.mkdir()
-    (models / "m.pb").write_bytes(graphs.sample().SerializeToString())
-    (out / "m.pb").symlink_to("/dev/zero")
-    rules = str(rules_file(GUIDED))
-    order = FleetOrder(rules, (str(models),), str(out), resume=resume, workers=ONE)
-    (one,) = done(order)
-    assert "out/m.pb is neither a file nor a folder" in one.error
+    (tmp_path / "out/m.pb").unlink()
+    (tmp_path / "out/m.pb").symlink_to("/dev/zero")
+    [result] = done(structs.replace(folders, resume=resume))
+    assert "out/m.pb is neither a file nor a folder" in result.error
 
 
-def test_a_list_that_names_a_device(tmp_path: Path, rules_file: RulesFile) -> None:
+def test_a_list_that_names_a_device(folders: FleetOrder, tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("/dev/zero\n")
-    models, rules = (f"@{tmp_path}/list.txt",), str(rules_file(GUIDED))
-    order = FleetOrder(rules, models, str(tmp_path / "out"), workers=ONE)
-    (one,) = done(order)
-    assert "/dev/zero is neither a file nor a folder" in one.error
+    [result] = done(structs.replace(folders, models=(f"@{tmp_path}/list.txt",)))
+    assert "/dev/zero is neither a file nor a folder" in result.error

@@ -42,10 +42,9 @@ def results(work: Work, order: FleetOrder, tasks: list[Task]) -> Iterator[TaskRe
 
 def ended(results: Iterator[TaskResult]) -> dict[int, TaskResult]:
     """Return the results by the numbers of their models; each is there once."""
-    done = list(results)
-    by_number = {number_of(result.task): result for result in done}
-    assert len(by_number) == len(done)
-    return dict(sorted(by_number.items()))
+    done = [(number_of(result.task), result) for result in results]
+    assert sorted(number for number, _ in done) == list(range(len(done)))
+    return dict(sorted(done, key=lambda one: one[0]))
 
 
 def number_of(task: Task) -> int:
@@ -55,7 +54,7 @@ def number_of(task: Task) -> int:
 def test_each_is_done_once(tmp_path: Path) -> None:
     planned = tasks(tmp_path, 20)
     done = ended(results(patch_model, ORDER, planned))
-    assert list(done) == list(range(20))
+    assert len(done) == 20
     alone = [patch_model(ORDER, task) for task in planned]
     reports = [result.report | {"replaced": True} for result in done.values()]
     assert reports == [result.report for result in alone]
@@ -70,7 +69,7 @@ def deadly(order: FleetOrder, task: Task) -> TaskResult:
 
 def test_a_model_that_no_process_survives_fails_alone() -> None:
     done = ended(results(deadly, ORDER, [Task(f"{place}.pb") for place in range(12)]))
-    assert list(done) == list(range(12))
+    assert len(done) == 12
     assert done.pop(3).error == "3.pb: worker processes died over it, again and again"
     assert not any(result.error for result in done.values())
 
@@ -88,7 +87,7 @@ def once(order: FleetOrder, task: Task) -> TaskResult:
 def test_what_a_dead_worker_was_at_is_done_again(tmp_path: Path) -> None:
     planned = [Task(f"{place}.pb", str(tmp_path / f"out{place}.pb")) for place in range(6)]
     done = ended(results(once, FleetOrder("", root=str(tmp_path)), planned))
-    assert list(done) == list(range(6))
+    assert len(done) == 6
     assert not any(result.error for result in done.values())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(map(str, range(0, 6, 3)))
 

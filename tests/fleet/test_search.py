@@ -60,16 +60,15 @@ def test_a_glob(glob: str, expected: list[str]) -> None:
 
 
 def test_a_name_is_a_name() -> None:
-    assert found(
-        "reg/a.pb", "reg/saved", "reg/text/saved_model.pbtxt", "reg/[1].pb", "gone.pb"
-    ) == [
-        ("reg/a.pb", "a.pb"),
-        ("reg/saved", "saved"),
-        ("reg/text/saved_model.pbtxt", "text"),
-        ("reg/[1].pb", "[1].pb"),
-        ("gone.pb", "gone.pb"),
-    ]
-    assert not any(map(is_search, ["reg/a.pb", "reg/saved", "reg/[1].pb", "gone.pb", "-"]))
+    names = {
+        "reg/a.pb": "a.pb",
+        "reg/saved": "saved",
+        "reg/text/saved_model.pbtxt": "text",
+        "reg/[1].pb": "[1].pb",
+        "gone.pb": "gone.pb",
+    }
+    assert found(*names) == list(names.items())
+    assert not any(map(is_search, [*names, "-"]))
     assert all(map(is_search, ["reg", "reg/*.pb", "@list.txt", "reg/[2].pb"]))
 
 

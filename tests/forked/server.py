@@ -14,11 +14,12 @@ import io
 import marshal
 import os
 import runpy
-import selectors
+import select
 import signal
 import socket
 import struct
 import sys
+import threading
 import types
 
 DECLINED, STARTED = -1, -2
@@ -31,96 +32,48 @@ DESCRIPTORS = struct.Struct("3i")
 STATUS = struct.Struct("i")
 
 
-class Server:
-    """Command lines that were asked for, each in a child until it ends."""
+def serve(listening: socket.socket) -> tuple:
+    """Fork for each that asks. Returns in the children alone: what each is to run."""
+    start = settled(os.environ)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that answer
+    while True:
+        if sys.stdin in select.select([listening, sys.stdin], [], [])[0]:
+            os.killpg(0, signal.SIGKILL)  # nobody asks any more
+        connection, _ = listening.accept()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listening.close()
+            return answer(connection, start)
+        connection.close()
 
-    def __init__(self, listening: socket.socket) -> None:
-        self.listening = listening
-        self.start = settled(os.environ)
-        self.children: dict[int, socket.socket] = {}
-        self.selector = selectors.DefaultSelector()
-        self.awake, self.waking = socket.socketpair()
-        for one in (self.awake, self.waking):
-            one.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self.waking.fileno())
-        for one in (listening, self.awake, sys.stdin):
-            self.selector.register(one, selectors.EVENT_READ)
 
-    def serve(self) -> tuple:
-        """Fork for each that asks. Returns in the children alone: what each is to run."""
-        while True:
-            for key, _ in self.selector.select():
-                if key.fileobj is sys.stdin:
-                    self.end()
-                elif key.fileobj is self.awake:
-                    self.awake.recv(4096)
-                elif key.fileobj is self.listening:
-                    asked = self.fork()
-                    if asked:
-                        return asked
-                else:
-                    self.left(key.fileobj)
-            self.reap()
-
-    def fork(self) -> tuple | None:
-        """Start a child; in it, what it is to run."""
-        connection, _ = self.listening.accept()
-        try:
-            asked, descriptors = received(connection)
-        except (OSError, ValueError, EOFError):  # who asked was killed before all was said
-            connection.close()
-            return None
-        may = settled(asked[2]) == self.start
-        child = os.fork() if may else None
-        if child == 0:
-            self.forget(connection)
-            return asked, descriptors
-        for one in descriptors:
-            os.close(one)
-        with contextlib.suppress(OSError):  # who asked was killed: see `left`
-            connection.sendall(STATUS.pack(STARTED if may else DECLINED))
-        if child is None:
-            connection.close()
-        else:
-            self.children[child] = connection
-            self.selector.register(connection, selectors.EVENT_READ)
-        return None
-
-    def forget(self, connection: socket.socket) -> None:
-        """In a child: nothing of the server stays open."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        watched = [key.fileobj for key in self.selector.get_map().values()]
-        for one in (self.waking, connection, *watched):
-            if one is not sys.stdin:
-                one.close()
-        self.selector.close()
-
-    def left(self, connection: object) -> None:
-        """Who asked was killed: the child ends too."""
-        for child, asking in self.children.items():
-            if asking is connection:
-                self.selector.unregister(connection)
-                os.kill(child, signal.SIGKILL)
-
-    def reap(self) -> None:
-        """Tell those who wait how their children ended."""
-        while self.children:
-            child, status = os.waitpid(-1, os.WNOHANG)
-            if not child:
-                return
-            connection = self.children.pop(child)
-            if connection.fileno() in self.selector.get_map():
-                self.selector.unregister(connection)
-            with connection, contextlib.suppress(OSError):  # who asked was killed
-                connection.sendall(STATUS.pack(status))
-
-    def end(self) -> None:
-        """Nobody asks any more."""
-        for child in self.children:
-            os.kill(child, signal.SIGKILL)
+def answer(connection: socket.socket, start: dict) -> tuple:
+    """Start a child, and tell who asks how it ends. Returns in the child: what it is to run."""
+    try:
+        asked, descriptors = received(connection)
+        if settled(asked[2]) != start:
+            connection.sendall(STATUS.pack(DECLINED))
+            os._exit(0)
+    except (OSError, ValueError, EOFError):  # who asked was killed before all was said
         os._exit(0)
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        return asked, descriptors
+    for descriptor in descriptors:
+        os.close(descriptor)
+    threading.Thread(target=end_with, args=(connection, child), daemon=True).start()
+    with contextlib.suppress(OSError):  # who asked was killed
+        connection.sendall(STATUS.pack(STARTED))
+        connection.sendall(STATUS.pack(os.waitpid(child, 0)[1]))
+    os._exit(0)
+
+
+def end_with(connection: socket.socket, child: int) -> None:
+    """End the child where who asked was killed."""
+    with contextlib.suppress(OSError):
+        connection.recv(1)
+    os.kill(child, signal.SIGKILL)
 
 
 def settled(environment) -> dict:  # noqa: ANN001
@@ -187,12 +140,11 @@ def run(arguments: list) -> None:
 
 def main(descriptor: str, modules: list) -> None:
     """Import, then serve; in each child, run what was asked."""
-    server = Server(socket.socket(fileno=int(descriptor)))
     for name in modules:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    (arguments, folder, environment), streams = server.serve()
+    (arguments, folder, environment), streams = serve(socket.socket(fileno=int(descriptor)))
     become(folder, environment, streams)
     run(arguments)
 

@@ -10,7 +10,7 @@ import math
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,19 +92,15 @@ def compare_pairs(
 
     Raises what TensorFlow does where it refuses to import the message.
     """
+    by_target: dict[str, list[PairDiagnosis]] = {}
+    for pair in diagnoses:
+        by_target.setdefault(pair.target, []).append(pair)
     asked = AskedPair(meta) if diagnoses else None
-    for some in _by_target(diagnoses):
+    for some in by_target.values():
         if asked is None or time.monotonic() > end:
             found.unasked += len(some)
         else:
             _compare(asked, some, found)
-
-
-def _by_target(diagnoses: Iterable[PairDiagnosis]) -> Iterator[list[PairDiagnosis]]:
-    grouped: dict[str, list[PairDiagnosis]] = {}
-    for one in diagnoses:
-        grouped.setdefault(one.target, []).append(one)
-    yield from grouped.values()
 
 
 def _compare(asked: AskedPair, some: Sequence[PairDiagnosis], found: Agreement) -> None:
@@ -112,7 +108,7 @@ def _compare(asked: AskedPair, some: Sequence[PairDiagnosis], found: Agreement) 
     verdicts = asked.of(some[0].target, [one.source for one in some])
     for foretold, (verdict, says) in zip(some, verdicts, strict=True):
         if not agree(foretold, verdict, says):
-            verdict, says = ask(asked.renewed(), foretold.source, foretold.target)
+            verdict, says = asked.anew(foretold.target, foretold.source)
         found.pairs += 1
         found.apart += not foretold.connected
         found.verdicts[verdict] += 1
@@ -136,27 +132,19 @@ class AskedPair:
 
     def of(self, target: str, sources: Sequence[str]) -> list[tuple[str, str]]:
         """What tf.gradients gives for each source: asked at once, and alone where that raises."""
-        if len(sources) > 1:
-            try:
-                found = gradients(self.graph, target, sources)
-                return [("flows" if one else "none", "") for one in found]
-            except Exception:
-                self._leave()
-        return [self._alone(source, target) for source in sources]
+        try:
+            found = gradients(self.graph, target, sources)
+        except Exception as error:  # whatever a gradient function raises is the answer
+            self.graph._set_control_flow_context(None)
+            if len(sources) == 1:
+                return [("error", f"{type(error).__name__}: {error}")]
+            return [answer for source in sources for answer in self.of(target, [source])]
+        return [("flows" if one else "none", "") for one in found]
 
-    def _alone(self, source: str, target: str) -> tuple[str, str]:
-        verdict, says = ask(self.graph, source, target)
-        if verdict == "error":
-            self._leave()
-        return verdict, says
-
-    def _leave(self) -> None:
-        self.graph._set_control_flow_context(None)
-
-    def renewed(self) -> Any:
-        """The graph, imported anew."""
+    def anew(self, target: str, source: str) -> tuple[str, str]:
+        """What it gives in the graph imported anew."""
         self.graph = imported(self.meta)
-        return self.graph
+        return self.of(target, [source])[0]
 
 
 def gradients(graph: Any, target: str, sources: Sequence[str]) -> list[bool]:
@@ -176,15 +164,6 @@ def agree(foretold: PairDiagnosis, verdict: str, says: str) -> bool:
     kind, _, text = foretold.says.partition(":")
     words = [word for word in text.split() if word.startswith("'")]
     return foretold.verdict == "error" and says.startswith(kind) and all(w in says for w in words)
-
-
-def ask(graph: Any, source: str, target: str) -> tuple[str, str]:
-    """What tf.gradients gives: flows, none, or error and what is raised."""
-    try:
-        [found] = gradients(graph, target, [source])
-    except Exception as error:  # whatever a gradient function raises is the answer
-        return "error", f"{type(error).__name__}: {error}"
-    return ("flows" if found else "none"), ""
 
 
 def imported(meta: Any) -> Any:

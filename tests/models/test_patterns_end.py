@@ -34,11 +34,11 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_it_ends_within_ten_seconds(name: str, pattern: str) -> None:
+def test_each_ends_within_ten_seconds(name: str) -> None:
     model = graphpatch.load(catalogue.existing(name))
-    started = time.process_time()
-    with suppress(MatchError):
-        for graph in model.graphs:
-            find(graph, Match(pattern=pattern))
-    assert time.process_time() - started < 10
+    for pattern in PATTERNS:
+        started = time.process_time()
+        with suppress(MatchError):
+            for graph in model.graphs:
+                find(graph, Match(pattern=pattern))
+        assert time.process_time() - started < 10, pattern

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,12 @@ def patched_in_every_way(model: graphpatch.Model) -> tuple[graphpatch.Model, lis
     for patch in PATCHES:
         chosen = []
         for body in bodies(model):
-            for node in candidates(body):
-                key = (body.label, node.name)
-                rule = {"match": {"body": body.label, "name": node.name}, "patch": patch}
-                if key not in used and is_taken(rule, model):
-                    used.add(key)
-                    chosen.append(rule["match"])
-                    break
+            untried = (name for name in candidates(body) if (body.label, name) not in used)
+            matches = ({"body": body.label, "name": name} for name in untried)
+            accepted = (one for one in matches if is_taken({"match": one, "patch": patch}, model))
+            chosen += list(islice(accepted, 1))
         if chosen:
+            used |= {(match["body"], match["name"]) for match in chosen}
             rules.append(str(patch))
             every = {"name": str(patch), "match": {"any": chosen}, "patch": patch}
             model = graphpatch.apply([every], model).model
@@ -94,16 +92,11 @@ def bodies(model: graphpatch.Model) -> list[Body]:
     return [body for body in found.values() if not body.is_ours][:MOST]
 
 
-def candidates(body: Body) -> Iterator[Node]:
+def candidates(body: Body) -> list[str]:
     """Some ops of a body that a gradient may come to, of as many op types as there are."""
-    taken = 0
-    for indices in body.by_type.values():
-        for node in (Node(body, index) for index in indices[:2]):
-            if any(carries(arg) for arg in node.outputs or ()) and node.data_inputs:
-                taken += 1
-                yield node
-            if taken == MOST:
-                return
+    firsts = (Node(body, index) for indices in body.by_type.values() for index in indices[:2])
+    reached = (node for node in firsts if any(map(carries, node.outputs or ())))
+    return [node.name for node in islice((node for node in reached if node.data_inputs), MOST)]
 
 
 def is_taken(rule: dict[str, Any], model: graphpatch.Model) -> bool:

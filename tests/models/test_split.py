@@ -39,7 +39,6 @@ MIDDLE = "MobilenetV1/MobilenetV1/Conv2d_5_pointwise/Relu6"
 LOGITS = "MobilenetV1/Logits/SpatialSqueeze"
 RESNET = "resnet_imagenet_34.pbtxt"
 RESNET_LOSS = "softmax_cross_entropy_loss/value"
-FSRCNN = "zoo/Saafke+FSRCNN_Tensorflow__models_FSRCNN_x2.pb"
 
 CASES = {
     "mobilenet": Case(MOBILENET, LOGITS, [[MIDDLE]], "input"),
@@ -47,7 +46,6 @@ CASES = {
     "resnet, four parts": Case(
         RESNET, RESNET_LOSS, [["add_2"], ["add_6"], ["add_10"]], "conv2d/kernel"
     ),
-    "super-resolution": Case(FSRCNN, "", [], ""),
 }
 
 
@@ -59,7 +57,6 @@ def test_the_parts_give_the_gradient_of_the_whole(name: str, tmp_path: Path) -> 
     path = prepared(case, tmp_path)
     (graph_def,) = catalogue.graph_defs(path)
     graph = catalogue.imported(graph_def)
-    case = case if case.loss else middle(case, graph)
     found = split(graphpatch.load(path), case.loss, case.cuts, [case.wrt])
     document = parts.write(found, tmp_path / "parts")
     feeds = dict(sessions._feeds(graph, 1, (1, 16, 16, 1)))
@@ -101,14 +98,6 @@ def small_weights(graph: Any) -> Iterator[tuple[str, np.ndarray]]:
                 name.removesuffix(":0"),
                 variance + np.float32(0.05) * (abs(value) if variance else value),
             )
-
-
-def middle(case: Case, graph: Any) -> Case:
-    """Its output, its input, and the convolution in the middle."""
-    output = list(sessions.float_tensors(graph))[-1]
-    (given,) = [op.name for op in graph.get_operations() if op.type == "Placeholder"]
-    convolutions = [op.name for op in graph.get_operations() if op.type == "Conv2D"]
-    return Case(case.model, output, [[convolutions[len(convolutions) // 2]]], given)
 
 
 def whole(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +18,42 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from fuzzing import (  # noqa: E402
-    case,
-    kinds,
-    outputs,
-    worker,
-)
+from fuzzing import case, kinds, outputs, worker  # noqa: E402
 from fuzzing.__main__ import TURN  # noqa: E402
 
 from graphpatch import cli  # noqa: E402
-from graphpatch.cli import ops  # noqa: E402
 from graphpatch.page.view import page  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-CASE = case.Case({"m.pb": b"no model"}, [["ops", "m.pb"]], "m.pb")
+Seen = Callable[..., list[str]]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Seen:
+    """The faults that are seen where the first of some commands does this: `seen(does, *words)`."""
+
+    def faults(
+        does: Callable[..., Any], *typed: str, original: str = "", **files: bytes
+    ) -> list[str]:
+        named = {name.replace("_", "."): data for name, data in files.items()} or {"m.pb": b"no"}
+        commands = [words.split() for words in typed]
+        command = importlib.import_module(f"graphpatch.cli.{commands[-1][0]}").command
+        monkeypatch.setattr(command, "callback", does)
+        finds, _ = case.tried(case.Case(named, commands, "m.pb", original), tmp_path)
+        assert not list(tmp_path.iterdir())
+        return [find.fault for find in finds]
+
+    return faults
 
 
 def crash(**given: Any) -> None:
     raise KeyError(given["model"])
 
 
-def raw(**given: Any) -> None:
-    click.echo("a\x07")
-
-
 def long(**given: Any) -> int:
     click.echo("graphpatch: " + "x" * 9_000, err=True)
     return 1
-
-
-def leave(**given: Any) -> None:
-    Path(".out.pb.1.tmp").write_bytes(b"")
 
 
 def spin(**given: Any) -> None:
@@ -59,95 +66,64 @@ def nest(**given: Any) -> None:
     nest(**given)
 
 
-def print_no_json(**given: Any) -> None:
-    click.echo('{"a": NaN}')
-
-
-def overwrite(**given: Any) -> None:
-    Path("m.pb").write_bytes(b"another")
-
-
-FAULTS = {
-    "an input is overwritten": overwrite,
-    "not JSON": print_no_json,
+FAULTS: dict[str, Callable[..., Any]] = {
+    "an input is overwritten": lambda **given: Path("m.pb").write_bytes(b"another") and None,
+    "not JSON": lambda **given: click.echo('{"a": NaN}'),
     "crash": crash,
     "recursion": nest,
-    "raw control characters": raw,
+    "raw control characters": lambda **given: click.echo("a\x07"),
     "long message": long,
-    "left over": leave,
+    "left over": lambda **given: Path(".out.pb.1.tmp").touch(),
     "slow": spin,
 }
 
 
-@pytest.mark.parametrize(("fault", "callback"), FAULTS.items())
-def test_fault(fault: str, callback: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault(fault: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(case, "SECONDS", 0.2)
-    monkeypatch.setattr(ops.command, "callback", callback)
-    more = ["--json"] if fault == "not JSON" else []
-    tried = case.Case(CASE.files, [["ops", "m.pb", *more]], CASE.varied)
-    finds, _ = case.tried(tried, tmp_path)
-    assert [one.fault for one in finds] == [fault]
+    typed = "ops m.pb --json" if fault == "not JSON" else "ops m.pb"
+    assert seen(FAULTS[fault], typed) == [fault]
 
 
-def test_a_wrong_output_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from graphpatch.cli import revert
+def test_a_wrong_output_is_seen(seen: Seen) -> None:
+    made, rule = kinds.models()[0][1], kinds.rules_file(kinds.RULES[:1])
 
-    made = kinds.models()[0][1]
-
-    def other(**given: Any) -> None:
+    def twice(**given: Any) -> None:
         Path(given["out"]).write_bytes(made + made)
 
-    monkeypatch.setattr(revert.command, "callback", other)
-    rule = kinds.rules_file(kinds.RULES[:1])
-    commands = [["apply", "r.json", "m.pb", "-o", "out.pb"], ["revert", "out.pb", "-o", "back.pb"]]
-    wrong = case.Case({"m.pb": made, "r.json": rule}, commands, "m.pb", "m.pb")
-    finds, _ = case.tried(wrong, tmp_path)
-    assert {one.fault for one in finds} >= {"not reverted"}
+    typed = ("apply r.json m.pb -o out.pb", "revert out.pb -o back.pb")
+    assert "not reverted" in seen(twice, *typed, original="m.pb", m_pb=made, r_json=rule)
 
 
 @pytest.mark.parametrize(
     ("file", "fault"), [("saved_model.pb", "not whole"), (".saved_model.pb.1.tmp", "left over")]
 )
-def test_a_folder_that_is_not_what_it_should_be_is_seen(
-    file: str, fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from graphpatch.cli import apply
-
+def test_a_folder_that_is_not_what_it_should_be_is_seen(file: str, fault: str, seen: Seen) -> None:
     def half(**given: Any) -> None:
         Path(given["out"]).mkdir()
         Path(given["out"], file).write_bytes(b"half")
 
-    monkeypatch.setattr(apply.command, "callback", half)
-    command = ["apply", "r.json", "m.pb", "--inputs=x", "--outputs=out", "-o", outputs.EXPORTED]
-    finds, _ = case.tried(case.Case({"m.pb": b""}, [command], "m.pb"), tmp_path)
-    assert fault in {one.fault for one in finds}
-    assert not list(tmp_path.iterdir())
+    typed = f"apply r.json m.pb --inputs=x --outputs=out -o {outputs.EXPORTED}"
+    assert fault in seen(half, typed)
 
 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (page({}, ""), ""),
         (page({"a": "</script>"}, "<script>"), ""),
         (page({}, "")[:-9], "cut off"),
         (page({}, "").replace("{}", '{"a":NaN}', 1), "NaN"),
         (page({}, "").replace('id="document">', 'id="document"></script><script>'), "markup"),
     ],
 )
-def test_a_page_that_is_not_whole_is_seen(
-    text: str, fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from graphpatch.cli import view
-
-    def written(**given: Any) -> int:
+def test_a_page_that_is_not_whole_is_seen(text: str, fault: str, seen: Seen) -> None:
+    def written(code: int, **given: Any) -> int:
         Path(given["output"]).write_text(text)
-        return given["code"]
+        return code
 
-    given = case.Case({"m.pb": b""}, [["view", "m.pb", "-o", outputs.PAGE]], "m.pb")
-    for code, kind in ((0, "not whole"), (1, "half written")):
-        monkeypatch.setattr(view.command, "callback", functools.partial(written, code=code))
-        finds, _ = case.tried(given, tmp_path)
-        assert [one.fault for one in finds] == ([kind] if fault else [])
+    for code, kind in enumerate(("not whole", "half written")):
+        faults = seen(functools.partial(written, code), f"view m.pb -o {outputs.PAGE}")
+        assert faults == ([kind] if fault else [])
     if fault:
         with pytest.raises((AssertionError, ValueError), match=fault):
             outputs.check_page(text)
@@ -155,11 +131,8 @@ def test_a_page_that_is_not_whole_is_seen(
 
 def test_every_command_is_tried() -> None:
     """Each command of `graphpatch --help`, in some of its ways, among the first inputs."""
-    typed = [
-        command
-        for number in range(1_500)
-        for command in worker.Number(TURN[number % len(TURN)], 1, number).case().commands
-    ]
+    numbers = (worker.Number(TURN[number % len(TURN)], 1, number) for number in range(1_500))
+    typed = [command for number in numbers for command in number.case().commands]
     assert set(cli.COMMANDS) - {command[0] for command in typed} == set()
     options = {word for command in typed for word in command if word.startswith("--")}
     assert {"--fix", "--rules", "--pattern", "--no-run", "--save", "--emit", "--rule"} <= options
@@ -168,14 +141,10 @@ def test_every_command_is_tried() -> None:
     assert any(command[0] == "verify" and command[1] == command[2] for command in typed)
 
 
-def ran(*command: str) -> str:
+def ran(*words: str) -> str:
+    environment = {**os.environ, "FUZZ_PYTHON": sys.executable}
     done = subprocess.run(
-        [str(ROOT / "scripts" / command[0]), *command[1:]],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**worker.os.environ, "FUZZ_PYTHON": sys.executable},
+        [ROOT / "scripts/fuzz", *words], capture_output=True, text=True, cwd=ROOT, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -183,15 +152,15 @@ def ran(*command: str) -> str:
 
 def test_hostile_input_of_a_known_seed(tmp_path: Path) -> None:
     """The same inputs each time: where this fails, the change that it is run for did it."""
-    more = ("--seed", "1", "--inputs", "8000", "--folder", str(tmp_path))
-    assert " 0 finds" in ran("fuzz", *more)
+    typed = ("--seed", "1", "--inputs", "8000", "--folder", str(tmp_path))
+    assert " 0 finds" in ran(*typed)
 
 
 def test_random_graphs_beside_tensorflow(tmp_path: Path) -> None:
-    told = ran("fuzz", "semantic", "--seed", "5", "--inputs", "8", "--folder", str(tmp_path))
+    told = ran("semantic", "--seed", "5", "--inputs", "8", "--folder", str(tmp_path))
     assert "ops patched" in told
     assert "finds" not in told
 
 
 def test_kills_and_limits() -> None:
-    assert "0 faults" in ran("fuzz", "crash", "--seed", "1", "--kills", "10")
+    assert "0 faults" in ran("crash", "--seed", "1", "--kills", "10")

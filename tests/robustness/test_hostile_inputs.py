@@ -18,9 +18,12 @@ import pytest
 from graphpatch import apply
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import load
+from graphpatch.protos import GraphDef
 from graphpatch.rules import rules_from
 from graphpatch.selection import select
 from tests import hostile
+from tests.draws import quick
+from tests.examples import DIGITS
 from tests.graphs import graphdef, node
 from tests.test_shown import ran
 
@@ -32,33 +35,25 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-DIGITS = Path(__file__).parents[2] / "scripts" / "models" / "digits.pb"
-
-
-def written(folder: Path, graph: object) -> str:
-    (folder / "m.pb").write_bytes(graph.SerializeToString())  # type: ignore[attr-defined]
+def written(folder: Path, *nodes: Any) -> str:
+    graph = nodes[0] if isinstance(nodes[0], GraphDef) else graphdef(*nodes)
+    (folder / "m.pb").write_bytes(graph.SerializeToString())
     return "m.pb"
 
 
 # Long chains, and links that are followed until the bound: a few seconds each.
-LONG = {"a chain", "runs", "a captured run"}
+LONG = {"a chain", "runs", "a captured run", "calls in depth"}
+MODELS = {**hostile.MODELS, "calls in depth": hostile.deep_calls()}
 
 
 def params(names: Iterable[str]) -> list[Any]:
-    return [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG)) for one in names]
+    return quick(names, lambda name: name not in LONG)
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize("name", params(hostile.MODELS))
+@pytest.mark.parametrize("name", params(MODELS))
 def test_a_model(here: Path, name: str) -> None:
-    model = written(here, hostile.MODELS[name])
-    for command in hostile.COMMANDS:
-        hostile.check(hostile.on(model, command))
-
-
-@pytest.mark.slow
-def test_calls_in_depth(here: Path) -> None:
-    model = written(here, hostile.deep_calls())
+    model = written(here, MODELS[name])
     for command in hostile.COMMANDS:
         hostile.check(hostile.on(model, command))
 
@@ -78,7 +73,7 @@ def test_rules(here: Path, name: str) -> None:
     key, text = hostile.RULES[name]
     long = [node("a" * 5_000, "Relu", "r9"), node("a/" * 2_500 + "b", "Relu", "r9")]
     line = [node(f"r{n}", "Relu", f"r{n - 1}") for n in range(1, 100)]
-    model = load(written(here, graphdef(node("r0", "Placeholder"), *line, *long)))
+    model = load(written(here, node("r0", "Placeholder"), *line, *long))
     try:
         if key == "formula":
             patch = {"override_gradient": {"formula": text}}
@@ -87,17 +82,6 @@ def test_rules(here: Path, name: str) -> None:
             select(model, **{key: text})
     except GraphpatchError as error:
         assert len(str(error)) < hostile.LENGTH  # noqa: PT017
-
-
-@pytest.mark.parametrize("option", ["--rules", "--feed"])
-def test_a_page_is_not_written_over_what_is_read(tmp_path: Path, option: str) -> None:
-    model, read = tmp_path / "m.pb", tmp_path / "read.html"
-    model.write_bytes(b"")
-    read.write_text("read")
-    more = ["--run"] if option == "--feed" else []
-    code, text = ran("view", model, option, read, *more, "-o", tmp_path / "." / "read.html")
-    assert (code, read.read_text()) == (1, "read")
-    assert "it is never written over" in text
 
 
 def test_a_link_to_a_device_is_no_model(tmp_path: Path) -> None:
@@ -121,13 +105,12 @@ def test_a_pipe_may_be_a_model(tmp_path: Path) -> None:
 def test_an_input_without_a_name(here: Path) -> None:
     """The fuzzer's models:20261204:58668."""
     nodes = [node("n", "NoOp", ""), node("m", "NoOp", "^n", ""), node("y", "Relu", "", "m")]
-    model = written(here, graphdef(node("x", "Placeholder"), *nodes))
+    model = written(here, node("x", "Placeholder"), *nodes)
     match = {"match": {"downstream_of": "n", "op": "Relu"}, "patch": {"stop_gradient": True}}
     (here / "path.json").write_text(json.dumps([match]))
-    typed = [("--pattern", text) for text in ("NoOp ^-> NoOp", "NoOp -> Relu", "Relu -> Relu")]
-    for options in (*typed, ("path.json",)):
-        rules = options if options == ("path.json",) else ()
-        hostile.check(["match", *rules, "m.pb", *(() if rules else options), "--explain"])
+    hostile.check(["match", "path.json", model, "--explain"])
+    for pattern in ("NoOp ^-> NoOp", "NoOp -> Relu", "Relu -> Relu"):
+        hostile.check(["match", model, "--pattern", pattern, "--explain"])
     for command in hostile.COMMANDS:
         hostile.check(hostile.on(model, command))
 
@@ -164,6 +147,6 @@ def test_a_reference_that_leads_to_itself_or_nowhere_and_a_name_of_many_digits(h
     nowhere = node("f", "RefEnter"), node("b", "Assign", "f", "x")
     relus = node("r" + "1" * 5_000, "Relu", "x"), node("r", "Relu", "x")
     variable = node("x", "Placeholder"), node("v", "VariableV2"), node("v/read", "Identity", "v")
-    model = written(here, graphdef(*variable, *loop, *nowhere, *relus))
+    model = written(here, *variable, *loop, *nowhere, *relus)
     assert ran("apply", "@freeze(scope=v)", model, "--dry-run")[0] == 0
     assert ran("match", model, "--op", "Relu")[0] == 0
