@@ -27,8 +27,8 @@ def net(resource: bool = True) -> None:
     tf.reduce_mean(tf.square(hidden - target), name="loss")
 
 
-def train(graph: Any, steps: int, session: Any = None) -> list[np.ndarray]:
-    """Train with momentum, and return the trained variables; in a Session of its own by default.
+def train(graph: Any, steps: int) -> list[np.ndarray]:
+    """Train with momentum, and return the trained variables.
 
     The variables are found in the collection, as TensorFlow's optimizers find them.
     """

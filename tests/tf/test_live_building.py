@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -87,14 +88,10 @@ def test_every_place_on_a_tape(place: str, jit: bool) -> None:
 
 MATCHES: dict[str, tuple[dict[str, Any], int]] = {
     "op": ({"op": "Identity"}, 4),
-    "glob": ({"op": "Ident*", "name": "a/*"}, 2),
-    "name": ({"name": "a/one"}, 1),
     "name_regex": ({"name_regex": ".*/(one|two)"}, 4),
-    "attr": ({"op": "Identity", "attr": {"T": "float64"}}, 1),
     "dtype": ({"op": "Identity", "dtype": "float64"}, 1),
     "not": ({"op": "Identity", "not": {"name": "a/**"}}, 2),
     "any": ({"any": [{"name": "a/one"}, {"name": "b/two"}]}, 2),
-    "main": ({"op": "Identity", "name": "**/two", "body": "main"}, 2),
 }
 
 
@@ -111,13 +108,6 @@ def test_what_a_match_may_ask(key: str) -> None:
     [entry] = built.report["rules"]
     assert len(entry["matches"]) == count
     assert all(one["body"] == "main" for one in entry["matches"])
-
-
-def test_bodies_by_name() -> None:
-    rule = overridden({"op": "Neg", "body": "while_body*"}, {"formula": "10 * dy"})
-    with tf.Graph().as_default(), graphpatch.building([{**rule, "expect": 1}]) as built:
-        loop(-place_x())
-    assert built.report["rules"][0]["matches"][0]["body"].startswith("while_body")
 
 
 def test_nested_contexts() -> None:
@@ -139,23 +129,22 @@ def test_nested_contexts() -> None:
     assert live.run(graph, dx, {"x:0": 1.0}) == [-2.0, 20.0, 14.0, 20.0, -2.0, -1.0]
 
 
-@pytest.mark.parametrize("first", [tf.negative, loop])
-def test_each_op_has_on_record_which_rules_patched_it(first: Callable[[Any], Any]) -> None:
-    def context(*rules: tuple[str, Any]) -> Any:
-        listed = [{"name": name, **filtered(match, {"scale": 2.0})} for name, match in rules]
+def test_each_op_has_on_record_which_rules_patched_it() -> None:
+    def context(**rules: Any) -> Any:
+        listed = [{"name": n, **filtered(match, {"scale": 2.0})} for n, match in rules.items()]
         return graphpatch.building(listed)
 
     with control_flow(True), tf.Graph().as_default() as graph:
         x = place_x()
-        with context(("first", {"op": "Neg"})):
-            first(x)
-        with context(("second", {"op": "Exp"}), ("third", {"op": "Tan"})):
+        with context(first={"op": "Neg"}):
+            loop(x)
+        with context(second={"op": "Exp"}, third={"op": "Tan"}):
             tf.exp(tf.tan(x, name="tan"), name="exp")
-            with context(("inner", {"op": "Exp"})):
+            with context(inner={"op": "Exp"}):
                 tf.exp(x, name="both")
         tf.sin(x, name="sin")
         graphpatch.patch_graph([{"name": "in place", **filtered("sin", CLIP)}])
-        with context(("last", {"op": "Cos", "inputs": {"0": {"op": "Sin"}}})):
+        with context(last={"op": "Cos", "inputs": {"0": {"op": "Sin"}}}):
             tf.cos(tf.sin(x), name="cos")
     exported = graphpatch.load(graph.as_graph_def())
     rules = {
@@ -197,7 +186,7 @@ def test_tensorflow_is_as_before_afterwards() -> None:
     with graphpatch.building([{**TEN[0], "expect": 0}]):
         assert tf.Graph._create_op_helper is not before
     assert tf.Graph._create_op_helper is before
-    with pytest.raises(KeyError), graphpatch.building(TEN):
+    with pytest.raises(KeyError), graphpatch.building(TEN):  # and not what the rule expects
         raise KeyError
     assert tf.Graph._create_op_helper is before
 
@@ -210,10 +199,6 @@ def defun(x: Any, body: Callable[[Any], Any] = lambda x: tf.square(-x)) -> Any:
     from tensorflow.python.framework import function
 
     return function.Defun(tf.float32, func_name="negated")(body)(x)
-
-
-def defun_with_a_call(x: Any) -> Any:
-    return defun(x, tf.function(lambda x: tf.square(-x)))
 
 
 LATER: dict[str, dict[str, Any]] = {
@@ -241,7 +226,7 @@ REFUSED: dict[str, tuple[Rule, Callable[[Any], Any] | None, str]] = {
     "a gradient that was built": (WAITING, _differentiated, "was built inside of the context"),
     "a Defun": (TEN[0], defun, "in a Defun"),
     "a Defun, on leaving": (WAITING, defun, "in a Defun"),
-    "a call in a Defun": (TEN[0], defun_with_a_call, "in a Defun"),
+    "a call in a Defun": (TEN[0], lambda x: defun(x, call), "in a Defun"),
     "a filter of a call": (
         filtered({"op": "*PartitionedCall"}, CLIP), call, "calls a function, whose gradient"
     ),
@@ -252,10 +237,6 @@ REFUSED: dict[str, tuple[Rule, Callable[[Any], Any] | None, str]] = {
     "a match as one op": (
         {**MATCHED, "patch": {"surrogate_gradient": "x", "on": "match"}},
         None, "mine': surrogate_gradient of a match as one op",
-    ),
-    "backward_as that may match": (
-        {"match": {"op": "Floor"}, "patch": {"backward_as": {"input": 0}}, "expect": {"min": 0}},
-        tf.floor, "mine': backward_as adds ops",
     ),
     "emit": ({**TEN[0], "emit": "function"}, None, "mine'.*emit: function"),
 }  # fmt: skip
@@ -276,11 +257,6 @@ def test_what_is_refused(name: str) -> None:
     with pytest.raises(graphpatch.GraphpatchError, match=says):
         building({**rule, "name": "mine"}, build, entered)
     assert bool(entered) == (build is not None)
-
-
-def test_an_exception_is_not_replaced_by_what_a_rule_expects() -> None:
-    with pytest.raises(ZeroDivisionError), graphpatch.building(TEN):
-        _ = 1 / 0
 
 
 @pytest.mark.parametrize("key", LATER)
@@ -306,15 +282,15 @@ def test_ops_beside_a_defun_are_patched(match: Any) -> None:
     assert slope(graph) == 2.0 * -1.0 * 10.0 * 2.0
 
 
-def test_a_call_whose_gradient_python_holds() -> None:
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_call_whose_gradient_python_holds(is_built: bool) -> None:
     """The call itself is matched: its gradient is another one, what is inside does not count."""
     rule = overridden({"op": "*PartitionedCall"}, {"formula": "10 * dy"})
-    with tf.Graph().as_default() as graph, graphpatch.building([rule]):
+    context = graphpatch.building([rule]) if is_built else nullcontext()
+    with tf.Graph().as_default() as graph, context:
         tf.identity(call(place_x()), name="y")
-    assert slope(graph) == 10.0
-    with tf.Graph().as_default() as graph:
-        tf.identity(call(place_x()), name="y")
-    graphpatch.patch_graph([rule], graph, in_place=True)
+    if not is_built:
+        graphpatch.patch_graph([rule], graph, in_place=True)
     assert slope(graph) == 10.0
 
 

@@ -19,7 +19,7 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.tf import live  # noqa: E402
 from tests.tf.consumer import same_bits  # noqa: E402
-from tests.tf.live import CLIP, Rule, filtered, overridden, stopped  # noqa: E402
+from tests.tf.live import Rule, filtered, overridden  # noqa: E402
 
 tf1 = tf.compat.v1
 
@@ -41,10 +41,6 @@ class Case:
 
 def x_of(*shape: int) -> Any:
     return tf1.placeholder(tf.float32, shape, name="x")
-
-
-def clipped() -> None:
-    tf.reduce_sum(tf.identity(x_of(2), name="features") * [1.0, -0.01], name="loss")
 
 
 def six() -> None:
@@ -80,17 +76,10 @@ def noisy() -> None:
     tf.reduce_sum(tf.square(tf.floor(x, name="noisy")), name="loss")
 
 
-def tanh_slope(x: list[float]) -> Any:
-    return 4.0 * (1.0 - np.tanh(4.0 * np.array(x)) ** 2)
-
-
 X3 = [-0.3, 0.2, 1.5]
+SLOPES = 4.0 / np.cosh(4.0 * np.array(X3)) ** 2 * [1.0, 2.0, 3.0]
 
 CASES = {
-    "clip, filtered": Case(
-        clipped, [filtered("features", CLIP)], {"x:0": [5.0, 6.0]},
-        {"x:0": [1.0, -0.01]}, {"x:0": [0.1, -0.01]},
-    ),
     "halved": Case(
         six, [filtered("six", {"scale": 0.5})], {"x:0": 3.0}, {"x:0": 216.0}, {"x:0": 108.0}
     ),
@@ -99,26 +88,17 @@ CASES = {
         {"x:0": [[1.0, 2.0]], "w:0": np.full([2, 3], 0.5)},
         {"x:0": [[1.5, 1.5]], "w:0": [[1.0] * 3, [2.0] * 3]}, {"x:0": [[7.0, 7.0]], "w:0": None},
     ),
-    "MatMul stops at one input": Case(
-        product, [stopped({"op": "MatMul"}, at="input:1")],
-        {"x:0": [[1.0, 2.0]], "w:0": np.full([2, 3], 0.5)},
-        {"x:0": [[1.5, 1.5]], "w:0": [[1.0] * 3, [2.0] * 3]}, {"x:0": [[1.5, 1.5]], "w:0": None},
-    ),
     "straight through": Case(
         rounded, [{"match": {"op": "Round"}, "patch": {"straight_through": True}}], {"x:0": X3},
         {"x:0": None}, {"x:0": [1.0, 2.0, 3.0]},
     ),
     "a surrogate": Case(
         signs, [{"match": {"op": "Sign"}, "patch": {"surrogate_gradient": "tanh(4 * x)"}}],
-        {"x:0": X3}, {"x:0": [0.0] * 3}, {"x:0": tanh_slope(X3) * [1.0, 2.0, 3.0]},
+        {"x:0": X3}, {"x:0": [0.0] * 3}, {"x:0": SLOPES},
     ),
     "one output of several": Case(
         halves, [filtered("op", {"scale": 100.0}, at="output:0")], {"x:0": [3.0, 1.0, 2.0, 0.0]},
         {"x:0": [1, 1, 10, 10]}, {"x:0": [100, 100, 10, 10]},
-    ),
-    "two rules on one op": Case(
-        six, [overridden("loss", {"formula": "5 * dy"}), filtered("loss", {"scale": 3.0})],
-        {"x:0": 3.0}, {"x:0": 216.0}, {"x:0": 90.0},
     ),
     "a placeholder": Case(
         placeholder, [filtered("x", {"scale": 10.0})], {"x:0": 3.0}, {"x:0": 7.0}, {"x:0": 70.0},
@@ -133,8 +113,6 @@ CASES = {
         {"x:0": [1.5, -2.5]}, {"x:0": None}, {"x:0": [3.0, -5.0]}, by_key=False,
     ),
 }  # fmt: skip
-
-BY_KEY = [name for name, case in CASES.items() if case.by_key]
 
 
 def differs(graph: Any, case: Case, expected: dict[str, Any]) -> None:
@@ -152,11 +130,6 @@ def built(case: Case) -> Any:
     return graph
 
 
-def tensors(graph: Any, of: Any) -> list[str]:
-    """The tensors of the graph `of`, which `graph` has too."""
-    return [output.name for op in of.get_operations() for output in op.outputs]
-
-
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("in_place", [None, False])
@@ -167,20 +140,16 @@ def test_a_live_graph(name: str, in_place: bool | None) -> None:
     assert patched.in_place == (case.by_key and in_place is None)
     assert (patched.graph is graph) == patched.in_place
     assert [len(rule["matches"]) for rule in patched.report["rules"]] == [1] * len(case.rules)
-    names = tensors(patched.graph, reference)
-    pairs = zip(
-        live.run(reference, names, case.feeds),
-        live.run(patched.graph, names, case.feeds),
-        strict=True,
-    )
-    assert all(same_bits(*pair) for pair in pairs)
+    names = [output.name for op in reference.get_operations() for output in op.outputs]
+    values = (live.run(one, names, case.feeds) for one in (reference, patched.graph))
+    assert all(map(same_bits, *values))
     differs(reference, case, case.before)
     differs(patched.graph, case, case.after)
     if not patched.in_place:
         differs(graph, case, case.before)
 
 
-@pytest.mark.parametrize("name", BY_KEY)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.by_key])
 def test_while_building(name: str) -> None:
     case = CASES[name]
     with tf.Graph().as_default() as graph, graphpatch.building(case.rules) as building:

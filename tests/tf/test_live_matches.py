@@ -71,7 +71,6 @@ CASES = {
         biased, "x:_ -> AddV2:0 -> Tanh", formula("2 * dy * x1", "dy * x"),
         2 * B + 0 * X, X.sum(0),
     ),
-    "alike": Case(biased, "x:_ -> AddV2:0 -> Tanh", formula("3 * dy"), 3 + 0 * X, 9 + 0 * B),
     "of another shape inside": Case(
         dense, "x:_ -> MatMul:0 -> BiasAdd:0 -> Relu",
         formula("let u = 2 * x0; dy * u", None, "sum(dy, 0)"), 2 * X, 3 + 0 * B,
@@ -106,6 +105,10 @@ def test_a_match_in_place(name: str) -> None:
             gradients = tf.gradients(y, [x, b])
             value, *numbers = session.run([y, *gradients], {x: X})
             check(case, numbers)
+            if name == "a formula":
+                [second] = session.run(tf.gradients(gradients[0], x), {x: X})
+                inner = np.sin(TANH) * (1 - TANH**2) + 2 * TANH * np.cos(TANH)
+                np.testing.assert_allclose(second, -inner * (1 - TANH**2), rtol=1e-5)
             np.testing.assert_array_equal(value, original)
         assert graph.get_tensor_by_name(y.name) is y
 
@@ -156,15 +159,9 @@ REFUSED: dict[str, tuple[list[Rule], str]] = {
     "a filter before the last op": (
         [FIRST, filtered({"op": "RealDiv"}, "sign", at="inputs")], "ends or follows a match"
     ),
-    "a filter at the last op, first": (
-        [filtered({"op": "RealDiv"}, "sign", at="inputs"), FIRST], "a rule before filters what"
-    ),
     "the last op in another match": (
         [FIRST, Case(rounded, "x:_ -> RealDiv:0 -> Add*", formula("dy", None, None), 0, 0).rule],
         "ends or follows a match",
-    ),
-    "another gradient inside": (
-        [FIRST, overridden({"op": "Round"}, "zero")], "no gradient reaches Round"
     ),
 }  # fmt: skip
 
@@ -186,17 +183,6 @@ def test_what_keys_do_not_hold(name: str) -> None:
         with pytest.warns(UserWarning, match="made a patched copy") as caught:
             assert not graphpatch.patch_graph(rules, graph).in_place
         assert caught[0].filename == __file__
-
-
-def test_the_second_derivative_of_a_match() -> None:
-    with tf.Graph().as_default() as graph:
-        x, b = placeholders()
-        y = rounded(x, b)
-        graphpatch.patch_graph([FIRST], in_place=True)
-        [dx] = tf.gradients(y, x)
-        [second] = live.run(graph, tf.gradients(dx, x), {"x:0": X})
-    expected = -(np.sin(TANH) * (1 - TANH**2) + 2 * TANH * np.cos(TANH)) * (1 - TANH**2)
-    np.testing.assert_allclose(second, expected, rtol=1e-5)
 
 
 def test_a_rule_of_an_outer_context_comes_too_late() -> None:

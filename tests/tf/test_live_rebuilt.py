@@ -1,4 +1,4 @@
-"""A patched graph beside a live one: what the old graph holds is in it, and can be found."""
+"""A patched graph beside a live one: what the old graph holds is in it, and training goes on."""
 
 from __future__ import annotations
 
@@ -142,15 +142,13 @@ def test_it_runs_with_its_queue_table_python_and_saver(
 
 
 def test_functions_in_python_outlive_the_old_graph() -> None:
-    def patched() -> Any:
-        with tf.Graph().as_default() as graph:
-            tf.identity(tf.numpy_function(lambda: np.float32(4.0), [], tf.float32), name="x")
-            tf.square(tf1.placeholder(tf.float32, [], name="in"), name="y")
-        return graphpatch.patch_graph([filtered("in", {"scale": 2.0})], graph).graph
-
-    graph = patched()
+    with tf.Graph().as_default() as graph:
+        tf.identity(tf.numpy_function(lambda: np.float32(4.0), [], tf.float32), name="x")
+        tf.identity(tf1.placeholder(tf.float32, [], name="in"), name="y")
+    new = graphpatch.patch_graph([filtered("y", {"scale": 2.0})], graph, in_place=False).graph
+    del graph
     gc.collect()
-    assert live.run(graph, ["x:0"]) == [4.0]
+    assert live.run(new, ["x:0"]) == [4.0]
 
 
 FEEDS = {"x:0": np.ones([2, 4]), "target:0": np.ones([2, 1])}
@@ -180,12 +178,16 @@ def test_values_go_along(old: Any, in_place: bool | None) -> None:
     assert len(patched.graph.get_operations()) == before
 
 
-def test_variables_that_one_tensor_initializes_keep_their_values() -> None:
+def test_variables_of_one_initial_value_keep_their_values_and_constraints() -> None:
     with tf.Graph().as_default() as graph:
         start = tf.constant(1.0)
-        a, b = (tf1.get_variable(name, initializer=start, use_resource=True) for name in "ab")
+        a, b = (
+            tf1.get_variable(name, initializer=start, use_resource=True, constraint=tf.abs)
+            for name in "ab"
+        )
         tf.add(a, b, name="y")
     patched = graphpatch.patch_graph([filtered("y", {"scale": 2.0})], graph, in_place=False)
+    assert patched.variable(a).constraint is tf.abs
     with tf1.Session(graph=graph) as first, tf1.Session(graph=patched.graph) as second:
         a.load(2.0, first)
         b.load(3.0, first)
@@ -226,20 +228,6 @@ def test_get_variable_finds_the_variables_and_scopes_go_on(old: Any, patched: An
             assert scope.name == "net_1"
     with old.as_default(), tf1.variable_scope(None, "net") as scope:
         assert scope.name == "net_1"
-
-
-def test_a_constraint_goes_along() -> None:
-    with tf.Graph().as_default() as graph:
-        tf1.get_variable("w", [2], constraint=lambda v: tf.clip_by_value(v, 0.0, 0.5))
-        tf.identity(tf1.trainable_variables()[0] * -3.0, name="loss")
-    patched = graphpatch.patch_graph([filtered("loss", {"scale": 2.0})], graph, in_place=False)
-    with patched.graph.as_default():
-        loss = tf.reduce_sum(patched.tensor("loss"))
-        step = tf1.train.GradientDescentOptimizer(1.0).minimize(loss)
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            session.run(step)
-            assert session.run(tf1.trainable_variables())[0].tolist() == [0.5, 0.5]
 
 
 def gradient(graph: Any, of: str, wrt: str, feeds: Any) -> Any:
@@ -303,3 +291,43 @@ def test_a_custom_gradient_that_uses_tensors_of_the_old_graph_is_named() -> None
         gradient(patched.graph, "loss:0", "x:0", {"x:0": 5.0})
     assert graphpatch.patch_graph([rule], graph).in_place
     assert gradient(graph, "loss:0", "x:0", {"x:0": 5.0}) == 15.0
+
+
+TRAINED = [
+    overridden({"op": "Relu", "name": "net/relu0"}, "guided_relu"),
+    filtered({"op": "Relu", "name": "net/relu1"}, {"clip": {"min": -0.02, "max": 0.02}}),
+    filtered("net/relu0", {"scale": 0.5}),
+]
+
+
+def graph_of(resource: bool) -> Any:
+    with tf.Graph().as_default() as graph:
+        live_nets.net(resource)
+    return graph
+
+
+def by_file(resource: bool, folder: Path) -> Any:
+    with graph_of(resource).as_default():
+        tf1.train.export_meta_graph(str(folder / "net.meta"))
+    graphpatch.apply(TRAINED, folder / "net.meta").model.save(folder / "patched.meta")
+    with tf.Graph().as_default() as graph:
+        graphpatch.import_model(folder / "patched.meta")
+        graph.seed = 7
+    return graph
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("resource", [False, True])
+def test_twenty_steps_are_the_same_bit_for_bit(resource: bool, tmp_path: Path) -> None:
+    file = live_nets.train(by_file(resource, tmp_path), 20)
+    new = graphpatch.patch_graph(TRAINED, graph_of(resource), in_place=False)
+    same = graphpatch.patch_graph(TRAINED, graph_of(resource))
+    with tf.Graph().as_default() as made, graphpatch.building(TRAINED):
+        live_nets.net(resource)
+    assert (new.in_place, same.in_place) == (False, True)
+    for graph in (new.graph, same.graph, made):
+        found = live_nets.train(graph, 20)
+        assert len(found) == len(file) == 6
+        assert all(map(same_bits, found, file))
+    unpatched = live_nets.train(graph_of(resource), 20)
+    assert not any(map(same_bits, unpatched[2:], file[2:]))
