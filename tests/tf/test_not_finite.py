@@ -164,13 +164,6 @@ def test_it_looks_into_functions(build: Build, tmp_path: Path) -> None:
         assert started(tmp_path / "patched.meta", [0, 1]).phase == "finite"
 
 
-def test_the_command_names_the_function(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
-    np.savez(tmp_path / "feed.npz", x=np.float32([0, 1]))
-    ends = ["--from", "x", "--to", "loss", "--run", "--feed", tmp_path / "feed.npz"]
-    done = run_cli("doctor", saved(called, tmp_path), *ends)
-    assert "  starts   Sqrt Sqrt in function __inference_" in done.stdout
-
-
 def test_gradients_that_do_not_run_are_not_called_finite(tmp_path: Path) -> None:
     _, start = in_control_flow(undefined, True, tmp_path)
     assert start.phase == "not run"
@@ -257,6 +250,13 @@ def test_variables_have_the_values_of_the_checkpoint(tmp_path: Path) -> None:
     assert started(tmp_path / "model.meta", STARTS[gathered][0]).phase == "finite"
 
 
+def asked(folder: Path, build: Build, value: Any, to: str = "loss") -> tuple[Any, ...]:
+    """The model, and what is asked of it: from where to where, and what is fed."""
+    np.savez(folder / "feed.npz", x=np.float32(value))
+    ends = ("--from", "x", "--to", to, "--run", "--feed", folder / "feed.npz")
+    return saved(build, folder), *ends
+
+
 def test_seeded_placeholders_are_named_and_the_rule_is_written(
     tmp_path: Path, run_cli: Callable[..., Any]
 ) -> None:
@@ -265,9 +265,7 @@ def test_seeded_placeholders_are_named_and_the_rule_is_written(
         loss = tf1.get_default_graph().get_tensor_by_name("loss:0")
         tf.multiply(loss, tf1.placeholder(tf.float32, [], "scale"), name="scaled")
 
-    path, fixed = saved(build, tmp_path), tmp_path / "fix.json"
-    np.savez(tmp_path / "feed.npz", x=np.float32(STARTS[two_readers][0]))
-    ends = ["--from", "x", "--to", "scaled", "--run", "--feed", tmp_path / "feed.npz"]
+    (path, *ends), fixed = asked(tmp_path, build, [1, 0], "scaled"), tmp_path / "fix.json"
     done = run_cli("doctor", path, *ends, "--fix", fixed)
     assert "  starts   Log log, input 0\n" in done.stdout
     assert "  scale:0 seeded, not real data: give --feed FILE.npz\n" in done.stdout
@@ -275,16 +273,16 @@ def test_seeded_placeholders_are_named_and_the_rule_is_written(
     patched = tmp_path / "patched.meta"
     assert run_cli("apply", fixed, path, "-o", patched).code == 0
     assert "starts" not in run_cli("doctor", patched, *ends).stdout
-    assert run_cli("doctor", path, "--feed", tmp_path / "feed.npz").code == 2
+    assert run_cli("doctor", path, *ends[-2:]).code == 2
+    done = run_cli("doctor", *asked(tmp_path, called, [0, 1]))
+    assert "  starts   Sqrt Sqrt in function __inference_" in done.stdout
 
 
 def test_view_says_nan_in_the_console_and_on_the_page(
     tmp_path: Path, run_cli: Callable[..., Any]
 ) -> None:
-    path, page = saved(two_readers, tmp_path), tmp_path / "page.html"
-    np.savez(tmp_path / "feed.npz", x=np.float32(STARTS[two_readers][0]))
-    ends = ["--from", "x", "--to", "loss", "--run", "--feed", tmp_path / "feed.npz"]
-    done = run_cli("view", path, *ends, "-o", page)
+    page = tmp_path / "page.html"
+    done = run_cli("view", *asked(tmp_path, two_readers, [1, 0]), "-o", page)
     says = "NaN or infinite at 2 ops: graphpatch doctor MODEL --to loss:0 --run --feed FILE"
     assert says in done.stdout
     assert says in page.read_text()

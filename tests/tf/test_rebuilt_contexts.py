@@ -92,23 +92,16 @@ def same(one: list[Any], other: list[Any]) -> bool:
     )
 
 
-@pytest.mark.every(4)
-def test_they_are_those_that_tensorflow_wrote(build: Build) -> None:
-    meta = loop_graphs.built(tf1, build)
-    assert contexts(meta)
-    assert contexts(rebuilt(meta.graph_def)) == contexts(meta)
-
-
-@pytest.mark.parametrize("build", LOOPS, ids=lambda build: build.__name__)
-def test_exits_are_in_the_order_of_the_loop_wherever_they_stand(build: Build) -> None:
+def test_they_are_those_that_tensorflow_wrote_wherever_exits_stand(build: Build) -> None:
     """The file may list them last to first: TensorFlow pairs them with the loop's variables."""
     meta = loop_graphs.built(tf1, build)
-    graph_def = tf1.GraphDef()
-    graph_def.CopyFrom(meta.graph_def)
-    exits = [place for place, node in enumerate(graph_def.node) if node.op in EXITS]
+    turned = tf1.GraphDef()
+    turned.CopyFrom(meta.graph_def)
+    exits = [place for place, node in enumerate(turned.node) if node.op in EXITS]
     for place, other in zip(exits, reversed(exits), strict=True):
-        graph_def.node[place].CopyFrom(meta.graph_def.node[other])
-    assert contexts(rebuilt(graph_def)) == contexts(meta)
+        turned.node[place].CopyFrom(meta.graph_def.node[other])
+    assert contexts(meta)
+    assert contexts(rebuilt(meta.graph_def)) == contexts(rebuilt(turned)) == contexts(meta)
 
 
 @pytest.fixture(scope="module")
@@ -155,17 +148,16 @@ def test_the_meta_that_apply_writes_needs_no_graphpatch(tmp_path: Path) -> None:
             np.testing.assert_allclose(found[name], values, rtol=3e-6, err_msg=name)
 
 
-def test_a_patch_in_a_body_means_the_same_by_way_of_a_pb(tmp_path: Path) -> None:
-    check_by_way_of_a_pb(loop_graphs.branch_in_loop, "function", tmp_path)
+BODIES = quick(
+    ((build, emit) for build in loop_graphs.GRAPHS for emit in ("auto", "function")),
+    lambda build, emit: (build.__name__, emit) == ("branch_in_loop", "function"),
+)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("emit", ["auto", "function"])
-def test_a_patch_in_any_body_means_the_same(build: Build, emit: str, tmp_path: Path) -> None:
-    check_by_way_of_a_pb(build, emit, tmp_path)
-
-
-def check_by_way_of_a_pb(build: Build, emit: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("build", "emit"), BODIES)
+def test_a_patch_in_a_body_means_the_same_by_way_of_a_pb(
+    build: Build, emit: str, tmp_path: Path
+) -> None:
     """The contexts of a patched GraphDef, rebuilt, are as good as those that a .meta kept."""
     meta = loop_graphs.built(tf1, build)
     (tmp_path / "model.meta").write_bytes(meta.SerializeToString())
@@ -263,20 +255,18 @@ def test_a_loop_of_which_an_optimiser_left_little(tmp_path: Path) -> None:
 
 def without_duplicates(graph_def: Any) -> Any:
     """The graph with equal Switches made one, as optimisers do."""
-    made: dict[str, str] = {}
-    now: dict[str, str] = {}
-    found = tf1.GraphDef(versions=graph_def.versions)
-    for node in graph_def.node:
-        key = f"{node.op} {list(node.input)}"
-        if node.op == "Switch" and key in made:
-            now[node.name] = made[key]
-            continue
-        made[key] = node.name
-        found.node.add().CopyFrom(node)
+    first: dict[str, str] = {}
+    merged = {
+        node.name: first.setdefault(f"{list(node.input)}", node.name)
+        for node in graph_def.node
+        if node.op == "Switch"
+    }
+    left = (node for node in graph_def.node if merged.get(node.name, node.name) == node.name)
+    found = tf1.GraphDef(versions=graph_def.versions, node=left)
     for node in found.node:
         for slot, text in enumerate(node.input):
             op, colon, output = text.partition(":")
-            node.input[slot] = now.get(op, op) + colon + output
+            node.input[slot] = merged.get(op, op) + colon + output
     return found
 
 

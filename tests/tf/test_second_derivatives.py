@@ -18,7 +18,7 @@ from graphpatch import opdefs
 from graphpatch.gradients.op_gradients import SECOND
 from tests.examples import ROOT
 from tests.tf import tensorflow1
-from tests.tf.consumer import differentiate, imported, save
+from tests.tf.consumer import differentiate, imported, save, taped
 from tests.tf.test_linear import CASES as CONSTRUCTIONS
 from tests.tf.test_linear import rule_of
 
@@ -28,30 +28,18 @@ tf1 = tf.compat.v1
 X = np.array([-1.5, -0.2, 0.3, 2.0], np.float32)
 
 
+# fmt: off
 # The op, its gradient, its first and its second derivative.
 CASES: dict[str, tuple[str, Any, Any, Any]] = {
-    "formula": (
-        "Tanh",
-        {"formula": "dy * (1 - y * y)"},
-        1 - np.tanh(X) ** 2,
-        -2 * np.tanh(X) * (1 - np.tanh(X) ** 2),
-    ),
-    "guided_elu": (
-        "Elu",
-        "guided_elu",
-        np.where(X < 0, np.exp(X), 1),
-        np.where(X < 0, np.exp(X), 0),
-    ),
+    "guided_elu": ("Elu", "guided_elu",
+                   np.where(X < 0, np.exp(X), 1), np.where(X < 0, np.exp(X), 0)),
     # m = y / x, and y' = m: (m * x - y) / x ** 2 is zero.
     "deeplift_rescale": ("Tanh", "deeplift_rescale", np.tanh(X) / X, 0 * X),
     # x and y: (y + x * y') where y' = x * y.
-    "x and y": (
-        "Sigmoid",
-        {"formula": "dy * x * y"},
-        X / (1 + np.exp(-X)),
-        (1 + X * X) / (1 + np.exp(-X)),
-    ),
+    "x and y": ("Sigmoid", {"formula": "dy * x * y"},
+                X / (1 + np.exp(-X)), (1 + X * X) / (1 + np.exp(-X))),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -66,15 +54,14 @@ def test_second_derivatives_on_a_tape(name: str, tmp_path: Path) -> None:
         lambda x: tf.graph_util.import_graph_def(patched.graph_def(), {"x:0": x}, ["y:0"])[0],
         [tf.TensorSpec([4], tf.float32)],
     )
-    x = tf.constant(X)
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            y = net(x)
-        dx = inner.gradient(y, x)
+    dx, dxx = taped(lambda x: derivative(net, x), X)
     np.testing.assert_allclose(dx, first, rtol=2e-6)
-    np.testing.assert_allclose(outer.gradient(dx, x), second, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(dxx, second, rtol=1e-5, atol=1e-6)
+
+
+def derivative(function: Any, x: Any) -> Any:
+    """The gradient on a tape."""
+    return taped(function, x)[1]
 
 
 def drawn(*shape: int) -> Any:
@@ -90,102 +77,72 @@ def distinct(*shape: int) -> Any:
     )
 
 
+RAW = tf.raw_ops
+POOL: dict[str, Any] = {"ksize": [1, 2, 2, 1], "strides": [1, 1, 1, 1], "padding": "SAME"}
+LIKE = np.zeros([2, 3, 5, 2], np.float32)
+BOXES = np.array([[0.1, 0.2, 0.71, 0.83], [0.3, 0.07, 0.9, 0.6]], np.float32)
+
+
 def resized(kind: str, **attrs: Any) -> Any:
-    def build(grads: Any) -> Any:
-        if kind == "NearestNeighbor":
-            return tf.raw_ops.ResizeNearestNeighborGrad(grads=grads, size=[3, 5], **attrs)
-        like = tf.zeros([2, 3, 5, 2])
-        raw = getattr(tf.raw_ops, f"Resize{kind}Grad")
-        return raw(grads=grads, original_image=like, **attrs)
-
-    return build, (drawn(2, 6, 7, 2),)
-
-
-def cropped(grads: Any, boxes: Any) -> Any:
-    return tf.raw_ops.CropAndResizeGradImage(
-        grads=grads, boxes=boxes, box_ind=[1, 0], image_size=[2, 6, 7, 3], T=tf.float32
-    )
+    raw = getattr(RAW, f"Resize{kind}Grad")
+    return lambda grads: raw(grads=grads, original_image=LIKE, **attrs), (drawn(2, 6, 7, 2),)
 
 
 def pooled(batch_in_index: bool) -> Any:
     def build(x: Any, grad: Any) -> Any:
-        attrs = {"ksize": [1, 2, 2, 1], "strides": [1, 1, 1, 1], "padding": "SAME"}
-        places = tf.raw_ops.MaxPoolWithArgmax(
-            input=x, include_batch_in_index=batch_in_index, **attrs
-        ).argmax
-        return tf.raw_ops.MaxPoolGradWithArgmax(
-            input=x, grad=grad, argmax=places, include_batch_in_index=batch_in_index, **attrs
-        )
+        attrs = {**POOL, "include_batch_in_index": batch_in_index}
+        places = RAW.MaxPoolWithArgmax(input=x, **attrs).argmax
+        return RAW.MaxPoolGradWithArgmax(input=x, grad=grad, argmax=places, **attrs)
 
     return build, (distinct(2, 3, 4, 2), drawn(2, 3, 4, 2))
 
 
+def pooled_again(x: Any, grad: Any) -> Any:
+    y = RAW.MaxPoolV2(input=x, **POOL)
+    return RAW.MaxPoolGradGradV2(orig_input=x, orig_output=y, grad=grad, **POOL)
+
+
 def normalized(**attrs: Any) -> Any:
     def build(grads: Any, x: Any) -> Any:
-        y = tf.raw_ops.LRN(input=x, **attrs)
-        return tf.raw_ops.LRNGrad(input_grads=grads, input_image=x, output_image=y, **attrs)
+        y = RAW.LRN(input=x, **attrs)
+        return RAW.LRNGrad(input_grads=grads, input_image=x, output_image=y, **attrs)
 
     return build, (drawn(1, 2, 3, 5), drawn(1, 3, 2, 5).transpose(0, 2, 1, 3))
 
 
-def scaled(grads: Any) -> Any:
-    return tf.raw_ops.ScaleAndTranslateGrad(
-        grads=grads,
-        original_image=tf.zeros([2, 3, 5, 2]),
-        scale=[2.0, 1.5],
-        translation=[0.5, -0.25],
-        kernel_type="triangle",
-        antialias=False,
-    )
-
-
 def segmented(kind: str) -> Any:
-    def build(grad: Any) -> Any:
-        raw = getattr(tf.raw_ops, f"SparseSegment{kind}Grad")
-        return raw(grad=grad, indices=[0, 3, 1, 3], segment_ids=[0, 0, 1, 2], output_dim0=5)
-
-    return build, (drawn(3, 2),)
+    attrs = {"indices": [0, 3, 1, 3], "segment_ids": [0, 0, 1, 2], "output_dim0": 5}
+    raw = getattr(RAW, f"SparseSegment{kind}Grad")
+    return lambda grad: raw(grad=grad, **attrs), (drawn(3, 2),)
 
 
-def fake_quantized(gradients: Any) -> Any:
-    inputs = tf.constant([-9.0, -2.0, 0.5, 3.0, 7.0])
-    return tf.raw_ops.FakeQuantWithMinMaxArgsGradient(gradients=gradients, inputs=inputs)
-
-
-def fake_quantized_by_variables(kind: str, low: Any, high: Any) -> Any:
+def fake_quantized(kind: str, low: Any, high: Any) -> Any:
     """The range is nudged, so that 0 is a level of it; its ends get what is outside."""
 
     def build(gradients: Any) -> Any:
         inputs = tf.constant([[-9, -0.9], [-1.3, 4.4], [2, 5.2]])
-        raw = getattr(tf.raw_ops, f"FakeQuantWithMinMaxVars{kind}Gradient")
+        raw = getattr(RAW, f"FakeQuantWithMinMaxVars{kind}Gradient")
         parts = raw(gradients=gradients, inputs=inputs, min=low, max=high, num_bits=4)
         return tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
 
     return build, (drawn(3, 2),)
 
 
-def pooled_again(x: Any, grad: Any) -> Any:
-    attrs = {"ksize": [1, 2, 2, 1], "strides": [1, 1, 1, 1], "padding": "SAME"}
-    y = tf.raw_ops.MaxPoolV2(input=x, **attrs)
-    return tf.raw_ops.MaxPoolGradGradV2(orig_input=x, orig_output=y, grad=grad, **attrs)
-
-
-def softsign(g: Any, x: Any) -> Any:
-    return tf.raw_ops.SoftsignGrad(gradients=g, features=x)
-
-
+# fmt: off
 # What computes the gradient op of float placeholders, and their values.
 GRADIENT_OPS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "CropAndResizeGradImage": (
-        cropped,
-        (drawn(2, 4, 3, 3), np.array([[0.1, 0.2, 0.71, 0.83], [0.3, 0.07, 0.9, 0.6]], np.float32)),
-    ),
-    "FakeQuantWithMinMaxArgsGradient": (fake_quantized, (drawn(5),)),
-    "FakeQuantWithMinMaxVarsGradient": fake_quantized_by_variables("", -1.2, 4.5),
-    "FakeQuantWithMinMaxVarsGradient, of zero": fake_quantized_by_variables("", 0.0, 0.0),
-    "FakeQuantWithMinMaxVarsPerChannelGradient": fake_quantized_by_variables(
-        "PerChannel", [-1.2, 0.0], [4.5, 5.0]
-    ),
+        lambda grads, boxes: RAW.CropAndResizeGradImage(
+            grads=grads, boxes=boxes, box_ind=[1, 0], image_size=[2, 6, 7, 3], T=tf.float32),
+        (drawn(2, 4, 3, 3), BOXES)),
+    "FakeQuantWithMinMaxArgsGradient": (
+        lambda gradients: RAW.FakeQuantWithMinMaxArgsGradient(
+            gradients=gradients, inputs=tf.constant([-9.0, -2.0, 0.5, 3.0, 7.0])),
+        (drawn(5),)),
+    "FakeQuantWithMinMaxVarsGradient": fake_quantized("", -1.2, 4.5),
+    "FakeQuantWithMinMaxVarsGradient, of zero": fake_quantized("", 0.0, 0.0),
+    "FakeQuantWithMinMaxVarsPerChannelGradient": fake_quantized(
+        "PerChannel", [-1.2, 0.0], [4.5, 5.0]),
     "LRNGrad": normalized(depth_radius=1, bias=1.5, alpha=0.3, beta=0.75),
     "LRNGrad, defaults": normalized(),
     "MaxPoolGradGradV2": (pooled_again, (distinct(2, 3, 4, 2), drawn(2, 3, 4, 2))),
@@ -194,11 +151,20 @@ GRADIENT_OPS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ResizeBicubicGrad": resized("Bicubic", half_pixel_centers=True),
     "ResizeBilinearGrad": resized("Bilinear"),
     "ResizeBilinearGrad, corners": resized("Bilinear", align_corners=True),
-    "ResizeNearestNeighborGrad": resized("NearestNeighbor"),
-    "ScaleAndTranslateGrad": (scaled, (drawn(2, 6, 7, 2),)),
-    "SoftsignGrad": (softsign, (drawn(4), drawn(2, 2).reshape(4))),
+    "ResizeNearestNeighborGrad": (
+        lambda grads: RAW.ResizeNearestNeighborGrad(grads=grads, size=[3, 5]),
+        (drawn(2, 6, 7, 2),)),
+    "ScaleAndTranslateGrad": (
+        lambda grads: RAW.ScaleAndTranslateGrad(
+            grads=grads, original_image=LIKE, scale=[2.0, 1.5], translation=[0.5, -0.25],
+            kernel_type="triangle", antialias=False),
+        (drawn(2, 6, 7, 2),)),
+    "SoftsignGrad": (
+        lambda g, x: RAW.SoftsignGrad(gradients=g, features=x),
+        (drawn(4), drawn(2, 2).reshape(4))),
     **{f"SparseSegment{kind}Grad": segmented(kind) for kind in ("Mean", "SqrtN", "Sum")},
 }
+# fmt: on
 
 
 def test_every_gradient_op_has_its_differences() -> None:
@@ -238,25 +204,15 @@ def test_the_page_names_each_gradient_op_without_a_gradient() -> None:
 def written(name: str, folder: Path) -> tuple[Path, dict[str, Any], list[str]]:
     """The graph of a loss of a gradient op, what it is fed, and what it is differentiated by."""
     build, values = GRADIENT_OPS[name]
-
-    def loss() -> None:
-        xs = [
-            tf.compat.v1.placeholder(tf.float32, value.shape, f"x{place}")
-            for place, value in enumerate(values)
-        ]
-        y = build(*xs)
+    feeds = {f"x{place}": value for place, value in enumerate(values)}
+    with tf1.Graph().as_default():
+        y = build(*(tf1.placeholder(tf.float32, value.shape, x) for x, value in feeds.items()))
         weights = np.random.default_rng(9).normal(size=y.shape).astype(np.float32)
         tf.reduce_sum(y * weights, name="loss")
-
-    feeds = {f"x{place}": value for place, value in enumerate(values)}
-    is_index = [None, True] if name.startswith("MaxPool") else [True] * len(values)
-    by = [f"x{place}:0" for place, asked in enumerate(is_index) if asked]
+        meta = tf1.train.export_meta_graph(strip_default_attrs=True)  # 1.15 has not all
     path = folder / "model.pb"
-    with tf.compat.v1.Graph().as_default():
-        loss()
-        meta = tf.compat.v1.train.export_meta_graph(strip_default_attrs=True)  # 1.15 has not all
     path.write_bytes(meta.graph_def.SerializeToString())
-    return path, feeds, by
+    return (path, feeds, ["x1:0"] if name.startswith("MaxPool") else [f"{x}:0" for x in feeds])
 
 
 def differences(graph: bytes, feeds: dict[str, Any], name: str, step: float) -> Any:
@@ -384,11 +340,7 @@ def test_what_counts_as_other_ops_has_their_second_derivative(
 
 
 # Constructions in which no gradient flows through what multiplies dy.
-FIXED_FACTORS = frozenset(
-    "scale, reverse, filter, constants, choice by a parameter, fixed matrix, forward of dy".split(
-        ", "
-    )
-)
+FIXED = "scale, filter, constants, choice by a parameter, fixed matrix, forward of dy"
 
 
 @pytest.mark.parametrize("name", [name for name, case in CONSTRUCTIONS.items() if case.is_linear])
@@ -409,7 +361,7 @@ def test_of_a_construction_it_is_right_or_raises(name: str, tmp_path: Path) -> N
         v = tf1.placeholder(tf.float32, y.shape, "v")
         [dx] = tf1.gradients(y, x, v)
         loss = tf.reduce_sum(dx * [1.0, -2.0, 0.5], name="loss")
-        if name not in FIXED_FACTORS:
+        if name not in FIXED.split(", "):
             assert len(notes) == 1
             with pytest.raises(LookupError, match="no_second_derivative"):
                 tf1.gradients(loss, [x, v])
@@ -458,13 +410,9 @@ def test_43648_nested_tapes_in_a_function() -> None:
 
     @tf.function
     def slope(x: Any) -> Any:
-        with graphpatch.building("@second_derivatives"), tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = tf.keras.layers.UpSampling2D(2)(x) ** 3 / 3
-            loss = tf.nn.l2_loss(inner.gradient(y, x))
-        return outer.gradient(loss, x)
+        net = lambda x: tf.keras.layers.UpSampling2D(2)(x) ** 3 / 3  # noqa: E731
+        with graphpatch.building("@second_derivatives"):
+            return derivative(lambda x: tf.nn.l2_loss(derivative(net, x)), x)
 
     x = distinct(1, 2, 2, 1)
     np.testing.assert_allclose(slope(tf.constant(x)), 32 * x**3, rtol=1e-6)

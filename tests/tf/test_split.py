@@ -62,7 +62,7 @@ def model(tmp_path: Path) -> Path:
     return consumer.save(chain, tmp_path / "model.pb")
 
 
-CUTS = [[["h"]], [["split:1"]], [["t"]], [["t"], ["split:1"], ["h"], ["y"]], [["y"], ["t"]]]
+CUTS = [[["h"]], [["t"], ["split:1"], ["h"], ["y"]], [["y"], ["t"]]]
 
 
 @pytest.mark.every(2)
