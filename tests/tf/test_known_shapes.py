@@ -148,18 +148,6 @@ def test_each_match_is_compared_with_the_shapes_of_the_model() -> None:
         graphpatch.apply([rule], model)
 
 
-def test_an_op_of_other_dtypes_before_it_does_not_hide_an_op() -> None:
-    """A Concat of integers, which the formula does not suit, stands before it."""
-
-    def both(x: Any, y: Any) -> Any:
-        tf.concat([tf.constant([1]), tf.constant([2])], 0, name="sizes")
-        return joined(x, y)
-
-    rule = {"match": {"op": "ConcatV2"}, "patch": {"override_gradient": {"formula": "dy * 0.5"}}}
-    with pytest.raises(PatchError, match="ConcatV2 'op': the formula has the shape of"):
-        graphpatch.apply([rule], model_of(both, [(2, 3), (2, 4)]))
-
-
 def test_a_model_with_a_batch_of_any_size_is_refused_by_its_channels() -> None:
     sizes = [(None, 4, 4, 3), (1, 1, 3, 6)]
     with pytest.raises(PatchError) as caught:
@@ -183,20 +171,15 @@ CONSTANTS: dict[str, Any] = {
     "chosen": {"override_gradient": {"formula": "where(w > x, dy, 0)"}},
     "a filter": {"filter_gradient": {"formula": "dy * w"}},
     "before it": {"filter_gradient": {"formula": "dy + w"}, "at": "inputs"},
-    "a reference": {"override_gradient": {"deeplift_rescale": {}}},
 }
 
 
-@pytest.mark.every(5)
-@pytest.mark.parametrize("sizes", [(7,), (3,), (1,), (4, 1), (2, 1, 4, 3), (5, 1, 1, 1, 1), (2, 3)])
+@pytest.mark.every(3)
+@pytest.mark.parametrize("sizes", [(7,), (3,), (2, 1, 4, 3), (5, 1, 1, 1, 1)])
 @pytest.mark.parametrize("case", CONSTANTS)
 def test_tensors_of_a_rule_that_cannot_meet_the_op_are_refused(case: str, sizes: Sizes) -> None:
-    values, patch = np.ones(sizes).tolist(), copy.deepcopy(CONSTANTS[case])
-    gradient = next(iter(patch.values()))
-    if "formula" in gradient:
-        gradient["constants"] = {"w": values}
-    else:
-        gradient["deeplift_rescale"] = {"reference": values}
+    patch = copy.deepcopy(CONSTANTS[case])
+    next(iter(patch.values()))["constants"] = {"w": np.ones(sizes).tolist()}
     rule, model = {"match": {"op": "Relu"}, "patch": patch}, model_of(relu, [(2, 4, 4, 3)])
     try:
         np.broadcast_shapes(sizes, (2, 4, 4, 3))

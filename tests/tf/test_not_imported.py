@@ -12,21 +12,20 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import ModelError
-from tests.graphs import attr, graphdef, metagraph, node
+from graphpatch.runtime.references import references
+from tests.graphs import graphdef, metagraph, node
 
 tf = pytest.importorskip("tensorflow")
 
-X = node("x", "Placeholder", dtype=attr("float32"))
-H = node("h", "Tanh", "x", T=attr("float32"))
 MODELS = {
-    "a name": graphdef(X, H, node("a b", "Relu", "x"), node("y", "Relu", "h"), producer=27),
-    "an attr": graphdef(
-        X, H, node("y", "Relu", "h"), node("z", "Relu", "x", T=attr("string")), producer=27
-    ),
-    "a colocation": graphdef(
-        X, H, node("y", "Relu", "h", T=attr("float32"), _class=[b"loc:@\xff"]), producer=27
-    ),
+    "a name": (node("a b", "Relu", "x"), node("y", "Relu", "h")),
+    "an attr": (node("y", "Relu", "h"), node("z", "Relu", "x", T="string")),
+    "a colocation": (node("y", "Relu", "h", _class=[b"loc:@\xff"]),),
 }
+
+
+def graph_of(name: str) -> Any:
+    return graphdef(node("x", "Placeholder"), node("h", "Tanh", "x"), *MODELS[name], producer=27)
 
 
 def in_a_graph(model: Path) -> None:
@@ -34,17 +33,11 @@ def in_a_graph(model: Path) -> None:
         graphpatch.import_model(model)
 
 
-def referenced(model: Path) -> None:
-    from graphpatch.runtime.references import references
-
-    references(model, {"x": np.ones(1, np.float32)})
-
-
 RUNS: dict[str, Callable[[Path], Any]] = {
     "import_model": in_a_graph,
     "doctor --run": lambda model: graphpatch.diagnose(model, "x", "y", run=True),
     "split": lambda model: graphpatch.split(model, "y", "h", "x"),
-    "references": referenced,
+    "references": lambda model: references(model, {"x": np.ones(1, np.float32)}),
 }
 
 
@@ -52,7 +45,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("run", RUNS)
 def test_what_tensorflow_says_is_said(run: str, name: str, suffix: str, tmp_path: Path) -> None:
-    graph = MODELS[name]
+    graph = graph_of(name)
     message = graph if suffix == ".pb" else metagraph(graph, "serve")
     path = tmp_path / f"model{suffix}"
     path.write_bytes(message.SerializeToString())
@@ -61,12 +54,13 @@ def test_what_tensorflow_says_is_said(run: str, name: str, suffix: str, tmp_path
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.slow  # starts TensorFlow anew
 def test_verify_says_nothing_of_tensorflows_log(
     run_cli: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The command read TensorFlow's error from the process that ran it, and so imported that."""
     path = tmp_path / "model.pb"
-    path.write_bytes(MODELS["an attr"].SerializeToString())
+    path.write_bytes(graph_of("an attr").SerializeToString())
     done = run_cli("verify", path, path, command=[sys.executable, "-m", "graphpatch"])
     assert (done.code, done.stderr) == (4, "")
     assert "TensorFlow does not import it: " in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.errors import RulesError
+from graphpatch.application import PATCH_LAST
+from graphpatch.errors import GraphpatchError, RulesError
 from graphpatch.protos import GraphDef
-from tests import graphs
+from graphpatch.rules import load_rules, rules_from
+from tests import forked, graphs
 from tests.graphs import graphdef, in_memory, node
 from tests.tf import run_graph, tensorflow1
 from tests.tf.batch import RUNTIMES, Batch
@@ -60,7 +63,6 @@ WEIGHTS = {"w": np.array([2.0, -1.0, 3.0], np.float32)}
 # Graph, function, feeds beside x.
 CASES: dict[str, tuple[GraphDef, str, Mapping[str, Any]]] = {
     "reads input, output and upstream": (UNARY, "guided", {}),
-    "reads the upstream gradient alone": (UNARY, "clipped", {}),
     "a list of one": (UNARY, "twice", {}),
     "an attr at its default": (LEAKY, "leaky", {}),
     "type, name and a dtype": (UNARY, "of_type_and_name", {}),
@@ -72,12 +74,8 @@ CASES: dict[str, tuple[GraphDef, str, Mapping[str, Any]]] = {
 }
 
 
-def patched_by_python(graph: GraphDef, name: str) -> bytes:
-    """The graph with the gradient of the op `r` patched."""
-    patch = {"override_gradient": {"python": f"{MODULE}:{name}"}}
-    rule = {"match": {"name": "r"}, "patch": patch}
-    result = graphpatch.apply([rule], in_memory(graph), allow_python=True)
-    return graphs.joined(result.model.pieces())
+def python(function: str, kind: str = "override_gradient") -> dict[str, Any]:
+    return {kind: {"python": f"{MODULE}:{function}"}}
 
 
 def overridden(graph: GraphDef, name: str, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +105,9 @@ def test_it_equals_the_override_map(name: str, version: str, tmp_path: Path) -> 
     graph, function, given = CASES[name]
     feeds = {"x": X, **given}
     expected = overridden(graph, function, feeds)
-    data, wrt = patched_by_python(graph, function), [f"{one}:0" for one in feeds]
+    rule = {"match": {"name": "r"}, "patch": python(function)}
+    result = graphpatch.apply([rule], in_memory(graph), allow_python=True)
+    data, wrt = graphs.joined(result.model.pieces()), [f"{one}:0" for one in feeds]
     if version == "2":
         found = run_graph.run(data, feeds, ["z:0"], "z:0", wrt)
     else:
@@ -117,37 +117,29 @@ def test_it_equals_the_override_map(name: str, version: str, tmp_path: Path) -> 
         np.testing.assert_allclose(found[f"gradient:{tensor}"], dx, rtol=1e-6)
 
 
-# In numpy, what the functions give for x, y and dy.
-NUMPY: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "guided": lambda x, y, dy: np.where((dy > 0) & (y > 0), dy, 0) * x,
-    "with_control_flow": lambda x, y, dy: 8 * x * dy * (x if np.sum(x * dy) > 0 else 1),
-}
-BODIES = ("PartitionedCall", "If", "While")
+BODIES = ("PartitionedCall", "While")
 
 
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Batch:
     bodies = Batch(tmp_path_factory.mktemp("bodies"))
+    rule = {"match": {"op": "Tanh"}, "patch": python("with_control_flow")}
+    rules = graphpatch.load_rules([rule], allow_python=True)
     for place in BODIES:
-        for name in NUMPY:
-            patch = {"override_gradient": {"python": f"{MODULE}:{name}"}}
-            rule = {"match": {"op": "Tanh"}, "patch": patch}
-            rules = graphpatch.load_rules([rule], allow_python=True)
-            bodies.add(f"{name}, {place}", built(PLACES[place]), rules)
+        bodies.add(place, built(PLACES[place]), rules)
     return bodies.run(request)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("place", BODIES)
-@pytest.mark.parametrize("name", NUMPY)
-def test_it_holds_in_function_bodies(batch: Batch, name: str, place: str, runtime: str) -> None:
-    expected = reference(PLACES[place], Case({}, NUMPY[name]))
-    dx = batch.gradient(f"{name}, {place}", runtime)
-    np.testing.assert_allclose(dx, expected, rtol=2e-4, atol=1e-5)
+def test_it_holds_in_function_bodies(batch: Batch, place: str, runtime: str) -> None:
+    case = Case({}, lambda x, y, dy: 8 * x * dy * (x if np.sum(x * dy) > 0 else 1))
+    dx = batch.gradient(place, runtime)
+    np.testing.assert_allclose(dx, reference(PLACES[place], case), rtol=2e-4, atol=1e-5)
 
 
 def test_lists_and_live_graphs_take_python_too() -> None:
-    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"python": f"{MODULE}:guided"}}}
+    rule = {"match": {"op": "Relu"}, "patch": python("guided")}
     assert len(graphpatch.load_rules([rule], allow_python=True)) == 1
     with tf1.Graph().as_default():
         with graphpatch.building([rule], allow_python=True) as made:
@@ -163,3 +155,177 @@ def test_a_tensor_of_tf_keras_is_told_of_the_layers_for_it() -> None:
         symbolic = type("KerasTensor", (), {"__module__": module})()
         with pytest.raises(TypeError, match=rf"use a layer of graphpatch\.{layers}$"):
             graphpatch.clip_gradient(symbolic, 0, 1)
+
+
+# Who may run it, what it says where it cannot, and what it leaves.
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A graph `z = relu(x) * relu(x)`, with a product too."""
+    path = tmp_path / "model.pb"
+    graph = graphdef(
+        node("x", "Placeholder"), node("r", "Relu", "x"), node("m", "Mul", "r", "x"),
+        node("z", "Square", "m"),
+    )  # fmt: skip
+    path.write_bytes(graph.SerializeToString(deterministic=True))
+    return path
+
+
+def python_rule(path: str, op: str = "Relu", kind: str = "override_gradient", **keys: Any) -> Any:
+    return {"match": {"op": op}, "patch": {kind: {"python": path}}, "name": "mine", **keys}
+
+
+def applied(rule: Any, model: Path) -> graphpatch.Result:
+    return graphpatch.apply(rules_from([rule], allow_python=True), model)
+
+
+def gradient(result: graphpatch.Result, x: Any) -> Any:
+    raw = graphs.joined(result.model.pieces())
+    return run_graph.run(raw, {"x": x}, ["z:0"], "z:0", ["x:0"])["gradient:x:0"]
+
+
+REFUSED = {
+    "no such module": (
+        python_rule("tests.tf.no_such:f"),
+        "cannot import tests.tf.no_such: ModuleNotFoundError: No module named 'tests.tf.no_such'",
+    ),
+    "no such function": (python_rule(f"{MODULE}:clippd"), "has no 'clippd'; nearest: clipped"),
+    "no function": (python_rule(f"{MODULE}:NOT_A_FUNCTION"), "is a int, not a function"),
+    "no path": (python_rule("clipped"), '"python" is a function as "package.module:function"'),
+    "too many gradients": (
+        python_rule(f"{MODULE}:too_many"),
+        "gives 2 gradients, and Relu 'r' has 1 inputs: it gives one for each, or None",
+    ),
+    "too few gradients": (
+        python_rule(f"{MODULE}:clipped", "Mul"), "gives 1 gradients, and Mul 'm' has 2 inputs"
+    ),
+    "no gradient at all": (python_rule(f"{MODULE}:nothing"), "stop_gradient says that"),
+    "a function that raises": (
+        python_rule(f"{MODULE}:failing"),
+        "failing failed on Relu 'r': IndexError: tuple index out of range",
+    ),
+    "another dtype": (
+        python_rule(f"{MODULE}:of_another_dtype"),
+        "gives a gradient of float64 for input 0 of Relu 'r', which is float32",
+    ),
+    "a variable": (
+        python_rule(f"{MODULE}:captures_a_variable"), "uses the variable 'weights:0' from"
+    ),
+    "a tensor": (
+        python_rule(f"{MODULE}:captures_a_tensor"), "uses a tensor (float32, shape (1000,)) from"
+    ),
+    "what a stand-in has not": (
+        python_rule(f"{MODULE}:asks_for_the_graph"),
+        "AttributeError: op.graph is not there while a gradient is traced",
+    ),
+    "as an attr": (
+        python_rule(f"{MODULE}:clipped", emit="attr"), "is stored as a function, not as an attr"
+    ),
+    "a filter as an attr": (
+        python_rule(f"{MODULE}:clipped", kind="filter_gradient", emit="attr"),
+        "is stored as a function, not as an attr",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_it_says_what_is_wrong(case: str, model: Path) -> None:
+    spec, said = REFUSED[case]
+    with pytest.raises(GraphpatchError) as error:
+        applied(spec, model)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["override_gradient", "filter_gradient"])
+def test_nobody_runs_code_unasked(kind: str, model: Path, rules_file: Write) -> None:
+    spec = python_rule("os:getcwd", kind=kind)
+    said = r"rules\[0\] \('mine'\): patch.*runs the code of that module.*--allow-python"
+    with pytest.raises(GraphpatchError, match=said):
+        load_rules(rules_file(spec))
+    with pytest.raises(GraphpatchError, match=said):
+        graphpatch.apply([spec], model)
+
+
+@pytest.mark.parametrize(("function", "dx"), [("clipped", 0.5), ("guided", 54.0 * 3.0)])
+def test_a_filter_reads_the_tensor_as_input_and_output(
+    model: Path, function: str, dx: float
+) -> None:
+    rule = python_rule(f"{MODULE}:{function}", kind="filter_gradient")
+    # m = 9 gives 18 at m; 18 * x = 54 reaches the filter; 18 * r = 54 by the other way.
+    np.testing.assert_allclose(gradient(applied(rule, model), [3.0, -1.0]), [dx + 54.0, 0.0])
+
+
+def test_ops_that_tensorflow_1_does_not_know_are_noted(model: Path) -> None:
+    note, last = applied(python_rule(f"{MODULE}:newer"), model).report["notes"]
+    assert last == PATCH_LAST
+    assert "TensorFlow 1.15 does not know: Ndtri" in note
+
+
+def test_the_file_is_the_same_on_every_run(model: Path, rules_file: Write) -> None:
+    spec = python_rule(f"{MODULE}:with_control_flow")
+    first, second = (graphs.joined(applied(spec, model).model.pieces()) for _ in range(2))
+    assert first == second
+    code = (
+        "import sys, graphpatch; from graphpatch.rules import load_rules;"
+        "rules = load_rules(sys.argv[1], allow_python=True);"
+        "graphpatch.apply(rules, sys.argv[2]).model.save(sys.argv[3])"
+    )
+    out = model.with_name("out.pb")
+    command = [*forked.python("tensorflow"), "-c", code]
+    subprocess.run([*command, rules_file(spec), model, out], check=True)
+    assert out.read_bytes() == first
+
+
+@pytest.mark.parametrize("function", ["guided", "with_control_flow"])
+def test_registered_it_has_a_second_derivative(function: str, model: Path) -> None:
+    out = model.with_name("registered.pb")
+    applied(python_rule(f"{MODULE}:{function}"), model).model.save(out)
+    graphpatch.register_gradients(out)
+    with tf.Graph().as_default() as graph:
+        definition = tf.compat.v1.GraphDef.FromString(out.read_bytes())
+        tf.import_graph_def(definition, name="")
+        x = graph.get_tensor_by_name("x:0")
+        (first,) = tf.gradients(graph.get_tensor_by_name("r:0"), x)
+        (second,) = tf.gradients(first, x)
+        with tf.compat.v1.Session() as session:
+            found = session.run([first, second], {x: [3.0]})
+    # guided: dx = x where dy = 1; the other: dx = 8 * x * x.
+    expected = {"guided": [[3.0], [1.0]], "with_control_flow": [[72.0], [48.0]]}
+    np.testing.assert_allclose(found, expected[function])
+
+
+def test_the_command_line(run_cli: Any, model: Path, rules_file: Write, tmp_path: Path) -> None:
+    (tmp_path / "here.py").write_text(
+        "import tensorflow as tf\n\ndef half(op, dy):\n    return 0.5 * dy\n"
+    )
+    rules, out = rules_file(python_rule("here:half")), tmp_path / "model.patched.pb"
+    refused = run_cli("apply", rules, model, cwd=tmp_path)
+    assert (refused.code, out.exists()) == (1, False)
+    assert refused.stderr.count("\n") == 1
+    assert "--allow-python" in refused.stderr
+    done = run_cli("apply", rules, model, "--allow-python", cwd=tmp_path)
+    assert done.code == 0, done.stderr
+    found = run_graph.run(out.read_bytes(), {"x": [3.0]}, ["z:0"], "r:0", ["x:0"])
+    np.testing.assert_allclose(found["gradient:x:0"], [0.5])
+
+
+def test_without_tensorflow_it_says_so(run_cli: Any, model: Path, rules_file: Write) -> None:
+    rules = rules_file(python_rule("os:getcwd"))
+    block = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "from graphpatch.cli import main; sys.argv[0] = 'graphpatch'; main()"
+    )
+    done = run_cli(
+        "apply",
+        rules,
+        model,
+        "--allow-python",
+        command=[*forked.python(forked.COMMAND), "-c", block],
+    )
+    assert done.code == 1
+    assert "is traced by TensorFlow, which is not installed here" in done.stderr
+    assert not model.with_name("model.patched.pb").exists()

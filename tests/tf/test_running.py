@@ -33,20 +33,16 @@ def waiting(x: Any) -> Any:
     return x + tf.queue.FIFOQueue(1, [tf.float32], [[]]).dequeue()
 
 
-def waiting_in_a_function(x: Any) -> Any:
-    return tf.function(waiting)(x)
-
-
 def repeating(x: Any) -> Any:
     return tf.while_loop(lambda *_: True, lambda z: z + 1, [x])
 
 
-def run(build: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def side_of(build: Callable[[Any], Any], kind: type = SessionModel) -> Any:
     """What `verify` runs: limited where the graph, or a function of it, may never end."""
     model = graphpatch.load(graph_of(build))
-    side = SessionModel(model, model.graphs[0])
+    side = kind(model, model.graphs[0])
     side.feeds = {"x:0": np.zeros((300, 300), np.float32)}
-    return side.run(["y:0"], optimise=False)
+    return side
 
 
 def limit_to(milliseconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,22 +52,19 @@ def limit_to(milliseconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_long_run_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_to(1, monkeypatch)
-    assert run(long)[0].keys() == {"y:0"}
+    assert side_of(long).run(["y:0"], optimise=False)[0].keys() == {"y:0"}
 
 
-@pytest.mark.parametrize("build", [waiting, waiting_in_a_function, repeating])
+@pytest.mark.parametrize("build", [waiting, tf.function(waiting), repeating])
 def test_a_run_without_end_is_cut(monkeypatch: pytest.MonkeyPatch, build: Any) -> None:
     limit_to(300, monkeypatch)
-    found, reasons = run(build)
-    assert not found
+    values, reasons = side_of(build).run(["y:0"], optimise=False)
+    assert not values
     assert reasons.keys() == {"y:0"}
 
 
 def test_gradients_of_a_run_without_end_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_to(300, monkeypatch)
-    model = graphpatch.load(
-        graph_of(lambda x: tf.exp(waiting(x)) * tf.exp(tf.ones([], name="one")))
-    )
     runs = list[Any]()
 
     class Counted(SessionModel):
@@ -79,10 +72,9 @@ def test_gradients_of_a_run_without_end_are_asked_for_once(monkeypatch: pytest.M
             runs.append(optimise)
             return super()._session(optimise)
 
-    side = Counted(model, model.graphs[0])
-    side.feeds = {"x:0": [[0.0] * 300] * 300}
-    found, _ = side.gradients(["x:0", "one:0"], "y:0", [[1.0] * 300] * 300)
-    assert {one.kind for one in found.values()} == {"error"}
+    side = side_of(lambda x: tf.exp(waiting(x)) * tf.exp(tf.ones([], name="one")), Counted)
+    answers, _ = side.gradients(["x:0", "one:0"], "y:0", np.ones((300, 300)))
+    assert {answer.kind for answer in answers.values()} == {"error"}
     assert len(runs) == 1
 
 

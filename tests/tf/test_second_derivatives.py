@@ -28,37 +28,6 @@ tf1 = tf.compat.v1
 X = np.array([-1.5, -0.2, 0.3, 2.0], np.float32)
 
 
-# fmt: off
-# The op, its gradient, its first and its second derivative.
-CASES: dict[str, tuple[str, Any, Any, Any]] = {
-    "guided_elu": ("Elu", "guided_elu",
-                   np.where(X < 0, np.exp(X), 1), np.where(X < 0, np.exp(X), 0)),
-    # m = y / x, and y' = m: (m * x - y) / x ** 2 is zero.
-    "deeplift_rescale": ("Tanh", "deeplift_rescale", np.tanh(X) / X, 0 * X),
-    # x and y: (y + x * y') where y' = x * y.
-    "x and y": ("Sigmoid", {"formula": "dy * x * y"},
-                X / (1 + np.exp(-X)), (1 + X * X) / (1 + np.exp(-X))),
-}
-# fmt: on
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_second_derivatives_on_a_tape(name: str, tmp_path: Path) -> None:
-    op, gradient, first, second = CASES[name]
-    build = {"Tanh": tf.tanh, "Elu": tf.nn.elu, "Sigmoid": tf.sigmoid}[op]
-    model = save(lambda: build(tf1.placeholder(tf.float32, [4], "x"), name="y"), tmp_path / "m.pb")
-    rule = {"match": {"op": op}, "patch": {"override_gradient": gradient}, "emit": "function"}
-    patched = graphpatch.apply([rule], model)
-    graphpatch.register_gradients(patched)
-    net = tf1.wrap_function(
-        lambda x: tf.graph_util.import_graph_def(patched.graph_def(), {"x:0": x}, ["y:0"])[0],
-        [tf.TensorSpec([4], tf.float32)],
-    )
-    dx, dxx = taped(lambda x: derivative(net, x), X)
-    np.testing.assert_allclose(dx, first, rtol=2e-6)
-    np.testing.assert_allclose(dxx, second, rtol=1e-5, atol=1e-6)
-
-
 def derivative(function: Any, x: Any) -> Any:
     """The gradient on a tape."""
     return taped(function, x)[1]
@@ -316,27 +285,6 @@ def test_second_derivatives_in_a_session(emit: str, is_registered: bool, tmp_pat
         np.testing.assert_allclose(
             session.run(second, {x: X}), factor * factor * expected, rtol=1e-5, atol=1e-6
         )
-
-
-@pytest.mark.parametrize(
-    ("patch", "expected"),
-    [
-        ({"surrogate_gradient": "tanh(2 * x)"}, -8 * np.tanh(2 * X) * (1 - np.tanh(2 * X) ** 2)),
-        ({"surrogate_gradient": "x ** 3"}, 6 * X),
-        ({"straight_through": True}, 0 * X),
-    ],
-)
-def test_what_counts_as_other_ops_has_their_second_derivative(
-    patch: Any, expected: Any, tmp_path: Path
-) -> None:
-    model = save(lambda: tf.sign(tf1.placeholder(tf.float32, [4], "x"), "y"), tmp_path / "model.pb")
-    graphpatch.apply([{"match": {"op": "Sign"}, "patch": patch}], model).model.save(
-        tmp_path / "patched.pb"
-    )
-    with imported(tmp_path / "patched.pb").as_default() as graph, tf1.Session() as session:
-        x, y = (graph.get_tensor_by_name(f"{name}:0") for name in "xy")
-        [second] = tf1.gradients(tf1.gradients(y, x), x, unconnected_gradients="zero")
-        np.testing.assert_allclose(session.run(second, {x: X}), expected, rtol=1e-5, atol=1e-5)
 
 
 # Constructions in which no gradient flows through what multiplies dy.
