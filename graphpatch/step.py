@@ -14,7 +14,7 @@ from graphpatch.errors import GraphpatchError, MatchError, did_you_mean
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Node
-from graphpatch.graph.provenance import original
+from graphpatch.graph.provenance import in_model
 from graphpatch.graph.template import MARK, edit_all
 from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, leaves_out_none, missing_tensors, unknown_types
@@ -231,7 +231,7 @@ def listed_matches(
     by_op = {node: match for match in matched.kept for node in match.patched}
     listed = []
     for node in matched.nodes:
-        was = original(node) or node
+        was = in_model(node)
         entry: dict[str, Any] = {"body": node.body.label, "op": was.name, "type": was.op}
         match = by_op.get(node)
         if match is not None and (not whole or node == match.last_op):

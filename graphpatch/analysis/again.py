@@ -266,7 +266,7 @@ def _node_faults(made: Node, actual: Node, touched: set[str]) -> Iterator[Struct
 
 def _fault_at(node: Node, kind: str, says: str, is_of_rules: bool) -> StructureFault:
     where = "" if node.body.is_main else f" in function {node.body.label!r}"
-    name = provenance.name_in_model(node)
+    name = provenance.in_model(node).name
     return StructureFault(kind, node.body.label, name, f"{node}{where} {says}", is_of_rules)
 
 
@@ -278,7 +278,7 @@ def _lost_gradients(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureF
         for index, record in () if body.is_ours else body.touched().items():
             node = Node(body, index)
             if record.patched or record.keys:
-                op = record.patched or provenance.name_in_model(node)
+                op = record.patched or provenance.in_model(node).name
                 for author in provenance.rules_that_patched(node):
                     lost = ops.setdefault(author.rule, {})
                     lost[op] = lost.get(op, False) or not _is_carried(node, actual_body)

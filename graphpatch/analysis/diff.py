@@ -19,7 +19,7 @@ from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.node import Body, Node, behind_inputs
-from graphpatch.graph.provenance import name_in_model, op_type_in_model
+from graphpatch.graph.provenance import in_model, op_type_in_model
 from graphpatch.graph.record import labels
 from graphpatch.names import OpKey
 from graphpatch.table import html_table
@@ -184,7 +184,7 @@ def _diff_bodies(before: Body, after: Body, result: Diff, keyed: Keyed) -> None:
             [document] = _op_documents(after, [second])
             result.changed.append({**document, "changes": changes})
             if any(OVERRIDE in change for change in changes):
-                keyed[before.label, name_in_model(old)] = old, new
+                keyed[before.label, in_model(old).name] = old, new
     for key in {**before.ret, **after.ret} if before.is_ours == after.is_ours else ():
         if before.ret.get(key) != after.ret.get(key):
             change = f"output {key}: {before.ret.get(key)} -> {after.ret.get(key)}"
@@ -228,5 +228,5 @@ def _op_keys(body: Body) -> list[str]:
     """Return the names of ops before any rule; what a rule added is known apart from those."""
     keys = list(body.heads.names)
     for index, record in body.touched().items():
-        keys[index] = f"+{keys[index]}" if record.is_added else name_in_model(Node(body, index))
+        keys[index] = f"+{keys[index]}" if record.is_added else in_model(Node(body, index)).name
     return keys

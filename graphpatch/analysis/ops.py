@@ -154,12 +154,12 @@ def _changes(node: Node) -> Iterator[dict[str, str]]:
     record = provenance.record(node)
     if record is None:
         return
-    word = "enclosed" if provenance.original_type(node) != node.op else "shadowed"
-    word = "renamed" if provenance.name_in_model(node) != node.name else word
+    word = "enclosed" if provenance.in_model(node).op != node.op else "shadowed"
+    word = "renamed" if provenance.in_model(node).name != node.name else word
     did = dict.fromkeys(record.rules, "added" if record.is_added else word)
     did |= {} if record.is_added else dict.fromkeys(record.keys, "attr")
     for place in sorted({*did, *record.inputs}):
-        rule = provenance.authors(node, [place])[0].rule
+        rule = provenance.author(node.body, place).rule
         yield from [{"rule": rule, "did": did[place]}] if place in did else []
         yield from [{"rule": rule, "did": "input"}] if place in record.inputs else []
 

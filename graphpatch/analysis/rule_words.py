@@ -9,7 +9,7 @@ from typing import Any
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.provenance import name_in_model
+from graphpatch.graph.provenance import in_model
 from graphpatch.graph.record import Author, labels
 from graphpatch.names import OpKey
 
@@ -30,7 +30,7 @@ def rules_at(
             if record.is_added:
                 op, places = record.patched, record.rules[:1]
             else:
-                op, places = name_in_model(Node(body, index)) if record.keys else "", record.keys
+                op, places = in_model(Node(body, index)).name if record.keys else "", record.keys
             if op:
                 before = places_by_op.setdefault((body.label, op), places)
                 if before != places:
@@ -47,7 +47,7 @@ def ops_before_rules(body: Body) -> list[str]:
     """Return the ops of the model that the ops read which rules added to a body."""
     added = (node for node in provenance.touched(body) if provenance.is_added(node))
     read = (body.producer(text) for node in added for text in node.data_inputs)
-    return list(dict.fromkeys(name_in_model(node) for node in read if node is not None))
+    return list(dict.fromkeys(in_model(node).name for node in read if node is not None))
 
 
 def patch_in_words(patch: Mapping[str, Any] | None) -> str:

@@ -45,8 +45,8 @@ def write_down(model: Model, patched: Model, rules: Sequence[AppliedRule]) -> No
             written="" if export is not None else checksum_of_rules(after, by_rules),
             reads=0 if export is not None else reads_of_patched(by_rules),
         )
-        for body in after.bodies:  # the first node that carries a record carries the model's
-            first = body.first_touched()
+        for body, written in by_rules:  # the first node that carries a record carries the model's
+            first = next(iter(written), None)
             if export is not None and body.is_main:
                 first = next(filter(body.record, patched.function(export).part.indices), None)
             if first is not None:

@@ -6,7 +6,7 @@ import base64
 import keyword
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from graphpatch import names, opdefs
@@ -96,7 +96,7 @@ def exported(graph: ModelGraph, export: Export, with_loops: bool = False) -> Exp
     _check_fed(part, with_loops)
     taken = {Node(graph.main, index).name for index in part.indices}
     inputs, outputs = _named_arguments(graph, fed, taken), _named_arguments(graph, asked, set())
-    part = part.naming({tensor.tensor: tensor.argument.name for tensor in inputs})
+    part = replace(part, arguments={tensor.tensor: tensor.argument.name for tensor in inputs})
     return ExportedGraph(graph, inputs, outputs, part)
 
 

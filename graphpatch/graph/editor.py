@@ -14,7 +14,7 @@ from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
 from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
 from graphpatch.graph.graph import ModelGraph, Restored
-from graphpatch.graph.node import BEFORE_RULES, Body, EditedNode, LargeField, Node, Payload
+from graphpatch.graph.node import Body, EditedNode, LargeField, Node, Payload
 from graphpatch.graph.record import PROVENANCE_ATTR, Author, NodeRecord
 from graphpatch.graph.walk import uses
 from graphpatch.graph.wire import message
@@ -129,7 +129,7 @@ class Editor:
         proto.name, proto.input[:] = _fresh(name, node.body), inputs
         for key in (OUTPUT_SHAPES, PROVENANCE_ATTR):
             proto.attr.pop(key, None)
-        vars(node.body).pop(BEFORE_RULES, None)
+        node.body.model = None
         return self._add(proto, node, before=False, large=payload.large, clone_of=node.name)
 
     def add_function(self, function: FunctionDef, gradient: str = "") -> None:
@@ -189,16 +189,15 @@ class Editor:
 
     def become(self, node: Node, op: str) -> None:
         """Let an op be a call of a function that does what it did: same name, inputs, outputs."""
-        body, was, spelled = node.body, node.op, _spelled(node)
+        body, was, spelled, by_type = node.body, node.op, _spelled(node), node.body.by_type
         proto = NodeDef(name=node.name, op=op, input=node.inputs, device=node.device)
         _inherit(proto, node)
         edited = self._open(node)
         edited.node = proto
         edited.keep_large()
         body.heads.ops[node.index] = op
-        if "by_type" in body.__dict__:
-            body.by_type[was].remove(node.index)
-            body.by_type.setdefault(op, []).append(node.index)
+        by_type[was].remove(node.index)
+        by_type.setdefault(op, []).append(node.index)
         self._respell(node, spelled)
 
     def shadow(self, node: Node) -> None:
@@ -298,19 +297,16 @@ def append_all(
     body: Body, new: Sequence[str], ops: Sequence[str], inputs: Sequence[tuple[str, ...]]
 ) -> int:
     """Append new ops, by their heads, to the columns of a body; return the index of the first."""
-    heads, first = body.heads, len(body)
+    heads, by_type, first = body.heads, body.by_type, len(body)
     heads.names += new
     heads.ops += ops
     heads.inputs += inputs
     body.by_name.update(zip(new, range(first, len(body)), strict=True))
-    # The cached indices are kept up to date where they were made: making them anew is linear.
-    if "by_type" in body.__dict__:
-        for index, op in enumerate(ops, first):
-            body.by_type.setdefault(op, []).append(index)
-    if "readers" in body.__dict__:
-        for index, read in enumerate(inputs, first):
-            for slot, text in enumerate(read):
-                body.readers.setdefault(names.op_of(text), []).append((index, slot))
+    for index, op in enumerate(ops, first):
+        by_type.setdefault(op, []).append(index)
+    for index, read in enumerate(inputs, first) if body.uses is not None else ():
+        for slot, text in enumerate(read):
+            body.readers.setdefault(names.op_of(text), []).append((index, slot))
     return first
 
 
@@ -349,15 +345,15 @@ def _place_beside(new: Node, beside: int, before: bool) -> None:
 def _move_use(node: Node, slot: int, was: str, text: str) -> None:
     """Let the body know that a slot is read from another op, where it keeps who reads what."""
     body, old, new = node.body, names.op_of(was), names.op_of(text)
-    if old != new and "readers" in body.__dict__:
+    if old != new and body.uses is not None:
         body.readers[old].remove((node.index, slot))
         body.readers.setdefault(new, []).append((node.index, slot))
 
 
 def _give_output(body: Body, key: str, tensor: str) -> None:
     """Let an output of a function be this tensor; what it was first is kept."""
-    was, body.ret[key] = body.ret[key], tensor
+    was, returned = body.ret[key], body.returned
+    body.ret[key] = tensor
     body.returns.setdefault(key, was)
-    if "returned" in body.__dict__ and names.op_of(was) != names.op_of(tensor):
-        body.returned[names.op_of(was)].remove(key)
-        body.returned.setdefault(names.op_of(tensor), []).append(key)
+    returned[names.op_of(was)].remove(key)
+    returned.setdefault(names.op_of(tensor), []).append(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
@@ -107,12 +107,6 @@ class Part:
     def nodes(self) -> list[Node]:
         """The ops, as nodes."""
         return [Node(self.body, index) for index in self.indices]
-
-    def naming(self, arguments: Mapping[str, str]) -> Part:
-        """Return the same ops, the arguments that stand for what is cut by other names."""
-        part = replace(self, arguments=arguments)
-        vars(part)["indices"] = self.indices
-        return part
 
     def unfed(self) -> Iterator[Node]:
         """Yield the placeholders among them: nothing feeds them inside a function."""

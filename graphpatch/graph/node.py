@@ -42,7 +42,6 @@ MAIN = "main"
 PROVENANCE = PROVENANCE_ATTR.encode()
 RECORD = encoded(1, PROVENANCE)  # begins the entry of a record
 COLOCATION = "_class"
-BEFORE_RULES = "before_rules"  # under which a body keeps what `provenance.as_model` returns
 MANY = 256  # tensors from which on the list of a node is kept
 
 Uses = list[tuple[int, int]]
@@ -259,6 +258,8 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     large: dict[int, tuple[Payload, NodeDef]] = msgspec.field(default_factory=dict)
     records: dict[int, NodeRecord] = msgspec.field(default_factory=dict)
     tensors: dict[tuple[int, str], opdefs.FlatArgs] = msgspec.field(default_factory=dict)
+    uses: dict[str, Uses] | None = None  # `readers`, once they were asked for
+    model: Body | None = None  # what `provenance.as_model` returns, as long as it holds
 
     def __repr__(self) -> str:
         return f"<Body: {self.label}>"
@@ -287,16 +288,19 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             indices[op].append(index)
         return dict(indices)
 
-    @cached_property
+    @property
     def readers(self) -> dict[str, Uses]:
         """Who reads an op, data or control: (index, slot in NodeDef.input) of each use."""
+        if self.uses is not None:
+            return self.uses
         uses: dict[str, Uses] = defaultdict(list)
         for index, inputs in enumerate(self.heads.inputs):
             for slot, text in enumerate(inputs):
                 # Most inputs are an op's output 0, spelled as its name: no call for them.
                 plain = ":" not in text and text[:1] != "^"
                 uses[text if plain else names.op_of(text)].append((index, slot))
-        return dict(uses)
+        self.uses = dict(uses)
+        return self.uses
 
     @cached_property
     def returned(self) -> dict[str, list[str]]:
@@ -415,14 +419,9 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def written(self) -> dict[int, bytes]:
         """Return the NodeDefs that carry a record, serialized, in the order of the file."""
-        signed = set(self.signed())
+        signed = self.heads.records.keys() | self.edited.keys()
         order = filter(signed.__contains__, self.in_file_order()) if signed else ()
         return {at: raw for at in order if PROVENANCE in (raw := self.payload(at).small)}
-
-    def first_touched(self) -> int | None:
-        """Return the node that comes first in the file of those that carry a record."""
-        order = self.in_file_order() if self.edited or self.heads.records else ()
-        return next((index for index in order if self.record(index)), None)
 
     def open_node(self, index: int) -> EditedNode:
         """Open a node to be changed, which only `editor` does: first, its record keeps it as it is.
@@ -449,7 +448,8 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def copy(self, library: Library) -> Body:
         """Return the same nodes, to be changed without this body seeing it."""
-        body = replace(self, library=library, heads=self.heads.copy(), tensors={})
+        heads = self.heads.copy()
+        body = replace(self, library=library, heads=heads, tensors={}, uses=None, model=None)
         body.edited = {index: self.payload(index) for index in self.edited}
         body.ret, body.returns = dict(self.ret), dict(self.returns)
         body.root, body.renamed = dict(self.root), dict(self.renamed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -15,13 +15,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.graph import Graph, read_record
-from graphpatch.graph.node import (
-    BEFORE_RULES,
-    Body,
-    LargeField,
-    Node,
-    Payload,
-)
+from graphpatch.graph.node import Body, LargeField, Node, Payload
 from graphpatch.graph.record import PROVENANCE_ATTR as PROVENANCE_ATTR
 from graphpatch.graph.record import Author, NodeRecord
 from graphpatch.graph.wire import message
@@ -41,31 +35,21 @@ def touched(body: Body) -> Iterator[Node]:
     return (Node(body, index) for index in body.touched())
 
 
-def may_be_signed(body: Body) -> list[Node]:
-    """Return the nodes of a body that may carry a record, without reading them."""
-    return [Node(body, index) for index in body.signed()]
-
-
 def author(body: Body, place: int) -> Author:
     """Return the rule at a place of the model's record."""
     rules = body.library.rules
     return rules[place] if place < len(rules) else LOST
 
 
-def authors(node: Node, places: Iterable[int]) -> list[Author]:
-    """Return the rules at these places of the model's record."""
-    return [author(node.body, place) for place in places]
-
-
 def rules_that_touched(node: Node) -> list[Author]:
     """Return the rules that changed a node in any way, in their order."""
     known = record(node) or UNTOUCHED
-    return authors(node, sorted({*known.rules, *known.inputs}))
+    return [author(node.body, place) for place in sorted({*known.rules, *known.inputs})]
 
 
 def rules_that_patched(node: Node) -> list[Author]:
     """Return the rules that changed a node, without those that only let it read other tensors."""
-    return authors(node, (record(node) or UNTOUCHED).rules)
+    return [author(node.body, place) for place in (record(node) or UNTOUCHED).rules]
 
 
 def patches(graph: Graph) -> Mapping[str, dict[str, Any]]:
@@ -104,29 +88,22 @@ def recorded_original(node: Node, known: NodeRecord) -> NodeDef:
         raise ModelError(f"{node}: its record holds what is no node: {error}") from None
 
 
-def original_type(node: Node) -> str:
-    """Return the op type that an op had before a rule put it into a function."""
-    before = original(node)
-    return node.op if before is None else before.op
-
-
-def name_in_model(node: Node) -> str:
-    """Return the name that an op had before rules gave it another one; of an added one its own."""
-    before = original(node)
-    return node.name if before is None else before.name
+def in_model(node: Node) -> NodeDef | Node:
+    """Return what has the name and op type of an op before the first rule, or its own."""
+    return original(node) or node
 
 
 def shadow(node: Node) -> str:
     """Name the rule that gave an op's outputs another gradient, so that none reaches the op."""
     place = (record(node) or UNTOUCHED).shadow
-    return "" if place is None else authors(node, [place])[0].rule
+    return "" if place is None else author(node.body, place).rule
 
 
 def key_setter(node: Node) -> str:
     """Name the last rule that set the key of an op's gradient; "" where it has none of a rule."""
     keys = (record(node) or UNTOUCHED).keys
     has_key = keys and node.attr(OVERRIDE) is not None
-    return authors(node, keys[-1:])[0].rule if has_key else ""
+    return author(node.body, keys[-1]).rule if has_key else ""
 
 
 Written = Sequence[tuple[Body, Mapping[int, bytes]]]
@@ -239,10 +216,9 @@ def as_model(body: Body) -> Body:
 
     It is kept until a rule clones an op: rules do not change the model otherwise.
     """
-    if BEFORE_RULES not in vars(body) and body.signed():
-        vars(body)[BEFORE_RULES] = _body_before_rules(body)
-    model: Body = vars(body).get(BEFORE_RULES, body)
-    return model
+    if body.model is None and body.signed():
+        body.model = _body_before_rules(body)
+    return body if body.model is None else body.model
 
 
 def op_type_in_model(node: Node) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cache
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -39,7 +39,7 @@ class UnlikeError(Exception):
 class OneOp(Body, eq=False):
     """A body of one op, which stands for the ops of its form; what is around it is not known."""
 
-    @cached_property
+    @property
     def readers(self) -> dict[str, Uses]:
         """Raises UnlikeError: ops of one form have other readers each."""
         raise UnlikeError
@@ -53,15 +53,14 @@ class Template(NamedTuple):
     """What an edit leaves of the op that stands for others, whose own names are stand-ins.
 
     `heads` and `payloads` are of the op, then of the nodes that were added; the payload is empty
-    where the op stays as it is. `order` is that in which they are written, `notes` and `idle` are
-    what the editor reports.
+    where the op stays as it is. `order` is that in which they are written, `idle` what the editor
+    reports of the op.
     """
 
     stand_ins: list[bytes]
     heads: Heads
     payloads: list[bytes]
     order: list[int]
-    notes: list[str]
     idle: list[str]
 
     def fill(self, whole: bytes, rows: Sequence[Sequence[bytes]]) -> list[bytes]:
@@ -137,8 +136,8 @@ def _recorded(alike: AlikeOp, rest: bytes, edit: Edit, editor: Editor) -> Templa
     own = [chr(FIRST + place) + "." * (len(text) - 2) for place, text in enumerate(texts)]
     heads = Heads(names=own[:1], ops=[op], inputs=[tuple(own[1:])])
     alone = OneOp(body.label, body.library, body.source, heads)
-    head = _blank_head(op, tuple(map(len, texts))) % tuple(text.encode() for text in own)
-    untouched = Payload(head + rest)
+    stand_ins = [text.encode() for text in own]
+    untouched = Payload(_blank_head(op, tuple(map(len, texts))) % tuple(stand_ins) + rest)
     alone.edited[0] = untouched
     recorder = Editor(editor.graph, editor.author, own[0], known=editor.known)
     try:
@@ -146,19 +145,17 @@ def _recorded(alike: AlikeOp, rest: bytes, edit: Edit, editor: Editor) -> Templa
         payloads = [alone.payload(index).small for index in range(len(alone))]
         if alone.edited[0] is untouched:
             payloads[0] = b""
-        reports = list(recorder.notes), recorder.idle
         order = alone.placed.get(0, [0])
-        template = Template([text.encode() for text in own], heads, payloads, order, *reports)
-        read = (text for inputs in heads.inputs for text in inputs)
-        for whole in (*heads.names, *read, *reports[0], *reports[1]):
-            template.fill(whole.encode(), [])
-        for payload in payloads:
-            template.fill(payload, [])
+        template = Template(stand_ins, heads, payloads, order, recorder.idle)
+        wholes = [*heads.names, *chain.from_iterable(heads.inputs), *recorder.idle]
+        for whole in (*payloads, *(text.encode() for text in wholes)):
+            template.fill(whole, [])
     except (UnlikeError, GraphpatchError):
         return None  # the edit of the op itself raises the error that names it
-    if heads.ops[0] != op or tuple(heads.inputs[0]) != tuple(own[1:]):
+    is_head_left = heads.ops[0] == op and tuple(heads.inputs[0]) == tuple(own[1:])
+    if not is_head_left or MARK.search("".join(recorder.notes).encode()):
         return None
-    for report in ("carriers", "session", "tape"):
+    for report in ("notes", "carriers", "session", "tape"):
         getattr(editor, report).update(getattr(recorder, report))
     return template
 
@@ -190,8 +187,6 @@ def _fill(template: Template, batch: Sequence[AlikeOp], editor: Editor) -> bool:
     if step:
         orders = zip(*[members[place] for place in template.order], strict=True)
         body.placed.update(zip(indices, map(list, orders), strict=True))
-    for report, wholes in ((editor.note, template.notes), (editor.skipped, template.idle)):
-        columns = [template.texts(whole, rows) for whole in wholes]
-        for text in chain.from_iterable(zip(*columns, strict=True)):
-            report(text)
+    reasons = [template.texts(reason, rows) for reason in template.idle]
+    editor.idle += chain.from_iterable(zip(*reasons, strict=True))
     return True

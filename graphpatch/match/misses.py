@@ -11,9 +11,8 @@ from heapq import nsmallest
 from itertools import chain, islice
 
 from graphpatch.errors import RulesError, did_you_mean, nearest
-from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.node import Body
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model
 from graphpatch.graph.walk import outputs_there, tensor_named
 from graphpatch.match import glob
@@ -161,7 +160,7 @@ def not_added(bodies: Iterable[Body], match: Match) -> list[str]:
     """Say that ops meet all conditions of a match, and are none of the model's; or nothing."""
     foreign = list[str]()
     for candidates in map(holds(match), (body for body in bodies if not body.is_ours)):
-        for node in provenance.may_be_signed(candidates.body):
+        for node in (Node(candidates.body, index) for index in candidates.body.signed()):
             if candidates.failing(node) == [ADDED_KEY]:
                 foreign.append(f"{node} (rule {adder(node)!r})")
     means = 'to mean them, write their names without a glob, or "taken": true'

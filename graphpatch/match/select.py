@@ -14,7 +14,7 @@ from graphpatch import names
 from graphpatch.differentiation.shapes import Sizes
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.provenance import as_model, name_in_model
+from graphpatch.graph.provenance import as_model, in_model
 from graphpatch.graph.walk import data_uses
 from graphpatch.match import glob
 from graphpatch.match.conditions import counted_in_order, holds, picker
@@ -277,7 +277,7 @@ def match_of_ops(nodes: Iterable[Node]) -> dict[str, Any]:
     """Return a match by body and name; each op once, in their order."""
     by_body: dict[str, dict[str, None]] = {}
     for node in nodes:
-        by_body.setdefault(node.body.label, {})[name_in_model(node)] = None
+        by_body.setdefault(node.body.label, {})[in_model(node).name] = None
     places = [
         {"body": body, "name": next(iter(names)) if len(names) == 1 else list(names)}
         for body, names in by_body.items()

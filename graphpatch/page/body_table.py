@@ -142,7 +142,7 @@ def body_table(
 def _type(side: BodySide, head: int) -> str:
     """Return the op type, that before a rule where one put the op into a function."""
     if head in side.touched:
-        return provenance.original_type(Node(side.body, head))
+        return provenance.in_model(Node(side.body, head)).op
     return side.body.heads.ops[head] if head >= 0 else "argument"
 
 

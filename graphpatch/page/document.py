@@ -198,7 +198,7 @@ class _Graph:
         for pair in (pair for diagnoses in self.pairs for pair in diagnoses):
             is_blocked = (pair.tape if self.is_taped else pair.verdict) != "flows"
             for finding in self._blocking(pair) if is_blocked else ():
-                op = provenance.name_in_model(finding.node)
+                op = provenance.in_model(finding.node).name
                 blamed.setdefault(finding.node.body.label, {}).setdefault(op, []).append(finding)
         for sides in (self.main, *self.functions.values()):
             at_ops = blamed.get(sides[0].body.label, {})
@@ -238,7 +238,7 @@ class _Graph:
         if len(blocking) > 1:
             target = main.rows_of(main.wiring.named([pair.target]))
             steps = reached(target, lambda row: main.reads.get(row, ()))
-            rows = [main.rows.get(provenance.name_in_model(item.node), -1) for item in blocking]
+            rows = [main.rows.get(provenance.in_model(item.node).name, -1) for item in blocking]
             near = [steps.get(row, len(steps)) for row in rows]
             blocking = [blocking[n] for n in sorted(range(len(near)), key=near.__getitem__)]
         on_tape = [finding for finding in pair.findings if finding not in blocking]

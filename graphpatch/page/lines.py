@@ -91,7 +91,7 @@ class BodySide:
         """Return the line of a node that a rule touched: that of the op for which it is there."""
         record = self.touched[index]
         if not record.is_added:
-            return provenance.name_in_model(Node(self.body, index))
+            return provenance.in_model(Node(self.body, index)).name
         patched = "" if record.clone_of else record.patched
         return patched or f"+{self.wiring.name(index)}"
 

@@ -175,7 +175,7 @@ def named_now(nodes: Sequence[Node], named: Collection[str]) -> list[Node]:
 
 
 def _named_now(node: Node) -> Node:
-    return Node(node.body, node.body.by_name.get(provenance.name_in_model(node), node.index))
+    return Node(node.body, node.body.by_name.get(provenance.in_model(node).name, node.index))
 
 
 def why_stopped(nodes: Iterable[Node]) -> list[str]:

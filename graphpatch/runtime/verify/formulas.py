@@ -292,7 +292,7 @@ def _expect(stored: StoredGradient, kind: str, patch: Mapping[str, Any], is_join
         _expect_gradient(stored, patch[kind])
         gradient = stored.expected
         if kind == "override_gradient" and isinstance(gradient, LibraryGradient | InlineFormula):
-            stored.op_type = provenance.original_type(moved)
+            stored.op_type = provenance.in_model(moved).op
             stored.expected = gradient.for_op(stored.op_type)
 
 

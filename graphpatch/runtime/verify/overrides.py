@@ -81,13 +81,13 @@ def overrides(graph: ModelGraph) -> Iterator[Override]:
     for body in graph.bodies:
         for node in () if body.is_ours else body:
             key, is_function = override_key(node), node.op in gradients
-            if key is None and is_function and provenance.original_type(node) == node.op:
+            if key is None and is_function and provenance.in_model(node).op == node.op:
                 key = gradients[node.op]
             elif key is None or key.startswith(PASS) or is_guard(key):
                 continue
             record = provenance.record(node)
             op = record.patched if record is not None and record.is_added else ""
-            yield Override(node, op or provenance.name_in_model(node), key, is_function)
+            yield Override(node, op or provenance.in_model(node).name, key, is_function)
 
 
 def sorted_overrides(

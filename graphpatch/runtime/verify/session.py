@@ -453,7 +453,7 @@ def set_seeds(graph_def: Any, graph: ModelGraph) -> None:
     a function that a rule added by its type.
     """
     names_in_model = {
-        (body.label, node.name): provenance.name_in_model(node)
+        (body.label, node.name): provenance.in_model(node).name
         for body in graph.bodies
         for node in provenance.touched(body)
     }
