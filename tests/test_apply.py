@@ -84,6 +84,8 @@ def test_the_order_of_rules_counts(model: Model) -> None:
     ]
     twice = apply([mine_at("Relu", STOP), mine_at("relu", STOP, expect=1)], model)
     assert any("rule 'rule 2' means nothing" in note for note in twice.report["notes"])
+    twice = apply([stop, stop], model)  # one rule twice in one file is two rules
+    assert main_of(twice)["relu"] == ("StopGradient", ["relu/forward_1"])
 
 
 def test_an_override_is_taken_off(model: Model) -> None:
@@ -136,9 +138,7 @@ def test_what_tensorflow_does_not_know_is_noted_and_edited() -> None:
 # Provenance
 
 
-@pytest.mark.parametrize(
-    "patch", [ELU, STOP, STOP | {"at": "inputs"}, {"straight_through": True}], ids=str
-)
+@pytest.mark.parametrize("patch", [ELU, STOP, STOP | {"at": "inputs"}], ids=str)
 def test_rules_are_not_applied_twice(model: Model, tmp_path: Path, patch: Any) -> None:
     mine = mine_at("Relu", patch, name="mine")
     path = tmp_path / "out.pb"
@@ -150,11 +150,6 @@ def test_rules_are_not_applied_twice(model: Model, tmp_path: Path, patch: Any) -
         assert "apply rules to the original" in str(raised.value)
     other = apply([mine_at("Relu6", patch)], path)
     assert len(other.report["rules"]) == 1
-
-
-def test_one_rule_twice_in_one_file_is_two_rules(model: Model) -> None:
-    result = apply([mine_at("relu", STOP), mine_at("relu", STOP)], model)
-    assert main_of(result)["relu"] == ("StopGradient", ["relu/forward_1"])
 
 
 # Several graphs
@@ -176,7 +171,6 @@ def test_a_rule_reaches_every_graph_of_a_saved_model(tmp_path: Path) -> None:
 EXPECT: list[tuple[str, Any, str]] = [
     ("Identity", 2, ""),
     ("Elu", {"min": 0}, ""),
-    ("Elu", 0, ""),
     ("Identity", 1, "matched 2, expected 1"),
     ("Identity", 0, "matched 2, expected 0"),
     ("Identity", {"min": 3}, "matched 2, expected at least 3"),
@@ -194,9 +188,6 @@ def test_a_rule_matches_so_often(model: Model, op: str, expect: Any, message: st
     with pytest.raises(MatchError) as raised:
         apply(rules, model)
     assert str(raised.value).startswith(f"{model.path}: rule 'mine': {message}")
-
-
-# How often a pattern matched, and how many ops of each type it brought.
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"printed": json.loads(printed), "folder": folder, **json.loads(found)}
 
 
-def test_the_examples_work(done: dict[str, Any]) -> None:
+def test_the_examples_work_and_refuse_what_is_wrong(done: dict[str, Any]) -> None:
     assert Path(done["package"]).parent == done["folder"] / "graphpatch"
     assert done["squash"] == -3 / (1 + 3)
     assert {"mod", "mod/forward"} <= set(done["patched"])
@@ -143,9 +143,6 @@ def test_the_examples_work(done: dict[str, Any]) -> None:
     assert done["printed"] == {"model": "model.pb", "functions": {"half": 1}}
     assert done["output"] == ["functions", "model"]
     assert {"override_gradient": {"formula": ["dy", "-dy * (x0 - y) / x1"]}} in done["fixed"]
-
-
-def test_what_they_refuse(done: dict[str, Any]) -> None:
     nothing, number, whole, other = done["refused"]
     assert nothing.endswith("a factor of 1 changes nothing")
     said = "rules[0].patch.scale_gradient: expected a number, found a string; for example"

@@ -70,9 +70,6 @@ def test_patterns_that_explain_the_syntax_are_patterns() -> None:
     assert all("matches" not in text and graphpatch.pattern(text) for text in patterns)
 
 
-# What the README says is there, and it stays short; test_docs.py runs its examples.
-
-
 README = (ROOT / "README.md").read_text()
 INLINE = re.compile(r'`(\{"(?:formula|scale|clip|registered|override_gradient)": .*?\})`')
 
@@ -94,21 +91,17 @@ def test_the_quick_start_does_what_it_says(line: int, run_cli: Any, tmp_path: Pa
 
 def test_each_gradient_in_the_text_is_one() -> None:
     """That of the README and of all other pages."""
-    found = [text for page in pages() for text in INLINE.findall(page.read_text())]
+    found = [text for page in PAGES.values() for text in INLINE.findall(page)]
     inline = [text for text in found if "..." not in text and not re.search(r": [A-Z]+\b", text)]
     assert len(inline) >= 10
-    for text in inline:
-        found = json.loads(text)
-        patch = found if "override_gradient" in found else {"override_gradient": found}
+    for gradient in map(json.loads, inline):
+        patch = gradient if "override_gradient" in gradient else {"override_gradient": gradient}
         assert len(rules_from([{"match": {}, "patch": patch}])) == 1
 
 
 def test_every_command_is_in_the_readme() -> None:
     assert [name for name in COMMANDS if f"graphpatch {name}" not in README] == []
     assert len(README.splitlines()) <= 220
-
-
-# The notebook of the documentation does what it shows.
 
 
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"

@@ -65,12 +65,6 @@ def test_a_forged_model(here: Path, model: Path) -> None:
         check(on(str(model), command))
 
 
-def test_backward_as_over_a_chain(here: Path) -> None:
-    folder = FOLDER / "forged"
-    check(["apply", str(folder / "back.json"), str(folder / "ch1000.pb"), "-o", "out.pb"])
-    check(["match", str(folder / "nest400.json"), str(folder / "half.pb")])
-
-
 OLDER = [FOLDER / "forged" / f"forge{letter}.pb" for letter in "AD"]
 
 

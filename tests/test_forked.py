@@ -74,20 +74,13 @@ def test_a_server_that_ended_is_started_again() -> None:
         server.wait()
 
 
-# The longest files come first, and none is named that is gone.
-
-
 def test_the_longest_come_first_and_tests_stay_in_order() -> None:
     assert [str(path) for path in order.PLACES if not path.is_file()] == []
-    first, last = order.HERE / order.LONGEST[0], order.HERE / order.LONGEST[-1]
-    files = [order.HERE / "a.py", last, order.HERE / "b.py", first]
-    items = [SimpleNamespace(path=path, name=name) for path in files for name in "ab"]
+    first, last, a = (order.HERE / name for name in (order.LONGEST[0], order.LONGEST[-1], "a.py"))
+    items = [SimpleNamespace(path=path, name=n) for path in (a, last, first) for n in "ab"]
     order.longest_first(items)
-    expected = [first, last, order.HERE / "a.py", order.HERE / "b.py"]
-    assert [(item.path, item.name) for item in items] == [(p, n) for p in expected for n in "ab"]
-
-
-# No process of a test depends on the processor, or on what the tests were started with.
+    expected = [(path, name) for path in (first, last, a) for name in "ab"]
+    assert [(item.path, item.name) for item in items] == expected
 
 
 @pytest.mark.parametrize("outer", ["0", "1"])

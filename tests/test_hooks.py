@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import graphpatch
 from tests.examples import ROOT
 
 DIGITS, RULES = ROOT / "scripts/models/digits.pb", ROOT / "tests/data/relu.json"
@@ -22,8 +23,7 @@ def models(tmp_path: Path) -> Path:
     (tmp_path / "graphpatch").write_text(command)
     (tmp_path / "graphpatch").chmod(0o755)
     (tmp_path / "bare.pb").write_bytes(DIGITS.read_bytes())
-    words = [tmp_path / "graphpatch", "apply", RULES, DIGITS, "-o", tmp_path / "patched.pb"]
-    subprocess.run(list(map(str, words)), check=True, capture_output=True)
+    graphpatch.apply(RULES, DIGITS).save(tmp_path / "patched.pb")
     return tmp_path
 
 

@@ -17,11 +17,9 @@ from tests import graphs
 from tests.draws import draws
 from tests.graphs import const
 
+MATCH = {"attr": {"T": "float32"}, "dtype": "float32", "body": "main"}
 RULES = [
-    {
-        "match": {"attr": {"T": "float32"}, "dtype": "float32", "body": "main"},
-        "patch": {"stop_gradient": True},
-    },
+    {"match": MATCH, "patch": {"stop_gradient": True}},
     {"match": {"op": "Round"}, "patch": {"straight_through": True}},
 ]
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from pages.scenes import SCENES, Bars, Curve
 
 from graphpatch.gradients.library import LIBRARY
-from tests.examples import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from pages.scenes import SCENES, Bars, Curve
 
 
 def heights(name: str) -> tuple[Any, Any]:

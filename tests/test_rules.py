@@ -194,7 +194,7 @@ def test_what_is_not_json_has_its_place(tmp_path: Path, text: str | bytes, messa
 def test_what_is_accepted() -> None:
     (plain,), (marked,) = (rules_in(RULES.encode(code), "r") for code in ("utf-8", "utf-8-sig"))
     assert marked.written == plain.written
-    assert rules_in(json.dumps({"$schema": "rules.schema.json", **DOCUMENT}).encode(), "r")
+    assert rules_from({"$schema": "rules.schema.json", **DOCUMENT})
     with pytest.raises(RulesError) as refused:
         rules_in(b"", "mine.json")
     assert rules_in(str(refused.value).partition("like this: ")[2].encode(), "shown")
@@ -202,8 +202,8 @@ def test_what_is_accepted() -> None:
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path, reason in (
-        (tmp_path / "gone", f"cannot read {tmp_path / 'gone'}: No such file"),
-        (tmp_path, f"cannot read {tmp_path}: Is a directory; expected a rules file, in JSON"),
+        (tmp_path / "gone", "No such file"),
+        (tmp_path, "Is a directory; expected"),
     ):
-        with pytest.raises(RulesError, match=reason):
+        with pytest.raises(RulesError, match=f"cannot read {path}: {reason}"):
             load_rules(path)

@@ -27,23 +27,14 @@ TITLE = re.compile(r"^# (.+)$", re.M)
 LIMIT = 40_000
 
 
-def written() -> list[Path]:
-    """The pages that are written by hand, or in part: all but one for each gradient."""
-    found = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "gradients"]
-    return [ROOT / "README.md", *found]
-
-
-def test_no_two_pages_have_one_title() -> None:
-    titles = Counter(TITLE.findall(path.read_text())[0] for path in written()[1:])
-    assert [title for title, count in titles.items() if count > 1] == []
-
-
-def test_there_are_not_too_many_words() -> None:
+def test_pages_have_titles_of_their_own_and_not_too_many_words() -> None:
     """Words have a letter or a digit in them: the lines of a table are none."""
-    words = sum(
-        bool(re.search(r"\w", word)) for path in written() for word in path.read_text().split()
-    )
-    assert words <= LIMIT
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "gradients"]
+    texts = [path.read_text() for path in pages]  # by hand, or in part
+    titles = [TITLE.findall(text)[0] for text in texts]
+    assert len(set(titles)) == len(titles)
+    words = "\n".join([(ROOT / "README.md").read_text(), *texts]).split()
+    assert sum(bool(re.search(r"\w", word)) for word in words) <= LIMIT
 
 
 def test_tables_of_runtimes_begin_with_the_newest() -> None:
@@ -51,9 +42,6 @@ def test_tables_of_runtimes_begin_with_the_newest() -> None:
     page = (ROOT / "docs/runtimes.md").read_text()
     heads = re.findall(r"^\| file \|.*$", page, re.M)
     assert set(heads) == {"| file | 2.21 | earlier |"}
-
-
-# Links of the README and of the documentation lead somewhere, as do the paths they name.
 
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)\s]*)\)")

@@ -241,19 +241,10 @@ def test_a_graph_knows_nothing_of_its_container() -> None:
 
 
 # The op types that many rooms ask for, and the room or file that spells them.
-V1_OP_TYPES = op_types.BOUNDARIES | {op_types.TENSOR_ARRAY}
-SHARED_OP_TYPES = {
-    *shared_op_types.FED,
-    *shared_op_types.PIPELINES,
-    *shared_op_types.ALL_VARIABLES,
-    *shared_op_types.CALLS,
-    *shared_op_types.LOOPS,
-    *shared_op_types.IFS,
-    *shared_op_types.CASES,
-}
+SHARED_OP_TYPES = "FED PIPELINES ALL_VARIABLES CALLS LOOPS IFS CASES".split()
 HOME_OF_OP_TYPES = {
-    **dict.fromkeys(V1_OP_TYPES, "control_flow"),
-    **dict.fromkeys(SHARED_OP_TYPES, "graph/op_types.py"),
+    **dict.fromkeys(op_types.BOUNDARIES | {op_types.TENSOR_ARRAY}, "control_flow"),
+    **{op: "graph/op_types.py" for name in SHARED_OP_TYPES for op in vars(shared_op_types)[name]},
 }
 
 

@@ -31,13 +31,10 @@ def test_the_first_of_some_texts_are_told(texts: str, told: str) -> None:
     assert [and_more("abc", shown) for shown in (2, 3, 4)] == ["and 1 more", "", ""]
 
 
-def test_a_text_is_cut_short_to_the_most_characters() -> None:
-    assert [cut_short("abcdefgh"[:n], 7) for n in (3, 7, 8)] == ["abc", "abcdefg", "abcd..."]
-
-
-def test_a_word_is_counted() -> None:
+def test_a_word_is_counted_and_a_text_cut_short() -> None:
     counted = [plural(0, "op"), plural(1, "op"), plural(2, "match"), plural(1000, "op")]
     assert counted == ["0 ops", "1 op", "2 matches", "1,000 ops"]
+    assert [cut_short("abcdefgh"[:n], 7) for n in (3, 7, 8)] == ["abc", "abcdefg", "abcd..."]
 
 
 def test_a_table_shows_the_first_rows_and_escapes_them() -> None:
@@ -49,11 +46,7 @@ def test_a_table_shows_the_first_rows_and_escapes_them() -> None:
     assert '<td colspan="2">and 2 more</td>' in table
     assert "more" not in html_table("t", ("a",), [(1,)] * IN_LIST)
     assert "<table>" not in html_table("t", ("a",), [])
-
-
-def test_a_table_stands_beside_what_there_is() -> None:
-    assert beside("<a>", "") == "<a>"
-    assert beside("<a>", "<b>") == "<div><a><b></div>"
+    assert [beside("<a>", more) for more in ("", "<b>")] == ["<a>", "<div><a><b></div>"]
 
 
 def test_a_long_path_shows_its_ends() -> None:

@@ -15,6 +15,7 @@ from tests.conftest import Run
 
 PROGRAM = """
 import sys, threading
+from concurrent.futures import ThreadPoolExecutor
 import graphpatch
 from graphpatch.cli import ops, doctor, match, diff, check  # as commands are imported
 rule, model, calls = {rule}, {model!r}, {calls!r}
@@ -27,11 +28,8 @@ def work(number):
     except BaseException as error:
         errors.append(error)
 
-threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(work, range(8)))
 print(errors or "fine")
 """
 RULE = {"match": {"op": "Relu", "body": "main"}, "patch": {"override_gradient": "guided_relu"}}
