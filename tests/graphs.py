@@ -16,7 +16,15 @@ from graphpatch.graph.node import Body
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.graph.record import Author
 from graphpatch.graph.wire import Piece, Source, encoded, piece_bytes
-from graphpatch.protos import AttrValue, FunctionDef, GraphDef, MetaGraphDef, NodeDef, OpDef
+from graphpatch.protos import (
+    AttrValue,
+    FunctionDef,
+    GraphDef,
+    MetaGraphDef,
+    NodeDef,
+    OpDef,
+    TensorShapeProto,
+)
 
 FLOAT = DTYPE_NUMBERS["float32"]
 
@@ -36,6 +44,11 @@ def attr(value: Any) -> AttrValue:
     if isinstance(value, str | bytes):
         return AttrValue(s=value.encode() if isinstance(value, str) else value)
     return AttrValue(**{{bool: "b", int: "i", float: "f"}[type(value)]: value})
+
+
+def sized(*sizes: int) -> AttrValue:
+    """The attr `shape` of these sizes."""
+    return AttrValue(shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=s) for s in sizes]))
 
 
 def node(name: str, op: str, *inputs: str, device: str = "", **attrs: Any) -> NodeDef:

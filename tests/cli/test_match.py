@@ -17,8 +17,7 @@ from graphpatch.rules import rules_from
 from tests import graphs
 from tests.conftest import Run
 from tests.examples import DIGITS, GUIDED
-from tests.match.ready_graphs import Net
-from tests.match.ready_tables import FOUND
+from tests.match.ready_tables import FOUND, Net
 
 
 def test_it_lists_what_apply_lists(run_cli: Run) -> None:
@@ -186,19 +185,17 @@ def test_json_is_what_the_library_says(run_cli: Run) -> None:
 def test_the_forms_as_json_match_the_same_from_a_rules_file(name: str) -> None:
     pattern = [form["pattern"] for form in READY[name].document()["forms"]]
     [rule] = rules_from([{"match": {"pattern": pattern}, "patch": {"stop_gradient": True}}])
-    for one, build in FOUND.items():
+    for one, text in FOUND.items():
         if one.partition(":")[0] == name:
-            net = Net()
-            last = build(net)
+            net = Net(text)
             graph = graphs.opened(net.graph_def)
-            assert [node.name for node in select(graph, rule.match)] == [last]
+            assert [node.name for node in select(graph, rule.match)] == [net.last]
             assert select(graph, Match(pattern=f"@{name}")) == select(graph, rule.match)
 
 
 def test_match_takes_one_by_name(run_cli: Run, tmp_path: Path) -> None:
-    net = Net()
-    last = FOUND["swish: plain"](net)
-    path = graphs.saved(tmp_path, *net.graph_def.node)
+    net = Net(FOUND["swish: plain"])
+    path = graphs.saved(tmp_path, *net.nodes)
     [rule] = run_cli("match", path, "--pattern", "@swish", "--json").json["rules"]
     [match] = rule["matches"]
-    assert (match["op"], set(match["captures"])) == (last, {"sigmoid", "mul"})
+    assert (match["op"], set(match["captures"])) == (net.last, {"sigmoid", "mul"})

@@ -21,11 +21,8 @@ from graphpatch.gradients.spec import (
 from graphpatch.runtime.gradient_functions import gradient_of
 
 FILTERS: list[GradientSpec] = [
-    "sign",
-    {"clip": {"min": -0.5, "max": 2.0}},
-    {"formula": "where(dy > 0, dy, 0)"},
-    {"registered": "Neg"},
-    {"python": "package.module:function"},
+    *("sign", {"clip": {"min": -0.5, "max": 2.0}}, {"formula": "where(dy > 0, dy, 0)"}),
+    *({"registered": "Neg"}, {"python": "package.module:function"}),
 ]
 
 
@@ -57,13 +54,8 @@ def test_a_filter_in_python_is_no_gradient_where_none_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
-    [
-        "graphpatch:{cut",
-        'graphpatch:{"own": 3}',
-        'graphpatch:{"own": "Relu", "outputs": [[0, {"clip": 1}]]}',
-    ],
+    "key", ["{cut", '{"own": 3}', '{"own": "Relu", "outputs": [[0, {"clip": 1}]]}']
 )
 def test_a_key_that_cannot_be_read_is_named(key: str) -> None:
     with pytest.raises(RulesError, match="cannot be read"):
-        composed_gradient(key)
+        composed_gradient(f"graphpatch:{key}")

@@ -1,3 +1,5 @@
+"""Formulas in numpy, by definition and as programs, against numbers worked out by hand."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,7 +8,8 @@ import numpy as np
 import pytest
 
 from graphpatch import opdefs
-from graphpatch.errors import RulesError
+from graphpatch.errors import FormulaError, RulesError
+from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, library_entry
 from graphpatch.gradients.library.differences import DIFFERENCES
 from graphpatch.gradients.library.filters import QUANTIZATION
@@ -78,11 +81,8 @@ def test_every_gradient_has_its_numbers() -> None:
 def test_every_entry_is_whole(name: str) -> None:
     entry = LIBRARY[name]
     assert entry.name == name
-    assert entry.purpose
-    assert entry.avoid
-    assert entry.source
-    for text in (entry.purpose, entry.avoid, entry.source, entry.reach):
-        assert not text.endswith(".")
+    assert all((entry.purpose, entry.avoid, entry.source))
+    assert not any(t.endswith(".") for t in (entry.purpose, entry.avoid, entry.source, entry.reach))
     for op_type in (*entry.ops, *entry.by_op_type):
         assert opdefs.lookup(op_type) is not None, op_type
     for op_type, other in entry.by_op_type.items():
@@ -97,8 +97,6 @@ def test_every_entry_is_whole(name: str) -> None:
     ("name", "given", "values"),
     [
         ("scale", 0.5, {"factor": 0.5}),
-        ("scale", {"factor": 2}, {"factor": 2.0}),
-        ("clip", {"min": -0.1, "max": 0.1}, {"min": -0.1, "max": 0.1}),
         ("clip", {"min": float("-inf"), "max": 0}, {"min": float("-inf"), "max": 0.0}),
         ("triangle_surrogate", {"width": 2}, {"height": 1.0, "width": 2.0}),
         ("guided_relu", {}, {}),
@@ -132,3 +130,55 @@ def test_parameters_that_are_wrong(name: str, given: Any, message: str) -> None:
     assert message in str(caught.value)
     with pytest.raises(RulesError, match="called 'guided_rel'; nearest: guided_relu"):
         library_entry("guided_rel")
+
+
+# What the result of a formula is.
+
+X = np.array([[-2.0, -0.5], [0.5, 4.0]])
+DY = np.array([[1.0, -1.0], [2.0, 3.0]])
+
+
+def gradient(source: Any, *inputs: Any, dy: Any = DY) -> list[Any]:
+    arrays = [np.asarray(value) for value in inputs or (X,)]
+    return numpy_gradient(Formula.parse(source), arrays, [dy], [dy])
+
+
+@pytest.mark.parametrize(
+    ("source", "x", "expected"),
+    [
+        ("dy", [[0.0], [0.0]], [[0], [5]]),
+        ("dy", [0.0, 0.0], [3, 2]),
+        ("dy", [[0.0, 0.0]], [[3, 2]]),
+        ("dy", 0.0, 5),
+        ("dy", np.zeros((1, 1)), [[5]]),
+        ("1", [0.0, 0.0], [1, 1]),
+        ("sum(dy, axes=1)", X, [[0, 5], [0, 5]]),
+        ("sum(dy, axes=0, keepdims=true)", [[0.0], [0.0]], [[5], [5]]),
+    ],
+)
+def test_the_result_has_the_shape_of_the_input(source: str, x: Any, expected: Any) -> None:
+    (found,) = gradient(source, x)
+    np.testing.assert_array_equal(found, expected)
+    assert found.shape == np.shape(x)
+
+
+def test_a_norm_does_not_leave_the_range_of_a_narrow_dtype() -> None:
+    for dtype, length in ((np.float16, 300.0), (np.float32, 1e25), (np.float32, 1e-30)):
+        dy = np.array([3, 4]).astype(dtype) * dtype(length / 5)
+        (found,) = gradient("dy / norm(dy)", np.zeros(2, dtype), dy=dy)
+        np.testing.assert_allclose(found, [0.6, 0.8], rtol=1e-3)
+
+
+def test_each_input_gets_its_own() -> None:
+    inputs = X, np.array(3.0), np.array([0.0, 0.0]), np.array([2, 3])
+    found = gradient(["dy * x1", None, "dy * cast_like(x3, dy)", None], *inputs)
+    np.testing.assert_array_equal(found[0], DY * 3)
+    np.testing.assert_array_equal(found[2], [6, 6])
+    assert found[1] is found[3] is None
+
+
+def test_what_does_not_fit() -> None:
+    with pytest.raises(FormulaError, match="Sum: axis 5 is out of bounds"):
+        gradient("dy * sum(x, axes=5)")
+    with pytest.raises(FormulaError, match="BroadcastArgs: shape mismatch"):
+        gradient("dy", np.zeros(3))

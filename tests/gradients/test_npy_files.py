@@ -50,10 +50,6 @@ def archive(path: Path) -> None:
         np.savez(file, a=np.zeros(2))
 
 
-def absent(path: Path) -> None:
-    """There is no file, and for most of these names there can be none."""
-
-
 def saved(array: Any) -> Callable[[Path], None]:
     return lambda path: np.save(path, array, allow_pickle=True)
 
@@ -72,10 +68,9 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (Path.touch, "not an .npy file"),
     "pipe": (os.mkfifo, "it is not a file"),
     "folder": (Path.mkdir, "it is not a file"),
-    "gone": (absent, "No such file"),
-    "n" * 300: (absent, "too long"),
-    "nul\0": (absent, "null byte"),
-    "\ud800": (absent, "cannot read"),
+    # There is no file, and for most of these names there can be none.
+    **{"gone": (str, "No such file"), "n" * 300: (str, "too long")},
+    **{"nul\0": (str, "null byte"), "\ud800": (str, "cannot read")},
     "sparse": (lambda path: (path.touch(), os.truncate(path, 1 << 40)), "at most go into a rule"),
     "pickled": (saved(np.array([{}], object)), "not an .npy file"),
     "texts": (saved(np.array(["a"])), "expected numbers, found <U1"),

@@ -1,361 +1,302 @@
-"""What the ready patterns must find, and what comes near and they must not: a table of each."""
+"""What the ready patterns must find, and what comes near and they must not: a table of each.
+
+A graph is a text, as NumPy would compute it: `s = Sigmoid(x); s * x`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import re
 from itertools import product
-from typing import Any
 
-from tests.match.ready_graphs import (
-    Net,
-    centered,
-    gelu,
-    hard_swish,
-    keras_norm,
-    moments,
-    noise,
-    scaled_and_shifted,
-    sums,
-)
+from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.protos import GraphDef, NodeDef
+from tests import graphs
 
-Build = Callable[[Net], str]
-EXACT = (1.0, 0.5, 1.0)
+BINARY = {ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "RealDiv", ast.Pow: "Pow"}
+COMPARED = {ast.Gt: "Greater", ast.GtE: "GreaterEqual", ast.Lt: "Less"}
 
 
-def conv_bias(net: Net) -> str:
-    return net("BiasAdd", net("Conv2D", net.x(), net.variable()), net.variable())
+class Net:
+    """The graph of a text; names that begin with w are variables, with r resources, others fed."""
+
+    def __init__(self, text: str, plus: str = "AddV2") -> None:
+        self.nodes: list[NodeDef] = []
+        self.plus = plus
+        self.named: dict[str, str] = {}
+        for statement in ast.parse(text).body:
+            assert isinstance(statement, ast.Assign | ast.Expr)
+            self.last = self.made(statement.value)
+            if isinstance(statement, ast.Assign):
+                self.named[ast.unparse(statement.targets[0])] = self.last
+
+    def __call__(self, op: str, *inputs: str) -> str:
+        """A new op; its name."""
+        name = f"{op}_{len(self.nodes)}"
+        self.nodes.append(graphs.node(name, op, *inputs))
+        return name
+
+    def made(self, part: ast.expr) -> str:
+        """The op that gives the value of an expression."""
+        match part:
+            case ast.Name(id=name):
+                if name not in self.named:
+                    self.named[name] = self.end(name[0])
+                return self.named[name]
+            case ast.Call(func=func, args=args):
+                return self(ast.unparse(func), *map(self.made, args))
+            case ast.BinOp(left=left, op=op, right=right):
+                return self(BINARY.get(type(op), self.plus), self.made(left), self.made(right))
+            case ast.Compare(left=left, ops=[compared], comparators=[right]):
+                return self(COMPARED[type(compared)], self.made(left), self.made(right))
+            case ast.UnaryOp(operand=operand) if not isinstance(operand, ast.Constant):
+                return self("Neg", self.made(operand))
+        return self.const(ast.literal_eval(part))
+
+    def end(self, letter: str) -> str:
+        """What a name stands for that nothing computes."""
+        if letter == "w":
+            return self("Identity", self("VariableV2"))
+        return self("ReadVariableOp", self("VarHandleOp")) if letter == "r" else self("Placeholder")
+
+    def const(self, value: float | list[int]) -> str:
+        """A number in float32, or a list of integers."""
+        dtype = "int32" if isinstance(value, list) else "float32"
+        made = graphs.node(f"Const_{len(self.nodes)}", "Const", dtype=dtype)
+        tensor = made.attr["value"].tensor
+        tensor.dtype = DTYPE_NUMBERS[dtype]
+        if isinstance(value, list):
+            tensor.tensor_shape.dim.add(size=len(value))
+            tensor.int_val.extend(value)
+        else:
+            tensor.float_val.append(value)
+        self.nodes.append(made)
+        return made.name
+
+    @property
+    def graph_def(self) -> GraphDef:
+        return graphs.graphdef(*self.nodes)
 
 
-def conv1d_dilated(net: Net) -> str:
-    flat = net("Squeeze", net("Conv2D", net.x(), net.variable()))
-    back = net("BatchToSpaceND", flat, net.axes(2), net.axes(0, 1))
-    return net("Relu", net("BiasAdd", back, net.variable()))
+CONV = "BiasAdd(Conv2D(x, w), w1)"
+GIVEN = "m = w2; v = w3"
 
 
-def conv3d_reshaped(net: Net) -> str:
-    flat = net("Reshape", net("Conv3D", net.x(), net.variable()), net.axes(1, 2))
-    return net("Elu", net("Reshape", net("BiasAdd", flat, net.variable()), net.axes(1)))
+def moments(axes: str, x: str = "x") -> str:
+    """As tf.nn.moments has them, with dimensions kept."""
+    return f"m = Mean({x}, [{axes}]); v = Mean(SquaredDifference({x}, StopGradient(m)), [{axes}])"
 
 
-def in_a_loop(net: Net) -> str:
-    bias = net("Enter", net("Identity", net.const(1)))
-    return net("Tanh", net("Add", bias, net("MatMul", net.x(), net.x())))
+def sums(axes: str, x: str = "x") -> str:
+    """As tf.nn.moments had them up to TensorFlow 1.1."""
+    total = f"Sum(Square({x}), [{axes}])"
+    return f"c = Reciprocal(z); m = Sum({x}, [{axes}]) * c; v = {total} * c - Square(m)"
 
 
-def dropout(net: Net, rounded: str = "Floor", shared: bool = True, ranged: bool = True) -> str:
-    keep = net.const(0.7)
-    mask = net(rounded, net("Add", keep, noise(net, ranged)))
-    return net("Mul", net("RealDiv", net.x(), keep if shared else net.const(0.7)), mask)
+def normed(stats: str, parts: str = "gb") -> str:
+    """As tf.nn.batch_normalization has it; `parts` are those that are there: gamma, beta."""
+    scale = " * w" if "g" in parts else ""
+    shift = "w1 - m * s" if "b" in parts else "-m * s"
+    return f"{stats}; s = Rsqrt(v + 0.001){scale}; x * s + ({shift})"
 
 
-def dropout_by_cast(net: Net, folded: bool = False) -> str:
-    rate = net.const(0.3)
-    mask = net("Cast", net("GreaterEqual", noise(net), rate))
-    scale = net("RealDiv", net.const(1), net("Sub", net.const(1), rate))
-    return net("Mul", net("Mul", net.x(), net.const(1.4) if folded else scale), mask)
+def keras_norm(stats: str, parts: str = "gb") -> str:
+    """As Keras 3 has a layer norm."""
+    scale = " * Reshape(r, [1, -1])" if parts else ""
+    shift = "-m * s + r1" if "b" in parts else "-m * s"
+    return f"{stats}; s = Rsqrt(v + 0.001){scale}; x * s + ({shift})"
 
 
-def dropout_by_select(net: Net, other: float = 0, fixed: bool = True) -> str:
-    x = net.x()
-    mask = net("GreaterEqual", noise(net, ranged=False), net.const(0.3))
-    by = net.const(1.4) if fixed else net("Sub", net.const(1), net.x())
-    scaled = net("Mul" if fixed else "RealDiv", x, by)
-    return net("SelectV2", mask, scaled, net.const(other))
-
-
-def log_head(net: Net, log: str, order: str, guards: tuple[str, ...] = ()) -> str:
-    found = net("LogSoftmax", net.x()) if log == "LogSoftmax" else net("Softmax", net.x())
-    for guard in guards:
-        found = net(guard, found, net.const(1e-7))
-    found = found if log == "LogSoftmax" else net("Log", found)
-    if order == "log negated":
-        return net("Sum", net("Mul", net.x(), net("Neg", found)), net.axes(1))
-    if order == "labels negated":
-        return net("Sum", net("Mul", net("Neg", net.x()), found), net.axes(1))
-    picked = net("Mul", net.x(), found)
-    if order == "each negated":
-        return net("Mean", net("Neg", picked), net.axes(0, 1))
-    total = net("Sum", picked, net.axes(1))
-    return net("Neg", net("Mean", total, net.axes(0)) if order == "mean negated" else total)
-
-
-def swish(net: Net, beta: Callable[[Net], str] | None = None) -> str:
-    x = net.x()
-    inside = net("Mul", beta(net), x) if beta else x
-    return net("Mul", net("Sigmoid", inside), x)
-
-
-def leaky(net: Net, slope: float | None = 0.2, other: bool = False) -> str:
-    x, by = net.x(), net.variable() if slope is None else net.const(slope)
-    return net("Maximum", net("Mul", by, x), net.x() if other else x)
-
-
-def leaky_by_abs(net: Net, other: bool = False) -> str:
-    x = net.x()
-    size = net("Abs", net.x() if other else x)
-    return net("Add", net("Mul", net.const(0.6), x), net("Mul", net.const(0.4), size))
-
-
-def masked(net: Net, other: bool = False) -> str:
-    x = net.x()
-    mask = net("Cast", net("Greater", x, net.const(0)))
-    return net("Mul", net.x() if other else x, mask)
-
-
-def chosen(
-    net: Net, compared: str = "Greater", select: str = "Select", at: float = 0, below: int = 1
-) -> str:
-    x = net.x()
-    choices = [x, net("Mul", x, net.variable())]
-    return net(select, net(compared, x, net.const(at)), *choices[:: below or -1])
-
-
+HOW = {
+    "stopped": f"{moments('-1')}; d = x - m",
+    "plain": "m = Mean(x, [-1]); v = Mean(SquaredDifference(x, m), [-1]); d = x - m",
+    "squared": "d = x - Mean(x, [-1]); v = Mean(Square(d), [-1])",
+    "squared again": "m = Mean(x, [-1]); d = x - m; v = Mean(Square(x - m), [-1])",
+}
+ROOTS = {
+    "Rsqrt": "d * Rsqrt(v + 1e-6)",
+    "Sqrt": "d / Sqrt(v + 1e-6)",
+    "Pow": "d / (v + 1e-6) ** 0.5",
+}
+BY_HAND = {"gb": "w * ({}) + w1", "g": "w * ({})", "b": "{} + w1", "": "{}"}
 BELOW = {
-    "minimum": lambda net, x, a: net("Mul", a, net("Minimum", net.const(0), x)),
-    "minimum of scaled": lambda net, x, a: net("Minimum", net("Mul", a, x), net.const(0)),
-    "turned": lambda net, x, a: net("Mul", net("Neg", a), turned(net, x)),
-    "turned twice": lambda net, x, a: net("Mul", a, net("Neg", turned(net, x))),
-    "turned at last": lambda net, x, a: net("Neg", net("Mul", a, turned(net, x))),
-    "half last": lambda net, x, a: halved(net, net("Mul", double(net, x), a)),
-    "half first": lambda net, x, a: net("Mul", halved(net, double(net, x)), a),
-    "half a slope": lambda net, x, a: net("Mul", halved(net, a), double(net, x)),
-    "divided": lambda net, x, a: net("RealDiv", net("Mul", double(net, x), a), net.const(2)),
-}  # fmt: skip
-"""The slope `a` times the negative part of x, as people write it."""
+    "minimum": "w * Minimum(0, x)",
+    "minimum of scaled": "Minimum(w * x, 0)",
+    "turned": "-w * Relu(-x)",
+    "turned twice": "w * -Relu(-x)",
+    "turned at last": "-(w * Relu(-x))",
+    "half last": "(x - Abs(x)) * w * 0.5",
+    "half first": "(x - Abs(x)) * 0.5 * w",
+    "half a slope": "w * 0.5 * (x - Abs(x))",
+    "divided": "(x - Abs(x)) * w / 2",
+}
+"""The slope w times the negative part of x, as people write it."""
+ABOVE = {"": "Relu(x)", ", maximum": "Maximum(x, 0)"}
+CLIPS = {
+    "Relu6": "Relu6(x + 3)",
+    "Maximum": "Maximum(Minimum(x + 3, 6), 0)",
+    "ClipByValue": "ClipByValue(x + 3, 0, 6)",
+}
+SIXTHS = ("x * {} / 6", "x * {} * 0.16666667", "x * ({} / 6)", "x * ({} * 0.16666667)")
+TANH = "Tanh(0.7978846 * (x + 0.044715 * {}))"
+CDFS = (
+    *("Erf(x / 1.4142136)", "Erf(x / Sqrt(2))", "Erf(x * 0.7071068)"),
+    *(TANH.format(cube) for cube in ("x ** 3", "(Square(x) * x)", "(x * x * x)")),
+)
+HALVES = ("x * (0.5 * (1 + {}))", "0.5 * x * (1 + {})", "0.5 * (x * (1 + {}))")
+DRAWN = "RandomUniform([2, 6])"
+RANGED = f"{DRAWN} * (1 - 0) + 0"
+HEADS = {
+    "log negated": "Sum(y * -{}, [1])",
+    "labels negated": "Sum(-y * {}, [1])",
+    "each negated": "Mean(-(y * {}), [0, 1])",
+    "sum negated": "-Sum(y * {}, [1])",
+    "mean negated": "-Mean(Sum(y * {}, [1]), [0])",
+}
+GUARDED = (
+    "Softmax(x) + 1e-7",
+    "Maximum(Softmax(x), 1e-7)",
+    "Maximum(Minimum(Softmax(x), 1e-7), 1e-7)",
+    "Maximum(Minimum(Softmax(x) / 1e-7, 1e-7), 1e-7)",
+)
+NORMS = "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 BatchNormWithGlobalNormalization"
+FAKES = (
+    "FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsPerChannel"
+    " QuantizeAndDequantizeV2 QuantizeAndDequantizeV3"
+)
+LOSSES = "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"
 
-ABOVE = {
-    "": lambda net, x: net("Relu", x),
-    ", maximum": lambda net, x: net("Maximum", x, net.const(0)),
+# What each text computes must match the pattern before the colon, in its last op, and no other.
+FOUND: dict[str, str] = {
+    "conv_bias_activation: Conv2D": f"Relu({CONV})",
+    "conv_bias_activation: commuted": "Relu6(w + DepthwiseConv2dNative(x, w1))",
+    "conv_bias_activation: transposed": "LeakyRelu(BiasAdd(Conv2DBackpropInput(x, w, y), r))",
+    "conv_bias_activation: 1d, dilated": (
+        "Relu(BiasAdd(BatchToSpaceND(Squeeze(Conv2D(x, w)), [2], [0, 1]), w1))"
+    ),
+    "conv_bias_activation: 3d, reshaped": (
+        "Elu(Reshape(BiasAdd(Reshape(Conv3D(x, w), [1, 2]), w1), [1]))"
+    ),
+    "conv_bias_activation: squeezed": f"Tanh(Squeeze({CONV}))",
+    "dense_bias_activation: MatMul": "Sigmoid(BiasAdd(MatMul(x, r), r1))",
+    "dense_bias_activation: reshaped": "Softmax(Reshape(MatMul(x, w), [1]) + 1)",
+    "dense_bias_activation: in a loop": "Tanh(Enter(Identity(1)) + MatMul(x, y))",
+    "folded_batch_norm: convolution": "Conv2D(x, 1) * 2 + 3",
+    "folded_batch_norm: commuted": "Identity(2) * MatMul(x, 1) - 3",
+    **{f"batch_norm: inference {parts}": normed(GIVEN, parts) for parts in BY_HAND},
+    "batch_norm: training": normed(f"{moments('0, 1, 2')}; m = Squeeze(m); v = Squeeze(v)"),
+    "batch_norm: dimensions kept": normed(moments("0")),
+    "batch_norm: old, dimensions kept": normed(sums("0, 1, 2")),
+    **{f"fused_batch_norm: {op}": f"{op}(x, x1, x2, x3, x4)" for op in NORMS.split()},
+    **{f"layer_norm: tf {parts}": normed(moments("1, 2, 3"), parts) for parts in BY_HAND},
+    **{f"layer_norm: keras {parts}": keras_norm(moments("-1"), parts) for parts in BY_HAND},
+    "layer_norm: old": normed(sums("1, 2")),
+    **{
+        f"layer_norm: {how}, {root}": f"{HOW[how]}; w * ({ROOTS[root]}) + w1"
+        for how, root in product(HOW, ROOTS)
+    },
+    **{
+        f"layer_norm: by hand {parts}": f"{HOW['squared']}; {whole.format(ROOTS['Rsqrt'])}"
+        for parts, whole in BY_HAND.items()
+    },
+    "leaky_relu: maximum": "Maximum(0.2 * x, x)",
+    "leaky_relu: variable": "Maximum(w * x, x)",
+    "leaky_relu_by_abs: sum": "0.6 * x + 0.4 * Abs(x)",
+    "prelu: Select": "Select(x > 0, x, x * w)",
+    "prelu: SelectV2": "SelectV2(x >= 0, x, x * w)",
+    "prelu: Less": "Select(x < 0, x * w, x)",
+    **{
+        f"prelu: {below}{above}": f"{ABOVE[above]} + {BELOW[below]}"
+        for below, above in product(BELOW, ABOVE)
+    },
+    "prelu: difference": "Relu(x) - w * Relu(-x)",
+    "prelu: difference, slope inside": "Relu(x) - Relu(-(x * w))",
+    "prelu_of_negated_slope: sum": "Relu(x) + -0.2 * Relu(-x)",
+    "prelu_of_negated_slope: difference": "Relu(x) - Relu(x * -0.2)",
+    **{f"prelu_of_half_slope: {part}": f"{part} + (x - Abs(x)) * 0.1" for part in ABOVE.values()},
+    "masked_relu: Greater": "x * Cast(x > 0)",
+    "swish: plain": "Sigmoid(x) * x",
+    "swish: constant beta": "Sigmoid(1 * x) * x",
+    "swish: trained beta": "Sigmoid(r * x) * x",
+    **{
+        f"hard_swish: {clip}, {whole}": whole.format(CLIPS[clip])
+        for clip, whole in product(CLIPS, SIXTHS)
+    },
+    **{f"gelu: {whole}, {cdf}": whole.format(cdf) for whole, cdf in product(HALVES, CDFS)},
+    "gelu: erfc": "0.5 * x * Erfc(-x * 0.7071068)",
+    "dropout: floor": f"k = 0.7; x / k * Floor(k + ({RANGED}))",
+    "dropout: floor, folded range": f"k = 0.7; x / k * Floor(k + {DRAWN})",
+    "dropout: cast": f"q = 0.3; x * (1 / (1 - q)) * Cast({RANGED} >= q)",
+    "dropout: cast, constant": f"x * 1.4 * Cast({RANGED} >= 0.3)",
+    "dropout: select": f"SelectV2({DRAWN} >= 0.3, x * 1.4, 0)",
+    "dropout: select, rate fed": f"SelectV2({DRAWN} >= 0.3, x / (1 - y), 0)",
+    **{f"fake_quantization: {op}": f"{op}(x, y, z)" for op in FAKES.split()},
+    **{f"softmax_cross_entropy: {op}": f"{op}(x, y)" for op in LOSSES.split()},
+    **{
+        f"softmax_cross_entropy: {log}, {head}": HEADS[head].format(log)
+        for log, head in product(("Log(Softmax(x))", "LogSoftmax(x)"), HEADS)
+    },
+    **{
+        f"softmax_cross_entropy: {text}": HEADS["sum negated"].format(f"Log({text})")
+        for text in GUARDED
+    },
 }
 
-
-def turned(net: Net, x: str) -> str:
-    return net("Relu", net("Neg", x))
-
-
-def double(net: Net, x: str) -> str:
-    return net("Sub", x, net("Abs", x))
-
-
-def halved(net: Net, x: str) -> str:
-    return net("Mul", x, net.const(0.5))
-
-
-def summed_parts(net: Net, below: str, other: bool = False, above: str = "") -> str:
-    """The positive part and the slope times the negative one."""
-    x = net.x()
-    positive = ABOVE[above](net, x)
-    return net("Add", positive, BELOW[below](net, net.x() if other else x, net.variable()))
-
-
-def without(net: Net, inside: bool, slope: str, op: str = "Sub") -> str:
-    """The positive part without the slope times the negative one."""
-    x = net.x()
-    if inside:
-        part = net("Relu", net("Neg", net("Mul", x, slope)))
-    else:
-        part = net("Mul", slope, turned(net, x))
-    return net(op, net("Relu", x), part)
-
-
-def of_half_slope(net: Net, above: str) -> tuple[str, str]:
-    x = net.x()
-    return ABOVE[above](net, x), net("Mul", double(net, x), net.const(0.1))
-
-
-def folded(net: Net, slope: float = -0.2) -> str:
-    x = net.x()
-    return net("Sub", net("Relu", x), net("Relu", net("Mul", x, net.const(slope))))
-
-
-def erfc(net: Net) -> str:
-    x = net.x()
-    curve = net("Erfc", net("Mul", net("Neg", x), net.const(0.7071068)))
-    return net("Mul", net("Mul", net.const(0.5), x), curve)
-
-
-def normed(norm: Callable[..., str], stats: Callable[..., Any], *axes: int, parts: str) -> Build:
-    def build(net: Net) -> str:
-        x = net.x()
-        return norm(net, x, *stats(net, x, *axes), parts)
-
-    return build
-
-
-def given(net: Net, x: str) -> tuple[str, str]:
-    return net.variable(), net.variable()
-
-
-def squeezed(net: Net, x: str, *axes: int) -> tuple[str, str]:
-    mean, variance = moments(net, x, *axes)
-    return net("Squeeze", mean), net("Squeeze", variance)
-
-
-def mean_minus_beta(net: Net) -> str:
-    scale = net("Rsqrt", net("Add", net.x(), net.const(1)))
-    return net("Add", net("Mul", net.x(), scale), net("Sub", net("Mul", net.x(), scale), net.x()))
-
-
-PARTS = ("gb", "g", "b", "")
-HOW = ("stopped", "plain", "squared", "squared again")
-ROOTS = ("Rsqrt", "Sqrt", "Pow")
-CDFS = ("RealDiv", "Sqrt", "Mul", "Pow", "Square", "x * x")
-ORDERS = ("half of whole", "half of x", "half of all")
-CLIPS = ("Relu6", "Maximum", "ClipByValue")
-SIXTHS = ("divided", "multiplied", "divided first", "multiplied first")
-HEADS = ("log negated", "labels negated", "each negated", "sum negated", "mean negated")
-GUARDS = ((), ("Add",), ("Maximum",), ("Minimum", "Maximum"), ("RealDiv", "Minimum", "Maximum"))
-
-# fmt: off
-# What each builds must match the pattern before the colon, in the op that it gives, and no other.
-FOUND: dict[str, Build] = {
-    "conv_bias_activation: Conv2D": lambda net: net("Relu", conv_bias(net)),
-    "conv_bias_activation: Add, commuted": lambda net: net(
-        "Relu6", net("Add", net.variable(), net("DepthwiseConv2dNative", net.x(), net.variable()))),
-    "conv_bias_activation: transposed": lambda net: net("LeakyRelu", net(
-        "BiasAdd", net("Conv2DBackpropInput", net.x(), net.variable(), net.x()), net.resource())),
-    "conv_bias_activation: 1d, dilated": conv1d_dilated,
-    "conv_bias_activation: 3d, reshaped": conv3d_reshaped,
-    "conv_bias_activation: squeezed": lambda net: net("Tanh", net("Squeeze", conv_bias(net))),
-    "dense_bias_activation: MatMul": lambda net: net("Sigmoid", net(
-        "BiasAdd", net("MatMul", net.x(), net.resource()), net.resource())),
-    "dense_bias_activation: reshaped": lambda net: net("Softmax", net("AddV2", net(
-        "Reshape", net("MatMul", net.x(), net.variable()), net.axes(1)), net.const(1))),
-    "dense_bias_activation: in a loop": in_a_loop,
-    "folded_batch_norm: convolution": lambda net: net("Add", net("Mul", net(
-        "Conv2D", net.x(), net.const(1)), net.const(2)), net.const(3)),
-    "folded_batch_norm: commuted": lambda net: net("Sub", net("Mul", net(
-        "Identity", net.const(2)), net("MatMul", net.x(), net.const(1))), net.const(3)),
-    **{f"batch_norm: inference {parts}": normed(scaled_and_shifted, given, parts=parts)
-       for parts in PARTS},
-    "batch_norm: training": normed(scaled_and_shifted, squeezed, 0, 1, 2, parts="gb"),
-    "batch_norm: dimensions kept": normed(scaled_and_shifted, moments, 0, parts="gb"),
-    "batch_norm: old, dimensions kept": normed(scaled_and_shifted, sums, 0, 1, 2, parts="gb"),
-    **{f"fused_batch_norm: {op}": lambda net, op=op: net(op, *(net.x() for _ in range(5)))
-       for op in ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3",
-                  "BatchNormWithGlobalNormalization")},
-    **{f"layer_norm: tf {parts}": normed(scaled_and_shifted, moments, 1, 2, 3, parts=parts)
-       for parts in PARTS},
-    **{f"layer_norm: keras {parts}": normed(keras_norm, moments, -1, parts=parts)
-       for parts in PARTS},
-    "layer_norm: old": normed(scaled_and_shifted, sums, 1, 2, parts="gb"),
-    **{f"layer_norm: {how}, {root}": lambda net, how=how, root=root: centered(
-        net, net.x(), how, root) for how, root in product(HOW, ROOTS)},
-    **{f"layer_norm: by hand {parts}": lambda net, parts=parts: centered(
-        net, net.x(), "squared", "Rsqrt", parts) for parts in PARTS},
-    "leaky_relu: maximum": leaky,
-    "prelu: Select": chosen,
-    "prelu: SelectV2": lambda net: chosen(net, "GreaterEqual", "SelectV2"),
-    "prelu: Less": lambda net: chosen(net, "Less", below=0),
-    **{f"prelu: {below}{above}": lambda net, below=below, above=above: summed_parts(
-        net, below, above=above) for below, above in product(BELOW, ABOVE)},
-    "prelu: difference": lambda net: without(net, False, net.variable()),
-    "prelu: difference, slope inside": lambda net: without(net, True, net.variable()),
-    "prelu_of_negated_slope: sum": lambda net: without(net, False, net.const(-0.2), "Add"),
-    "prelu_of_negated_slope: difference": folded,
-    **{f"prelu_of_half_slope: sum{above}": lambda net, above=above: net(
-        "Add", *of_half_slope(net, above)) for above in ABOVE},
-    "leaky_relu: variable": lambda net: leaky(net, None),
-    "leaky_relu_by_abs: sum": leaky_by_abs,
-    "masked_relu: Greater": masked,
-    "swish: plain": swish,
-    "swish: constant beta": lambda net: swish(net, lambda net: net.const(1)),
-    "swish: trained beta": lambda net: swish(net, Net.resource),
-    **{f"hard_swish: {clip}, {order}": lambda net, clip=clip, order=order: hard_swish(
-        net, clip, order) for clip, order in product(CLIPS, SIXTHS)},
-    **{f"gelu: {cdf}, {order}": lambda net, cdf=cdf, order=order: gelu(net, cdf, order, EXACT)
-       for cdf, order in product(CDFS, ORDERS)},
-    "gelu: erfc": erfc,
-    "dropout: floor": dropout,
-    "dropout: floor, folded range": lambda net: dropout(net, ranged=False),
-    "dropout: cast": dropout_by_cast,
-    "dropout: cast, constant": lambda net: dropout_by_cast(net, folded=True),
-    "dropout: select": dropout_by_select,
-    "dropout: select, rate fed": lambda net: dropout_by_select(net, fixed=False),
-    **{f"fake_quantization: {op}": lambda net, op=op: net(op, net.x(), net.x(), net.x())
-       for op in ("FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxVars", "QuantizeAndDequantizeV2",
-                  "FakeQuantWithMinMaxVarsPerChannel", "QuantizeAndDequantizeV3")},
-    **{f"softmax_cross_entropy: {op}": lambda net, op=op: net(op, net.x(), net.x())
-       for op in ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")},
-    **{f"softmax_cross_entropy: {log}, {order}": lambda net, log=log, order=order: log_head(
-        net, log, order) for log, order in product(("Log", "LogSoftmax"), HEADS)},
-    **{f"softmax_cross_entropy: {guards}": lambda net, guards=guards: log_head(
-        net, "Log", "sum negated", guards) for guards in GUARDS},
-}
+OTHER = re.compile(r"\bx\b")  # y in its place is another tensor
 
 # What comes near the pattern before the colon, and is another thing.
-MISSED: dict[str, Build] = {
-    "conv_bias_activation: two branches": lambda net: net("Relu", net(
-        "Add", net("Conv2D", net.x(), net.variable()), net("Identity", net.x()))),
-    "conv_bias_activation: a batch norm between": lambda net: net(
-        "Relu", net("FusedBatchNorm", conv_bias(net), *(net.variable() for _ in range(4)))),
-    "conv_bias_activation: no activation": lambda net: net("MaxPool", conv_bias(net)),
-    "dense_bias_activation: two products": lambda net: net("Tanh", net(
-        "Add", net("MatMul", net.x(), net.variable()), net("MatMul", net.x(), net.variable()))),
-    "dense_bias_activation: split between": lambda net: net("Sigmoid", net(
-        "Split", net.axes(1), net("BiasAdd", net("MatMul", net.x(), net.x()), net.variable()))),
-    "folded_batch_norm: of an input": lambda net: net(
-        "Sub", net("Mul", net.x(), net.const(2)), net.const(1)),
-    "folded_batch_norm: a gate": lambda net: net("Add", net("Mul", net(
-        "Conv2D", net.x(), net.const(1)), net.x()), net.const(3)),
-    "folded_batch_norm: single ops": normed(scaled_and_shifted, given, parts="gb"),
-    "batch_norm: layer norm": normed(scaled_and_shifted, moments, -1, parts="gb"),
-    "batch_norm: old instance norm": normed(scaled_and_shifted, sums, 1, 2, parts="gb"),
-    "batch_norm: another scale": lambda net: net("Add", net("Mul", net.x(), net(
-        "Rsqrt", net("Add", net.x(), net.const(1)))), net("Sub", net.x(), net("Mul", net.x(), net(
-            "Rsqrt", net("Add", net.x(), net.const(1)))))),
-    "batch_norm: mean minus beta": mean_minus_beta,
-    "fused_batch_norm: its gradient": lambda net: net(
-        "FusedBatchNormGrad", *(net.x() for _ in range(5))),
-    "layer_norm: batch norm": normed(scaled_and_shifted, moments, 0, 1, 2, parts="gb"),
-    "layer_norm: old batch norm": normed(scaled_and_shifted, sums, 0, parts="gb"),
-    "layer_norm: moments of another tensor": normed(
-        scaled_and_shifted, lambda net, x: moments(net, net.x(), -1), parts="gb"),
-    "layer_norm: shifted by another mean": normed(
-        scaled_and_shifted, lambda net, x: (net.x(), moments(net, x, -1)[1]), parts="gb"),
-    "layer_norm: keras, shifted by another mean": normed(
-        keras_norm, lambda net, x: (net.x(), moments(net, x, -1)[1]), parts="gb"),
-    "layer_norm: old, of another tensor": normed(
-        scaled_and_shifted, lambda net, x: sums(net, net.x(), -1), parts="gb"),
-    "layer_norm: l2 normalisation": lambda net: net("Mul", net.x(), net("Rsqrt", net(
-        "Maximum", net("Sum", net("Square", net.x()), net.axes(-1)), net.const(1e-12)))),
-    "leaky_relu: steep": lambda net: leaky(net, 1.5),
-    "leaky_relu: two tensors": lambda net: leaky(net, other=True),
-    "prelu: less": lambda net: chosen(net, "Less"),
-    "prelu: elsewhere": lambda net: chosen(net, at=1),
-    "prelu_of_half_slope: difference": lambda net: net("Sub", *of_half_slope(net, "")),
-    "prelu_of_negated_slope: folds": lambda net: without(net, False, net.const(0.2), "Add"),
-    "prelu_of_negated_slope: slope above 0": lambda net: folded(net, 0.2),
-    "leaky_relu_by_abs: two tensors": lambda net: leaky_by_abs(net, True),
-    "masked_relu: two tensors": lambda net: masked(net, True),
-    **{f"prelu: of two tensors, {below}": lambda net, below=below: summed_parts(net, below, True)
-       for below in BELOW},
-    "swish: two tensors": lambda net: net("Mul", net("Sigmoid", net.x()), net.x()),
-    "swish: gate of a product": lambda net: swish(net, Net.x),
-    "swish: tanh": lambda net: (lambda x: net("Mul", net("Tanh", x), x))(net.x()),
-    "hard_swish: other constants": lambda net: hard_swish(net, "Relu6", "divided", three=2),
-    "hard_swish: other divisor": lambda net: hard_swish(net, "Relu6", "divided", six=5),
-    "hard_swish: other product": lambda net: hard_swish(net, "Relu6", "multiplied", six=5),
-    "hard_swish: two tensors": lambda net: net("RealDiv", net("Mul", net.x(), net(
-        "Relu6", net("Add", net.x(), net.const(3)))), net.const(6)),
-    "gelu: one is two": lambda net: gelu(net, "Pow", "half of x", (2, 0.5, 1)),
-    "gelu: half is whole": lambda net: gelu(net, "Mul", "half of whole", (1, 1, 1)),
-    "gelu: erf of another slope": lambda net: gelu(net, "RealDiv", "half of x", (1, 0.5, 1.1)),
-    "gelu: tanh of another slope": lambda net: gelu(net, "Square", "half of all", (1, 0.5, 1.1)),
-    "dropout: rounded": lambda net: dropout(net, rounded="Round"),
-    "dropout: scaled otherwise": lambda net: dropout(net, shared=False),
-    "dropout: a gradient through the mask": lambda net: net(
-        "Mul", net("Mul", net.x(), net.x()),
-        net("Cast", net("GreaterEqual", noise(net), net.const(0.3)))),
-    "dropout: other than zero": lambda net: dropout_by_select(net, other=1),
-    "dropout: initial values": lambda net: noise(net),
-    "fake_quantization: its gradient": lambda net: net(
-        "FakeQuantWithMinMaxVarsGradient", *(net.x() for _ in range(4))),
-    "softmax_cross_entropy: of a sigmoid": lambda net: net("Neg", net("Sum", net(
-        "Mul", net.x(), net("Log", net("Sigmoid", net.x()))), net.axes(1))),
-    "softmax_cross_entropy: no sum": lambda net: net(
-        "Neg", net("Mul", net.x(), net("LogSoftmax", net.x()))),
-    "softmax_cross_entropy: no labels": lambda net: net(
-        "Neg", net("Sum", net("Log", net("Softmax", net.x())), net.axes(1))),
+MISSED: dict[str, str] = {
+    "conv_bias_activation: two branches": "Relu(Conv2D(x, w) + Identity(y))",
+    "conv_bias_activation: a batch norm between": f"Relu(FusedBatchNorm({CONV}, w2, w3, w4, w5))",
+    "conv_bias_activation: no activation": f"MaxPool({CONV})",
+    "dense_bias_activation: two products": "Tanh(MatMul(x, w) + MatMul(y, w1))",
+    "dense_bias_activation: split between": "Sigmoid(Split([1], BiasAdd(MatMul(x, y), w)))",
+    "folded_batch_norm: of an input": "x * 2 - 1",
+    "folded_batch_norm: a gate": "Conv2D(x, 1) * y + 3",
+    "folded_batch_norm: single ops": normed(GIVEN),
+    "batch_norm: layer norm": normed(moments("-1")),
+    "batch_norm: old instance norm": normed(sums("1, 2")),
+    "batch_norm: another scale": "x * Rsqrt(y + 1) + (x1 - x2 * Rsqrt(x3 + 1))",
+    "batch_norm: mean minus beta": "s = Rsqrt(y + 1); x * s + (x1 * s - x2)",
+    "fused_batch_norm: its gradient": "FusedBatchNormGrad(x, x1, x2, x3, x4)",
+    "layer_norm: batch norm": normed(moments("0, 1, 2")),
+    "layer_norm: old batch norm": normed(sums("0")),
+    "layer_norm: moments of another tensor": normed(moments("-1", "y")),
+    "layer_norm: shifted by another mean": normed(f"{moments('-1')}; m = y"),
+    "layer_norm: keras, shifted by another mean": keras_norm(f"{moments('-1')}; m = y"),
+    "layer_norm: old, of another tensor": normed(sums("-1", "y")),
+    "layer_norm: l2 normalisation": "x * Rsqrt(Maximum(Sum(Square(y), [-1]), 1e-12))",
+    "leaky_relu: steep": "Maximum(1.5 * x, x)",
+    "leaky_relu: two tensors": "Maximum(0.2 * x, y)",
+    "leaky_relu_by_abs: two tensors": "0.6 * x + 0.4 * Abs(y)",
+    "prelu: less": "Select(x < 0, x, x * w)",
+    "prelu: elsewhere": "Select(x > 1, x, x * w)",
+    "prelu_of_half_slope: difference": "Relu(x) - (x - Abs(x)) * 0.1",
+    "prelu_of_negated_slope: folds": "Relu(x) + 0.2 * Relu(-x)",
+    "prelu_of_negated_slope: slope above 0": "Relu(x) - Relu(x * 0.2)",
+    "masked_relu: two tensors": "y * Cast(x > 0)",
+    **{
+        f"prelu: of two tensors, {below}": f"Relu(x) + {OTHER.sub('y', text)}"
+        for below, text in BELOW.items()
+    },
+    "swish: two tensors": "Sigmoid(x) * y",
+    "swish: gate of a product": "Sigmoid(y * x) * x",
+    "swish: tanh": "Tanh(x) * x",
+    "hard_swish: other constants": "x * Relu6(x + 2) / 6",
+    "hard_swish: other divisor": "x * Relu6(x + 3) / 5",
+    "hard_swish: other product": "x * Relu6(x + 3) * 0.2",
+    "hard_swish: two tensors": "x * Relu6(y + 3) / 6",
+    "gelu: one is two": HALVES[1].replace("1", "2").format(CDFS[3]),
+    "gelu: half is whole": HALVES[0].replace("0.5", "1").format(CDFS[2]),
+    "gelu: erf of another slope": HALVES[1].format("Erf(x / 1.5556349)"),
+    "gelu: tanh of another slope": HALVES[2].format(CDFS[4].replace("0.79", "0.87")),
+    "dropout: rounded": f"k = 0.7; x / k * Round(k + ({RANGED}))",
+    "dropout: scaled otherwise": f"k = 0.7; x / 0.7 * Floor(k + ({RANGED}))",
+    "dropout: a gradient through the mask": f"x * y * Cast({RANGED} >= 0.3)",
+    "dropout: other than zero": f"SelectV2({DRAWN} >= 0.3, x * 1.4, 1)",
+    "dropout: initial values": RANGED,
+    "fake_quantization: its gradient": "FakeQuantWithMinMaxVarsGradient(x, x1, x2, x3)",
+    "softmax_cross_entropy: of a sigmoid": "-Sum(y * Log(Sigmoid(x)), [1])",
+    "softmax_cross_entropy: no sum": "-(y * LogSoftmax(x))",
+    "softmax_cross_entropy: no labels": "-Sum(Log(Softmax(x)), [1])",
 }
-# fmt: on

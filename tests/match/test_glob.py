@@ -1,13 +1,18 @@
+"""Globs mean what they say letter by letter; expressions what Python reads; in linear time."""
+
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from graphpatch.errors import RulesError
-from graphpatch.match.glob import compiled, is_glob, one_of
+from graphpatch.match.glob import compiled, is_glob, one_of, whole
 
 # A glob, the names that it means, and names that it must leave.
 GLOBS: dict[str, tuple[list[str], list[str]]] = {
@@ -65,14 +70,6 @@ def slowly(glob: str, name: str) -> bool:
     return name[:1] != "" and name[0] in letters and slowly(glob[1:], name[1:])
 
 
-@pytest.mark.parametrize("glob", ["**/" * 50 + "x", "******x", "*a" * 40 + "b", "**a*" * 30 + "b"])
-def test_a_long_name_takes_no_long_time(glob: str) -> None:
-    """Each of these takes an engine that goes back more than a lifetime."""
-    started = time.process_time()
-    assert not compiled(glob)("a" * 2_500 + "/a" * 1_250)
-    assert time.process_time() - started < 1
-
-
 def test_a_glob_that_is_too_large_is_one_message() -> None:
     with pytest.raises(
         RulesError, match=r"the glob '\*a\*a.*: it has 90,004 characters, and 10,000 is"
@@ -90,3 +87,67 @@ def test_one_of_several_names_and_globs() -> None:
 def test_very_many_names_are_looked_up() -> None:
     is_one = one_of(f"n{k}" for k in range(100_000))
     assert sum(is_one(f"n{k}") for k in range(0, 200_000, 2)) == 50_000
+
+
+EXPRESSIONS = st.lists(
+    st.sampled_from(["a", "b", "/", ".", "*", "+?", "?", "|", "(", ")", "[ab]", "[^a]", "{0,2}"]),
+    max_size=8,
+).map("".join)
+
+
+@given(EXPRESSIONS, st.text("ab/", max_size=8))
+def test_it_means_what_python_means(expression: str, text: str) -> None:
+    try:
+        python = re.compile(expression)
+    except re.error:
+        return
+    if re.search(r"[+*?}]\+", expression):
+        return  # possessive: Python's alone
+    assert whole(expression)(text) == (python.fullmatch(text) is not None)
+
+
+# An engine that goes back takes more than a lifetime for each of these.
+LONG = [
+    *(
+        (compiled, text)
+        for text in ("**/" * 50 + "x", "******x", "*a" * 40 + "b", "**a*" * 30 + "b")
+    ),
+    *((whole, text) for text in ("(a+)+$", "(a|a)*c", "(a*)*(a*)*c", "(.*)*x", ".*.*.*.*y")),
+]
+
+
+@pytest.mark.parametrize(("read", "text"), LONG)
+def test_a_long_name_takes_no_long_time(read: Callable[..., Any], text: str) -> None:
+    started = time.process_time()
+    assert not read(text)("a" * 2_500 + "/a" * 1_250 + "/b/")
+    assert time.process_time() - started < 1
+
+
+LACKS = "in RE2's syntax, which has no lookarounds, backreferences, conditions, comments, atomic"
+REFUSED = {
+    **dict.fromkeys(["(?=a)b", "(?<!a)b", r"(a)\1", r"a\Z", "a{1001}", "a++", "(?>a)"], LACKS),
+    "(?#c)a": LACKS,
+    "aa?{9999999999}({1,1000}|(?i){1,1000}": "in RE2's syntax",
+    "a{,3}": "a repeat needs its least number: write {0,3}",
+    "(": "missing ): ( (in RE2's syntax)",
+    "\ud800": "not valid Unicode",
+    "([a-z]{1,500}[0-9]{1,500}){1}" * 100: "steps, and 10,000 is the most",
+}
+
+
+@pytest.mark.parametrize(("expression", "message"), REFUSED.items())
+def test_what_it_has_not_is_said(expression: str, message: str) -> None:
+    with pytest.raises(RulesError) as error:
+        whole(expression)
+    assert message in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+def test_a_name_that_is_no_ascii() -> None:
+    assert whole("caf.")("café")
+    assert not whole("x")("\udcff")
+
+
+def test_a_long_expression_is_refused_before_it_is_compiled() -> None:
+    with pytest.raises(RulesError, match="20,000 characters, and 10,000 is the most"):
+        whole("a" * 20_000)

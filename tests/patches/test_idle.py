@@ -9,8 +9,7 @@ import pytest
 
 import graphpatch
 from tests import graphs
-from tests.graphs import node
-from tests.match.test_keys import sized
+from tests.graphs import node, sized
 from tests.patches.one_op import applied, net, on_op
 
 IDLE: dict[str, Any] = {

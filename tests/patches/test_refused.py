@@ -8,8 +8,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError, PatchError
-from tests.graphs import function, node, v1_loop
-from tests.match.test_keys import sized
+from tests.graphs import function, node, sized, v1_loop
 from tests.patches.one_op import applied, as_one, net, on_op
 
 X = "x:Placeholder"

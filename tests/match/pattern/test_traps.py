@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+import graphpatch
+from graphpatch.errors import MatchError
+from graphpatch.match.pattern import matcher
+from graphpatch.match.select import find
+from graphpatch.match.spec import Match
 from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.graphs import node
 from tests.match.pattern.searched import bindings, body, found
-
-X = node("x", "Placeholder")
+from tests.patches.one_op import net
 
 
 def scalar(name: str, value: float, dtype: str = "float32") -> NodeDef:
@@ -22,79 +26,39 @@ def scalar(name: str, value: float, dtype: str = "float32") -> NodeDef:
     return made
 
 
-SQUARE = [X, node("relu", "Relu", "x"), node("mul", "Mul", "relu", "relu")]
-PRODUCT = [X, node("a", "Relu", "x"), node("b", "Relu", "x"), node("mul", "Mul", "a", "b")]
-DIAMOND = [
-    X,
-    node("split", "Relu", "x"),
-    node("left", "Sigmoid", "split"),
-    node("right", "Tanh", "split"),
-    node("join", "Mul", "right", "left"),
-    node("other", "Tanh", "x"),
-    node("apart", "Mul", "left", "other"),
-]
-CHAIN = [
-    X,
-    node("conv", "Conv2D", "x", "x"),
-    node("bias", "BiasAdd", "conv", "x"),
-    node("relu", "Relu", "bias"),
-    node("conv_1", "Conv2D", "relu", "x"),
-    node("relu_1", "Relu", "conv_1"),
-    node("tanh", "Tanh", "relu_1"),
-]
-RUNS = [
-    X,
-    node("conv", "Conv2D", "x", "x"),
-    node("relu", "Relu", "conv"),
-    node("tanh", "Tanh", "relu"),
-    node("relu_1", "Relu", "tanh"),
-    node("out", "Softmax", "relu_1"),
-    node("conv_1", "Conv2D", "x", "x"),
-    node("out_1", "Softmax", "conv_1"),
-]
-CONTROL = [X, node("a", "Relu", "x"), node("b", "Tanh", "x", "^a"), node("c", "Tanh", "a")]
-MANY = [
-    X,
-    *(node(f"r{k}", "Relu", "x") for k in range(12)),
-    node("sum", "AddN", *(f"r{k}" for k in range(12)), N=12),
-    node("cat", "ConcatV2", *(f"r{k}" for k in range(9)), "x", N=9),
-]
-SHARED = [
-    X,
-    node("sigmoid", "Sigmoid", "x"),
-    node("swish", "Mul", "x", "sigmoid"),
-    node("y", "Placeholder"),
-    node("gate", "Mul", "y", "sigmoid"),
-]
-OUTPUTS = [
-    X,
-    node("parts", "Split", "x", "x", num_split=3),
-    node("a", "Relu", "parts"),
-    node("b", "Relu", "parts:1"),
-    node("c", "Tanh", "parts:2"),
-    node("d", "Relu", "parts:0"),
-]
-HALVES = [
-    X,
-    scalar("half", 0.5),
-    scalar("third", 0.3333333),
-    scalar("two", 2, "int32"),
-    node("a", "Mul", "x", "half"),
-    node("b", "Mul", "third", "x"),
-    node("c", "Mul", "x", "two"),
-]
+def scalars(**values: float) -> list[NodeDef]:
+    return [scalar(name, value) for name, value in values.items()]
+
+
+SQUARE = net("x:Placeholder relu:Relu(x) mul:Mul(relu, relu)")
+PRODUCT = net("x:Placeholder a:Relu(x) b:Relu(x) mul:Mul(a, b)")
+DIAMOND = net("""x:Placeholder split:Relu(x) left:Sigmoid(split) right:Tanh(split)
+    join:Mul(right, left) other:Tanh(x) apart:Mul(left, other)""")
+CHAIN = net("""x:Placeholder conv:Conv2D(x, x) bias:BiasAdd(conv, x) relu:Relu(bias)
+    conv_1:Conv2D(relu, x) relu_1:Relu(conv_1) tanh:Tanh(relu_1)""")
+RUNS = net("""x:Placeholder conv:Conv2D(x, x) relu:Relu(conv) tanh:Tanh(relu) relu_1:Relu(tanh)
+    out:Softmax(relu_1) conv_1:Conv2D(x, x) out_1:Softmax(conv_1)""")
+CONTROL = net("x:Placeholder a:Relu(x) b:Tanh(x, ^a) c:Tanh(a)")
+TWELVE = " ".join(f"r{k}:Relu(x)" for k in range(12))
+READ = ", ".join(f"r{k}" for k in range(12))
+MANY = net(f"""x:Placeholder {TWELVE} sum:AddN({READ}, N=12)
+    cat:ConcatV2({READ.partition(", r9")[0]}, x, N=9)""")
+SHARED = net(
+    "x:Placeholder sigmoid:Sigmoid(x) swish:Mul(x, sigmoid) y:Placeholder gate:Mul(y, sigmoid)"
+)
+OUTPUTS = net("""x:Placeholder parts:Split(x, x, num_split=3) a:Relu(parts) b:Relu(parts:1)
+    c:Tanh(parts:2) d:Relu(parts:0)""")
+HALVES = [*scalars(half=0.5, third=0.3333333), scalar("two", 2, "int32"),
+          *net("x:Placeholder a:Mul(x, half) b:Mul(third, x) c:Mul(x, two)")]  # fmt: skip
 V = scalar("v", 1)
 V.attr["value"].tensor.tensor_shape.dim.add(size=2)
 V.attr["value"].tensor.float_val.append(0)
-VECTORS = [V, node("m", "Mul", "x", "v")]
-FOLLOWED = [
-    X,
-    node("a", "Conv2D", "x", "x"),
-    node("relu", "Relu", "a"),
-    node("b", "Conv2D", "x", "x"),
-    node("tanh", "Tanh", "b"),
-    node("c", "Conv2D", "x", "x"),
-]
+VECTORS = [V, *net("m:Mul(x, v)")]
+FOLLOWED = net(
+    "x:Placeholder a:Conv2D(x, x) relu:Relu(a) b:Conv2D(x, x) tanh:Tanh(b) c:Conv2D(x, x)"
+)
+LOOP = net("x:Placeholder merge:Merge(x, next, N=2) relu:Relu(merge) next:NextIteration(relu)")
+THREE = net("x:Placeholder r:Relu(x) t:Tanh(x) e:Exp(x) sum:AddN(r, t, e, N=3)")
 
 CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     # One op read twice by the same op.
@@ -138,12 +102,13 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     "optional before": (CHAIN, "BiasAdd? -> Relu", ["bias relu", "relu_1"]),
     "optional after": (CHAIN, "BiasAdd? -> Relu -> Tanh?", ["bias relu", "relu_1 tanh"]),
     # Without the optional op it is a match for those that read past it.
-    "optional, and read beside": ([*CHAIN, node("exp", "Exp", "relu_1")], "Relu -> Tanh?",
+    "optional, and read beside": ([*CHAIN, *net("exp:Exp(relu_1)")], "Relu -> Tanh?",
      ["relu", "relu_1", "relu_1 tanh"]),
-    "optional, and its shape is read beside": ([*CHAIN, node("shape", "Shape", "relu_1")],
+    "optional, and its shape is read beside": ([*CHAIN, *net("shape:Shape(relu_1)")],
      "Relu -> Tanh?", ["relu", "relu_1 tanh"]),
-    "optional, in the middle, with one end": ([*CHAIN, node("sum", "AddV2", "conv_1", "relu_1"),
-     node("exp", "Exp", "sum")], "Conv2D -> Relu? -> AddV2", ["conv_1 relu_1 sum"]),
+    "optional, in the middle, with one end": (
+     [*CHAIN, *net("sum:AddV2(conv_1, relu_1) exp:Exp(sum)")], "Conv2D -> Relu? -> AddV2",
+     ["conv_1 relu_1 sum"]),
     "alternatives": (CHAIN, "Relu|BiasAdd -> Conv2D|Relu", ["bias relu", "relu conv_1"]),
     # Runs.
     "a run is all of it": (RUNS, "Conv2D ->+ Relu|Tanh -> Softmax",
@@ -162,14 +127,28 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     "within a tolerance": (HALVES, "Const=0.33~0.01 -> Mul", ["third b"]),
     "just out of it": (HALVES, "Const=0.33~0.001 -> Mul", []),
     "between bounds": (HALVES, "Const>=0.5<1 -> Mul", ["half a"]),
-    "a list": ([X, *VECTORS], "Const=[1, 0] -> Mul", ["v m"]),
-    "a list within a tolerance": ([X, *VECTORS], "c:Const=[1.1,0]~0.2 -> Mul", ["v m"]),
-    "a list of lists": ([X, *VECTORS], "Const=[[1, 0]] -> Mul", []),
+    "a list": (VECTORS, "Const=[1, 0] -> Mul", ["v m"]),
+    "a list within a tolerance": (VECTORS, "c:Const=[1.1,0]~0.2 -> Mul", ["v m"]),
+    "a list of lists": (VECTORS, "Const=[[1, 0]] -> Mul", []),
     # What must not be there.
     "not followed by": (FOLLOWED, "c:Conv2D; c -> !Relu", ["b", "c"]),
     "not followed by any": (FOLLOWED, "c:Conv2D -> !*", ["c"]),
     "not fed by": (SHARED, "m:Mul; y:Placeholder -> m; !Relu -> m", ["swish x", "gate y"]),
     "not beside": (SHARED, "s:Sigmoid -> m:Mul; !p:Placeholder -> s; p -> m", ["sigmoid gate"]),
+    # Loops of the graph are walked once.
+    "a loop": (LOOP, "Merge -> Relu -> NextIteration", ["merge relu next"]),
+    "a loop from elsewhere": (LOOP, "NextIteration -> Merge -> Relu", ["next merge relu"]),
+    "a run in a loop": (LOOP, "Merge ->+ Relu|NextIteration", ["merge (relu next)"]),
+    # `p` could be a or b; with `q` and `t` around it, it is a alone.
+    "the first op that fits is the wrong one": (
+     net("""x:Placeholder a:Relu(x) b:Relu(x) a_tanh:Tanh(a) b_exp:Exp(b) sum:AddV2(a, b)
+         b_tanh:Tanh(b)"""), "p:Relu -> s:AddV2; q:Relu -> s; p -> t:Tanh; q -> Exp",
+     ["a sum b a_tanh b_exp"]),
+    # Each of three inputs can be either type, and only one assignment gives each its own.
+    "alternatives, of which none suits all": (THREE,
+     "Relu|Tanh -> s:AddN; Tanh|Exp -> s; Relu|Exp -> s; p:Tanh -> s", []),
+    "alternatives that need backtracking": (THREE,
+     "Relu|Tanh|Exp -> s:AddN; Relu|Tanh -> s; p:Relu -> s", ["e sum t r"]),
 }  # fmt: skip
 
 
@@ -178,39 +157,6 @@ def test_a_pattern_matches_this_and_nothing_else(
     nodes: list[NodeDef], pattern: Any, wanted: list[str]
 ) -> None:
     assert found(body(*nodes), pattern) == wanted
-
-
-BACKTRACKING = [
-    X,
-    node("a", "Relu", "x"),
-    node("b", "Relu", "x"),
-    node("a_tanh", "Tanh", "a"),
-    node("b_exp", "Exp", "b"),
-    node("sum", "AddV2", "a", "b"),
-    node("b_tanh", "Tanh", "b"),
-]
-
-
-def test_the_first_op_that_fits_may_be_the_wrong_one() -> None:
-    """`p` could be a or b; with `q` and `t` around it, it is a alone."""
-    pattern = "p:Relu -> s:AddV2; q:Relu -> s; p -> t:Tanh; q -> Exp"
-    assert found(body(*BACKTRACKING), pattern) == ["a sum b a_tanh b_exp"]
-
-
-def test_alternatives_that_need_backtracking() -> None:
-    """Each of three inputs can be either type, and only one assignment gives each its own."""
-    nodes = [
-        X,
-        node("r", "Relu", "x"),
-        node("t", "Tanh", "x"),
-        node("e", "Exp", "x"),
-        node("sum", "AddN", "r", "t", "e", N=3),
-    ]
-    pattern = "Relu|Tanh -> s:AddN; Tanh|Exp -> s; Relu|Exp -> s; p:Tanh -> s"
-    assert found(body(*nodes), pattern) == []
-    assert found(body(*nodes), "Relu|Tanh|Exp -> s:AddN; Relu|Tanh -> s; p:Relu -> s") == [
-        "e sum t r"
-    ]
 
 
 def test_of_many_ways_to_bind_equal_ops_there_is_one() -> None:
@@ -222,32 +168,25 @@ def test_of_many_ways_to_bind_equal_ops_there_is_one() -> None:
 
 
 def test_parallel_edges_each_need_their_own() -> None:
-    nodes = [X, node("r", "Relu", "x"), node("s", "AddN", "r", "x", "r", "r", N=4)]
+    nodes = net("x:Placeholder r:Relu(x) s:AddN(r, x, r, r, N=4)")
     for count in range(1, 6):
         text = "; ".join(["r:Relu -> s:AddN", *["r -> s"] * (count - 1)])
         assert found(body(*nodes), text) == (["r s"] if count <= 3 else []), text
     assert found(body(*nodes), "r:Relu -> s:AddN:2; r -> s:0; r -> s") == ["r s"]
     assert found(body(*nodes), "r:Relu -> s:AddN:1") == []
-    parts = node("p", "Split", "x", "x", num_split=2)
     pattern = "p:Split[1] -> s:AddN; p[1] -> s; p[0] -> s"
-    for reads, wanted in (("p", "p", "p:1"), []), (("p:1", "p", "p:1"), ["p s"]):
-        added = node("s", "AddN", *reads, N=3)
-        assert found(body(X, parts, added), pattern) == wanted
+    for reads, wanted in ("p, p, p:1", []), ("p:1, p, p:1", ["p s"]):
+        nodes = net(f"x:Placeholder p:Split(x, x, num_split=2) s:AddN({reads}, N=3)")
+        assert found(body(*nodes), pattern) == wanted
 
 
 # Interior ops that are used outside.
 
 USED = [
-    X,
-    scalar("half", 0.5),
-    node("conv", "Conv2D", "x", "x"),
-    node("bias", "BiasAdd", "conv", "half"),
-    node("relu", "Relu", "bias"),
-    node("loss", "L2Loss", "conv"),
-    node("conv_1", "Conv2D", "relu", "x"),
-    node("bias_1", "BiasAdd", "conv_1", "half"),
-    node("relu_1", "Relu", "bias_1"),
-    node("out", "Softmax", "relu_1", "^bias_1"),
+    *scalars(half=0.5),
+    *net("""x:Placeholder conv:Conv2D(x, x) bias:BiasAdd(conv, half) relu:Relu(bias)
+    loss:L2Loss(conv) conv_1:Conv2D(relu, x) bias_1:BiasAdd(conv_1, half) relu_1:Relu(bias_1)
+    out:Softmax(relu_1, ^bias_1)"""),
 ]
 NODES = {"c": {"op": "Conv2D"}, "b": {"op": "BiasAdd"}, "r": {"op": "Relu"}}
 EDGES = [["c", "b"], ["b", "r"]]
@@ -261,16 +200,15 @@ CLOSED: dict[str, tuple[Any, list[str]]] = {
 
 
 @pytest.mark.parametrize("tanh_first", [True, False])
-@pytest.mark.parametrize("inputs", [("t", "v"), ("v", "t")])
-def test_a_tensor_from_outside_is_no_op_of_the_match(tanh_first: bool, inputs: Any) -> None:
+@pytest.mark.parametrize("inputs", ["t, v", "v, t"])
+def test_a_tensor_from_outside_is_no_op_of_the_match(tanh_first: bool, inputs: str) -> None:
     """Whichever stands first in the file, and by whichever slot it is read."""
-    tanh, other = node("t", "Tanh", "x"), node("v", "Relu", "x")
-    some = [tanh, other] if tanh_first else [other, tanh]
-    nodes = [X, *some, node("m", "AddV2", *inputs)]
+    some = ["t:Tanh(x)", "v:Relu(x)"][:: 1 if tanh_first else -1]
+    nodes = net(f"x:Placeholder {' '.join(some)} m:AddV2({inputs})")
     assert [one.tensors for one in bindings(body(*nodes), "y:_ -> m:AddV2; t:Tanh -> m")] == [
         {"y": "v"}
     ]
-    twice = [X, tanh, node("m", "AddV2", "t", "t")]
+    twice = net("x:Placeholder t:Tanh(x) m:AddV2(t, t)")
     assert not bindings(body(*twice), "y:_ -> m:AddV2; t:Tanh -> m")
 
 
@@ -289,10 +227,114 @@ def test_a_constant_inside_may_be_shared() -> None:
 
 
 def test_what_a_function_returns_is_used_outside() -> None:
-    inner = [node("conv", "Conv2D", "a", "a"), node("bias", "BiasAdd", "conv:output:0", "a")]
+    inner = net("conv:Conv2D(a, a) bias:BiasAdd(conv:output:0, a)")
     nodes = {"c": {"op": "Conv2D"}, "b": {"op": "BiasAdd"}}
     pattern = {"nodes": nodes, "edges": [["c", "b"]], "closed": True}
     for returned, wanted in ("bias", ["conv bias"]), ("conv", []):
         function = graphs.function("f", ["a"], inner, {"y": f"{returned}:output:0"})
         opened = graphs.opened(graphs.graphdef(functions=[function]))
         assert found(opened.functions["f"], pattern) == wanted
+
+
+# In functions, where inputs are spelled `node:arg:index`.
+IN_FUNCTION = net("""parts:Split(x, a, num_split=3) first:Relu(parts:output:0)
+    last:Relu(parts:output:2) norm:FusedBatchNormV3(a, x, x, x, x) mean:Tanh(norm:batch_mean:0)
+    both:Mul(first:activations:0, a) after:Tanh(x, ^both)""")
+SPELLED: list[tuple[str, list[str]]] = [
+    ("Split[2] -> Relu", ["parts last"]),
+    ("FusedBatchNormV3[1] -> Tanh", ["norm mean"]),
+    ("FusedBatchNormV3[0] -> Tanh", []),
+    ("* -> Mul:1", []),  # an argument is no op
+    ("a:_ -> Mul:1", ["both"]),  # but a tensor from outside
+    ("a:_ -> Mul; a -> FusedBatchNormV3", ["both norm"]),
+    ("a:_ -> FusedBatchNormV3:0; a -> Split:0", []),
+    ("Relu -> Mul:0", ["first both"]),
+    ("Mul ^-> Tanh", ["both after"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "wanted"), SPELLED)
+def test_inputs_as_functions_spell_them(pattern: str, wanted: list[str]) -> None:
+    assert found(body(*IN_FUNCTION, inputs="x a"), pattern) == wanted
+
+
+def test_no_pattern_spans_the_border_of_a_body() -> None:
+    """Functions of the model are called as ops."""
+    inner = net("conv:Conv2D(a, a) relu:Relu(conv:output:0)")
+    functions = [graphs.function(name, ["a"], inner, {"y": "relu:activations:0"}) for name in "AB"]
+    nodes = net("x:Placeholder conv:Conv2D(x, x) one:A(conv) two:B(one) tanh:Tanh(two)")
+    graph = graphs.opened(graphs.graphdef(*nodes, functions=functions))
+    every = graph.main, graph.functions["A"]
+    assert [found(one, "Conv2D -> Relu") for one in every] == [[], ["conv relu"]]
+    assert [found(one, "Relu -> Tanh") for one in every] == [[], []]
+    assert found(graph.main, "Conv2D -> A[0] -> B:0 -> Tanh") == ["conv one two tanh"]
+    assert found(graph.main, "A -> B:1") == []
+
+
+# What says too little ends in one message.
+
+
+def test_too_many_matches_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "LEAST", 50)
+    monkeypatch.setattr(matcher, "FOR_EACH", 0)
+    with pytest.raises(MatchError, match="the pattern in main takes more than 50 steps"):
+        found(body(*MANY), "a:Relu -> s:AddN; b:Relu -> s")
+
+
+@pytest.mark.parametrize("pattern", ["Relu ->+ AddV2", "Relu ->+ AddV2 -> Tanh"])
+def test_runs_through_too_many_ops_are_one_message(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """A tower, in which each of n runs leads through the rest of it, is n * n / 2 ops."""
+    floors = " ".join(f"r{k}:Relu(a{k - 1}) a{k}:AddV2(a{k - 1}, r{k})" for k in range(1, 20))
+    tower = net(f"x:Placeholder a0:Relu(x) {floors} end:Tanh(a19)")
+    assert len(found(body(*tower), pattern)) == 20
+    monkeypatch.setattr(matcher, "LEAST", 100)
+    monkeypatch.setattr(matcher, "FOR_EACH", 0)
+    with pytest.raises(MatchError, match=r"takes more than 100 steps .*; name op types instead"):
+        found(body(*tower), pattern)
+
+
+# Cases of TVM's test_dataflow_pattern that graphpatch once answered in another way.
+
+
+def test_what_an_earlier_rule_consumed() -> None:
+    """test_double_partition: conv, bias, relu as one op first, then conv, bias as one."""
+    nodes = net("""x:Placeholder conv:Conv2D(x, x) bias:BiasAdd(conv, b) relu:Relu(bias)
+        conv2:Conv2D(relu, x) bias2:BiasAdd(conv2, b)""")
+    two, three = (  # the first convolution reads x twice, which is one tensor
+        {"override_gradient": {"formula": ["dy", *[None] * others]}, "on": "match"}
+        for others in (1, 2)
+    )
+    rules = [
+        {"match": {"pattern": "i:_ -> c:Conv2D:0 -> BiasAdd -> Relu"}, "patch": two},
+        {"match": {"pattern": "i:_ -> c:Conv2D:0 -> BiasAdd", "taken": False}, "patch": three},
+    ]
+    report = graphpatch.apply(rules, graphs.graphdef(*scalars(b=1), *nodes)).report
+    assert [[one["op"] for one in rule["matches"]] for rule in report["rules"]] == [
+        ["conv", "bias", "relu"],
+        ["conv2", "bias2"],
+    ]
+
+
+CASTS = [f"cast{k}" for k in range(6)]
+RUN = " ".join(
+    f"{name}:Cast({before}, SrcT=float32, DstT=float32)"
+    for before, name in zip(["dense", *CASTS], CASTS, strict=False)
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "on", "wanted"),
+    [
+        ("MatMul ->+ Cast", [], CASTS[-1:]),
+        ("m:MatMul ->+ c:Cast|Identity", [], CASTS[-1:]),
+        ("MatMul ->+ run:Cast", ["run"], CASTS),
+    ],
+)
+def test_a_pattern_that_ends_in_a_run_patches_its_last_op(
+    pattern: str, on: list[str], wanted: list[str]
+) -> None:
+    """test_rewrite_with_pattern_recursion: a product, then casts, of which the last one counts."""
+    graph = graphs.graph_of(*net(f"x:Placeholder dense:MatMul(x, x) {RUN}"))
+    assert [one.name for one in find(graph, Match(pattern=pattern), on).nodes] == wanted
