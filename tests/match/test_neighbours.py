@@ -39,6 +39,7 @@ GRAPH = graphs.opened(
 CASES: list[tuple[Any, list[str]]] = [
     ({"inputs": {"0": {"op": "Split"}}}, ["first", "second", "f:relu"]),
     ({"inputs": {"1": {}}, "body": "f"}, []),
+    ({"inputs": {"0": {"op": "Const"}}}, []),
     ({"inputs": {"all": RELU}, "op": ["Const", "Placeholder"]}, ["w", "x"]),
     ({"inputs": {"none": {"op": "Placeholder"}, "any": {}}, "body": "main"},
      ["mul", "square", "first", "second"]),

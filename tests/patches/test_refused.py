@@ -139,7 +139,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     # backward_as
     (clean(until="zz"), TANH, "there is no tensor 'zz' in main"),
     (clean(until="x"), TANH, "\"until\": x does not depend on Mul 'n'"),
-    (clean(until=[]), TANH, "until: expected a list of at least 1"),
+    (clean(until=[]), TANH, "until: expected a list of length >= 1"),
     (clean(input=2), TANH, "has no x2; its inputs: x0, x1"),
     (clean(until="z"), f"{NOISY} z:Cast(n, SrcT=float32, DstT=int32)",
      '"until": z is int32, which carries no gradient'),
