@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
-Table = Dict[str, Callable[[], Any]]
+Table = Dict[str, List[Callable[[], Any]]]
 
 
 def table(tf: Any, x: Any, f: Any) -> Table:
-    """What this TensorFlow can build of an image and a matrix, by name."""
-    v1, k, relu = tf.compat.v1.nn, tf.keras.layers, tf.nn.relu
+    """What this TensorFlow can build of an image and a matrix, by the ready patterns in it."""
+    v1, k, a, relu = tf.compat.v1.nn, tf.keras.layers, tf.keras.activations, tf.nn.relu
     ones, tiny, c = tf.ones([6]), tf.constant(1e-10), (2 / 3.141592653589793) ** 0.5
     rate = tf.compat.v1.placeholder(tf.float32, [])
     fed = tf.compat.v1.placeholder(tf.bool, [])
@@ -24,130 +24,143 @@ def table(tf: Any, x: Any, f: Any) -> Table:
         return f + 0.044715 * tf.pow(f, 3)
 
     found: Table = {
-        # tf.nn of every version.
-        "nn swish": lambda: tf.nn.swish(f),
-        "nn dropout": lambda: v1.dropout(f, rate=0.3),
-        "nn dropout keep": lambda: v1.dropout(f, keep_prob=0.7),
-        "nn dropout fed": lambda: v1.dropout(f, rate=rate),
-        "nn batch norm": lambda: tf.nn.batch_normalization(f, ones, ones, ones, ones, 1e-3),
-        "nn batch norm bare": lambda: tf.nn.batch_normalization(f, ones, ones, None, None, 1e-3),
-        "nn batch norm kept": lambda: _batch_norm(tf, f),
-        "nn fused batch norm": lambda: v1.fused_batch_norm(x, ones[:3], ones[:3]),
-        "nn softmax cross entropy": lambda: v1.softmax_cross_entropy_with_logits(
-            labels=f, logits=f
-        ),
-        "nn sparse cross entropy": lambda: v1.sparse_softmax_cross_entropy_with_logits(
-            labels=tf.zeros([2], tf.int32), logits=f
-        ),
-        "losses softmax": lambda: tf.compat.v1.losses.softmax_cross_entropy(f, f),
-        "losses sigmoid": lambda: tf.compat.v1.losses.sigmoid_cross_entropy(f, f),
-        "fake quantization": lambda: tf.quantization.fake_quant_with_min_max_vars(f, 0.0, 1.0),
-        "fake quantization args": lambda: tf.quantization.fake_quant_with_min_max_args(f),
-        # What people write.
-        "gelu erf": lambda: f * (0.5 * (1.0 + tf.math.erf(f / tf.sqrt(2.0)))),
-        "gelu tanh": lambda: 0.5 * f * (1 + tf.tanh(c * cube())),
-        "gelu bert": lambda: f * (0.5 * (1.0 + tf.tanh(c * cube()))),
-        "leaky maximum": lambda: tf.maximum(0.2 * f, f),
-        "prelu chosen": lambda: tf.where(f > 0, f, f * slope),
-        "prelu minimum": lambda: tf.nn.relu(f) + slope * tf.minimum(0.0, f),
-        "prelu keras 2": lambda: tf.nn.relu(f) - slope * tf.nn.relu(-f),
-        "prelu facenet": lambda: tf.nn.relu(f) + tf.multiply(slope, -tf.nn.relu(-f)),
-        "prelu folded": lambda: tf.nn.relu(f) + -0.2 * tf.nn.relu(-f),
-        "prelu half": lambda: tf.nn.relu(f) + 0.1 * (f - abs(f)),
-        "leaky variable": lambda: tf.maximum(slope * f, f),
-        "leaky abs": lambda: 0.6 * f + 0.4 * abs(f),
-        "masked": lambda: f * tf.cast(f > 0, tf.float32),
-        "prelu absolute": lambda: tf.nn.relu(f) + slope * (f - abs(f)) * 0.5,
-        "hard swish": lambda: f * tf.nn.relu6(f + 3) / 6,
-        "hard swish slim": lambda: f * tf.nn.relu6(f + 3.0) * (1.0 / 6.0),
-        "hard swish clipped": lambda: f * tf.clip_by_value(f + 3, 0, 6) / 6,
-        "gate": lambda: f[:1] * tf.sigmoid(f[1:]),
-        "cross entropy log": lambda: -tf.reduce_sum(f * tf.math.log(tf.nn.softmax(f)), axis=1),
-        "cross entropy eps": lambda: -tf.reduce_sum(f * tf.math.log(tf.nn.softmax(f) + tiny), 1),
-        "cross entropy clipped": lambda: tf.reduce_mean(
-            -tf.reduce_sum(f * tf.math.log(tf.clip_by_value(tf.nn.softmax(f), 1e-10, 1.0)), [1])
-        ),
-        "cross entropy log softmax": lambda: -tf.reduce_mean(f * tf.nn.log_softmax(f)),
-        "layer norm t2t": lambda: _layer_norm(tf, f, tf.math.squared_difference),
-        "layer norm gpt2": lambda: _layer_norm(tf, f, lambda x, u: tf.square(x - u)),
-        "layer norm moments": lambda: _standardised(tf, f),
-        # tf.keras, as it builds into a graph.
-        "keras conv2d": lambda: k.Conv2D(4, 3, activation="relu")(x),
-        "keras prelu": lambda: k.PReLU()(f),
-        "keras conv2d leaky": lambda: k.Conv2D(4, 3, activation=tf.nn.leaky_relu)(x),
-        "keras dense": lambda: k.Dense(4, activation="relu")(f),
-        "keras layer norm": lambda: k.LayerNormalization()(f),
-        "keras layer norm image": lambda: k.LayerNormalization()(x),
-        "keras layer norm centered": lambda: k.LayerNormalization(scale=False)(f),
-        "keras layer norm scaled": lambda: k.LayerNormalization(center=False)(f),
-        "keras batch norm": lambda: k.BatchNormalization()(f),
-        "keras dropout": lambda: k.Dropout(0.3)(f, training=True),
-        "training": lambda: training(tf),
+        "batch_norm": [
+            lambda: tf.nn.batch_normalization(f, ones, ones, ones, ones, 1e-3),
+            lambda: tf.nn.batch_normalization(f, ones, ones, None, None, 1e-3),
+            lambda: _batch_norm(tf, f),
+            lambda: k.BatchNormalization()(f),
+        ],
+        "conv_bias_activation": [
+            lambda: k.Conv2D(4, 3, activation="relu")(x),
+            lambda: k.Conv2D(4, 3, activation=tf.nn.leaky_relu)(x),
+        ],
+        "conv_bias_activation, batch_norm, swish, dropout, softmax_cross_entropy": [
+            lambda: training(tf)
+        ],
+        "dense_bias_activation": [lambda: k.Dense(4, activation="relu")(f)],
+        "dropout": [
+            lambda: v1.dropout(f, rate=0.3),
+            lambda: v1.dropout(f, keep_prob=0.7),
+            lambda: v1.dropout(f, rate=rate),
+            lambda: k.Dropout(0.3)(f, training=True),
+        ],
+        "fake_quantization": [
+            lambda: tf.quantization.fake_quant_with_min_max_vars(f, 0.0, 1.0),
+            lambda: tf.quantization.fake_quant_with_min_max_args(f),
+        ],
+        "fused_batch_norm": [lambda: v1.fused_batch_norm(x, ones[:3], ones[:3])],
+        "gelu": [
+            lambda: f * (0.5 * (1.0 + tf.math.erf(f / tf.sqrt(2.0)))),
+            lambda: 0.5 * f * (1 + tf.tanh(c * cube())),
+            lambda: f * (0.5 * (1.0 + tf.tanh(c * cube()))),
+        ],
+        "hard_swish": [
+            lambda: f * tf.nn.relu6(f + 3) / 6,
+            lambda: f * tf.nn.relu6(f + 3.0) * (1.0 / 6.0),
+            lambda: f * tf.clip_by_value(f + 3, 0, 6) / 6,
+        ],
+        "layer_norm": [
+            lambda: _layer_norm(tf, f, tf.math.squared_difference),
+            lambda: _layer_norm(tf, f, lambda x, u: tf.square(x - u)),
+            lambda: _standardised(tf, f),
+            lambda: k.LayerNormalization()(f),
+            lambda: k.LayerNormalization()(x),
+            lambda: k.LayerNormalization(scale=False)(f),
+            lambda: k.LayerNormalization(center=False)(f),
+        ],
+        "leaky_relu": [lambda: tf.maximum(0.2 * f, f), lambda: tf.maximum(slope * f, f)],
+        "leaky_relu_by_abs": [lambda: 0.6 * f + 0.4 * abs(f)],
+        "masked_relu": [lambda: f * tf.cast(f > 0, tf.float32)],
+        "prelu": [
+            lambda: tf.where(f > 0, f, f * slope),
+            lambda: tf.nn.relu(f) + slope * tf.minimum(0.0, f),
+            lambda: tf.nn.relu(f) - slope * tf.nn.relu(-f),
+            lambda: tf.nn.relu(f) + tf.multiply(slope, -tf.nn.relu(-f)),
+            lambda: tf.nn.relu(f) + slope * (f - abs(f)) * 0.5,
+            lambda: k.PReLU()(f),
+        ],
+        "prelu_of_half_slope": [lambda: tf.nn.relu(f) + 0.1 * (f - abs(f))],
+        "prelu_of_negated_slope": [lambda: tf.nn.relu(f) + -0.2 * tf.nn.relu(-f)],
+        "softmax_cross_entropy": [
+            lambda: v1.softmax_cross_entropy_with_logits(labels=f, logits=f),
+            lambda: v1.sparse_softmax_cross_entropy_with_logits(
+                labels=tf.zeros([2], tf.int32), logits=f
+            ),
+            lambda: tf.compat.v1.losses.softmax_cross_entropy(f, f),
+            lambda: -tf.reduce_sum(f * tf.math.log(tf.nn.softmax(f)), axis=1),
+            lambda: -tf.reduce_sum(f * tf.math.log(tf.nn.softmax(f) + tiny), 1),
+            lambda: tf.reduce_mean(
+                -tf.reduce_sum(f * tf.math.log(tf.clip_by_value(tf.nn.softmax(f), 1e-10, 1.0)), [1])
+            ),
+            lambda: -tf.reduce_mean(f * tf.nn.log_softmax(f)),
+        ],
+        "swish": [lambda: tf.nn.swish(f)],
+        "": [
+            lambda: tf.compat.v1.losses.sigmoid_cross_entropy(f, f),
+            lambda: f[:1] * tf.sigmoid(f[1:]),
+        ],
+    }
+    more: Table = {
+        "gelu": [
+            lambda: a.gelu(f),
+            lambda: a.gelu(f, approximate=True),
+            lambda: tf.nn.gelu(f),
+            lambda: tf.nn.gelu(f, approximate=True),
+        ],
+        "hard_swish": [lambda: a.hard_silu(f)],
+        "swish": [lambda: a.silu(f), lambda: tf.nn.silu(f, beta=1.5)],
     }
     if tf.__version__.startswith("1."):
         old, contrib = tf.compat.v1.layers, tf.contrib.layers
-        found.update(
-            {
-                "layers conv2d": lambda: old.conv2d(x, 4, 3, activation=relu),
-                "layers conv1d dilated": lambda: old.conv1d(
-                    x[:, :, 0], 4, 3, activation=relu, dilation_rate=2
-                ),
-                "layers conv3d": lambda: old.conv3d(x[..., None], 4, 3, activation=relu),
-                "layers conv2d dilated": lambda: old.conv2d(
-                    x, 4, 3, dilation_rate=2, activation=relu
-                ),
-                "layers conv2d transposed": lambda: old.conv2d_transpose(x, 4, 3, activation=relu),
-                "layers separable": lambda: old.separable_conv2d(x, 4, 3, activation=relu),
-                "layers conv2d no bias": lambda: old.conv2d(
-                    x, 4, 3, use_bias=False, activation=relu
-                ),
-                "layers dense": lambda: old.dense(f, 4, activation=relu),
-                "layers dense of an image": lambda: old.dense(x, 4, activation=tf.nn.sigmoid),
-                "layers dense softmax": lambda: old.dense(f, 4, activation=tf.nn.softmax),
-                "layers fused batch norm": lambda: old.batch_normalization(x),
-                "layers fused batch norm fed": lambda: old.batch_normalization(x, training=fed),
-                "layers batch norm": lambda: old.batch_normalization(f),
-                "layers batch norm training": lambda: old.batch_normalization(f, training=True),
-                "layers batch norm fed": lambda: old.batch_normalization(f, training=fed),
-                "layers dropout": lambda: old.dropout(f, training=True),
-                "layers dropout fed": lambda: old.dropout(f, training=fed),
-                "layers dropout off": lambda: old.dropout(f),
-                "contrib conv2d": lambda: contrib.conv2d(x, 4, 3),
-                "contrib conv2d batch norm": lambda: contrib.conv2d(
-                    x, 4, 3, normalizer_fn=contrib.batch_norm
-                ),
-                "contrib fully connected": lambda: contrib.fully_connected(f, 4),
-                "contrib fully connected image": lambda: contrib.fully_connected(x, 4),
-                "contrib batch norm": lambda: contrib.batch_norm(x, is_training=False, fused=False),
-                "contrib batch norm training": lambda: contrib.batch_norm(
-                    f, fused=False, scale=True
-                ),
-                "contrib layer norm": lambda: contrib.layer_norm(f),
-                "contrib layer norm image": lambda: contrib.layer_norm(x, activation_fn=tf.nn.relu),
-                "contrib layer norm bert": lambda: contrib.layer_norm(
-                    f, begin_norm_axis=-1, begin_params_axis=-1
-                ),
-                "contrib layer norm bare": lambda: contrib.layer_norm(f, center=False, scale=False),
-                "contrib instance norm": lambda: contrib.instance_norm(x),
-                "contrib dropout": lambda: contrib.dropout(f, 0.5, is_training=True),
-                "contrib lstm": lambda: _lstm(tf, f),
-                "folded": lambda: folded(tf, x),
-            }
-        )
-    else:
-        a = tf.keras.activations
-        found.update(
-            {
-                "keras silu": lambda: a.silu(f),
-                "keras hard silu": lambda: a.hard_silu(f),
-                "keras gelu": lambda: a.gelu(f),
-                "keras gelu tanh": lambda: a.gelu(f, approximate=True),
-                "nn gelu": lambda: tf.nn.gelu(f),
-                "nn gelu tanh": lambda: tf.nn.gelu(f, approximate=True),
-                "nn swish beta": lambda: tf.nn.silu(f, beta=1.5),
-            }
-        )
-    return found
+        more = {
+            "2 fused_batch_norm": [lambda: old.batch_normalization(x, training=fed)],
+            "5 layer_norm": [lambda: _lstm(tf, f)],
+            "batch_norm": [
+                lambda: old.batch_normalization(f),
+                lambda: old.batch_normalization(f, training=True),
+                lambda: old.batch_normalization(f, training=fed),
+                lambda: contrib.batch_norm(x, is_training=False, fused=False),
+                lambda: contrib.batch_norm(f, fused=False, scale=True),
+            ],
+            "conv_bias_activation": [
+                lambda: old.conv2d(x, 4, 3, activation=relu),
+                lambda: old.conv1d(x[:, :, 0], 4, 3, activation=relu, dilation_rate=2),
+                lambda: old.conv3d(x[..., None], 4, 3, activation=relu),
+                lambda: old.conv2d(x, 4, 3, dilation_rate=2, activation=relu),
+                lambda: old.conv2d_transpose(x, 4, 3, activation=relu),
+                lambda: old.separable_conv2d(x, 4, 3, activation=relu),
+                lambda: contrib.conv2d(x, 4, 3),
+            ],
+            "dense_bias_activation": [
+                lambda: old.dense(f, 4, activation=relu),
+                lambda: old.dense(x, 4, activation=tf.nn.sigmoid),
+                lambda: old.dense(f, 4, activation=tf.nn.softmax),
+                lambda: contrib.fully_connected(f, 4),
+                lambda: contrib.fully_connected(x, 4),
+            ],
+            "dropout": [
+                lambda: old.dropout(f, training=True),
+                lambda: old.dropout(f, training=fed),
+                lambda: contrib.dropout(f, 0.5, is_training=True),
+            ],
+            "folded_batch_norm": [lambda: folded(tf, x)],
+            "fused_batch_norm": [
+                lambda: old.batch_normalization(x),
+                lambda: contrib.conv2d(x, 4, 3, normalizer_fn=contrib.batch_norm),
+            ],
+            "layer_norm": [
+                lambda: contrib.layer_norm(f),
+                lambda: contrib.layer_norm(x, activation_fn=tf.nn.relu),
+                lambda: contrib.layer_norm(f, begin_norm_axis=-1, begin_params_axis=-1),
+                lambda: contrib.layer_norm(f, center=False, scale=False),
+                lambda: contrib.instance_norm(x),
+            ],
+            "": [
+                lambda: old.conv2d(x, 4, 3, use_bias=False, activation=relu),
+                lambda: old.dropout(f),
+            ],
+        }
+    return {key: [*found.get(key, []), *more.get(key, [])] for key in {**found, **more}}
 
 
 def training(tf: Any) -> Any:
@@ -204,7 +217,7 @@ def _standardised(tf: Any, f: Any) -> Any:
 
 
 def graphs(tf: Any) -> dict[str, Any]:
-    """All GraphDefs that this TensorFlow can build, by name."""
+    """All GraphDefs that this TensorFlow can build, named after the patterns in them."""
 
     def tables() -> Table:
         placeholder = tf.compat.v1.placeholder
@@ -212,12 +225,14 @@ def graphs(tf: Any) -> dict[str, Any]:
         return table(tf, x, placeholder(tf.float32, [2, 6], name="f"))
 
     with tf.Graph().as_default():
-        names = list(tables())
+        counts = {key: len(builders) for key, builders in tables().items()}
     found = {}
-    for name in names:
-        with tf.Graph().as_default() as graph:
-            built = tables()[name]()
-        found[name] = built if hasattr(built, "library") else graph.as_graph_def()
+    for key, count in counts.items():
+        for place in range(count):
+            with tf.Graph().as_default() as graph:
+                built = tables()[key][place]()
+            graph_def = built if hasattr(built, "library") else graph.as_graph_def()
+            found[f"{key}: {place}"] = graph_def
     return found
 
 

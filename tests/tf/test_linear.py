@@ -82,7 +82,7 @@ def product(x: Any) -> Any:
 # fmt: off
 CASES: dict[str, Case] = {
     "scale": on("Tanh", {"scale": 0.5}),
-    "slope": on("Tanh", formula("dy * (1 - y * y) + dy * x")),
+    "slope": on("Tanh", formula("dy * (1 - y * y) - -dy * x")),
     "infinite slope": on("Tanh", formula("dy / (0 * x)")),
     "choice": on("Tanh", formula("where(x > 0, dy * y, where(x < -1, dy / 0, 0))")),
     "choice by a parameter": on("Sign", "hard_tanh_ste"),

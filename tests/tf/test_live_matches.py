@@ -159,6 +159,9 @@ REFUSED: dict[str, tuple[list[Rule], str]] = {
     "a filter before the last op": (
         [FIRST, filtered({"op": "RealDiv"}, "sign", at="inputs")], "ends or follows a match"
     ),
+    "a filter at the last op, first": (
+        [filtered({"op": "RealDiv"}, "sign", at="inputs"), FIRST], "a rule before filters what"
+    ),
     "the last op in another match": (
         [FIRST, Case(rounded, "x:_ -> RealDiv:0 -> Add*", formula("dy", None, None), 0, 0).rule],
         "ends or follows a match",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import ModelError, OutputError
+from graphpatch.runtime.tf_gradients import control_flow
 from tests.tf import loop_graphs
 
 tf = pytest.importorskip("tensorflow")
@@ -22,24 +22,15 @@ HALF = {"filter_gradient": {"scale": 0.5}}
 CUBE = {"override_gradient": {"formula": "dy * dy * dy"}}
 
 
-@contextmanager
-def as_in_tensorflow_1() -> Iterator[None]:
-    tf1.disable_control_flow_v2()
-    try:
-        yield
-    finally:
-        tf1.enable_control_flow_v2()
-
-
 def frozen(build: Build) -> graphpatch.Model:
     """What freezing leaves of a graph from x and w to y: no contexts."""
-    with as_in_tensorflow_1():
+    with control_flow(False):
         meta = loop_graphs.built(tf1, build)
     return graphpatch.load(tf1.graph_util.extract_sub_graph(meta.graph_def, ["y"]))
 
 
 def in_a_session(model: graphpatch.Model) -> list[Any]:
-    with as_in_tensorflow_1():
+    with control_flow(False):
         with tf1.Graph().as_default() as graph:
             graphpatch.import_model(model)
         answers: list[Any] = loop_graphs.answers(tf1, graph)

@@ -79,20 +79,3 @@ def test_nothing_is_silently_wrong(measured: dict[str, Any]) -> None:
 def test_the_page_tells_of_every_file() -> None:
     names = {name for _, _, name in told()}
     assert names == {case.name for case in matrix_files.CASES}
-
-
-def test_what_runtimes_and_offline_tools_lose_is_told_apart() -> None:
-    def document(way: str, said: str) -> dict[str, Any]:
-        return {"2.21": {"rows": {"function": {way: said}}}}
-
-    for said in ("zeros", "wrong", "default", "none", "forward differs"):
-        assert list(matrix.silent(document("jit", said))) == [
-            f"TensorFlow 2.21, jit, function: {said}"
-        ]
-    assert list(matrix.silent(document("Grappler offline", "forward differs")))
-    for said in ("zeros", "wrong", "default", "none"):
-        after = document("Grappler offline", said)
-        assert list(matrix.silent(after)) == []
-        line = f"| Grappler offline | function | 2.21 ({said}) |"
-        assert line in matrix.patch_last(after)
-    assert matrix.lost(document("jit", "default")) == {}

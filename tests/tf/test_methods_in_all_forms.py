@@ -161,7 +161,7 @@ def test_every_gradient_is_compared_in_its_forms() -> None:
 
 
 def test_as_ops_of_tensorflow() -> None:
-    for one in drawn():
+    for one in (one for one in drawn() if one.dtype == "float32"):
         found = formula_gradients(
             one.formula,
             [tf.constant(x) for x in one.inputs],

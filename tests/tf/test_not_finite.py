@@ -14,6 +14,7 @@ import pytest
 
 import graphpatch
 from graphpatch.runtime import not_finite
+from graphpatch.runtime.tf_gradients import control_flow
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -139,11 +140,8 @@ INSIDE: dict[Build, tuple[str, str, str]] = {
 
 
 def in_control_flow(build: Build, is_v2: bool, folder: Path) -> tuple[Path, Any]:
-    (tf1.enable_control_flow_v2 if is_v2 else tf1.disable_control_flow_v2)()
-    try:
+    with control_flow(is_v2):
         path = saved(build, folder)
-    finally:
-        tf1.enable_control_flow_v2()
     feed = {"x": np.array([0, 1], np.float32)}
     diagnosis = graphpatch.diagnose(path, "x", "loss", run=True, feed=feed, control_flow_v2=is_v2)
     [[start]] = diagnosis.not_finite

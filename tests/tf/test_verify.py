@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.errors import ModelError, UnsafeError
+from graphpatch.errors import UnsafeError
 from scripts import matrix_consumer
 from tests import forked
 from tests.tf.consumer import save
@@ -88,6 +88,10 @@ def dangling(graph: Any, nodes: Any) -> None:
     nodes["y"].input[0] = "ad"
 
 
+def twice(graph: Any, nodes: Any) -> None:
+    graph.node.add().CopyFrom(nodes["w"])
+
+
 def last_bit(graph: Any, nodes: Any) -> None:
     """y is multiplied by the float32 that comes after 1."""
     one, y = graph.node.add(name="one", op="Const"), nodes["y"]
@@ -104,6 +108,7 @@ def last_bit(graph: Any, nodes: Any) -> None:
 BROKEN: dict[str, tuple[Edit, list[str]]] = {
     "weight": (weight_byte, [r"Const 'w' differs: value: 1 of 24 elements, by up to"]),
     "dangling": (dangling, [r"Tanh 'y' differs: input 0: add -> ad", "TensorFlow does not import"]),
+    "twice": (twice, [r"2 ops are named 'w'", "TensorFlow does not import it"]),
     "last bit": (
         last_bit,
         ["Mul 'y' differs: op type: Tanh", r"forward: y:0: \d+ of 6 elements differ, by at most"],
@@ -171,17 +176,6 @@ def test_an_override_that_a_failing_gradient_does_not_reach(tmp_path: Path) -> N
     [gap] = verified(save(build, tmp_path / "model.pb"), GUIDED).not_compared
     assert " relu did not fire: no gradient that was taken comes to it; those of y:0 cannot" in gap
     assert "tf.gradients raises LookupError" in gap
-
-
-@pytest.mark.slow
-def test_feeds_are_taken_from_a_file(path: Path) -> None:
-    feed = path.with_name("feed.npz")
-    np.savez(feed, x=np.ones((5, 4), np.float32))
-    [graph] = verified(path, *RULES, feed=feed).document()["graphs"]
-    assert graph["fed"] == {"x:0": "[5, 4]"}
-    np.savez(feed, xs=np.ones(1))
-    with pytest.raises(ModelError, match="no tensor of the main graph is named 'xs:0'"):
-        verified(path, *RULES, feed=feed)
 
 
 def test_what_cannot_be_run_is_no_success(tmp_path: Path) -> None:

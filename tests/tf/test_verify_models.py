@@ -12,6 +12,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import UnsafeError
+from graphpatch.runtime.tf_gradients import control_flow
 from graphpatch.runtime.verify.formulas import INSIDE
 from tests.tf.verify_graphs import GUIDED, patched_beside
 
@@ -32,13 +33,9 @@ CLIPPED = {
 
 def meta(build: Callable[[], Any], folder: Path, v2: bool = False) -> Path:
     """What is built, with v1 loops and branches unless v2 is asked for, as a MetaGraphDef."""
-    (tf1.enable_control_flow_v2 if v2 else tf1.disable_control_flow_v2)()
-    try:
-        with tf.Graph().as_default():
-            build()
-            tf1.train.export_meta_graph(str(folder / "model.meta"))
-    finally:
-        tf1.enable_control_flow_v2()
+    with control_flow(v2), tf.Graph().as_default():
+        build()
+        tf1.train.export_meta_graph(str(folder / "model.meta"))
     return folder / "model.meta"
 
 
