@@ -8,7 +8,6 @@ import tensorflow as tf
 
 WEIGHTS = tf.Variable([1.0, 2.0], name="weights")
 NUMBERS = tf.ones([1000])  # fewer than 129 become a constant of the function
-NOT_A_FUNCTION = 3
 
 
 def guided(op: Any, dy: Any) -> Any:

@@ -17,23 +17,19 @@ import pytest
 from graphpatch.gradients.formula import Formula
 from tests.draws import quick, selected
 from tests.gradients.oracle import numpy_gradient
-from tests.tf import places
 from tests.tf.batch import RUNTIMES, Batch, X, graph
-from tests.tf.places import Place
+from tests.tf.places import PLACES
 
 tf = pytest.importorskip("tensorflow")
 
 Array = Any
 SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
-NORM = "x:_ -> scaled:Mul:0 -> shifted:AddV2:0; scale:_ -> scaled:1; offset:_ -> shifted:1"
 STEPS = (
     "x:_ -> m:Mul; c0:Const -> m -> a:AddV2; c1:Const -> a -> f:Floor -> d:RealDiv; c2:Const -> d"
 )
 OWN = "dy * (y + sigmoid(x) * (1 - y))"
-MEAN, VARIANCE, GAMMA, BETA = (np.float32(value) for value in (0.1, 0.8, 1.5, -0.2))
 W, ORDER, AXIS = np.float32([0.5, -2.0, 1.5]), np.int32([2, 0, 1]), np.int32(0)
 RANGE = {"min": np.float32(-1.0), "max": np.float32(1.0)}
-PLACES = {**places.PLACES, "body called by both": Place(places.loop, 3, whole=True)}
 
 
 class Unit(NamedTuple):
@@ -53,11 +49,6 @@ def swish(x: Any) -> Any:
 
 def swish_forward(x: Array) -> tuple[list[Array], Array]:
     return [x], x / (1 + np.exp(-x))
-
-
-def batch_norm_forward(x: Array) -> tuple[list[Array], Array]:
-    scale = GAMMA / np.sqrt(VARIANCE + np.float32(0.001))
-    return [x, scale, BETA - MEAN * scale], x * scale + BETA - MEAN * scale
 
 
 def steps_forward(x: Array) -> tuple[list[Array], Array]:
@@ -160,9 +151,6 @@ UNITS = {
     "swish, filtered before": as_one(
         swish, SWISH, swish_forward, f"clip({OWN}, -0.4, 0.4)",
         {"filter_gradient": {"clip": {"min": -0.4, "max": 0.4}}, "at": "inputs"}),
-    "batch norm, scale alone": as_one(
-        lambda x: tf.nn.batch_normalization(x, MEAN, VARIANCE, BETA, GAMMA, 0.001), NORM,
-        batch_norm_forward, ["dy * sign(x1)", None, None]),
     "steps, straight through": as_one(lambda x: tf.floor(x * 4.0 + 0.5) / 4.0, STEPS,
                                       steps_forward, "dy", {"straight_through": {"input": "x"}}),
     **{
@@ -203,7 +191,7 @@ UNITS |= OPS
 # fmt: on
 LONG = ("main", "PartitionedCall", "While", "v1 while", "nested two deep", "v1 cond")
 EVERYWHERE = ("sign as tanh", "swish, its own gradient", "noise, auto")
-OF_OPS = ("If", "If in While", "legacy call", "PartitionedCall in While", "body called by both")
+OF_OPS = ("If", "If in While", "legacy call", "PartitionedCall in While")
 IN_PLACE = {
     **dict.fromkeys(PLACES, EVERYWHERE),
     **dict.fromkeys(OF_OPS, OPS),
@@ -249,26 +237,8 @@ def around_unit(name: str) -> Callable[[Any], Any]:
     return lambda x: tf.sin(UNITS[name].build(2.0 * x)) + x
 
 
-def called_by_both(around: Callable[[Any], Any]) -> Any:
-    """The body of a While, which a PartitionedCall calls once more."""
-    found = graph(lambda x: places.loop(around, x))
-    [loop] = [node for node in found.node if node.op == "StatelessWhile"]
-    body = loop.attr["body"].func.name
-    [takes] = [f.signature for f in found.library.function if f.signature.name == body]
-    [output] = [k for k, arg in enumerate(takes.output_arg) if arg.type == 1]
-    call = found.node.add(name="call", op="PartitionedCall")
-    call.input.extend(f"{loop.name}:{k}" for k, _ in enumerate(takes.input_arg))
-    call.attr["f"].func.name = body
-    call.attr["Tin"].list.type.extend(arg.type for arg in takes.input_arg)
-    call.attr["Tout"].list.type.extend(arg.type for arg in takes.output_arg)
-    next(node for node in found.node if node.name == "y").input[0] = f"call:{output}"
-    return found
-
-
 def built(place: str, name: str) -> Any:
     around, at = around_unit(name), PLACES[place]
-    if place == "body called by both":
-        return called_by_both(around)
     return graph(lambda x: at.build(around, x), at.v1)
 
 

@@ -193,14 +193,10 @@ REFUSED = {
         "cannot import tests.tf.no_such: ModuleNotFoundError: No module named 'tests.tf.no_such'",
     ),
     "no such function": (python_rule(f"{MODULE}:clippd"), "has no 'clippd'; nearest: clipped"),
-    "no function": (python_rule(f"{MODULE}:NOT_A_FUNCTION"), "is a int, not a function"),
     "no path": (python_rule("clipped"), '"python" is a function as "package.module:function"'),
     "too many gradients": (
         python_rule(f"{MODULE}:too_many"),
         "gives 2 gradients, and Relu 'r' has 1 inputs: it gives one for each, or None",
-    ),
-    "too few gradients": (
-        python_rule(f"{MODULE}:clipped", "Mul"), "gives 1 gradients, and Mul 'm' has 2 inputs"
     ),
     "no gradient at all": (python_rule(f"{MODULE}:nothing"), "stop_gradient says that"),
     "a function that raises": (
@@ -223,10 +219,6 @@ REFUSED = {
     ),
     "as an attr": (
         python_rule(f"{MODULE}:clipped", emit="attr"), "is stored as a function, not as an attr"
-    ),
-    "a filter as an attr": (
-        python_rule(f"{MODULE}:clipped", kind="filter_gradient", emit="attr"),
-        "is stored as a function, not as an attr",
     ),
 }  # fmt: skip
 

@@ -54,15 +54,6 @@ def descent() -> Any:
     return tf1.train.GradientDescentOptimizer(0.05)
 
 
-def momentum(loss: Any, weights: list[Any]) -> Any:
-    """Each gradient clipped by its own norm, with a rate that decays."""
-    step = tf1.train.get_or_create_global_step()
-    optimizer = tf1.train.MomentumOptimizer(tf1.train.exponential_decay(0.05, step, 5, 0.5), 0.9)
-    pairs = optimizer.compute_gradients(loss, weights)
-    clipped = [(tf.clip_by_norm(gradient, 0.5), variable) for gradient, variable in pairs]
-    return optimizer.apply_gradients(clipped, step)
-
-
 def adam(loss: Any, weights: list[Any]) -> Any:
     """All gradients clipped by their norm together."""
     optimizer = tf1.train.AdamOptimizer(0.05)
@@ -77,15 +68,6 @@ def by_hand(loss: Any, weights: list[Any]) -> Any:
     with tf.control_dependencies(gradients):
         read = [tf.identity(dw) for dw in gradients]
     return tf.group(*(tf1.assign_sub(w, 0.05 * dw) for w, dw in zip(weights, read, strict=True)))
-
-
-def averages_of_weights(loss: Any, weights: list[Any]) -> Any:
-    """Moving averages of the weights after each step, and a rate that decays."""
-    step = tf1.train.get_or_create_global_step()
-    rate = tf1.train.polynomial_decay(0.05, step, 10, 0.001)
-    done = tf1.train.RMSPropOptimizer(rate).minimize(loss, step, var_list=weights)
-    with tf.control_dependencies([done]):
-        return tf1.train.ExponentialMovingAverage(0.9, step).apply(weights)
 
 
 def averages_of_gradients(loss: Any, weights: list[Any]) -> Any:
@@ -138,13 +120,6 @@ def loss_scale(loss: Any, weights: list[Any]) -> Any:
     done = descent().apply_gradients([(gradient / scale, v) for gradient, v in pairs])
     with tf.control_dependencies([done]):
         return tf1.assign(scale, tf.cond(finite, lambda: scale * 2.0, lambda: scale / 2.0))
-
-
-def two_losses(loss: Any, weights: list[Any]) -> Any:
-    """Gradients of two calls of tf.gradients, added."""
-    second = loss + tf.reduce_sum(tf.abs(weights[0]))
-    pairs = zip(tf.gradients(loss, weights), tf.gradients(second, weights), weights, strict=True)
-    return descent().apply_gradients([(a + 0.1 * b, v) for a, b, v in pairs])
 
 
 def two_players(loss: Any, weights: list[Any]) -> Any:
@@ -232,11 +207,9 @@ def patched(meta: bytes, folder: Path, rules: Any = RULES) -> graphpatch.Model:
 
 
 TRAINED = [
-    *((net, optimize) for optimize in (momentum, adam, by_hand)),
-    *((looped, optimize) for optimize in (momentum, adam)),
-    (embedded, adam),
-    *((net, optimize) for optimize in (averages_of_weights, averages_of_gradients, accumulated)),
-    *((net, optimize) for optimize in (towers, loss_scale, two_losses, two_players)),
+    *((net, optimize) for optimize in (adam, by_hand, averages_of_gradients, accumulated)),
+    *((net, optimize) for optimize in (towers, loss_scale, two_players)),
+    *((forward, adam) for forward in (looped, embedded)),
 ]
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import graphpatch
 from graphpatch.errors import PatchError
+from tests.tf.consumer import differentiate
 
 tf1 = tf.compat.v1
 X = np.float32([[-2, -0.5, 0.25, 3]])
@@ -48,10 +49,7 @@ def graph_def() -> Any:
 
 def gradient(rules: list[dict[str, Any]]) -> Any:
     patched = graphpatch.apply(rules, graph_def()).graph_def()
-    with tf1.Graph().as_default() as graph, tf1.Session() as session:
-        tf1.import_graph_def(patched, name="")
-        x, y = (graph.get_tensor_by_name(f"net/{name}:0") for name in ("x", "out"))
-        return session.run(tf1.gradients(y, [x])[0], {x: X})
+    return differentiate(patched, "net/out:0", ["net/x:0"], {"net/x:0": X})[0]
 
 
 def rule(patch: dict[str, Any], match: dict[str, Any]) -> dict[str, Any]:

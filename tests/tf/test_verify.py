@@ -16,7 +16,7 @@ import graphpatch
 from graphpatch.errors import UnsafeError
 from scripts import matrix_consumer
 from tests import forked
-from tests.tf.consumer import save
+from tests.tf.consumer import imported, save
 from tests.tf.verify_graphs import GUIDED, edited, patched_beside
 
 tf = pytest.importorskip("tensorflow")
@@ -230,26 +230,19 @@ def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
-    """tf.nn.swish: the IdentityN's own gradient carries past the Mul.
-
-    `apply` refuses such a graph. So the key of the IdentityN is taken off before, and put on again
-    afterwards.
-    """
-    keys: list[Any] = []
-
-    def take_off(graph: Any, nodes: Any) -> None:
-        keys.append(nodes["IdentityN"].attr.pop("_gradient_op_type"))
-
-    def put_on(graph: Any, nodes: Any) -> None:
-        nodes["IdentityN"].attr["_gradient_op_type"].CopyFrom(keys[0])
-
-    gradient = {"override_gradient": {"formula": ["dy * 3", "dy * 3"]}}
+    """tf.nn.swish: the IdentityN's own gradient carries past the Mul; `apply` refuses it so."""
+    key = "_gradient_op_type"
     model = save(
         lambda: tf.identity(tf.nn.swish(tf1.placeholder(tf.float32, [4], "x")), "y"),
         tmp_path / "model.pb",
     )
-    target = patched_beside(edited(model, take_off), {"match": {"op": "Mul"}, "patch": gradient})
-    verification = graphpatch.verify(edited(model, put_on), edited(target, put_on))
+    [node] = [node for node in imported(model).as_graph_def().node if node.op == "IdentityN"]
+    path = edited(model, lambda _, nodes: nodes["IdentityN"].attr.pop(key))
+    gradient = {"override_gradient": {"formula": ["dy * 3", "dy * 3"]}}
+    target = patched_beside(path, {"match": {"op": "Mul"}, "patch": gradient})
+    for one in (path, target):
+        edited(one, lambda _, nodes: nodes["IdentityN"].attr[key].CopyFrom(node.attr[key]))
+    verification = graphpatch.verify(path, target)
     assert verification.verdict == "differs"
     [graph] = verification.document()["graphs"]
     assert [override["op"] for override in graph["overrides"]["not_fired"]] == ["mul_1"]
