@@ -12,7 +12,6 @@ LONGEST = (
     "models/test_override_map.py",
     "test_wheel.py",
     "models/test_doctor.py",
-    "models/test_forward.py",
     "models/test_verify.py",
     "tf/test_matrix.py",
     "models/test_zoo.py",

@@ -23,10 +23,6 @@ from tests.refusals import LARGE, META, MODEL, RULE, SAMPLE, everything, refused
 BROKEN: dict[str, tuple[bytes, list[str]]] = {
     "weights cut": (LARGE[:200_000], ["truncated"]),
     "text cut": (str(SAMPLE)[:-3].encode(), ["not a GraphDef in text form"]),
-    "duplicate names": (
-        graphdef(node("a", "Placeholder"), node("a", "Relu", "a")).SerializeToString(),
-        ["the main graph: 1 names are not unique: 'a'"],
-    ),
     "dangling inputs": (
         graphdef(node("features", "NoOp"), node("r", "Relu", "featrues")).SerializeToString(),
         ["1 inputs name no op; the first is input 'featrues' of 'r'", "nearest: features"],

@@ -70,8 +70,8 @@ FIXES = {
 @pytest.mark.parametrize("last", FIXES)
 def test_fix_says_what_it_fixes(run_cli: Run, tmp_path: Path, last: str) -> None:
     saved(tmp_path, *net(FIXES[last]))
-    done = run_cli("doctor", "model.pb", "--fix", "rules.json", cwd=tmp_path)
-    assert (done.code, done.stdout.splitlines()[-1]) == (0, last)
+    said = run_cli("doctor", "model.pb", "--fix", "rules.json", cwd=tmp_path).stdout
+    assert said.splitlines()[-1] == last
     assert (tmp_path / "rules.json").exists() == last.startswith("rules.json")
 
 

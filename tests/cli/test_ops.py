@@ -72,6 +72,12 @@ def test_each_graph_of_a_model_has_its_own(run_cli: Run, tmp_path: Path) -> None
     assert said.count("\n  inputs ") == 2
 
 
+def test_a_name_tells_type_and_inputs(run_cli: Run, model_file: Path) -> None:
+    """What users of gradient_override_map must find out first: `Multiply` is of type Mul."""
+    lines = run_cli("ops", model_file, "Multiply").stdout.splitlines()
+    assert lines[1:4] == ["  type      Mul", "  inputs    x", "            w/read"]
+
+
 NAMES = {
     "round": "round",
     "round:0": "round",

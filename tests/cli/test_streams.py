@@ -61,15 +61,6 @@ def test_view_with_rules_that_fail_writes_no_page(run_cli: Run, folder: Path) ->
     assert everything(folder) == before
 
 
-@pytest.mark.slow  # it waits for five seconds
-def test_a_scheduler_that_does_not_answer_leaves_no_folder(run_cli: Run, folder: Path) -> None:
-    before = everything(folder)
-    args = ("apply", "rules.json", "model.pb", "-o", "new/deep/", "--scheduler")
-    refused(run_cli(*args, "127.0.0.1:9", cwd=folder))
-    assert everything(folder) == before
-    assert not (folder / "new").exists()
-
-
 START_FAILS = """
 from concurrent.futures import ProcessPoolExecutor as Pool
 Pool.submit = lambda *args: (_ for _ in ()).throw(OSError(11, "no process"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -93,15 +92,3 @@ def test_what_differs_exits_1_and_is_named(run_cli: Run, sound: Path, tmp_path: 
     assert "  forward: y:0: " in done.stdout
     assert "Sinh 'y' differs: op type: Tanh -> Sinh" in done.stdout
     assert f"{other}: differs: 2 failures" in done.stdout
-
-
-def test_names_and_files_that_are_none(run_cli: Run, sound: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
-    done = run_cli("verify", sound, sound, "--to", "yy")
-    assert (done.code, done.stdout) == (1, "")
-    assert "no tensor of the main graph is named 'yy'; nearest: y; outputs: y:0" in done.stderr
-    feed = tmp_path / "feed.npz"
-    feed.write_text(json.dumps({"x": 1}))
-    done = run_cli("verify", sound, sound, "--feed", feed)
-    assert (done.code, done.stdout) == (1, "")
-    assert f"{feed} is not an .npz file" in done.stderr

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests import graphs
 from tests.conftest import CHECKOUT, Run
 from tests.refusals import LARGE, RULE, everything, refused, rules_text
 
-pytest.importorskip("distributed")
+distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
 
 COMMAND = (sys.executable, "-m", "graphpatch")
@@ -105,24 +105,11 @@ def disturbed(folder: Path, out: str, cluster: Any, chosen: random.Random, most:
 
 
 @pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[str]:
+def scheduler() -> Iterator[str]:
     """A scheduler without workers."""
-    command = [sys.executable, "-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", "0"]
-    file = tmp_path / "scheduler"
-    process = subprocess.Popen(
-        [*command, "--no-dashboard", "--scheduler-file", str(file)], stderr=subprocess.DEVNULL
-    )
-    wait_for(file.exists)
-    yield json.loads(file.read_text())["address"]
-    process.terminate()
-    process.wait()
-
-
-def wait_for(true: Callable[[], Any]) -> None:
-    until = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    more = {"processes": False, "protocol": "tcp", "dashboard_address": None}
+    with distributed.LocalCluster(n_workers=0, **more) as running:
+        yield running.scheduler_address
 
 
 WORKER = "from distributed.cli.dask_worker import main; main()"

@@ -20,7 +20,6 @@ from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.survey import fix, survey
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import FED
 from graphpatch.runtime.gradient_run import run_pairs
 from tests.models import catalogue
@@ -53,12 +52,9 @@ def sources(model: graphpatch.Model) -> list[str]:
     main = model.graphs[0].main
     if any(main.by_type.get(op) for op in FED):
         return []
-    found = [node for node in main if node.op in PARAMETERS and _is_float(node)]
-    return [node.name for node in found[:MOST]]
-
-
-def _is_float(node: Node) -> bool:
-    return bool(node.outputs) and all(arg.dtype in DIFFERENTIABLE for arg in node.outputs or ())
+    parameters = (node for node in main if node.op in PARAMETERS and node.outputs)
+    dtypes = {node.name: {arg.dtype for arg in node.outputs or ()} for node in parameters}
+    return [name for name, found in dtypes.items() if found <= set(DIFFERENTIABLE)][:MOST]
 
 
 def compare(name: str, control_flow_v2: bool = True, seconds: float = float("inf")) -> Agreement:

@@ -49,10 +49,6 @@ def proposal_net(graph_def: Any) -> Mapping[str, np.ndarray]:
     return {name: value for name, value in found.items() if name.startswith("pnet/") and value.ndim}
 
 
-def with_input(graph_def: Any) -> Mapping[str, np.ndarray]:
-    return {**differences.constants(graph_def), "input": RANDOM.randn(3, 2, 6)}
-
-
 def variables(graph_def: Any) -> Mapping[str, np.ndarray]:
     return {
         node.name: 0.3 * RANDOM.standard_normal([dim.size for dim in node.attr["shape"].shape.dim])
@@ -88,7 +84,6 @@ MODELS = {
     "kws_basic_lstm_s.pb": Loops(("labels_softmax:0",), features(1, 49, 10)),
     f"{ZOO}basicrnncell_dynamic": Loops(BOTH),
     f"{ZOO}lstmcell_dynamic": Loops(BOTH),
-    f"{ZOO}examples_primitive_gru_dynamic": Loops(("output:0",), with_input),
     f"{ZOO}examples_simplewhile_0": Loops(
         ("output:0",), these(input_0=RANDOM.rand(2, 2), input_1=np.array(10.0))
     ),

@@ -193,11 +193,3 @@ def test_each_is_found_as_often_as_it_is_there(name: str) -> None:
         for pattern in READY
     }
     assert found == {pattern: COUNTS.get(pattern, {}).get(name, 0) for pattern in READY}
-
-
-def test_every_count_is_of_a_ready_pattern_in_a_model() -> None:
-    if not catalogue.models():
-        pytest.skip(f"no real models in {catalogue.folder()}")
-    assert set(COUNTS) <= set(READY)
-    assert {name for counts in COUNTS.values() for name in counts} <= set(catalogue.models())
-    assert all(count > 0 for counts in COUNTS.values() for count in counts.values())

@@ -1,4 +1,4 @@
-"""Real models, patched wherever a kind of patch can be put, verify clean, as far as they run."""
+"""Real models, patched wherever a kind of patch can be put: the same forward bits, and verified."""
 
 from __future__ import annotations
 
@@ -10,10 +10,30 @@ from typing import Any
 import pytest
 
 import graphpatch
-from tests.models import catalogue
+from tests.models import catalogue, forward
 from tests.models.forward import Outcome, Worker, _rules
 
 pytest.importorskip("tensorflow")
+
+# A model may hold no op that steps or rounds, and what a function carries needs known dtypes.
+MAY_FIND_NOTHING = {"straight through"}
+
+
+@pytest.mark.parametrize("place", range(len(forward.kinds_of(""))))
+@pytest.mark.parametrize("name", catalogue.every_model())
+def test_outputs_are_bit_equal(name: str, place: int, worker: Worker) -> None:
+    kind = forward.kinds_of(name)[place]
+    try:
+        reason = worker(forward.why_not, name)
+    except BrokenProcessPool:
+        reason = "TensorFlow aborts the process"
+    if reason:
+        pytest.skip(f"it does not run: {reason}")
+    outcome = worker(forward.compare, name, kind)
+    assert outcome.differing == [], kind
+    assert outcome.compared or not outcome.patched
+    assert outcome.patched or not outcome.floats or kind in MAY_FIND_NOTHING
+
 
 # Each kind of tests.models.forward that needs nothing registered; and one by the library.
 KINDS = (
