@@ -13,12 +13,17 @@ import numpy as np
 import pytest
 
 import graphpatch
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import PatchError
 from graphpatch.patches import reach
+from tests.examples import ROOT
 from tests.tf import consumer
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
+
+DIGITS = ROOT / "scripts" / "models" / "digits.pb"
 
 Sizes = tuple[int, ...]
 Case = tuple[Callable[..., Any], list[Sizes], Any]
@@ -190,3 +195,30 @@ def test_tensors_of_a_rule_that_cannot_meet_the_op_are_refused(case: str, sizes:
     patched, feeds = graphpatch.apply([rule], model).graph_def(), {"in0:0": np.ones((2, 4, 4, 3))}
     [dx] = consumer.differentiate(patched, "op:0", ["in0:0"], feeds)
     assert dx.shape == (2, 4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"override_gradient": "guided_relu"},
+        {"filter_gradient": {"clip": {"min": -1, "max": 1}}},
+        {"surrogate_gradient": "tanh(x)"},
+        {"stop_gradient": True},
+    ],
+    ids=lambda patch: next(iter(patch)),
+)
+def test_shapes_behind_a_patch_are_those_that_tensorflow_infers(patch: dict[str, Any]) -> None:
+    rule = {"match": {"op": ["Relu", "Relu6"]}, "patch": patch}
+    model = graphpatch.load(graphpatch.apply([rule], DIGITS).graph_def())
+    main, graph = model.graphs[0].main, consumer.imported(model.graph_def())
+    shapes = Shapes(Wiring(main))
+    for name in (
+        "block1/relu",
+        "block1/pool",
+        "block2/relu",
+        "block2/pool",
+        "dense/relu",
+        "logits",
+    ):
+        inferred = graph.get_tensor_by_name(f"{name}:0").shape.as_list()
+        assert list(shapes.of((main.by_name[name], 0)) or ()) == inferred

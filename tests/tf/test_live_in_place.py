@@ -154,3 +154,30 @@ def test_inside_of_a_function_that_is_being_traced() -> None:
         tape.watch(x)
         y = function(x)
     assert (y.numpy(), tape.gradient(y, x).numpy()) == (324.0, 108.0)
+
+
+def test_the_repr_of_what_functions_on_graphs_return_is_short() -> None:
+    def build() -> None:
+        y = tf1.placeholder(tf.float32, [None], name="x")
+        for place in range(100):
+            y = tf.nn.relu(y, name=f"a_rather_long_name_of_a_layer_{place}/relu")
+        tf.reduce_sum(y, name="loss")
+
+    rules, cut = [overridden({"op": "Relu"}, "guided_relu")], "a_rather_long_name_of_a_layer_5/relu"
+    with tf.Graph().as_default(), graphpatch.building(rules) as building:
+        build()
+    with tf.Graph().as_default() as graph:
+        build()
+    values: list[Any] = [
+        building,
+        graphpatch.load(graph),
+        graphpatch.split(graph.as_graph_def(), "loss", cut, "x"),
+        graphpatch.gradient_in_parts(graph, "loss", cut, "x"),
+        graphpatch.patch_graph(rules, graph, in_place=False),
+        graphpatch.verify(graph, graph, run=False),
+        graphpatch.diagnose(graph, "x", "loss"),
+    ]
+    for value in values:
+        assert len(repr(value)) < 400, repr(value)
+        assert repr(value).count("\n") < 3
+        assert " at 0x" not in repr(value)
